@@ -1,0 +1,59 @@
+# latflow. `make demo` and `make test` do their own set-up; `make help` lists all targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CORES ?= $(shell nproc)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help env demo test quick lint format bench system-packages clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+env: $(VENV)/.ready  ## the Python environment, from the lock file
+
+$(VENV)/.ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 13) else "latflow needs Python 3.11 or 3.12: set PYTHON=<path to it>")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: env  ## the whole job on synthetic speech, then the report's path and the WER table
+	$(BIN)/snakemake --cores $(CORES) --quiet rules
+	@$(BIN)/latflow show results/demo
+
+test: env system-packages lint  ## lint and all tests
+	$(BIN)/pytest
+
+quick: env  ## tests without the slow ones
+	$(BIN)/pytest -m "not slow"
+
+lint: env  ## ruff, snakefmt, snakemake --lint, pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/snakemake --lint
+	$(BIN)/pyright
+
+format: env  ## put all code into the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/snakefmt Snakefile workflow
+
+bench: env  ## all benchmarks, one JSON line each (see docs/benchmarks.md)
+	@for script in benchmarks/*.py; do $(BIN)/python $$script; done
+
+# What some tests compare with; without root the tests skip and say so.
+system-packages:
+	@if command -v sclite >/dev/null || [ -x /usr/lib/sctk/bin/sclite ]; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  { apt-get update -qq && apt-get install -qq -y --no-install-recommends sctk >/dev/null; } \
+	    || echo "sctk not installed: its tests will skip"; \
+	else echo "sctk (sclite) not installed and not root: its tests will skip"; fi
+
+clean:  ## remove results of the demo and caches (not the environment)
+	rm -rf results/demo .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,33 @@
+# latflow: from recordings to a scored recogniser and its report.
+# Products: results/<experiment>/report.html, results/<experiment>/wer.tsv
+from snakemake.utils import min_version
+
+min_version("9.19")
+
+
+# A recipe named by --configfile replaces the embedded default, it does not extend it.
+if not workflow.overwrite_configfiles:
+
+    configfile: "config/config.yaml"
+
+
+include: "workflow/rules/common.smk"
+
+
+pathvars:
+    results=RESULTS,
+    logs=f"{RESULTS}/logs",
+    benchmarks=f"{RESULTS}/benchmarks",
+
+
+report: "workflow/report/workflow.rst"
+
+
+include: "workflow/rules/corpus.smk"
+include: "workflow/rules/lang.smk"
+include: "workflow/rules/features.smk"
+include: "workflow/rules/gmm.smk"
+include: "workflow/rules/decode.smk"
+include: "workflow/rules/score.smk"
+include: "workflow/rules/report.smk"
+include: "workflow/rules/targets.smk"

@@ -1,0 +1,3 @@
+"""latflow: hybrid speech recognition recipes with the numbers of Kaldi."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,43 @@
+"""The errors a user can mend: one clear line, exit status 1, no traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class UserError(Exception):
+    """Bad input or configuration, told in one line: where, what, remedy.
+
+    Args:
+        what: what is wrong, in the user's terms.
+        file: the file that holds the fault, if any.
+        utterance: the utterance (or recording, speaker, word) concerned, if any.
+        remedy: what the user can do about it.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        file: str | Path | None = None,
+        utterance: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        self.what = what
+        self.file = None if file is None else str(file)
+        self.utterance = utterance
+        self.remedy = remedy
+        where = ": ".join(part for part in (self.file, utterance) if part)
+        line = f"{where}: {what}" if where else what
+        super().__init__(f"{line} - {remedy}" if remedy else line)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Survive the trip back from a worker process."""
+        return (_rebuild, (self.what, self.file, self.utterance, self.remedy))
+
+
+def _rebuild(
+    what: str, file: str | None, utterance: str | None, remedy: str | None
+) -> UserError:
+    """Make a UserError again from its parts (pickling)."""
+    return UserError(what, file=file, utterance=utterance, remedy=remedy)

@@ -1,0 +1,108 @@
+"""Files that are whole or absent: atomic writes, strict UTF-8 reads.
+
+`atomic_output` and `atomic_directory` write beside the target and rename at the end,
+so a killed job or a full disk never leaves half an output that a later run would trust.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from latflow.errors import UserError
+
+
+@contextmanager
+def atomic_output(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path that becomes `path` when the block ends without error.
+
+    The temporary file keeps the target's suffixes (`.jsonl.gz` stays `.jsonl.gz`), so
+    writers that choose a format by name behave. On any error it is removed.
+
+    Raises:
+        UserError: the disk is full, or the folder cannot be written.
+    """
+    target = Path(path)
+    with _writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{os.getpid()}.tmp.{target.name}")
+        try:
+            yield temporary
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_directory(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary folder that replaces `path` when the block ends without error.
+
+    Raises:
+        UserError: the disk is full, or the folder cannot be written.
+    """
+    target = Path(path)
+    with _writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=".tmp.", dir=target.parent))
+        temporary.chmod(0o755)
+        try:
+            yield temporary
+            if target.exists():
+                shutil.rmtree(target)
+            os.replace(temporary, target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """Turn the operating system's refusals to write into one clear line."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise UserError(
+                "no space left on the disk while writing",
+                file=target,
+                remedy="free space there, or move the results folder to a larger disk; "
+                "the unfinished file was removed",
+            ) from error
+        if error.errno in {errno.EACCES, errno.EROFS}:
+            raise UserError(
+                "may not be written",
+                file=target,
+                remedy="check the permissions of the folder",
+            ) from error
+        raise
+
+
+def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, line without its end) of a UTF-8 text file.
+
+    Args:
+        path: a text file; read through gzip if its name ends in `.gz`.
+
+    Raises:
+        UserError: the file is missing, or a line is not UTF-8 (names the line).
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise UserError("no such file", file=source, remedy="check the path")
+    opener = gzip.open if source.suffix == ".gz" else open
+    with opener(source, "rb") as stream:
+        for number, raw in enumerate(stream, start=1):
+            try:
+                line = raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"line {number} is not UTF-8 (byte {error.start + 1})",
+                    file=source,
+                    remedy="convert the file to UTF-8, e.g. with iconv",
+                ) from error
+            yield number, line.rstrip("\r\n")

@@ -1,0 +1,1 @@
+"""Room of latflow: see docs/architecture.md."""

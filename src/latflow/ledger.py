@@ -1,0 +1,89 @@
+"""The ledger: every utterance a stage skipped, retried or cut, and why.
+
+Each stage writes `ledger.jsonl`, one JSON object a line with the keys stage, utterance,
+reason, action and (for searches) beam. The report counts them; a share of skipped
+utterances over the configured bound fails the stage.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from latflow.errors import UserError
+from latflow.files import atomic_output, read_lines
+
+Action = Literal["skipped", "retried", "partial", "truncated", "noted"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One event of one utterance in one stage."""
+
+    stage: str
+    utterance: str
+    reason: str
+    action: Action
+    beam: float | None = None
+
+
+class Ledger:
+    """Collects the entries of one stage and writes them.
+
+    Args:
+        stage: name of the stage, e.g. `align_tri1`.
+    """
+
+    def __init__(self, stage: str) -> None:
+        self.stage = stage
+        self.entries: list[Entry] = []
+
+    def record(
+        self,
+        utterance: str,
+        reason: str,
+        *,
+        action: Action = "skipped",
+        beam: float | None = None,
+    ) -> None:
+        """Add one event and log it."""
+        self.entries.append(Entry(self.stage, utterance, reason, action, beam))
+        log.warning("%s: %s: %s (%s)", self.stage, utterance, reason, action)
+
+    def num_skipped(self) -> int:
+        """Distinct utterances that the stage left out."""
+        return len({e.utterance for e in self.entries if e.action == "skipped"})
+
+    def check(self, num_utterances: int, *, max_skipped_fraction: float) -> None:
+        """Fail when more utterances were skipped than the configuration allows.
+
+        Raises:
+            UserError: skipped / num_utterances > max_skipped_fraction.
+        """
+        skipped = self.num_skipped()
+        if num_utterances and skipped / num_utterances > max_skipped_fraction:
+            worst = next(e for e in self.entries if e.action == "skipped")
+            raise UserError(
+                f"{self.stage} skipped {skipped} of {num_utterances} utterances "
+                f"(allowed share {max_skipped_fraction:g}); first: {worst.reason}",
+                utterance=worst.utterance,
+                remedy="mend the data, or raise ledger.max_skipped_fraction",
+            )
+
+    def write(self, path: str | Path) -> None:
+        """Write the entries as JSON lines, sorted by utterance, atomically."""
+        with atomic_output(path) as temporary, temporary.open("w") as stream:
+            for entry in sorted(self.entries, key=lambda e: (e.utterance, e.reason)):
+                stream.write(json.dumps(asdict(entry)) + "\n")
+
+
+def read_ledger(path: str | Path) -> Iterator[Entry]:
+    """Yield the entries of a `ledger.jsonl`."""
+    for _, line in read_lines(path):
+        yield Entry(**json.loads(line))

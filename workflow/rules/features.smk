@@ -1,0 +1,55 @@
+# Acoustic features, and their normalised memory-mapped form for the GMM stages.
+# Products: <results>/features/<split>/cuts.jsonl.gz, <results>/frames/<split>/
+
+
+rule extract_features:
+    input:
+        cuts="<results>/corpus/{split}/cuts.jsonl.gz",
+    output:
+        cuts="<results>/features/{split}/cuts.jsonl.gz",
+        ledger="<results>/features/{split}/ledger.jsonl",
+        storage=directory("<results>/features/{split}/storage"),
+    log:
+        "<logs>/extract_features/{split}.log",
+    benchmark:
+        "<benchmarks>/extract_features/{split}.jsonl"
+    conda:
+        "../../envs/corpus.yaml"
+    threads: 16
+    resources:
+        mem_mb=4000,
+        runtime=240,
+    params:
+        options=recipe.extraction_options(),
+        max_skipped_fraction=recipe.max_skipped_fraction,
+        code=source_digest("latflow.features.extract"),
+    message:
+        "Extract features of {wildcards.split}"
+    script:
+        "../scripts/extract_features.py"
+
+
+rule normalise_features:
+    input:
+        cuts="<results>/features/{split}/cuts.jsonl.gz",
+    output:
+        frames="<results>/frames/{split}/frames.npy",
+        index="<results>/frames/{split}/index.npz",
+        meta="<results>/frames/{split}/meta.json",
+    log:
+        "<logs>/normalise_features/{split}.log",
+    benchmark:
+        "<benchmarks>/normalise_features/{split}.jsonl"
+    conda:
+        "../../envs/corpus.yaml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=120,
+    params:
+        options=recipe.normalisation_options(),
+        code=source_digest("latflow.features.extract"),
+    message:
+        "Normalise the features of {wildcards.split}"
+    script:
+        "../scripts/normalise_features.py"

@@ -1,0 +1,97 @@
+# GMM-HMM training and alignment.
+# Products: <results>/gmm/<system>/{final.mdl,tree}, <results>/align/<system>/<split>/ali.ark
+
+
+rule train_mono:
+    input:
+        frames="<results>/frames/train/meta.json",
+        lexicon_fst="<results>/lang/L.fst",
+    output:
+        model="<results>/gmm/{system}/final.mdl",
+        tree="<results>/gmm/{system}/tree",
+        iterations="<results>/gmm/{system}/iterations.tsv",
+        ledger="<results>/gmm/{system}/ledger.jsonl",
+        info="<results>/gmm/{system}/info.json",
+    log:
+        "<logs>/train_mono/{system}.log",
+    benchmark:
+        "<benchmarks>/train_mono/{system}.jsonl"
+    wildcard_constraints:
+        system="|".join(recipe.systems_of("mono")),
+    conda:
+        "../../envs/gmm.yaml"
+    threads: 16
+    resources:
+        mem_mb=lambda wildcards, attempt: 8000 * attempt,
+        runtime=480,
+    params:
+        options=options_of_system,
+        max_skipped_fraction=recipe.max_skipped_fraction,
+        code=source_digest("latflow.gmm.train"),
+    message:
+        "Train the monophone system {wildcards.system}"
+    script:
+        "../scripts/train_mono.py"
+
+
+rule train_deltas:
+    input:
+        frames="<results>/frames/train/meta.json",
+        lexicon_fst="<results>/lang/L.fst",
+        alignments=alignments_for,
+        source=model_behind,
+    output:
+        model="<results>/gmm/{system}/final.mdl",
+        tree="<results>/gmm/{system}/tree",
+        iterations="<results>/gmm/{system}/iterations.tsv",
+        ledger="<results>/gmm/{system}/ledger.jsonl",
+        info="<results>/gmm/{system}/info.json",
+    log:
+        "<logs>/train_deltas/{system}.log",
+    benchmark:
+        "<benchmarks>/train_deltas/{system}.jsonl"
+    wildcard_constraints:
+        system="|".join(recipe.systems_of("deltas")) or "none",
+    conda:
+        "../../envs/gmm.yaml"
+    threads: 16
+    resources:
+        mem_mb=lambda wildcards, attempt: 16000 * attempt,
+        runtime=480,
+    params:
+        options=options_of_system,
+        max_skipped_fraction=recipe.max_skipped_fraction,
+        code=source_digest("latflow.gmm.train"),
+    message:
+        "Train the triphone system {wildcards.system}"
+    script:
+        "../scripts/train_deltas.py"
+
+
+rule align_frames:
+    input:
+        frames="<results>/frames/{split}/meta.json",
+        lexicon_fst="<results>/lang/L.fst",
+        model="<results>/gmm/{system}/final.mdl",
+    output:
+        alignments="<results>/align/{system}/{split}/ali.ark",
+        ledger="<results>/align/{system}/{split}/ledger.jsonl",
+        statistics="<results>/align/{system}/{split}/statistics.json",
+    log:
+        "<logs>/align_frames/{system}.{split}.log",
+    benchmark:
+        "<benchmarks>/align_frames/{system}.{split}.jsonl"
+    conda:
+        "../../envs/gmm.yaml"
+    threads: 16
+    resources:
+        mem_mb=lambda wildcards, attempt: 8000 * attempt,
+        runtime=240,
+    params:
+        options=recipe.align_options(),
+        max_skipped_fraction=recipe.max_skipped_fraction,
+        code=source_digest("latflow.gmm.align"),
+    message:
+        "Align {wildcards.split} with {wildcards.system}"
+    script:
+        "../scripts/align_frames.py"

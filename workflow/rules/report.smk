@@ -1,0 +1,33 @@
+# The results report: one HTML file that opens offline.
+# Products: <results>/report.html
+
+
+rule make_report:
+    input:
+        "<results>/wer.tsv",
+        expand("<results>/align/{system}/train/statistics.json", system=recipe.systems),
+        expand("<results>/tune/{system}/sweep.tsv", system=recipe.systems),
+    output:
+        html=report(
+            "<results>/report.html",
+            caption="../report/make_report.rst",
+            category="Report",
+        ),
+    log:
+        "<logs>/make_report/report.log",
+    benchmark:
+        "<benchmarks>/make_report/report.jsonl"
+    conda:
+        "../../envs/report.yaml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=30,
+    params:
+        results=RESULTS,
+        config=dict(recipe.config),
+        code=source_digest("latflow.report.build"),
+    message:
+        "Write the results report"
+    script:
+        "../scripts/make_report.py"

@@ -1,0 +1,22 @@
+"""Rule score_wer: calls latflow.scoring.score.score."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from latflow.scoring.score import score
+
+from latflow.logs import log_to
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+log_to(snakemake.log[0])
+score(
+    snakemake.input["lattices"],
+    snakemake.input["cuts"],
+    Path(snakemake.input["words"]).parent,
+    Path(snakemake.input["model"]).parent,
+    snakemake.input["scales"],
+    Path(snakemake.output["text"]).parent,
+    options=snakemake.params["options"],
+)
