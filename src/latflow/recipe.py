@@ -99,6 +99,7 @@ def _explain(error: jsonschema.ValidationError, prefix: str) -> UserError:
     known = error.schema.get("properties", {}) if isinstance(error.schema, dict) else {}
     if error.validator == "additionalProperties" and isinstance(error.instance, dict):
         unknown = sorted(set(map(str, error.instance)) - set(known))[0]
+        known = [*known, *(SECTIONS if not steps else ())]
         near = difflib.get_close_matches(unknown, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
         key = ".".join([*steps, unknown])

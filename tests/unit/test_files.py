@@ -1,0 +1,66 @@
+"""Files are whole or absent."""
+
+import errno
+import os
+
+import pytest
+
+from latflow.errors import UserError
+from latflow.files import atomic_directory, atomic_output, read_lines
+
+
+def test_output_appears_only_after_the_block(tmp_path):
+    target = tmp_path / "deep" / "out.txt"
+    with atomic_output(target) as temporary:
+        temporary.write_text("done")
+        assert not target.exists()
+    assert target.read_text() == "done"
+
+
+def test_failure_keeps_the_old_output_and_no_temporary(tmp_path):
+    target = tmp_path / "out.txt"
+    target.write_text("old")
+    with pytest.raises(RuntimeError), atomic_output(target) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert target.read_text() == "old"
+    assert os.listdir(tmp_path) == ["out.txt"]
+
+
+def test_temporary_keeps_all_suffixes(tmp_path):
+    with atomic_output(tmp_path / "cuts.jsonl.gz") as temporary:
+        assert temporary.name.endswith(".jsonl.gz")
+        temporary.write_bytes(b"")
+
+
+def test_full_disk_is_one_clear_line(tmp_path):
+    target = tmp_path / "out.txt"
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with (
+        pytest.raises(UserError, match="no space left.*free space"),
+        atomic_output(target) as temporary,
+    ):
+        temporary.write_text("half")
+        raise full
+    assert os.listdir(tmp_path) == []
+
+
+def test_directory_replaces_the_old_one_as_a_whole(tmp_path):
+    target = tmp_path / "model"
+    target.mkdir()
+    (target / "stale").write_text("x")
+    with atomic_directory(target) as temporary:
+        (temporary / "fresh").write_text("y")
+    assert os.listdir(target) == ["fresh"]
+
+
+def test_lines_that_are_not_utf8_are_named(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(b"good line\nb\xe4d line\n")
+    with pytest.raises(UserError, match="text: line 2 is not UTF-8"):
+        list(read_lines(path))
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(UserError, match="no such file"):
+        list(read_lines(tmp_path / "absent"))

@@ -1,0 +1,32 @@
+"""User errors are one line and status 1, bugs are tracebacks in the log."""
+
+import subprocess
+import sys
+
+
+def run(code, tmp_path):
+    log = tmp_path / "job.log"
+    program = f"from latflow.logs import log_to; log_to({str(log)!r})\n{code}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    return done, log.read_text()
+
+
+def test_user_error_is_one_line_in_log_and_terminal(tmp_path):
+    code = (
+        "from latflow.errors import UserError\n"
+        "raise UserError('no audio', file='wav.scp', utterance='u1', remedy='add it')"
+    )
+    done, log = run(code, tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == "error: wav.scp: u1: no audio - add it\n"
+    assert "Traceback" not in log
+    assert "wav.scp: u1: no audio - add it" in log
+
+
+def test_bug_leaves_its_traceback_in_the_log(tmp_path):
+    done, log = run("1 / 0", tmp_path)
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in log
+    assert "Traceback" in log
