@@ -1,0 +1,186 @@
+"""The `latflow` command: the package's stage functions and tools from a terminal.
+
+Each subcommand is a thin layer over one function of the package; the workflow calls the
+same functions. A user's mistake is one line on standard error and exit status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import latflow
+from latflow.errors import UserError
+from latflow.logs import log_to_terminal
+
+Arguments = argparse.Namespace
+SCHEMAS = Path(__file__).resolve().parents[2] / "workflow" / "schemas"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand; returns the exit status."""
+    arguments = _parser().parse_args(argv)
+    log_to_terminal(verbose=arguments.verbose)
+    try:
+        return int(arguments.run(arguments) or 0)
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    """All subcommands and their options."""
+    parser = argparse.ArgumentParser(
+        prog="latflow",
+        description="Hybrid speech recognition recipes: tools beside `snakemake`.",
+        epilog="The whole job of an experiment: snakemake --configfile <recipe>.",
+    )
+    parser.add_argument("--version", action="version", version=latflow.__version__)
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="log progress, not only warnings"
+    )
+    commands = parser.add_subparsers(required=True, metavar="<command>")
+    _add_experiment_commands(commands)
+    _add_corpus_commands(commands)
+    _add_language_commands(commands)
+    _add_model_commands(commands)
+    return parser
+
+
+def _command(
+    commands: Any, name: str, run: Callable[[Arguments], int | None], text: str
+) -> argparse.ArgumentParser:
+    """Add one subcommand."""
+    command = commands.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    command.set_defaults(run=run)
+    return command
+
+
+def _with_config(command: argparse.ArgumentParser) -> None:
+    """Options that name an experiment as `snakemake` does."""
+    command.add_argument(
+        "--configfile", default="config/config.yaml", help="recipe of the experiment"
+    )
+    command.add_argument(
+        "--config",
+        nargs="*",
+        default=[],
+        metavar="KEY=VALUE",
+        help="settings that override the recipe's, e.g. corpora=../shared/corpora",
+    )
+
+
+def _add_experiment_commands(commands: Any) -> None:
+    """Commands about a whole experiment."""
+    command = _command(
+        commands, "doctor", _doctor, "check an experiment's data before it runs"
+    )
+    _with_config(command)
+    command = _command(
+        commands, "config", _config, "print the complete configuration, defaults filled"
+    )
+    _with_config(command)
+    command = _command(
+        commands, "config-readme", _config_readme, "describe all configuration keys"
+    )
+    command.add_argument("--out", help="file to write instead of standard output")
+    command = _command(
+        commands, "show", _show, "print the WER table and the report's path"
+    )
+    command.add_argument("results", help="folder of an experiment, results/<name>")
+    command = _command(
+        commands, "report", _report, "write the HTML report of what exists so far"
+    )
+    command.add_argument("results", help="folder of an experiment, results/<name>")
+    command.add_argument("--out", help="HTML file; <results>/report.html by default")
+    _with_config(command)
+
+
+def _add_corpus_commands(commands: Any) -> None:
+    """Commands about corpora and features."""
+    command = _command(
+        commands, "import-kaldi", _import_kaldi, "turn a Kaldi data directory to manifests"
+    )
+    command.add_argument("data_dir", help="folder with wav.scp, text, utt2spk")
+    command.add_argument("out_dir", help="folder for the Lhotse manifests")
+    command.add_argument(
+        "--allow-commands", action="store_true", help="run pipes that wav.scp names"
+    )
+    command = _command(
+        commands, "export-kaldi", _export_kaldi, "turn manifests to a Kaldi data directory"
+    )
+    command.add_argument("corpus_dir", help="folder with the Lhotse manifests")
+    command.add_argument("data_dir", help="Kaldi data directory to write")
+    command = _command(
+        commands, "features", _features, "extract features of a cut manifest"
+    )
+    command.add_argument("cuts", help="cuts.jsonl.gz")
+    command.add_argument("out_dir", help="folder for features and cuts")
+    command.add_argument("--threads", type=int, default=2, help="parallel workers")
+    _with_config(command)
+
+
+def _add_language_commands(commands: Any) -> None:
+    """Commands about lexicon and language model."""
+    command = _command(
+        commands, "lang", _lang, "make a Kaldi lang directory of a lexicon"
+    )
+    command.add_argument("lexicon", help="WORD PHONE PHONE ... lines")
+    command.add_argument("out_dir", help="lang directory to write")
+    _with_config(command)
+    command = _command(
+        commands, "ngram", _ngram, "estimate a Kneser-Ney language model (ARPA)"
+    )
+    command.add_argument("text", help="one sentence a line")
+    command.add_argument("arpa", help="ARPA file to write")
+    command.add_argument("--order", type=int, default=3, help="length of the n-grams")
+    command = _command(
+        commands, "perplexity", _perplexity, "perplexity of a text under an ARPA model"
+    )
+    command.add_argument("arpa", help="ARPA file")
+    command.add_argument("text", help="one sentence a line")
+
+
+def _add_model_commands(commands: Any) -> None:
+    """Commands about acoustic models."""
+    command = _command(
+        commands, "model-info", _model_info, "sizes of a Kaldi final.mdl (gmm-info)"
+    )
+    command.add_argument("model", help="final.mdl")
+    command = _command(
+        commands, "model-copy", _model_copy, "copy a final.mdl, as text or binary"
+    )
+    command.add_argument("model", help="final.mdl to read")
+    command.add_argument("out", help="file to write")
+    command.add_argument("--text", action="store_true", help="write Kaldi's text form")
+
+
+def _load_config(arguments: Arguments) -> dict[str, Any]:
+    """Read the recipe file and the overriding settings."""
+    path = Path(arguments.configfile)
+    if not path.is_file():
+        raise UserError("no such recipe", file=path, remedy="name it by --configfile")
+    config = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    for setting in arguments.config:
+        key, sign, value = setting.partition("=")
+        if not sign:
+            raise UserError(f"setting {setting!r} is not KEY=VALUE")
+        config[key] = yaml.safe_load(value)
+    return config
+
+
+def _recipe(arguments: Arguments) -> Any:
+    """The checked recipe that the command line names."""
+    from latflow.recipe import Recipe
+
+    return Recipe.from_config(_load_config(arguments), SCHEMAS)
