@@ -1,7 +1,7 @@
-"""Kaldi's basic streams: tokens, numbers, vectors, matrices and archives.
+r"""Kaldi's basic streams: tokens, numbers, vectors, matrices and archives.
 
 Kaldi writes every object either in binary or in text. A binary object is announced by
-the two bytes `\\0B`; in it a number is a byte telling its width followed by the number,
+the two bytes `\0B`; in it a number is a byte telling its width followed by the number,
 little-endian, and a token is its characters and one space. A text object holds the
 same tokens and numbers separated by white space; floats are printed with seven
 significant digits.
@@ -23,10 +23,11 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, NoReturn, TypeVar
+from typing import IO, Literal, NoReturn, TypeVar, cast
 
 import numpy as np
 
+from latflow import kaldi_compressed
 from latflow.errors import UserError
 from latflow.files import atomic_output
 
@@ -40,7 +41,7 @@ _WIDTH_AND_INT = np.dtype([("width", "i1"), ("value", "<i4")])  # one int of an 
 
 
 class KaldiReader:
-    """Read Kaldi's tokens, numbers and arrays from one file, binary or text.
+    r"""Read Kaldi's tokens, numbers and arrays from one file, binary or text.
 
     Reading is buffered: whatever follows in the file must be read through the same
     reader. It can be used in a `with` statement and closes the file then.
@@ -48,7 +49,7 @@ class KaldiReader:
     Args:
         stream: a file opened for reading bytes.
         name: what error messages call the file.
-        binary: the format; None looks for the mark `\\0B` at the present position.
+        binary: the format; None looks for the mark `\0B` at the present position.
 
     Raises:
         UserError: from every method, if the file ends early or holds something else
@@ -83,8 +84,7 @@ class KaldiReader:
         source = Path(path)
         if not source.is_file():
             raise UserError("no such file", file=source, remedy="check the path")
-        stream = gzip.open(source) if source.suffix == ".gz" else source.open("rb")
-        return cls(stream, name=source, binary=binary)
+        return cls(_open_file(source, "rb"), name=source, binary=binary)
 
     def __enter__(self) -> KaldiReader:
         return self
@@ -148,7 +148,7 @@ class KaldiReader:
         return line
 
     def take_binary_mark(self) -> bool:
-        """Take `\\0B` if it comes next, and tell whether it did."""
+        r"""Take `\0B` if it comes next, and tell whether it did."""
         while len(self._buffer) - self._at < len(BINARY_MARK) and self._more():
             pass
         is_binary = self._buffer.startswith(BINARY_MARK, self._at)
@@ -210,7 +210,7 @@ class KaldiReader:
         width = struct.unpack("b", self.bytes(1))[0]
         if width not in widths:
             self._at -= 1
-            self.fail(f"a number of {width} bytes where {widths[0]} are expected")
+            self.fail(f"a number of {width} bytes where {abs(widths[0])} are expected")
         return width
 
     def _number(self, parse: Callable[[str], int | float], what: str) -> int | float:
@@ -228,6 +228,13 @@ class KaldiReader:
             return int(self._number(int, "an integer"))
         self._width(4)
         return struct.unpack("<i", self.bytes(4))[0]
+
+    def uint32(self) -> int:
+        """An integer of 32 bits without sign, which Kaldi marks with width -4."""
+        if not self.binary:
+            return int(self._number(int, "an integer"))
+        self._width(-4, 4)
+        return struct.unpack("<I", self.bytes(4))[0]
 
     def float32(self) -> float:
         """A float, written in 32 or in 64 bits."""
@@ -277,8 +284,8 @@ class KaldiReader:
         """
         if not self.binary:
             return self._text_matrix()
-        kind = self.expect("FM", "DM", "CM", "CM2", "CM3")
-        if kind.startswith("CM"):
+        kind = self.expect("FM", "DM", *kaldi_compressed.KINDS)
+        if kind in kaldi_compressed.KINDS:
             return self._compressed_matrix(kind)
         rows, columns = self._size(), self._size()
         dtype = "<f4" if kind == "FM" else "<f8"
@@ -320,38 +327,21 @@ class KaldiReader:
         return values.reshape(len(rows), -1).astype(np.float32)
 
     def _compressed_matrix(self, kind: str) -> np.ndarray:
-        """Undo Kaldi's lossy compression (`CompressedMatrix::CopyToMat`).
-
-        `CM2` and `CM3` are linear in [low, low + span] with 16 and 8 bits a value. `CM`
-        keeps four quantiles of each column (0, 25, 75, 100 %) in 16 bits and places
-        each value by 8 bits on the broken line through them: 64 steps up to the lower
-        quartile, 128 up to the upper one, 63 above.
-        """
+        """What follows the token of a lossy compressed matrix."""
         low, span, rows, columns = struct.unpack("<ffii", self.bytes(16))
         if rows < 0 or columns < 0:
             self.fail(f"a matrix of {rows} rows and {columns} columns")
-        if kind != "CM":
-            dtype, steps = ("<u2", 65535.0) if kind == "CM2" else ("<u1", 255.0)
-            codes = self._raw(dtype, rows * columns).reshape(rows, columns)
-            return (low + codes * (span / steps)).astype(np.float32)
-        quantiles = low + self._raw("<u2", 4 * columns).reshape(columns, 4) * (
-            span / 65535.0
-        )
-        codes = self._raw("<u1", rows * columns).reshape(columns, rows)
-        knots = np.array([0.0, 64.0, 192.0, 255.0])
-        values = np.empty((rows, columns), np.float32)
-        for column in range(columns):
-            values[:, column] = np.interp(codes[column], knots, quantiles[column])
-        return values
+        raw = self.bytes(kaldi_compressed.compressed_size(kind, rows, columns))
+        return kaldi_compressed.expand(kind, raw, (rows, columns), low, span)
 
 
 class KaldiWriter:
-    """Write Kaldi's tokens, numbers and arrays, binary or text.
+    r"""Write Kaldi's tokens, numbers and arrays, binary or text.
 
     Args:
         stream: a file opened for writing bytes.
         binary: the format.
-        mark: write `\\0B` first if binary (each object of an archive has its own).
+        mark: write `\0B` first if binary (each object of an archive has its own).
     """
 
     def __init__(
@@ -368,7 +358,7 @@ class KaldiWriter:
         """Write a file that appears whole at the end of the block, or not at all."""
         with (
             atomic_output(path) as temporary,
-            _open_to_write(temporary) as stream,
+            _open_file(temporary, "wb") as stream,
         ):
             yield cls(stream, binary=binary)
 
@@ -392,6 +382,13 @@ class KaldiWriter:
         """Write an integer of 32 bits."""
         if self.binary:
             self._stream.write(struct.pack("<bi", 4, value))
+        else:
+            self._text(f"{value} ")
+
+    def write_uint32(self, value: int) -> None:
+        """Write an integer of 32 bits without sign."""
+        if self.binary:
+            self._stream.write(struct.pack("<bI", -4, value))
         else:
             self._text(f"{value} ")
 
@@ -460,11 +457,11 @@ def _seven_digits(values: np.ndarray) -> str:
     return ("%.7g " * len(values)) % tuple(values.tolist())
 
 
-def _open_to_write(path: Path) -> IO[bytes]:
-    """Open for writing, packed without a time stamp if the name ends in `.gz`."""
+def _open_file(path: Path, mode: Literal["rb", "wb"]) -> IO[bytes]:
+    """Open a file, packed if its name ends in `.gz` (then without a time stamp)."""
     if path.suffix == ".gz":
-        return gzip.GzipFile(path, "wb", mtime=0)  # type: ignore[return-value]
-    return path.open("wb")
+        return cast("IO[bytes]", gzip.GzipFile(path, mode, mtime=0))
+    return path.open(mode)
 
 
 def read_archive(
@@ -509,7 +506,7 @@ def write_int_vectors(
     path: str | Path, items: Iterable[tuple[str, Sequence[int] | np.ndarray]]
 ) -> None:
     """Write a binary archive of integer vectors, whole or not at all."""
-    with atomic_output(path) as temporary, _open_to_write(temporary) as stream:
+    with atomic_output(path) as temporary, _open_file(temporary, "wb") as stream:
         for key, values in items:
             array = np.asarray(values, np.int32)
             packed = np.empty(len(array), _WIDTH_AND_INT)
@@ -525,7 +522,7 @@ def read_matrices(path: str | Path) -> Iterator[tuple[str, np.ndarray]]:
 
 def write_matrices(path: str | Path, items: Iterable[tuple[str, np.ndarray]]) -> None:
     """Write a binary archive of matrices [R, C], whole or not at all."""
-    with atomic_output(path) as temporary, _open_to_write(temporary) as stream:
+    with atomic_output(path) as temporary, _open_file(temporary, "wb") as stream:
         for key, matrix in items:
             stream.write(key.encode() + b" ")
             KaldiWriter(stream).write_float_matrix(matrix)

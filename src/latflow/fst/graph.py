@@ -1,0 +1,425 @@
+"""`Graph`: a weighted transducer as flat arrays, straight from an OpenFst file.
+
+States are 0 ... S - 1; the arcs of state s are arc_begin[s] ... arc_begin[s + 1] - 1.
+Weights are costs (negative natural logarithms); a state whose final cost is +inf is not
+final; label 0 is epsilon.
+
+In memory a graph is the body of an OpenFst `const` file: an array of state records and
+one of arc records. `ilabel`, `olabel`, `weight`, `next_state` and `final` are *views* of
+single fields, with a stride of 16 (arcs) or 20 bytes (states): what a search reads of an
+arc lies in one cache line, and the arrays of a memory-mapped file need no copy and are
+shared by all processes that map it (only `arc_begin`, 8 bytes a state, is built anew).
+All arrays are read only. Numba compiles a kernel once for them, wherever they come from.
+
+The exception are large `const` files that were written without alignment, as OpenFst's
+programs do by default: there the views are not aligned, which numpy and Numba allow but
+for which Numba compiles a kernel once more. Small files of that kind are copied instead.
+
+Public: `Graph`, `read_graphs` (an archive of FSTs, as Kaldi writes them).
+"""
+
+from __future__ import annotations
+
+import gzip
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO
+
+import kaldifst
+import numpy as np
+from numba import njit
+
+from latflow.errors import UserError
+from latflow.files import atomic_output
+from latflow.fst import openfst
+from latflow.fst.openfst import ARC, STATE, Header
+
+COPY_BELOW_BYTES = 64 << 20  # unaligned files up to this size are copied
+_CHECK_ARCS = 1 << 20  # arcs looked at together, to keep temporary arrays small
+
+# OpenFst's property bits, of those that cost one pass over the arcs.
+_EXPANDED = 1
+_ACCEPTOR = 0x1_0000
+_EPSILONS, _INPUT_EPSILONS, _OUTPUT_EPSILONS = 0x40_0000, 0x100_0000, 0x400_0000
+_ILABEL_SORTED, _OLABEL_SORTED = 0x1000_0000, 0x4000_0000
+_WEIGHTED, _TOP_SORTED = 0x1_0000_0000, 0x40_0000_0000
+_MUTABLE_BITS = 0x7  # expanded, mutable, error: told by the type, not by the content
+
+
+@dataclass(frozen=True)
+class Properties:
+    """What holds for the arcs of a graph.
+
+    Attributes:
+        is_acceptor: input and output labels are equal on every arc.
+        has_epsilons: an arc has epsilon on both sides.
+        has_input_epsilons, has_output_epsilons: an arc has epsilon on that side.
+        is_ilabel_sorted, is_olabel_sorted: the arcs of each state are.
+        is_weighted: an arc or final cost is neither 0 nor (final) +inf.
+        is_top_sorted: every arc leads to a state of a higher number.
+    """
+
+    is_acceptor: bool
+    has_epsilons: bool
+    has_input_epsilons: bool
+    has_output_epsilons: bool
+    is_ilabel_sorted: bool
+    is_olabel_sorted: bool
+    is_weighted: bool
+    is_top_sorted: bool
+
+    @property
+    def bits(self) -> int:
+        """The same as OpenFst's property bits: each property or its negation."""
+        yes_no = (
+            (self.is_acceptor, _ACCEPTOR),
+            (self.has_epsilons, _EPSILONS),
+            (self.has_input_epsilons, _INPUT_EPSILONS),
+            (self.has_output_epsilons, _OUTPUT_EPSILONS),
+            (self.is_ilabel_sorted, _ILABEL_SORTED),
+            (self.is_olabel_sorted, _OLABEL_SORTED),
+            (self.is_weighted, _WEIGHTED),
+            (self.is_top_sorted, _TOP_SORTED),
+        )
+        return sum(bit if holds else bit << 1 for holds, bit in yes_no)
+
+
+class Graph:
+    """A weighted transducer as flat arrays; see the module for the layout.
+
+    Args:
+        start: the start state.
+        states: STATE[S]; arcs of consecutive states follow each other.
+        arcs: ARC[A].
+        header_properties: OpenFst's property bits as the file had them; None for a
+            graph that comes from no file.
+
+    Attributes:
+        start: the start state, -1 if there are no states.
+        arc_begin: int64[S + 1].
+        ilabel, olabel, next_state: int32[A].
+        weight: float32[A], cost.
+        final: float32[S], cost; +inf where the state is not final.
+        states, arcs: the records behind these.
+    """
+
+    def __init__(
+        self,
+        start: int,
+        states: np.ndarray,
+        arcs: np.ndarray,
+        *,
+        header_properties: int | None = None,
+    ) -> None:
+        self.start = int(start)
+        self.states = _read_only(states)
+        self.arcs = _read_only(arcs)
+        self.ilabel = self.arcs["ilabel"]
+        self.olabel = self.arcs["olabel"]
+        self.weight = self.arcs["weight"]
+        self.next_state = self.arcs["next_state"]
+        self.final = self.states["final"]
+        begin = np.empty(len(states) + 1, np.int64)
+        begin[:-1] = self.states["first_arc"]
+        begin[-1] = len(arcs)
+        self.arc_begin = _read_only(begin)
+        self.header_properties = header_properties
+
+    @classmethod
+    def from_arrays(
+        cls,
+        start: int,
+        arc_begin: np.ndarray,
+        ilabel: np.ndarray,
+        olabel: np.ndarray,
+        weight: np.ndarray,
+        next_state: np.ndarray,
+        final: np.ndarray,
+    ) -> Graph:
+        """Make a graph of plain arrays, which are copied; see the attributes."""
+        arcs = np.empty(len(ilabel), ARC)
+        arcs["ilabel"], arcs["olabel"] = ilabel, olabel
+        arcs["weight"], arcs["next_state"] = weight, next_state
+        return cls(start, state_records(arc_begin, final, arcs), arcs)
+
+    def __repr__(self) -> str:
+        return (
+            f"Graph(states={self.num_states}, arcs={self.num_arcs}, start={self.start})"
+        )
+
+    # -- asking ---------------------------------------------------------------------
+
+    @property
+    def num_states(self) -> int:
+        """S."""
+        return len(self.states)
+
+    @property
+    def num_arcs(self) -> int:
+        """A."""
+        return len(self.arcs)
+
+    @cached_property
+    def num_final_states(self) -> int:
+        """Number of states with a finite final cost."""
+        return int(np.isfinite(self.final).sum())
+
+    @property
+    def num_input_epsilons(self) -> np.ndarray:
+        """Number of arcs with input epsilon out of each state, uint32[S]."""
+        return self.states["num_input_epsilons"]
+
+    @cached_property
+    def properties(self) -> Properties:
+        """What holds for the arcs, found by one pass over them."""
+        return Properties(
+            *(
+                bool(holds)
+                for holds in _find_properties(
+                    self.arc_begin,
+                    self.ilabel,
+                    self.olabel,
+                    self.weight,
+                    self.next_state,
+                    self.final,
+                )
+            )
+        )
+
+    def check(self, *, name: str | Path | None = None) -> None:
+        """Make sure that kernels stay inside the arrays.
+
+        Raises:
+            UserError: arcs of consecutive states do not follow each other, or an arc or
+                the start leads to a state that is not there.
+        """
+        fault = None
+        if (np.diff(self.arc_begin) != self.states["num_arcs"]).any():
+            fault = "the states of the FST do not partition its arcs"
+        if self.num_states and not 0 <= self.start < self.num_states:
+            fault = "the FST has no start state"
+        for first in range(0, self.num_arcs, _CHECK_ARCS):
+            target = self.next_state[first : first + _CHECK_ARCS]
+            if target.min() < 0 or target.max() >= self.num_states:
+                fault = "an arc of the FST leads to a state that is not there"
+        if fault:
+            raise UserError(fault, file=name, remedy="make the graph again")
+
+    # -- files ----------------------------------------------------------------------
+
+    @classmethod
+    def load(cls, path: str | Path) -> Graph:
+        """Read an OpenFst file, `const` (memory-mapped) or `vector`.
+
+        Raises:
+            UserError: there is no such file, or it is no FST with standard arcs, or is
+                truncated or inconsistent.
+        """
+        source = Path(path)
+        if not source.is_file():
+            raise UserError("no such file", file=source, remedy="check the path")
+        if not source.stat().st_size:
+            raise UserError("the file is empty", file=source, remedy="make it again")
+        with source.open("rb") as stream:
+            buffer = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+        graph, _ = cls._parse(buffer, 0, source)
+        graph.check(name=source)
+        return graph
+
+    @classmethod
+    def _parse(
+        cls, buffer: memoryview, at: int, name: str | Path | None
+    ) -> tuple[Graph, int]:
+        """Read the FST that begins at byte `at`; returns the byte behind it too."""
+        header = openfst.read_header(buffer, at, name=name)
+        if header.fst_type == "vector":
+            states, arcs, end = openfst.read_vector(buffer, header, name=name)
+        else:
+            states, arcs, end = openfst.read_const(buffer, header, begin=at, name=name)
+            if not arcs.flags.aligned and end - at <= COPY_BELOW_BYTES:
+                states, arcs = states.copy(), arcs.copy()
+        return cls(header.start, states, arcs, header_properties=header.properties), end
+
+    def save(self, path: str | Path, *, is_aligned: bool = False) -> None:
+        """Write a `const` file, whole or not at all.
+
+        Args:
+            path: the file.
+            is_aligned: start the two arrays at multiples of 16 bytes, so that a memory
+                map of the file serves aligned arrays. False gives what OpenFst and
+                Kaldi write by default; both read both.
+
+        Raises:
+            UserError: the disk is full.
+        """
+        with atomic_output(path) as temporary, temporary.open("wb") as stream:
+            self.write(stream, is_aligned=is_aligned)
+
+    def write(self, stream: BinaryIO, *, is_aligned: bool = False) -> None:
+        """Write a `const` FST at the start of a stream; see `save`."""
+        version = openfst.CONST_VERSION
+        if is_aligned:
+            version = openfst.ALIGNED_CONST_VERSION
+        header = Header(
+            "const",
+            version,
+            openfst.IS_ALIGNED if is_aligned else 0,
+            self._property_bits() | _EXPANDED,
+            self.start,
+            self.num_states,
+            self.num_arcs,
+        )
+        at = openfst.write_header(stream, header)
+        for records in (self.states, self.arcs):
+            if is_aligned:
+                at += stream.write(bytes(openfst.padding(at)))
+            at += stream.write(np.ascontiguousarray(records).data)
+
+    def _property_bits(self) -> int:
+        """Property bits for a header: the file's own, or those that are cheap."""
+        if self.header_properties is None:
+            return self.properties.bits
+        return self.header_properties & ~_MUTABLE_BITS
+
+    # -- kaldifst -------------------------------------------------------------------
+
+    @classmethod
+    def from_fst(cls, fst: kaldifst.StdFst) -> Graph:
+        """Copy an FST of kaldifst (by way of a file in memory)."""
+        with _memory_file() as path:
+            if not fst.write(path):
+                raise OSError(f"kaldifst could not write {path}")
+            return cls._parse(memoryview(Path(path).read_bytes()), 0, None)[0]
+
+    def to_fst(self) -> kaldifst.StdVectorFst:
+        """Copy to an FST of kaldifst."""
+        words = openfst.vector_words(
+            self.arc_begin,
+            np.ascontiguousarray(self.final).view(np.int32),
+            np.ascontiguousarray(self.arcs).view(np.int32).reshape(-1, 4),
+        )
+        header = Header(
+            "vector",
+            openfst.VECTOR_VERSION,
+            0,
+            self._property_bits() | _EXPANDED | _EXPANDED << 1,
+            self.start,
+            self.num_states,
+            0,
+        )
+        with _memory_file() as path:
+            with open(path, "wb") as stream:
+                openfst.write_header(stream, header)
+                stream.write(words.data)
+            return kaldifst.StdVectorFst.read(path)
+
+
+def state_records(
+    arc_begin: np.ndarray, final: np.ndarray, arcs: np.ndarray
+) -> np.ndarray:
+    """The STATE records of arcs that lie state after state.
+
+    Args:
+        arc_begin: int[S + 1].
+        final: float32[S].
+        arcs: ARC[A].
+    """
+    states = np.empty(len(final), STATE)
+    states["final"] = final
+    states["first_arc"] = arc_begin[:-1]
+    states["num_arcs"] = np.diff(arc_begin)
+    for side in ("input", "output"):
+        is_epsilon = arcs["ilabel" if side == "input" else "olabel"] == 0
+        total = np.zeros(len(arcs) + 1, np.int64)
+        np.cumsum(is_epsilon, out=total[1:])
+        states[f"num_{side}_epsilons"] = np.diff(total[arc_begin])
+    return states
+
+
+def read_graphs(path: str | Path) -> Iterator[tuple[str, Graph]]:
+    """Yield (key, graph) of an archive of FSTs as Kaldi writes it (`.gz` too).
+
+    Raises:
+        UserError: the file is missing, truncated or something else.
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise UserError("no such file", file=source, remedy="check the path")
+    opener = gzip.open if source.suffix == ".gz" else open
+    with opener(source, "rb") as stream:
+        raw = stream.read()
+    buffer, at = memoryview(raw), 0
+    while at < len(raw):
+        space = raw.find(b" ", at)
+        if space < 0:
+            raise UserError(
+                "not an archive of FSTs", file=source, remedy="make it again"
+            )
+        key = raw[at:space].decode()
+        graph, at = Graph._parse(buffer, space + 1, source)
+        graph.check(name=source)
+        yield key, graph
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    """The same memory, not to be written through this array."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+@contextmanager
+def _memory_file() -> Iterator[str]:
+    """A file by name that lives in memory where the system has such files."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("latflow")
+        try:
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield str(Path(folder) / "fst")
+
+
+@njit(cache=True, nogil=True)
+def _find_properties(
+    arc_begin: np.ndarray,
+    ilabel: np.ndarray,
+    olabel: np.ndarray,
+    weight: np.ndarray,
+    next_state: np.ndarray,
+    final: np.ndarray,
+) -> tuple[bool, bool, bool, bool, bool, bool, bool, bool]:
+    """The fields of `Properties`, in their order."""
+    is_acceptor, is_top_sorted = True, True
+    has_epsilons, has_input_epsilons, has_output_epsilons = False, False, False
+    is_ilabel_sorted, is_olabel_sorted, is_weighted = True, True, False
+    for state in range(len(arc_begin) - 1):
+        is_weighted |= final[state] != 0.0 and final[state] != np.inf
+        for arc in range(arc_begin[state], arc_begin[state + 1]):
+            is_acceptor &= ilabel[arc] == olabel[arc]
+            has_input_epsilons |= ilabel[arc] == 0
+            has_output_epsilons |= olabel[arc] == 0
+            has_epsilons |= ilabel[arc] == 0 and olabel[arc] == 0
+            is_weighted |= weight[arc] != 0.0
+            is_top_sorted &= next_state[arc] > state
+            if arc > arc_begin[state]:
+                is_ilabel_sorted &= ilabel[arc - 1] <= ilabel[arc]
+                is_olabel_sorted &= olabel[arc - 1] <= olabel[arc]
+    return (
+        is_acceptor,
+        has_epsilons,
+        has_input_epsilons,
+        has_output_epsilons,
+        is_ilabel_sorted,
+        is_olabel_sorted,
+        is_weighted,
+        is_top_sorted,
+    )

@@ -1,0 +1,299 @@
+"""OpenFst's binary files, byte by byte: headers, `const` and `vector` bodies.
+
+A file is a header (magic number, FST type, arc type, version, flags, property bits,
+start state, numbers of states and arcs), then symbol tables if the flags say so, then
+the body. All numbers are little-endian.
+
+* `const`: all state records, then all arc records; an *aligned* file (flag 4, version
+  1) pads before each of the two so that they start at a multiple of 16 bytes.
+* `vector`: state after state: final weight (float32), number of arcs (int64), arcs.
+
+Public: `Header`, `read_header`, `write_header`, `read_const`, `read_vector`,
+`vector_words`, the record types `STATE` and `ARC`.
+
+Source: OpenFst `fst.cc` (FstHeader), `const-fst.h`, `vector-fst.h`, `symbol-table.cc`.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+import numpy as np
+from numba import njit
+
+from latflow.errors import UserError
+
+FST_MAGIC = 2125659606
+SYMBOLS_MAGIC = 2125658996
+ALIGNMENT = 16  # bytes, of the two arrays of an aligned file
+HAS_INPUT_SYMBOLS, HAS_OUTPUT_SYMBOLS, IS_ALIGNED = 1, 2, 4
+CONST_VERSION, ALIGNED_CONST_VERSION, VECTOR_VERSION = 2, 1, 2
+ARC_TYPE = "standard"
+
+#: A state of a `const` file; `final` is +inf where the state is not final.
+STATE = np.dtype(
+    [
+        ("final", "<f4"),
+        ("first_arc", "<u4"),
+        ("num_arcs", "<u4"),
+        ("num_input_epsilons", "<u4"),
+        ("num_output_epsilons", "<u4"),
+    ]
+)
+#: An arc, in `const` and in `vector` files.
+ARC = np.dtype(
+    [("ilabel", "<i4"), ("olabel", "<i4"), ("weight", "<f4"), ("next_state", "<i4")]
+)
+_ARC_WORDS = ARC.itemsize // 4
+_STATE_WORDS = 3  # of a `vector` file: final weight, number of arcs (two words)
+
+Name = str | Path | None
+
+
+@dataclass(frozen=True)
+class Header:
+    """The head of an OpenFst file.
+
+    Attributes:
+        fst_type: `const` or `vector`.
+        version: of the body's layout.
+        flags: sum of HAS_INPUT_SYMBOLS, HAS_OUTPUT_SYMBOLS, IS_ALIGNED.
+        properties: OpenFst's property bits.
+        start: start state, -1 if the FST is empty.
+        num_states: S.
+        num_arcs: A; `vector` files leave it 0.
+        body: byte of the stream at which the body begins (before padding).
+    """
+
+    fst_type: str
+    version: int
+    flags: int
+    properties: int
+    start: int
+    num_states: int
+    num_arcs: int
+    body: int = 0
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether the arrays of a `const` body start at multiples of 16 bytes."""
+        return (
+            bool(self.flags & IS_ALIGNED)
+            or self.fst_type == "const"
+            and (self.version == ALIGNED_CONST_VERSION)
+        )
+
+
+def _refuse(what: str, name: Name) -> NoReturn:
+    raise UserError(what, file=name, remedy="make the graph again")
+
+
+def _take(buffer: memoryview, at: int, layout: str, name: Name) -> tuple:
+    """Unpack numbers at a byte position."""
+    try:
+        return struct.unpack_from(layout, buffer, at)
+    except struct.error:
+        _refuse("the FST is truncated", name)
+
+
+def _take_string(buffer: memoryview, at: int, name: Name) -> tuple[str, int]:
+    """Read a length and that many characters; returns the byte behind them too."""
+    (length,) = _take(buffer, at, "<i", name)
+    end = at + 4 + length
+    if length < 0 or end > len(buffer):
+        _refuse("the FST is truncated", name)
+    return bytes(buffer[at + 4 : end]).decode("utf-8", "replace"), end
+
+
+def read_header(buffer: memoryview, at: int = 0, *, name: Name = None) -> Header:
+    """Read a header and step over the symbol tables that follow it.
+
+    Args:
+        buffer: the bytes of the file.
+        at: where the FST begins in them.
+        name: the file, for messages.
+
+    Raises:
+        UserError: this is no FST, is truncated, or has arcs of another type than
+            `standard` or a layout other than `const` and `vector`.
+    """
+    if len(buffer) - at < 4 or _take(buffer, at, "<i", name)[0] != FST_MAGIC:
+        _refuse("not an OpenFst file", name)
+    fst_type, at = _take_string(buffer, at + 4, name)
+    arc_type, at = _take_string(buffer, at, name)
+    if arc_type != ARC_TYPE:
+        _refuse(f"an FST with arcs of type {arc_type}, not {ARC_TYPE}", name)
+    if fst_type not in {"const", "vector"}:
+        _refuse(f"an FST of type {fst_type}, neither const nor vector", name)
+    version, flags, properties, start, states, arcs = _take(buffer, at, "<iiQqqq", name)
+    at += struct.calcsize("<iiQqqq")
+    header = Header(fst_type, version, flags, properties, start, states, arcs)
+    for flag in (HAS_INPUT_SYMBOLS, HAS_OUTPUT_SYMBOLS):
+        if flags & flag:
+            at = _skip_symbols(buffer, at, name)
+    if states < 0 or arcs < 0 or not -1 <= start < max(states, 1):
+        _refuse("the header of the FST is garbled", name)
+    return replace(header, body=at)
+
+
+def _skip_symbols(buffer: memoryview, at: int, name: Name) -> int:
+    """Step over a binary symbol table."""
+    if _take(buffer, at, "<i", name)[0] != SYMBOLS_MAGIC:
+        _refuse("the symbol table in the FST is garbled", name)
+    _, at = _take_string(buffer, at + 4, name)
+    _, size = _take(buffer, at, "<qq", name)
+    at += 16
+    for _ in range(size):
+        _, at = _take_string(buffer, at, name)
+        at += 8
+    return at
+
+
+def write_header(stream: BinaryIO, header: Header) -> int:
+    """Write a header without symbol tables; returns the number of bytes."""
+    parts = [struct.pack("<i", FST_MAGIC)]
+    for text in (header.fst_type, ARC_TYPE):
+        raw = text.encode()
+        parts += [struct.pack("<i", len(raw)), raw]
+    parts.append(
+        struct.pack(
+            "<iiQqqq",
+            header.version,
+            header.flags & IS_ALIGNED,
+            header.properties,
+            header.start,
+            header.num_states,
+            header.num_arcs,
+        )
+    )
+    return stream.write(b"".join(parts))
+
+
+def padding(at: int) -> int:
+    """Bytes missing to the next multiple of `ALIGNMENT`."""
+    return -at % ALIGNMENT
+
+
+def read_const(
+    buffer: memoryview, header: Header, *, begin: int = 0, name: Name = None
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Find the two arrays of a `const` body, without copying.
+
+    Args:
+        buffer: the bytes of the file, e.g. of a memory map.
+        header: its header.
+        begin: where the FST begins in the buffer (alignment counts from there).
+        name: the file, for messages.
+
+    Returns:
+        (states, STATE[S]; arcs, ARC[A]; the byte behind the body).
+
+    Raises:
+        UserError: the file is too short.
+    """
+    at = header.body
+    arrays = []
+    for dtype, count in ((STATE, header.num_states), (ARC, header.num_arcs)):
+        if header.is_aligned:
+            at += padding(at - begin)
+        end = at + dtype.itemsize * count
+        if end > len(buffer):
+            _refuse("the FST is truncated", name)
+        arrays.append(np.frombuffer(buffer, dtype, count, at))
+        at = end
+    return arrays[0], arrays[1], at
+
+
+def read_vector(
+    buffer: memoryview, header: Header, *, name: Name = None
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Copy a `vector` body into two arrays; same result as `read_const`.
+
+    Raises:
+        UserError: the file is too short.
+    """
+    num_words = (len(buffer) - header.body) // 4
+    words = np.frombuffer(buffer, "<i4", num_words, header.body).copy()
+    num_arcs, used = _measure_vector(words, header.num_states)
+    if num_arcs < 0:
+        _refuse("the FST is truncated", name)
+    states = np.zeros(header.num_states, STATE)
+    arcs = np.empty(num_arcs, ARC)
+    finals = np.empty(header.num_states, np.int32)
+    counts = np.empty((header.num_states, 4), np.uint32)
+    _split_vector(words, finals, counts, arcs.view(np.int32).reshape(-1, _ARC_WORDS))
+    states["final"] = finals.view(np.float32)
+    for column, field in enumerate(STATE.names[1:] if STATE.names else ()):
+        states[field] = counts[:, column]
+    return states, arcs, header.body + 4 * used
+
+
+@njit(cache=True, nogil=True)
+def _measure_vector(words: np.ndarray, num_states: int) -> tuple[int, int]:
+    """Count the arcs and words of a body; (-1, 0) if the words do not suffice."""
+    at = 0
+    num_arcs = 0
+    for _ in range(num_states):
+        if at + _STATE_WORDS > len(words):
+            return -1, 0
+        count = np.int64(words[at + 1]) & 0xFFFFFFFF | np.int64(words[at + 2]) << 32
+        if count < 0 or count > len(words):
+            return -1, 0
+        at += _STATE_WORDS + _ARC_WORDS * count
+        num_arcs += count
+    if at > len(words):
+        return -1, 0
+    return num_arcs, at
+
+
+@njit(cache=True, nogil=True)
+def _split_vector(
+    words: np.ndarray, finals: np.ndarray, counts: np.ndarray, arcs: np.ndarray
+) -> None:
+    """Fill finals [S], counts [S, 4] (as in STATE) and arcs [A, 4] from a body."""
+    at = 0
+    arc = 0
+    for state in range(len(finals)):
+        finals[state] = words[at]
+        num_arcs = words[at + 1]
+        at += _STATE_WORDS
+        counts[state, 0] = arc
+        counts[state, 1] = num_arcs
+        counts[state, 2] = 0
+        counts[state, 3] = 0
+        for _ in range(num_arcs):
+            for column in range(_ARC_WORDS):
+                arcs[arc, column] = words[at + column]
+            counts[state, 2] += words[at] == 0
+            counts[state, 3] += words[at + 1] == 0
+            arc += 1
+            at += _ARC_WORDS
+
+
+@njit(cache=True, nogil=True)
+def vector_words(
+    arc_begin: np.ndarray, finals: np.ndarray, arcs: np.ndarray
+) -> np.ndarray:
+    """The body of a `vector` file, as int32 words.
+
+    Args:
+        arc_begin: int64[S + 1].
+        finals: int32[S], the bits of the final weights.
+        arcs: int32[A, 4], the words of the arc records.
+    """
+    num_states = len(arc_begin) - 1
+    words = np.empty(_STATE_WORDS * num_states + _ARC_WORDS * len(arcs), np.int32)
+    at = 0
+    for state in range(num_states):
+        words[at] = finals[state]
+        words[at + 1] = arc_begin[state + 1] - arc_begin[state]
+        words[at + 2] = 0
+        at += _STATE_WORDS
+        for arc in range(arc_begin[state], arc_begin[state + 1]):
+            for column in range(_ARC_WORDS):
+                words[at + column] = arcs[arc, column]
+            at += _ARC_WORDS
+    return words

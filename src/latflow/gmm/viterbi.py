@@ -1,0 +1,188 @@
+"""Viterbi alignment of one utterance to its training graph, with a beam.
+
+The search keeps a list of live states for each frame and never looks at others, so its
+cost follows the beam and not the size of the graph. The best path must end in a final
+state; an utterance that does not within the beam is searched again with a wider one.
+
+Source: Kaldi `decoder/faster-decoder.cc`, `decoder/training-graph-compiler.cc`,
+`decoder/decoder-wrappers.cc` (`AlignUtteranceWrapper`,
+`ModifyGraphForCarefulAlignment`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from latflow.fst.graph import Graph
+from latflow.gmm.model import AcousticModel
+from latflow.gmm.viterbi_kernel import best_path
+
+
+@dataclass(frozen=True)
+class Scales:
+    """How scores are weighed; the acoustic ones against the graph's.
+
+    Attributes:
+        acoustic: factor of acoustic log-likelihoods.
+        transition: factor of the log-probability of the arc by which a state is left.
+        self_loop: factor of the log-probability of staying in or leaving a state.
+    """
+
+    acoustic: float = 0.1
+    transition: float = 1.0
+    self_loop: float = 0.1
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """The best path of one utterance.
+
+    Attributes:
+        transition_ids: int32[T].
+        frame_log_likes: float32[T], acoustic log-likelihoods, unscaled and not boosted.
+        cost: total cost of the path, scaled (Kaldi's sign: less is better).
+        beam: the beam it was found with.
+    """
+
+    transition_ids: np.ndarray
+    frame_log_likes: np.ndarray
+    cost: float
+    beam: float
+
+
+class Aligner:
+    """Align utterances with one model; safe to use from several threads.
+
+    Args:
+        model: the acoustic model.
+        scales: see `Scales`.
+        boost: factor of the likelihoods of `boosted_phones` (Kaldi's
+            `gmm-boost-silence`).
+        boosted_phones: phones whose pdfs are boosted.
+        careful: refuse paths that could go on with a second copy of the transcript, a
+            sign that the recording holds more speech than the transcript.
+    """
+
+    def __init__(
+        self,
+        model: AcousticModel,
+        *,
+        scales: Scales,
+        boost: float = 1.0,
+        boosted_phones: list[int] | None = None,
+        careful: bool = False,
+    ) -> None:
+        self.model = model
+        self.scales = scales
+        self.careful = careful
+        transitions = model.transitions
+        self._arc_log_prob = transitions.scaled_log_prob(
+            scales.transition, scales.self_loop
+        )
+        self._bias = np.zeros(transitions.num_pdfs, np.float32)
+        pdfs, _ = transitions.pdfs_of_phones(boosted_phones or [])
+        self._bias[pdfs] = np.log(boost)
+
+    def align(
+        self, graph: Graph, frames: np.ndarray, *, beam: float, retry_beam: float
+    ) -> Aligned | None:
+        """Find the best path of an utterance through its graph.
+
+        Args:
+            graph: transition-ids on the input side, no transition probabilities.
+            frames: float32[T, D].
+            beam: width of the search, in units of scaled log-likelihood.
+            retry_beam: width of the second attempt; 0 for none.
+
+        Returns:
+            The path, or None if no final state was reached.
+        """
+        if not len(frames) or not len(graph.final):
+            return None
+        if self.careful:
+            graph = with_second_copy(graph)
+        ids = np.asarray(graph.ilabel)
+        pdfs, column = _columns(self.model.transitions.pdf[ids], ids > 0)
+        log_likes = self.model.gmms.log_likelihoods(frames, pdfs)
+        costs = np.asarray(graph.weight, np.float32) - self._arc_log_prob[ids]
+        acoustic_costs = np.float32(-self.scales.acoustic) * (
+            log_likes + self._bias[pdfs]
+        )
+        for width in (beam, retry_beam):
+            if width <= 0:
+                break
+            arcs, cost = best_path(
+                (
+                    np.asarray(graph.arc_begin),
+                    column,
+                    costs,
+                    np.asarray(graph.next_state),
+                ),
+                graph.start,
+                np.asarray(graph.final),
+                acoustic_costs,
+                width,
+            )
+            if len(arcs):
+                chosen = log_likes[np.arange(len(arcs)), column[arcs]]
+                return Aligned(ids[arcs].astype(np.int32), chosen, cost, width)
+        return None
+
+
+def _columns(
+    pdf_of_arc: np.ndarray, emits: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct pdfs of a graph's arcs, and the index of each arc's pdf among them.
+
+    Args:
+        pdf_of_arc: int32[A].
+        emits: bool[A], False for arcs without input label.
+
+    Returns:
+        (int64[P], int32[A]; -1 where an arc emits nothing).
+    """
+    is_used = np.zeros(int(pdf_of_arc.max(initial=-1)) + 2, bool)
+    is_used[pdf_of_arc[emits]] = True
+    pdfs = np.flatnonzero(is_used)
+    index = np.cumsum(is_used, dtype=np.int32) - 1
+    return pdfs, np.where(emits, index[pdf_of_arc], np.int32(-1)).astype(np.int32)
+
+
+def with_second_copy(graph: Graph) -> Graph:
+    """Let every complete path go on through a second copy that never ends.
+
+    Final states lead to one new state, which alone is final and from which the copy
+    starts. States: the graph's, their copies, the new one.
+
+    Source: Kaldi `decoder/decoder-wrappers.cc` (`ModifyGraphForCarefulAlignment`).
+    """
+    num_states = len(graph.final)
+    final = np.asarray(graph.final, np.float32)
+    ends = np.flatnonzero(np.isfinite(final))
+    last = 2 * num_states
+    extra = np.zeros(num_states, np.int64)
+    extra[ends] = 1
+    sizes = np.diff(graph.arc_begin)
+    begin = np.concatenate(
+        [[0], np.cumsum(np.concatenate([sizes + extra, sizes, [1]]))]
+    )
+    at = np.cumsum(sizes)[ends]  # a new arc goes behind the last one of its state
+    zeros = np.zeros(len(ends), np.int32)
+
+    def doubled(values: np.ndarray, new: np.ndarray, shift: int) -> np.ndarray:
+        values = np.asarray(values)
+        closing = np.zeros(1, values.dtype) + values.dtype.type(shift and shift + start)
+        return np.concatenate([np.insert(values, at, new), values + shift, closing])
+
+    start = graph.start
+    return Graph(
+        start=start,
+        arc_begin=begin.astype(np.int64),
+        ilabel=doubled(graph.ilabel, zeros, 0),
+        olabel=doubled(graph.olabel, zeros, 0),
+        next_state=doubled(graph.next_state, zeros + np.int32(last), num_states),
+        weight=doubled(graph.weight, final[ends], 0),
+        final=np.concatenate([np.full(last, np.inf), [0.0]]).astype(np.float32),
+    )

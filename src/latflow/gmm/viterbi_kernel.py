@@ -1,0 +1,218 @@
+"""Numba kernel of the Viterbi search through one graph.
+
+Arrays of a search: `live` is (state int32[S], cost float64[S], slot int32[S]): the live
+states of a frame as a list, their costs, and the place of every state in the list, -1
+if it is not live. `back` is (source int32[N], arc int32[N]): for every list entry of
+every frame the entry it came from, -1 at the start, and the arc taken.
+
+Source: Kaldi `decoder/faster-decoder.cc`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+_FIRST_SIZE = 4096  # places for back pointers at first
+
+
+@njit(cache=True, nogil=True)
+def best_path(arcs, start, final, acoustic_costs, beam):
+    """Find the cheapest path that emits every frame and ends in a final state.
+
+    A state is left out of a frame if its cost is more than `beam` above the least cost
+    of the frame. Of paths of equal cost the one found first wins.
+
+    Args:
+        arcs: (arc_begin int64[S + 1], column int32[A], costs float32[A], next_state
+            int32[A]); `column` says which column of `acoustic_costs` an arc emits, -1
+            for none.
+        start: the first state.
+        final: float32[S], final costs, inf where a state is not final.
+        acoustic_costs: float32[T, P].
+        beam: width of the search.
+
+    Returns:
+        (int32[T] arcs that emit, float64 total cost); no arcs and infinite cost if no
+        final state was reached.
+    """
+    arc_begin, column = arcs[0], arcs[1]
+    num_frames, num_states = len(acoustic_costs), len(final)
+    here, there = _empty_list(num_states), _empty_list(num_states)
+    stack = (np.empty(num_states, np.int32), np.zeros(num_states, np.bool_))
+    has_epsilon = _states_with_epsilon(arc_begin, column)
+    back = (np.empty(_FIRST_SIZE, np.int32), np.empty(_FIRST_SIZE, np.int32))
+    base = 0
+    here[0][0], here[1][0], here[2][start] = start, 0.0, 0
+    back[0][0], back[1][0] = -1, -1
+    back = _with_room(back, num_states)
+    count = _follow_epsilons(arcs, has_epsilon, here, back, base, 1, beam, stack)
+    for t in range(num_frames):
+        back = _with_room(back, base + count + num_states)
+        found, cutoff = _emit(
+            arcs, here, there, back, base, count, acoustic_costs[t], beam
+        )
+        base += count
+        count = _follow_epsilons(
+            arcs, has_epsilon, there, back, base, found, cutoff, stack
+        )
+        here, there = there, here
+    states, cost, _ = here
+    last, total = -1, np.inf
+    for i in range(count):
+        if cost[i] + final[states[i]] < total:
+            last, total = base + i, cost[i] + final[states[i]]
+    return _trace_back(back, column, last, num_frames), total
+
+
+@njit(cache=True, nogil=True)
+def _empty_list(num_states):
+    """A list of live states, empty, with room for all."""
+    return (
+        np.empty(num_states, np.int32),
+        np.empty(num_states, np.float64),
+        np.full(num_states, np.int32(-1)),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _states_with_epsilon(arc_begin, column):
+    """For each state, whether an arc that emits nothing leaves it, bool[S]."""
+    found = np.zeros(len(arc_begin) - 1, np.bool_)
+    for state in range(len(found)):
+        for arc in range(arc_begin[state], arc_begin[state + 1]):
+            if column[arc] < 0:
+                found[state] = True
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _with_room(back, count):
+    """The back pointers, moved if they have fewer than `count` places."""
+    source, arc = back
+    if count <= len(source):
+        return back
+    size = max(count, 2 * len(source))
+    more_source, more_arc = np.empty(size, np.int32), np.empty(size, np.int32)
+    more_source[: len(source)] = source
+    more_arc[: len(arc)] = arc
+    return more_source, more_arc
+
+
+@njit(cache=True, nogil=True)
+def _emit(arcs, here, there, back, base, count, acoustic_costs, beam):
+    """Take the live states over one frame.
+
+    Args:
+        arcs: see `best_path`.
+        here: the live states before the frame; its slots are emptied.
+        there: those behind it, written; its slots are all -1 at first.
+        back: back pointers, with room.
+        base: where the entries of `here` begin in `back`.
+        count: how many are live before.
+        acoustic_costs: float32[P], of the frame.
+        beam: see `best_path`.
+
+    Returns:
+        (how many are live behind the frame, cost above which they may be given up).
+    """
+    arc_begin, column, costs, next_state = arcs
+    states, cost, old_slot = here
+    best = np.inf
+    for i in range(count):
+        best = min(best, cost[i])
+        old_slot[states[i]] = -1
+    new_states, new_cost, slot = there
+    source, arc_of = back
+    found = 0
+    next_cutoff = np.inf
+    for i in range(count):
+        if cost[i] > best + beam:
+            continue
+        for arc in range(arc_begin[states[i]], arc_begin[states[i] + 1]):
+            if column[arc] < 0:
+                continue
+            new = cost[i] + costs[arc] + acoustic_costs[column[arc]]
+            if new > next_cutoff:
+                continue
+            next_cutoff = min(next_cutoff, new + beam)
+            target = next_state[arc]
+            j = slot[target]
+            if j < 0:
+                j = found
+                found += 1
+                slot[target] = j
+                new_states[j] = target
+            elif new >= new_cost[j]:
+                continue
+            new_cost[j] = new
+            source[base + count + j] = base + i
+            arc_of[base + count + j] = arc
+    return found, next_cutoff
+
+
+@njit(cache=True, nogil=True)
+def _follow_epsilons(arcs, has_epsilon, live, back, base, count, cutoff, stack):
+    """Extend the live states of a frame by arcs that emit nothing.
+
+    Args:
+        arcs: see `best_path`.
+        has_epsilon: bool[S], states that such arcs leave.
+        live: the live states, extended.
+        back: back pointers, with room.
+        base: where the entries of `live` begin in `back`.
+        count: how many are live.
+        cutoff: cost above which a state is not made live.
+        stack: (int32[S], bool[S] all False), scratch.
+
+    Returns:
+        How many are live now.
+    """
+    arc_begin, column, costs, next_state = arcs
+    states, cost, slot = live
+    waiting, is_waiting = stack
+    depth = 0
+    for i in range(count - 1, -1, -1):
+        if has_epsilon[states[i]]:
+            waiting[depth] = i
+            is_waiting[i] = True
+            depth += 1
+    while depth:
+        depth -= 1
+        i = waiting[depth]
+        is_waiting[i] = False
+        for arc in range(arc_begin[states[i]], arc_begin[states[i] + 1]):
+            new = cost[i] + costs[arc]
+            if column[arc] >= 0 or new > cutoff:
+                continue
+            target = next_state[arc]
+            j = slot[target]
+            if j < 0:
+                j = count
+                count += 1
+                slot[target] = j
+                states[j] = target
+            elif new >= cost[j]:
+                continue
+            cost[j] = new
+            back[0][base + j] = base + i
+            back[1][base + j] = arc
+            if has_epsilon[target] and not is_waiting[j]:
+                waiting[depth] = j
+                is_waiting[j] = True
+                depth += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _trace_back(back, column, last, num_frames):
+    """The emitting arcs of the path that ends in entry `last`; none if it is -1."""
+    source, arc_of = back
+    path = np.empty(num_frames if last >= 0 else 0, np.int32)
+    t = len(path)
+    while last >= 0 and arc_of[last] >= 0:
+        if column[arc_of[last]] >= 0:
+            t -= 1
+            path[t] = arc_of[last]
+        last = source[last]
+    return path

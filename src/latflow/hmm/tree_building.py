@@ -1,0 +1,309 @@
+"""Build the decision tree that ties the states of phones in context.
+
+Each root (a set of phones) starts as one leaf. Again and again the leaf is split, by
+the question, that gains most log-likelihood when each leaf is a Gaussian, until no
+split gains more than a threshold or the tree has enough leaves. Last, leaves of one
+root are joined again if that costs no more than the last split gained: two branches may
+have led to the same sound.
+
+Public: `build_tree`, `leaf_statistics`.
+
+Source: Kaldi `bin/build-tree.cc`, `tree/build-tree.cc` (`BuildTree`),
+`tree/build-tree-utils.cc` (`SplitDecisionTree`, `ClusterEventMapRestrictedByMap`,
+`RenumberEventMap`); likelihoods in float64, where Kaldi rounds them to float32, so that
+questions whose gains differ by rounding only may be chosen differently: here the first
+of equal questions wins, a question and its complement being equal.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from latflow.errors import UserError
+from latflow.hmm.event_map import PDF_CLASS, Constant, EventMap, Split
+from latflow.hmm.gauss_clustering import (
+    cluster_bottom_up,
+    log_likelihood,
+    sum_groups,
+)
+from latflow.hmm.questions import Questions
+from latflow.hmm.topology import Topology
+from latflow.hmm.tree import ContextDependency, Root, stub_map
+from latflow.hmm.tree_splitting import QuestionTable, best_split
+from latflow.hmm.tree_statistics import HasArrays, StatisticsArrays
+
+logger = logging.getLogger(__name__)
+
+
+def build_tree(
+    statistics: HasArrays,
+    questions: Questions,
+    roots: Sequence[tuple[bool, bool, Sequence[int]]],
+    topology: Topology,
+    *,
+    max_leaves: int,
+    threshold: float = 300.0,
+    cluster_threshold: float = -1.0,
+) -> ContextDependency:
+    """Build a tree.
+
+    Args:
+        statistics: of phones in context; their window is the tree's.
+        questions: what may be asked.
+        roots: (shared, split, phones) of each line of `phones/roots.int`.
+        topology: tells the number of pdf-classes of each phone.
+        max_leaves: number of leaves at which splitting ends; <= 0: no limit.
+        threshold: least gain of a split, in nats over all frames.
+        cluster_threshold: greatest loss of a join of leaves in nats; negative takes the
+            gain of the least split, 0 joins none.
+
+    Returns:
+        The tree; leaves are numbered 0, 1, ... without a gap.
+
+    Raises:
+        UserError: the roots are no partition of the phones, a root is split but not
+            shared, or a phone in the statistics has no root.
+    """
+    arrays = statistics.arrays()
+    checked = _checked_roots(roots, arrays)
+    stub = stub_map(checked, topology.pdf_class_counts(), arrays.central_position)
+    root_of = stub.answers(arrays.columns)
+    if root_of.min() < 0:
+        raise UserError(
+            "a pdf-class in the tree statistics that the topology does not have",
+            remedy="use the alignment and language directory of one system",
+        )
+    fixed = [phone for root in checked if not root.split for phone in root.phones]
+    is_split = ~np.isin(arrays.phones, fixed)
+    splitter = _Splitter(arrays, questions, root_of, is_split, stub.num_leaves)
+    least_gain = splitter.split(threshold, max_leaves)
+    tree = stub.replaced(splitter.subtrees())
+    logger.info(
+        "tree: %d splits of %d roots gain %.4f nats per frame",
+        tree.num_leaves - stub.num_leaves,
+        stub.num_leaves,
+        splitter.gain / arrays.moments[:, 0].sum(),
+    )
+    if cluster_threshold != 0.0:
+        limit = least_gain if cluster_threshold < 0.0 else cluster_threshold
+        tree = _joined(tree, arrays, root_of, limit)
+    width = arrays.events.shape[1] - 1
+    return ContextDependency(width, arrays.central_position, tree)
+
+
+def leaf_statistics(
+    statistics: HasArrays, tree: ContextDependency
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sum the statistics of each leaf of a tree.
+
+    Args:
+        statistics: of phones in context, with the tree's window.
+        tree: the tree.
+
+    Returns:
+        (count float64[P], sum float64[P, D], sum of squares float64[P, D]); all 0 for
+        pdfs without data.
+
+    Raises:
+        UserError: the tree has no leaf for some of the statistics.
+    """
+    arrays = statistics.arrays()
+    width = arrays.events.shape[1] - 1
+    if (width, arrays.central_position) != (
+        tree.context_width,
+        tree.central_position,
+    ):
+        raise UserError("the tree and its statistics have different context windows")
+    leaf = tree.to_pdf.answers(arrays.columns)
+    if leaf.min() < 0:
+        raise UserError(
+            "the tree has no pdf for some phones of its statistics",
+            remedy="let context-independent phones share no root with others",
+        )
+    sums = sum_groups(arrays.moments, leaf, tree.num_pdfs)
+    dim = arrays.dim
+    return sums[:, 0], sums[:, 1 : 1 + dim], sums[:, 1 + dim :]
+
+
+def _checked_roots(
+    roots: Sequence[tuple[bool, bool, Sequence[int]]], statistics: StatisticsArrays
+) -> list[Root]:
+    """The roots, phones sorted, once they are known to make sense."""
+    checked = [
+        Root(tuple(sorted(phones)), shared=shared, split=split)
+        for shared, split, phones in roots
+    ]
+    remedy = "mend phones/roots.int of the language directory"
+    for root in checked:
+        if root.split and not root.shared:
+            raise UserError(
+                f"the tree root of phone {root.phones[0]} is split but not shared",
+                remedy=remedy,
+            )
+    rooted = {phone for root in checked for phone in root.phones}
+    seen = set(np.unique(statistics.phones).tolist())
+    if seen - rooted:
+        raise UserError(
+            f"phone {min(seen - rooted)} is in the data but has no tree root",
+            remedy=remedy,
+        )
+    if rooted - seen:
+        logger.warning("no tree statistics of phones %s", sorted(rooted - seen))
+    return checked
+
+
+@dataclass
+class _Node:
+    """A node of the tree while it grows: a leaf until it has children.
+
+    Attributes:
+        rows: indices of its events, int64[n].
+        leaf: its number.
+        gain: of its best split; 0 if it has none.
+        key: asked about in the best split.
+        values: the question.
+        children: the yes and the no node, once split.
+    """
+
+    rows: np.ndarray
+    leaf: int
+    gain: float
+    key: int
+    values: tuple[int, ...]
+    children: tuple[_Node, _Node] | None = None
+
+    def event_map(self) -> EventMap:
+        """The subtree below this node."""
+        if self.children is None:
+            return Constant(self.leaf)
+        yes, no = (child.event_map() for child in self.children)
+        return Split(self.key, self.values, yes, no)
+
+
+class _Splitter:
+    """Greedy splitting of all roots, best leaf first.
+
+    Source: Kaldi `tree/build-tree-utils.cc` (`DecisionTreeSplitter`,
+    `SplitDecisionTree`).
+    """
+
+    def __init__(
+        self,
+        statistics: StatisticsArrays,
+        questions: Questions,
+        root_of: np.ndarray,
+        is_split: np.ndarray,
+        num_roots: int,
+    ) -> None:
+        self._statistics = statistics
+        keys = range(PDF_CLASS, statistics.events.shape[1] - 1)
+        highest = int(statistics.events.max())
+        self._table = QuestionTable([questions.of_key(key) for key in keys], highest)
+        self._sets = [questions.of_key(key) for key in keys]
+        rows = np.flatnonzero(is_split)
+        rows = rows[np.argsort(root_of[rows], kind="stable")]
+        bounds = np.searchsorted(root_of[rows], np.arange(num_roots + 1))
+        self._roots = [
+            self._node(rows[bounds[n] : bounds[n + 1]], n) for n in range(num_roots)
+        ]
+        self.num_leaves = num_roots
+        self.gain = 0.0
+
+    def _node(self, rows: np.ndarray, leaf: int) -> _Node:
+        """A leaf with its best split."""
+        statistics = self._statistics
+        gain, column, question = best_split(
+            statistics.moments,
+            statistics.events,
+            rows,
+            self._table.members,
+            self._table.num_questions,
+            statistics.variance_floor,
+        )
+        values = self._sets[column][question] if gain > 0.0 else ()
+        return _Node(rows, leaf, gain, column + PDF_CLASS, values)
+
+    def split(self, threshold: float, max_leaves: int) -> float:
+        """Split until no split gains more than a threshold, or there are enough leaves.
+
+        Of equal gains, Kaldi's order holds: the later root first, within a root the
+        branch of `yes`.
+
+        Returns:
+            The gain of the least split; infinite if there was none.
+        """
+        queue: list[tuple[float, int, tuple[int, ...], int]] = []
+        nodes: list[_Node] = []
+
+        def offer(node: _Node, root: int, path: tuple[int, ...]) -> None:
+            if node.gain > threshold:
+                heapq.heappush(queue, (-node.gain, -root, path, len(nodes)))
+                nodes.append(node)
+
+        for number, node in enumerate(self._roots):
+            offer(node, number, ())
+        least = np.inf
+        while queue and (max_leaves <= 0 or self.num_leaves < max_leaves):
+            _, root, path, index = heapq.heappop(queue)
+            node = nodes[index]
+            least = min(least, node.gain)
+            self.gain += node.gain
+            node.children = self._children(node)
+            for side, child in enumerate(node.children):
+                offer(child, -root, (*path, side))
+        return least
+
+    def _children(self, node: _Node) -> tuple[_Node, _Node]:
+        """Split a leaf: `yes` keeps its number, `no` gets the next one."""
+        answers = self._statistics.events[node.rows, node.key - PDF_CLASS]
+        is_yes = np.isin(answers, node.values)
+        yes = self._node(node.rows[is_yes], node.leaf)
+        no = self._node(node.rows[~is_yes], self.num_leaves)
+        self.num_leaves += 1
+        node.rows = node.rows[:0]
+        return yes, no
+
+    def subtrees(self) -> dict[int, EventMap]:
+        """What has grown from each root."""
+        return {n: root.event_map() for n, root in enumerate(self._roots)}
+
+
+def _joined(
+    tree: EventMap, statistics: StatisticsArrays, root_of: np.ndarray, limit: float
+) -> EventMap:
+    """Join leaves of one root that are alike, and number all leaves anew.
+
+    Source: Kaldi `tree/build-tree-utils.cc` (`ClusterEventMapGetMapping`).
+    """
+    leaf = tree.answers(statistics.columns)
+    sums = sum_groups(statistics.moments, leaf, tree.num_leaves)
+    leaves_of: dict[int, list[int]] = {}
+    for root, number in sorted(set(zip(root_of.tolist(), leaf.tolist(), strict=True))):
+        leaves_of.setdefault(root, []).append(number)
+    target: dict[int, EventMap] = {}
+    floor = statistics.variance_floor
+    for leaves in leaves_of.values():
+        clusters = cluster_bottom_up(sums[leaves], limit, floor)
+        for number, cluster in zip(leaves, clusters.tolist(), strict=True):
+            target[number] = Constant(leaves[cluster])
+    joined = tree.replaced(target)
+    kept = sorted(joined.possible({}))
+    renumbered = joined.replaced({old: Constant(new) for new, old in enumerate(kept)})
+    before = sum(log_likelihood(row, floor) for row in sums)
+    final = renumbered.answers(statistics.columns)
+    after = sum(
+        log_likelihood(row, floor)
+        for row in sum_groups(statistics.moments, final, len(kept))
+    )
+    logger.info(
+        "tree: joined %d leaves, %d are left, at a loss of %.4f nats per frame",
+        tree.num_leaves - len(kept),
+        len(kept),
+        (before - after) / statistics.moments[:, 0].sum(),
+    )
+    return renumbered

@@ -1,0 +1,258 @@
+"""The stages `score_wer` and `summarise_wer`: from lattices to word error rates.
+
+`score` takes the best paths of a decoded set at the scales that were chosen on dev, and
+compares them with the references. It writes, into one folder:
+
+* `hyp.txt`: recognised words, Kaldi's text form;
+* `hyp.ctm`, `hyp_phones.ctm`: words and phones with their times;
+* `wer.json`: counts, word error rate and its confidence interval;
+* `per_utterance.tsv`, `per_speaker.tsv`, `confusions.tsv`.
+
+An utterance that has a reference but no lattice counts as wholly deleted, and is named
+in `wer.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from latflow.decode.tune import hypotheses
+from latflow.errors import UserError
+from latflow.files import atomic_output
+from latflow.gmm.model import AcousticModel
+from latflow.hmm.alignment import segments
+from latflow.hmm.transition_model import TransitionModel
+from latflow.lang.directory import Lang
+from latflow.lattice.lattice import BestPath
+from latflow.logs import progress
+from latflow.scoring import results
+from latflow.scoring.ctm import TimedWord, ctm_line
+from latflow.scoring.references import read_references
+from latflow.scoring.summary import COLUMNS, percent, read_wer
+from latflow.scoring.text import write_text
+from latflow.scoring.word_times import Pronunciations, split_phones
+
+log = logging.getLogger(__name__)
+
+
+def score(
+    lattices: str | Path,
+    cuts: str | Path,
+    lang_dir: str | Path,
+    model_dir: str | Path,
+    scales: str | Path,
+    out_dir: str | Path,
+    *,
+    options: Mapping[str, Any],
+) -> None:
+    """Score the best paths of a decoded set.
+
+    Args:
+        lattices: `lattices.ark` of the set.
+        cuts: `cuts.jsonl.gz` of the set: references, speakers, frame shift.
+        lang_dir: language directory that the graph was made of.
+        model_dir: folder with the `final.mdl` that decoded.
+        scales: `scales.json` with the chosen `lmwt` and `wip`.
+        out_dir: folder for the files named in the module's description.
+        options: section `score` of the configuration, with the experiment's `seed`.
+
+    Raises:
+        UserError: there is no utterance to score; a lattice has no reference.
+    """
+    references = read_references(cuts)
+    chosen = _read_scales(scales)
+    reader = _PathReader.load(lang_dir, model_dir, references.frame_shift)
+    paths = hypotheses(lattices, reader.lang, chosen["lmwt"], chosen["wip"])
+    followed = progress(paths, "score", total=len(references.words))
+    recognised = _write_times(Path(out_dir), followed, reader)
+    scores = results.score_utterances(
+        references.words, recognised, references.speakers, options=options
+    )
+    missing = sorted(references.words.keys() - recognised.keys())
+    if missing:
+        log.warning(
+            "%d of %d utterances have no lattice and count as deleted, first: %s",
+            len(missing),
+            len(scores),
+            missing[0],
+        )
+    write_text(Path(out_dir, "hyp.txt"), recognised)
+    _write_tables(Path(out_dir), scores, options)
+    summary = _summary(scores, missing, chosen, options)
+    with atomic_output(Path(out_dir, "wer.json")) as temporary:
+        temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+def summarise_wer(
+    scores: Mapping[tuple[str, str], str | Path], out_tsv: str | Path
+) -> None:
+    """Collect the word error rates of all systems and sets into one table.
+
+    Args:
+        scores: folder that `score` wrote, of each (system, set), in the order wanted.
+        out_tsv: table to write, with the columns `latflow.scoring.summary.COLUMNS`;
+            rates and bounds in per cent.
+
+    Raises:
+        UserError: a folder has no `wer.json`.
+    """
+    rows = []
+    for (system, name), folder in scores.items():
+        result = read_wer(folder)
+        fields = {
+            **result,
+            "system": system,
+            "set": name,
+            "wer": percent(result["wer"]),
+            "ci_low": percent(result["confidence_interval"]["low"]),
+            "ci_high": percent(result["confidence_interval"]["high"]),
+        }
+        rows.append([fields[column] for column in COLUMNS])
+    results.write_tsv(out_tsv, COLUMNS, rows)
+
+
+@dataclass(frozen=True)
+class _PathReader:
+    """Turns best paths to words and phones with times.
+
+    Attributes:
+        lang: the language directory.
+        transitions: of the model that decoded.
+        pronunciations: of the language directory's lexicon.
+        word_names: word of each id.
+        phone_names: phone of each id.
+        frame_shift: seconds.
+    """
+
+    lang: Lang
+    transitions: TransitionModel
+    pronunciations: Pronunciations
+    word_names: Mapping[int, str]
+    phone_names: Mapping[int, str]
+    frame_shift: float
+
+    @classmethod
+    def load(
+        cls, lang_dir: str | Path, model_dir: str | Path, frame_shift: float
+    ) -> _PathReader:
+        """Read the language directory and the model."""
+        lang = Lang.load(lang_dir)
+        phone_names = {number: name for name, number in lang.phone_ids.items()}
+        pronunciations = Pronunciations(
+            {w: [entry for _, entry in es] for w, es in lang.lexicon.items()},
+            [phone_names[number] for number in lang.silence_phones],
+            is_position_dependent=lang.word_boundary is not None,
+        )
+        return cls(
+            lang=lang,
+            transitions=AcousticModel.load(Path(model_dir, "final.mdl")).transitions,
+            pronunciations=pronunciations,
+            word_names={number: name for name, number in lang.word_ids.items()},
+            phone_names=phone_names,
+            frame_shift=frame_shift,
+        )
+
+    def read(
+        self, utterance: str, path: BestPath
+    ) -> tuple[list[TimedWord], list[TimedWord]]:
+        """Words and phones of one best path, with times in seconds."""
+        words = [self.word_names[int(word)] for word in path.words]
+        phones, starts, lengths = segments(path.transition_ids, self.transitions)
+        names = [self.phone_names[int(phone)] for phone in phones]
+        bounds = [*starts.tolist(), int(starts[-1] + lengths[-1]) if len(starts) else 0]
+        spans = split_phones(names, words, self.pronunciations, is_partial=True)
+        if spans is None:
+            frames = list(
+                zip(map(int, path.word_begin), map(int, path.word_end), strict=True)
+            )
+        else:
+            frames = [(bounds[first], bounds[last]) for first, last in spans]
+        spoken = list(pairwise(bounds))
+        return (
+            list(self._timed(utterance, words, frames)),
+            list(self._timed(utterance, names, spoken)),
+        )
+
+    def _timed(
+        self, utterance: str, labels: list[str], frames: list[tuple[int, int]]
+    ) -> Iterator[TimedWord]:
+        """Labels with their frames turned to seconds."""
+        for label, (begin, end) in zip(labels, frames, strict=True):
+            start = begin * self.frame_shift
+            yield TimedWord(utterance, start, (end - begin) * self.frame_shift, label)
+
+
+def _read_scales(path: str | Path) -> dict[str, Any]:
+    """Read the chosen language model weight and word insertion penalty."""
+    if not Path(path).is_file():
+        raise UserError(
+            "no such file", file=path, remedy="run the tuning of this system first"
+        )
+    return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def _write_times(
+    folder: Path, paths: Iterable[tuple[str, BestPath]], reader: _PathReader
+) -> dict[str, list[str]]:
+    """Write `hyp.ctm` and `hyp_phones.ctm`; return the words of each utterance."""
+    texts: dict[str, list[str]] = {}
+    with ExitStack() as stack:
+        names = ("hyp.ctm", "hyp_phones.ctm")
+        parts = [stack.enter_context(atomic_output(folder / name)) for name in names]
+        outs = [stack.enter_context(part.open("w", encoding="utf-8")) for part in parts]
+        for utterance, path in paths:
+            timed = reader.read(utterance, path)
+            texts[utterance] = [word.word for word in timed[0]]
+            for out, labels in zip(outs, timed, strict=True):
+                out.writelines(map(ctm_line, labels))
+    return texts
+
+
+def _write_tables(
+    folder: Path, scores: list[results.UtteranceScore], options: Mapping[str, Any]
+) -> None:
+    """Write the tables by utterance, by speaker and by word pair."""
+    results.write_per_utterance(folder / "per_utterance.tsv", scores)
+    results.write_per_speaker(folder / "per_speaker.tsv", scores)
+    results.write_confusions(
+        folder / "confusions.tsv", scores, limit=options["max_confusions"]
+    )
+
+
+def _summary(
+    scores: list[results.UtteranceScore],
+    missing: list[str],
+    scales: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The contents of `wer.json`; rates in per cent, null where there is no word."""
+    counts = results.total(scores)
+    bounds = results.interval(scores, options=options)
+    bootstrap = options["bootstrap"]
+    has_words = counts.words > 0
+    return {
+        "wer": counts.wer if has_words else None,
+        "ins": counts.ins,
+        "del": counts.del_,
+        "sub": counts.sub,
+        "words": counts.words,
+        "sentences": len(scores),
+        "sentence_errors": results.num_sentence_errors(scores),
+        "speakers": len(results.by_speaker(scores)),
+        "lmwt": scales["lmwt"],
+        "wip": scales["wip"],
+        "confidence_interval": {
+            "low": bounds.low if has_words else None,
+            "high": bounds.high if has_words else None,
+            **bootstrap,
+        },
+        "alignment": options["alignment"],
+        "without_lattice": missing,
+    }

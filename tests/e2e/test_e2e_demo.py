@@ -1,0 +1,155 @@
+"""The main job on a few minutes of synthetic speech, reruns, and bad input."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+import yaml
+
+pytestmark = pytest.mark.slow
+
+RULES = re.compile(r"^(?:local)?rule (\w+):", re.MULTILINE)
+
+
+class Checkout:
+    """A private copy of the workflow and the package that a test may change."""
+
+    def __init__(self, repository, folder):
+        self.folder = folder
+        for name in ("workflow", "src", "config", "profiles", "envs"):
+            ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+            shutil.copytree(repository / name, folder / name, ignore=ignore)
+        shutil.copy(repository / "Snakefile", folder)
+
+    def run(self, *arguments):
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        return subprocess.run(
+            [sys.executable, "-m", "snakemake", "--cores", "2", *map(str, arguments)],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+        )
+
+    def plan(self, *arguments):
+        """Names of the rules that would run."""
+        done = self.run("-n", *arguments)
+        assert done.returncode == 0, done.stderr + done.stdout
+        return set(RULES.findall(done.stdout + done.stderr)) - {"all"}
+
+
+@pytest.fixture(scope="module")
+def recipe(repository):
+    return yaml.safe_load((repository / "tests/e2e/tiny.yaml").read_text())
+
+
+@pytest.fixture(scope="module")
+def finished(repository, tmp_path_factory, recipe):
+    checkout = Checkout(repository, tmp_path_factory.mktemp("checkout"))
+    path = checkout.folder / "tiny.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    done = checkout.run("--configfile", path)
+    assert done.returncode == 0, done.stderr[-6000:] + done.stdout[-3000:]
+    return checkout
+
+
+@pytest.fixture
+def results(finished, recipe):
+    return finished.folder / "results" / recipe["experiment"]
+
+
+def test_word_error_rates_make_sense(results):
+    table = pd.read_csv(results / "wer.tsv", sep="\t")
+    assert list(table.columns[:11]) == [
+        "system", "set", "wer", "ins", "del", "sub", "words", "sentences",
+        "sentence_errors", "lmwt", "wip",
+    ]  # fmt: skip
+    assert set(table.system) == {"mono", "tri1"}
+    assert set(table.set) == {"dev", "test"}
+    errors = table.ins + table["del"] + table["sub"]
+    assert (abs(100 * errors / table.words - table.wer) < 0.006).all()
+    assert (table.wer < 60).all()
+
+
+def test_training_raises_the_likelihood(results):
+    for system in ("mono", "tri1"):
+        curve = pd.read_csv(results / "gmm" / system / "iterations.tsv", sep="\t")
+        values = curve.log_like_per_frame.dropna()
+        assert values.iloc[-1] > values.iloc[0]
+
+
+def test_report_stands_alone(results):
+    html = (results / "report.html").read_text()
+    assert "mono" in html
+    assert "tri1" in html
+    assert "data:audio/" in html
+    for attribute in re.findall(r"""(?:src|href)\s*=\s*["']([^"']+)""", html):
+        assert attribute.startswith(("#", "data:")), attribute[:80]
+
+
+def test_second_run_does_nothing(finished):
+    done = finished.run("--configfile", finished.folder / "tiny.yaml")
+    assert done.returncode == 0
+    assert "Nothing to be done" in done.stdout + done.stderr
+
+
+def changed(finished, recipe, tmp_path, **sections):
+    path = tmp_path / "changed.yaml"
+    merged = {**recipe}
+    for name, values in sections.items():
+        nested = isinstance(values, dict)
+        merged[name] = {**recipe.get(name, {}), **values} if nested else values
+    path.write_text(yaml.safe_dump(merged))
+    return finished.plan("--configfile", path)
+
+
+DECODING = {"decode_lattices", "tune_scales", "score_wer", "summarise_wer"}
+
+
+def test_changed_beam_reruns_decoding_only(finished, recipe, tmp_path):
+    planned = changed(finished, recipe, tmp_path, decode={"beam": 11.5})
+    assert planned == {*DECODING, "make_report"}
+
+
+def test_changed_bootstrap_reruns_scoring_only(finished, recipe, tmp_path):
+    planned = changed(finished, recipe, tmp_path, score={"bootstrap": {"samples": 333}})
+    assert planned == {"score_wer", "summarise_wer", "make_report"}
+
+
+def test_changed_module_reruns_what_imports_it(finished):
+    module = finished.folder / "src/latflow/scoring/score.py"
+    text = module.read_text()
+    module.write_text(text + "\n# a change\n")
+    planned = finished.plan("--configfile", finished.folder / "tiny.yaml")
+    module.write_text(text)
+    assert planned == {"score_wer", "summarise_wer", "make_report"}
+
+
+def test_named_target_reruns_alone(finished, recipe):
+    lattices = finished.folder / "results" / recipe["experiment"] / "gmm/mono/final.mdl"
+    assert lattices.is_file()
+    planned = finished.plan(
+        "--configfile", finished.folder / "tiny.yaml", "--forcerun", "train_mono",
+        "--", "gmm_mono",
+    )  # fmt: skip
+    assert planned == {"train_mono", "gmm_mono"}
+
+
+def test_experiments_side_by_side_do_not_touch(finished, recipe, tmp_path):
+    planned_other = changed(finished, recipe, tmp_path, experiment="other")
+    assert "prepare_corpus" in planned_other
+    assert finished.run("--configfile", finished.folder / "tiny.yaml").returncode == 0
+
+
+def test_time_and_memory_of_each_rule_are_kept(results):
+    files = list((results / "benchmarks").rglob("*.jsonl"))
+    assert files
+    for path in files:
+        row = json.loads(path.read_text().splitlines()[0])
+        assert row["s"] >= 0

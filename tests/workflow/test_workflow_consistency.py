@@ -1,0 +1,66 @@
+"""Names agree: rule = script = log folder = benchmark folder; versions = lock file."""
+
+import re
+
+import pytest
+import yaml
+
+RULE = re.compile(r"^( *)rule (\w+):\n((?:(?:\1 +.*)?\n)+)", re.MULTILINE)
+
+
+def rules(repository):
+    """(name, text) of every rule that runs something."""
+    for path in sorted((repository / "workflow/rules").glob("*.smk")):
+        for match in RULE.finditer(path.read_text()):
+            if "script:" in match[3] or "shell:" in match[3]:
+                yield match[2], match[3]
+
+
+def test_every_rule_names_its_script_log_and_benchmark_after_itself(repository):
+    found = dict(rules(repository))
+    assert len(found) > 10
+    for name, text in found.items():
+        assert f'"../scripts/{name}.py"' in text, name
+        assert f'"<logs>/{name}/' in text, name
+        assert f'"<benchmarks>/{name}/' in text, name
+        assert "message:" in text, name
+        assert "conda:" in text, name
+        assert "source_digest(" in text, name
+
+
+def test_every_script_belongs_to_a_rule_and_is_short(repository):
+    names = {name for name, _ in rules(repository)}
+    for path in (repository / "workflow/scripts").glob("*.py"):
+        assert path.stem in names, f"{path.name} has no rule"
+        assert len(path.read_text().splitlines()) <= 40, path.name
+
+
+def locked(repository):
+    """Versions of the lock file by lower-case name."""
+    lines = (repository / "requirements.lock").read_text().splitlines()
+    return dict(line.lower().split("==") for line in lines if "==" in line)
+
+
+def test_conda_environments_use_the_locked_versions(repository):
+    versions = locked(repository)
+    paths = sorted((repository / "envs").glob("*.yaml"))
+    assert paths
+    for path in paths:
+        pip = yaml.safe_load(path.read_text())["dependencies"][-1]["pip"]
+        for requirement in pip:
+            name, version = requirement.lower().split("==")
+            assert versions[name] == version, f"{path.name}: {requirement}"
+
+
+@pytest.mark.parametrize("mark", ["@ ", "http", "file:", "--hash", "-e "])
+def test_lock_file_holds_names_and_versions_only(repository, mark):
+    assert mark not in (repository / "requirements.lock").read_text()
+
+
+def test_required_packages_are_in_the_lock_file(repository):
+    text = (repository / "pyproject.toml").read_text()
+    block = text.split("dependencies = [", 1)[1].split("]\n", 1)[0]
+    names = re.findall(r'"([A-Za-z0-9_-]+)', block)
+    versions = {name.replace("_", "-") for name in locked(repository)}
+    assert len(names) > 10
+    assert {name.lower() for name in names} <= versions

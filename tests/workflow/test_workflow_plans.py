@@ -1,0 +1,61 @@
+"""Dry runs: every recipe plans; mistakes in the configuration are one line."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+REAL = ["yesno", "digits", "speechocean"]
+LARGE = ["mini_librispeech", "librispeech_460", "librispeech_960"]
+TARGETS = ["features", "lang", "gmm_mono", "gmm_tri1", "align", "decode", "score"]
+
+
+def snakemake(repository, folder, *arguments):
+    """Run Snakemake on the repository's workflow in a folder of its own."""
+    command = [
+        sys.executable, "-m", "snakemake", "--snakefile", str(repository / "Snakefile"),
+        "--directory", str(folder), "--cores", "2", *map(str, arguments),
+    ]  # fmt: skip
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ}
+    )
+
+
+@pytest.mark.parametrize("recipe", REAL)
+def test_recipes_for_real_speech_plan(repository, corpora, tmp_path, recipe):
+    done = snakemake(
+        repository, tmp_path, "--configfile",
+        repository / f"config/recipes/{recipe}.yaml",
+        "--config", f"corpora={corpora}", "-n",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "make_report" in done.stdout
+
+
+@pytest.mark.parametrize("recipe", LARGE)
+def test_recipes_for_librispeech_plan(repository, tmp_path, recipe):
+    config = repository / f"config/recipes/{recipe}.yaml"
+    done = snakemake(repository, tmp_path, "--configfile", config, "-n")
+    assert done.returncode == 0, done.stderr
+    assert "train_deltas" in done.stdout
+
+
+@pytest.mark.parametrize("target", [*TARGETS, "report"])
+def test_named_targets_plan_on_the_default(repository, tmp_path, target):
+    config = repository / "config/config.yaml"
+    done = snakemake(repository, tmp_path, "--configfile", config, "-n", target)
+    assert done.returncode == 0, done.stderr
+
+
+def test_misspelt_key_is_refused_when_the_workflow_is_read(repository, tmp_path):
+    config = yaml.safe_load((repository / "config/config.yaml").read_text())
+    config["decode"] = {**config.get("decode", {}), "beem": 13}
+    path = tmp_path / "typo.yaml"
+    path.write_text(yaml.safe_dump(config))
+    done = snakemake(repository, tmp_path, "--configfile", path, "-n")
+    assert done.returncode != 0
+    assert "decode.beem" in done.stderr
+    assert "did you mean beam?" in done.stderr
+    assert "Traceback" not in done.stderr
