@@ -267,7 +267,10 @@ class KaldiReader:
         """
         if self._buffer[self._at - 1 : self._at] == b"\n":
             return np.zeros(0, np.int32)
-        return self._parse(self._line().split(), int).astype(np.int32)
+        line = self._line()
+        if not line:
+            self.fail("the file ends behind a key")
+        return self._parse(line.split(), int).astype(np.int32)
 
     def float_vector(self) -> np.ndarray:
         """A vector, float32[N] or float64[N] as it was written (text: float32)."""

@@ -40,7 +40,7 @@ def best_split(rows, questions, floor):
                 continue
             gain = log_likelihood(sum(yes), floor) + log_likelihood(sum(no), floor)
             # a question that only rounding makes better is not better
-            if gain - whole > best[0] * (1 + 1e-9) + 1e-9:
+            if gain - whole > best[0] + 1e-11 * abs(whole):
                 best = (gain - whole, key, question)
     return best
 

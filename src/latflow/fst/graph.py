@@ -4,16 +4,17 @@ States are 0 ... S - 1; the arcs of state s are arc_begin[s] ... arc_begin[s + 1
 Weights are costs (negative natural logarithms); a state whose final cost is +inf is not
 final; label 0 is epsilon.
 
-In memory a graph is the body of an OpenFst `const` file: an array of state records and
-one of arc records. `ilabel`, `olabel`, `weight`, `next_state` and `final` are *views* of
-single fields, with a stride of 16 (arcs) or 20 bytes (states): what a search reads of an
-arc lies in one cache line, and the arrays of a memory-mapped file need no copy and are
-shared by all processes that map it (only `arc_begin`, 8 bytes a state, is built anew).
-All arrays are read only. Numba compiles a kernel once for them, wherever they come from.
+In memory a graph is the body of an OpenFst `const` file: an array of state records
+and one of arc records. `ilabel`, `olabel`, `weight`, `next_state` and `final` are views
+of single fields, with a stride of 16 (arcs) or 20 bytes (states): what a search reads
+of an arc lies in one cache line, and the arrays of a memory-mapped file need no copy
+and are shared by all processes that map it (only `arc_begin`, 8 bytes a state, is built
+anew). All arrays are read only. Numba compiles a kernel once for them, wherever they
+come from.
 
 The exception are large `const` files that were written without alignment, as OpenFst's
 programs do by default: there the views are not aligned, which numpy and Numba allow but
-for which Numba compiles a kernel once more. Small files of that kind are copied instead.
+for which Numba compiles a kernel once more. Small files of that kind are copied.
 
 Public: `Graph`, `read_graphs` (an archive of FSTs, as Kaldi writes them).
 """
@@ -147,6 +148,29 @@ class Graph:
         arcs["ilabel"], arcs["olabel"] = ilabel, olabel
         arcs["weight"], arcs["next_state"] = weight, next_state
         return cls(start, state_records(arc_begin, final, arcs), arcs)
+
+    @classmethod
+    def from_arc_list(
+        cls, start: int, source: np.ndarray, arcs: np.ndarray, final: np.ndarray
+    ) -> Graph:
+        """Make a graph of arcs in any order; each state keeps the order of its own.
+
+        Args:
+            start: the start state.
+            source: int[A], state that each arc leaves.
+            arcs: ARC[A].
+            final: float32[S], cost.
+        """
+        order = np.argsort(source, kind="stable")
+        begin = np.zeros(len(final) + 1, np.int64)
+        np.cumsum(np.bincount(source, minlength=len(final)), out=begin[1:])
+        arcs = np.ascontiguousarray(arcs[order])
+        return cls(start, state_records(begin, final, arcs), arcs)
+
+    def sources(self) -> np.ndarray:
+        """The state that each arc leaves, int32[A]."""
+        states = np.arange(self.num_states, dtype=np.int32)
+        return np.repeat(states, np.diff(self.arc_begin))
 
     def __repr__(self) -> str:
         return (

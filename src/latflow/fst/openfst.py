@@ -80,11 +80,8 @@ class Header:
     @property
     def is_aligned(self) -> bool:
         """Whether the arrays of a `const` body start at multiples of 16 bytes."""
-        return (
-            bool(self.flags & IS_ALIGNED)
-            or self.fst_type == "const"
-            and (self.version == ALIGNED_CONST_VERSION)
-        )
+        is_old = self.fst_type == "const" and self.version == ALIGNED_CONST_VERSION
+        return is_old or bool(self.flags & IS_ALIGNED)
 
 
 def _refuse(what: str, name: Name) -> NoReturn:
@@ -234,8 +231,7 @@ def read_vector(
 @njit(cache=True, nogil=True)
 def _measure_vector(words: np.ndarray, num_states: int) -> tuple[int, int]:
     """Count the arcs and words of a body; (-1, 0) if the words do not suffice."""
-    at = 0
-    num_arcs = 0
+    at = num_arcs = 0
     for _ in range(num_states):
         if at + _STATE_WORDS > len(words):
             return -1, 0
@@ -246,7 +242,7 @@ def _measure_vector(words: np.ndarray, num_states: int) -> tuple[int, int]:
         num_arcs += count
     if at > len(words):
         return -1, 0
-    return num_arcs, at
+    return int(num_arcs), int(at)
 
 
 @njit(cache=True, nogil=True)

@@ -99,35 +99,26 @@ class Aligner:
         Returns:
             The path, or None if no final state was reached.
         """
-        if not len(frames) or not len(graph.final):
+        if not len(frames) or not graph.num_states:
             return None
         if self.careful:
             graph = with_second_copy(graph)
-        ids = np.asarray(graph.ilabel)
+        ids = np.array(graph.ilabel)
         pdfs, column = _columns(self.model.transitions.pdf[ids], ids > 0)
         log_likes = self.model.gmms.log_likelihoods(frames, pdfs)
-        costs = np.asarray(graph.weight, np.float32) - self._arc_log_prob[ids]
-        acoustic_costs = np.float32(-self.scales.acoustic) * (
+        costs = graph.weight - self._arc_log_prob[ids]
+        arcs = (np.array(graph.arc_begin), column, costs, np.array(graph.next_state))
+        final = np.array(graph.final)
+        acoustic_costs = -np.float32(self.scales.acoustic) * (
             log_likes + self._bias[pdfs]
         )
         for width in (beam, retry_beam):
             if width <= 0:
                 break
-            arcs, cost = best_path(
-                (
-                    np.asarray(graph.arc_begin),
-                    column,
-                    costs,
-                    np.asarray(graph.next_state),
-                ),
-                graph.start,
-                np.asarray(graph.final),
-                acoustic_costs,
-                width,
-            )
-            if len(arcs):
-                chosen = log_likes[np.arange(len(arcs)), column[arcs]]
-                return Aligned(ids[arcs].astype(np.int32), chosen, cost, width)
+            path, cost = best_path(arcs, graph.start, final, acoustic_costs, width)
+            if len(path):
+                chosen = log_likes[np.arange(len(path)), column[path]]
+                return Aligned(ids[path], chosen, cost, width)
         return None
 
 
@@ -158,31 +149,26 @@ def with_second_copy(graph: Graph) -> Graph:
 
     Source: Kaldi `decoder/decoder-wrappers.cc` (`ModifyGraphForCarefulAlignment`).
     """
-    num_states = len(graph.final)
-    final = np.asarray(graph.final, np.float32)
-    ends = np.flatnonzero(np.isfinite(final))
-    last = 2 * num_states
-    extra = np.zeros(num_states, np.int64)
-    extra[ends] = 1
+    num_states, start = graph.num_states, graph.start
+    ends = np.flatnonzero(np.isfinite(graph.final))
     sizes = np.diff(graph.arc_begin)
-    begin = np.concatenate(
-        [[0], np.cumsum(np.concatenate([sizes + extra, sizes, [1]]))]
-    )
-    at = np.cumsum(sizes)[ends]  # a new arc goes behind the last one of its state
-    zeros = np.zeros(len(ends), np.int32)
+    is_end = np.isfinite(graph.final).astype(np.int64)
+    begin = np.cumsum(np.concatenate([[0], sizes + is_end, sizes, [1]]))
+    behind = graph.arc_begin[1:][ends]  # a new arc is its state's last one
 
-    def doubled(values: np.ndarray, new: np.ndarray, shift: int) -> np.ndarray:
-        values = np.asarray(values)
-        closing = np.zeros(1, values.dtype) + values.dtype.type(shift and shift + start)
-        return np.concatenate([np.insert(values, at, new), values + shift, closing])
+    def twice(values: np.ndarray, to_new: np.ndarray, from_new: int) -> np.ndarray:
+        return np.concatenate([np.insert(values, behind, to_new), values, [from_new]])
 
-    start = graph.start
-    return Graph(
-        start=start,
-        arc_begin=begin.astype(np.int64),
-        ilabel=doubled(graph.ilabel, zeros, 0),
-        olabel=doubled(graph.olabel, zeros, 0),
-        next_state=doubled(graph.next_state, zeros + np.int32(last), num_states),
-        weight=doubled(graph.weight, final[ends], 0),
-        final=np.concatenate([np.full(last, np.inf), [0.0]]).astype(np.float32),
+    new = 2 * num_states
+    next_state = twice(graph.next_state, np.full(len(ends), new), start + num_states)
+    next_state[begin[num_states] : begin[new]] += num_states
+    none = np.zeros(len(ends), np.int32)
+    return Graph.from_arrays(
+        start,
+        begin,
+        twice(graph.ilabel, none, 0),
+        twice(graph.olabel, none, 0),
+        twice(graph.weight, graph.final[ends], 0),
+        next_state,
+        np.concatenate([np.full(new, np.inf), [0.0]]),
     )

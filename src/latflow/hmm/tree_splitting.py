@@ -16,6 +16,8 @@ from numba import njit
 
 from latflow.hmm.gauss_clustering import log_likelihood
 
+_EQUAL = 1e-11  # gains this close, relative to the leaf's log-likelihood, are equal
+
 
 class QuestionTable:
     """Questions as arrays.
@@ -62,7 +64,7 @@ def best_split(
 
     Returns:
         (gain in nats, column of the key, question); gain 0 if no question splits. The
-        first of equal gains wins.
+        first of equal gains wins, equality being meant up to rounding.
     """
     best_gain, best_column, best_question = 0.0, -1, -1
     if len(rows) < 2:
@@ -71,10 +73,10 @@ def best_split(
         present, sums = _sums_by_value(moments, events, rows, column, members.shape[2])
         if len(present) < 2:
             continue
-        gain, question = _best_question(
+        gain, question, slack = _best_question(
             sums, present, members[column, : num_questions[column]], floor
         )
-        if gain > best_gain:
+        if gain > best_gain + slack:
             best_gain, best_column, best_question = gain, column, question
     return best_gain, best_column, best_question
 
@@ -117,8 +119,12 @@ def _sums_by_value(
 @njit(cache=True, nogil=True)
 def _best_question(
     sums: np.ndarray, present: np.ndarray, members: np.ndarray, floor: float
-) -> tuple[float, int]:
-    """The question on one key with the greatest gain: (gain, question)."""
+) -> tuple[float, int, float]:
+    """The question on one key with the greatest gain.
+
+    Returns:
+        (gain, question, difference up to which two gains are equal).
+    """
     num_values, width = sums.shape
     total = np.zeros(width)
     for n in range(num_values):
@@ -129,6 +135,7 @@ def _best_question(
     num_tried = 0
     part, rest = np.empty(width), np.empty(width)
     best_gain, best_question = 0.0, -1
+    slack = _EQUAL * abs(whole)
     for question in range(len(members)):
         size, mark = 0, np.uint64(0)
         for n in range(num_values):
@@ -148,9 +155,9 @@ def _best_question(
                     part[m] += sums[n, m]
         rest[:] = total - part
         gain = log_likelihood(part, floor) + log_likelihood(rest, floor) - whole
-        if gain > best_gain:
+        if gain > best_gain + slack:
             best_gain, best_question = gain, question
-    return best_gain, best_question
+    return best_gain, best_question, slack
 
 
 @njit(cache=True, nogil=True)

@@ -236,6 +236,6 @@ def _add_frames(frames: np.ndarray, rows: np.ndarray, moments: np.ndarray) -> No
         row = moments[rows[t]]
         row[0] += 1.0
         for d in range(dim):
-            value = float(frames[t, d])
+            value = np.float64(frames[t, d])
             row[1 + d] += value
             row[1 + dim + d] += value * value

@@ -14,7 +14,6 @@ from matplotlib.ticker import MaxNLocator
 from latflow.report.svg import (
     INK,
     MUTED,
-    PAPER,
     bare,
     canvas,
     render,

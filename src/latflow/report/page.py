@@ -1,7 +1,7 @@
 """The parts of the report's page, free of HTML: sections, tables, figures, notes.
 
-Public: `Section`, `Table`, `Column`, `Figure`, `Note`, `Example`, `Details`, `Fact`,
-`missing`.
+Public: `Section`, `Table`, `Column`, `text_column`, `Words`, `Figure`, `Note`,
+`Heading`, `Example`, `Details`, `Fact`, `missing`.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Example:
 Block = Table | Figure | Note | Heading | Details | Example
 
 
-@dataclass(frozen=True)
+@dataclass
 class Section:
     """A chapter of the report.
 

@@ -1,9 +1,9 @@
 """Drawings as inline SVG that takes its colours and fonts from the page.
 
-matplotlib draws with marker colours which are then replaced by the page's CSS variables,
-so the same drawing suits light and dark pages. The output is deterministic.
+matplotlib draws with marker colours which are then replaced by the page's CSS
+variables, so the same drawing suits light and dark pages. The output is deterministic.
 
-Public: `canvas`, `render`, `bare`, `INK`, `MUTED`, `LINE`, `PAPER`, `series_colour`.
+Public: `canvas`, `render`, `bare`, `INK`, `MUTED`, `LINE`, `series_colour`.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, Literal
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-INK, MUTED, LINE, PAPER = "#010203", "#020304", "#030405", "#040506"
+INK, MUTED, LINE = "#010203", "#020304", "#030405"
 NUM_SERIES = 6
-_VARIABLES = {INK: "ink", MUTED: "muted", LINE: "line", PAPER: "paper"} | {
+_VARIABLES = {INK: "ink", MUTED: "muted", LINE: "line"} | {
     f"#0a0b0{i}": f"c{i}" for i in range(NUM_SERIES)
 }
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.hashsalt": "latflow",
     "svg.fonttype": "none",
     "font.size": 9.5,
@@ -92,7 +93,7 @@ def render(figure: Figure, label: str) -> str:
     return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
 
 
-def bare(axes: Axes, *, grid: str | None = None) -> None:
+def bare(axes: Axes, *, grid: Literal["x", "y"] | None = None) -> None:
     """Take the frame off a plot; keep grid lines across one axis only."""
     for spine in axes.spines.values():
         spine.set_visible(False)

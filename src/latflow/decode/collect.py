@@ -1,0 +1,179 @@
+"""From the tokens of a finished search to the arrays of a lattice.
+
+Tokens become states in the order of frames; within a frame, epsilon links lead forward.
+Where the graph has cycles of epsilon arcs (of cost 0), a lattice in topological order
+cannot hold all of a cycle's links: the best way to every token is kept, and the links
+that would go back on it are left out.
+
+Public: `collect`, `break_cycles`.
+
+Source: Kaldi `decoder/lattice-faster-decoder.cc` (`GetRawLattice`, `TopSortTokens`; it
+refuses graphs with such cycles).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from latflow.decode.pruning import link_cost
+from latflow.decode.search_graph import SearchGraph
+from latflow.decode.tokens import FRAMES, LINKS, TOKENS, Store
+
+Collected = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+@njit(cache=True, nogil=True)
+def collect(graph: SearchGraph, store: Store, acoustic_scale: float) -> Collected:
+    """Number the states and sort the arcs of what a search has left.
+
+    Args:
+        graph: the packed graph.
+        store: a store after `latflow.decode.pruning.finish`; if the graph has epsilon
+            cycles, after `break_cycles` and another `finish`, which removes what then
+            leads nowhere.
+        acoustic_scale: as in the search.
+
+    Returns:
+        frame: int32[S];
+        graph_state: int32[S];
+        arc_begin: int64[S + 1];
+        next_state: int32[A];
+        link: int64[A], the link in the store that each arc is.
+    """
+    position = break_cycles(graph, store, acoustic_scale)
+    num_states, num_links = store.counts[TOKENS], store.counts[LINKS]
+    frame = np.empty(num_states, np.int32)
+    graph_state = np.empty(num_states, np.int32)
+    for f in range(store.counts[FRAMES] + 1):
+        for i in range(store.token_begin[f], store.token_begin[f + 1]):
+            frame[position[i]] = f
+            graph_state[position[i]] = store.state[i]
+    arc_begin = np.zeros(num_states + 1, np.int64)
+    for at in range(num_links):
+        if store.link[at].source >= 0:
+            arc_begin[position[store.link[at].source] + 1] += 1
+    arc_begin = np.cumsum(arc_begin)
+    fill = arc_begin[:-1].copy()
+    next_state = np.empty(arc_begin[-1], np.int32)
+    link = np.empty(arc_begin[-1], np.int64)
+    for at in range(num_links):
+        if store.link[at].source >= 0:
+            source = position[store.link[at].source]
+            next_state[fill[source]] = position[store.link[at].target]
+            link[fill[source]] = at
+            fill[source] += 1
+    return frame, graph_state, arc_begin, next_state, link
+
+
+@njit(cache=True, nogil=True)
+def break_cycles(
+    graph: SearchGraph, store: Store, acoustic_scale: float
+) -> np.ndarray:
+    """Number of the state that each token becomes, int32[tokens].
+
+    Links that would lead backward, which only cycles of epsilon arcs have, get the
+    source -1.
+    """
+    num_tokens = store.counts[TOKENS]
+    position = np.full(num_tokens, -1, np.int32)
+    is_rooted = np.ones(num_tokens, np.bool_)
+    if graph.has_epsilon_cycle:
+        _find_roots(graph, store, acoustic_scale, is_rooted)
+    pending = np.zeros(num_tokens, np.int32)
+    by_source = np.empty(num_tokens, np.int64)  # first epsilon link of each token
+    done = 0
+    for f in range(store.counts[FRAMES] + 1):
+        work = (position, is_rooted, pending, by_source)
+        done = _order_frame(graph, store, f, done, work)
+    return position
+
+
+@njit(cache=True, nogil=True)
+def _find_roots(
+    graph: SearchGraph, store: Store, acoustic_scale: float, is_rooted: np.ndarray
+) -> None:
+    """Mark the tokens whose best way comes straight from the frame before."""
+    is_rooted[1:] = False
+    for f in range(store.counts[FRAMES]):
+        for at in range(store.emitting_begin[f], store.epsilon_begin[f + 1]):
+            link = store.link[at]
+            total = store.cost[link.source]
+            total += link_cost(graph, store, at, acoustic_scale)
+            if total <= store.cost[link.target]:
+                is_rooted[link.target] = True
+
+
+@njit(cache=True, nogil=True)
+def _order_frame(
+    graph: SearchGraph,
+    store: Store,
+    frame: int,
+    done: int,
+    work: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+) -> int:
+    """Give the tokens of one frame their positions, from `done` on; return the next.
+
+    A token may come once no epsilon link from a token without position leads to it.
+    Where none may (a cycle), the token comes that has the least cost among those whose
+    best way is known: from the frame before or from a token with a position.
+    """
+    position, is_rooted, pending, by_source = work
+    first, last = store.token_begin[frame], store.token_begin[frame + 1]
+    begin, end = store.epsilon_begin[frame], store.emitting_begin[frame]
+    by_source[first:last] = end
+    for at in range(end - 1, begin - 1, -1):
+        pending[store.link[at].target] += 1
+        by_source[store.link[at].source] = at
+    queue = np.empty(last - first, np.int32)
+    size = 0
+    for i in range(first, last):
+        if pending[i] == 0:
+            queue[size] = i
+            size += 1
+    at_queue = 0
+    placed = 0
+    while placed < last - first:
+        if at_queue == size:
+            queue[size] = _next_in_cycle(graph, store, frame, position, is_rooted)
+            size += 1
+        i = queue[at_queue]
+        at_queue += 1
+        position[i] = done + placed
+        placed += 1
+        at = by_source[i]
+        while at < end and store.link[at].source == i:
+            target = store.link[at].target
+            pending[target] -= 1
+            if position[target] >= 0:
+                store.link[at].source = -1
+            elif pending[target] == 0:
+                queue[size] = target
+                size += 1
+            at += 1
+    return done + placed
+
+
+@njit(cache=True, nogil=True)
+def _next_in_cycle(
+    graph: SearchGraph,
+    store: Store,
+    frame: int,
+    position: np.ndarray,
+    is_rooted: np.ndarray,
+) -> int:
+    """Choose the token of a frame that comes next although a link to it is pending."""
+    for at in range(store.epsilon_begin[frame], store.emitting_begin[frame]):
+        link = store.link[at]
+        if link.source < 0 or position[link.source] < 0:
+            continue
+        total = store.cost[link.source] + link_cost(graph, store, at, 0.0)
+        if total <= store.cost[link.target]:
+            is_rooted[link.target] = True
+    chosen = -1
+    for i in range(store.token_begin[frame], store.token_begin[frame + 1]):
+        if position[i] >= 0 or not is_rooted[i]:
+            continue
+        if chosen < 0 or store.cost[i] < store.cost[chosen]:
+            chosen = i
+    return chosen

@@ -1,0 +1,64 @@
+"use strict";
+// Sort a table by a column: numbers where the column holds numbers, else text.
+const sortKey = (cell) => {
+  const number = parseFloat(cell.textContent.replace(/[<,\s]/g, ""));
+  return Number.isNaN(number) ? -Infinity : number;
+};
+for (const head of document.querySelectorAll("th")) {
+  const sort = () => {
+    const table = head.closest("table");
+    const body = table.tBodies[0];
+    const index = head.cellIndex;
+    const isNumber = head.classList.contains("number");
+    const first = isNumber ? "descending" : "ascending";
+    const other = isNumber ? "ascending" : "descending";
+    const order = head.getAttribute("aria-sort") === first ? other : first;
+    for (const cell of table.tHead.rows[0].cells) cell.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", order);
+    const sign = order === "ascending" ? 1 : -1;
+    const compare = isNumber
+      ? (a, b) => sortKey(a.cells[index]) - sortKey(b.cells[index])
+      : (a, b) => a.cells[index].textContent.localeCompare(b.cells[index].textContent);
+    body.append(...[...body.rows].sort((a, b) => sign * compare(a, b)));
+  };
+  head.tabIndex = 0;
+  head.addEventListener("click", sort);
+  head.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") sort();
+  });
+}
+// A line over each spectrogram follows its sound; a click on the picture moves the sound.
+for (const example of document.querySelectorAll(".example")) {
+  const audio = example.querySelector("audio");
+  const picture = example.querySelector(".picture");
+  const drawing = picture.querySelector("svg");
+  const cursor = example.querySelector(".cursor");
+  const left = parseFloat(cursor.dataset.left) / 100;
+  const width = parseFloat(cursor.dataset.width) / 100;
+  const show = () => {
+    if (!audio.duration) return;
+    const box = drawing.getBoundingClientRect();
+    const inset = box.left - picture.getBoundingClientRect().left;
+    const share = left + (width * audio.currentTime) / audio.duration;
+    cursor.style.left = `${inset + share * box.width}px`;
+    cursor.style.display = "block";
+    if (!audio.paused) requestAnimationFrame(show);
+  };
+  audio.addEventListener("play", show);
+  audio.addEventListener("seeked", show);
+  picture.addEventListener("click", (event) => {
+    const box = drawing.getBoundingClientRect();
+    const share = ((event.clientX - box.left) / box.width - left) / width;
+    if (audio.duration && share >= 0 && share <= 1) audio.currentTime = share * audio.duration;
+  });
+}
+// The contents mark the section in view.
+const links = new Map([...document.querySelectorAll("nav a")].map((a) => [a.hash.slice(1), a]));
+const watcher = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    if (!entry.isIntersecting) continue;
+    for (const link of links.values()) link.classList.remove("here");
+    links.get(entry.target.id).classList.add("here");
+  }
+}, { rootMargin: "-10% 0px -75% 0px" });
+for (const section of document.querySelectorAll("main > section")) watcher.observe(section);

@@ -1,0 +1,128 @@
+"""Sections on the acoustic models: training curves, sizes, alignments.
+
+Public: `training_section`, `alignment_section`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from latflow.report import figures
+from latflow.report.inputs import Results, read_json, read_table
+from latflow.report.page import (
+    Block,
+    Column,
+    Figure,
+    Heading,
+    Note,
+    Section,
+    Table,
+    missing,
+    text_column,
+)
+
+
+def training_section(results: Results) -> Section:
+    """Likelihood and Gaussians over the iterations, and sizes of the models."""
+    lead = (
+        "Each iteration assigns frames to states and re-estimates the Gaussians. The "
+        "log-likelihood per frame should rise and level off; it jumps where Gaussians "
+        "are split or frames newly aligned. Systems with other features or more "
+        "Gaussians are not comparable by likelihood, only by word error rate."
+    )
+    section = Section("training", "Training of the acoustic models", lead)
+    curves: dict[str, list[tuple[int, float, int]]] = {}
+    for system in results.systems:
+        rows = read_table(results / f"gmm/{system}/iterations.tsv")
+        if rows:
+            curves[system] = [
+                (
+                    int(row["iter"]),
+                    float(row["log_like_per_frame"]),
+                    int(row["num_gaussians"]),
+                )
+                for row in rows
+            ]
+    if curves:
+        caption = "Log-likelihood per frame and number of Gaussians."
+        section.blocks.append(Figure(figures.training_curves(curves), caption))
+    else:
+        section.blocks.append(missing("training curve", "gmm"))
+    section.blocks += _sizes(results)
+    return section
+
+
+def _sizes(results: Results) -> list[Block]:
+    """Table of what each `info.json` says."""
+    found = {s: read_json(results / f"gmm/{s}/info.json") for s in results.systems}
+    flat = {system: _scalars(info) for system, info in found.items() if info}
+    keys = list(dict.fromkeys(key for info in flat.values() for key in info))
+    if not keys:
+        return []
+    rows = [[key, *(info.get(key, "") for info in flat.values())] for key in keys]
+    readable = [[key.replace("_", " "), *cells] for key, *cells in rows]
+    columns = [text_column("of the model"), *map(Column, flat)]
+    return [Heading("Sizes"), Table(columns, readable)]
+
+
+def _scalars(info: Mapping[str, Any]) -> dict[str, str]:
+    """The plain values of an object, as text."""
+    return {
+        key: f"{value:.6g}" if isinstance(value, float) else str(value)
+        for key, value in info.items()
+        if isinstance(value, str | int | float)
+    }
+
+
+def alignment_section(results: Results) -> Section:
+    """Phone durations and the share of silence in the alignments."""
+    lead = (
+        "The alignment says which phone each frame of the training speech belongs to. "
+        "Durations near the shortest possible (one frame a state), or much silence, "
+        "point to wrong transcripts, missing pronunciations or a poor model."
+    )
+    section = Section("alignment", "Alignments", lead)
+    for system in reversed(results.systems):
+        found = read_json(results / f"align/{system}/train/statistics.json")
+        if found is not None:
+            section.blocks += _alignment_blocks(system, found)
+            return section
+    section.blocks.append(missing("alignment", "align"))
+    return section
+
+
+def _alignment_blocks(system: str, found: Mapping[str, Any]) -> list[Block]:
+    """Drawing and tables of one alignment."""
+    frame_shift = found.get("frame_shift", 0.01)
+    phones = found["phones"]
+    summary = {k: v for k, v in _scalars(found).items() if k != "frame_shift"}
+    durations = {
+        phone: (stats["p5"], stats["p50"], stats["p95"])
+        for phone, stats in phones.items()
+    }
+    caption = (
+        "Duration of each phone: the bar from the 5th to the 95th percentile, the dot "
+        "the median."
+    )
+    svg = figures.phone_durations(durations, shift_ms=1000 * frame_shift)
+    columns = [text_column("phone"), Column("times"), Column("share of frames (%)")]
+    columns += [Column(f"{name} (frames)") for name in ("mean", "p5", "p50", "p95")]
+    total = sum(stats["frames"] for stats in phones.values())
+    rows = [
+        [
+            phone,
+            str(stats["count"]),
+            f"{100 * stats['frames'] / max(1, total):.2f}",
+            f"{stats['frames'] / max(1, stats['count']):.1f}",
+            *(f"{stats[key]:g}" for key in ("p5", "p50", "p95")),
+        ]
+        for phone, stats in phones.items()
+    ]
+    facts = [[key.replace("_", " "), value] for key, value in summary.items()]
+    return [
+        Note(f"Training speech, aligned by {system}."),
+        Table([text_column("of the alignment"), Column("value")], facts),
+        Figure(svg, caption),
+        Table(columns, rows, "Phones; click a heading to sort."),
+    ]

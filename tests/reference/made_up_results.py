@@ -1,0 +1,249 @@
+"""A small finished experiment, made up: the files that the report reads."""
+
+import gzip
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+
+from latflow.scoring import results as tables
+from latflow.scoring.ctm import TimedWord, write_ctm
+from latflow.scoring.score import summarise_wer
+
+SYSTEMS = ("mono", "tri1")
+SETS = ("dev", "test")
+LEXICON = {
+    "FOUR": ("F", "AO", "R"),
+    "FIVE": ("F", "AY", "V"),
+    "NINE": ("N", "AY", "N"),
+    "ONE": ("W", "AH", "N"),
+    "TWO": ("T", "UW"),
+    "SIX": ("S", "IH", "K", "S"),
+}
+SHIFT, RATE = 0.01, 8000
+
+
+def write_experiment(
+    folder: Path, score_options: dict[str, Any], *, num_utterances: int = 40
+) -> None:
+    """Write the experiment; audio is tones, errors are random, and tri1 makes fewer."""
+    generator = random.Random(1)
+    for split in ("train", *SETS):
+        write_corpus(folder, split, num_utterances, generator)
+    write_language(folder)
+    for i, system in enumerate(SYSTEMS):
+        write_model(folder, system, i, generator)
+        for name in SETS:
+            write_scores(folder, system, name, 0.35 - 0.2 * i, score_options)
+        write_sweep(folder, system, generator)
+    pairs = [(system, name) for system in SYSTEMS for name in SETS]
+    summarise_wer(
+        {(s, n): folder / "score" / s / n for s, n in pairs}, folder / "wer.tsv"
+    )
+    write_costs(folder, generator)
+
+
+def write_json(path: Path, content: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+def write_corpus(folder: Path, split: str, number: int, generator: random.Random):
+    target = folder / "corpus" / split
+    (target / "audio").mkdir(parents=True)
+    with gzip.open(target / "cuts.jsonl.gz", "wt") as out:
+        for i in range(number):
+            utt, speaker = f"{split}{i % 8}-{i:03d}", f"{split}{i % 8}"
+            words = generator.choices(sorted(LEXICON), k=generator.randint(3, 7))
+            if i == 5:
+                words[0] = "ELEVEN"
+            duration = round(0.4 + 0.3 * len(words), 2)
+            audio = target / "audio" / f"{utt}.flac"
+            if split != "train":
+                write_tone(audio, duration, i)
+            out.write(json.dumps(cut(utt, speaker, words, duration, audio)) + "\n")
+    entries = [
+        ledger_entry("prepare_corpus", f"{split}-{i}", f"text has {i} words", "noted")
+        for i in range(3)
+    ]
+    (target / "ledger.jsonl").write_text("".join(entries))
+
+
+def write_tone(path: Path, duration: float, seed: int) -> None:
+    time = np.arange(round(RATE * duration)) / RATE
+    wave = sum(
+        np.sin(2 * np.pi * (180 + 40 * math.sin(seed)) * k * time) / k
+        for k in range(1, 12)
+    )
+    envelope = 0.5 - 0.5 * np.cos(2 * np.pi * time / 0.3)
+    noise = np.random.default_rng(seed).normal(0, 0.02, len(time))
+    soundfile.write(path, 0.1 * wave * envelope + noise, RATE)
+
+
+def cut(
+    utt: str, speaker: str, words: list[str], duration: float, audio: Path
+) -> dict[str, Any]:
+    supervision = {
+        "id": utt,
+        "recording_id": utt,
+        "start": 0.0,
+        "duration": duration,
+        "channel": 0,
+        "text": " ".join(words),
+        "speaker": speaker,
+    }
+    recording = {
+        "id": utt,
+        "sources": [{"type": "file", "channels": [0], "source": str(audio)}],
+        "sampling_rate": RATE,
+        "num_samples": round(RATE * duration),
+        "duration": duration,
+        "channel_ids": [0],
+    }
+    return {
+        "id": utt,
+        "start": 0.0,
+        "duration": duration,
+        "channel": 0,
+        "supervisions": [supervision],
+        "recording": recording,
+        "type": "MonoCut",
+    }
+
+
+def ledger_entry(stage: str, utterance: str, reason: str, action: str) -> str:
+    entry = {"stage": stage, "utterance": utterance, "reason": reason}
+    return json.dumps({**entry, "action": action, "beam": None}) + "\n"
+
+
+def write_language(folder: Path) -> None:
+    (folder / "lang" / "phones").mkdir(parents=True)
+    (folder / "lm").mkdir()
+    words = ["<eps>", "<UNK>", *sorted(LEXICON)]
+    lines = [f"{word} {i}\n" for i, word in enumerate(words)]
+    (folder / "lang" / "words.txt").write_text("".join(lines))
+    lines = [f"{word} 1.0 {' '.join(phones)}\n" for word, phones in LEXICON.items()]
+    (folder / "lang" / "lexiconp.txt").write_text("".join(lines))
+    phones = sorted({phone for entry in LEXICON.values() for phone in entry})
+    (folder / "lang" / "phones" / "nonsilence.txt").write_text("\n".join(phones) + "\n")
+    (folder / "lang" / "phones" / "silence.txt").write_text("SIL\nSPN\n")
+    (folder / "lm" / "lm.arpa").write_text(
+        "\\data\\\nngram 1=9\nngram 2=14\n\n\\1-grams:\n-1 ONE\n\\end\\\n"
+    )
+
+
+def write_model(folder: Path, system: str, i: int, generator: random.Random) -> None:
+    target = folder / "gmm" / system
+    target.mkdir(parents=True)
+    names = "iter log_like_per_frame num_gaussians num_utterances num_frames seconds"
+    lines = ["\t".join([*names.split(), "phase"])]
+    for k in range(40 - 5 * i):
+        log_like = -98 + 8 * i - 14 * math.exp(-k / 7) + generator.uniform(-0.1, 0.1)
+        gaussians = min(1000, 130 + 60 * i + 25 * k)
+        lines.append(f"{k}\t{log_like:.4f}\t{gaussians}\t40\t9000\t0.5\ttrain")
+    (target / "iterations.tsv").write_text("\n".join(lines) + "\n")
+    info = {"type": system, "num_pdfs": 60 + 90 * i, "num_gaussians": 1000, "dim": 39}
+    write_json(target / "info.json", info)
+    phones = {}
+    for phone in ("SIL", *sorted({p for entry in LEXICON.values() for p in entry})):
+        middle = 40 if phone == "SIL" else generator.randint(5, 14)
+        frames = [3 + generator.expovariate(1 / (middle - 3)) for _ in range(200)]
+        low, median, high = np.percentile(frames, [5, 50, 95])
+        phones[phone] = {
+            "count": 200,
+            "frames": int(sum(frames)),
+            "p5": round(low),
+            "p50": round(median),
+            "p95": round(high),
+        }
+    statistics = {"num_utterances": 40, "num_frames": 9000, "silence_share": 0.21}
+    write_json(
+        folder / "align" / system / "train" / "statistics.json",
+        {**statistics, "frame_shift": SHIFT, "phones": phones},
+    )
+
+
+def write_sweep(folder: Path, system: str, generator: random.Random) -> None:
+    target = folder / "tune" / system
+    target.mkdir(parents=True)
+    lines = ["lmwt\twip\twer"]
+    for wip in (0.0, 0.5, 1.0):
+        for lmwt in range(5, 21):
+            wer = 20 + 0.15 * (lmwt - 12) ** 2 + 2 * wip + generator.uniform(0, 0.4)
+            lines.append(f"{lmwt}\t{wip}\t{wer:.2f}")
+    (target / "sweep.tsv").write_text("\n".join(lines) + "\n")
+    write_json(target / "scales.json", {"lmwt": 12, "wip": 0.0})
+
+
+def write_scores(
+    folder: Path, system: str, name: str, error_rate: float, options: dict[str, Any]
+) -> None:
+    generator = random.Random(f"{system}{name}")
+    references, speakers = {}, {}
+    with gzip.open(folder / "corpus" / name / "cuts.jsonl.gz", "rt") as stream:
+        for item in map(json.loads, stream):
+            references[item["id"]] = item["supervisions"][0]["text"].split()
+            speakers[item["id"]] = item["supervisions"][0]["speaker"]
+    recognised = {
+        utt: misheard(words, error_rate, generator) for utt, words in references.items()
+    }
+    target = folder / "score" / system / name
+    target.mkdir(parents=True)
+    scores = tables.score_utterances(references, recognised, speakers, options=options)
+    tables.write_per_utterance(target / "per_utterance.tsv", scores)
+    tables.write_per_speaker(target / "per_speaker.tsv", scores)
+    words, phones = [], []
+    for utt, heard in recognised.items():
+        for i, word in enumerate(heard):
+            start = 0.2 + 0.3 * i
+            words.append(TimedWord(utt, start, 0.3, word))
+            entry = LEXICON[word]
+            step = 0.3 / len(entry)
+            phones += [
+                TimedWord(utt, start + step * k, step, phone)
+                for k, phone in enumerate(entry)
+            ]
+    write_ctm(target / "hyp.ctm", words)
+    write_ctm(target / "hyp_phones.ctm", phones)
+    counts, bounds = tables.total(scores), tables.interval(scores, options=options)
+    result = {
+        "wer": counts.wer,
+        "ins": counts.ins,
+        "del": counts.del_,
+        "sub": counts.sub,
+        "words": counts.words,
+        "sentences": len(scores),
+        "sentence_errors": tables.num_sentence_errors(scores),
+        "lmwt": 12,
+        "wip": 0.0,
+        "confidence_interval": {"low": bounds.low, "high": bounds.high},
+    }
+    write_json(target / "wer.json", result)
+    factor = {"real_time_factor": 0.071, "num_utterances": len(scores), "seconds": 6.2}
+    write_json(folder / "decode" / system / name / "decode.json", factor)
+
+
+def misheard(words: list[str], rate: float, generator: random.Random) -> list[str]:
+    heard = []
+    for word in words:
+        draw = generator.random() / rate
+        if draw < 0.2 or word not in LEXICON:
+            continue
+        heard.append(generator.choice(sorted(LEXICON)) if draw < 0.8 else word)
+        if 0.8 <= draw < 1.0:
+            heard.append(generator.choice(sorted(LEXICON)))
+    return heard
+
+
+def write_costs(folder: Path, generator: random.Random) -> None:
+    rules = "prepare_corpus extract_features train_mono train_deltas decode_lattices"
+    for rule in rules.split():
+        for job in ("a", "b"):
+            seconds = generator.uniform(1, 60)
+            measured = {"s": seconds, "max_rss": generator.uniform(100, 900)}
+            measured |= {"cpu_time": 1.7 * seconds, "io_in": "NA", "mean_load": 150}
+            write_json(folder / "benchmarks" / rule / f"{job}.jsonl", measured)
