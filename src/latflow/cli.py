@@ -184,3 +184,93 @@ def _recipe(arguments: Arguments) -> Any:
     from latflow.recipe import Recipe
 
     return Recipe.from_config(_load_config(arguments), SCHEMAS)
+
+
+def _config(arguments: Arguments) -> None:
+    """Print the resolved configuration."""
+    config = dict(_recipe(arguments).config)
+    sys.stdout.write(yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+
+
+def _config_readme(arguments: Arguments) -> None:
+    """Write the description of all keys."""
+    from latflow.files import atomic_output
+    from latflow.recipe import document
+
+    text = document(SCHEMAS)
+    if arguments.out is None:
+        sys.stdout.write(text)
+        return
+    with atomic_output(arguments.out) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _show(arguments: Arguments) -> None:
+    """Print the word error rates and where the report is."""
+    from latflow.scoring.summary import format_table
+
+    folder = Path(arguments.results)
+    table, report = folder / "wer.tsv", folder / "report.html"
+    if not table.is_file():
+        raise UserError("no results yet", file=table, remedy="run snakemake first")
+    sys.stdout.write(f"{format_table(table)}\n\n")
+    if report.is_file():
+        sys.stdout.write(f"report: {report.resolve()}\n")
+
+
+def _report(arguments: Arguments) -> None:
+    """Write the report of what exists."""
+    from latflow.report.build import make_report
+
+    folder = Path(arguments.results)
+    if not folder.is_dir():
+        raise UserError("no such folder", file=folder, remedy="name results/<experiment>")
+    out = Path(arguments.out) if arguments.out else folder / "report.html"
+    make_report(folder, out, config=_recipe(arguments).config)
+    sys.stdout.write(f"report: {out.resolve()}\n")
+
+
+def _features(arguments: Arguments) -> None:
+    """Extract features with the recipe's settings."""
+    from latflow.features.extract import extract_features
+
+    recipe = _recipe(arguments)
+    extract_features(
+        arguments.cuts,
+        arguments.out_dir,
+        options=recipe.extraction_options(),
+        threads=arguments.threads,
+        max_skipped_fraction=recipe.max_skipped_fraction,
+    )
+
+
+def _lang(arguments: Arguments) -> None:
+    """Make a lang directory with the recipe's settings."""
+    from latflow.lang.prepare import make_lang
+
+    options = _recipe(arguments).lang_options()
+    make_lang(arguments.lexicon, arguments.out_dir, options=options)
+
+
+def _model_info(arguments: Arguments) -> None:
+    """Print what Kaldi's gmm-info prints."""
+    from latflow.gmm.model import AcousticModel
+
+    model = AcousticModel.load(arguments.model)
+    for name, value in (
+        ("number of phones", len(model.transitions.topology.phones)),
+        ("number of pdfs", model.gmms.num_pdfs),
+        ("number of transition-ids", model.transitions.num_transition_ids),
+        ("number of transition-states", model.transitions.num_states),
+        ("feature dimension", model.gmms.dim),
+        ("number of gaussians", model.gmms.num_gaussians),
+    ):
+        sys.stdout.write(f"{name} {value}\n")
+
+
+def _model_copy(arguments: Arguments) -> None:
+    """Copy a model from either of Kaldi's forms to either."""
+    from latflow.gmm.model import AcousticModel
+
+    model = AcousticModel.load(arguments.model)
+    model.save(arguments.out, binary=not arguments.text)

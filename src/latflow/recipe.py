@@ -275,23 +275,80 @@ class Recipe:
         """Everything that training a system depends on (and nothing else)."""
         return {
             **self.systems[system],
-            "transform": self.config["features"]["transform"],
-            "graph": dict(self.config["graph"]),
+            **self._acoustics(),
             "seed": self.config["seed"],
         }
 
     def align_options(self) -> dict[str, Any]:
         """Everything that aligning with a trained system depends on."""
-        return {
-            **self.config["gmm"]["align"],
-            "transform": self.config["features"]["transform"],
-            "graph": dict(self.config["graph"]),
-        }
+        return {**self.config["gmm"]["align"], **self._acoustics()}
 
     def decode_options(self) -> dict[str, Any]:
         """Everything that decoding depends on."""
-        options = {k: v for k, v in self.config["decode"].items() if k != "tune"}
+        options = _without(self.config["decode"], "tune")
         return {**options, "transform": self.config["features"]["transform"]}
+
+    def tune_options(self) -> dict[str, Any]:
+        """Everything that the choice of scales depends on."""
+        score = _without(self.config["score"], "bootstrap", "max_confusions")
+        return {**self.config["decode"]["tune"], **score}
+
+    def score_options(self) -> dict[str, Any]:
+        """Everything that scoring depends on."""
+        return {**self.config["score"], "seed": self.config["seed"]}
+
+    def extraction_options(self) -> dict[str, Any]:
+        """Everything that the stored features depend on."""
+        return _without(self.config["features"], "cmvn", "transform")
+
+    def normalisation_options(self) -> dict[str, Any]:
+        """Everything that the normalised frames depend on."""
+        return {"cmvn": self.config["features"]["cmvn"]}
+
+    def lang_options(self) -> dict[str, Any]:
+        """Everything that the lang directory depends on beside the lexicon."""
+        return _without(self.config["lang"], "lexicon")
+
+    def lm_options(self, language_folder: str) -> dict[str, Any]:
+        """Everything that the language model depends on beside its texts.
+
+        Raises:
+            UserError: the text is not named and the corpus brings none.
+        """
+        options = dict(self.config["lm"])
+        if options["type"] == "text" and options["path"] is None:
+            if not self.is_synthetic:
+                raise UserError(
+                    "configuration lm.path is not set",
+                    remedy="name a text with one sentence a line",
+                )
+            options["path"] = f"{language_folder}/lm_text.txt"
+        return options
+
+    def lm_inputs(self, results: str, language_folder: str) -> list[str]:
+        """Files that the language model is made from."""
+        options = self.lm_options(language_folder)
+        if options["type"] == "transcripts":
+            return [f"{results}/corpus/train/cuts.jsonl.gz"]
+        return [options["path"]] if "path" in options else []
+
+    def source_files(self, split: str) -> list[str]:
+        """Files outside the experiment whose change makes a split new."""
+        source = self.sources[split]
+        if source["type"] == "kaldi":
+            folder = Path(source["path"])
+            names = ("wav.scp", "text", "utt2spk", "segments")
+            return [str(folder / n) for n in names if (folder / n).is_file()]
+        if source["type"] == "manifests":
+            return [source["recordings"], source["supervisions"]]
+        return []
+
+    def _acoustics(self) -> dict[str, Any]:
+        """What training and alignment share: feature transform and graph scales."""
+        return {
+            "transform": self.config["features"]["transform"],
+            "graph": dict(self.config["graph"]),
+        }
 
     def lexicon(self, language_folder: str) -> str:
         """Path of the lexicon: the configured one, or the synthetic corpus' own.
@@ -321,6 +378,11 @@ class Recipe:
                     remedy=f"choose one of: {', '.join(earlier) or 'none yet'}",
                 )
             earlier.append(name)
+
+
+def _without(options: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """A copy of options without some keys."""
+    return {key: value for key, value in options.items() if key not in keys}
 
 
 def document(folder: str | Path) -> str:

@@ -90,6 +90,7 @@ def test_greedy_splitting_is_that_of_the_slow_twin(seed, threshold, max_leaves):
         max_leaves=max_leaves,
         threshold=threshold,
         cluster_threshold=0.0,
+        leaf_multiple=1,
     )
     leaves = tree.to_pdf.answers(statistics.columns)
     want = []
@@ -106,6 +107,7 @@ def test_greedy_splitting_is_that_of_the_slow_twin(seed, threshold, max_leaves):
         TOPOLOGY,
         max_leaves=max_leaves,
         threshold=threshold,
+        leaf_multiple=1,
     )
     got = joined.to_pdf.answers(statistics.columns)
     for _, _, phones in ROOTS:
@@ -117,6 +119,50 @@ def test_greedy_splitting_is_that_of_the_slow_twin(seed, threshold, max_leaves):
         pairs = set(zip(of_row.tolist(), got[here].tolist(), strict=True))
         assert len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
     assert sorted(set(got.tolist())) == list(range(joined.num_pdfs))
+
+
+@given(seed=seeds, multiple=st.integers(1, 9))
+def test_rounding_takes_the_cheapest_joins_within_roots(seed, multiple):
+    statistics = made_up(seed)
+    built = [
+        build_tree(
+            statistics,
+            QUESTIONS,
+            ROOTS,
+            TOPOLOGY,
+            max_leaves=30,
+            threshold=0.0,
+            cluster_threshold=0.0,
+            leaf_multiple=n,
+        )
+        for n in (1, multiple)
+    ]
+    before, after = (t.to_pdf.answers(statistics.columns) for t in built)
+    num_leaves = built[0].num_pdfs
+    excess = num_leaves % multiple
+    if num_leaves - excess < len(ROOTS):
+        excess = 0
+    assert built[1].num_pdfs == num_leaves - excess
+    sums = {n: statistics.moments[before == n].sum(axis=0) for n in set(before)}
+    root = {n: naive_root(statistics.phones[before == n][0]) for n in sums}
+    owner = {n: n for n in sums}
+    for _ in range(excess):
+        pairs = [(a, b) for a in sums for b in sums if a > b and root[a] == root[b]]
+
+        def loss(pair):
+            one, two = sums[pair[0]], sums[pair[1]]
+            like = naive_tree.log_likelihood
+            return like(one, FLOOR) + like(two, FLOOR) - like(one + two, FLOOR)
+
+        a, b = min(pairs, key=loss)
+        sums[a] = sums[a] + sums.pop(b)
+        owner = {n: a if o == b else o for n, o in owner.items()}
+    want = [owner[n] for n in before.tolist()]
+    assert len(set(zip(want, after.tolist(), strict=True))) == built[1].num_pdfs
+
+
+def naive_root(phone):
+    return next(n for n, (_, _, phones) in enumerate(ROOTS) if phone in phones)
 
 
 @given(seed=seeds, limit=st.floats(0.0, 50.0))
@@ -152,6 +198,7 @@ def test_splits_never_lower_the_likelihood(seed):
             max_leaves=max_leaves,
             threshold=0.0,
             cluster_threshold=0.0,
+            leaf_multiple=1,
         )
         count, total, squares = leaf_statistics(statistics, tree)
         leaves = np.hstack([count[:, None], total, squares])

@@ -67,9 +67,7 @@ def collect(graph: SearchGraph, store: Store, acoustic_scale: float) -> Collecte
 
 
 @njit(cache=True, nogil=True)
-def break_cycles(
-    graph: SearchGraph, store: Store, acoustic_scale: float
-) -> np.ndarray:
+def break_cycles(graph: SearchGraph, store: Store, acoustic_scale: float) -> np.ndarray:
     """Number of the state that each token becomes, int32[tokens].
 
     Links that would lead backward, which only cycles of epsilon arcs have, get the

@@ -113,7 +113,7 @@ def _link_extra(
     """Extra cost of a link without that of its target; 0 on the best way to it."""
     link = store.link[at]
     total = store.cost[link.source] + link_cost(graph, store, at, acoustic_scale)
-    return max(0.0, total - store.cost[link.target])
+    return max(0.0, float(total - store.cost[link.target]))
 
 
 @njit(cache=True, nogil=True)

@@ -122,7 +122,7 @@ class LatticeDecoder:
 
         Raises:
             DeadEndError: no token survived some frame; names it.
-            UserError: no frames, too few pdfs, or a frame that is NaN, +inf or all -inf.
+            UserError: no frames, too few pdfs, or a frame with NaN or +inf or all -inf.
         """
         return self.decode_chunks(
             [log_likes], acoustic_scale=acoustic_scale, utterance=utterance, beam=beam

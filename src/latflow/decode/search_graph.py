@@ -10,7 +10,7 @@ Public: `SearchGraph`, `make_search_graph`.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numba import njit
@@ -18,6 +18,7 @@ from numba import njit
 from latflow.errors import UserError
 
 ARC = np.dtype([("next", "i4"), ("pdf", "i4"), ("weight", "f4"), ("arc", "i4")])
+Records = Any  # a structured array; in Numba its items have their fields as attributes
 STATE = np.dtype([("begin", "i4"), ("middle", "i4"), ("end", "i4")])
 
 
@@ -62,16 +63,16 @@ class SearchGraph(NamedTuple):
 
     Attributes:
         start: the start state.
-        states: `STATE`[S]: arcs begin ... middle - 1 consume a frame, middle ... end - 1
-            are epsilon arcs.
+        states: `STATE`[S]: arcs begin ... middle - 1 consume a frame, the arcs middle
+            ... end - 1 are epsilon arcs.
         arcs: `ARC`[A]: target, pdf (-1 for epsilon), cost, number in the graph.
         final: float32[S], final costs; inf where not final.
         has_epsilon_cycle: whether epsilon arcs form a cycle (of cost 0 or more).
     """
 
     start: int
-    states: np.ndarray
-    arcs: np.ndarray
+    states: Records
+    arcs: Records
     final: np.ndarray
     has_epsilon_cycle: bool
 
@@ -95,8 +96,8 @@ def make_search_graph(graph: ArcArrays, tid_to_pdf: np.ndarray) -> SearchGraph:
     labels = np.asarray(graph.ilabel)
     if len(labels) and (labels.min() < 0 or labels.max() >= len(tid_to_pdf)):
         raise UserError(
-            f"the decoding graph has input labels {labels.min()} to {labels.max()}, the "
-            f"model transition-ids 1 to {len(tid_to_pdf) - 1}",
+            f"the decoding graph has input labels {labels.min()} to {labels.max()}, "
+            f"the model transition-ids 1 to {len(tid_to_pdf) - 1}",
             remedy="use a graph that was made with this model",
         )
     states, arcs = _pack(

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-LINK = np.dtype(
-    [("source", "i4"), ("target", "i4"), ("arc", "i4"), ("acoustic", "f4")]
-)
+from latflow.decode.search_graph import Records
+
+LINK = np.dtype([("source", "i4"), ("target", "i4"), ("arc", "i4"), ("acoustic", "f4")])
 
 # Entries of Store.counts.
 FRAMES, TOKENS, LINKS, SHIFT, SETTLED, EXPANDED = range(6)
@@ -49,7 +49,7 @@ class Store(NamedTuple):
     cost: np.ndarray
     extra: np.ndarray
     state: np.ndarray
-    link: np.ndarray
+    link: Records
     token_begin: np.ndarray
     epsilon_begin: np.ndarray
     emitting_begin: np.ndarray

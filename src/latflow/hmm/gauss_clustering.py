@@ -8,7 +8,8 @@ their own Gaussian of maximum likelihood, variances floored:
 
 Joining sets loses likelihood, splitting gains it; all clustering here maximises it.
 
-Public: `log_likelihood`, `sum_groups`, `cluster_bottom_up`, `cluster_top_down`.
+Public: `log_likelihood`, `sum_groups`, `cluster_bottom_up`, `cheapest_join`,
+`cluster_top_down`.
 
 Source: Kaldi `tree/clusterable-classes.cc` (`GaussClusterable`),
 `tree/cluster-utils.cc` (`BottomUpClusterer`, `ClusterKMeans`, `TreeClusterer`); float64
@@ -150,6 +151,27 @@ def _nearest_pair(
             if best < 0 or here < distance[best, nearest[best]]:
                 best = i
     return best
+
+
+@njit(cache=True, nogil=True)
+def cheapest_join(points: np.ndarray, floor: float) -> tuple[float, int, int]:
+    """The two clusters whose join loses least likelihood.
+
+    Args:
+        points: moments, float64[N, 1 + 2 D].
+        floor: least variance.
+
+    Returns:
+        (loss in nats, i, j) with i > j; infinite, -1, -1 for less than two clusters.
+    """
+    objf = np.array([log_likelihood(point, floor) for point in points])
+    least, best_i, best_j = np.inf, -1, -1
+    for i in range(len(points)):
+        for j in range(i):
+            loss = _loss(points, objf, i, j, floor)
+            if loss < least:
+                least, best_i, best_j = loss, i, j
+    return least, best_i, best_j
 
 
 @njit(cache=True, nogil=True)

@@ -205,8 +205,8 @@ def stub_map(
 ) -> EventMap:
     """The tree before any question: a leaf for each root (or each class of it).
 
-    Roots are told apart by halving their list again and again; leaves are numbered in
-    the order of the list.
+    Roots are told apart by halving their list again and again, or by a table where each
+    has one phone only; leaves are numbered in the order of the list.
 
     Args:
         roots: phone sets, none empty, no phone twice.
@@ -244,8 +244,26 @@ def _stub(
             return Constant(first_leaf)
         length = max(num_pdf_classes[phone] for phone in root.phones)
         return Table(PDF_CLASS, [Constant(first_leaf + n) for n in range(length)])
+    if all(len(root.phones) == 1 for root in roots):
+        return _stub_table(roots, num_pdf_classes, central_position, first_leaf)
     half = len(roots) // 2
     yes = _stub(roots[:half], num_pdf_classes, central_position, first_leaf)
     no = _stub(roots[half:], num_pdf_classes, central_position, yes.num_leaves)
     phones = sorted(phone for root in roots[:half] for phone in root.phones)
     return Split(central_position, phones, yes, no)
+
+
+def _stub_table(
+    roots: list[Root],
+    num_pdf_classes: Mapping[int, int],
+    central_position: int,
+    first_leaf: int,
+) -> EventMap:
+    """The stub of roots of one phone each: a table of phones."""
+    branches: list[EventMap | None]
+    branches = [None] * (1 + max(root.phones[0] for root in roots))
+    for root in roots:
+        branch = _stub([root], num_pdf_classes, central_position, first_leaf)
+        branches[root.phones[0]] = branch
+        first_leaf = branch.num_leaves
+    return Table(central_position, branches)

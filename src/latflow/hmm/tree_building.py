@@ -2,17 +2,19 @@
 
 Each root (a set of phones) starts as one leaf. Again and again the leaf is split, by
 the question, that gains most log-likelihood when each leaf is a Gaussian, until no
-split gains more than a threshold or the tree has enough leaves. Last, leaves of one
-root are joined again if that costs no more than the last split gained: two branches may
-have led to the same sound.
+split gains more than a threshold or the tree has enough leaves. Then leaves of one root
+are joined again if that costs no more than the least split gained: two branches may
+have led to the same sound. Last, the cheapest joins make the number of leaves a
+multiple of 8.
 
 Public: `build_tree`, `leaf_statistics`.
 
 Source: Kaldi `bin/build-tree.cc`, `tree/build-tree.cc` (`BuildTree`),
 `tree/build-tree-utils.cc` (`SplitDecisionTree`, `ClusterEventMapRestrictedByMap`,
-`RenumberEventMap`); likelihoods in float64, where Kaldi rounds them to float32, so that
-questions whose gains differ by rounding only may be chosen differently: here the first
-of equal questions wins, a question and its complement being equal.
+`ClusterEventMapToNClustersRestrictedByMap`, `RenumberEventMap`). Likelihoods are in
+float64, where Kaldi rounds them to float32, so that questions whose gains differ by
+rounding only may be chosen differently: here the first of equal questions wins, a
+question and its complement being equal.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ import numpy as np
 from latflow.errors import UserError
 from latflow.hmm.event_map import PDF_CLASS, Constant, EventMap, Split
 from latflow.hmm.gauss_clustering import (
+    cheapest_join,
     cluster_bottom_up,
-    log_likelihood,
     sum_groups,
 )
 from latflow.hmm.questions import Questions
@@ -49,6 +51,7 @@ def build_tree(
     max_leaves: int,
     threshold: float = 300.0,
     cluster_threshold: float = -1.0,
+    leaf_multiple: int = 8,
 ) -> ContextDependency:
     """Build a tree.
 
@@ -61,6 +64,8 @@ def build_tree(
         threshold: least gain of a split, in nats over all frames.
         cluster_threshold: greatest loss of a join of leaves in nats; negative takes the
             gain of the least split, 0 joins none.
+        leaf_multiple: the number of leaves is brought down to a multiple of this, if
+            the roots allow it; 1 leaves it as it is. Kaldi's `round-num-leaves`.
 
     Returns:
         The tree; leaves are numbered 0, 1, ... without a gap.
@@ -92,6 +97,9 @@ def build_tree(
     if cluster_threshold != 0.0:
         limit = least_gain if cluster_threshold < 0.0 else cluster_threshold
         tree = _joined(tree, arrays, root_of, limit)
+    tree = _rounded(tree, arrays, root_of, stub.num_leaves, leaf_multiple)
+    tree = _renumbered(tree)
+    logger.info("tree: %d leaves", tree.num_leaves)
     width = arrays.events.shape[1] - 1
     return ContextDependency(width, arrays.central_position, tree)
 
@@ -276,34 +284,79 @@ class _Splitter:
 def _joined(
     tree: EventMap, statistics: StatisticsArrays, root_of: np.ndarray, limit: float
 ) -> EventMap:
-    """Join leaves of one root that are alike, and number all leaves anew.
+    """Join leaves of one root that are alike.
 
     Source: Kaldi `tree/build-tree-utils.cc` (`ClusterEventMapGetMapping`).
     """
+    sums, leaves_of = _leaves_by_root(tree, statistics, root_of)
+    target: dict[int, EventMap] = {}
+    for leaves in leaves_of.values():
+        clusters = cluster_bottom_up(sums[leaves], limit, statistics.variance_floor)
+        target.update(_targets(leaves, clusters.tolist()))
+    return tree.replaced(target)
+
+
+def _rounded(
+    tree: EventMap,
+    statistics: StatisticsArrays,
+    root_of: np.ndarray,
+    num_roots: int,
+    multiple: int,
+) -> EventMap:
+    """Join the leaves whose joins cost least until their number is a multiple.
+
+    Nothing is done if there would be fewer leaves than roots.
+
+    Source: Kaldi `tree/build-tree-utils.cc`
+    (`ClusterEventMapToNClustersRestrictedByMap`), as `BuildTree` calls it.
+    """
+    excess = len(tree.possible({})) % multiple
+    if not excess or len(tree.possible({})) - excess < num_roots:
+        return tree
+    sums, leaves_of = _leaves_by_root(tree, statistics, root_of)
+    floor = statistics.variance_floor
+    owner = {root: list(range(len(leaves))) for root, leaves in leaves_of.items()}
+    points = {root: sums[leaves] for root, leaves in leaves_of.items()}
+    joins = {root: cheapest_join(points[root], floor) for root in points}
+    alive = {root: list(range(len(leaves))) for root, leaves in leaves_of.items()}
+    for _ in range(excess):
+        root = min(joins, key=lambda root: joins[root][0])
+        loss, i, j = joins[root]
+        if not np.isfinite(loss):
+            return tree
+        kept, gone = alive[root][i], alive[root].pop(j)
+        owner[root] = [kept if o == gone else o for o in owner[root]]
+        points[root][i] += points[root][j]
+        points[root] = np.delete(points[root], j, axis=0)
+        joins[root] = cheapest_join(points[root], floor)
+    target: dict[int, EventMap] = {}
+    for root, leaves in leaves_of.items():
+        number = {kept: n for n, kept in enumerate(alive[root])}
+        target.update(_targets(leaves, [number[kept] for kept in owner[root]]))
+    return tree.replaced(target)
+
+
+def _leaves_by_root(
+    tree: EventMap, statistics: StatisticsArrays, root_of: np.ndarray
+) -> tuple[np.ndarray, dict[int, list[int]]]:
+    """Moments of each leaf [P, 1 + 2 D], and the leaves with data of each root."""
     leaf = tree.answers(statistics.columns)
     sums = sum_groups(statistics.moments, leaf, tree.num_leaves)
     leaves_of: dict[int, list[int]] = {}
     for root, number in sorted(set(zip(root_of.tolist(), leaf.tolist(), strict=True))):
         leaves_of.setdefault(root, []).append(number)
-    target: dict[int, EventMap] = {}
-    floor = statistics.variance_floor
-    for leaves in leaves_of.values():
-        clusters = cluster_bottom_up(sums[leaves], limit, floor)
-        for number, cluster in zip(leaves, clusters.tolist(), strict=True):
-            target[number] = Constant(leaves[cluster])
-    joined = tree.replaced(target)
-    kept = sorted(joined.possible({}))
-    renumbered = joined.replaced({old: Constant(new) for new, old in enumerate(kept)})
-    before = sum(log_likelihood(row, floor) for row in sums)
-    final = renumbered.answers(statistics.columns)
-    after = sum(
-        log_likelihood(row, floor)
-        for row in sum_groups(statistics.moments, final, len(kept))
-    )
-    logger.info(
-        "tree: joined %d leaves, %d are left, at a loss of %.4f nats per frame",
-        tree.num_leaves - len(kept),
-        len(kept),
-        (before - after) / statistics.moments[:, 0].sum(),
-    )
-    return renumbered
+    return sums, leaves_of
+
+
+def _targets(leaves: list[int], clusters: list[int]) -> dict[int, EventMap]:
+    """What replaces each leaf: cluster n takes the number of the n-th leaf."""
+    return {
+        number: Constant(leaves[cluster])
+        for number, cluster in zip(leaves, clusters, strict=True)
+    }
+
+
+def _renumbered(tree: EventMap) -> EventMap:
+    """The tree with its leaves numbered from 0 without a gap, order kept."""
+    kept = sorted(tree.possible({}))
+    return tree.replaced({old: Constant(new) for new, old in enumerate(kept)})

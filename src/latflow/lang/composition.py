@@ -129,9 +129,7 @@ def compose_lexicon_grammar(
 
 def _vector(fst: kaldifst.StdFst) -> kaldifst.StdVectorFst:
     """The same FST as the type that kaldifst's functions take."""
-    return (
-        fst if isinstance(fst, kaldifst.StdVectorFst) else kaldifst.StdVectorFst(fst)
-    )
+    return fst if isinstance(fst, kaldifst.StdVectorFst) else kaldifst.StdVectorFst(fst)
 
 
 def _read_fst(path: str | Path) -> kaldifst.StdVectorFst:

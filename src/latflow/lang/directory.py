@@ -1,7 +1,7 @@
 """A Kaldi lang directory, read and checked: `Lang`.
 
-Directories made by `latflow.lang.prepare.make_lang` and by Kaldi's `prepare_lang.sh` are
-read alike. Ids are those of the files; 0 is epsilon in both symbol tables.
+Directories made by `latflow.lang.prepare.make_lang` and by Kaldi's `prepare_lang.sh`
+are read alike. Ids are those of the files; 0 is epsilon in both symbol tables.
 
 Public: `Lang`, `read_symbols`.
 Source of the checks: Kaldi `utils/validate_lang.pl`.
@@ -47,7 +47,8 @@ class Lang:
         context_independent: phones modelled without context.
         optional_silence: phone that may stand between words.
         phone_sets: groups that share statistics (`sets.int`).
-        roots: (states share a root, the root may be split, phones) a line of `roots.int`.
+        roots: (states share a root, the root may be split, phones) a line of
+            `roots.int`.
         extra_questions: sets that the tree may ask about besides those of clustering.
         word_boundary: phone -> begin, end, internal, singleton or nonword; None where
             phones are not position-dependent.

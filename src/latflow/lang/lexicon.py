@@ -2,9 +2,9 @@
 
 A lexicon file has one pronunciation a line, `WORD PHONE PHONE ...` or, with the
 probability of that pronunciation given the word, `WORD 0.7 PHONE PHONE ...` (Kaldi's
-`lexicon.txt` and `lexiconp.txt`). A word with several lines has alternatives. Fields are
-separated by blanks or tabs; empty lines, and lines that begin with `;;;` (as in the CMU
-dictionary), are passed over. Case is kept: `Yes` and `YES` are two words.
+`lexicon.txt` and `lexiconp.txt`). A word with several lines has alternatives. Fields
+are separated by blanks or tabs; empty lines, and lines that begin with `;;;` (as in the
+CMU dictionary), are passed over. Case is kept: `Yes` and `YES` are two words.
 
 Public: `Pronunciation`, `Lexicon`, `read_lexicon`, `write_lexicon`, `base_phone`.
 """

@@ -2,13 +2,14 @@
 
 L loops: a word leaves the loop state with its first phone, which also carries the word,
 and comes back with its last. Where optional silence is allowed the last phone has two
-arcs, one back to the loop state and one to a state from which a silence phone leads back.
+arcs, one back to the loop state and one to a state from which a silence phone leads
+back.
 
 Decoding determinises L composed with the grammar, which fails where two words sound
 alike, or one begins like the other. `L_disambig.fst` therefore ends such pronunciations
 with *disambiguation symbols* `#1`, `#2`, ..., and silence with one of its own.
 
-Public: `add_disambiguation`, `lexicon_fst`.
+Public: `add_disambiguation`, `lexicon_fst`, `save_fst`.
 Source: Kaldi `utils/lang/make_lexicon_fst.py` (same states and arcs in the same order),
 `utils/add_lex_disambig.pl`, `fstbin/fstaddselfloops.cc`; Mohri, Pereira and Riley 2008,
 "Speech recognition with weighted finite-state transducers", section 4.
@@ -20,9 +21,11 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import kaldifst
 
+from latflow.errors import UserError
 from latflow.lang.lexicon import EPSILON, Pronunciation
 
 LOOP_STATE = 1  # where words leave and come back, if there is optional silence
@@ -71,8 +74,8 @@ def lexicon_fst(
 ) -> kaldifst.StdVectorFst:
     """Build L, its arcs sorted by output label.
 
-    Costs are -ln of probabilities: of the pronunciation, on its first arc, and of silence
-    or none, on its last arc.
+    Costs are -ln of probabilities: of the pronunciation, on its first arc, and of
+    silence or none, on its last arc.
 
     Args:
         entries: pronunciations, with position markers and disambiguation symbols.
@@ -98,6 +101,20 @@ def lexicon_fst(
     return fst
 
 
+def save_fst(fst: kaldifst.StdVectorFst, path: Path) -> None:
+    """Write a transducer in OpenFst's binary format.
+
+    Raises:
+        UserError: it could not be written (OpenFst does not say why).
+    """
+    if not fst.write(str(path)):
+        raise UserError(
+            "the transducer could not be written",
+            file=path,
+            remedy="check the free space on the disk and the folder's permissions",
+        )
+
+
 class _Builder:
     """Adds the arcs of L in Kaldi's order."""
 
@@ -111,15 +128,15 @@ class _Builder:
         self.loop_state = 0
         self.word_ends = [(0, 0.0)]  # (state, cost) that a word's last phone leads to
 
-    def add_arc(self, source: int, target: int, phone: str, word: str, cost: float) -> None:
+    def add_arc(
+        self, source: int, target: int, phone: str, word: str, cost: float
+    ) -> None:
         """Add one arc; labels as text."""
         label = self.phone_ids[phone]
         arc = kaldifst.StdArc(label, self.word_ids[word], cost, target)
         self.fst.add_arc(source, arc)
 
-    def add_silence(
-        self, phone: str, probability: float, disambig: str | None
-    ) -> None:
+    def add_silence(self, phone: str, probability: float, disambig: str | None) -> None:
         """Add the choice of silence at the start, and the silence itself."""
         self.loop_state = LOOP_STATE
         for _ in (LOOP_STATE, SILENCE_STATE):

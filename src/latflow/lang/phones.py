@@ -1,9 +1,9 @@
 """The phones of a language: which there are, which belong together, how they are named.
 
 Phones are either silence phones (silence, noises, unknown words: modelled without
-context) or speech phones. With position-dependent phones every phone has variants by its
-place in the word: `AH_B` begins it, `AH_E` ends it, `AH_I` is inside, `AH_S` is the whole
-word; silence phones also keep the bare form, which stands between words.
+context) or speech phones. With position-dependent phones every phone has variants by
+its place in the word: `AH_B` begins it, `AH_E` ends it, `AH_I` is inside, `AH_S` is the
+whole word; silence phones also keep the bare form, which stands between words.
 
 A *group* is a set of phones that share the root of a decision tree: all stress or tone
 variants of one base phone, in all word positions (a line of `phones/sets.txt`).
@@ -124,7 +124,9 @@ class PhoneInventory:
         twice = sorted({p for p in nonsilence if nonsilence.count(p) > 1})
         both = sorted(silence & set(nonsilence))
         for phone in (*both, *twice):
-            where = "lang.nonsilence_phones and the silence phones" if both else "a list"
+            where = (
+                "lang.nonsilence_phones and the silence phones" if both else "a list"
+            )
             raise UserError(
                 f"configuration lang: phone {phone} is named twice, in {where}",
                 remedy="name each phone once",
@@ -222,7 +224,7 @@ def place_markers(phones: Sequence[str]) -> tuple[str, ...]:
 
 
 def word_boundary_kind(phone: str) -> str:
-    """What word_boundary.txt says of a phone: begin, end, internal, singleton, nonword."""
+    """Place of a phone: begin, end, internal, singleton, or nonword if unmarked."""
     return _KINDS.get(phone[-2:], "nonword")
 
 
@@ -253,9 +255,7 @@ def _unknown_phone(
     )
 
 
-def _fault(
-    lexicon: Lexicon, entry: Pronunciation, what: str, remedy: str
-) -> UserError:
+def _fault(lexicon: Lexicon, entry: Pronunciation, what: str, remedy: str) -> UserError:
     """An error about one line of the lexicon."""
     return UserError(
         f"line {entry.line}: word {entry.word}: {what}",

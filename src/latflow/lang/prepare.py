@@ -8,14 +8,19 @@ Public: `make_lang`, `make_lm`, `make_grammar`.
 
 from __future__ import annotations
 
+import gzip
 import logging
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from latflow.files import atomic_directory
+from latflow.files import atomic_directory, atomic_output
 from latflow.hmm.topology import Topology
+from latflow.lang.arpa import NgramModel, read_arpa, write_arpa
+from latflow.lang.directory import Lang
+from latflow.lang.grammar import write_grammar
 from latflow.lang.lexicon import (
     EPSILON,
     GRAMMAR_DISAMBIG,
@@ -26,20 +31,25 @@ from latflow.lang.lexicon import (
     read_lexicon,
     write_lexicon,
 )
-from latflow.lang.lexicon_fst import add_disambiguation, lexicon_fst
+from latflow.lang.lexicon_fst import add_disambiguation, lexicon_fst, save_fst
+from latflow.lang.ngram import estimate, uniform
+from latflow.lang.perplexity import perplexity
 from latflow.lang.phones import PhoneInventory, place_markers, word_boundary_kind
+from latflow.lang.texts import text_sentences, transcript_sentences
 
 log = logging.getLogger(__name__)
 
 
-def make_lang(lexicon: str | Path, out_dir: str | Path, *, options: Mapping[str, Any]) -> None:
+def make_lang(
+    lexicon: str | Path, out_dir: str | Path, *, options: Mapping[str, Any]
+) -> None:
     """Make a Kaldi lang directory of a lexicon.
 
     Args:
         lexicon: the lexicon file, see `latflow.lang.lexicon`.
-        out_dir: folder to write: `phones.txt words.txt topo L.fst L_disambig.fst oov.txt
-            oov.int lexicon.txt lexiconp.txt` (the latter two without position markers)
-            and the lists of `phones/`.
+        out_dir: folder to write: `phones.txt words.txt topo L.fst L_disambig.fst
+            oov.txt oov.int lexicon.txt lexiconp.txt` (the latter two without position
+            markers) and the lists of `phones/`.
         options: section `lang` of the configuration (its key `lexicon` is not read).
 
     Raises:
@@ -75,6 +85,98 @@ def make_lang(lexicon: str | Path, out_dir: str | Path, *, options: Mapping[str,
         len(complete.entries),
         len(parts.silence) + len(parts.nonsilence),
         len(parts.disambig),
+    )
+
+
+def make_lm(
+    out_arpa: str | Path,
+    *,
+    options: Mapping[str, Any],
+    lang_dir: str | Path,
+    texts: Sequence[str | Path],
+) -> None:
+    """Fetch or estimate the language model.
+
+    Args:
+        out_arpa: ARPA file to write.
+        options: section `lm` of the configuration; its `type` says where the model
+            comes from.
+        lang_dir: the lang directory, for the words of the lexicon.
+        texts: manifests (`cuts.jsonl.gz`) of the training set, for the type
+            `transcripts`.
+
+    Raises:
+        UserError: a file is missing or faulty, or there is no text.
+    """
+    lang = Lang.load(lang_dir)
+    kind = options["type"]
+    if kind == "arpa":
+        _log_overlap(read_arpa(options["path"]), lang)
+        _copy_text(options["path"], out_arpa)
+        return
+    if kind == "uniform":
+        model = uniform(lang.speech_words)
+    else:
+        model = _estimate(options, lang, texts)
+    _log_overlap(model, lang)
+    write_arpa(model, out_arpa)
+
+
+def make_grammar(arpa: str | Path, lang_dir: str | Path, out_fst: str | Path) -> None:
+    """Turn the ARPA model into the grammar acceptor G, see `latflow.lang.grammar`."""
+    lang = Lang.load(lang_dir)
+    write_grammar(arpa, lang_dir, lang.word_ids, out_fst)
+
+
+def _estimate(
+    options: Mapping[str, Any], lang: Lang, texts: Sequence[str | Path]
+) -> NgramModel:
+    """Estimate a model from a text or from transcripts."""
+
+    def sentences() -> Iterable[list[str]]:
+        if options["type"] == "text":
+            return text_sentences(options["path"])
+        return transcript_sentences(texts)
+
+    vocabulary = None
+    if options["vocabulary"] == "lexicon":
+        words = set(lang.speech_words)
+        words.update(w for line in sentences() for w in line if lang.is_known(w))
+        words.discard(lang.oov_word)
+        vocabulary = sorted(words, key=str.encode)
+    model = estimate(
+        sentences(),
+        options["order"],
+        vocabulary=vocabulary,
+        unknown_word=options["unknown_word"],
+        min_counts=options["min_counts"],
+    )
+    log.info("the text itself: %s", perplexity(model, sentences()))
+    return model
+
+
+def _copy_text(source: str | Path, target: str | Path) -> None:
+    """Copy a text file as it is, decompressed if its name ends in `.gz`."""
+    opener = gzip.open if Path(source).suffix == ".gz" else open
+    with (
+        opener(source, "rb") as stream,
+        atomic_output(target) as temporary,
+        temporary.open("wb") as copy,
+    ):
+        shutil.copyfileobj(stream, copy)
+
+
+def _log_overlap(model: NgramModel, lang: Lang) -> None:
+    """Tell how the vocabularies of model and lexicon differ."""
+    words = set(model.words) - {SENTENCE_START, SENTENCE_END}
+    outside = {word for word in words if not lang.is_known(word)}
+    missing = set(lang.speech_words) - words
+    log.info(
+        "vocabulary of the language model: %d words, %d of them not in the lexicon; "
+        "%d words of the lexicon are not in the model",
+        len(words),
+        len(outside),
+        len(missing),
     )
 
 
@@ -198,9 +300,7 @@ def _write_topology(folder: Path, parts: _Parts, options: Mapping[str, Any]) -> 
     topology.save(folder / "topo")
 
 
-def _write_transducers(
-    folder: Path, parts: _Parts, silence_probability: float
-) -> None:
+def _write_transducers(folder: Path, parts: _Parts, silence_probability: float) -> None:
     """Write L.fst for training, and L_disambig.fst for decoding graphs."""
     tables = (parts.phone_ids, parts.word_ids)
     silence = parts.inventory.optional_silence
@@ -210,7 +310,7 @@ def _write_transducers(
         silence_phone=silence,
         silence_probability=silence_probability,
     )
-    plain.write(str(folder / "L.fst"))
+    save_fst(plain, folder / "L.fst")
     with_disambig = lexicon_fst(
         parts.entries_disambig,
         *tables,
@@ -222,4 +322,4 @@ def _write_transducers(
             parts.word_ids[GRAMMAR_DISAMBIG],
         ),
     )
-    with_disambig.write(str(folder / "L_disambig.fst"))
+    save_fst(with_disambig, folder / "L_disambig.fst")

@@ -43,7 +43,7 @@ class Scales(NamedTuple):
 
     @classmethod
     def from_lmwt(cls, lmwt: float, word_insertion_penalty: float = 0.0) -> Scales:
-        """The scales of a language model weight, as Kaldi's scoring scripts set them."""
+        """The scales of a language model weight, as Kaldi's scoring sets them."""
         return cls(1.0, 1.0 / lmwt, word_insertion_penalty)
 
 

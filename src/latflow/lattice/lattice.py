@@ -126,7 +126,18 @@ class Lattice:
         arc_costs = np.ascontiguousarray(costs.T, np.float32)
         finals = np.ascontiguousarray(final_costs.T, np.float32)
         num_frames = int(ends[0]) if len(ends) else int(frame.max(initial=0))
-        return cls(begin, *columns, *arc_costs, *finals, frame, num_frames)
+        return cls(
+            arc_begin=begin,
+            next_state=columns[0],
+            transition_id=columns[1],
+            word=columns[2],
+            graph_cost=arc_costs[0],
+            acoustic_cost=arc_costs[1],
+            final_graph_cost=finals[0],
+            final_acoustic_cost=finals[1],
+            frame=frame,
+            num_frames=num_frames,
+        )
 
 
 def _offsets(source: np.ndarray, num_states: int) -> np.ndarray:

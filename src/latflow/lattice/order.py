@@ -57,7 +57,7 @@ def _kahn(
     start: int,
     reachable: int,
 ) -> np.ndarray:
-    """Take states whose incoming arcs are all done, the lowest number first (a heap)."""
+    """Take states whose incoming arcs are all done, lowest number first (a heap)."""
     order = np.empty(reachable, np.int32)
     heap = np.empty(reachable, np.int32)
     heap[0], size, done = start, 1, 0

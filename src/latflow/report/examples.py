@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 from lhotse import CutSet
+from lhotse.audio.utils import AudioLoadingError, DurationMismatchError
 from lhotse.cut import Cut
 
 from latflow.report import spectrogram
@@ -62,8 +63,9 @@ def examples_section(results: Results) -> Section:
         tiers = [Tier("phones", phones[utt]), Tier("words", words[utt])]
         try:
             section.blocks.append(_example(candidates[utt], score, tiers))
-        except (OSError, soundfile.LibsndfileError) as error:
-            note = f"The recording of {utt} cannot be read any more: {error}"
+        except (OSError, AudioLoadingError, DurationMismatchError) as error:
+            reason = str(error).partition("\n")[0]
+            note = f"The recording of {utt} cannot be read any more: {reason}"
             section.blocks.append(Note(note, is_missing=True))
     return section
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,20 @@ from latflow.report.page import (
     missing,
     text_column,
 )
+
+# Columns of the table on decoding, and where `decode.json` holds them.
+_FACTOR = "real_time_factor_per_core"
+_DECODING = {
+    "utterances": ("utterances",),
+    "speech (s)": ("audio_seconds",),
+    "real-time factor a core": (_FACTOR, "both"),
+    "of it search": (_FACTOR, "search"),
+    "wall time (s)": ("wall_seconds",),
+    "threads": ("threads",),
+    "beam": ("beam",),
+    "active tokens a frame": ("mean_active_tokens",),
+    "lattice arcs a frame": ("mean_lattice_depth",),
+}
 
 
 @dataclass
@@ -153,12 +167,20 @@ def _decoding_rows(results: Results) -> Iterator[dict[str, str]]:
         for name in results.evaluation_sets:
             found = read_json(results / f"decode/{system}/{name}/decode.json")
             if found is not None:
-                plain = {
-                    key.replace("_", " "): _short(value)
-                    for key, value in found.items()
-                    if isinstance(value, int | float)
+                shown = {
+                    title: _short(value)
+                    for title, path in _DECODING.items()
+                    if (value := _at(found, path)) is not None
                 }
-                yield {"system": system, "set": name, **plain}
+                yield {"system": system, "set": name, **shown}
+
+
+def _at(found: Mapping[str, Any], path: Sequence[str]) -> float | None:
+    """A number inside nested objects; None if it is not there."""
+    value: Any = found
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, int | float) else None
 
 
 def _short(value: float) -> str:

@@ -94,7 +94,7 @@ def rates_section(results: Results) -> Section:
             bounds = float(row["wer"]), float(row["ci_low"]), float(row["ci_high"])
             rates.setdefault(row["set"], {})[row["system"]] = bounds
     if rates:
-        caption = "Word error rates; the dark lines are the confidence intervals."
+        caption = "Word error rates; the lines across the ends are the intervals."
         section.blocks.append(Figure(figures.error_rates(rates), caption))
     section.blocks.append(_rates_table(rows))
     section.blocks += _comparisons(results)
@@ -185,9 +185,9 @@ def _rates_table(rows: Sequence[Row]) -> Table:
         Column("WER (%)"),
         Column("interval (%)"),
         *map(Column, ("ins", "del", "sub", "words", "utterances")),
-        Column("with errors (%)"),
-        Column("LM weight"),
-        Column("insertion penalty"),
+        Column("wrong (%)"),
+        Column("weight"),
+        Column("penalty"),
     ]
     cells = [
         [
@@ -202,7 +202,11 @@ def _rates_table(rows: Sequence[Row]) -> Table:
         ]
         for row in rows
     ]
-    return Table(columns, cells)
+    caption = (
+        "Utterances with any error are wrong; weight and penalty are the scales of the "
+        "language model and of each inserted word."
+    )
+    return Table(columns, cells, caption)
 
 
 def _interval(row: Row) -> str:
@@ -226,7 +230,7 @@ def _comparisons(results: Results) -> list[Block]:
         text_column("set"),
         Column("change (absolute %)"),
         Column("interval (%)"),
-        Column("better on (% of draws)"),
+        Column("better in (% of draws)"),
         Column("p"),
         text_column("reading"),
     ]
@@ -275,7 +279,7 @@ def _verdict(found: Comparison) -> list[str]:
         reading = "better" if found.difference < 0 else "worse"
     return [
         f"{found.difference:+.2f}",
-        f"{found.low:+.2f} – {found.high:+.2f}",
+        f"{found.low:+.2f} to {found.high:+.2f}",
         f"{100 * found.probability_of_improvement:.1f}",
         f"{found.p_value:.4f}" if found.p_value >= 0.001 else "< 0.001",
         reading,

@@ -117,7 +117,7 @@ def _draw_tiers(axes: Axes, tiers: Sequence[Tier], duration: float) -> None:
     positions = [len(tiers) - 0.5 - i for i in range(len(tiers))]
     axes.set_yticks(positions, [tier.name for tier in tiers])
     axes.tick_params(axis="y", length=0)
-    axes.set_ylim(0, len(tiers))
+    axes.set_ylim(0, max(1, len(tiers)))
     axes.set_xlim(0, duration)
     axes.set_xlabel("time (s)")
     axes.grid(visible=False)

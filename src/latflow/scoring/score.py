@@ -27,7 +27,6 @@ from latflow.decode.tune import hypotheses
 from latflow.errors import UserError
 from latflow.files import atomic_output
 from latflow.gmm.model import AcousticModel
-from latflow.hmm.alignment import segments
 from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.directory import Lang
 from latflow.lattice.lattice import BestPath
@@ -37,7 +36,11 @@ from latflow.scoring.ctm import TimedWord, ctm_line
 from latflow.scoring.references import read_references
 from latflow.scoring.summary import COLUMNS, percent, read_wer
 from latflow.scoring.text import write_text
-from latflow.scoring.word_times import Pronunciations, split_phones
+from latflow.scoring.word_times import (
+    Pronunciations,
+    phone_segments,
+    split_phones,
+)
 
 log = logging.getLogger(__name__)
 
@@ -126,16 +129,12 @@ class _PathReader:
         lang: the language directory.
         transitions: of the model that decoded.
         pronunciations: of the language directory's lexicon.
-        word_names: word of each id.
-        phone_names: phone of each id.
         frame_shift: seconds.
     """
 
     lang: Lang
     transitions: TransitionModel
     pronunciations: Pronunciations
-    word_names: Mapping[int, str]
-    phone_names: Mapping[int, str]
     frame_shift: float
 
     @classmethod
@@ -144,30 +143,24 @@ class _PathReader:
     ) -> _PathReader:
         """Read the language directory and the model."""
         lang = Lang.load(lang_dir)
-        phone_names = {number: name for name, number in lang.phone_ids.items()}
         pronunciations = Pronunciations(
             {w: [entry for _, entry in es] for w, es in lang.lexicon.items()},
-            [phone_names[number] for number in lang.silence_phones],
+            [lang.phones[lang.optional_silence]],
             is_position_dependent=lang.word_boundary is not None,
         )
-        return cls(
-            lang=lang,
-            transitions=AcousticModel.load(Path(model_dir, "final.mdl")).transitions,
-            pronunciations=pronunciations,
-            word_names={number: name for name, number in lang.word_ids.items()},
-            phone_names=phone_names,
-            frame_shift=frame_shift,
-        )
+        model = AcousticModel.load(Path(model_dir, "final.mdl"))
+        return cls(lang, model.transitions, pronunciations, frame_shift)
 
     def read(
         self, utterance: str, path: BestPath
     ) -> tuple[list[TimedWord], list[TimedWord]]:
         """Words and phones of one best path, with times in seconds."""
-        words = [self.word_names[int(word)] for word in path.words]
-        phones, starts, lengths = segments(path.transition_ids, self.transitions)
-        names = [self.phone_names[int(phone)] for phone in phones]
-        bounds = [*starts.tolist(), int(starts[-1] + lengths[-1]) if len(starts) else 0]
-        spans = split_phones(names, words, self.pronunciations, is_partial=True)
+        words = [self.lang.words[int(word)] for word in path.words]
+        phones, bounds, is_cut_off = phone_segments(
+            path.transition_ids, self.transitions
+        )
+        names = [self.lang.phones[phone] for phone in phones]
+        spans = split_phones(names, words, self.pronunciations, is_partial=is_cut_off)
         if spans is None:
             frames = list(
                 zip(map(int, path.word_begin), map(int, path.word_end), strict=True)

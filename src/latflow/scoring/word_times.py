@@ -5,7 +5,7 @@ determinisation and weight pushing move labels; the phones under the transition-
 exact. So the words' times come from the phones: the phone sequence is split into
 pronunciations of the words, with silence phones between them.
 
-Public: `Pronunciations`, `split_phones`.
+Public: `Pronunciations`, `split_phones`, `phone_segments`.
 
 Source: the problem that Kaldi's `lattice-align-words-lexicon` solves on whole lattices;
 here on one path, by dynamic programming.
@@ -14,6 +14,11 @@ here on one path, by dynamic programming.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from latflow.hmm.alignment import segments
+from latflow.hmm.transition_model import TransitionModel
 
 Entry = tuple[str, ...]
 POSITIONS = ("_B", "_I", "_E", "_S")
@@ -108,3 +113,36 @@ def split_phones(
         spans.append((p, ends[0]))
         p = ends[0]
     return spans
+
+
+def phone_segments(
+    transition_ids: np.ndarray, model: TransitionModel
+) -> tuple[list[int], list[int], bool]:
+    """Split a path into phones, also one that stops in the middle of a phone.
+
+    Args:
+        transition_ids: int32 [T].
+        model: what they are ids of.
+
+    Returns:
+        (phone of each segment, first frame of each segment and T at the end, whether
+        the last phone is cut off). A search that did not reach a final state of the
+        graph leaves such a path.
+    """
+    ids = np.asarray(transition_ids)
+    last = np.flatnonzero(model.is_final[ids])
+    whole = int(last[-1]) + 1 if len(last) else 0
+    # Self-loops that follow the last arc of a phone (reordered graphs) belong to it.
+    while (
+        0 < whole < len(ids)
+        and model.is_self_loop[ids[whole]]
+        and model.state[ids[whole]] == model.state[ids[whole - 1]]
+    ):
+        whole += 1
+    phones, starts, _ = segments(ids[:whole], model)
+    is_cut_off = whole < len(ids)
+    names, bounds = phones.tolist(), starts.tolist()
+    if is_cut_off:
+        names.append(int(model.phone[ids[whole]]))
+        bounds.append(whole)
+    return names, [*bounds, len(ids)], is_cut_off

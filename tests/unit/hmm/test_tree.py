@@ -53,6 +53,7 @@ def test_what_sounds_different_is_split_and_the_rest_is_not():
         max_leaves=0,
         threshold=50.0,
         cluster_threshold=0.0,
+        leaf_multiple=1,
     )
     # silence 1, phone 2: three states and a first one after 3, phone 3: three states
     assert tree.num_pdfs == 1 + 4 + 3
@@ -95,6 +96,7 @@ def test_like_leaves_are_joined_across_branches():
         max_leaves=0,
         threshold=1.0,
         cluster_threshold=0.0,
+        leaf_multiple=1,
     )
     assert kept.num_pdfs == 3
     joined = build_tree(
@@ -105,6 +107,7 @@ def test_like_leaves_are_joined_across_branches():
         max_leaves=0,
         threshold=1.0,
         cluster_threshold=1.0,
+        leaf_multiple=1,
     )
     assert joined.num_pdfs == 2
     assert joined.pdf((0, 2, 0), 0) == joined.pdf((0, 2, 0), 2)
@@ -152,10 +155,21 @@ def test_context_free_phones_may_not_share_roots_with_others():
 
 def test_the_least_split_is_taken_back_by_default():
     # joining costs what that split has won, and the limit is just that
-    tree = build_tree(
-        triphones(), QUESTIONS, ROOTS, TOPOLOGY, max_leaves=0, threshold=50.0
-    )
-    assert tree.num_pdfs == 1 + 4 + 3 - 1
+    trees = [
+        build_tree(
+            triphones(),
+            QUESTIONS,
+            ROOTS,
+            TOPOLOGY,
+            max_leaves=0,
+            threshold=50.0,
+            leaf_multiple=n,
+        )
+        for n in (1, 3, 5, 8)
+    ]
+    assert trees[0].num_pdfs == 1 + 4 + 3 - 1
+    # down to a multiple, but not below the three roots
+    assert [tree.num_pdfs for tree in trees[1:]] == [6, 5, 7]
 
 
 def test_questions_on_unknown_phones_are_refused():
@@ -211,14 +225,22 @@ def test_trees_answer_none_where_they_have_no_branch():
 
 
 def test_stubs_halve_the_list_of_roots():
-    roots = [Root((1,)), Root((3,), shared=False), Root((2,))]
+    roots = [Root((1, 4)), Root((3,), shared=False), Root((2, 5))]
     stub = stub_map(roots, {1: 3, 2: 3, 3: 2}, 1)
     assert isinstance(stub, Split)
-    assert stub.values == (1,)
+    assert stub.values == (1, 4)
     assert stub.answer({1: 1}) == 0
     assert [stub.answer({1: 3, PDF_CLASS: c}) for c in (0, 1)] == [1, 2]
     assert stub.answer({1: 2}) == 3
     assert stub.answer({}) is None
+
+
+def test_roots_of_single_phones_are_a_table():
+    stub = stub_map([Root((2,)), Root((5,), shared=False)], {2: 3, 5: 2}, 1)
+    assert isinstance(stub, Table)
+    assert stub.answer({1: 2}) == 0
+    assert [stub.answer({1: 5, PDF_CLASS: c}) for c in (0, 1, 2)] == [1, 2, None]
+    assert stub.answer({1: 3}) is None
 
 
 def test_pairs_of_pdfs_come_from_one_context():

@@ -8,7 +8,7 @@ from latflow.scoring.alignment import ErrorCounts, align_words, count_errors
 def test_pairs_by_hand():
     # ref: one two --- three
     # hyp: one --- too three      (Levenshtein: one substitution is cheaper)
-    aligned = align_words("one two three".split(), "one too three".split())
+    aligned = align_words(["one", "two", "three"], ["one", "too", "three"])
     assert aligned.pairs == (("one", "one"), ("two", "too"), ("three", "three"))
     assert aligned.counts == ErrorCounts(ins=0, del_=0, sub=1, words=3)
 

@@ -1,0 +1,293 @@
+"""From recordings and supervisions of any origin to a corpus folder.
+
+Every source of speech (Kaldi directories, Lhotse recipes, manifests, synthesis) hands
+recordings, then utterances, to one `CorpusWriter`, which checks them the same way and
+writes the manifests. A fault of one utterance either stops the preparation with one
+clear line or, where the source says `on_bad_utterance: skip`, goes to the ledger.
+
+Public: `Checks`, `CorpusWriter`, `RecordingJob`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from lhotse import MonoCut, Recording, SupervisionSegment
+from lhotse.utils import fastcopy
+
+from latflow.corpus.audio import BadAudio, ordered_map
+from latflow.corpus.kaldi_tables import split_fields
+from latflow.corpus.manifests import ManifestWriter, Spool
+from latflow.errors import UserError
+from latflow.ledger import Ledger
+from latflow.logs import progress
+
+RecordingJob = tuple[str, Callable[[], Recording]]
+SKIP = "or set on_bad_utterance: skip"
+MAX_OVERSHOOT_S = 0.5  # as Kaldi's extract-segments --max-overshoot
+NOTED_OVERSHOOT_S = 0.01  # less is the rounding of segments to two decimals
+TIME_EPSILON_S = 1e-9
+
+
+@dataclass(frozen=True)
+class Checks:
+    """How strictly a source is taken; the schema `corpus.yaml` describes the keys."""
+
+    verify_audio: bool = True
+    on_bad_utterance: str = "fail"
+    min_duration: float = 0.1
+    sample_rate: int | None = None
+    speaker: str = "given"
+
+    @classmethod
+    def of(cls, source: Mapping[str, Any]) -> Checks:
+        """Take the keys of a source description that are checks."""
+        names = {field.name for field in fields(cls)}
+        return cls(**{key: source[key] for key in names & source.keys()})
+
+
+class CorpusWriter:
+    """Checks and writes a corpus: first all recordings, then all utterances, sorted.
+
+    Use as a context manager around `add_recordings`, `add_utterances` and `finish`.
+
+    Args:
+        folder: folder to write to; it exists.
+        origin: file or folder that error messages name where no closer one is known.
+        checks: how strictly utterances are taken.
+        ledger: where skipped utterances are noted.
+
+    Attributes:
+        recordings: the good ones, by id, as they will be used (resampled if asked).
+        num_utterances: accepted so far.
+    """
+
+    def __init__(
+        self, folder: str | Path, origin: str | Path, checks: Checks, ledger: Ledger
+    ) -> None:
+        self._folder = Path(folder)
+        self._origin = origin
+        self._checks = checks
+        self._ledger = ledger
+        self._stack = ExitStack()
+        self.recordings: Spool[Recording] = self._stack.enter_context(
+            Spool(folder, Recording.from_dict)
+        )
+        self._bad: dict[str, BadAudio] = {}
+        self._last_id = ""
+        self.num_utterances = 0
+        self._supervisions = self._open("supervisions")
+        self._cuts = self._open("cuts")
+
+    def __enter__(self) -> CorpusWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.__exit__(*error)  # type: ignore[arg-type]
+
+    def _open(self, name: str) -> ManifestWriter:
+        """Open a manifest of the folder, closed with this object."""
+        writer = ManifestWriter(self._folder / f"{name}.jsonl.gz")
+        return self._stack.enter_context(writer)
+
+    def add_recordings(
+        self, jobs: Iterable[RecordingJob], *, threads: int, total: int | None = None
+    ) -> None:
+        """Make, check and write the recordings.
+
+        Args:
+            jobs: (id, function that makes the recording or raises `BadAudio`), sorted
+                by id.
+            threads: number of recordings examined at the same time.
+            total: number of jobs, for the progress bar.
+
+        Raises:
+            UserError: a recording is bad and bad utterances are not to be skipped.
+        """
+        with ManifestWriter(self._folder / "recordings.jsonl.gz") as writer:
+            results = ordered_map(_attempt, jobs, threads)
+            for recording_id, result in progress(results, "recordings", total):
+                if isinstance(result, BadAudio):
+                    self._refuse_recording(recording_id, result)
+                    continue
+                recording = self._resampled(result)
+                writer.write(recording)
+                self.recordings.add(recording, file=self._origin)
+
+    def add_utterances(
+        self, supervisions: Iterable[SupervisionSegment], *, total: int | None = None
+    ) -> None:
+        """Check and write the utterances.
+
+        Args:
+            supervisions: sorted by id, without two of the same id.
+            total: their number, for the progress bar.
+
+        Raises:
+            UserError: an utterance is bad and bad utterances are not to be skipped.
+        """
+        for supervision in progress(supervisions, "utterances", total):
+            assert self._last_id < supervision.id, "utterances are not sorted"
+            self._last_id = supervision.id
+            checked = self._check(supervision)
+            if checked is not None:
+                self._write(*checked)
+
+    def finish(self, *, max_skipped_fraction: float) -> None:
+        """Write the ledger.
+
+        Raises:
+            UserError: no utterance is left, or more were skipped than allowed.
+        """
+        total = self.num_utterances + self._ledger.num_skipped()
+        self._ledger.check(total, max_skipped_fraction=max_skipped_fraction)
+        if not self.num_utterances:
+            raise UserError(
+                "no utterance is left to use",
+                file=self._origin,
+                remedy="check the paths and the options of this source",
+            )
+        self._ledger.write(self._folder / "ledger.jsonl")
+
+    def reject(
+        self, utterance: str, reason: str, *, file: str | Path | None, remedy: str
+    ) -> None:
+        """Stop for a bad utterance, or note in the ledger that it is skipped.
+
+        Raises:
+            UserError: unless bad utterances are to be skipped.
+        """
+        if self._checks.on_bad_utterance == "skip":
+            self._ledger.record(utterance, reason)
+            return
+        raise UserError(
+            reason,
+            file=file or self._origin,
+            utterance=utterance,
+            remedy=f"{remedy}, {SKIP}",
+        )
+
+    def is_bad(self, recording_id: str) -> bool:
+        """Whether a recording was refused."""
+        return recording_id in self._bad
+
+    def reject_with_recording(self, utterance: str, recording_id: str) -> None:
+        """Reject an utterance because its recording was refused."""
+        fault = self._bad[recording_id]
+        self.reject(utterance, fault.reason, file=None, remedy=fault.remedy)
+
+    def _refuse_recording(self, recording_id: str, fault: BadAudio) -> None:
+        """Remember a bad recording; its utterances are skipped when they come."""
+        self._bad[recording_id] = fault
+        if self._checks.on_bad_utterance != "skip":
+            self.reject_with_recording(recording_id, recording_id)
+
+    def _resampled(self, recording: Recording) -> Recording:
+        """The recording at the wanted sample rate; resampled when it is read."""
+        wanted = self._checks.sample_rate
+        if wanted is None or wanted == recording.sampling_rate:
+            return recording
+        return recording.resample(wanted)
+
+    def _check(
+        self, supervision: SupervisionSegment
+    ) -> tuple[SupervisionSegment, Recording] | None:
+        """The utterance and its recording, or None if it was rejected."""
+        if self.is_bad(supervision.recording_id):
+            self.reject_with_recording(supervision.id, supervision.recording_id)
+            return None
+        if supervision.recording_id not in self.recordings:
+            self.reject(
+                supervision.id,
+                f"unknown utterance: there is no recording {supervision.recording_id}",
+                file=None,
+                remedy="add the recording, remove the utterance",
+            )
+            return None
+        recording = self.recordings[supervision.recording_id]
+        supervision = self._clipped(supervision, recording)
+        fault = self._fault(supervision, recording)
+        if fault is None:
+            return self._with_speaker(supervision), recording
+        self.reject(supervision.id, fault[0], file=None, remedy=fault[1])
+        return None
+
+    def _clipped(
+        self, supervision: SupervisionSegment, recording: Recording
+    ) -> SupervisionSegment:
+        """Let an utterance end with its recording if it overshoots by a little."""
+        overshoot = supervision.start + supervision.duration - recording.duration
+        if not TIME_EPSILON_S < overshoot <= MAX_OVERSHOOT_S:
+            return supervision
+        if overshoot > NOTED_OVERSHOOT_S:
+            reason = f"ends {overshoot:.3f} s after its recording"
+            self._ledger.record(supervision.id, reason, action="truncated")
+        duration = round(recording.duration - supervision.start, ndigits=8)
+        return replace(supervision, duration=duration)
+
+    def _fault(
+        self, supervision: SupervisionSegment, recording: Recording
+    ) -> tuple[str, str] | None:
+        """What is wrong with an utterance, and the remedy."""
+        text = supervision.text
+        if not text or not split_fields(text):
+            return "the transcript is empty", "add the words, remove the utterance"
+        if self._checks.speaker == "given" and not supervision.speaker:
+            return "the speaker is not known", "add it, set speaker: utterance"
+        end = supervision.start + supervision.duration
+        if supervision.start < 0 or end > recording.duration + TIME_EPSILON_S:
+            return (
+                f"goes from {supervision.start:g} s to {end:g} s, but its recording "
+                f"lasts {recording.duration:g} s",
+                "mend the times, remove the utterance",
+            )
+        if supervision.duration < self._checks.min_duration:
+            return (
+                f"lasts {supervision.duration:g} s only (min_duration is "
+                f"{self._checks.min_duration:g} s)",
+                "mend the times, remove the utterance",
+            )
+        if supervision.channel not in (recording.channel_ids or ()):
+            return (
+                f"is on channel {supervision.channel}, its recording has channels "
+                f"{recording.channel_ids}",
+                "name the one channel to use",
+            )
+        return None
+
+    def _with_speaker(self, supervision: SupervisionSegment) -> SupervisionSegment:
+        """Name the speaker as the configuration says, and tidy the transcript."""
+        choices = {"utterance": supervision.id, "single": "single"}
+        speaker = choices.get(self._checks.speaker, supervision.speaker)
+        text = " ".join(split_fields(supervision.text or ""))
+        return fastcopy(supervision, speaker=speaker, text=text)
+
+    def _write(self, supervision: SupervisionSegment, recording: Recording) -> None:
+        """Write the supervision and its cut."""
+        channel = supervision.channel
+        assert isinstance(channel, int), "an utterance has one channel"
+        self._supervisions.write(supervision)
+        self._cuts.write(
+            MonoCut(
+                id=supervision.id,
+                start=supervision.start,
+                duration=supervision.duration,
+                channel=channel,
+                supervisions=[fastcopy(supervision, start=0.0)],
+                recording=recording,
+            )
+        )
+        self.num_utterances += 1
+
+
+def _attempt(job: RecordingJob) -> tuple[str, Recording | BadAudio]:
+    """Make a recording; a fault is returned, not raised, to keep the order."""
+    recording_id, make = job
+    try:
+        return recording_id, make()
+    except BadAudio as fault:
+        return recording_id, fault

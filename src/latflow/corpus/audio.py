@@ -1,0 +1,257 @@
+"""Finding out what an audio file holds, and whether it can really be decoded.
+
+A header says how long a file should be; only decoding says whether it is. `examine`
+reads headers and, when asked to verify, decodes everything in blocks (FLAC's frame
+checksums then tell of any damaged byte). Files that libsndfile does not know (shortened
+SPHERE, video containers) are left to Lhotse's readers.
+
+Public: `AudioFacts`, `BadAudio`, `examine`, `probe`, `confirm`, `ordered_map`.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import BinaryIO, TypeVar
+
+import soundfile
+from lhotse import AudioSource, Recording
+from lhotse.audio.utils import AudioLoadingError
+
+S = TypeVar("S")
+T = TypeVar("T")
+BLOCK_SAMPLES = 1 << 16
+MP3_SLACK_SAMPLES = 2 * 1152  # encoder delay and padding: two MPEG frames
+CONVERT = "convert it to FLAC or WAV"
+RESTORE = "restore the file, or mend its path"
+_DATA_CHUNK = re.compile(r"^\s*data\s*:\s*(\d+)\s*\(should be (\d+)\)", re.MULTILINE)
+# Length fields that programs write when they do not know the length (pipes).
+_UNKNOWN_LENGTHS = range(0x7FFF0000, 0x1_0000_0000)
+
+
+@dataclass(frozen=True)
+class AudioFacts:
+    """What an audio source holds: samples per second, samples per channel, channels."""
+
+    sample_rate: int
+    num_samples: int
+    num_channels: int
+
+
+class BadAudio(Exception):  # noqa: N818 - a finding about data, not a program error
+    """Audio that cannot be used: why, and what the user can do."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        self.reason = reason
+        self.remedy = remedy
+        super().__init__(f"{reason} - {remedy}")
+
+
+def examine(source: AudioSource, *, verify: bool) -> AudioFacts:
+    """Find out what an audio source holds.
+
+    Args:
+        source: a file or a command (Kaldi's pipes) that prints an audio file.
+        verify: decode all of it; otherwise the header is believed. Commands are always
+            decoded, since their output has no length to believe.
+
+    Raises:
+        BadAudio: missing, empty, unreadable, or shorter than its header says.
+    """
+    if source.type == "file":
+        return _examine_file(str(source.source), verify=verify)
+    if source.type == "command":
+        return _examine_command(str(source.source))
+    raise BadAudio(
+        f"audio of type {source.type} is not a file",
+        "store the audio in files",
+    )
+
+
+def probe(recording_id: str, source: AudioSource, *, verify: bool) -> Recording:
+    """Make the Lhotse recording of one source, from what it really holds.
+
+    Raises:
+        BadAudio: see `examine`.
+    """
+    facts = examine(source, verify=verify)
+    return Recording(
+        id=recording_id,
+        sources=[
+            AudioSource(source.type, list(range(facts.num_channels)), source.source)
+        ],
+        sampling_rate=facts.sample_rate,
+        num_samples=facts.num_samples,
+        duration=facts.num_samples / facts.sample_rate,
+    )
+
+
+def confirm(recording: Recording, *, verify: bool) -> Recording:
+    """Check that a recording of a manifest holds what the manifest says.
+
+    Raises:
+        BadAudio: see `examine`; or rate, length or channels differ.
+    """
+    for source in recording.sources:
+        facts = examine(source, verify=verify)
+        _compare(recording, source, facts)
+    return recording
+
+
+def ordered_map(
+    function: Callable[[S], T], items: Iterable[S], threads: int
+) -> Iterator[T]:
+    """Like `map`, with threads; results in order, never far ahead of the consumer."""
+    if threads <= 1:
+        yield from map(function, items)
+        return
+    rest = iter(items)
+    with ThreadPoolExecutor(threads) as pool:
+        pending: deque[Future[T]] = deque(
+            pool.submit(function, item) for item in islice(rest, 8 * threads)
+        )
+        try:
+            while pending:
+                done = pending.popleft()
+                pending.extend(pool.submit(function, i) for i in islice(rest, 1))
+                yield done.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _compare(recording: Recording, source: AudioSource, facts: AudioFacts) -> None:
+    """Refuse a source whose facts are not those of its recording."""
+    resampled = bool(recording.transforms)
+    found = (facts.sample_rate, facts.num_samples)
+    said = (recording.sampling_rate, recording.num_samples)
+    if not resampled and found != said:
+        raise BadAudio(
+            f"{source.source} holds {found[1]} samples at {found[0]} Hz, its manifest "
+            f"says {said[1]} at {said[0]} Hz",
+            "make the manifest anew from the audio",
+        )
+    if len(source.channels) > facts.num_channels:
+        raise BadAudio(
+            f"{source.source} has {facts.num_channels} channels, its manifest says "
+            f"{len(source.channels)}",
+            "make the manifest anew from the audio",
+        )
+
+
+def _examine_file(path: str, *, verify: bool) -> AudioFacts:
+    """Facts of a file; libsndfile first, Lhotse's readers if it does not know it."""
+    try:
+        size = os.stat(path).st_size
+    except OSError as error:
+        raise BadAudio(
+            f"audio file {path} {_why_not(error)}", f"{RESTORE}{_archive_hint(path)}"
+        ) from error
+    if size == 0:
+        raise BadAudio(f"audio file {path} is empty (0 bytes)", RESTORE)
+    try:
+        facts = _decode(path) if verify else _header(path)
+    except soundfile.LibsndfileError as error:
+        if error.code == 1:  # format not recognised
+            return _examine_with_lhotse(path)
+        reason = f"audio file {path} is corrupt ({_tidy(error)})"
+        raise BadAudio(reason, RESTORE) from error
+    if facts.num_samples == 0:
+        raise BadAudio(f"audio file {path} holds no samples", RESTORE)
+    return facts
+
+
+def _why_not(error: OSError) -> str:
+    """Why a file cannot be looked at, in words."""
+    missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+    return "does not exist" if missing else f"cannot be opened ({error.strerror})"
+
+
+def _archive_hint(path: str) -> str:
+    """A word on `archive:offset` entries, which Kaldi's wav-copy writes."""
+    if re.search(r"\.ark:\d+$", path):
+        return "; audio inside Kaldi archives must be copied out with wav-copy"
+    return ""
+
+
+def _header(path: str) -> AudioFacts:
+    """Facts from the header alone."""
+    info = soundfile.info(path)
+    return AudioFacts(int(info.samplerate), int(info.frames), int(info.channels))
+
+
+def _decode(source: str | BinaryIO) -> AudioFacts:
+    """Facts from decoding everything, block by block."""
+    with soundfile.SoundFile(source) as stream:
+        # 16-bit output decodes PCM without conversion, twice as fast as floats.
+        blocks = stream.blocks(blocksize=BLOCK_SAMPLES, dtype="int16")
+        decoded = sum(len(block) for block in blocks)
+        _check_length(stream, decoded, str(getattr(stream, "name", "")))
+        return AudioFacts(int(stream.samplerate), decoded, int(stream.channels))
+
+
+def _check_length(stream: soundfile.SoundFile, decoded: int, name: str) -> None:
+    """Refuse a file that holds fewer samples than it claims."""
+    slack = MP3_SLACK_SAMPLES if stream.format in {"MP3", "MPEG"} else 0
+    claimed = int(stream.frames)
+    if abs(decoded - claimed) > slack:
+        reason = f"audio {name} is cut short: {decoded} of {claimed} samples decode"
+        raise BadAudio(reason, RESTORE)
+    chunk = _DATA_CHUNK.search(stream.extra_info)
+    if chunk and int(chunk[1]) not in _UNKNOWN_LENGTHS:
+        wanted, present = int(chunk[1]), int(chunk[2])
+        if present < wanted:
+            reason = f"audio {name} is cut short: {present} of {wanted} bytes are there"
+            raise BadAudio(reason, RESTORE)
+
+
+def _examine_command(command: str) -> AudioFacts:
+    """Run a command and decode the audio file that it prints."""
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, check=False)
+    if done.returncode != 0 or not done.stdout:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        last = f": {said[-1]}" if said else ""
+        raise BadAudio(
+            f"command {command!r} gave no audio (exit status {done.returncode}{last})",
+            "run the command by hand and mend it",
+        )
+    try:
+        facts = _decode(io.BytesIO(done.stdout))
+    except soundfile.LibsndfileError as error:
+        reason = f"command {command!r} printed no readable audio ({_tidy(error)})"
+        raise BadAudio(reason, "let the command print WAV or FLAC") from error
+    if facts.num_samples == 0:
+        raise BadAudio(f"command {command!r} printed no samples", "mend the command")
+    return facts
+
+
+def _examine_with_lhotse(path: str) -> AudioFacts:
+    """Facts of a file that only Lhotse's other readers know; always decoded."""
+    try:
+        recording = Recording.from_file(path, recording_id="probe")
+        audio = recording.load_audio()
+    except (
+        AudioLoadingError,
+        AssertionError,
+        ImportError,
+        OSError,
+        RuntimeError,
+        ValueError,
+        subprocess.SubprocessError,
+    ) as error:
+        raise BadAudio(
+            f"audio file {path} is in no format that soundfile or Lhotse reads",
+            f"{RESTORE}; or {CONVERT}",
+        ) from error
+    return AudioFacts(int(recording.sampling_rate), audio.shape[1], audio.shape[0])
+
+
+def _tidy(error: soundfile.LibsndfileError) -> str:
+    """The library's message without decoration."""
+    return error.error_string.removeprefix("Error : ").strip().rstrip(".")

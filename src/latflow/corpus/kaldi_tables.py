@@ -1,0 +1,136 @@
+"""The text files of a Kaldi data directory: `id value...` lines, read by id.
+
+Public: `Table`, `split_fields`, `check_field`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from latflow.errors import UserError
+from latflow.files import atomic_output
+
+# Kaldi splits at ASCII blanks only; str.split would also split at no-break spaces.
+_BLANKS = " \t\n\r\f\v"
+_SPLIT = re.compile(f"[{_BLANKS}]+")
+
+
+def split_fields(line: str, maxsplit: int = 0) -> list[str]:
+    """Split at ASCII blanks, as Kaldi does; no empty fields."""
+    stripped = line.strip(_BLANKS)
+    return _SPLIT.split(stripped, maxsplit) if stripped else []
+
+
+def check_field(value: str, file: str | Path, what: str) -> str:
+    """Refuse an id or path that a Kaldi file cannot hold in one field.
+
+    Raises:
+        UserError: it is empty or holds a blank.
+    """
+    if split_fields(value) != [value]:
+        raise UserError(
+            f"{what} {value!r} is empty or holds a blank, which Kaldi cannot read",
+            file=file,
+            utterance=value,
+            remedy="rename it",
+        )
+    return value
+
+
+class Table:
+    """One file of `id value...` lines, with access by id; only ids stay in memory.
+
+    Lines need not be sorted. Values are read from disk when asked for, so a table of
+    transcripts costs memory for its ids only. Not for use by several threads.
+
+    Args:
+        path: the file, UTF-8.
+
+    Raises:
+        UserError: the file is missing or not UTF-8, or an id occurs twice.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise UserError(
+                "no such file",
+                file=self.path,
+                remedy="check the path; a Kaldi data directory needs it",
+            )
+        self._stream = self.path.open("rb")
+        self._offsets = self._scan()
+
+    @classmethod
+    def if_present(cls, path: str | Path) -> Table | None:
+        """The table, or None if there is no such file."""
+        return cls(path) if Path(path).is_file() else None
+
+    def _scan(self) -> dict[str, int]:
+        """Check every line and note where it begins."""
+        offsets: dict[str, int] = {}
+        position = 0
+        for number, raw in enumerate(self._stream, start=1):
+            fields = split_fields(self._decode(raw, number), maxsplit=1)
+            if fields:
+                key = sys.intern(fields[0])  # tables of one folder share their ids
+                if key in offsets:
+                    raise UserError(
+                        f"line {number}: this id occurs twice",
+                        file=self.path,
+                        utterance=key,
+                        remedy="remove one of the lines",
+                    )
+                offsets[key] = position
+            position += len(raw)
+        return offsets
+
+    def _decode(self, raw: bytes, number: int) -> str:
+        """One line as text."""
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            key = raw.split(maxsplit=1)[0].decode("utf-8", errors="replace")
+            raise UserError(
+                f"line {number} is not UTF-8 (byte {error.start + 1})",
+                file=self.path,
+                utterance=key,
+                remedy="convert the file to UTF-8, e.g. with iconv",
+            ) from error
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._offsets
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the ids, sorted by bytes."""
+        return iter(sorted(self._offsets))
+
+    def __getitem__(self, key: str) -> str:
+        """The rest of the line of an id, without blanks around it; may be empty."""
+        self._stream.seek(self._offsets[key])
+        fields = split_fields(self._stream.readline().decode("utf-8"), maxsplit=1)
+        return fields[1] if len(fields) > 1 else ""
+
+    def get(self, key: str) -> str | None:
+        """Like `[]`, or None if the id is not there."""
+        return self[key] if key in self._offsets else None
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+
+def write_table(path: str | Path, rows: Iterable[tuple[str, str]]) -> None:
+    """Write `id value` lines in the order given (Kaldi wants them sorted by id)."""
+    with (
+        atomic_output(path) as temporary,
+        temporary.open("w", encoding="utf-8", newline="\n") as stream,
+    ):
+        for key, value in rows:
+            stream.write(f"{key} {value}\n")

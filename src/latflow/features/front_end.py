@@ -1,0 +1,218 @@
+"""The acoustic front end: samples to MFCC or log-mel frames with Kaldi's numbers.
+
+One torch module serves every use. `forward` takes padded batches and lets gradients
+through (on-the-fly features); `extract` takes one signal of any length in bounded
+memory (offline); `latflow.features.streaming` feeds it a signal piece by piece. All
+three go through `KaldiFrontEnd.frame_features`.
+
+Signals come as Lhotse and soundfile give them, in [-1, 1); the module scales them by
+32768, since Kaldi reads 16-bit samples as whole numbers.
+
+Lhotse's own Kaldi layers agree with this module (tests/golden/test_features_front_end)
+where each can do the same. They are not used because they reflect a padded batch at the
+padding and not at each signal's end, frame a signal at one place before they know it
+whole, and floor energies on another scale.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from latflow.features.filters import cepstral_matrix, mel_filters, window_function
+from latflow.features.options import FrameGeometry, FrontEndOptions
+
+SAMPLE_SCALE = 32768.0
+ENERGY_FLOOR = float(np.finfo(np.float32).eps)  # Kaldi's floor before a logarithm
+TILE_FRAMES = 256  # frames worked on together offline: they fit the second-level cache
+
+
+class KaldiFrontEnd(nn.Module):
+    """MFCC or log-mel energies.
+
+    A frame: remove the mean, pre-emphasise, window, power spectrum, mel filters, floor
+    at 1.2e-7, natural logarithm; for MFCC a cosine transform and liftering.
+    Deterministic: dither is added to samples beforehand, see `dither`.
+
+    Args:
+        options: what to compute.
+        sample_rate: of the signals, Hz.
+        dtype: of the constants; signals must have it too.
+
+    Raises:
+        UserError: the options do not fit the sample rate.
+
+    Source: Kaldi `feat/feature-window.cc:ProcessWindow`, `feat/feature-mfcc.cc`,
+    `feat/feature-fbank.cc`. The constants are computed in float64 (Kaldi: float32).
+    """
+
+    window: Tensor
+    mel: Tensor
+    cepstral: Tensor
+
+    def __init__(
+        self,
+        options: FrontEndOptions,
+        sample_rate: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.options = options
+        self.sample_rate = sample_rate
+        self.geometry = FrameGeometry.of(options, sample_rate)
+        window = window_function(options.window_type, self.geometry.length)
+        mel = mel_filters(
+            options.num_mel_bins,
+            self.geometry.padded_length,
+            sample_rate,
+            low_freq=options.low_freq,
+            high_freq=options.high_freq,
+        )
+        cepstral = cepstral_matrix(
+            options.num_mel_bins, options.num_ceps, options.cepstral_lifter
+        )
+        for name, constant in (
+            ("window", window),
+            ("mel", mel),
+            ("cepstral", cepstral),
+        ):
+            tensor = torch.as_tensor(constant, dtype=dtype)
+            self.register_buffer(name, tensor, persistent=False)
+
+    @property
+    def dim(self) -> int:
+        """Features a frame, D."""
+        return self.options.dim
+
+    @property
+    def frame_shift(self) -> float:
+        """Time from one frame to the next, seconds (a whole number of samples)."""
+        return self.geometry.shift / self.sample_rate
+
+    def num_frames(self, num_samples: int) -> int:
+        """Frames of a signal of so many samples."""
+        return self.geometry.num_frames(num_samples)
+
+    def forward(self, waves: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Compute the features of a padded batch; differentiable in `waves`.
+
+        Args:
+            waves: [B, L], in [-1, 1); what lies beyond a signal's length is ignored.
+            lengths: int [B], samples of each signal, <= L; all L if absent.
+
+        Returns:
+            [B, T, D] with T the most frames of a signal; frames past a signal's own
+            `num_frames` are zero.
+        """
+        if lengths is None:
+            lengths = torch.full((len(waves),), waves.shape[1], device=waves.device)
+        counts = torch.tensor([self.num_frames(n) for n in lengths.tolist()])
+        most = int(counts.max()) if len(counts) else 0
+        if most == 0:
+            return waves.new_zeros((len(waves), 0, self.dim))
+        first, last = self.geometry.span(0, most)
+        positions = torch.arange(first, last, device=waves.device)
+        index = _reflect(positions, lengths.to(waves.device)[:, None])
+        features = self.frame_features(waves.gather(1, index))
+        frame = torch.arange(most, device=waves.device)
+        is_inside = frame < counts.to(waves.device)[:, None]
+        return torch.where(is_inside[:, :, None], features, features.new_zeros(()))
+
+    @torch.no_grad()
+    def extract(self, wave: np.ndarray | Tensor) -> np.ndarray:
+        """Compute the features of one signal, memory apart from them bounded.
+
+        Args:
+            wave: [L], in [-1, 1).
+
+        Returns:
+            float32 (or the module's type) [T, D]; T may be 0.
+        """
+        signal = torch.as_tensor(wave, dtype=self.window.dtype)
+        total = self.num_frames(len(signal))
+        out = torch.empty((total, self.dim), dtype=signal.dtype)
+        for begin in range(0, total, TILE_FRAMES):
+            end = min(begin + TILE_FRAMES, total)
+            first, last = self.geometry.span(begin, end - begin)
+            out[begin:end] = self.frame_features(take(signal, first, last))
+        return out.numpy()
+
+    def frame_features(self, samples: Tensor) -> Tensor:
+        """Cut samples into windows and compute their features.
+
+        Args:
+            samples: [..., (T - 1) shift + length], edges already reflected.
+
+        Returns:
+            [..., T, D].
+        """
+        windows = samples.unfold(-1, self.geometry.length, self.geometry.shift)
+        windows = windows * SAMPLE_SCALE
+        windows = windows - windows.mean(-1, keepdim=True)
+        log_mel = self._log_mel(self._emphasise(windows) * self.window)
+        is_mfcc = self.options.type == "mfcc"
+        features = log_mel @ self.cepstral if is_mfcc else log_mel
+        if not self.options.use_energy:
+            return features
+        energy = windows.square().sum(-1, keepdim=True)
+        energy = energy.clamp(min=ENERGY_FLOOR).log()
+        return torch.cat([energy, features[..., int(is_mfcc) :]], -1)
+
+    def _emphasise(self, windows: Tensor) -> Tensor:
+        """Pre-emphasis inside each window; its first sample is its own predecessor."""
+        before = torch.cat([windows[..., :1], windows[..., :-1]], -1)
+        return windows - self.options.preemphasis * before
+
+    def _log_mel(self, windows: Tensor) -> Tensor:
+        """Log energies in the mel filters, [..., T, M]."""
+        spectrum = torch.fft.rfft(windows, n=self.geometry.padded_length)
+        power = spectrum.real.square() + spectrum.imag.square()
+        return (power @ self.mel).clamp(min=ENERGY_FLOOR).log()
+
+
+def take(signal: Tensor, first: int, last: int, *, offset: int = 0) -> Tensor:
+    """Return samples first..last-1 of a signal, reflected beyond its ends.
+
+    Args:
+        signal: [L], the signal from its sample `offset` on; it must hold every sample
+            that is asked for, reflected ones too.
+        first: may be negative.
+        last: may lie beyond the end, offset + L.
+        offset: samples that are no longer held.
+    """
+    end = offset + len(signal)
+    if first >= offset and last <= end:
+        return signal[first - offset : last - offset]
+    positions = torch.arange(first, last)
+    return signal[_reflect(positions, torch.tensor(end)) - offset]
+
+
+def dither(wave: np.ndarray, amount: float, rng: np.random.Generator) -> np.ndarray:
+    """Add white Gaussian noise to a signal.
+
+    Kaldi draws new noise for each window; here it is drawn once for the signal, so that
+    overlapping windows agree and pieces of a stream get what the whole would.
+
+    Args:
+        wave: [L], in [-1, 1).
+        amount: standard deviation in units of a 16-bit sample; 0 changes nothing.
+        rng: advances by L draws.
+    """
+    if amount == 0:
+        return wave
+    noise = rng.standard_normal(len(wave), dtype=np.float32)
+    return wave + np.float32(amount / SAMPLE_SCALE) * noise
+
+
+def _reflect(positions: Tensor, length: Tensor) -> Tensor:
+    """Indices into signals of `length` samples, mirrored at both ends (edge repeated).
+
+    Position -1 is sample 0, position L is sample L - 1, and so on to and fro.
+
+    Source: Kaldi `feat/feature-window.cc:ExtractWindow`.
+    """
+    length = length.clamp(min=1)
+    folded = positions.remainder(2 * length)
+    return torch.minimum(folded, 2 * length - 1 - folded)

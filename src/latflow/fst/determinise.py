@@ -1,0 +1,371 @@
+"""Determinisation of small transducers whose output is a known word sequence.
+
+kaldifst determinises whatever FST there is, one at a time under Python's lock. The
+machines behind training graphs are special: every path through one state has put out
+the same number of words of the one transcript (its *position*). What an element of a
+subset still owes in output is then a range of the transcript, and weights are all that
+subsets carry. This module does the same as kaldifst's `determinize_star(use_log=True)`
+for such machines, in Numba and without the lock.
+
+Public: `LINK`, `by_source`, `determinise`, `log_add`.
+
+Source: Mohri 1997, "Finite-state transducers in language and speech processing"; Kaldi
+`fstext/determinize-star-inl.h`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+#: An arc under construction; `label` is an input label, 0 for epsilon.
+LINK = np.dtype([("source", "i8"), ("label", "i8"), ("target", "i8"), ("weight", "f8")])
+#: An arc of a finished machine.
+OUT_LINK = np.dtype(
+    [
+        ("source", "i8"),
+        ("ilabel", "i8"),
+        ("olabel", "i8"),
+        ("target", "i8"),
+        ("weight", "f8"),
+    ]
+)
+DELTA = 1.0 / 1024.0  # costs closer than this count as equal, as in Kaldi
+_NEGLIGIBLE = 1e-10  # share of an element's probability not worth passing on
+SUPERFINAL = -1  # where words are left over at the end
+_SMALL = 24  # up to this length, sort by insertion
+
+
+@njit(cache=True, nogil=True)
+def log_add(first: float, second: float) -> float:
+    """The sum of two costs in the log semiring: -log(e^-a + e^-b)."""
+    low, high = min(first, second), max(first, second)
+    if high == np.inf:
+        return low
+    return low - np.log1p(np.exp(low - high))
+
+
+@njit(cache=True, nogil=True)
+def by_source(links: np.ndarray, num_states: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sort links by their source, keeping the order within one.
+
+    Returns:
+        (begin, int64[S + 1]; the sorted links).
+    """
+    begin = np.zeros(num_states + 1, np.int64)
+    for n in range(len(links)):
+        begin[links[n]["source"] + 1] += 1
+    begin = np.cumsum(begin)
+    at = begin[:-1].copy()
+    ordered = np.empty(len(links), links.dtype)
+    for n in range(len(links)):
+        source = links[n]["source"]
+        ordered[at[source]] = links[n]
+        at[source] += 1
+    return begin, ordered
+
+
+@njit(cache=True, nogil=True)
+def sort_by_key(keys: np.ndarray, count: int) -> np.ndarray:
+    """Indices that sort the first `count` keys, stably."""
+    if count > _SMALL:
+        return np.argsort(keys[:count], kind="mergesort")
+    order = np.arange(count)
+    for n in range(1, count):
+        moving = order[n]
+        place = n
+        while place > 0 and keys[order[place - 1]] > keys[moving]:
+            order[place] = order[place - 1]
+            place -= 1
+        order[place] = moving
+    return order
+
+
+@njit(cache=True, nogil=True)
+def _room(array: np.ndarray, needed: int) -> np.ndarray:
+    """The array, enlarged (at least doubled) if it is shorter than needed."""
+    if needed <= len(array):
+        return array
+    grown = np.empty(max(needed, 2 * len(array)), array.dtype)
+    grown[: len(array)] = array
+    return grown
+
+
+@njit(cache=True, nogil=True)
+def _close(
+    elements: np.ndarray,
+    count: int,
+    slot_of: np.ndarray,
+    begin: np.ndarray,
+    links: np.ndarray,
+) -> tuple[np.ndarray, int]:
+    """Add to a subset all that is reached by epsilon links, with summed weights.
+
+    Args:
+        elements: LINK[>= count] of which `target` (the state) and `weight` are used;
+            grows.
+        count: number of elements.
+        slot_of: int64[S], all -1; index of a state in `elements`, on return.
+        begin, links: the machine.
+
+    Returns:
+        (elements, new count).
+    """
+    pending = np.empty(max(16, count), np.float64)
+    for n in range(count):
+        slot_of[elements[n]["target"]] = n
+        pending[n] = elements[n]["weight"]
+    queue = [n for n in range(count)]
+    at = 0
+    while at < len(queue):
+        slot = queue[at]
+        at += 1
+        weight = pending[slot]
+        pending[slot] = np.inf
+        state = elements[slot]["target"]
+        if weight == np.inf or weight > elements[slot]["weight"] - np.log(_NEGLIGIBLE):
+            continue
+        for n in range(begin[state], begin[state + 1]):
+            if links[n]["label"] != 0:
+                continue
+            target = links[n]["target"]
+            if slot_of[target] < 0:
+                elements = _room(elements, count + 1)
+                pending = _room(pending, count + 1)
+                slot_of[target] = count
+                elements[count]["target"] = target
+                elements[count]["weight"] = np.inf
+                pending[count] = np.inf
+                count += 1
+            other = slot_of[target]
+            passed = weight + links[n]["weight"]
+            elements[other]["weight"] = log_add(elements[other]["weight"], passed)
+            pending[other] = log_add(pending[other], passed)
+            queue.append(other)
+    return elements, count
+
+
+@njit(cache=True, nogil=True)
+def _successors(
+    elements: np.ndarray, count: int, begin: np.ndarray, links: np.ndarray
+) -> np.ndarray:
+    """The labelled links out of a closed subset, sorted by (label, target), summed.
+
+    Returns:
+        LINK[M]; `weight` includes that of the element.
+    """
+    total = 0
+    for n in range(count):
+        state = elements[n]["target"]
+        total += begin[state + 1] - begin[state]
+    found = np.empty(total, LINK)
+    keys = np.empty(total, np.int64)
+    num_states = len(begin) - 1
+    used = 0
+    for n in range(count):
+        state = elements[n]["target"]
+        for link in range(begin[state], begin[state + 1]):
+            if links[link]["label"] != 0:
+                found[used] = links[link]
+                found[used]["weight"] += elements[n]["weight"]
+                keys[used] = links[link]["label"] * num_states + links[link]["target"]
+                used += 1
+    order = sort_by_key(keys, used)
+    merged = np.empty(used, LINK)
+    kept = 0
+    for n in range(used):
+        here = order[n]
+        if n > 0 and keys[here] == keys[order[n - 1]]:
+            merged[kept - 1]["weight"] = log_add(
+                merged[kept - 1]["weight"], found[here]["weight"]
+            )
+        else:
+            merged[kept] = found[here]
+            kept += 1
+    return merged[:kept]
+
+
+@njit(cache=True, nogil=True)
+def _same_subset(
+    pool: np.ndarray, first: int, links: np.ndarray, low: int, high: int
+) -> bool:
+    """Whether a stored subset equals links[low:high], weights within DELTA."""
+    for n in range(high - low):
+        if pool[first + n]["target"] != links[low + n]["target"]:
+            return False
+        if abs(pool[first + n]["weight"] - links[low + n]["weight"]) > DELTA:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _find_subset(
+    links: np.ndarray,
+    low: int,
+    high: int,
+    pool: np.ndarray,
+    pool_begin: list[int],
+    chains: dict[int, int],
+    next_in_chain: list[int],
+) -> tuple[np.ndarray, int]:
+    """The number of the determinised state for links[low:high]; a new one if need be.
+
+    Subsets are found by a hash of their states; those of one hash form a chain.
+    """
+    hashed = np.int64(1469598103934665603)
+    for n in range(low, high):
+        hashed = (hashed ^ links[n]["target"]) * np.int64(1099511628211)
+    state = chains[hashed] if hashed in chains else -1
+    while state >= 0:
+        first, last = pool_begin[state], pool_begin[state + 1]
+        if last - first == high - low and _same_subset(pool, first, links, low, high):
+            return pool, state
+        state = next_in_chain[state]
+    state = len(next_in_chain)
+    next_in_chain.append(chains[hashed] if hashed in chains else -1)
+    chains[hashed] = state
+    first = pool_begin[state]
+    pool = _room(pool, first + high - low)
+    pool[first : first + high - low] = links[low:high]
+    pool_begin.append(first + high - low)
+    return pool, state
+
+
+@njit(cache=True, nogil=True)
+def _emit(
+    out: np.ndarray,
+    used: int,
+    arc: tuple[int, int, int, float],
+    words: np.ndarray,
+    extra_state: int,
+) -> tuple[np.ndarray, int, int]:
+    """Add an arc with any number of output words; those after the first get arcs too.
+
+    Args:
+        out: OUT_LINK[>= used]; grows.
+        used: number of links in it.
+        arc: source, input label, target, weight.
+        words: what the arc puts out.
+        extra_state: the next free number for states in between (counted downwards
+            since the number of determinised states is not known yet).
+
+    Returns:
+        (out, used, extra_state).
+    """
+    source, ilabel, target, weight = arc
+    count = max(1, len(words))
+    out = _room(out, used + count)
+    for n in range(count):
+        out[used]["source"] = source
+        out[used]["ilabel"] = ilabel if n == 0 else 0
+        out[used]["olabel"] = words[n] if n < len(words) else 0
+        out[used]["weight"] = weight if n == 0 else 0.0
+        source = target
+        if n < count - 1:
+            source = extra_state
+            extra_state -= 1
+        out[used]["target"] = source
+        used += 1
+    return out, used, extra_state
+
+
+@njit(cache=True, nogil=True)
+def _normalise(links: np.ndarray, low: int, high: int) -> float:
+    """Divide the weights of links[low:high] by their sum, which is returned."""
+    total = np.inf
+    for n in range(low, high):
+        total = log_add(total, links[n]["weight"])
+    for n in range(low, high):
+        links[n]["weight"] -= total
+    return total
+
+
+@njit(cache=True, nogil=True)
+def determinise(
+    begin: np.ndarray,
+    links: np.ndarray,
+    position: np.ndarray,
+    final: np.ndarray,
+    words: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Determinise on the input side, in the log semiring, and remove epsilons.
+
+    Args:
+        begin: int64[S + 1]; state 0 is the start.
+        links: LINK, by source.
+        position: int64[S]; how many of the words have been put out in a state.
+        final: float64[S], cost, +inf where not final; all words are out there.
+        words: int64[N].
+
+    Returns:
+        (OUT_LINK arcs; final costs, float64[D + 1 + E]): D determinised states, 0 the
+        start; behind them one for words left over at the end and E states in between,
+        where more than one word came out at once.
+    """
+    slot_of = np.full(len(position), -1, np.int64)
+    pool = np.empty(64, LINK)
+    pool[0]["target"] = 0
+    pool[0]["weight"] = 0.0
+    pool_begin = [0, 1]
+    chains = {np.int64(0): np.int64(0)}
+    next_in_chain = [-1]
+    emitted = [0]
+    out = np.empty(64, OUT_LINK)
+    used, extra_state = 0, SUPERFINAL - 1
+    costs = [np.inf]
+    elements = np.empty(16, LINK)
+    state = 0
+    while state < len(next_in_chain):
+        count = pool_begin[state + 1] - pool_begin[state]
+        elements = _room(elements, count)
+        elements[:count] = pool[pool_begin[state] : pool_begin[state + 1]]
+        elements, count = _close(elements, count, slot_of, begin, links)
+        cost = np.inf
+        for n in range(count):
+            slot_of[elements[n]["target"]] = -1
+            cost = log_add(cost, elements[n]["weight"] + final[elements[n]["target"]])
+        found = _successors(elements, count, begin, links)
+        low = 0
+        while low < len(found):
+            high = low
+            least = len(words)
+            while high < len(found) and found[high]["label"] == found[low]["label"]:
+                least = min(least, position[found[high]["target"]])
+                high += 1
+            weight = _normalise(found, low, high)
+            pool, target = _find_subset(
+                found, low, high, pool, pool_begin, chains, next_in_chain
+            )
+            if target == len(emitted):
+                emitted.append(least)
+                costs.append(np.inf)
+            arc = (state, found[low]["label"], target, weight)
+            out, used, extra_state = _emit(
+                out, used, arc, words[emitted[state] : least], extra_state
+            )
+            low = high
+        if cost < np.inf and emitted[state] == len(words):
+            costs[state] = cost
+        elif cost < np.inf:
+            arc = (state, 0, SUPERFINAL, cost)
+            rest = words[emitted[state] :]
+            out, used, extra_state = _emit(out, used, arc, rest, extra_state)
+        state += 1
+    return _number_extra(out[:used], costs, extra_state)
+
+
+@njit(cache=True, nogil=True)
+def _number_extra(
+    out: np.ndarray, costs: list[float], extra_state: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Number the states counted downwards behind the determinised ones."""
+    num_states = len(costs)
+    for n in range(len(out)):
+        if out[n]["source"] < 0:
+            out[n]["source"] = num_states - 1 - out[n]["source"]
+        if out[n]["target"] < 0:
+            out[n]["target"] = num_states - 1 - out[n]["target"]
+    final = np.full(num_states - 1 - extra_state, np.inf)
+    final[:num_states] = np.array(costs)
+    final[num_states - 1 - SUPERFINAL] = 0.0
+    return out, final

@@ -1,0 +1,308 @@
+"""From a word sequence to transition-ids, step by step, in Numba.
+
+The same compositions as L o W, C o (L o W) and H o (C o L o W) of FSTs, for a linear W.
+A machine is an array of links (`LINK`), by source, with state 0 as its start; for each
+state `position` says how many words have been put out, and `final` its final cost.
+
+Public: `compose_words`, `expand_context`, `expand_hmms`.
+
+Source: Kaldi `decoder/training-graph-compiler.cc`, `fstext/context-fst.{h,cc}`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from latflow.fst.determinise import LINK, by_source
+
+Machine = tuple[np.ndarray, np.ndarray, np.ndarray]  # links, position, final
+
+
+@njit(cache=True, nogil=True)
+def _add(
+    links: np.ndarray, used: int, source: int, label: int, target: int, weight: float
+) -> np.ndarray:
+    """Write link number `used`; the array is enlarged if it is full."""
+    if used >= len(links):
+        grown = np.empty(2 * len(links) + 16, links.dtype)
+        grown[: len(links)] = links
+        links = grown
+    links[used]["source"] = source
+    links[used]["label"] = label
+    links[used]["target"] = target
+    links[used]["weight"] = weight
+    return links
+
+
+@njit(cache=True, nogil=True)
+def _first_with(arcs: np.ndarray, low: int, high: int, word: int) -> int:
+    """The first of arcs[low:high], sorted by olabel, whose olabel is >= word."""
+    while low < high:
+        middle = (low + high) // 2
+        if arcs[middle]["olabel"] < word:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True, nogil=True)
+def compose_words(
+    start: int,
+    arc_begin: np.ndarray,
+    arcs: np.ndarray,
+    lexicon_final: np.ndarray,
+    words: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """Compose the lexicon with a word sequence: phones that spell the words.
+
+    Args:
+        start: start state of L.
+        arc_begin: of L.
+        arcs: of L, sorted by olabel within each state.
+        lexicon_final: final costs of L.
+        words: int64[N].
+
+    Returns:
+        (links, labels are phones and disambiguation symbols; position; final; words
+        that could be spelt from the start). Only states on a path from the start to an
+        end are kept; if there is none, the number of words spelt is less than N or the
+        lexicon does not allow to end.
+    """
+    num_lexicon, num_words = len(lexicon_final), len(words)
+    keys = [np.int64(start)]
+    known = {np.int64(start): np.int64(0)}
+    links = np.empty(16 * num_words + 16, LINK)
+    used, spelt, at = 0, 0, 0
+    while at < len(keys):
+        position = keys[at] // num_lexicon
+        state = keys[at] % num_lexicon
+        spelt = max(spelt, position)
+        low, high = arc_begin[state], arc_begin[state + 1]
+        for silent in range(2):
+            word = 0
+            if silent == 1:
+                if position == num_words:
+                    break
+                word = words[position]
+                low = _first_with(arcs, low, high, word)
+            while low < high and arcs[low]["olabel"] == word:
+                key = (position + silent) * num_lexicon + arcs[low]["next_state"]
+                if key not in known:
+                    known[key] = len(keys)
+                    keys.append(key)
+                links = _add(
+                    links,
+                    used,
+                    at,
+                    arcs[low]["ilabel"],
+                    known[key],
+                    arcs[low]["weight"],
+                )
+                used += 1
+                low += 1
+        at += 1
+    position = np.empty(len(keys), np.int64)
+    final = np.full(len(keys), np.inf)
+    for n in range(len(keys)):
+        position[n] = keys[n] // num_lexicon
+        if position[n] == num_words:
+            final[n] = lexicon_final[keys[n] % num_lexicon]
+    links, position, final = _trim(links[:used], position, final)
+    return links, position, final, spelt
+
+
+@njit(cache=True, nogil=True)
+def _trim(links: np.ndarray, position: np.ndarray, final: np.ndarray) -> Machine:
+    """Keep the states from which an end is reached; numbers stay in order."""
+    is_live = final != np.inf
+    has_changed = True
+    while has_changed:  # links mostly lead to higher numbers: one or two rounds
+        has_changed = False
+        for n in range(len(links) - 1, -1, -1):
+            if is_live[links[n]["target"]] and not is_live[links[n]["source"]]:
+                is_live[links[n]["source"]] = True
+                has_changed = True
+    number = np.cumsum(is_live) - 1
+    kept = np.empty(len(links), links.dtype)
+    used = 0
+    for n in range(len(links)):
+        if is_live[links[n]["source"]] and is_live[links[n]["target"]]:
+            kept[used] = links[n]
+            kept[used]["source"] = number[links[n]["source"]]
+            kept[used]["target"] = number[links[n]["target"]]
+            used += 1
+    return kept[:used], position[is_live], final[is_live]
+
+
+@njit(cache=True, nogil=True)
+def expand_context(
+    links: np.ndarray,
+    position: np.ndarray,
+    final: np.ndarray,
+    disambig_number: np.ndarray,
+    context: tuple[int, int],
+) -> Machine:
+    """Replace each phone by its window of neighbours, which is known when it ends.
+
+    A state is a state of the phones' machine and the last phones seen. For a window of
+    N phones with the central one at P, a phone's label comes N - 1 - P phones late; at
+    the end as many empty places are shifted in (Kaldi's subsequential symbol).
+
+    Args:
+        links, position, final: the machine of phones.
+        disambig_number: int64[phones]; 1, 2 ... for disambiguation symbols, else 0.
+        context: (N, P).
+
+    Returns:
+        The machine whose labels are 0; -n for disambiguation symbol n; or a window as a
+        number, whose digits to the base len(disambig_number) are the phones.
+    """
+    width, central = context
+    base = len(disambig_number)
+    span = base ** (width - 1)  # windows of width - 1 phones
+    central_place = base ** (width - 1 - central)
+    num_flush = width - 1 - central
+    num_nodes = len(final)
+    begin, links = by_source(links, num_nodes)
+    keys = [np.int64(0)]
+    known = {np.int64(0): np.int64(0)}
+    out = np.empty(4 * len(links) + 16, LINK)
+    used, at = 0, 0
+    while at < len(keys):
+        node, history = keys[at] // span, keys[at] % span
+        # The links of a node, and one more: an empty place shifted in at the end.
+        first, last = np.int64(0), np.int64(0)
+        ends = num_flush > 0 and node >= num_nodes
+        if node < num_nodes:
+            first, last = begin[node], begin[node + 1]
+            ends = num_flush > 0 and final[node] != np.inf
+        elif node - num_nodes == num_flush - 1:
+            ends = False
+        for n in range(first, last + ends):
+            phone, target, weight = np.int64(0), num_nodes, 0.0
+            if n < last:
+                phone, target = links[n]["label"], links[n]["target"]
+                weight = links[n]["weight"]
+            elif node < num_nodes:
+                weight = final[node]
+            else:
+                target = node + 1
+            label, shifted = np.int64(0), history
+            if phone > 0 and disambig_number[phone] > 0:
+                label = -disambig_number[phone]
+            elif phone > 0 or n == last:
+                window = history * base + phone
+                shifted = window % span
+                if window // central_place % base > 0:
+                    label = window
+            key = target * span + shifted
+            if key not in known:
+                known[key] = len(keys)
+                keys.append(key)
+            out = _add(out, used, at, label, known[key], weight)
+            used += 1
+        at += 1
+    return _describe(out[:used], keys, span, position, final, num_flush)
+
+
+@njit(cache=True, nogil=True)
+def _describe(
+    links: np.ndarray,
+    keys: list[int],
+    span: int,
+    position: np.ndarray,
+    final: np.ndarray,
+    num_flush: int,
+) -> Machine:
+    """Positions and final costs of states in context."""
+    positions = np.empty(len(keys), np.int64)
+    costs = np.full(len(keys), np.inf)
+    for n in range(len(keys)):
+        node = keys[n] // span
+        if node < len(final):
+            positions[n] = position[node]
+            if num_flush == 0:
+                costs[n] = final[node]
+        else:
+            positions[n] = position.max()
+            if node - len(final) == num_flush - 1:
+                costs[n] = 0.0
+    return links, positions, costs
+
+
+@njit(cache=True, nogil=True)
+def expand_hmms(
+    machine: Machine,
+    hmm_begin: np.ndarray,
+    hmm_arcs: np.ndarray,
+    hmm_states: np.ndarray,
+    first_disambig: int,
+) -> Machine:
+    """Replace each phone in context by its HMM.
+
+    An HMM that leads into a state is shared by all links into that state.
+
+    Args:
+        machine: labels are 0; -n for disambiguation symbols; n for HMM number n - 1.
+        hmm_begin: int64[H + 1], the arcs of each HMM.
+        hmm_arcs: LINK; labels are transition-ids or 0.
+        hmm_states: int64[H]: the number of states of each HMM; negative if the arc out
+            of its first state may start anywhere (`PhoneHmm.shares_start`).
+        first_disambig: label of the first disambiguation symbol.
+
+    Returns:
+        The machine of transition-ids; the old states keep their numbers.
+    """
+    links, position, final = machine
+    num_old = len(final)
+    num_states = num_old
+    num_hmms = len(hmm_states)
+    bases = {np.int64(0): np.int64(0)}
+    bases.clear()
+    owners = [np.int64(0)]
+    owners.clear()
+    out = np.empty(8 * len(links) + 16, LINK)
+    used = 0
+    for n in range(len(links)):
+        source, label = links[n]["source"], links[n]["label"]
+        target, weight = links[n]["target"], links[n]["weight"]
+        if label <= 0:
+            if label < 0:
+                label = first_disambig - 1 - label
+            out = _add(out, used, source, label, target, weight)
+            used += 1
+            continue
+        hmm = label - 1
+        shares_start = hmm_states[hmm] < 0
+        key = target * num_hmms + hmm
+        is_new = key not in bases
+        if is_new:
+            bases[key] = num_states - shares_start
+            inner = abs(hmm_states[hmm]) - 1 - shares_start
+            num_states += inner
+            for _ in range(inner):
+                owners.append(target)
+        base = bases[key]
+        last = abs(hmm_states[hmm]) - 1
+        if not shares_start:
+            out = _add(out, used, source, 0, base, weight)
+            used += 1
+        for arc in range(hmm_begin[hmm], hmm_begin[hmm + 1]):
+            is_entry = shares_start and hmm_arcs[arc]["source"] == 0
+            if not (is_new or is_entry):
+                continue
+            end = hmm_arcs[arc]["target"]
+            end = target if end == last else base + end
+            begin = source if is_entry else base + hmm_arcs[arc]["source"]
+            cost = hmm_arcs[arc]["weight"] + (weight if is_entry else 0.0)
+            out = _add(out, used, begin, hmm_arcs[arc]["label"], end, cost)
+            used += 1
+    positions = np.empty(num_states, np.int64)
+    positions[:num_old] = position
+    costs = np.full(num_states, np.inf)
+    costs[:num_old] = final
+    for n in range(num_states - num_old):
+        positions[num_old + n] = position[owners[n]]
+    return out[:used], positions, costs

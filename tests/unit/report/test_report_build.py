@@ -1,0 +1,197 @@
+import gzip
+import html.parser
+import json
+import re
+import shutil
+
+import pytest
+from reference.made_up_results import write_experiment
+
+from latflow.errors import UserError
+from latflow.recipe import resolve_section
+from latflow.report.build import make_report
+
+
+@pytest.fixture(scope="module")
+def config(repository):
+    def section(name):
+        return resolve_section(repository / "workflow" / "schemas", name, {})
+
+    return {
+        "experiment": "made_up",
+        "seed": 1,
+        "score": section("score"),
+        "report": section("report"),
+        "ledger": section("ledger"),
+        "gmm": {"systems": {"mono": {"type": "mono"}, "tri1": {"type": "deltas"}}},
+        "corpus": {"test": {"test": {"type": "kaldi"}}},
+    }
+
+
+@pytest.fixture(scope="module")
+def experiment(config, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made") / "made_up"
+    write_experiment(folder, {**config["score"], "seed": 1})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(experiment, config):
+    make_report(experiment, experiment / "report.html", config=config)
+    return (experiment / "report.html").read_text()
+
+
+class Structure(html.parser.HTMLParser):
+    """Counts tags and checks that they close in order."""
+
+    VOID = frozenset({"meta", "link", "br", "img", "input"})
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.counts, self.ids = [], {}, []
+
+    def handle_starttag(self, tag, attributes):
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+        self.ids += [v for k, v in attributes if k == "id" and self.open[-1] == "main"]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def structure(text):
+    parser = Structure()
+    parser.feed(text)
+    assert parser.open == []
+    return parser
+
+
+def test_report_is_one_well_formed_file_that_fetches_nothing(report):
+    found = structure(report)
+    assert not re.search(r"https?:|//\w+\.\w+/|@import|<link", report)
+    sources = re.findall(r'\b(?:src|href)="([^"]{1,12})', report)
+    assert sources
+    assert all(source.startswith(("data:", "#")) for source in sources)
+    assert len(report) < 3_000_000
+    assert len(found.ids) == len(set(found.ids)) == 11
+
+
+def test_report_shows_every_part(report):
+    found = structure(report)
+    assert found.counts["audio"] == 4
+    assert "data:audio/flac;base64,ZkxhQ" in report
+    assert "data:image/png;base64," in report
+    assert report.count('class="missing"') == 1  # graphs are not made up
+    for text in (
+        "language model weight",
+        "log-likelihood per frame (nats)",
+        "duration (ms)",
+        "Is the difference real?",
+        "text has # words",
+        "train_deltas",
+        "num_examples: 4",
+        "source commit",
+        "OOV (% of words)",
+    ):
+        assert text in report
+
+
+def test_wer_table_and_summary_agree_with_the_files(report, experiment):
+    lines = (experiment / "wer.tsv").read_text().splitlines()
+    row = dict(zip(lines[0].split("\t"), lines[-1].split("\t"), strict=True))
+    assert (row["system"], row["set"]) == ("tri1", "test")
+    assert f"tri1 gets {row['wer']} % of the {row['words']} words of test" in report
+    assert f"{row['ci_low']} – {row['ci_high']}" in report
+
+
+def test_report_is_the_same_each_time(experiment, config, report, tmp_path):
+    make_report(experiment, tmp_path / "again.html", config=config)
+
+    def undated(text):
+        return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", "", text)
+
+    assert undated((tmp_path / "again.html").read_text()) == undated(report)
+
+
+def test_empty_folder_says_what_is_missing(tmp_path, config):
+    make_report(tmp_path, tmp_path / "report.html", config=config)
+    text = (tmp_path / "report.html").read_text()
+    structure(text)
+    assert "No system has been scored yet." in text
+    targets = {"score", "gmm", "align", "corpus", "lang", "graphs", "decode", "all"}
+    for target in targets:
+        assert f"run the target {target}." in text
+
+
+@pytest.mark.parametrize("part", ["gmm", "align", "tune", "score", "corpus", "lang"])
+def test_partial_results_still_make_a_report(experiment, config, part, tmp_path):
+    shutil.copytree(experiment, tmp_path / "part")
+    shutil.rmtree(tmp_path / "part" / part)
+    make_report(tmp_path / "part", tmp_path / "report.html", config=config)
+    text = (tmp_path / "report.html").read_text()
+    structure(text)
+    assert 'class="missing"' in text
+
+
+def test_lost_recording_is_told_not_fatal(experiment, config, tmp_path):
+    shutil.copytree(experiment, tmp_path / "part")
+    cuts = tmp_path / "part" / "corpus" / "test" / "cuts.jsonl.gz"
+    items = [
+        json.loads(line) for line in gzip.decompress(cuts.read_bytes()).splitlines()
+    ]
+    for item in items:
+        item["recording"]["sources"][0]["source"] = str(tmp_path / "gone.flac")
+    lines = "".join(json.dumps(item) + "\n" for item in items)
+    cuts.write_bytes(gzip.compress(lines.encode()))
+    make_report(tmp_path / "part", tmp_path / "report.html", config=config)
+    assert "cannot be read any more" in (tmp_path / "report.html").read_text()
+
+
+def test_words_are_escaped(experiment, config, tmp_path):
+    shutil.copytree(experiment, tmp_path / "part")
+    path = tmp_path / "part" / "score" / "tri1" / "test" / "per_utterance.tsv"
+    path.write_text(path.read_text().replace("NINE", "<script>alert(1)</script>"))
+    make_report(tmp_path / "part", tmp_path / "report.html", config=config)
+    text = (tmp_path / "report.html").read_text()
+    assert "&lt;script&gt;alert(1)" in text
+    assert structure(text).counts["script"] == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "shows"),
+    [
+        ({"num_examples": 0}, "report.num_examples is 0"),
+        ({"num_examples": 2}, "<article"),
+        ({"example_system": "mono"}, "Where mono goes wrong on test"),
+        ({"example_set": "dev"}, "Where tri1 goes wrong on dev"),
+        ({"num_confusions": 1}, "the 1 most frequent of"),
+        ({"num_utterances": 2}, "The 2 worst of"),
+        ({"max_example_duration": 2.0}, "<article"),
+    ],
+)
+def test_options_do_what_they_say(experiment, config, tmp_path, changes, shows):
+    changed = {**config, "report": {**config["report"], **changes}}
+    make_report(experiment, tmp_path / "report.html", config=changed)
+    text = (tmp_path / "report.html").read_text()
+    assert shows in text
+    if "num_examples" in changes:
+        assert text.count("<article") == changes["num_examples"]
+    if "max_example_duration" in changes:
+        lengths = re.findall(r"speaker \w+, ([\d.]+) s", text)
+        assert max(map(float, lengths)) <= 2.0
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("example_system", "tri9"), ("example_set", "tset")]
+)
+def test_unknown_choice_is_refused(experiment, config, tmp_path, key, value):
+    changed = {**config, "report": {**config["report"], key: value}}
+    with pytest.raises(UserError, match=f"report.{key}: '{value}' is not part"):
+        make_report(experiment, tmp_path / "report.html", config=changed)
+
+
+def test_missing_folder_is_refused(tmp_path, config):
+    with pytest.raises(UserError, match="no such results folder"):
+        make_report(tmp_path / "nothing", tmp_path / "report.html", config=config)
+    assert not (tmp_path / "report.html").exists()
