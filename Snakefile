@@ -23,6 +23,7 @@ pathvars:
 report: "workflow/report/workflow.rst"
 
 
+include: "workflow/rules/downloads.smk"
 include: "workflow/rules/corpus.smk"
 include: "workflow/rules/lang.smk"
 include: "workflow/rules/features.smk"
@@ -31,3 +32,10 @@ include: "workflow/rules/decode.smk"
 include: "workflow/rules/score.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/targets.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        "<results>/report.html",
+        "<results>/wer.tsv",

@@ -18,29 +18,26 @@ Source: Kaldi `base/io-funcs.{h,cc}`, `matrix/kaldi-{vector,matrix}.cc`,
 from __future__ import annotations
 
 import gzip
-import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Literal, NoReturn, TypeVar, cast
+from typing import IO, Literal, TypeVar, cast
 
 import numpy as np
 
-from latflow import kaldi_compressed
+from latflow import kaldi_compressed, kaldi_text
 from latflow.errors import UserError
 from latflow.files import atomic_output
+from latflow.kaldi_buffer import BufferedBytes
 
 Object = TypeVar("Object")
 
 BINARY_MARK = b"\0B"
-_CHUNK = 1 << 18  # bytes asked from the file at a time
-_TOKEN = re.compile(rb"\S+")
-_NOT_SPACE = re.compile(rb"\S")
 _WIDTH_AND_INT = np.dtype([("width", "i1"), ("value", "<i4")])  # one int of an archive
 
 
-class KaldiReader:
+class KaldiReader(BufferedBytes):
     r"""Read Kaldi's tokens, numbers and arrays from one file, binary or text.
 
     Reading is buffered: whatever follows in the file must be read through the same
@@ -63,11 +60,8 @@ class KaldiReader:
         name: str | Path | None = None,
         binary: bool | None = None,
     ) -> None:
-        self._stream = stream
-        self._name = name
-        self._buffer = b""
-        self._at = 0  # position in the buffer
-        self._base = 0  # position of the buffer in the file
+        super().__init__(stream, name)
+        self._separator = b""  # what followed the last token
         self.binary: bool = self.take_binary_mark() if binary is None else binary
 
     @classmethod
@@ -92,104 +86,27 @@ class KaldiReader:
     def __exit__(self, *_: object) -> None:
         self._stream.close()
 
-    @property
-    def position(self) -> int:
-        """Bytes read so far (of the unpacked file, where it is gzipped)."""
-        return self._base + self._at
-
-    def fail(self, what: str) -> NoReturn:
-        """Raise a UserError that names the file and the present byte."""
-        raise UserError(
-            f"{what} (at byte {self.position})",
-            file=self._name,
-            remedy="the file is truncated or of another kind; make it again",
-        )
-
-    # -- the buffer ---------------------------------------------------------------
-
-    def _more(self) -> bool:
-        """Append a chunk of the file to the unread part of the buffer."""
-        try:
-            chunk = self._stream.read(max(_CHUNK, len(self._buffer) - self._at))
-        except (EOFError, gzip.BadGzipFile) as error:
-            self.fail(f"not a whole gzip file: {error}")
-        self._base += self._at
-        self._buffer = self._buffer[self._at :] + chunk
-        self._at = 0
-        return bool(chunk)
-
-    def bytes(self, count: int) -> bytes:
-        """Take exactly `count` bytes."""
-        while len(self._buffer) - self._at < count:
-            if not self._more():
-                self.fail(f"the file ends where {count} bytes are expected")
-        taken = self._buffer[self._at : self._at + count]
-        self._at += count
-        return taken
-
-    def _until(self, mark: bytes) -> bytes:
-        """Take the bytes before `mark`, and drop the mark."""
-        start = 0
-        while (found := self._buffer.find(mark, self._at + start)) < 0:
-            start = max(0, len(self._buffer) - self._at - len(mark) + 1)
-            if not self._more():
-                self.fail(f"the file ends before '{mark.decode()}'")
-        taken = self._buffer[self._at : found]
-        self._at = found + len(mark)
-        return taken
-
-    def _line(self) -> bytes:
-        """Take the rest of the line; the last one may lack its end."""
-        while (found := self._buffer.find(b"\n", self._at)) < 0 and self._more():
-            pass
-        end = len(self._buffer) if found < 0 else found + 1
-        line = self._buffer[self._at : end]
-        self._at = end
-        return line
-
     def take_binary_mark(self) -> bool:
         r"""Take `\0B` if it comes next, and tell whether it did."""
-        while len(self._buffer) - self._at < len(BINARY_MARK) and self._more():
-            pass
-        is_binary = self._buffer.startswith(BINARY_MARK, self._at)
-        if is_binary:
-            self._at += len(BINARY_MARK)
-        return is_binary
-
-    def _find_token(self) -> re.Match[bytes] | None:
-        """Skip white space and find the next token whole; None at the end of file."""
-        while True:
-            first = _NOT_SPACE.search(self._buffer, self._at)
-            if first is None:
-                self._at = len(self._buffer)
-                if not self._more():
-                    return None
-                continue
-            self._at = first.start()
-            found = _TOKEN.match(self._buffer, self._at)
-            if found is not None and found.end() < len(self._buffer):
-                return found
-            if not self._more():
-                return _TOKEN.match(self._buffer, self._at)
+        return self.take_if(BINARY_MARK)
 
     # -- tokens and numbers ---------------------------------------------------------
 
     def at_end(self) -> bool:
         """True if nothing but white space is left."""
-        return self._find_token() is None
+        return not self.find_word()[0]
 
     def token(self) -> str:
         """The next word, up to white space; takes one white space after it."""
-        found = self._find_token()
-        if found is None:
+        word, self._separator = self.find_word()
+        if not word:
             self.fail("the file ends where a token is expected")
-        self._at = min(found.end() + 1, len(self._buffer))
-        return self._decode(found.group())
+        self.take(len(word) + len(self._separator))
+        return self._decode(word)
 
     def peek_token(self) -> str:
         """The next word, left in place; empty at the end of the file."""
-        found = self._find_token()
-        return "" if found is None else self._decode(found.group())
+        return self._decode(self.find_word()[0])
 
     def expect(self, *tokens: str) -> str:
         """Take the next word, which must be one of `tokens`."""
@@ -207,9 +124,8 @@ class KaldiReader:
 
     def _width(self, *widths: int) -> int:
         """Take the byte that tells how wide a binary number is."""
-        width = struct.unpack("b", self.bytes(1))[0]
+        width = struct.unpack("b", self.take(1))[0]
         if width not in widths:
-            self._at -= 1
             self.fail(f"a number of {width} bytes where {abs(widths[0])} are expected")
         return width
 
@@ -227,25 +143,25 @@ class KaldiReader:
         if not self.binary:
             return int(self._number(int, "an integer"))
         self._width(4)
-        return struct.unpack("<i", self.bytes(4))[0]
+        return struct.unpack("<i", self.take(4))[0]
 
     def uint32(self) -> int:
         """An integer of 32 bits without sign, which Kaldi marks with width -4."""
         if not self.binary:
             return int(self._number(int, "an integer"))
         self._width(-4, 4)
-        return struct.unpack("<I", self.bytes(4))[0]
+        return struct.unpack("<I", self.take(4))[0]
 
     def float32(self) -> float:
         """A float, written in 32 or in 64 bits."""
         if not self.binary:
             return float(self._number(float, "a number"))
         width = self._width(4, 8)
-        return struct.unpack("<f" if width == 4 else "<d", self.bytes(width))[0]
+        return struct.unpack("<f" if width == 4 else "<d", self.take(width))[0]
 
     def boolean(self) -> bool:
         """A truth value: `T` or `F`."""
-        letter = self.bytes(1).decode("latin-1") if self.binary else self.token()
+        letter = self.take(1).decode("latin-1") if self.binary else self.token()
         if letter not in ("T", "F"):
             self.fail(f"found '{letter[:40]}' where T or F is expected")
         return letter == "T"
@@ -258,19 +174,19 @@ class KaldiReader:
             self._width(4)
             return self._raw("<i4", self._count())
         self.expect("[")
-        return self._parse(self._until(b"]").split(), int).astype(np.int32)
+        return self._numbers(self.take_until(b"]"), int).astype(np.int32)
 
     def int_line(self) -> np.ndarray:
         """The integers on the rest of this line, int32[N] (an item of a text archive).
 
         An empty vector's line may have ended with the key; then it is empty.
         """
-        if self._buffer[self._at - 1 : self._at] == b"\n":
+        if self._separator == b"\n":
             return np.zeros(0, np.int32)
-        line = self._line()
+        line = self.take_line()
         if not line:
             self.fail("the file ends behind a key")
-        return self._parse(line.split(), int).astype(np.int32)
+        return self._numbers(line, int).astype(np.int32)
 
     def float_vector(self) -> np.ndarray:
         """A vector, float32[N] or float64[N] as it was written (text: float32)."""
@@ -278,7 +194,7 @@ class KaldiReader:
             kind = self.expect("FV", "DV")
             return self._raw("<f4" if kind == "FV" else "<f8", self._size())
         self.expect("[")
-        return self._parse(self._until(b"]").split(), float).astype(np.float32)
+        return self._numbers(self.take_until(b"]"), float).astype(np.float32)
 
     def float_matrix(self) -> np.ndarray:
         """A matrix, float32[R, C] or float64[R, C] as it was written (text: float32).
@@ -301,40 +217,36 @@ class KaldiReader:
 
     def _count(self) -> int:
         """A length written as four plain bytes."""
-        count = struct.unpack("<i", self.bytes(4))[0]
+        count = struct.unpack("<i", self.take(4))[0]
         if count < 0:
             self.fail(f"a negative length: {count}")
         return count
 
     def _raw(self, dtype: str, count: int) -> np.ndarray:
         item = np.dtype(dtype)
-        return np.frombuffer(self.bytes(item.itemsize * count), item).copy()
+        return np.frombuffer(self.take(item.itemsize * count), item).copy()
 
-    def _parse(
-        self, words: Sequence[bytes], parse: Callable[[bytes], int | float]
+    def _numbers(
+        self, text: bytes, parse: Callable[[bytes], int | float]
     ) -> np.ndarray:
         try:
-            return np.array([parse(word) for word in words], np.float64)
+            return kaldi_text.parse_numbers(text.split(), parse)
         except ValueError as error:
             self.fail(f"not a number: {error}")
 
     def _text_matrix(self) -> np.ndarray:
         self.expect("[")
-        lines = self._until(b"]").replace(b";", b"\n").split(b"\n")
-        rows = [row for line in lines if (row := line.split())]
-        if not rows:
-            return np.zeros((0, 0), np.float32)
-        if any(len(row) != len(rows[0]) for row in rows):
-            self.fail("a matrix whose rows differ in length")
-        values = self._parse([word for row in rows for word in row], float)
-        return values.reshape(len(rows), -1).astype(np.float32)
+        try:
+            return kaldi_text.parse_matrix(self.take_until(b"]"))
+        except ValueError as error:
+            self.fail(str(error))
 
     def _compressed_matrix(self, kind: str) -> np.ndarray:
         """What follows the token of a lossy compressed matrix."""
-        low, span, rows, columns = struct.unpack("<ffii", self.bytes(16))
+        low, span, rows, columns = struct.unpack("<ffii", self.take(16))
         if rows < 0 or columns < 0:
             self.fail(f"a matrix of {rows} rows and {columns} columns")
-        raw = self.bytes(kaldi_compressed.compressed_size(kind, rows, columns))
+        raw = self.take(kaldi_compressed.compressed_size(kind, rows, columns))
         return kaldi_compressed.expand(kind, raw, (rows, columns), low, span)
 
 
@@ -431,7 +343,7 @@ class KaldiWriter:
             self.write_int32(len(array))
             self._stream.write(array.tobytes())
         else:
-            self._text(f" [ {_seven_digits(array)}]\n")
+            self._text(f" [ {kaldi_text.format_floats(array)}]\n")
 
     def write_float_matrix(self, matrix: np.ndarray) -> None:
         """Write a matrix[R, C]: float64 as `DM`, every other type as `FM`."""
@@ -441,11 +353,8 @@ class KaldiWriter:
             self.write_int32(array.shape[0])
             self.write_int32(array.shape[1])
             self._stream.write(array.tobytes())
-        elif array.size == 0:
-            self._text(" [ ]\n")
         else:
-            rows = "".join(f"\n  {_seven_digits(row)}" for row in array)
-            self._text(f" [{rows}]\n")
+            self._text(kaldi_text.format_matrix(array))
 
 
 def _as_kaldi_floats(values: np.ndarray) -> tuple[str, np.ndarray]:
@@ -453,11 +362,6 @@ def _as_kaldi_floats(values: np.ndarray) -> tuple[str, np.ndarray]:
     if values.dtype == np.float64:
         return "D", np.ascontiguousarray(values, "<f8")
     return "F", np.ascontiguousarray(values, "<f4")
-
-
-def _seven_digits(values: np.ndarray) -> str:
-    """Numbers as C++ streams print them at Kaldi's precision, a space after each."""
-    return ("%.7g " * len(values)) % tuple(values.tolist())
 
 
 def _open_file(path: Path, mode: Literal["rb", "wb"]) -> IO[bytes]:
@@ -499,7 +403,7 @@ def _read_int_vector(reader: KaldiReader) -> np.ndarray:
     count = reader.int32()
     if count < 0:
         reader.fail(f"a negative length: {count}")
-    items = np.frombuffer(reader.bytes(5 * count), _WIDTH_AND_INT)
+    items = np.frombuffer(reader.take(5 * count), _WIDTH_AND_INT)
     if np.any(items["width"] != 4):
         reader.fail("an integer that has not four bytes")
     return items["value"].astype(np.int32)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from latflow.errors import UserError
 
 Schema = Mapping[str, Any]
 SECTIONS = (
+    "downloads",
     "corpus",
     "lang",
     "lm",
@@ -113,7 +115,7 @@ def _expand(value: Any, corpora: str) -> Any:
     if isinstance(value, str):
         return value.replace("{corpora}", corpora)
     if isinstance(value, Mapping):
-        return {key: _expand(item, corpora) for key, item in value.items()}
+        return {_expand(k, corpora): _expand(v, corpora) for k, v in value.items()}
     if isinstance(value, list):
         return [_expand(item, corpora) for item in value]
     return value
@@ -342,6 +344,11 @@ class Recipe:
         if source["type"] == "manifests":
             return [source["recordings"], source["supervisions"]]
         return []
+
+    @staticmethod
+    def download_name(path: str) -> str:
+        """A rule name for a downloaded file."""
+        return re.sub(r"\W+", "_", Path(path).name)
 
     def _acoustics(self) -> dict[str, Any]:
         """What training and alignment share: feature transform and graph scales."""

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from latflow import kaldi_buffer
 from latflow.errors import UserError
 from latflow.kaldi_io import (
     KaldiReader,
@@ -55,20 +56,23 @@ def equal(kind, got, want, *, exact):
     return np.allclose(got, want, rtol=rtol, atol=0 if exact else 1e-44)
 
 
+@pytest.mark.parametrize("chunk", [1, 1 << 18])
 @pytest.mark.parametrize("binary", [True, False])
 @given(fields=st.lists(FIELDS, max_size=8))
-def test_everything_written_is_read_again(binary, fields):
+def test_everything_written_is_read_again(binary, chunk, fields):
     stream = io.BytesIO()
     writer = KaldiWriter(stream, binary=binary)
     for kind, value in fields:
         getattr(writer, f"write_{kind}")(value)
     stream.seek(0)
-    reader = KaldiReader(stream)
-    assert reader.binary == binary or not fields
-    for kind, value in fields:
-        got = getattr(reader, READ.get(kind, kind))()
-        assert equal(kind, got, value, exact=binary)
-    assert reader.at_end()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kaldi_buffer, "_CHUNK", chunk)
+        reader = KaldiReader(stream)
+        assert reader.binary == binary or not fields
+        for kind, value in fields:
+            got = getattr(reader, READ.get(kind, kind))()
+            assert equal(kind, got, value, exact=binary)
+        assert reader.at_end()
 
 
 @given(
@@ -106,7 +110,9 @@ def test_archives_of_integers_round_trip(tmp_path_factory, names, data):
     assert [(k, v.tolist()) for k, v in text] == [(k, v.tolist()) for k, v in vectors]
 
 
-def test_empty_vectors_keep_their_lines(tmp_path):
+@pytest.mark.parametrize("chunk", [1, 2, 3, 5, 1 << 18])
+def test_empty_vectors_keep_their_lines(tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr(kaldi_buffer, "_CHUNK", chunk)
     path = tmp_path / "ali.txt"
     path.write_text("a\nb 1 2\nc \nd 3")
     read = [(k, v.tolist()) for k, v in read_int_vectors(path)]

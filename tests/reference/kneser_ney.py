@@ -1,7 +1,7 @@
 """Interpolated modified Kneser-Ney smoothing, the slow and obvious way.
 
-Dictionaries of tuples, and the defining recursion evaluated anew for every question. The
-twin of `latflow.lang.ngram.estimate`; nothing is shared with it.
+Dictionaries of tuples, and the defining recursion evaluated anew for every question.
+The twin of `latflow.lang.ngram.estimate`; nothing is shared with it.
 """
 
 from collections import Counter, defaultdict

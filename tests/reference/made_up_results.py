@@ -144,7 +144,8 @@ def write_model(folder: Path, system: str, i: int, generator: random.Random) -> 
     for k in range(40 - 5 * i):
         log_like = -98 + 8 * i - 14 * math.exp(-k / 7) + generator.uniform(-0.1, 0.1)
         gaussians = min(1000, 130 + 60 * i + 25 * k)
-        lines.append(f"{k}\t{log_like:.4f}\t{gaussians}\t40\t9000\t0.5\ttrain")
+        phase = "keep" if k % 4 else "realign"
+        lines.append(f"{k}\t{log_like:.4f}\t{gaussians}\t40\t9000\t0.5\t{phase}")
     (target / "iterations.tsv").write_text("\n".join(lines) + "\n")
     info = {"type": system, "num_pdfs": 60 + 90 * i, "num_gaussians": 1000, "dim": 39}
     write_json(target / "info.json", info)
@@ -154,13 +155,14 @@ def write_model(folder: Path, system: str, i: int, generator: random.Random) -> 
         frames = [3 + generator.expovariate(1 / (middle - 3)) for _ in range(200)]
         low, median, high = np.percentile(frames, [5, 50, 95])
         phones[phone] = {
-            "count": 200,
+            "occurrences": 200,
             "frames": int(sum(frames)),
-            "p5": round(low),
-            "p50": round(median),
-            "p95": round(high),
+            "mean_frames": sum(frames) / 200,
+            "p5_frames": round(low),
+            "median_frames": round(median),
+            "p95_frames": round(high),
         }
-    statistics = {"num_utterances": 40, "num_frames": 9000, "silence_share": 0.21}
+    statistics = {"num_aligned": 40, "num_frames": 9000, "silence_share": 0.21}
     write_json(
         folder / "align" / system / "train" / "statistics.json",
         {**statistics, "frame_shift": SHIFT, "phones": phones},

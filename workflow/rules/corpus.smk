@@ -93,7 +93,7 @@ if recipe.is_synthetic:
             mem_mb=1000,
             runtime=10,
         params:
-            source=recipe.config["corpus"]["train"],
+            options={"lm_sentences": recipe.config["corpus"]["train"]["lm_sentences"]},
             seed=recipe.config["seed"],
             code=source_digest("latflow.corpus.synthetic"),
         message:

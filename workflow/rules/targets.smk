@@ -2,13 +2,6 @@
 # Products: none of their own.
 
 
-rule all:
-    default_target: True
-    input:
-        "<results>/report.html",
-        "<results>/wer.tsv",
-
-
 rule corpus:
     input:
         expand("<results>/corpus/{split}/cuts.jsonl.gz", split=recipe.splits),

@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 log_to(snakemake.log[0])
 write_synthetic_language(
     Path(snakemake.output["lexicon"]).parent,
-    snakemake.params["source"],
+    snakemake.params["options"],
     seed=snakemake.params["seed"],
 )

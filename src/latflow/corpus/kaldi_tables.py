@@ -1,6 +1,6 @@
 """The text files of a Kaldi data directory: `id value...` lines, read by id.
 
-Public: `Table`, `split_fields`, `check_field`.
+Public: `Table`, `write_table`, `split_fields`, `check_field`.
 """
 
 from __future__ import annotations
@@ -73,20 +73,27 @@ class Table:
         """Check every line and note where it begins."""
         offsets: dict[str, int] = {}
         position = 0
-        for number, raw in enumerate(self._stream, start=1):
-            fields = split_fields(self._decode(raw, number), maxsplit=1)
-            if fields:
-                key = sys.intern(fields[0])  # tables of one folder share their ids
-                if key in offsets:
-                    raise UserError(
-                        f"line {number}: this id occurs twice",
-                        file=self.path,
-                        utterance=key,
-                        remedy="remove one of the lines",
-                    )
-                offsets[key] = position
-            position += len(raw)
+        with self.path.open("rb") as stream:
+            for number, raw in enumerate(stream, start=1):
+                fields = split_fields(self._decode(raw, number), maxsplit=1)
+                if fields:
+                    # Tables of one folder share their ids: keep one copy of each.
+                    self._note(offsets, sys.intern(fields[0]), position, number)
+                position += len(raw)
         return offsets
+
+    def _note(
+        self, offsets: dict[str, int], key: str, position: int, number: int
+    ) -> None:
+        """Note where the line of an id begins; refuse a second one."""
+        if key in offsets:
+            raise UserError(
+                f"line {number}: this id occurs twice",
+                file=self.path,
+                utterance=key,
+                remedy="remove one of the lines",
+            )
+        offsets[key] = position
 
     def _decode(self, raw: bytes, number: int) -> str:
         """One line as text."""

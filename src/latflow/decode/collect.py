@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from latflow.decode.pruning import link_cost
+from latflow.decode.pruning import link_extra
 from latflow.decode.search_graph import SearchGraph
 from latflow.decode.tokens import FRAMES, LINKS, TOKENS, Store
 
@@ -77,34 +77,29 @@ def break_cycles(graph: SearchGraph, store: Store, acoustic_scale: float) -> np.
     position = np.full(num_tokens, -1, np.int32)
     is_rooted = np.ones(num_tokens, np.bool_)
     if graph.has_epsilon_cycle:
-        _find_roots(graph, store, acoustic_scale, is_rooted)
+        _find_roots(store, acoustic_scale, is_rooted)
     pending = np.zeros(num_tokens, np.int32)
     by_source = np.empty(num_tokens, np.int64)  # first epsilon link of each token
     done = 0
     for f in range(store.counts[FRAMES] + 1):
         work = (position, is_rooted, pending, by_source)
-        done = _order_frame(graph, store, f, done, work)
+        done = _order_frame(store, f, done, work)
     return position
 
 
 @njit(cache=True, nogil=True)
-def _find_roots(
-    graph: SearchGraph, store: Store, acoustic_scale: float, is_rooted: np.ndarray
-) -> None:
+def _find_roots(store: Store, acoustic_scale: float, is_rooted: np.ndarray) -> None:
     """Mark the tokens whose best way comes straight from the frame before."""
     is_rooted[1:] = False
     for f in range(store.counts[FRAMES]):
         for at in range(store.emitting_begin[f], store.epsilon_begin[f + 1]):
             link = store.link[at]
-            total = store.cost[link.source]
-            total += link_cost(graph, store, at, acoustic_scale)
-            if total <= store.cost[link.target]:
+            if link_extra(store.cost, link, acoustic_scale) == 0.0:
                 is_rooted[link.target] = True
 
 
 @njit(cache=True, nogil=True)
 def _order_frame(
-    graph: SearchGraph,
     store: Store,
     frame: int,
     done: int,
@@ -133,7 +128,7 @@ def _order_frame(
     placed = 0
     while placed < last - first:
         if at_queue == size:
-            queue[size] = _next_in_cycle(graph, store, frame, position, is_rooted)
+            queue[size] = _next_in_cycle(store, frame, position, is_rooted)
             size += 1
         i = queue[at_queue]
         at_queue += 1
@@ -154,7 +149,6 @@ def _order_frame(
 
 @njit(cache=True, nogil=True)
 def _next_in_cycle(
-    graph: SearchGraph,
     store: Store,
     frame: int,
     position: np.ndarray,
@@ -165,8 +159,7 @@ def _next_in_cycle(
         link = store.link[at]
         if link.source < 0 or position[link.source] < 0:
             continue
-        total = store.cost[link.source] + link_cost(graph, store, at, 0.0)
-        if total <= store.cost[link.target]:
+        if link_extra(store.cost, link, 0.0) == 0.0:
             is_rooted[link.target] = True
     chosen = -1
     for i in range(store.token_begin[frame], store.token_begin[frame + 1]):

@@ -27,6 +27,7 @@ from latflow.decode.search_graph import SearchGraph
 from latflow.decode.tokens import (
     EXPANDED,
     FRAMES,
+    KEPT,
     LINKS,
     SETTLED,
     SHIFT,
@@ -64,7 +65,8 @@ def begin(graph: SearchGraph, store: Store, limits: SearchLimits) -> Store:
     """Start an utterance: the start state and what epsilon arcs reach from it."""
     counts = store.counts
     counts[SHIFT] += counts[TOKENS]
-    counts[FRAMES], counts[LINKS], counts[SETTLED], counts[EXPANDED] = 0, 0, 0, 0
+    counts[FRAMES], counts[LINKS], counts[SETTLED] = 0, 0, 0
+    counts[EXPANDED], counts[KEPT] = 0, 0
     store.token_begin[0], store.epsilon_begin[0] = 0, 0
     store.cost[0], store.extra[0], store.state[0] = 0.0, 0.0, graph.start
     counts[TOKENS] = 1
@@ -240,6 +242,7 @@ def _pass_tokens(
             links[num_links].source = i
             links[num_links].target = target
             links[num_links].arc = a
+            links[num_links].weight = arc.weight
             links[num_links].acoustic = -log_like
             num_links += 1
     counts[TOKENS], counts[LINKS] = num_tokens, num_links
@@ -250,19 +253,25 @@ def _pass_tokens(
 def _follow_epsilon(graph: SearchGraph, store: Store, cutoff: float) -> Store:
     """Follow epsilon arcs from the last frame's tokens, then make their links."""
     counts = store.counts
-    first = store.token_begin[counts[FRAMES]]
+    first, last = store.token_begin[counts[FRAMES]], counts[TOKENS]
     slack = _CYCLE_SLACK if graph.has_epsilon_cycle else 0.0
     depth = 0
-    store = with_queue(store, counts[TOKENS] - first)
-    for i in range(first, counts[TOKENS]):
-        state = graph.states[store.state[i]]
-        if state.middle < state.end and store.cost[i] < cutoff:
-            store.queue[depth] = i
+    store = with_queue(store, last - first)
+    states, costs, token_states, queue = (
+        graph.states,
+        store.cost,
+        store.state,
+        store.queue,
+    )
+    for i in range(first, last):
+        state = states[token_states[i]]
+        if state.middle < state.end and costs[i] < cutoff:
+            queue[depth] = i
             depth += 1
     while depth > 0:
         depth -= 1
         i = store.queue[depth]
-        state = graph.states[store.state[i]]
+        state = states[store.state[i]]
         degree = state.end - state.middle
         if depth + degree > len(store.queue):
             store = with_queue(store, depth + degree)
@@ -307,10 +316,11 @@ def _relax(
 def _link_epsilon(graph: SearchGraph, store: Store, cutoff: float) -> Store:
     """Make the epsilon links of the last frame, now that its costs are final."""
     counts = store.counts
+    states, costs, token_states = graph.states, store.cost, store.state
     frame = counts[FRAMES]
     for i in range(store.token_begin[frame], counts[TOKENS]):
-        state = graph.states[store.state[i]]
-        if state.middle == state.end or store.cost[i] >= cutoff:
+        state = states[token_states[i]]
+        if state.middle == state.end or costs[i] >= cutoff:
             continue
         degree = state.end - state.middle
         if counts[LINKS] + degree > len(store.link):
@@ -323,6 +333,7 @@ def _link_epsilon(graph: SearchGraph, store: Store, cutoff: float) -> Store:
             store.link[at].source = i
             store.link[at].target = store.serial[arc.next] - counts[SHIFT]
             store.link[at].arc = a
+            store.link[at].weight = arc.weight
             store.link[at].acoustic = 0.0
             counts[LINKS] = at + 1
     store.emitting_begin[frame] = counts[LINKS]

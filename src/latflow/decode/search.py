@@ -24,8 +24,6 @@ from latflow.decode.search_graph import ArcArrays, make_search_graph
 from latflow.errors import UserError
 from latflow.lattice.lattice import Lattice
 
-_PRUNE_SCALE = 0.1  # change of extra costs worth carrying on, in lattice beams
-
 
 class DeadEndError(UserError):
     """The search came to a frame where no token survived."""
@@ -157,13 +155,8 @@ class LatticeDecoder:
                     self._packed, holder[0], limits, block, scale
                 )
                 self._check_alive(holder[0], utterance)
-                pruning.prune(
-                    self._packed,
-                    holder[0],
-                    scale,
-                    self._lattice_beam,
-                    _PRUNE_SCALE * self._lattice_beam,
-                )
+                if len(block) == self._prune_interval:
+                    pruning.prune(holder[0], scale, self._lattice_beam)
             return self._finish(holder[0], scale, utterance)
 
     @contextmanager

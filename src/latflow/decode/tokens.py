@@ -19,10 +19,18 @@ from numba import njit
 
 from latflow.decode.search_graph import Records
 
-LINK = np.dtype([("source", "i4"), ("target", "i4"), ("arc", "i4"), ("acoustic", "f4")])
+LINK = np.dtype(
+    [
+        ("source", "i4"),
+        ("target", "i4"),
+        ("arc", "i4"),
+        ("weight", "f4"),
+        ("acoustic", "f4"),
+    ]
+)
 
 # Entries of Store.counts.
-FRAMES, TOKENS, LINKS, SHIFT, SETTLED, EXPANDED = range(6)
+FRAMES, TOKENS, LINKS, SHIFT, SETTLED, EXPANDED, KEPT = range(7)
 
 
 class Store(NamedTuple):
@@ -33,17 +41,18 @@ class Store(NamedTuple):
         extra: float64[tokens], how much the best path through the token costs more
             than the best path of all, as far as is known; inf for none.
         state: int32[tokens], graph state.
-        link: `LINK`[links]: tokens, packed arc (`SearchGraph.arcs`), unscaled acoustic
-            cost.
+        link: `LINK`[links]: tokens, packed arc (`SearchGraph.arcs`), graph cost and
+            unscaled acoustic cost.
         token_begin: int64[frames + 2].
         epsilon_begin: int64[frames + 2], first epsilon link of each frame.
         emitting_begin: int64[frames + 2], first link that leaves each frame.
         queue: int32, work space: tokens whose epsilon arcs are to be followed.
         serial: int64[S], for each graph state the token that reached it last, counted
             over all utterances: number + counts[SHIFT].
-        counts: int64[6]: FRAMES decoded; TOKENS and LINKS held; SHIFT, see serial, at
+        counts: int64[7]: FRAMES decoded; TOKENS and LINKS held; SHIFT, see serial, at
             least the number of tokens removed so far; SETTLED frames whose links have
-            been pruned before; EXPANDED tokens in all.
+            been pruned before; EXPANDED tokens in all; links KEPT by the last pruning
+            of all frames.
     """
 
     cost: np.ndarray
@@ -70,7 +79,7 @@ def new_store(num_states: int) -> Store:
         emitting_begin=np.zeros(256, np.int64),
         queue=np.empty(4096, np.int32),
         serial=np.full(num_states, -1, np.int64),
-        counts=np.zeros(6, np.int64),
+        counts=np.zeros(7, np.int64),
     )
 
 

@@ -1,6 +1,6 @@
 """The feature stages: samples to stored features, and those to normalised frames.
 
-    extract_features     cuts -> the same cuts with features attached, in Lhotse's storage
+    extract_features     cuts -> the same cuts with features attached
     normalise_features   those cuts -> a `FrameStore` with CMVN applied
 
 Both stream: memory holds a few batches of utterances, however large the corpus. Worker
@@ -11,7 +11,6 @@ main thread reads and writes in order, so their number never changes an output.
 from __future__ import annotations
 
 import itertools
-import logging
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -28,7 +27,6 @@ from lhotse.audio import AudioLoadingError, DurationMismatchError
 from lhotse.features.io import close_cached_file_handles
 from lhotse.utils import fastcopy
 
-from latflow import kaldi_io
 from latflow.errors import UserError
 from latflow.features.cmvn import apply_cmvn, cmvn_statistics, sliding_cmvn
 from latflow.features.extractor import KaldiFbank, KaldiMfcc, make_extractor
@@ -44,10 +42,9 @@ from latflow.features.manifests import (
 )
 from latflow.features.options import FrontEndOptions
 from latflow.files import atomic_directory
+from latflow.kaldi_io import KaldiWriter
 from latflow.ledger import Ledger
 from latflow.logs import progress
-
-log = logging.getLogger(__name__)
 
 BATCH_CUTS, BATCH_SECONDS = 16, 60.0  # a batch ends with either
 GLOBAL = "global"
@@ -98,8 +95,8 @@ def extract_features(
             empty, shorter than a frame).
 
     Raises:
-        UserError: an audio file is missing, too many utterances had to be skipped, sample
-            rates differ, options do not fit the sample rate, or the disk is full.
+        UserError: an audio file is missing, too many utterances had to be skipped,
+            sample rates differ, options do not fit the rate, or the disk is full.
     """
     ledger = Ledger("extract_features")
     target = Path(out_dir)
@@ -156,7 +153,7 @@ def _at_rate(
         if cut.sampling_rate == rate:
             yield cut
         elif may_resample:
-            yield cut.resample(rate)
+            yield cast("MonoCut", cut.resample(rate))
         else:
             raise UserError(
                 f"sample rate {cut.sampling_rate} Hz, but {first.id} has {rate} Hz",
@@ -228,7 +225,7 @@ def _load(cut: MonoCut) -> np.ndarray | str:
     for source in recording.sources:
         if source.type != "file":
             continue
-        path = Path(source.source)
+        path = Path(str(source.source))
         if not path.is_file():
             raise UserError(
                 "audio file is missing",
@@ -314,8 +311,8 @@ def normalise_features(
         options: the key `cmvn` of the `features` section is used.
 
     Raises:
-        UserError: a cut has no features, its stored features cannot be read, or the disk
-            is full.
+        UserError: a cut has no features, its stored features cannot be read, or the
+            disk is full.
     """
     cmvn = dict(options["cmvn"])
     kind = cmvn.pop("type")
@@ -326,7 +323,7 @@ def normalise_features(
             if kind in {"speaker", GLOBAL}:
                 bar = progress(read_features(cuts), "CMVN statistics", total=total)
                 statistics = _statistics(bar, by_speaker=kind == "speaker")
-                kaldi_io.write_matrices(folder / "cmvn.ark", sorted(statistics.items()))
+                _write_statistics(folder / "cmvn.ark", statistics)
             bar = progress(read_features(cuts), "normalise features", total=total)
             _write_frames(bar, folder, _normaliser(kind, cmvn, statistics), options)
         finally:
@@ -370,6 +367,14 @@ def _statistics(
         else:
             statistics[key] = stats
     return statistics
+
+
+def _write_statistics(path: Path, statistics: Mapping[str, np.ndarray]) -> None:
+    """Write a Kaldi archive of statistics, sorted by key."""
+    with path.open("wb") as stream:
+        for key, stats in sorted(statistics.items()):
+            stream.write(key.encode() + b" ")
+            KaldiWriter(stream).write_float_matrix(stats)
 
 
 def _normaliser(

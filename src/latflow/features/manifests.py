@@ -7,14 +7,17 @@ time and no name.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
+import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import numpy as np
@@ -22,6 +25,10 @@ from lhotse import CutSet, MonoCut
 from lhotse.features.io import close_cached_file_handles, get_writer
 
 from latflow.errors import UserError
+
+# HDF5 ends the process when a write fails: it must never come to that. This much covers
+# what it holds back in its caches.
+HDF5_RESERVE_BYTES = 64 * 2**20
 
 _REMEDY = "run the prepare_corpus stage again"
 
@@ -112,12 +119,22 @@ class FeatureStorage:
     def __init__(self, kind: str, folder: Path, target: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         base = folder if kind == "numpy_files" else folder / "features"
-        self._writer: Any = get_writer(kind)(str(base))
+        make_writer = cast("Callable[[str], Any]", get_writer(kind))
+        self._writer = make_writer(str(base))
         self.kind = kind
+        self._folder = folder
         self.path = str(target / Path(self._writer.storage_path).relative_to(folder))
 
     def write(self, utt_id: str, features: np.ndarray) -> str:
-        """Store a matrix [T, D]; return the key under which Lhotse finds it."""
+        """Store a matrix [T, D]; return the key under which Lhotse finds it.
+
+        Raises:
+            OSError: the disk is full (for HDF5: all but full).
+        """
+        if self.kind == "numpy_hdf5":
+            free = shutil.disk_usage(self._folder).free
+            if free < features.nbytes + HDF5_RESERVE_BYTES:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return self._writer.write(quote(utt_id, safe="+=@,:"), features)
 
     def close(self) -> None:

@@ -15,6 +15,8 @@ Source: Mohri 1997, "Finite-state transducers in language and speech processing"
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
@@ -30,6 +32,11 @@ OUT_LINK = np.dtype(
         ("weight", "f8"),
     ]
 )
+#: An array of such records; what its fields are escapes the type checker.
+Links = Any
+#: A number as Numba's lists and dictionaries hold it.
+Int = Any
+
 DELTA = 1.0 / 1024.0  # costs closer than this count as equal, as in Kaldi
 _NEGLIGIBLE = 1e-10  # share of an element's probability not worth passing on
 SUPERFINAL = -1  # where words are left over at the end
@@ -37,7 +44,7 @@ _SMALL = 24  # up to this length, sort by insertion
 
 
 @njit(cache=True, nogil=True)
-def log_add(first: float, second: float) -> float:
+def log_add(first: Int, second: Int) -> float:
     """The sum of two costs in the log semiring: -log(e^-a + e^-b)."""
     low, high = min(first, second), max(first, second)
     if high == np.inf:
@@ -46,7 +53,7 @@ def log_add(first: float, second: float) -> float:
 
 
 @njit(cache=True, nogil=True)
-def by_source(links: np.ndarray, num_states: int) -> tuple[np.ndarray, np.ndarray]:
+def by_source(links: Links, num_states: int) -> tuple[np.ndarray, Links]:
     """Sort links by their source, keeping the order within one.
 
     Returns:
@@ -82,7 +89,7 @@ def sort_by_key(keys: np.ndarray, count: int) -> np.ndarray:
 
 
 @njit(cache=True, nogil=True)
-def _room(array: np.ndarray, needed: int) -> np.ndarray:
+def _room(array: Links, needed: int) -> Links:
     """The array, enlarged (at least doubled) if it is shorter than needed."""
     if needed <= len(array):
         return array
@@ -93,12 +100,12 @@ def _room(array: np.ndarray, needed: int) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def _close(
-    elements: np.ndarray,
+    elements: Links,
     count: int,
     slot_of: np.ndarray,
     begin: np.ndarray,
-    links: np.ndarray,
-) -> tuple[np.ndarray, int]:
+    links: Links,
+) -> tuple[Links, int]:
     """Add to a subset all that is reached by epsilon links, with summed weights.
 
     Args:
@@ -106,7 +113,8 @@ def _close(
             grows.
         count: number of elements.
         slot_of: int64[S], all -1; index of a state in `elements`, on return.
-        begin, links: the machine.
+        begin: int64[S + 1], first link of each state.
+        links: the machine.
 
     Returns:
         (elements, new count).
@@ -115,7 +123,7 @@ def _close(
     for n in range(count):
         slot_of[elements[n]["target"]] = n
         pending[n] = elements[n]["weight"]
-    queue = [n for n in range(count)]
+    queue: list[Int] = [np.int64(n) for n in range(count)]
     at = 0
     while at < len(queue):
         slot = queue[at]
@@ -146,9 +154,7 @@ def _close(
 
 
 @njit(cache=True, nogil=True)
-def _successors(
-    elements: np.ndarray, count: int, begin: np.ndarray, links: np.ndarray
-) -> np.ndarray:
+def _successors(elements: Links, count: int, begin: np.ndarray, links: Links) -> Links:
     """The labelled links out of a closed subset, sorted by (label, target), summed.
 
     Returns:
@@ -186,9 +192,7 @@ def _successors(
 
 
 @njit(cache=True, nogil=True)
-def _same_subset(
-    pool: np.ndarray, first: int, links: np.ndarray, low: int, high: int
-) -> bool:
+def _same_subset(pool: Links, first: int, links: Links, low: int, high: int) -> bool:
     """Whether a stored subset equals links[low:high], weights within DELTA."""
     for n in range(high - low):
         if pool[first + n]["target"] != links[low + n]["target"]:
@@ -200,14 +204,14 @@ def _same_subset(
 
 @njit(cache=True, nogil=True)
 def _find_subset(
-    links: np.ndarray,
+    links: Links,
     low: int,
     high: int,
-    pool: np.ndarray,
-    pool_begin: list[int],
-    chains: dict[int, int],
-    next_in_chain: list[int],
-) -> tuple[np.ndarray, int]:
+    pool: Links,
+    pool_begin: list[Int],
+    chains: dict[Int, Int],
+    next_in_chain: list[Int],
+) -> tuple[Links, int]:
     """The number of the determinised state for links[low:high]; a new one if need be.
 
     Subsets are found by a hash of their states; those of one hash form a chain.
@@ -215,14 +219,17 @@ def _find_subset(
     hashed = np.int64(1469598103934665603)
     for n in range(low, high):
         hashed = (hashed ^ links[n]["target"]) * np.int64(1099511628211)
-    state = chains[hashed] if hashed in chains else -1
+    head: Int = np.int64(-1)
+    if hashed in chains:
+        head = chains[hashed]
+    state = head
     while state >= 0:
         first, last = pool_begin[state], pool_begin[state + 1]
         if last - first == high - low and _same_subset(pool, first, links, low, high):
             return pool, state
         state = next_in_chain[state]
     state = len(next_in_chain)
-    next_in_chain.append(chains[hashed] if hashed in chains else -1)
+    next_in_chain.append(head)
     chains[hashed] = state
     first = pool_begin[state]
     pool = _room(pool, first + high - low)
@@ -233,12 +240,12 @@ def _find_subset(
 
 @njit(cache=True, nogil=True)
 def _emit(
-    out: np.ndarray,
+    out: Links,
     used: int,
-    arc: tuple[int, int, int, float],
+    arc: tuple[Int, Int, Int, float],
     words: np.ndarray,
     extra_state: int,
-) -> tuple[np.ndarray, int, int]:
+) -> tuple[Links, int, int]:
     """Add an arc with any number of output words; those after the first get arcs too.
 
     Args:
@@ -270,7 +277,7 @@ def _emit(
 
 
 @njit(cache=True, nogil=True)
-def _normalise(links: np.ndarray, low: int, high: int) -> float:
+def _normalise(links: Links, low: int, high: int) -> float:
     """Divide the weights of links[low:high] by their sum, which is returned."""
     total = np.inf
     for n in range(low, high):
@@ -283,11 +290,11 @@ def _normalise(links: np.ndarray, low: int, high: int) -> float:
 @njit(cache=True, nogil=True)
 def determinise(
     begin: np.ndarray,
-    links: np.ndarray,
+    links: Links,
     position: np.ndarray,
     final: np.ndarray,
     words: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[Links, np.ndarray]:
     """Determinise on the input side, in the log semiring, and remove epsilons.
 
     Args:
@@ -303,35 +310,23 @@ def determinise(
         where more than one word came out at once.
     """
     slot_of = np.full(len(position), -1, np.int64)
-    pool = np.empty(64, LINK)
-    pool[0]["target"] = 0
-    pool[0]["weight"] = 0.0
-    pool_begin = [0, 1]
+    pool = np.zeros(64, LINK)  # subsets: first the start, with weight 0
+    pool_begin: list[Int] = [np.int64(0), np.int64(1)]
+    next_in_chain: list[Int] = [np.int64(-1)]
     chains = {np.int64(0): np.int64(0)}
-    next_in_chain = [-1]
-    emitted = [0]
     out = np.empty(64, OUT_LINK)
     used, extra_state = 0, SUPERFINAL - 1
+    emitted: list[Int] = [np.int64(0)]
     costs = [np.inf]
-    elements = np.empty(16, LINK)
     state = 0
-    while state < len(next_in_chain):
-        count = pool_begin[state + 1] - pool_begin[state]
-        elements = _room(elements, count)
-        elements[:count] = pool[pool_begin[state] : pool_begin[state + 1]]
-        elements, count = _close(elements, count, slot_of, begin, links)
-        cost = np.inf
-        for n in range(count):
-            slot_of[elements[n]["target"]] = -1
-            cost = log_add(cost, elements[n]["weight"] + final[elements[n]["target"]])
-        found = _successors(elements, count, begin, links)
+    while state < len(emitted):
+        subset = pool[pool_begin[state] : pool_begin[state + 1]].copy()
+        subset, count = _close(subset, len(subset), slot_of, begin, links)
+        cost = _forget(subset, count, slot_of, final)
+        found = _successors(subset, count, begin, links)
         low = 0
         while low < len(found):
-            high = low
-            least = len(words)
-            while high < len(found) and found[high]["label"] == found[low]["label"]:
-                least = min(least, position[found[high]["target"]])
-                high += 1
+            high, least = _end_of_label(found, low, position)
             weight = _normalise(found, low, high)
             pool, target = _find_subset(
                 found, low, high, pool, pool_begin, chains, next_in_chain
@@ -340,9 +335,8 @@ def determinise(
                 emitted.append(least)
                 costs.append(np.inf)
             arc = (state, found[low]["label"], target, weight)
-            out, used, extra_state = _emit(
-                out, used, arc, words[emitted[state] : least], extra_state
-            )
+            put_out = words[emitted[state] : least]
+            out, used, extra_state = _emit(out, used, arc, put_out, extra_state)
             low = high
         if cost < np.inf and emitted[state] == len(words):
             costs[state] = cost
@@ -355,9 +349,32 @@ def determinise(
 
 
 @njit(cache=True, nogil=True)
+def _forget(
+    elements: Links, count: int, slot_of: np.ndarray, final: np.ndarray
+) -> float:
+    """Clear `slot_of` for the next subset; returns the final cost of this one."""
+    cost = np.inf
+    for n in range(count):
+        slot_of[elements[n]["target"]] = -1
+        cost = log_add(cost, elements[n]["weight"] + final[elements[n]["target"]])
+    return cost
+
+
+@njit(cache=True, nogil=True)
+def _end_of_label(links: Links, low: int, position: np.ndarray) -> tuple[int, Int]:
+    """Where the links of one label end, and the least position of their targets."""
+    high = low
+    least = position[links[low]["target"]]
+    while high < len(links) and links[high]["label"] == links[low]["label"]:
+        least = min(least, position[links[high]["target"]])
+        high += 1
+    return high, least
+
+
+@njit(cache=True, nogil=True)
 def _number_extra(
-    out: np.ndarray, costs: list[float], extra_state: int
-) -> tuple[np.ndarray, np.ndarray]:
+    out: Links, costs: list[float], extra_state: int
+) -> tuple[Links, np.ndarray]:
     """Number the states counted downwards behind the determinised ones."""
     num_states = len(costs)
     for n in range(len(out)):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from latflow.fst.determinise import DELTA, OUT_LINK, by_source
+from latflow.fst.determinise import DELTA, OUT_LINK, Int, Links, by_source
 
 _UNSEEN = -1
 
@@ -32,7 +32,7 @@ def _rounded(cost: float) -> float:
 
 
 @njit(cache=True, nogil=True)
-def _components(begin: np.ndarray, links: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _components(begin: np.ndarray, links: Links) -> tuple[np.ndarray, np.ndarray]:
     """Strongly connected components of what the start, state 0, reaches.
 
     Returns:
@@ -48,8 +48,8 @@ def _components(begin: np.ndarray, links: np.ndarray) -> tuple[np.ndarray, np.nd
     is_open = np.zeros(num_states, np.bool_)
     on_cycle = np.zeros(num_states, np.bool_)
     order = np.empty(num_states, np.int64)
-    opened = [np.int64(0)]
-    path = [np.int64(0)]
+    opened: list[Int] = [np.int64(0)]
+    path: list[Int] = [np.int64(0)]
     found_at[0] = lowest[0] = 0
     is_open[0] = True
     seen, done = 1, 0
@@ -72,20 +72,33 @@ def _components(begin: np.ndarray, links: np.ndarray) -> tuple[np.ndarray, np.nd
         if len(path) > 0:
             lowest[path[-1]] = min(lowest[path[-1]], lowest[state])
         if lowest[state] == found_at[state]:
-            is_single = opened[-1] == state
-            while True:
-                member = opened.pop()
-                is_open[member] = False
-                on_cycle[member] |= not is_single
-                order[done] = member
-                done += 1
-                if member == state:
-                    break
+            done = _close_component(state, opened, is_open, on_cycle, order, done)
     return order[:done], on_cycle
 
 
 @njit(cache=True, nogil=True)
-def _precedes(links: np.ndarray, first: int, second: int) -> bool:
+def _close_component(
+    root: int,
+    opened: list[Int],
+    is_open: np.ndarray,
+    on_cycle: np.ndarray,
+    order: np.ndarray,
+    done: int,
+) -> int:
+    """Move the component of `root` from the open states to the order."""
+    is_single = opened[-1] == root
+    member = -1
+    while member != root:
+        member = opened.pop()
+        is_open[member] = False
+        on_cycle[member] |= not is_single
+        order[done] = member
+        done += 1
+    return done
+
+
+@njit(cache=True, nogil=True)
+def _precedes(links: Links, first: int, second: int) -> bool:
     """Whether one link comes before another by labels, target and cost."""
     one, other = links[first], links[second]
     if one["ilabel"] != other["ilabel"]:
@@ -98,7 +111,7 @@ def _precedes(links: np.ndarray, first: int, second: int) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def _is_equal(links: np.ndarray, first: int, second: int) -> bool:
+def _is_equal(links: Links, first: int, second: int) -> bool:
     """Whether two links are the same, sources aside."""
     one, other = links[first], links[second]
     return (
@@ -110,7 +123,7 @@ def _is_equal(links: np.ndarray, first: int, second: int) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def _sort_unique(links: np.ndarray, low: int, high: int) -> int:
+def _sort_unique(links: Links, low: Int, high: Int) -> int:
     """Sort links[low:high] and drop repeated ones; returns the new end."""
     for n in range(low + 1, high):
         place = n
@@ -128,7 +141,7 @@ def _sort_unique(links: np.ndarray, low: int, high: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _hash(links: np.ndarray, low: int, high: int, cost: float) -> int:
+def _hash(links: Links, low: Int, high: Int, cost: Int) -> Int:
     """A hash of what leaves a state."""
     value = np.int64(1469598103934665603)
     if cost != np.inf:
@@ -148,14 +161,14 @@ def _hash(links: np.ndarray, low: int, high: int, cost: float) -> int:
 def _merge(
     begin: np.ndarray,
     ends: np.ndarray,
-    links: np.ndarray,
+    links: Links,
     final: np.ndarray,
     order: np.ndarray,
     on_cycle: np.ndarray,
 ) -> np.ndarray:
     """Find the state that stands for each state, int64[S]; targets are replaced."""
     merged = np.arange(len(begin) - 1)
-    chains = {np.int64(0): np.int64(0)}
+    chains: dict[Int, Int] = {np.int64(0): np.int64(0)}
     next_in_chain = np.full(len(merged), -1, np.int64)
     chains.clear()
     for state in order:
@@ -166,8 +179,10 @@ def _merge(
         if on_cycle[state]:
             continue
         value = _hash(links, low, ends[state], final[state])
-        other = chains[value] if value in chains else np.int64(-1)
-        head = other
+        head: Int = np.int64(-1)
+        if value in chains:
+            head = chains[value]
+        other = head
         while other >= 0:
             is_same = final[other] == final[state]
             is_same &= ends[other] - begin[other] == ends[state] - low
@@ -187,9 +202,7 @@ def _merge(
 
 
 @njit(cache=True, nogil=True)
-def minimise(
-    links: np.ndarray, final: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def minimise(links: Links, final: np.ndarray) -> tuple[np.ndarray, Links, np.ndarray]:
     """Merge states that are followed by the same, costs rounded to 1/1024.
 
     Args:

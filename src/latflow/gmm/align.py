@@ -18,7 +18,7 @@ from latflow.files import atomic_output
 from latflow.gmm.corpus_alignment import Beams, PassSummary, align_all
 from latflow.gmm.model import AcousticModel
 from latflow.gmm.source import FrameSource
-from latflow.gmm.training_graphs import training_graphs
+from latflow.gmm.training_graphs import on_demand
 from latflow.gmm.viterbi import Aligner, Scales
 from latflow.gmm.workers import worker_pool
 from latflow.hmm.alignment import PhoneDurations
@@ -74,12 +74,8 @@ def align(
     ledger = Ledger(f"align_{out.parent.name}")
 
     def paths() -> Iterator[tuple[str, np.ndarray]]:
-        with (
-            worker_pool(threads) as pool,
-            training_graphs(
-                source, lang, tree, model.transitions, out.parent, pool
-            ) as graphs,
-        ):
+        graphs = on_demand(source, lang, tree, model.transitions)
+        with worker_pool(threads) as pool:
             outcomes = align_all(aligner, source, graphs, beams, pool)
             for outcome in progress(outcomes, "align", len(source)):
                 summary.add(outcome, beams)
@@ -87,10 +83,12 @@ def align(
                     ids = outcome.aligned.transition_ids
                     durations.add(ids, model.transitions)
                     yield source.utt_id(outcome.utterance), ids
+        # Before the archive gets its name: a failed stage leaves none.
+        summary.record(ledger, source, beams)
+        ledger.write(out / "ledger.jsonl")
+        ledger.check(len(source), max_skipped_fraction=max_skipped_fraction)
 
     write_int_vectors(out / "ali.ark", paths())
-    summary.record(ledger, source, beams)
-    ledger.write(out / "ledger.jsonl")
     statistics = {
         **summary.as_dict(),
         "frame_shift": store.frame_shift,
@@ -98,4 +96,3 @@ def align(
     }
     with atomic_output(out / "statistics.json") as temporary:
         temporary.write_text(json.dumps(statistics, indent=1) + "\n")
-    ledger.check(len(source), max_skipped_fraction=max_skipped_fraction)

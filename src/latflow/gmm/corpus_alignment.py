@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
@@ -11,12 +11,10 @@ import numpy as np
 
 from latflow.fst.graph import Graph
 from latflow.gmm.source import FrameSource
+from latflow.gmm.training_graphs import Graphs
 from latflow.gmm.viterbi import Aligned, Aligner
+from latflow.gmm.workers import in_order
 from latflow.ledger import Ledger
-
-Graphs = Callable[[int], Graph | None]
-Bar = Callable[[Iterator["Outcome"]], Iterable["Outcome"]]
-EQUAL = "equal"  # reason prefix of utterances that got no alignment to begin with
 
 
 @dataclass(frozen=True)
@@ -71,6 +69,17 @@ class PassSummary:
         if outcome.aligned.beam != beams.first:
             self.retried.append(outcome.utterance)
 
+    def as_dict(self) -> dict[str, float]:
+        """Counts for a report; the log-likelihood is acoustic and unscaled."""
+        frames = self.num_frames
+        return {
+            "log_like_per_frame": self.log_like / frames if frames else 0.0,
+            "num_frames": frames,
+            "num_aligned": self.num_aligned,
+            "num_retried": len(self.retried),
+            "num_failed": len(self.failed),
+        }
+
     def record(self, ledger: Ledger, source: FrameSource, beams: Beams) -> None:
         """Enter failed and retried utterances into a ledger."""
         widest = max(beams.first, beams.retry)
@@ -97,7 +106,7 @@ def align_all(
     Args:
         aligner: the model and its scales.
         source: the frames.
-        graphs: gives the training graph of an utterance, None if it has none.
+        graphs: gives the training graph of an utterance.
         beams: widths of the search.
         pool: threads to use.
     """
@@ -105,8 +114,8 @@ def align_all(
 
     def do(u: int) -> Outcome:
         graph = graphs(u)
-        if graph is None or not graph.num_states:
-            return Outcome(u, None, "no training graph: the transcript has no path")
+        if isinstance(graph, str):
+            return Outcome(u, None, graph)
         frames = source.frames(u)
         if not np.isfinite(frames).all():
             return Outcome(u, None, "features that are not finite")
@@ -114,20 +123,7 @@ def align_all(
         reason = "" if found else why_not(graph, len(frames))
         return Outcome(u, found, reason)
 
-    return _in_order(pool, do, len(source))
-
-
-def _in_order(
-    pool: Executor, do: Callable[[int], Outcome], count: int
-) -> Iterator[Outcome]:
-    """Map over 0 ... count - 1, holding a bounded number of results."""
-    waiting = deque()
-    for u in range(count):
-        waiting.append(pool.submit(do, u))
-        if len(waiting) >= 256:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
+    return in_order(pool, do, len(source))
 
 
 def realign(
@@ -144,7 +140,7 @@ def realign(
     Args:
         aligner: the model and its scales.
         source: the frames.
-        graphs: gives the training graph of an utterance, None if it has none.
+        graphs: gives the training graph of an utterance.
         beams: widths of the search.
         pool: threads to use.
         alignment: int32[sum T], written; 0 for utterances that fail.

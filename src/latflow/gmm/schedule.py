@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 
 from latflow.files import atomic_output
-from latflow.gmm.corpus_alignment import Beams, Graphs, PassSummary, realign
+from latflow.gmm.corpus_alignment import Beams, PassSummary, realign
 from latflow.gmm.estep import Statistics, accumulate
 from latflow.gmm.model import AcousticModel
 from latflow.gmm.source import FrameSource
+from latflow.gmm.training_graphs import Graphs
 from latflow.gmm.update import (
     UpdateOptions,
     mix_up,
@@ -65,7 +66,7 @@ class Schedule:
         taken = {f.name: options[f.name] for f in fields(cls) if f.name in options}
         taken["realign_iterations"] = frozenset(options["realign_iterations"])
         taken.setdefault("initial_beam", options["beam"])
-        return cls(**taken, scales=scales_of(options))
+        return cls(**taken, scales=Scales.from_options(options))
 
     def beams(self, iteration: int) -> Beams:
         """Widths of the search in an iteration."""
@@ -87,14 +88,6 @@ class Schedule:
         ]
 
 
-def scales_of(options: Mapping[str, Any]) -> Scales:
-    """The scales of alignment, out of a system's options."""
-    graph = options["graph"]
-    return Scales(
-        options["acoustic_scale"], graph["transition_scale"], graph["self_loop_scale"]
-    )
-
-
 @dataclass(frozen=True)
 class Iteration:
     """A row of `iterations.tsv`: what the model saw that an iteration began with."""
@@ -114,7 +107,7 @@ class Training:
 
     Attributes:
         source: frames of the training utterances.
-        graphs: gives the training graph of an utterance, None if it has none.
+        graphs: gives the training graph of an utterance.
         alignment: int32[sum T], transition-ids, 0 where not aligned.
         pool: threads to use.
         boosted_phones: phones that `boost_silence` applies to.

@@ -10,8 +10,9 @@ import logging
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Executor
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -26,7 +27,7 @@ from latflow.gmm.initial import equal_alignment, flat_start, from_leaf_statistic
 from latflow.gmm.model import AcousticModel
 from latflow.gmm.schedule import Schedule, Training, run_schedule, write_history
 from latflow.gmm.source import FrameSource
-from latflow.gmm.training_graphs import TrainingGraphs, compile_graphs
+from latflow.gmm.training_graphs import GraphFile, on_demand
 from latflow.gmm.update import mix_up
 from latflow.gmm.workers import worker_pool
 from latflow.hmm.alignment import convert
@@ -54,7 +55,6 @@ def train_mono(
     options: Mapping[str, Any],
     threads: int,
     max_skipped_fraction: float,
-    device: str = "cpu",
 ) -> None:
     """Train a monophone system from a flat start.
 
@@ -68,7 +68,6 @@ def train_mono(
             `transform`, `graph` and `seed`.
         threads: number of threads.
         max_skipped_fraction: share of the utterances that may fail to align.
-        device: where the E-step is computed.
 
     Raises:
         UserError: no usable data, or too many utterances fail.
@@ -81,22 +80,17 @@ def train_mono(
     tree = ContextDependency.monophone(lang.phone_sets, classes)
     first = range(min(_FLAT_START_UTTERANCES, len(source)))
     model = flat_start(tree, lang.topology, (source.frames(u) for u in first))
-    ledger = Ledger(Path(out_dir).name)
-    schedule = Schedule.from_options(options)
-    with worker_pool(threads) as pool, _training(
-        source, lang, tree, model.transitions, out_dir, pool=pool, seed=options["seed"],
-        device=device,
-    ) as training:
-        model = _from_equal_alignment(model, training, schedule, ledger)
+    system = System(Path(out_dir), tree, options, max_skipped_fraction)
+    with system.training(source, lang, model, threads) as training:
+        model = from_equal_alignment(model, training, system)
         model = run_schedule(
             model,
             training,
-            schedule,
-            name=Path(out_dir).name,
-            initial_gaussians=tree.num_pdfs,
+            system.schedule,
+            name=system.name,
+            initial_gaussians=model.gmms.num_gaussians,
         )
-        _finish(out_dir, model, tree, training, schedule, ledger, began=began,
-                max_skipped_fraction=max_skipped_fraction)
+        system.finish(model, training, seconds=time.perf_counter() - began)
 
 
 def train_deltas(
@@ -109,7 +103,6 @@ def train_deltas(
     options: Mapping[str, Any],
     threads: int,
     max_skipped_fraction: float,
-    device: str = "cpu",
 ) -> None:
     """Train a triphone system, with a tree of its own, from a system's alignments.
 
@@ -125,7 +118,6 @@ def train_deltas(
             `transform`, `graph` and `seed`.
         threads: number of threads.
         max_skipped_fraction: share of the utterances that may fail to align.
-        device: where the E-step is computed.
 
     Raises:
         UserError: no usable data or alignments, or too many utterances fail.
@@ -135,8 +127,9 @@ def train_deltas(
     transform = FeatureTransform.from_config(options["transform"])
     source = FrameSource(store, transform, shortest(store, None))
     old = AcousticModel.load(Path(source_dir) / "final.mdl").transitions
-    ledger = Ledger(Path(out_dir).name)
-    statistics = tree_statistics(source, alignments, old, lang, options)
+    statistics = tree_statistics(
+        source, alignments, old, lang, context_width=options["context_width"]
+    )
     tree = grow_tree(statistics, lang, options)
     counts, sums, squares = leaf_statistics(statistics, tree)
     rng = np.random.default_rng([options["seed"], 0])
@@ -148,20 +141,245 @@ def train_deltas(
         power=_FIRST_POWER,
     )
     model = AcousticModel(TransitionModel.from_tree(tree, lang.topology), gmms)
-    schedule = Schedule.from_options(options)
-    with worker_pool(threads) as pool, _training(
-        source, lang, tree, model.transitions, out_dir, pool=pool, seed=options["seed"],
-        device=device,
-    ) as training:
+    system = System(Path(out_dir), tree, options, max_skipped_fraction)
+    with system.training(source, lang, model, threads) as training:
         for u, ids in known_alignments(source, alignments):
             mine = training.alignment[source.begin[u] : source.begin[u + 1]]
             mine[:] = convert(ids, old, model.transitions, tree)
         model = run_schedule(
             model,
             training,
-            schedule,
-            name=Path(out_dir).name,
+            system.schedule,
+            name=system.name,
             initial_gaussians=options["num_leaves"],
         )
-        _finish(out_dir, model, tree, training, schedule, ledger, began=began,
-                max_skipped_fraction=max_skipped_fraction)
+        system.finish(model, training, seconds=time.perf_counter() - began)
+
+
+def shortest(store: FrameStore, count: int | None) -> np.ndarray:
+    """The utterances to train on: those with frames, or the shortest of them.
+
+    Args:
+        store: the frames.
+        count: how many; None for all.
+
+    Returns:
+        int64[U], ascending; of equally long ones the first in the store are taken.
+
+    Raises:
+        UserError: there is none.
+    """
+    lengths = np.diff(store.begin)
+    usable = np.flatnonzero(lengths > 0)
+    if not len(usable):
+        raise UserError(
+            "no frames to train on",
+            file=store.folder,
+            remedy="look at the ledgers of corpus and features",
+        )
+    order = usable[np.argsort(lengths[usable], kind="stable")]
+    return np.sort(order[:count])
+
+
+def known_alignments(
+    source: FrameSource, path: str | Path
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (utterance number, transition-ids) for the utterances of a source.
+
+    Args:
+        source: the utterances wanted.
+        path: archive of alignments; other utterances in it are passed over.
+
+    Raises:
+        UserError: no utterance is in the archive, or one has another number of frames.
+    """
+    place = {source.utt_id(u): u for u in range(len(source))}
+    found = 0
+    for utt_id, ids in read_int_vectors(path):
+        u = place.get(utt_id)
+        if u is None:
+            continue
+        num_frames = int(source.begin[u + 1] - source.begin[u])
+        if len(ids) != num_frames:
+            raise UserError(
+                f"{len(ids)} frames aligned, but the features have {num_frames}",
+                file=path,
+                utterance=utt_id,
+                remedy="align again with the features in use",
+            )
+        found += 1
+        yield u, ids
+    if not found:
+        raise UserError(
+            "no utterance of the training data is aligned",
+            file=path,
+            remedy="align the training data with the source system",
+        )
+
+
+def tree_statistics(
+    source: FrameSource,
+    alignments: str | Path,
+    model: TransitionModel,
+    lang: Lang,
+    *,
+    context_width: int,
+) -> TreeStatistics:
+    """Gather statistics of phones in context (Kaldi's `acc-tree-stats`)."""
+    statistics = TreeStatistics(
+        context_width=context_width, central_position=context_width // 2
+    )
+    for u, ids in known_alignments(source, alignments):
+        statistics.accumulate(source.frames(u), ids, model, lang.context_independent)
+    return statistics
+
+
+def grow_tree(
+    statistics: TreeStatistics, lang: Lang, options: Mapping[str, Any]
+) -> ContextDependency:
+    """Find questions and build the tree (Kaldi's `cluster-phones`, `build-tree`)."""
+    questions = cluster_phones(
+        statistics,
+        lang.phone_sets,
+        lang.topology,
+        extra_questions=lang.extra_questions,
+    )
+    return build_tree(
+        statistics,
+        questions,
+        lang.roots,
+        lang.topology,
+        max_leaves=options["num_leaves"],
+        threshold=options["split_threshold"],
+        cluster_threshold=options["cluster_threshold"],
+    )
+
+
+def from_equal_alignment(
+    model: AcousticModel, training: Training, system: System
+) -> AcousticModel:
+    """Make the first estimate, from states of equal length (Kaldi's iteration 0)."""
+    began = time.perf_counter()
+    source = training.source
+    for u in range(len(source)):
+        graph = training.graphs(u)
+        num_frames = int(source.begin[u + 1] - source.begin[u])
+        rng = np.random.default_rng([training.seed, crc32(source.utt_id(u).encode())])
+        if isinstance(graph, str):
+            continue
+        ids = equal_alignment(graph, num_frames, rng)
+        if ids is not None:
+            training.alignment[source.begin[u] : source.begin[u + 1]] = ids
+    if not training.num_aligned():
+        raise UserError(
+            "no utterance is long enough for its transcript",
+            file=source.store.folder,
+            remedy="look for transcripts that belong to other recordings",
+        )
+    statistics = training.statistics(model)
+    training.note(0, "equal", began, statistics)
+    return training.estimate(
+        model,
+        statistics,
+        0,
+        target=model.gmms.num_gaussians,
+        power=system.schedule.power,
+        min_occupancy=_FIRST_MIN_OCCUPANCY,
+    )
+
+
+@dataclass(frozen=True)
+class System:
+    """A system in the making: where it goes, and how it is finished.
+
+    Attributes:
+        folder: the system's folder; its name is the system's.
+        tree: its tree.
+        options: of the system.
+        max_skipped_fraction: share of the utterances that may fail to align.
+    """
+
+    folder: Path
+    tree: ContextDependency
+    options: Mapping[str, Any]
+    max_skipped_fraction: float
+
+    @property
+    def name(self) -> str:
+        """The system's name."""
+        return self.folder.name
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """When what happens in training."""
+        return Schedule.from_options(self.options)
+
+    @contextmanager
+    def training(
+        self,
+        source: FrameSource,
+        lang: Lang,
+        model: AcousticModel,
+        threads: int,
+    ) -> Iterator[Training]:
+        """Compile the training graphs and make room for alignments, for a while.
+
+        Both lie in a scratch folder beside the system's, which goes in the end.
+        """
+        parent = self.folder.parent
+        parent.mkdir(parents=True, exist_ok=True)
+        with (
+            worker_pool(threads) as pool,
+            tempfile.TemporaryDirectory(prefix=".tmp.", dir=parent) as scratch,
+        ):
+            compiled = on_demand(source, lang, self.tree, model.transitions)
+            graphs = GraphFile(Path(scratch) / "graphs", compiled, len(source), pool)
+            alignment = np.lib.format.open_memmap(
+                Path(scratch) / "alignment.npy",
+                mode="w+",
+                dtype=np.int32,
+                shape=(source.num_frames,),
+            )
+            yield Training(
+                source,
+                graphs,
+                alignment,
+                pool,
+                [lang.optional_silence],
+                self.options["seed"],
+            )
+
+    def finish(
+        self, model: AcousticModel, training: Training, *, seconds: float
+    ) -> None:
+        """Check how much was left out, and write the system, the model last.
+
+        Raises:
+            UserError: more utterances than allowed could not be aligned.
+        """
+        ledger = Ledger(f"train_{self.name}")
+        training.record(ledger, self.schedule)
+        ledger.write(self.folder / "ledger.jsonl")
+        ledger.check(
+            len(training.source), max_skipped_fraction=self.max_skipped_fraction
+        )
+        write_history(self.folder / "iterations.tsv", training.history)
+        last = training.history[-1]
+        info = {
+            "system": self.name,
+            "type": self.options["type"],
+            "num_phones": len(model.transitions.topology.phones),
+            "num_pdfs": model.gmms.num_pdfs,
+            "num_gaussians": model.gmms.num_gaussians,
+            "num_transition_ids": model.transitions.num_transition_ids,
+            "dim": model.gmms.dim,
+            "log_like_per_frame": last.log_like_per_frame,
+            "num_utterances": last.num_utterances,
+            "num_frames": last.num_frames,
+            "seconds": round(seconds, 3),
+            "options": dict(self.options),
+        }
+        with atomic_output(self.folder / "info.json") as temporary:
+            temporary.write_text(json.dumps(info, indent=1) + "\n")
+        self.tree.save(self.folder / "tree")
+        model.save(self.folder / "final.mdl")

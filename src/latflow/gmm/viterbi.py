@@ -11,7 +11,9 @@ Source: Kaldi `decoder/faster-decoder.cc`, `decoder/training-graph-compiler.cc`,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +35,16 @@ class Scales:
     acoustic: float = 0.1
     transition: float = 1.0
     self_loop: float = 0.1
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Scales:
+        """Take the scales out of the options of a stage."""
+        graph = options["graph"]
+        return cls(
+            options["acoustic_scale"],
+            graph["transition_scale"],
+            graph["self_loop_scale"],
+        )
 
 
 @dataclass(frozen=True)

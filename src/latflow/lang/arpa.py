@@ -216,15 +216,20 @@ def _entry(
     extra = len(fields) - length - 1
     if extra not in (0, 1):
         _refuse(file, f"line {number} is no {length}-gram with its log-probability")
+    if extra and is_top:
+        _refuse(
+            file,
+            f"line {number}: a back-off weight in the last section that the header "
+            "lists",
+        )
     try:
         log_prob = float(fields[0])
         backoff = float(fields[-1]) if extra else math.nan
     except ValueError:
         _refuse(file, f"line {number}: a log-probability is not a number")
-    if not log_prob <= 0.0 or (extra and not math.isfinite(backoff)):
+    if not -math.inf < log_prob <= 0.0 or (extra and not math.isfinite(backoff)):
         _refuse(file, f"line {number}: a log-probability is positive or not finite")
-    backoff = math.nan if is_top else backoff
-    return max(log_prob, LOG_ZERO), fields[1 : length + 1], backoff
+    return log_prob, fields[1 : length + 1], backoff
 
 
 def read_arpa(path: str | Path) -> NgramModel:

@@ -206,7 +206,8 @@ def make_graph(
         grammar: G.
         model_dir: folder with `final.mdl` and `tree`.
         out_fst: where to write; `<out_fst without .fst>.json` gets counts and scales.
-        transition_scale, self_loop_scale: as in `build_hclg`.
+        transition_scale: as in `build_hclg`.
+        self_loop_scale: as in `build_hclg`.
 
     Raises:
         UserError: as `build_hclg`; or the disk is full.

@@ -16,10 +16,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import NoReturn
 
-import kaldifst
+import numpy as np
 
 from latflow.errors import UserError
 from latflow.files import read_lines
+from latflow.fst.graph import Graph
 from latflow.hmm.topology import Topology
 from latflow.lang.lexicon import EPSILON, GRAMMAR_DISAMBIG, RESERVED_WORDS, read_lexicon
 
@@ -354,18 +355,10 @@ def _single_word(path: Path) -> str:
 
 def _labels(path: Path) -> tuple[set[int], set[int]]:
     """Input and output labels of a transducer."""
-    if not path.is_file():
-        _refuse(path, "no such file")
-    fst = kaldifst.StdVectorFst.read(str(path))
-    if fst is None or fst.num_states == 0:
-        _refuse(path, "it is not a transducer, or is empty")
-    inputs: set[int] = set()
-    outputs: set[int] = set()
-    for state in kaldifst.StateIterator(fst):
-        for arc in kaldifst.ArcIterator(fst, state):
-            inputs.add(arc.ilabel)
-            outputs.add(arc.olabel)
-    return inputs, outputs
+    graph = Graph.load(path)
+    if graph.num_arcs == 0:
+        _refuse(path, "the transducer is empty")
+    return set(np.unique(graph.ilabel)), set(np.unique(graph.olabel))
 
 
 def _refuse(path: str | Path, what: str) -> NoReturn:

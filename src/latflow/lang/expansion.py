@@ -14,15 +14,16 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from latflow.fst.determinise import LINK, by_source
+from latflow.fst.determinise import LINK, Int, Links, by_source
 
-Machine = tuple[np.ndarray, np.ndarray, np.ndarray]  # links, position, final
+_EMPTY = -1  # label: no phone is here, the window moves on
+Machine = tuple[Links, np.ndarray, np.ndarray]  # links, position, final
 
 
 @njit(cache=True, nogil=True)
 def _add(
-    links: np.ndarray, used: int, source: int, label: int, target: int, weight: float
-) -> np.ndarray:
+    links: Links, used: int, source: Int, label: Int, target: Int, weight: Int
+) -> Links:
     """Write link number `used`; the array is enlarged if it is full."""
     if used >= len(links):
         grown = np.empty(2 * len(links) + 16, links.dtype)
@@ -36,7 +37,7 @@ def _add(
 
 
 @njit(cache=True, nogil=True)
-def _first_with(arcs: np.ndarray, low: int, high: int, word: int) -> int:
+def _first_with(arcs: Links, low: Int, high: Int, word: Int) -> Int:
     """The first of arcs[low:high], sorted by olabel, whose olabel is >= word."""
     while low < high:
         middle = (low + high) // 2
@@ -51,10 +52,10 @@ def _first_with(arcs: np.ndarray, low: int, high: int, word: int) -> int:
 def compose_words(
     start: int,
     arc_begin: np.ndarray,
-    arcs: np.ndarray,
+    arcs: Links,
     lexicon_final: np.ndarray,
     words: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+) -> tuple[Links, np.ndarray, np.ndarray, Int]:
     """Compose the lexicon with a word sequence: phones that spell the words.
 
     Args:
@@ -71,8 +72,8 @@ def compose_words(
         lexicon does not allow to end.
     """
     num_lexicon, num_words = len(lexicon_final), len(words)
-    keys = [np.int64(start)]
-    known = {np.int64(start): np.int64(0)}
+    keys: list[Int] = [np.int64(start)]
+    known: dict[Int, Int] = {np.int64(start): np.int64(0)}
     links = np.empty(16 * num_words + 16, LINK)
     used, spelt, at = 0, 0, 0
     while at < len(keys):
@@ -114,7 +115,7 @@ def compose_words(
 
 
 @njit(cache=True, nogil=True)
-def _trim(links: np.ndarray, position: np.ndarray, final: np.ndarray) -> Machine:
+def _trim(links: Links, position: np.ndarray, final: np.ndarray) -> Machine:
     """Keep the states from which an end is reached; numbers stay in order."""
     is_live = final != np.inf
     has_changed = True
@@ -138,7 +139,7 @@ def _trim(links: np.ndarray, position: np.ndarray, final: np.ndarray) -> Machine
 
 @njit(cache=True, nogil=True)
 def expand_context(
-    links: np.ndarray,
+    links: Links,
     position: np.ndarray,
     final: np.ndarray,
     disambig_number: np.ndarray,
@@ -151,93 +152,84 @@ def expand_context(
     the end as many empty places are shifted in (Kaldi's subsequential symbol).
 
     Args:
-        links, position, final: the machine of phones.
+        links: the machine of phones.
+        position: of it.
+        final: of it.
         disambig_number: int64[phones]; 1, 2 ... for disambiguation symbols, else 0.
         context: (N, P).
 
     Returns:
         The machine whose labels are 0; -n for disambiguation symbol n; or a window as a
-        number, whose digits to the base len(disambig_number) are the phones.
+        number, whose digits to the base len(disambig_number) are the phones. Where the
+        first phone is read and none has ended yet, the label is one more
+        disambiguation symbol, as in Kaldi.
     """
     width, central = context
     base = len(disambig_number)
     span = base ** (width - 1)  # windows of width - 1 phones
     central_place = base ** (width - 1 - central)
     num_flush = width - 1 - central
+    no_phone = -disambig_number.max() - 1
     num_nodes = len(final)
-    begin, links = by_source(links, num_nodes)
-    keys = [np.int64(0)]
-    known = {np.int64(0): np.int64(0)}
+    begin, links = by_source(_with_ends(links, final, num_flush), num_nodes + num_flush)
+    keys: list[Int] = [np.int64(0)]
+    known: dict[Int, Int] = {np.int64(0): np.int64(0)}
     out = np.empty(4 * len(links) + 16, LINK)
     used, at = 0, 0
     while at < len(keys):
         node, history = keys[at] // span, keys[at] % span
-        # The links of a node, and one more: an empty place shifted in at the end.
-        first, last = np.int64(0), np.int64(0)
-        ends = num_flush > 0 and node >= num_nodes
-        if node < num_nodes:
-            first, last = begin[node], begin[node + 1]
-            ends = num_flush > 0 and final[node] != np.inf
-        elif node - num_nodes == num_flush - 1:
-            ends = False
-        for n in range(first, last + ends):
-            phone, target, weight = np.int64(0), num_nodes, 0.0
-            if n < last:
-                phone, target = links[n]["label"], links[n]["target"]
-                weight = links[n]["weight"]
-            elif node < num_nodes:
-                weight = final[node]
-            else:
-                target = node + 1
-            label, shifted = np.int64(0), history
+        for n in range(begin[node], begin[node + 1]):
+            phone, label, shifted = links[n]["label"], np.int64(0), history
             if phone > 0 and disambig_number[phone] > 0:
                 label = -disambig_number[phone]
-            elif phone > 0 or n == last:
-                window = history * base + phone
+            elif phone != 0:
+                window = history * base + max(phone, 0)
                 shifted = window % span
-                if window // central_place % base > 0:
-                    label = window
-            key = target * span + shifted
+                has_central = window // central_place % base > 0
+                label = window if has_central else no_phone
+            key = links[n]["target"] * span + shifted
             if key not in known:
                 known[key] = len(keys)
                 keys.append(key)
-            out = _add(out, used, at, label, known[key], weight)
+            out = _add(out, used, at, label, known[key], links[n]["weight"])
             used += 1
         at += 1
-    return _describe(out[:used], keys, span, position, final, num_flush)
-
-
-@njit(cache=True, nogil=True)
-def _describe(
-    links: np.ndarray,
-    keys: list[int],
-    span: int,
-    position: np.ndarray,
-    final: np.ndarray,
-    num_flush: int,
-) -> Machine:
-    """Positions and final costs of states in context."""
-    positions = np.empty(len(keys), np.int64)
+    positions = np.full(len(keys), position.max())
     costs = np.full(len(keys), np.inf)
     for n in range(len(keys)):
         node = keys[n] // span
-        if node < len(final):
+        if node < num_nodes:
             positions[n] = position[node]
-            if num_flush == 0:
-                costs[n] = final[node]
-        else:
-            positions[n] = position.max()
-            if node - len(final) == num_flush - 1:
-                costs[n] = 0.0
-    return links, positions, costs
+        if node < num_nodes and num_flush == 0:
+            costs[n] = final[node]
+        elif node == num_nodes + num_flush - 1:
+            costs[n] = 0.0
+    return out[:used], positions, costs
+
+
+@njit(cache=True, nogil=True)
+def _with_ends(links: Links, final: np.ndarray, num_flush: int) -> Links:
+    """Add a chain of empty places (label -1) behind the final states."""
+    num_nodes = len(final)
+    out = links.copy()
+    used = len(links)
+    if num_flush > 0:
+        for node in range(num_nodes):
+            if final[node] != np.inf:
+                out = _add(out, used, node, _EMPTY, num_nodes, final[node])
+                used += 1
+        for n in range(num_flush - 1):
+            out = _add(out, used, num_nodes + n, _EMPTY, num_nodes + n + 1, 0.0)
+            used += 1
+    return out[:used]
 
 
 @njit(cache=True, nogil=True)
 def expand_hmms(
     machine: Machine,
     hmm_begin: np.ndarray,
-    hmm_arcs: np.ndarray,
-    hmm_states: np.ndarray,
+    hmm_arcs: Links,
+    hmm_states: Links,
     first_disambig: int,
 ) -> Machine:
     """Replace each phone in context by its HMM.
@@ -257,52 +249,72 @@ def expand_hmms(
     """
     links, position, final = machine
     num_old = len(final)
-    num_states = num_old
-    num_hmms = len(hmm_states)
-    bases = {np.int64(0): np.int64(0)}
-    bases.clear()
-    owners = [np.int64(0)]
-    owners.clear()
+    bases, owners = _place_hmms(links, hmm_states, num_old)
+    is_filled = np.zeros(len(owners), np.bool_)
     out = np.empty(8 * len(links) + 16, LINK)
     used = 0
     for n in range(len(links)):
         source, label = links[n]["source"], links[n]["label"]
         target, weight = links[n]["target"], links[n]["weight"]
         if label <= 0:
-            if label < 0:
-                label = first_disambig - 1 - label
+            label = first_disambig - 1 - label if label < 0 else 0
             out = _add(out, used, source, label, target, weight)
             used += 1
             continue
-        hmm = label - 1
+        hmm, base = label - 1, bases[n]
         shares_start = hmm_states[hmm] < 0
-        key = target * num_hmms + hmm
-        is_new = key not in bases
-        if is_new:
-            bases[key] = num_states - shares_start
-            inner = abs(hmm_states[hmm]) - 1 - shares_start
-            num_states += inner
-            for _ in range(inner):
-                owners.append(target)
-        base = bases[key]
         last = abs(hmm_states[hmm]) - 1
+        is_new = last > shares_start and not is_filled[base + last - 1 - num_old]
         if not shares_start:
             out = _add(out, used, source, 0, base, weight)
             used += 1
         for arc in range(hmm_begin[hmm], hmm_begin[hmm + 1]):
             is_entry = shares_start and hmm_arcs[arc]["source"] == 0
-            if not (is_new or is_entry):
-                continue
-            end = hmm_arcs[arc]["target"]
-            end = target if end == last else base + end
-            begin = source if is_entry else base + hmm_arcs[arc]["source"]
-            cost = hmm_arcs[arc]["weight"] + (weight if is_entry else 0.0)
-            out = _add(out, used, begin, hmm_arcs[arc]["label"], end, cost)
-            used += 1
-    positions = np.empty(num_states, np.int64)
-    positions[:num_old] = position
-    costs = np.full(num_states, np.inf)
-    costs[:num_old] = final
-    for n in range(num_states - num_old):
-        positions[num_old + n] = position[owners[n]]
-    return out[:used], positions, costs
+            if is_new or is_entry:
+                end = hmm_arcs[arc]["target"]
+                end = target if end == last else base + end
+                begin = source if is_entry else base + hmm_arcs[arc]["source"]
+                cost = hmm_arcs[arc]["weight"] + (weight if is_entry else 0.0)
+                out = _add(out, used, begin, hmm_arcs[arc]["label"], end, cost)
+                used += 1
+        if is_new:
+            is_filled[base + last - 1 - num_old] = True
+    return (
+        out[:used],
+        np.concatenate((position, position[owners])),
+        np.concatenate((final, np.full(len(owners), np.inf))),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _place_hmms(
+    links: Links, hmm_states: Links, num_states: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Number the inner states of HMMs, those of one HMM and target only once.
+
+    Returns:
+        (for each link the number of its HMM's state 0, which need not be there;
+        for each inner state the target of its HMM).
+    """
+    known: dict[Int, Int] = {np.int64(0): np.int64(0)}
+    known.clear()
+    bases = np.zeros(len(links), np.int64)
+    owners = np.empty(0, np.int64)
+    used = 0
+    for n in range(len(links)):
+        if links[n]["label"] <= 0:
+            continue
+        hmm, target = links[n]["label"] - 1, links[n]["target"]
+        shares_start = hmm_states[hmm] < 0
+        key = target * len(hmm_states) + hmm
+        if key not in known:
+            inner = abs(hmm_states[hmm]) - 1 - shares_start
+            known[key] = num_states + used - shares_start
+            if used + inner > len(owners):
+                grown = np.empty(2 * (used + inner), np.int64)
+                grown[:used] = owners[:used]
+                owners = grown
+            owners[used : used + inner] = target
+            used += inner
+        bases[n] = known[key]
+    return bases, owners[:used]

@@ -17,7 +17,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import kaldifst
@@ -49,14 +49,14 @@ class Coverage:
         unknown: words of the model that it lacks.
         dropped: length -> number of n-grams with such a word.
         total: length -> number of all n-grams.
-        ends: whether the model has `</s>`.
+        frame: which of `<s>` and `</s>` the model has.
     """
 
-    known: set[str]
-    unknown: set[str]
-    dropped: Counter[int]
-    total: Counter[int]
-    ends: bool
+    known: set[str] = field(default_factory=set)
+    unknown: set[str] = field(default_factory=set)
+    dropped: Counter[int] = field(default_factory=Counter)
+    total: Counter[int] = field(default_factory=Counter)
+    frame: set[str] = field(default_factory=set)
 
 
 def write_grammar(
@@ -170,22 +170,19 @@ def check_grammar(
 
 def _coverage(arpa: str | Path, word_ids: Mapping[str, int]) -> Coverage:
     """Compare the words of the model with words.txt; checks the file on the way."""
-    coverage = Coverage(set(), set(), Counter(), Counter(), ends=False)
-    ends = False
+    coverage = Coverage()
     allowed = set(word_ids) - {EPSILON, GRAMMAR_DISAMBIG} | FRAME
     for _, words, _ in arpa_entries(arpa):
         length = len(words)
         coverage.total[length] += 1
         if length == 1 and words[0] in FRAME:
-            ends = ends or words[0] == SENTENCE_END
+            coverage.frame.add(words[0])
         elif length == 1:
             known = words[0] in allowed
             (coverage.known if known else coverage.unknown).add(words[0])
         if not allowed.issuperset(words):
             coverage.dropped[length] += 1
-    return Coverage(
-        coverage.known, coverage.unknown, coverage.dropped, coverage.total, ends
-    )
+    return coverage
 
 
 def _check_coverage(coverage: Coverage, arpa: str | Path, lang_dir: str | Path) -> None:
@@ -198,12 +195,20 @@ def _check_coverage(coverage: Coverage, arpa: str | Path, lang_dir: str | Path) 
             file=arpa,
             remedy="check case and language of the lexicon and the model",
         )
-    if not coverage.ends:
-        raise UserError(
-            "the language model has no sentence end </s>",
-            file=arpa,
-            remedy="estimate it with sentence ends",
-        )
+    for word, what in ((SENTENCE_START, "start"), (SENTENCE_END, "end")):
+        if word not in coverage.frame:
+            raise UserError(
+                f"the language model has no sentence {what} {word}",
+                file=arpa,
+                remedy="estimate it on sentences framed by <s> and </s>",
+            )
+    for word in (EPSILON, GRAMMAR_DISAMBIG):  # kaldilm would abort the process
+        if word in coverage.unknown:
+            raise UserError(
+                f"the language model has the word {word}, which is a reserved symbol",
+                file=arpa,
+                remedy="remove it from the text of the model",
+            )
     if coverage.unknown:
         log.warning(
             "%s: %d of its %d words are not in the lexicon, e.g. %s",

@@ -42,7 +42,7 @@ class TrainingGraphCompiler:
     iterations, as in Kaldi.
 
     Args:
-        lang: a lang directory, or its path; `L_disambig.fst` is used.
+        lang: a lang directory, or its path; `L.fst` is used.
         tree: the tree; gives the context width.
         model: the transition model of the same system.
         self_loop_scale: factor on the log-probabilities of staying and of leaving.
@@ -65,7 +65,7 @@ class TrainingGraphCompiler:
         self.model = model
         self.self_loop_scale = self_loop_scale
         self._context = (tree.context_width, tree.central_position)
-        self._lexicon = _sorted_lexicon(self.lang.folder / "L_disambig.fst")
+        self._lexicon = _sorted_lexicon(self.lang.folder / "L.fst")
         self._disambig = np.zeros(max(self.lang.phone_ids.values()) + 1, np.int64)
         for number, symbol in enumerate(sorted(self.lang.disambig_phones), start=1):
             self._disambig[symbol] = number
@@ -168,7 +168,7 @@ class TrainingGraphCompiler:
         word = self.lang.words.get(word_id, f"with id {word_id}")
         return UserError(
             f"word {word} has no pronunciation",
-            file=self.lang.folder / "L_disambig.fst",
+            file=self.lang.folder / "L.fst",
             utterance=utterance,
             remedy="add it to the lexicon and make the lang directory again",
         )
@@ -211,7 +211,7 @@ class _HmmTable:
         return tables
 
     def replace_windows(self, links: np.ndarray, base: int) -> None:
-        """Replace windows in the labels (> 0) by 1 + the number of the HMM, in place."""
+        """Replace windows in the labels (> 0) by 1 + the HMM's number, in place."""
         labels = links["label"]
         is_window = labels > 0
         windows, inverse = np.unique(labels[is_window], return_inverse=True)

@@ -13,9 +13,9 @@ share. For each length
 
     D(k) = k - (k + 1) Y n(k+1) / n(k)    with Y = n1 / (n1 + 2 n2),
 
-for k = 1, 2 and 3 (which serves larger counts too), from the numbers n1 to n4 of n-grams
-with counts 1 to 4. Small or artificial texts can lack those numbers, or give a D(k)
-outside [0, k]; that length then takes D = (0.5, 1, 1.5), and the log says so.
+for k = 1, 2 and 3 (which serves larger counts too), from the numbers n1 to n4 of
+n-grams with counts 1 to 4. Small or artificial texts can lack those numbers, or give a
+D(k) outside [0, k]; that length then takes D = (0.5, 1, 1.5), and the log says so.
 
 Sentences are framed by one `<s>` and one `</s>`. `<s>` is only ever a history: it has
 no probability (log10 -99 in the file) and no share in the vocabulary. With an open
@@ -209,6 +209,8 @@ def _smooth(
     for table, count, mask, discount in zip(
         tables[1:], counts[1:], kept[1:], discounts[1:], strict=True
     ):
+        if not mask.any():  # no sentence is that long, or nothing was kept
+            break
         # `backoff` belongs to the shorter n-grams, which are the histories here
         total = np.bincount(table.prefix, weights=count, minlength=len(prob))
         taken = np.where(mask, np.minimum(discount.of(count), count), count)

@@ -65,7 +65,7 @@ def make_lang(
     )
     inventory = PhoneInventory.of_lexicon(given, options)
     added = [(options["oov_word"], options["spoken_noise_phone"])]
-    if options["silence_word"] is not None:
+    if options["silence_word"]:
         added.insert(0, (options["silence_word"], options["silence_phone"]))
     complete = given.with_words(added)
     parts = _Parts.of(complete, inventory)

@@ -49,7 +49,7 @@ def examples_section(results: Results) -> Section:
     }
     candidates = {
         cut.id: cut
-        for cut in CutSet.from_file(cuts)
+        for cut in CutSet.from_jsonl_lazy(cuts)
         if isinstance(cut, Cut)
         and cut.id in scores
         and cut.duration <= options["max_example_duration"]

@@ -7,6 +7,7 @@ Public: `error_rates`, `training_curves`, `scale_sweep`, `speaker_rates`,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
@@ -21,6 +22,7 @@ from latflow.report.svg import (
 )
 
 WIDTH = 8.0
+_PANELS = 3  # most panels side by side
 Point = tuple[float, float]
 
 
@@ -33,9 +35,13 @@ def error_rates(
         rates: set -> system -> (rate, lower bound, upper bound), per cent.
     """
     num_systems = max(len(systems) for systems in rates.values())
-    with canvas(WIDTH, 0.75 + 0.33 * num_systems) as figure:
-        panels = figure.subplots(1, len(rates), sharey=True, squeeze=False)[0]
-        for axes, (name, systems) in zip(panels, rates.items(), strict=True):
+    num_columns = min(_PANELS, len(rates))
+    num_rows = -(-len(rates) // num_columns)
+    with canvas(WIDTH, num_rows * (0.85 + 0.33 * num_systems)) as figure:
+        panels = figure.subplots(num_rows, num_columns, sharey=True, squeeze=False)
+        for axes in panels.flatten()[len(rates) :]:
+            axes.set_visible(False)
+        for axes, (name, systems) in zip(panels.flat, rates.items(), strict=False):
             for i, (rate, low, high) in enumerate(systems.values()):
                 colour = series_colour(i)
                 axes.barh(i, rate, color=colour, height=0.55, alpha=0.85)
@@ -53,26 +59,37 @@ def error_rates(
             axes.set_title(name)
             axes.set_xlabel("word error rate (%)")
             bare(axes, grid="x")
-        panels[0].invert_yaxis()
+        panels[0, 0].invert_yaxis()
         return render(figure, "Word error rates of all systems and sets")
 
 
-def training_curves(
-    curves: Mapping[str, Sequence[tuple[int, float, int]]],
-) -> str:
+class Iteration(NamedTuple):
+    """A point of a training curve."""
+
+    number: int
+    log_like_per_frame: float
+    num_gaussians: int
+    is_realigned: bool
+
+
+def training_curves(curves: Mapping[str, Sequence[Iteration]]) -> str:
     """Likelihood and number of Gaussians over the iterations of all systems.
 
     Args:
-        curves: system -> (iteration, log-likelihood per frame, Gaussians) of each
-            iteration.
+        curves: system -> its iterations, in order; nats per frame.
     """
     with canvas(WIDTH, 4.6) as figure:
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1.6, 1])
         for i, (system, points) in enumerate(curves.items()):
-            iterations, log_likes, gaussians = zip(*points, strict=True)
+            numbers = [p.number for p in points]
+            log_likes = [p.log_like_per_frame for p in points]
             style = {"color": series_colour(i), "label": system}
-            upper.plot(iterations, log_likes, marker="o", markersize=3, **style)
-            lower.step(iterations, gaussians, where="post", **style)
+            marks = [k for k, p in enumerate(points) if p.is_realigned]
+            upper.plot(
+                numbers, log_likes, marker="o", markersize=4, markevery=marks, **style
+            )
+            gaussians = [p.num_gaussians for p in points]
+            lower.step(numbers, gaussians, where="post", **style)
         upper.set_ylabel("log-likelihood per frame (nats)")
         lower.set_ylabel("Gaussians")
         lower.set_xlabel("iteration")
@@ -178,7 +195,7 @@ def speaker_rates(rates: Mapping[str, float], mean: float) -> str:
 
 
 def phone_durations(
-    durations: Mapping[str, tuple[float, float, float]], *, shift_ms: float
+    durations: Mapping[str, Sequence[float]], *, shift_ms: float
 ) -> str:
     """Range and median of each phone's duration, longest median first.
 

@@ -47,25 +47,28 @@ class Headline:
 
 
 def headline(results: Results) -> Headline:
-    """Sum the outcome up."""
+    """Sum the outcome up: the last system, and the first to compare with."""
     rows = _rates(results)
     if not rows:
         return Headline("No system has been scored yet.", [])
     parts, facts = [], []
     for name in results.test_sets or ["dev"]:
-        own = [r for r in rows if r["set"] == name and r["wer"] != "nan"]
+        own = [row for row in rows if row["set"] == name and row["wer"] != "nan"]
         if not own:
             continue
-        best = min(own, key=lambda row: float(row["wer"]))
-        parts.append(
-            f"{best['system']} gets {float(best['wer']):.2f} % of the {best['words']} "
-            f"words of {name} wrong ({_interval(best)})"
+        first, last = own[0], own[-1]
+        part = (
+            f"{last['system']} gets {last['wer']} % of the {last['words']} words of "
+            f"{name} wrong ({_interval(last)})"
         )
+        if first is not last:
+            part += f", where {first['system']} gets {first['wer']} %"
+        parts.append(part)
         facts.append(
             Fact(
-                f"{float(best['wer']):.2f} %",
+                f"{last['wer']} %",
                 f"word error rate, {name}",
-                f"{best['system']}, {_interval(best)}",
+                f"{last['system']}, {_interval(last)}",
             )
         )
     sentence = "; ".join(parts) + "." if parts else "No test set has been scored yet."

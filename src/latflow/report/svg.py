@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -26,6 +27,7 @@ _VARIABLES = {INK: "ink", MUTED: "muted", LINE: "line"} | {
 _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "latflow",
     "svg.fonttype": "none",
+    "text.parse_math": False,
     "font.size": 9.5,
     "axes.titlesize": 10.5,
     "axes.titleweight": "bold",
@@ -65,7 +67,9 @@ def canvas(width: float, height: float) -> Iterator[Figure]:
         width: inches; the page scales the drawing to its own width.
         height: inches.
     """
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        # The page's fonts draw the text; matplotlib's only measure it.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield Figure(figsize=(width, height), layout="constrained")
 
 

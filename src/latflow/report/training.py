@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from latflow.report import figures
+from latflow.report.figures import Iteration
 from latflow.report.inputs import Results, read_json, read_table
 from latflow.report.page import (
     Block,
@@ -22,6 +23,27 @@ from latflow.report.page import (
     text_column,
 )
 
+# What the keys of `info.json` and `statistics.json` are called in the report.
+_NAMES = {
+    "num_phones": "phones",
+    "num_pdfs": "leaves (tied states, pdfs)",
+    "num_gaussians": "Gaussians",
+    "num_transition_ids": "transition-ids",
+    "dim": "feature dimension",
+    "log_like_per_frame": "log-likelihood per frame (nats)",
+    "num_utterances": "utterances",
+    "num_frames": "frames",
+    "seconds": "training time (s)",
+    "frames": "frames aligned",
+    "num_aligned": "utterances aligned",
+    "num_retried": "of them with the wider retry beam",
+    "num_failed": "utterances not aligned",
+    "frame_shift": "frame shift (s)",
+    "silence_share": "share of silence",
+}
+_MOST_PHONES_DRAWN = 60
+_QUANTILES = ("p5_frames", "median_frames", "p95_frames")
+
 
 def training_section(results: Results) -> Section:
     """Likelihood and Gaussians over the iterations, and sizes of the models."""
@@ -32,20 +54,24 @@ def training_section(results: Results) -> Section:
         "Gaussians are not comparable by likelihood, only by word error rate."
     )
     section = Section("training", "Training of the acoustic models", lead)
-    curves: dict[str, list[tuple[int, float, int]]] = {}
+    curves: dict[str, list[Iteration]] = {}
     for system in results.systems:
         rows = read_table(results / f"gmm/{system}/iterations.tsv")
         if rows:
             curves[system] = [
-                (
+                Iteration(
                     int(row["iter"]),
                     float(row["log_like_per_frame"]),
                     int(row["num_gaussians"]),
+                    is_realigned=row["phase"] != "keep",
                 )
                 for row in rows
             ]
     if curves:
-        caption = "Log-likelihood per frame and number of Gaussians."
+        caption = (
+            "Log-likelihood per frame and number of Gaussians; dots mark iterations "
+            "with a new alignment."
+        )
         section.blocks.append(Figure(figures.training_curves(curves), caption))
     else:
         section.blocks.append(missing("training curve", "gmm"))
@@ -61,7 +87,9 @@ def _sizes(results: Results) -> list[Block]:
     if not keys:
         return []
     rows = [[key, *(info.get(key, "") for info in flat.values())] for key in keys]
-    readable = [[key.replace("_", " "), *cells] for key, *cells in rows]
+    readable = [
+        [_NAMES.get(key, key.replace("_", " ")), *cells] for key, *cells in rows
+    ]
     columns = [text_column("of the model"), *map(Column, flat)]
     return [Heading("Sizes"), Table(columns, readable)]
 
@@ -94,35 +122,46 @@ def alignment_section(results: Results) -> Section:
 
 def _alignment_blocks(system: str, found: Mapping[str, Any]) -> list[Block]:
     """Drawing and tables of one alignment."""
-    frame_shift = found.get("frame_shift", 0.01)
     phones = found["phones"]
-    summary = {k: v for k, v in _scalars(found).items() if k != "frame_shift"}
-    durations = {
-        phone: (stats["p5"], stats["p50"], stats["p95"])
-        for phone, stats in phones.items()
+    often = sorted(phones, key=lambda phone: -phones[phone]["frames"])
+    drawn = {
+        phone: tuple(phones[phone][key] for key in _QUANTILES)
+        for phone in often[:_MOST_PHONES_DRAWN]
     }
     caption = (
         "Duration of each phone: the bar from the 5th to the 95th percentile, the dot "
         "the median."
     )
-    svg = figures.phone_durations(durations, shift_ms=1000 * frame_shift)
-    columns = [text_column("phone"), Column("times"), Column("share of frames (%)")]
-    columns += [Column(f"{name} (frames)") for name in ("mean", "p5", "p50", "p95")]
-    total = sum(stats["frames"] for stats in phones.values())
-    rows = [
-        [
-            phone,
-            str(stats["count"]),
-            f"{100 * stats['frames'] / max(1, total):.2f}",
-            f"{stats['frames'] / max(1, stats['count']):.1f}",
-            *(f"{stats[key]:g}" for key in ("p5", "p50", "p95")),
-        ]
-        for phone, stats in phones.items()
+    if len(drawn) < len(phones):
+        caption += f" The {len(drawn)} phones with the most frames of {len(phones)}."
+    svg = figures.phone_durations(drawn, shift_ms=1000 * found["frame_shift"])
+    facts = [
+        [_NAMES.get(key, key.replace("_", " ")), value]
+        for key, value in _scalars(found).items()
     ]
-    facts = [[key.replace("_", " "), value] for key, value in summary.items()]
     return [
         Note(f"Training speech, aligned by {system}."),
         Table([text_column("of the alignment"), Column("value")], facts),
         Figure(svg, caption),
-        Table(columns, rows, "Phones; click a heading to sort."),
+        _phone_table(phones),
     ]
+
+
+def _phone_table(phones: Mapping[str, Mapping[str, float]]) -> Table:
+    """How often and how long each phone was said."""
+    columns = [text_column("phone"), Column("times"), Column("of all frames (%)")]
+    columns += [
+        Column(f"{name} (frames)") for name in ("mean", "5 %", "median", "95 %")
+    ]
+    total = sum(stats["frames"] for stats in phones.values())
+    rows = [
+        [
+            phone,
+            str(stats["occurrences"]),
+            f"{100 * stats['frames'] / max(1, total):.2f}",
+            f"{stats['mean_frames']:.1f}",
+            *(f"{stats[key]:g}" for key in _QUANTILES),
+        ]
+        for phone, stats in phones.items()
+    ]
+    return Table(columns, rows, "Phones; click a heading to sort.")

@@ -43,7 +43,7 @@ def read_references(cuts: str | Path) -> References:
     words: dict[str, list[str]] = {}
     speakers: dict[str, str] = {}
     frame_shift = None
-    for cut in CutSet.from_file(cuts):
+    for cut in CutSet.from_jsonl_lazy(cuts):
         if cut.id in words:
             raise UserError(
                 "utterance occurs twice",

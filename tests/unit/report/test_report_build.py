@@ -29,6 +29,17 @@ def config(repository):
 
 
 @pytest.fixture(scope="module")
+def quick(config):
+    """Few examples and draws, where the test is about something else."""
+    bootstrap = {**config["score"]["bootstrap"], "samples": 100}
+    return {
+        **config,
+        "report": {**config["report"], "num_examples": 1},
+        "score": {**config["score"], "bootstrap": bootstrap},
+    }
+
+
+@pytest.fixture(scope="module")
 def experiment(config, tmp_path_factory):
     folder = tmp_path_factory.mktemp("made") / "made_up"
     write_experiment(folder, {**config["score"], "seed": 1})
@@ -114,8 +125,8 @@ def test_report_is_the_same_each_time(experiment, config, report, tmp_path):
     assert undated((tmp_path / "again.html").read_text()) == undated(report)
 
 
-def test_empty_folder_says_what_is_missing(tmp_path, config):
-    make_report(tmp_path, tmp_path / "report.html", config=config)
+def test_empty_folder_says_what_is_missing(tmp_path, quick):
+    make_report(tmp_path, tmp_path / "report.html", config=quick)
     text = (tmp_path / "report.html").read_text()
     structure(text)
     assert "No system has been scored yet." in text
@@ -125,16 +136,16 @@ def test_empty_folder_says_what_is_missing(tmp_path, config):
 
 
 @pytest.mark.parametrize("part", ["gmm", "align", "tune", "score", "corpus", "lang"])
-def test_partial_results_still_make_a_report(experiment, config, part, tmp_path):
+def test_partial_results_still_make_a_report(experiment, quick, part, tmp_path):
     shutil.copytree(experiment, tmp_path / "part")
     shutil.rmtree(tmp_path / "part" / part)
-    make_report(tmp_path / "part", tmp_path / "report.html", config=config)
+    make_report(tmp_path / "part", tmp_path / "report.html", config=quick)
     text = (tmp_path / "report.html").read_text()
     structure(text)
     assert 'class="missing"' in text
 
 
-def test_lost_recording_is_told_not_fatal(experiment, config, tmp_path):
+def test_lost_recording_is_told_not_fatal(experiment, quick, tmp_path):
     shutil.copytree(experiment, tmp_path / "part")
     cuts = tmp_path / "part" / "corpus" / "test" / "cuts.jsonl.gz"
     items = [
@@ -144,15 +155,15 @@ def test_lost_recording_is_told_not_fatal(experiment, config, tmp_path):
         item["recording"]["sources"][0]["source"] = str(tmp_path / "gone.flac")
     lines = "".join(json.dumps(item) + "\n" for item in items)
     cuts.write_bytes(gzip.compress(lines.encode()))
-    make_report(tmp_path / "part", tmp_path / "report.html", config=config)
+    make_report(tmp_path / "part", tmp_path / "report.html", config=quick)
     assert "cannot be read any more" in (tmp_path / "report.html").read_text()
 
 
-def test_words_are_escaped(experiment, config, tmp_path):
+def test_words_are_escaped(experiment, quick, tmp_path):
     shutil.copytree(experiment, tmp_path / "part")
     path = tmp_path / "part" / "score" / "tri1" / "test" / "per_utterance.tsv"
     path.write_text(path.read_text().replace("NINE", "<script>alert(1)</script>"))
-    make_report(tmp_path / "part", tmp_path / "report.html", config=config)
+    make_report(tmp_path / "part", tmp_path / "report.html", config=quick)
     text = (tmp_path / "report.html").read_text()
     assert "&lt;script&gt;alert(1)" in text
     assert structure(text).counts["script"] == 1
@@ -167,11 +178,11 @@ def test_words_are_escaped(experiment, config, tmp_path):
         ({"example_set": "dev"}, "Where tri1 goes wrong on dev"),
         ({"num_confusions": 1}, "the 1 most frequent of"),
         ({"num_utterances": 2}, "The 2 worst of"),
-        ({"max_example_duration": 2.0}, "<article"),
+        ({"max_example_duration": 2.0, "num_examples": 3}, "<article"),
     ],
 )
-def test_options_do_what_they_say(experiment, config, tmp_path, changes, shows):
-    changed = {**config, "report": {**config["report"], **changes}}
+def test_options_do_what_they_say(experiment, quick, tmp_path, changes, shows):
+    changed = {**quick, "report": {**quick["report"], **changes}}
     make_report(experiment, tmp_path / "report.html", config=changed)
     text = (tmp_path / "report.html").read_text()
     assert shows in text

@@ -31,13 +31,14 @@ def test_drawings_take_their_colours_from_the_page_and_repeat():
     "svg",
     [
         figures.error_rates({"test": {"mono": (0.0, 0.0, 0.0)}}),
-        figures.training_curves({"mono": [(0, -100.0, 10), (1, -90.0, 20)]}),
+        figures.error_rates({f"set{i}": {"mono": (9.0, 8.0, 10.0)} for i in range(5)}),
+        figures.training_curves({"mono": [figures.Iteration(1, -90.0, 10, True)]}),
         figures.scale_sweep({"mono": {0.0: [(7.0, 10.0)]}}, {}),
         figures.speaker_rates({f"s{i:02d}": float(i) for i in range(60)}, 20.0),
         figures.phone_durations({"SIL": (3, 10, 80)}, shift_ms=10),
         figures.rule_costs({"train": (0.0, 0.0)}),
     ],
-    ids=["rates", "curves", "sweep", "speakers", "phones", "costs"],
+    ids=["rates", "sets", "curves", "sweep", "speakers", "phones", "costs"],
 )
 def test_figures_hold_at_their_edges(svg):
     assert svg.rstrip().endswith("</svg>")
@@ -62,6 +63,13 @@ def test_shortest_sound_and_no_labels_can_be_drawn():
         np.zeros(4000), 8000, [Tier("words", [(0.0, 0.5, "ONE")])]
     )
     assert ">ONE</text>" in with_words
+
+
+def test_labels_are_text_not_formulas():
+    spans = [(0.0, 0.5, "$5 & <UNK> $x$"), (0.5, 1.0, "日本")]
+    svg = spectrogram.draw(np.ones(8000), 8000, [Tier("words", spans)])
+    assert ">$5 &amp; &lt;UNK&gt; $x$</text>" in svg
+    assert ">日本</text>" in svg
 
 
 def test_costs_are_summed_over_jobs(tmp_path):

@@ -1,0 +1,116 @@
+"""Time of feature extraction against Lhotse's own, on the same cuts in the same run.
+
+Ours is the stage as the workflow runs it (`latflow.features.extract.extract_features`:
+read, decode, compute, store, manifest). The peer is what a Lhotse user writes:
+`CutSet.compute_and_store_features` with Lhotse's `kaldi-mfcc` or `kaldi-fbank` extractor,
+the same storage, the same number of jobs. Prints JSON.
+
+    python benchmarks/feature_extraction.py CUTS.jsonl.gz [--type mfcc] [--threads 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import torch
+from lhotse import CutSet
+from lhotse.features.io import NumpyFilesWriter, NumpyHdf5Writer
+from lhotse.features.kaldi.extractors import Fbank, FbankConfig, Mfcc, MfccConfig
+
+from latflow.features.extract import extract_features
+from latflow.recipe import resolve_section
+
+SCHEMAS = Path(__file__).resolve().parents[1] / "workflow" / "schemas"
+WRITERS = {"numpy_hdf5": NumpyHdf5Writer, "numpy_files": NumpyFilesWriter}
+
+
+def ours(path: Path, folder: Path, options: dict, threads: int) -> float:
+    """Seconds that the stage takes."""
+    started = time.perf_counter()
+    extract_features(
+        path, folder, options=options, threads=threads, max_skipped_fraction=1.0
+    )
+    return time.perf_counter() - started
+
+
+def peer(path: Path, folder: Path, options: dict, threads: int) -> float:
+    """Seconds that Lhotse takes for the same, its jobs being processes."""
+    started = time.perf_counter()
+    cuts = CutSet.from_file(path)
+    common = {
+        "sampling_rate": next(iter(cuts)).sampling_rate,
+        "snip_edges": False,
+        "num_filters": options["num_mel_bins"],
+        "low_freq": options["low_freq"],
+        "high_freq": options["high_freq"],
+    }
+    if options["type"] == "mfcc":
+        extractor = Mfcc(MfccConfig(num_ceps=options["num_ceps"] or 13, **common))
+    else:
+        extractor = Fbank(FbankConfig(**common))
+    storage = WRITERS[options["storage"]]
+    with ProcessPoolExecutor(
+        threads, initializer=torch.set_num_threads, initargs=(1,)
+    ) as pool:
+        done = cuts.compute_and_store_features(
+            extractor=extractor,
+            storage_path=str(folder / "storage"),
+            num_jobs=threads,
+            executor=pool if threads > 1 else None,
+            storage_type=storage,
+        )
+        done.to_file(folder / "cuts.jsonl.gz")
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    """Run both in turn and print what they took."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cuts", type=Path)
+    parser.add_argument("--type", choices=["mfcc", "fbank"], default="mfcc")
+    parser.add_argument("--storage", choices=sorted(WRITERS), default="numpy_hdf5")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    values = {
+        "type": arguments.type, "storage": arguments.storage, "snip_edges": False
+    }  # fmt: skip
+    options = resolve_section(SCHEMAS, "features", values)
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    cuts = CutSet.from_file(arguments.cuts)
+    audio_s = sum(cut.duration for cut in cuts)
+    times: dict[str, list[float]] = {"latflow": [], "lhotse": []}
+    for _ in range(arguments.repeats):
+        for name, run in (("latflow", ours), ("lhotse", peer)):
+            with tempfile.TemporaryDirectory() as folder:
+                target = Path(folder, "features")
+                target.mkdir()
+                seconds = run(arguments.cuts, target, options, arguments.threads)
+                times[name].append(seconds)
+    best = {name: min(seconds) for name, seconds in times.items()}
+    result = {
+        "benchmark": "feature_extraction",
+        "options": values,
+        "threads": arguments.threads,
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg(),
+        "utterances": len(list(cuts)),
+        "audio_s": round(audio_s, 1),
+        "latflow_s": times["latflow"],
+        "lhotse_s": times["lhotse"],
+        "latflow_times_real_time": audio_s / best["latflow"],
+        "speed_up_over_lhotse": best["lhotse"] / best["latflow"],
+    }
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Peak memory of stages on a corpus, and on the same corpus repeated ten times.
+
+Each stage runs in a process of its own, whose largest resident size is asked of the
+operating system. The repeated corpus holds the same cuts under new ids. Prints JSON; a
+ratio near 1 means that memory does not grow with the corpus. File pages that are only
+mapped (frames.npy) count too where they are touched, though the system may drop them.
+
+    python benchmarks/memory_scaling.py CUTS.jsonl.gz [--repeats 10] [--threads 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import multiprocessing
+import os
+import resource
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+SCHEMAS = Path(__file__).resolve().parents[1] / "workflow" / "schemas"
+
+
+def repeat_cuts(source: Path, target: Path, repeats: int) -> int:
+    """Write the cuts `repeats` times, sorted by new ids; return their number."""
+    count = 0
+    with gzip.open(target, "wt", encoding="utf-8") as out:
+        for i in range(repeats):
+            with gzip.open(source, "rt", encoding="utf-8") as lines:
+                for line in lines:
+                    cut = json.loads(line)
+                    cut["id"] = f"{i:03d}-{cut['id']}"
+                    for supervision in cut["supervisions"]:
+                        supervision["id"] = f"{i:03d}-{supervision['id']}"
+                        supervision["speaker"] = f"{i:03d}-{supervision['speaker']}"
+                    out.write(json.dumps(cut) + "\n")
+                    count += 1
+    return count
+
+
+def extract(folder: Path, threads: int) -> None:
+    """The stage extract_features."""
+    from latflow.features.extract import extract_features
+    from latflow.recipe import resolve_section
+
+    extract_features(
+        folder / "cuts.jsonl.gz",
+        folder / "features",
+        options=resolve_section(SCHEMAS, "features", {}),
+        threads=threads,
+        max_skipped_fraction=1.0,
+    )
+
+
+def normalise(folder: Path, threads: int) -> None:  # noqa: ARG001 - same form for all
+    """The stage normalise_features."""
+    from latflow.features.extract import normalise_features
+    from latflow.recipe import resolve_section
+
+    normalise_features(
+        folder / "features" / "cuts.jsonl.gz",
+        folder / "frames",
+        options=resolve_section(SCHEMAS, "features", {}),
+    )
+
+
+STAGES: dict[str, Callable[[Path, int], None]] = {
+    "extract_features": extract,
+    "normalise_features": normalise,
+}
+
+
+def peak_mb(stage: str, folder: Path, threads: int) -> float:
+    """Largest resident size of a fresh process that runs one stage, MB."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_measure, args=(stage, folder, threads, sender))
+    process.start()
+    sender.close()
+    try:
+        return receiver.recv()
+    except EOFError:
+        raise SystemExit(f"{stage} failed") from None
+    finally:
+        process.join()
+
+
+def _measure(stage: str, folder: Path, threads: int, sender) -> None:
+    """Run one stage and report the process's largest resident size."""
+    STAGES[stage](folder, threads)
+    sender.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def main() -> None:
+    """Run every stage on both corpora and print what they needed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cuts", type=Path)
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    stages: dict[str, dict[str, float]] = {stage: {} for stage in STAGES}
+    utterances: dict[str, int] = {}
+    for repeats in (1, arguments.repeats):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            count = repeat_cuts(arguments.cuts, folder / "cuts.jsonl.gz", repeats)
+            utterances[f"x{repeats}"] = count
+            for stage, peaks in stages.items():
+                peaks[f"x{repeats}_mb"] = peak_mb(stage, folder, arguments.threads)
+    for peaks in stages.values():
+        peaks["ratio"] = peaks[f"x{arguments.repeats}_mb"] / peaks["x1_mb"]
+    result = {
+        "benchmark": "memory_scaling",
+        "threads": arguments.threads,
+        "cores": os.cpu_count(),
+        "utterances": utterances,
+        "stages": stages,
+    }
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

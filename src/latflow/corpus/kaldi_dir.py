@@ -1,0 +1,456 @@
+"""Kaldi data directories, read into a corpus folder and written from one.
+
+A data directory holds `wav.scp` (recording, and a path or a command ending in `|`),
+`text`, `utt2spk`, and, where utterances are parts of recordings, `segments` (utterance,
+recording, start, end in seconds, with an optional channel). Without `segments` each
+recording is one utterance of the same name. A path that is not absolute is relative to
+the folder of `wav.scp`; commands run where the program runs, as with Kaldi.
+
+What Lhotse has no field for is kept under the name of its file: `spk2age` becomes
+`supervision.custom["spk2age"]`; `spk2gender` and `utt2lang` become the fields `gender`
+and `language`. Going in, out and in again gives the same manifests, and going out and
+in gives back the manifests it began with.
+
+Public: `KaldiDir`, `import_kaldi_dir`, `export_kaldi_dir`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from decimal import Context, Decimal, InvalidOperation
+from functools import partial
+from pathlib import Path
+
+from lhotse import AudioSource, Recording, SupervisionSegment
+
+from latflow.corpus.assemble import Checks, CorpusWriter, RecordingJob
+from latflow.corpus.audio import BadAudio, probe
+from latflow.corpus.kaldi_tables import (
+    Table,
+    check_field,
+    split_fields,
+    write_table,
+)
+from latflow.corpus.manifests import Spool, read_recordings, read_supervisions
+from latflow.errors import UserError
+from latflow.files import atomic_directory
+from latflow.ledger import Ledger
+
+# Files about speakers and utterances that other files or the audio already imply.
+_IMPLIED = {"spk2utt", "utt2spk", "utt2dur", "utt2num_frames", "spk2gender", "utt2lang"}
+_TO_END = Decimal(-1)  # end of a segment that goes to the end of its recording
+# Sums of decimal numbers are exact here, so that start + duration - start = duration.
+_EXACT = Context(prec=400)
+
+
+class KaldiDir:
+    """The tables of a Kaldi data directory.
+
+    Use as a context manager. Only ids and file offsets stay in memory.
+
+    Args:
+        folder: the data directory.
+        has_speakers: whether `utt2spk` is needed.
+
+    Raises:
+        UserError: a file is missing or not UTF-8, an id occurs twice, or a line of
+            `segments` is malformed.
+    """
+
+    def __init__(self, folder: str | Path, *, has_speakers: bool = True) -> None:
+        self.folder = Path(os.path.abspath(folder))
+        if not self.folder.is_dir():
+            raise UserError(
+                "no such folder", file=folder, remedy="check the path of the corpus"
+            )
+        self._stack = ExitStack()
+        with ExitStack() as stack:
+            self.wav = self._table("wav.scp", stack)
+            self.text = self._table("text", stack)
+            self.segments = self._table_if_present("segments", stack)
+            self.utt2spk = self._speakers(stack, needed=has_speakers)
+            self._gender = self._table_if_present("spk2gender", stack)
+            self._language = self._table_if_present("utt2lang", stack)
+            self._custom = self._custom_tables(stack)
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> KaldiDir:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _table(self, name: str, stack: ExitStack) -> Table:
+        """Open a table that must be there."""
+        table = Table(self.folder / name)
+        stack.callback(table.close)
+        return table
+
+    def _table_if_present(self, name: str, stack: ExitStack) -> Table | None:
+        """Open a table that may be there."""
+        return self._table(name, stack) if (self.folder / name).is_file() else None
+
+    def _speakers(self, stack: ExitStack, *, needed: bool) -> Table | None:
+        """Open `utt2spk`, with a hint where it is absent."""
+        table = self._table_if_present("utt2spk", stack)
+        if table is None and needed:
+            raise UserError(
+                "no such file",
+                file=self.folder / "utt2spk",
+                remedy="write it, or set speaker: utterance (each utterance its own "
+                "speaker) or speaker: single (all one speaker)",
+            )
+        return table
+
+    def _custom_tables(self, stack: ExitStack) -> dict[str, Table]:
+        """Open the files that Lhotse has no fields for."""
+        names = sorted(
+            path.name
+            for pattern in ("spk2*", "utt2*")
+            for path in self.folder.glob(pattern)
+            if path.is_file() and path.name not in _IMPLIED and "." not in path.name
+        )
+        return {name: self._table(name, stack) for name in names}
+
+    @property
+    def utterances(self) -> Table:
+        """The table that says which utterances there are."""
+        return self.wav if self.segments is None else self.segments
+
+    def strangers(self) -> Iterator[tuple[Path, str]]:
+        """Yield (file, utterance) of lines whose utterance has no audio."""
+        for table in (self.text, self.utt2spk):
+            if table is not None:
+                for utt_id in table:
+                    if utt_id not in self.utterances:
+                        yield table.path, utt_id
+
+    def source(self, recording_id: str, *, allow_commands: bool) -> AudioSource:
+        """Where the audio of a recording comes from.
+
+        Raises:
+            BadAudio: the entry is empty, or a command that is not allowed.
+        """
+        entry = self.wav[recording_id]
+        if entry.endswith("|"):
+            if not allow_commands:
+                raise BadAudio(
+                    "wav.scp runs a command for its audio",
+                    "if you trust it, set allow_commands: true (--allow-commands)",
+                )
+            return AudioSource("command", [0], entry[:-1].strip())
+        if not entry:
+            raise BadAudio("wav.scp names no audio file", "add its path")
+        path = os.path.normpath(self.folder / entry)
+        return AudioSource("file", [0], path)
+
+    def recording_jobs(
+        self, *, allow_commands: bool, verify: bool
+    ) -> Iterator[RecordingJob]:
+        """Yield (id, function that makes the Lhotse recording), sorted by id."""
+        for recording_id in self.wav:
+            try:
+                source = self.source(recording_id, allow_commands=allow_commands)
+            except BadAudio as fault:
+                yield recording_id, partial(_raise, fault)
+                continue
+            yield recording_id, partial(probe, recording_id, source, verify=verify)
+
+    def supervisions(self, writer: CorpusWriter) -> Iterator[SupervisionSegment]:
+        """Yield the utterances, sorted by id.
+
+        Args:
+            writer: holds the recordings; is told of utterances that are unusable.
+        """
+        for utt_id in self.utterances:
+            recording_id, start, end, channel = self._place(utt_id)
+            if writer.is_bad(recording_id):
+                writer.reject_with_recording(utt_id, recording_id)
+                continue
+            if recording_id not in writer.recordings:
+                writer.reject(
+                    utt_id,
+                    f"unknown recording {recording_id}",
+                    file=self.utterances.path,
+                    remedy="add it to wav.scp, remove the utterance",
+                )
+                continue
+            if utt_id not in self.text:
+                writer.reject(
+                    utt_id,
+                    "this utterance has no transcript",
+                    file=self.text.path,
+                    remedy="add its line, remove it from the other files",
+                )
+                continue
+            last = writer.recordings[recording_id].duration
+            yield self._supervision(
+                utt_id, recording_id, channel, start, _duration(start, end, last)
+            )
+
+    def _place(self, utt_id: str) -> tuple[str, Decimal, Decimal, int]:
+        """Recording, start and end in seconds, and channel of an utterance."""
+        if self.segments is None:
+            return utt_id, Decimal(0), _TO_END, 0
+        fields = split_fields(self.segments[utt_id])
+        try:
+            recording_id, start, end, *rest = fields
+            channel = int(rest[0]) if rest else 0
+            times = Decimal(start), Decimal(end)
+            if len(rest) > 1 or not all(time.is_finite() for time in times):
+                raise ValueError(fields)
+        except (ValueError, InvalidOperation) as error:
+            raise UserError(
+                f"{' '.join(fields)!r} is not: recording, start, end [, channel]",
+                file=self.segments.path,
+                utterance=utt_id,
+                remedy="give start and end in seconds",
+            ) from error
+        return recording_id, *times, channel
+
+    def _supervision(
+        self,
+        utt_id: str,
+        recording_id: str,
+        channel: int,
+        start: Decimal,
+        duration: float,
+    ) -> SupervisionSegment:
+        """Make the Lhotse supervision of an utterance."""
+        speaker = None if self.utt2spk is None else self.utt2spk.get(utt_id)
+        custom: dict[str, str] = {}
+        for name, table in self._custom.items():
+            value = table.get((speaker or "") if name.startswith("spk") else utt_id)
+            if value is not None:
+                custom[name] = value
+        return SupervisionSegment(
+            id=utt_id,
+            recording_id=recording_id,
+            start=float(start),
+            duration=duration,
+            channel=channel,
+            text=" ".join(split_fields(self.text[utt_id])),
+            speaker=speaker or None,
+            gender=self._gender.get(speaker or "") if self._gender else None,
+            language=self._language.get(utt_id) if self._language else None,
+            custom=custom or None,
+        )
+
+
+def import_kaldi_dir(
+    data_dir: str | Path,
+    out_dir: str | Path,
+    *,
+    checks: Checks | None = None,
+    allow_commands: bool = False,
+    threads: int = 1,
+    max_skipped_fraction: float = 1.0,
+) -> None:
+    """Turn a Kaldi data directory into a corpus folder.
+
+    Args:
+        data_dir: folder with `wav.scp`, `text`, `utt2spk` and maybe `segments`.
+        out_dir: corpus folder to write; replaced if it exists.
+        checks: how strictly utterances are taken; by default everything is verified
+            and the first fault stops.
+        allow_commands: whether entries of `wav.scp` that end in `|` are run.
+        threads: number of audio files decoded at the same time.
+        max_skipped_fraction: largest share of utterances that may be skipped.
+
+    Raises:
+        UserError: the directory or an utterance is faulty; names file and remedy.
+    """
+    ledger = Ledger("prepare_corpus")
+    with atomic_directory(out_dir) as folder:
+        read_kaldi_dir(
+            data_dir,
+            folder,
+            checks=checks or Checks(),
+            ledger=ledger,
+            allow_commands=allow_commands,
+            threads=threads,
+            max_skipped_fraction=max_skipped_fraction,
+        )
+
+
+def read_kaldi_dir(
+    data_dir: str | Path,
+    folder: str | Path,
+    *,
+    checks: Checks,
+    ledger: Ledger,
+    allow_commands: bool,
+    threads: int,
+    max_skipped_fraction: float,
+) -> None:
+    """Do the work of `import_kaldi_dir` in a folder that exists."""
+    has_speakers = checks.speaker == "given"
+    with (
+        KaldiDir(data_dir, has_speakers=has_speakers) as kaldi,
+        CorpusWriter(folder, kaldi.wav.path, checks, ledger) as writer,
+    ):
+        for file, utt_id in kaldi.strangers():
+            writer.reject(
+                utt_id,
+                f"unknown utterance: it is not in {kaldi.utterances.path.name}",
+                file=file,
+                remedy="remove the line, add its audio",
+            )
+        jobs = kaldi.recording_jobs(
+            allow_commands=allow_commands, verify=checks.verify_audio
+        )
+        writer.add_recordings(jobs, threads=threads, total=len(kaldi.wav))
+        writer.add_utterances(kaldi.supervisions(writer), total=len(kaldi.utterances))
+        writer.finish(max_skipped_fraction=max_skipped_fraction)
+
+
+def export_kaldi_dir(corpus_dir: str | Path, out_dir: str | Path) -> None:
+    """Write a corpus folder as a Kaldi data directory.
+
+    `segments` is written only where utterances are not whole recordings. Audio paths
+    are absolute. Custom fields named like Kaldi's files (`spk2...`, `utt2...`) are
+    written; other custom fields and alignments have no place there.
+
+    Args:
+        corpus_dir: folder with `recordings.jsonl.gz` and `supervisions.jsonl.gz`.
+        out_dir: Kaldi data directory to write; replaced if it exists.
+
+    Raises:
+        UserError: an id holds a blank, or audio that no Kaldi directory can name
+            (several files a recording, resampling on the fly).
+    """
+    corpus = Path(corpus_dir)
+    recordings = corpus / "recordings.jsonl.gz"
+    supervisions = corpus / "supervisions.jsonl.gz"
+    with (
+        atomic_directory(out_dir) as folder,
+        _sorted_spool(folder, recordings, supervisions) as (recs, sups),
+    ):
+        write_table(
+            folder / "wav.scp", ((rec.id, _wav_entry(rec, recordings)) for rec in recs)
+        )
+        if any(not _is_whole(sup, recs) for sup in sups):
+            write_table(
+                folder / "segments",
+                ((sup.id, _segment(sup, recs, supervisions)) for sup in sups),
+            )
+        write_table(
+            folder / "text",
+            ((sup.id, " ".join(split_fields(sup.text or ""))) for sup in sups),
+        )
+        _write_speakers(folder, sups, supervisions)
+        _write_custom(folder, sups)
+
+
+@contextmanager
+def _sorted_spool(
+    folder: Path, recordings: Path, supervisions: Path
+) -> Iterator[tuple[Spool[Recording], Spool[SupervisionSegment]]]:
+    """Manifests of any order, readable sorted and by id."""
+    with (
+        Spool(folder, Recording.from_dict) as recs,
+        Spool(folder, SupervisionSegment.from_dict) as sups,
+    ):
+        recs.extend(read_recordings(recordings), file=recordings)
+        sups.extend(read_supervisions(supervisions), file=supervisions)
+        yield recs, sups
+
+
+def _wav_entry(recording: Recording, file: Path) -> str:
+    """The entry of a recording in `wav.scp`."""
+    check_field(recording.id, file, "recording id")
+    if len(recording.sources) != 1 or recording.transforms:
+        raise UserError(
+            "a Kaldi directory cannot say that audio is resampled or in several files",
+            file=file,
+            utterance=recording.id,
+            remedy="prepare the corpus without sample_rate, from single files",
+        )
+    source = recording.sources[0]
+    if source.type == "command":
+        return f"{source.source} |"
+    if source.type != "file":
+        raise UserError(
+            f"audio of type {source.type} has no place in wav.scp",
+            file=file,
+            utterance=recording.id,
+            remedy="store the audio in files",
+        )
+    return os.path.abspath(str(source.source))
+
+
+def _is_whole(supervision: SupervisionSegment, recordings: Spool[Recording]) -> bool:
+    """Whether an utterance is all of the recording of its name."""
+    if supervision.id != supervision.recording_id or supervision.start != 0.0:
+        return False
+    recording = recordings[supervision.recording_id]
+    return supervision.duration == recording.duration and recording.num_channels == 1
+
+
+def _segment(
+    supervision: SupervisionSegment, recordings: Spool[Recording], file: Path
+) -> str:
+    """The entry of an utterance in `segments`; the end is exact."""
+    check_field(supervision.id, file, "utterance id")
+    start = Decimal(repr(supervision.start))
+    end = _EXACT.add(start, Decimal(repr(supervision.duration)))
+    entry = f"{supervision.recording_id} {start:f} {end:f}"
+    if recordings[supervision.recording_id].num_channels == 1:
+        return entry
+    return f"{entry} {supervision.channel}"
+
+
+def _write_speakers(
+    folder: Path, supervisions: Spool[SupervisionSegment], file: Path
+) -> None:
+    """Write `utt2spk` and `spk2utt`."""
+    utterances: dict[str, list[str]] = {}
+    for supervision in supervisions:
+        check_field(supervision.id, file, "utterance id")
+        speaker = check_field(supervision.speaker or "", file, "speaker")
+        utterances.setdefault(speaker, []).append(supervision.id)
+    rows = ((sup.id, str(sup.speaker)) for sup in supervisions)
+    write_table(folder / "utt2spk", rows)
+    write_table(
+        folder / "spk2utt", ((s, " ".join(utterances[s])) for s in sorted(utterances))
+    )
+
+
+def _write_custom(folder: Path, supervisions: Spool[SupervisionSegment]) -> None:
+    """Write `spk2gender`, `utt2lang`, and the files kept as custom fields."""
+    by_speaker: dict[str, dict[str, str]] = {}
+    utterance_files: set[str] = set()
+    for supervision in supervisions:
+        for name, value in _facts(supervision).items():
+            if name.startswith("spk2"):
+                by_speaker.setdefault(name, {})[str(supervision.speaker)] = value
+            elif name.startswith("utt2"):
+                utterance_files.add(name)
+    for name, rows in by_speaker.items():
+        write_table(folder / name, sorted(rows.items()))
+    for name in utterance_files:
+        facts = ((sup.id, _facts(sup).get(name)) for sup in supervisions)
+        write_table(folder / name, ((key, v) for key, v in facts if v is not None))
+
+
+def _facts(supervision: SupervisionSegment) -> dict[str, str]:
+    """What is known of an utterance and its speaker, by the name of its Kaldi file."""
+    facts = {
+        **(supervision.custom or {}),
+        "spk2gender": supervision.gender,
+        "utt2lang": supervision.language,
+    }
+    return {name: str(value) for name, value in facts.items() if value is not None}
+
+
+def _duration(start: Decimal, end: Decimal, last: float) -> float:
+    """Length of an utterance in seconds; an end of -1 is that of the recording."""
+    end = Decimal(repr(last)) if end == _TO_END else end
+    return float(_EXACT.subtract(end, start))
+
+
+def _raise(fault: BadAudio) -> Recording:
+    """Report a fault when its turn comes."""
+    raise fault

@@ -1,0 +1,238 @@
+"""Corpora that Lhotse knows by name: download, preparation, and what goes with them.
+
+Lhotse's `lhotse.recipes` holds a `prepare_<name>` (and often a `download_<name>`) for
+some 150 corpora. `recipe_manifests` calls them and returns manifests as files, whatever
+shape the recipe gives them. LibriSpeech's lexicon and language models are not part of
+its recipe: they are files of OpenSLR resource 11, which `missing_resource` explains.
+
+Public: `recipe_manifests`, `missing_utterances`, `missing_resource`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import lhotse.recipes
+import soundfile
+from lhotse import RecordingSet, SupervisionSet
+from lhotse.audio.utils import AudioLoadingError
+
+from latflow.corpus.kaldi_tables import split_fields
+from latflow.errors import UserError
+from latflow.files import read_lines
+
+log = logging.getLogger(__name__)
+
+Manifests = tuple[RecordingSet, SupervisionSet]
+
+# Names that share the functions of another recipe.
+_ALIASES = {"mini_librispeech": "librispeech"}
+# Folder that Lhotse's download makes below the root.
+_SUBFOLDERS = {"librispeech": "LibriSpeech"}
+# How recipes call the argument that selects parts of a corpus.
+_PART_ARGUMENTS = ("dataset_parts", "parts", "splits", "split", "subset", "subsets")
+_FAILURES = (
+    AssertionError,
+    AudioLoadingError,
+    KeyError,
+    OSError,
+    RuntimeError,
+    ValueError,
+    soundfile.LibsndfileError,
+    subprocess.SubprocessError,
+)
+
+OPENSLR_11 = (
+    "librispeech-lexicon.txt",
+    "3-gram.arpa.gz",
+    "3-gram.pruned.1e-7.arpa.gz",
+    "3-gram.pruned.3e-7.arpa.gz",
+    "4-gram.arpa.gz",
+    "librispeech-lm-norm.txt.gz",
+    "librispeech-vocab.txt",
+)
+
+
+def recipe_manifests(
+    recipe: str, root: str | Path, parts: Sequence[str], *, download: bool
+) -> Iterator[tuple[str, Manifests]]:
+    """Prepare parts of a corpus by Lhotse's recipe.
+
+    Lhotse holds the manifests of one part in memory; parts come one after the other.
+
+    Args:
+        recipe: name as in `lhotse prepare <name>`, or `mini_librispeech`.
+        root: folder that holds the corpus, or that it is downloaded to.
+        parts: names of the parts; empty for a recipe without parts.
+        download: fetch what is missing first.
+
+    Yields:
+        (name of the part, its recordings and supervisions).
+
+    Raises:
+        UserError: Lhotse has no such recipe, or the corpus is not there, incomplete or
+            unreadable.
+    """
+    name = _ALIASES.get(recipe, recipe)
+    prepare = _function(recipe, f"prepare_{name}")
+    root = Path(root)
+    if download:
+        _download(recipe, name, root, parts)
+    corpus = _corpus_folder(name, root, parts, recipe)
+    for part in parts or ("",):
+        yield part, _prepare(prepare, corpus, part, recipe)
+
+
+def missing_utterances(
+    recipe: str, root: str | Path, part: str, recordings: RecordingSet
+) -> Iterator[tuple[Path, str]]:
+    """Yield (transcript file, utterance) of utterances that Lhotse left out.
+
+    Lhotse's LibriSpeech recipe passes over a transcript whose audio file is missing
+    with no more than a warning; here it is found again. Other recipes have no common
+    form of transcripts, and yield nothing.
+    """
+    name = _ALIASES.get(recipe, recipe)
+    if name != "librispeech":
+        return
+    present = set(recordings.ids)
+    folder = _corpus_folder(name, Path(root), [part], recipe) / part
+    for path in sorted(folder.rglob("*.trans.txt")):
+        for _, line in read_lines(path):
+            fields = split_fields(line, maxsplit=1)
+            if fields and fields[0] not in present:
+                yield path, fields[0]
+
+
+def missing_resource(path: str | Path) -> UserError:
+    """The error for a lexicon or language model that is not there.
+
+    For the files of LibriSpeech that Lhotse does not fetch, it says where they are.
+    """
+    name = Path(path).name
+    remedy = "check the path"
+    if name in OPENSLR_11 or f"{name}.gz" in OPENSLR_11:
+        remedy = (
+            f"download {name} of OpenSLR resource 11 (LibriSpeech language models, "
+            "vocabulary and lexicon) to that place; `.gz` files may stay compressed"
+        )
+    return UserError("no such file", file=path, remedy=remedy)
+
+
+def _function(recipe: str, name: str) -> Callable[..., Any]:
+    """A function of Lhotse's recipes.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    importlib.import_module("lhotse.recipes")
+    found = getattr(lhotse.recipes, name, None)
+    if found is None:
+        raise UserError(
+            f"Lhotse has no recipe function {name} for {recipe!r}",
+            remedy="`lhotse prepare --help` lists the recipes",
+        )
+    return found
+
+
+def _download(recipe: str, name: str, root: Path, parts: Sequence[str]) -> None:
+    """Fetch a corpus by Lhotse's recipe."""
+    function = _function(recipe, f"download_{name}")
+    arguments: dict[str, Any] = {}
+    part_argument = _part_argument(function)
+    if parts and part_argument:
+        arguments[part_argument] = list(parts)
+    log.info("downloading %s to %s", recipe, root)
+    try:
+        function(root, **arguments)
+    except _FAILURES as error:
+        raise UserError(
+            f"the download of {recipe} failed: {_first_line(error)}",
+            file=root,
+            remedy="check the network and the disk and run again, or fetch the corpus "
+            "by hand and set download: false",
+        ) from error
+
+
+def _corpus_folder(name: str, root: Path, parts: Sequence[str], recipe: str) -> Path:
+    """The folder that Lhotse's preparation wants."""
+    corpus = root / _SUBFOLDERS.get(name, ".")
+    if not corpus.is_dir() and all((root / part).is_dir() for part in parts):
+        corpus = root  # the root is the corpus itself
+    if not corpus.is_dir():
+        raise UserError(
+            f"no corpus {recipe} here",
+            file=corpus,
+            remedy="set root to the folder that holds it, or set download: true",
+        )
+    if name == "librispeech":
+        for part in parts:
+            if not (corpus / part).is_dir():
+                raise UserError(
+                    f"{recipe} has no part {part} here",
+                    file=corpus / part,
+                    remedy="check the name of the part, or set download: true",
+                )
+    return corpus
+
+
+def _prepare(
+    prepare: Callable[..., Any], corpus: Path, part: str, recipe: str
+) -> Manifests:
+    """Prepare one part."""
+    part_argument = _part_argument(prepare)
+    arguments: dict[str, Any] = {}
+    if part:
+        if part_argument is None:
+            raise UserError(
+                f"recipe {recipe} has no parts", remedy="remove the key parts"
+            )
+        arguments[part_argument] = [part]
+    try:
+        result = prepare(corpus, **arguments)
+    except _FAILURES as error:
+        raise UserError(
+            f"Lhotse's preparation of {recipe} {part} failed: {_first_line(error)}",
+            file=corpus / part,
+            remedy="check that the corpus is complete and its files are intact",
+        ) from error
+    return _manifests(result, part, recipe, corpus)
+
+
+def _manifests(result: Any, part: str, recipe: str, corpus: Path) -> Manifests:
+    """Find recordings and supervisions in what a recipe returned."""
+    while isinstance(result, dict) and "recordings" not in result:
+        choice = result.get(part) if part in result else None
+        if choice is None and len(result) == 1:
+            choice = next(iter(result.values()))
+        if choice is None:
+            raise UserError(
+                f"recipe {recipe} has the parts {', '.join(map(str, result))}",
+                file=corpus,
+                remedy="name one or more of them in the key parts",
+            )
+        result = choice
+    if not isinstance(result, dict) or "supervisions" not in result:
+        raise UserError(
+            f"recipe {recipe} gives no transcripts",
+            remedy="choose a corpus of transcribed speech",
+        )
+    return result["recordings"], result["supervisions"]
+
+
+def _part_argument(function: Callable[..., Any]) -> str | None:
+    """How a recipe's function calls its selection of parts."""
+    names = inspect.signature(function).parameters
+    return next((name for name in _PART_ARGUMENTS if name in names), None)
+
+
+def _first_line(error: BaseException) -> str:
+    """The kind of an error and the first line of its message."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

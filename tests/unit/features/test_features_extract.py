@@ -1,0 +1,415 @@
+"""The feature stages: from cuts to frames, and what they do with bad input."""
+
+import errno
+import json
+import os
+import re
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from lhotse import CutSet, MonoCut, MultiCut, Recording, SupervisionSegment
+from lhotse.qa import validate_features
+
+from latflow.errors import UserError
+from latflow.features import frames as frames_module
+from latflow.features import manifests
+from latflow.features.extract import extract_features, in_order, normalise_features
+from latflow.features.extractor import make_extractor
+from latflow.features.frames import FrameStore
+from latflow.features.options import FrontEndOptions
+from latflow.kaldi_io import read_matrices
+from latflow.ledger import read_ledger
+from latflow.recipe import resolve_section
+
+RATE = 8000
+
+
+@pytest.fixture
+def options(repository):
+    def resolve(**values):
+        return resolve_section(repository / "workflow/schemas", "features", values)
+
+    return resolve
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Six utterances of two speakers, of different lengths, and their cuts."""
+    rng = np.random.default_rng(0)
+    for i in range(6):
+        length = 2000 + 500 * i
+        wave = 0.1 * rng.normal(size=length)
+        soundfile.write(tmp_path / f"u{i}.flac", wave, RATE, subtype="PCM_16")
+    return tmp_path, make_cuts(tmp_path, [f"u{i}" for i in range(6)])
+
+
+def make_cuts(folder, utt_ids):
+    cuts = []
+    for i, utt_id in enumerate(utt_ids):
+        recording = Recording.from_file(folder / f"{utt_id}.flac")
+        supervision = SupervisionSegment(
+            utt_id, utt_id, 0.0, recording.duration, text=f"word {i}",
+            speaker=f"s{i % 2}",
+        )  # fmt: skip
+        cuts.append(
+            MonoCut(
+                utt_id, 0.0, recording.duration, 0, supervisions=[supervision],
+                recording=recording,
+            )
+        )  # fmt: skip
+    return cuts
+
+
+def save(cuts, path):
+    CutSet.from_cuts(cuts).to_jsonl(path)
+    return path
+
+
+def run(cuts, folder, options, *, threads=1, max_skipped_fraction=0.0, **values):
+    path = save(cuts, folder / "cuts.jsonl.gz")
+    extract_features(
+        path, folder / "out", options=options(**values), threads=threads,
+        max_skipped_fraction=max_skipped_fraction,
+    )  # fmt: skip
+    return list(CutSet.from_jsonl_lazy(folder / "out" / "cuts.jsonl.gz"))
+
+
+@pytest.mark.parametrize("storage", ["numpy_hdf5", "numpy_files"])
+@pytest.mark.parametrize("snip_edges", [True, False])
+def test_stored_features_are_exact(corpus, options, storage, snip_edges):
+    folder, cuts = corpus
+    made = run(cuts, folder, options, storage=storage, snip_edges=snip_edges)
+    extractor = make_extractor(FrontEndOptions(snip_edges=snip_edges), RATE)
+    assert [cut.id for cut in made] == [cut.id for cut in cuts]
+    for cut, source in zip(made, cuts, strict=True):
+        assert cut.supervisions == source.supervisions
+        wanted = extractor.extract(source.load_audio(), RATE)
+        np.testing.assert_array_equal(cut.features.load(), wanted)
+        np.testing.assert_array_equal(cut.load_features(), wanted)
+        validate_features(cut.features, feats_data=wanted)
+        assert cut.features.storage_path.startswith(str(folder / "out" / "storage"))
+    assert list(read_ledger(folder / "out" / "ledger.jsonl")) == []
+
+
+def test_lossy_storage_is_close(corpus, options):
+    folder, cuts = corpus
+    exact = [cut.load_features() for cut in run(cuts, folder, options)]
+    lossy = run(cuts, folder, options, storage="lilcom_chunky")
+    for wanted, cut in zip(exact, lossy, strict=True):
+        np.testing.assert_allclose(cut.load_features(), wanted, atol=1 / 32)
+
+
+@pytest.mark.parametrize("storage", ["numpy_hdf5", "numpy_files", "lilcom_chunky"])
+def test_number_of_threads_never_changes_a_byte(corpus, options, storage):
+    folder, cuts = corpus
+    run(cuts, folder, options, storage=storage, dither=1.0)
+    first = snapshot(folder / "out")
+    run(cuts, folder, options, storage=storage, dither=1.0, threads=3)
+    assert snapshot(folder / "out") == first
+    assert any(name.startswith("storage/") for name in first)
+
+
+def snapshot(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_offsets_and_channels_are_honoured(tmp_path, options):
+    rng = np.random.default_rng(1)
+    stereo = 0.1 * rng.normal(size=(16000, 2)).astype(np.float32)
+    soundfile.write(tmp_path / "two.wav", stereo, RATE, subtype="FLOAT")
+    recording = Recording.from_file(tmp_path / "two.wav")
+    cuts = [
+        MonoCut("a", 0.25, 0.5, 1, recording=recording),
+        MonoCut("b", 1.0, 1.0, 0, recording=recording),
+    ]
+    made = run(cuts, tmp_path, options)
+    extractor = make_extractor(FrontEndOptions(), RATE)
+    for cut, part in zip(made, (stereo[2000:6000, 1], stereo[8000:, 0]), strict=True):
+        np.testing.assert_array_equal(
+            cut.features.load(), extractor.extract(part, RATE)
+        )
+        np.testing.assert_array_equal(cut.load_features(), cut.features.load())
+        validate_features(cut.features)
+
+
+def test_recordings_are_resampled_to_the_configured_rate(tmp_path, options):
+    t = np.arange(16000) / 16000
+    tone = 0.3 * np.sin(2 * np.pi * 440 * t)
+    soundfile.write(tmp_path / "high.wav", tone, 16000)
+    soundfile.write(tmp_path / "low.wav", tone[::2], 8000)
+    cuts = [
+        MonoCut(path.stem, 0.0, 1.0, 0, recording=Recording.from_file(path))
+        for path in (tmp_path / "high.wav", tmp_path / "low.wav")
+    ]
+    made = run(cuts, tmp_path, options, sample_rate=8000, type="fbank")
+    high, low = (cut.load_features() for cut in made)
+    assert high.shape == low.shape
+    loudest = low.mean(axis=0).argmax()
+    assert np.abs(high[5:-5, loudest] - low[5:-5, loudest]).max() < 0.1
+    assert [cut.sampling_rate for cut in made] == [8000, 8000]
+
+    with pytest.raises(
+        UserError, match=r"low\.wav: low: sample rate 8000 Hz, but high"
+    ):
+        run(cuts, tmp_path, options)
+
+
+def test_rate_too_low_for_the_filters_is_refused(corpus, options):
+    folder, cuts = corpus
+    with pytest.raises(UserError, match="half the sample rate"):
+        run(cuts, folder, options, high_freq=7600)
+    assert not (folder / "out").exists()
+
+
+def damage_missing(path):
+    path.unlink()
+
+
+def damage_empty(path):
+    path.write_bytes(b"")
+
+
+def damage_truncated(path):
+    path.write_bytes(path.read_bytes()[:900])
+
+
+def damage_scrambled(path):
+    raw = bytearray(path.read_bytes())
+    raw[300:1500] = bytes(1200)
+    path.write_bytes(raw)
+
+
+def damage_foreign(path):
+    path.write_text("this is no audio")
+
+
+def damage_too_short(path):
+    soundfile.write(path, np.zeros(150), RATE)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (damage_empty, "audio file of no bytes"),
+        (damage_truncated, "unreadable audio"),
+        (damage_scrambled, "unreadable audio"),
+        (damage_foreign, "unreadable audio"),
+    ],
+)
+def test_bad_audio_is_in_the_ledger_or_fails(corpus, options, damage, reason):
+    folder, cuts = corpus
+    damage(folder / "u2.flac")
+    with pytest.raises(UserError, match=rf"^u2: .*u2\.flac: {reason}"):
+        run(cuts, folder, options)
+    assert not (folder / "out").exists()
+    made = run(cuts, folder, options, max_skipped_fraction=0.2)
+    assert [cut.id for cut in made] == ["u0", "u1", "u3", "u4", "u5"]
+    (entry,) = read_ledger(folder / "out" / "ledger.jsonl")
+    assert entry.utterance == "u2"
+    assert re.search(rf"u2\.flac: {reason}", entry.reason)
+
+
+def test_audio_shorter_than_a_frame_is_skipped(corpus, options):
+    folder, _ = corpus
+    damage_too_short(folder / "u2.flac")
+    cuts = make_cuts(folder, ["u1", "u2"])
+    run(cuts, folder, options, max_skipped_fraction=0.5)
+    (entry,) = read_ledger(folder / "out" / "ledger.jsonl")
+    assert "18.8 ms are too short for one frame" in entry.reason
+    assert len(run(cuts, folder, options, snip_edges=False)) == 2
+
+
+def test_samples_that_are_not_numbers_are_skipped(tmp_path, options):
+    wave = np.zeros(4000, np.float32)
+    wave[7] = np.nan
+    soundfile.write(tmp_path / "a.wav", wave, RATE, subtype="FLOAT")
+    cut = MonoCut("a", 0, 0.5, 0, recording=Recording.from_file(tmp_path / "a.wav"))
+    with pytest.raises(UserError, match="samples that are not numbers"):
+        run([cut], tmp_path, options)
+
+
+def test_missing_audio_stops_at_once(corpus, options):
+    folder, cuts = corpus
+    damage_missing(folder / "u2.flac")
+    with pytest.raises(UserError, match=r"u2\.flac: u2: audio file is missing"):
+        run(cuts, folder, options, max_skipped_fraction=1.0)
+    assert not (folder / "out").exists()
+
+
+def test_full_disk_leaves_the_old_output(corpus, options, monkeypatch):
+    folder, cuts = corpus
+    run(cuts, folder, options, storage="lilcom_chunky")
+    before = snapshot(folder / "out")
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lhotse.features.io.LilcomChunkyWriter.write", refuse)
+        with pytest.raises(UserError, match=r"out: no space left on the disk"):
+            run(cuts, folder, options, storage="lilcom_chunky")
+    usage = namedtuple("usage", "total used free")(10**9, 10**9 - 5000, 5000)
+    with monkeypatch.context() as patch:
+        patch.setattr(manifests.shutil, "disk_usage", lambda _: usage)
+        with pytest.raises(UserError, match=r"out: no space left on the disk"):
+            run(cuts, folder, options)
+    assert snapshot(folder / "out") == before
+    with monkeypatch.context() as patch:
+        patch.setattr(frames_module.FrameWriter, "append", refuse)
+        with pytest.raises(UserError, match=r"frames: no space left on the disk"):
+            normalise_features(
+                folder / "out/cuts.jsonl.gz", folder / "frames", options=options()
+            )
+    assert sorted(p.name for p in folder.iterdir() if p.is_dir()) == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("write", "what"),
+    [
+        (lambda p: None, "no such file"),
+        (lambda p: p.write_bytes(b"no gzip"), "not a manifest of cuts"),
+        (lambda p: save([], p), "holds no utterances"),
+    ],
+)
+def test_bad_manifest_is_refused(tmp_path, options, write, what):
+    path = tmp_path / "cuts.jsonl.gz"
+    write(path)
+    with pytest.raises(UserError, match=what):
+        extract_features(
+            path, tmp_path / "out", options=options(), threads=1,
+            max_skipped_fraction=0,
+        )  # fmt: skip
+
+
+def test_ids_out_of_order_or_twice_are_refused(corpus, options):
+    folder, cuts = corpus
+    for order, what in (((1, 0), "u0: comes after u1"), ((0, 0), "u0: comes twice")):
+        path = folder / "cuts.jsonl"
+        path.write_text("".join(json.dumps(cuts[i].to_dict()) + "\n" for i in order))
+        with pytest.raises(UserError, match=what):
+            extract_features(
+                path, folder / "out", options=options(), threads=1,
+                max_skipped_fraction=0,
+            )  # fmt: skip
+
+
+def test_cut_of_several_channels_is_refused(tmp_path, options):
+    soundfile.write(tmp_path / "two.wav", np.zeros((4000, 2)), RATE)
+    recording = Recording.from_file(tmp_path / "two.wav")
+    cut = MultiCut("a", 0.0, 0.5, [0, 1], recording=recording)
+    with pytest.raises(UserError, match="a: is not a cut of one channel"):
+        run([cut], tmp_path, options)
+
+
+def normalise(folder, options, **cmvn):
+    normalise_features(
+        folder / "out/cuts.jsonl.gz", folder / "frames", options=options(cmvn=cmvn)
+    )
+    return FrameStore.load(folder / "frames")
+
+
+def test_speaker_cmvn_gives_zero_mean_per_speaker(corpus, options):
+    folder, cuts = corpus
+    made = run(cuts, folder, options)
+    store = normalise(folder, options, type="speaker")
+    assert store.utt_ids == [cut.id for cut in cuts]
+    assert store.texts == [f"word {i}" for i in range(6)]
+    assert store.speakers == ["s0", "s1"] * 3
+    assert store.frame_shift == 0.01
+    statistics = dict(read_matrices(folder / "frames" / "cmvn.ark"))
+    assert list(statistics) == ["s0", "s1"]
+    for speaker in range(2):
+        parts = [store.frames(i) for i in range(speaker, 6, 2)]
+        mean = np.concatenate(parts).mean(axis=0)
+        np.testing.assert_allclose(mean, 0.0, atol=1e-4)
+        assert statistics[f"s{speaker}"][0, -1] == sum(map(len, parts))
+    np.testing.assert_allclose(
+        store.frames(0), made[0].load_features() - statistics["s0"][0, :-1]
+        / statistics["s0"][0, -1], atol=1e-4,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "cmvn",
+    [{"type": "utterance", "norm_vars": True}, {"type": "global", "norm_vars": True},
+     {"type": "speaker", "norm_vars": True}, {"type": "none"},
+     {"type": "sliding", "window": 5, "norm_vars": True}],
+)  # fmt: skip
+def test_kinds_of_cmvn(corpus, options, cmvn):
+    folder, cuts = corpus
+    made = run(cuts, folder, options)
+    store = normalise(folder, options, **cmvn)
+    everything = store.block(0, 6)
+    match cmvn["type"]:
+        case "none":
+            raw = np.concatenate([cut.load_features() for cut in made])
+            np.testing.assert_array_equal(everything, raw)
+        case "sliding":
+            assert not np.allclose(everything.mean(axis=0), 0.0, atol=1e-4)
+            assert np.abs(everything).max() < 3
+        case "utterance":
+            for i in range(6):
+                np.testing.assert_allclose(store.frames(i).var(axis=0), 1, atol=1e-2)
+        case _:
+            np.testing.assert_allclose(everything.mean(axis=0), 0.0, atol=1e-4)
+            np.testing.assert_allclose(everything.var(axis=0), 1.0, atol=1e-2)
+    assert store.meta["cmvn"]["type"] == cmvn["type"]
+
+
+def test_speaker_and_text_may_be_unknown(corpus, options):
+    folder, cuts = corpus
+    bare = [MonoCut(c.id, c.start, c.duration, 0, recording=c.recording) for c in cuts]
+    run(bare, folder, options)
+    store = normalise(folder, options, type="speaker")
+    assert store.speakers == store.utt_ids
+    assert store.texts == [""] * 6
+
+
+def test_cuts_without_readable_features_are_refused(corpus, options):
+    folder, cuts = corpus
+    (folder / "out").mkdir()
+    save(cuts, folder / "out" / "cuts.jsonl.gz")
+    with pytest.raises(UserError, match="u0: has no features"):
+        normalise(folder, options, type="none")
+    run(cuts, folder, options)
+    shutil.rmtree(folder / "out" / "storage")
+    with pytest.raises(UserError, match=r"storage/features\.h5: u0: stored features"):
+        normalise(folder, options, type="none")
+    assert not (folder / "frames").exists()
+
+
+def test_in_order_bounds_what_is_under_way_and_passes_errors_on():
+    taken = []
+
+    def items():
+        for i in range(100):
+            taken.append(i)
+            yield i
+
+    results = in_order(lambda i: i * i, items(), threads=2)
+    assert [next(results) for _ in range(3)] == [0, 1, 4]
+    assert len(taken) <= 3 + 2 * 2 + 1
+    results.close()
+
+    with pytest.raises(ZeroDivisionError):
+        list(in_order(lambda i: 1 // (i - 5), range(10), threads=3))
+
+
+def test_relative_output_folder_gives_relative_manifests(corpus, options, monkeypatch):
+    folder, cuts = corpus
+    monkeypatch.chdir(folder)
+    save(cuts, Path("cuts.jsonl.gz"))
+    extract_features(
+        "cuts.jsonl.gz", "out", options=options(), threads=1, max_skipped_fraction=0
+    )
+    cut = next(iter(CutSet.from_jsonl_lazy("out/cuts.jsonl.gz")))
+    assert cut.features.storage_path == "out/storage/features.h5"
+    assert cut.load_features().shape == (cut.features.num_frames, 13)

@@ -1,0 +1,191 @@
+"""Frame sources, initial models, schedules, graph files."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from latflow.errors import UserError
+from latflow.features.frames import FrameStore, FrameWriter
+from latflow.features.transform import Deltas
+from latflow.fst.graph import Graph
+from latflow.gmm.corpus_alignment import why_not
+from latflow.gmm.initial import equal_alignment, flat_start, from_leaf_statistics
+from latflow.gmm.schedule import Schedule
+from latflow.gmm.source import FrameSource
+from latflow.gmm.train import shortest
+from latflow.gmm.training_graphs import GraphFile
+from latflow.gmm.workers import in_order, worker_pool
+from latflow.hmm.topology import Topology
+from latflow.hmm.tree import ContextDependency
+from latflow.recipe import resolve_section
+
+
+def store_of(folder, lengths, dim=3, seed=0):
+    rng = np.random.default_rng(seed)
+    with FrameWriter(folder, dim=dim) as writer:
+        for n, length in enumerate(lengths):
+            writer.append(f"u{n:03}", "s", "A", rng.normal(size=(length, dim)))
+    return FrameStore.load(folder)
+
+
+def chain(num_states):
+    """A graph of states in a row, each with a self-loop (ids 2 n + 1 and 2 n + 2)."""
+    arcs = []
+    for n in range(num_states):
+        arcs.append((n, n + 1, 2 * n + 1))
+        arcs.append((n + 1, n + 1, 2 * n + 2))
+    arcs.sort()
+    source = np.array([a[0] for a in arcs])
+    ids = np.array([a[2] for a in arcs], np.int32)
+    final = np.full(num_states + 1, np.inf, np.float32)
+    final[-1] = 0.0
+    return Graph.from_arrays(
+        0,
+        np.searchsorted(source, np.arange(num_states + 2)),
+        ids,
+        np.zeros_like(ids),
+        np.zeros(len(ids), np.float32),
+        np.array([a[1] for a in arcs], np.int32),
+        final,
+    )
+
+
+def test_source_gives_transformed_frames_in_chunks(tmp_path):
+    store = store_of(tmp_path / "s", [5, 9, 0, 30, 4, 7])
+    transform = Deltas()
+    chosen = np.array([0, 1, 3, 5])
+    for cache in (0, 10**6):
+        source = FrameSource(
+            store, transform, chosen, chunk_bytes=4 * 9 * 15, cache_bytes=cache
+        )
+        assert [c.last - c.first for c in source.chunks] == [2, 1, 1]
+        with worker_pool(2) as pool:
+            for _ in range(2):
+                rows = [source.chunk(c, pool) for c in source.chunks]
+                expected = [transform(store.frames(i)) for i in chosen.tolist()]
+                np.testing.assert_array_equal(
+                    np.concatenate(rows), np.concatenate(expected)
+                )
+                for u in range(len(source)):
+                    np.testing.assert_array_equal(source.frames(u), expected[u])
+        assert source.dim == 9
+        assert source.num_frames == 51
+        assert source.utt_id(3) == "u005"
+
+
+def test_shortest_utterances(tmp_path):
+    store = store_of(tmp_path / "s", [5, 9, 0, 5, 4, 7])
+    assert shortest(store, None).tolist() == [0, 1, 3, 4, 5]
+    assert shortest(store, 2).tolist() == [0, 4]
+    assert shortest(store, 3).tolist() == [0, 3, 4]
+
+
+def test_no_frames_at_all_is_an_error(tmp_path):
+    store = store_of(tmp_path / "s", [0, 0])
+    with pytest.raises(UserError, match="no frames to train on"):
+        shortest(store, None)
+
+
+def test_flat_start_is_the_gaussian_of_all_frames():
+    topology = Topology.standard([2, 3], [1])
+    tree = ContextDependency.monophone([[1], [2, 3]], topology.pdf_class_counts())
+    rng = np.random.default_rng(1)
+    blocks = [rng.normal(3.0, 2.0, (n, 2)).astype(np.float32) for n in (5, 50)]
+    model = flat_start(tree, topology, blocks)
+    everything = np.concatenate(blocks).astype(float)
+    assert model.gmms.num_pdfs == 8
+    np.testing.assert_allclose(model.gmms.means[3], everything.mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(
+        model.gmms.variances[7], everything.var(axis=0), rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [([], "no frames"), ([np.ones((9, 2), np.float32)], "feature 0 does not vary")],
+)
+def test_flat_start_needs_frames_that_vary(blocks, message):
+    topology = Topology.standard([2], [1])
+    tree = ContextDependency.monophone([[1], [2]], topology.pdf_class_counts())
+    with pytest.raises(UserError, match=message):
+        flat_start(tree, topology, blocks)
+
+
+def test_leaves_without_data_get_the_gaussian_of_all():
+    counts = np.array([10.0, 0.0])
+    sums = np.array([[20.0], [0.0]])
+    squares = np.array([[90.0], [0.0]])
+    gmms = from_leaf_statistics(counts, sums, squares)
+    np.testing.assert_allclose(gmms.means, 2.0)
+    np.testing.assert_allclose(gmms.variances, 5.0)
+
+
+def test_equal_alignment_shares_frames_out_equally():
+    ids = equal_alignment(chain(3), 11, np.random.default_rng(0))
+    states = (ids - 1) // 2
+    assert (np.diff(states) >= 0).all()
+    assert np.bincount(states).tolist() == [4, 4, 3]
+    assert equal_alignment(chain(3), 2, np.random.default_rng(0)) is None
+    assert len(equal_alignment(chain(3), 3, np.random.default_rng(0))) == 3
+
+
+def test_reason_of_a_failure():
+    assert (
+        why_not(chain(5), 4) == "too short: 4 frames, its transcript needs at least 5"
+    )
+    assert "beam" in why_not(chain(5), 5)
+
+
+def test_graph_file_gives_back_what_it_was_given(tmp_path):
+    made = [chain(3), "the transcript is empty", chain(1)]
+    with ThreadPoolExecutor(2) as pool:
+        graphs = GraphFile(tmp_path / "g", made.__getitem__, 3, pool)
+        again = graphs(0)
+        np.testing.assert_array_equal(again.ilabel, made[0].ilabel)
+        np.testing.assert_array_equal(again.arc_begin, made[0].arc_begin)
+        np.testing.assert_array_equal(again.final, made[0].final)
+        assert graphs(1) == "the transcript is empty"
+        assert graphs(2).num_states == 2
+        none = GraphFile(tmp_path / "n", ["a", "b"].__getitem__, 2, pool)
+        assert none(1) == "b"
+
+
+def test_results_come_in_order():
+    with worker_pool(3) as pool:
+        assert list(in_order(pool, lambda n: n * n, 600)) == [n * n for n in range(600)]
+
+
+def options_of(repository, kind, **given):
+    systems = {"mono": {"type": "mono"}}
+    if kind == "deltas":
+        systems["tri"] = {"type": "deltas", "alignments": "mono"}
+    name = list(systems)[-1]
+    systems[name].update(given)
+    full = resolve_section(repository / "workflow/schemas", "gmm", {"systems": systems})
+    graph = {"transition_scale": 1.0, "self_loop_scale": 0.1}
+    return {**full["systems"][name], "graph": graph}
+
+
+def test_schedule_mixes_up_as_kaldis_scripts(repository):
+    mono = Schedule.from_options(options_of(repository, "mono"))
+    targets = mono.targets(100)
+    assert len(targets) == 39
+    assert targets[:3] == [100, 130, 160]
+    assert targets[29:32] == [970, 1000, 1000]
+    assert mono.beams(1).first == 6.0
+    assert mono.beams(2).first == 10.0
+    assert 38 in mono.realign_iterations
+    tri = Schedule.from_options(options_of(repository, "deltas"))
+    assert tri.targets(2000)[:2] == [2000, 2320]
+    assert tri.targets(2000)[-1] == 10000
+    assert tri.beams(1).first == 10.0
+
+
+def test_every_key_of_the_schema_has_a_description(repository):
+    full = resolve_section(repository / "workflow/schemas", "gmm", {})
+    assert list(full["systems"]) == ["mono", "tri1"]
+    with pytest.raises(UserError, match="did you mean retry_beam"):
+        resolve_section(
+            repository / "workflow/schemas", "gmm", {"align": {"retrybeam": 3}}
+        )

@@ -1,0 +1,22 @@
+# Files that a recipe fetches: lexicons, language models.
+# Products: the paths in the section `downloads` of the configuration.
+
+for path, source in recipe.config["downloads"].items():
+
+    rule:
+        name:
+            f"download_{recipe.download_name(path)}"
+        output:
+            path,
+        log:
+            f"<logs>/download/{recipe.download_name(path)}.log",
+        retries: 2
+        localrule: True
+        conda:
+            "../../envs/corpus.yaml"
+        params:
+            url=source["url"],
+        message:
+            f"Fetch {path}"
+        script:
+            "../scripts/download.py"
