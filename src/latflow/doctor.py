@@ -3,8 +3,8 @@
 `examine_sources` needs nothing but the configuration: it reads the text files of Kaldi
 directories and manifests, and looks whether audio files are there. `examine` goes
 further on prepared corpora, where durations and sample rates are known. Both return
-findings (`latflow.corpus.survey.Finding`); an `error` will stop the experiment or spoil it, a `warning` probably should
-not be there, a `note` is good to know.
+findings (`latflow.corpus.survey.Finding`): an `error` will stop the experiment or spoil
+it, a `warning` probably should not be there, a `note` is good to know.
 
 Public: `examine`, `examine_sources`, `render`.
 """

@@ -26,7 +26,7 @@ rule make_report:
     params:
         results=RESULTS,
         config=dict(recipe.config),
-        code=source_digest("latflow.report.build"),
+        code=source_digest("latflow.report"),
     message:
         "Write the results report"
     script:

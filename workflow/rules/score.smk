@@ -15,6 +15,8 @@ rule score_wer:
         wer="<results>/score/{system}/{split}/wer.json",
         utterances="<results>/score/{system}/{split}/per_utterance.tsv",
         speakers="<results>/score/{system}/{split}/per_speaker.tsv",
+        phones="<results>/score/{system}/{split}/hyp_phones.ctm",
+        confusions="<results>/score/{system}/{split}/confusions.tsv",
     log:
         "<logs>/score_wer/{system}.{split}.log",
     benchmark:

@@ -25,7 +25,7 @@ from latflow.features.options import FrameGeometry, FrontEndOptions
 
 SAMPLE_SCALE = 32768.0
 ENERGY_FLOOR = float(np.finfo(np.float32).eps)  # Kaldi's floor before a logarithm
-TILE_FRAMES = 256  # frames worked on together offline: they fit the second-level cache
+TILE_FRAMES = 512  # frames worked on together offline: fits the second-level cache
 
 
 class KaldiFrontEnd(nn.Module):

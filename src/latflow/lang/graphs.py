@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 
 import kaldifst
 import numpy as np
@@ -190,6 +191,7 @@ class _HmmTable:
     def __init__(self, cache: HmmCache) -> None:
         self._cache = cache
         self._label_of: dict[int, int] = {}
+        self._lock = Lock()
         self._tables: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
 
     @property
@@ -224,6 +226,7 @@ class _HmmTable:
     def _find(self, window: int, base: int) -> int:
         width = self._cache.tree.context_width
         phones = [window // base ** (width - 1 - n) % base for n in range(width)]
-        label = self._cache.index(phones) + 1
+        with self._lock:
+            label = self._cache.index(phones) + 1
         self._label_of[window] = label
         return label

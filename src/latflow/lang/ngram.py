@@ -244,6 +244,8 @@ def _unigram_probs(
         predicted[-1] = False
     taken = np.minimum(discount.of(count), count)
     total = count.sum()
+    if total == 0:  # every known word stands between unknown ones
+        return predicted / predicted.sum()
     share = taken.sum() / total / predicted.sum()
     return np.where(predicted, (count - taken) / total + share, 0.0)
 

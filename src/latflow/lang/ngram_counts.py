@@ -64,7 +64,8 @@ def encode(
             `vocabulary` is None.
 
     Raises:
-        UserError: the text has no words, or has a reserved symbol (`<s>`, `#0`, ...).
+        UserError: the text has no words, or none of the given vocabulary, or has a
+            reserved symbol (`<s>`, `#0`, ...).
     """
     given = vocabulary is not None
     head = [SENTENCE_START, SENTENCE_END]
@@ -101,6 +102,11 @@ def encode(
     if not given and min_count > 1:
         names, flat = _drop_rare(names, flat, min_count)
     unknown = flat == NONE
+    if given and unknown.sum() == len(flat) - 2 * num_sentences:
+        raise UserError(
+            "no word of the text for the language model is in the vocabulary",
+            remedy="check case and language of the text and of the lexicon",
+        )
     flat[unknown] = len(names)
     return Corpus([*names, unknown_word], flat, num_sentences, int(unknown.sum()))
 

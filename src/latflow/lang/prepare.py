@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from latflow.errors import UserError
 from latflow.files import atomic_directory, atomic_output
 from latflow.hmm.topology import Topology
 from latflow.lang.arpa import NgramModel, read_arpa, write_arpa
@@ -132,6 +133,12 @@ def _estimate(
     options: Mapping[str, Any], lang: Lang, texts: Sequence[str | Path]
 ) -> NgramModel:
     """Estimate a model from a text or from transcripts."""
+    if options["type"] == "text" and options["path"] is None:
+        raise UserError(
+            "configuration lm.path is not set",
+            remedy="name the text to estimate the language model from, or set lm.type "
+            "to transcripts",
+        )
 
     def sentences() -> Iterable[list[str]]:
         if options["type"] == "text":

@@ -217,6 +217,15 @@ def test_texts_that_teach_nothing_are_refused(make, tmp_path, content, message):
         make({"type": "text", "path": str(path), "vocabulary": "text"})
     with pytest.raises(UserError, match="no such file"):
         make({"type": "text", "path": str(tmp_path / "none.txt")})
+    with pytest.raises(UserError, match=r"lm\.path is not set"):
+        make({"type": "text"})
+
+
+def test_text_of_another_language_is_refused(make, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("x y z\n")
+    with pytest.raises(UserError, match="no word of the text .* in the vocabulary"):
+        make({"type": "text", "path": str(path)})
 
 
 def test_manifests_that_are_none_are_refused(make, tmp_path):

@@ -1,0 +1,182 @@
+"""Audio files: what they hold, and every way in which they are broken."""
+
+import numpy as np
+import pytest
+import soundfile
+from lhotse import AudioSource, Recording
+
+from latflow.corpus.audio import (
+    AudioFacts,
+    BadAudio,
+    confirm,
+    examine,
+    ordered_map,
+    probe,
+)
+
+
+@pytest.fixture
+def noise():
+    return (np.random.default_rng(0).standard_normal(24000) * 3000).astype(np.int16)
+
+
+def file_source(path):
+    return AudioSource("file", [0], str(path))
+
+
+@pytest.mark.parametrize("name", ["a.flac", "a.wav", "a.mp3", "a.ogg"])
+@pytest.mark.parametrize("verify", [True, False])
+def test_formats_are_read(tmp_path, noise, name, verify):
+    path = tmp_path / name
+    soundfile.write(path, noise, 16000)
+    facts = examine(file_source(path), verify=verify)
+    assert (facts.sample_rate, facts.num_channels) == (16000, 1)
+    assert facts.num_samples == pytest.approx(24000, abs=2304)
+
+
+def test_sphere_is_read(tmp_path, noise):
+    path = tmp_path / "a.sph"
+    soundfile.write(path, noise, 8000, format="NIST")
+    assert examine(file_source(path), verify=True) == AudioFacts(8000, 24000, 1)
+
+
+def test_channels_are_counted(tmp_path, noise):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, noise.reshape(-1, 2), 44100)
+    recording = probe("r", file_source(path), verify=True)
+    assert recording.channel_ids == [0, 1]
+    assert recording.duration == 12000 / 44100
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(BadAudio, match=r"none.flac does not exist - restore"):
+        examine(file_source(tmp_path / "none.flac"), verify=False)
+
+
+def test_archive_entries_get_a_hint(tmp_path):
+    with pytest.raises(BadAudio, match="wav-copy"):
+        examine(file_source(tmp_path / "wav.ark:120"), verify=False)
+
+
+def test_empty_file_is_bad(tmp_path):
+    path = tmp_path / "a.flac"
+    path.touch()
+    with pytest.raises(BadAudio, match="is empty"):
+        examine(file_source(path), verify=False)
+
+
+def test_file_without_samples_is_bad(tmp_path):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, np.zeros(0, np.int16), 16000)
+    with pytest.raises(BadAudio, match="holds no samples"):
+        examine(file_source(path), verify=True)
+
+
+def test_text_is_not_audio(tmp_path):
+    path = tmp_path / "a.wav"
+    path.write_text("this is not audio at all, whatever its name says" * 50)
+    with pytest.raises(BadAudio, match="in no format"):
+        examine(file_source(path), verify=True)
+
+
+def damage(path, how):
+    raw = bytearray(path.read_bytes())
+    half = len(raw) // 2
+    if how == "cut":
+        raw = raw[:half]
+    elif how == "one byte":
+        raw[half] ^= 0xFF
+    elif how == "header only":
+        raw = raw[:42]
+    else:
+        raw[half : half + 500] = bytes(500)
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("how", ["cut", "one byte", "header only", "zeros"])
+def test_damaged_flac_is_found_by_decoding(tmp_path, noise, how):
+    path = tmp_path / "a.flac"
+    soundfile.write(path, noise, 16000)
+    damage(path, how)
+    with pytest.raises(BadAudio, match=r"a.flac is (corrupt|cut short)"):
+        examine(file_source(path), verify=True)
+
+
+def test_header_of_cut_flac_is_believed_without_verification(tmp_path, noise):
+    path = tmp_path / "a.flac"
+    soundfile.write(path, noise, 16000)
+    damage(path, "cut")
+    assert examine(file_source(path), verify=False).num_samples == 24000
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.mp3"])
+def test_cut_files_of_other_formats_are_found(tmp_path, noise, name):
+    path = tmp_path / name
+    soundfile.write(path, noise, 16000)
+    damage(path, "cut")
+    with pytest.raises(BadAudio, match="cut short"):
+        examine(file_source(path), verify=True)
+
+
+def test_command_prints_audio(tmp_path, noise):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, noise, 16000)
+    source = AudioSource("command", [0], f"cat {path}")
+    recording = probe("r", source, verify=False)
+    assert recording.num_samples == 24000
+    assert recording.sources[0].type == "command"
+    assert recording.load_audio().shape == (1, 24000)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("exit 3", "gave no audio .exit status 3"),
+        ("echo hello", "printed no readable audio"),
+        ("echo bad news >&2; exit 1", "bad news"),
+        ("true", "gave no audio"),
+    ],
+)
+def test_failing_command_is_named(command, message):
+    with pytest.raises(BadAudio, match=message):
+        examine(AudioSource("command", [0], command), verify=True)
+
+
+def test_addresses_are_refused():
+    with pytest.raises(BadAudio, match="type url"):
+        examine(AudioSource("url", [0], "https://example.org/a.flac"), verify=False)
+
+
+def test_manifest_must_say_what_the_file_holds(tmp_path, noise):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, noise, 16000)
+    good = Recording.from_file(path)
+    assert confirm(good, verify=True) is good
+    bad = Recording("a", good.sources, 8000, 24000, 3.0)
+    with pytest.raises(BadAudio, match="its manifest says"):
+        confirm(bad, verify=False)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_ordered_map_keeps_the_order(threads):
+    assert list(ordered_map(lambda i: i * i, range(200), threads)) == [
+        i * i for i in range(200)
+    ]
+
+
+def test_ordered_map_is_lazy_and_passes_errors_on():
+    taken = []
+
+    def items():
+        for i in range(10_000):
+            taken.append(i)
+            yield i
+
+    def fail(i):
+        if i == 3:
+            raise ValueError("three")
+        return i
+
+    with pytest.raises(ValueError, match="three"):
+        list(ordered_map(fail, items(), 2))
+    assert len(taken) < 100
