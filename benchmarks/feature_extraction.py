@@ -79,7 +79,7 @@ def peer(path: Path, folder: Path, options: dict, threads: int) -> float:
 
 def main() -> None:
     """Run both in turn and print what they took."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Feature extraction against Lhotse's")
     parser.add_argument("cuts", type=Path)
     parser.add_argument("--type", choices=["mfcc", "fbank"], default="mfcc")
     parser.add_argument("--storage", choices=sorted(WRITERS), default="numpy_hdf5")

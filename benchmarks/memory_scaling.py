@@ -95,7 +95,7 @@ def _measure(stage: str, folder: Path, threads: int, sender) -> None:
 
 def main() -> None:
     """Run every stage on both corpora and print what they needed."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Peak memory of stages")
     parser.add_argument("cuts", type=Path)
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--threads", type=int, default=2)

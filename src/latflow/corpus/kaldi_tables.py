@@ -61,13 +61,8 @@ class Table:
                 file=self.path,
                 remedy="check the path; a Kaldi data directory needs it",
             )
-        self._stream = self.path.open("rb")
         self._offsets = self._scan()
-
-    @classmethod
-    def if_present(cls, path: str | Path) -> Table | None:
-        """The table, or None if there is no such file."""
-        return cls(path) if Path(path).is_file() else None
+        self._stream = self.path.open("rb")
 
     def _scan(self) -> dict[str, int]:
         """Check every line and note where it begins."""

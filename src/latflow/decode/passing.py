@@ -25,6 +25,7 @@ from numba import njit
 
 from latflow.decode.search_graph import SearchGraph
 from latflow.decode.tokens import (
+    EPSILONS,
     EXPANDED,
     FRAMES,
     KEPT,
@@ -33,10 +34,7 @@ from latflow.decode.tokens import (
     SHIFT,
     TOKENS,
     Store,
-    with_frames,
-    with_links,
-    with_queue,
-    with_tokens,
+    with_room,
 )
 
 # Epsilon cycles whose weights should add up to 0 may add up to a little less in
@@ -71,6 +69,9 @@ def begin(graph: SearchGraph, store: Store, limits: SearchLimits) -> Store:
     store.cost[0], store.extra[0], store.state[0] = 0.0, 0.0, graph.start
     counts[TOKENS] = 1
     store.serial[graph.start] = counts[SHIFT]
+    start = graph.states[graph.start]
+    store.with_epsilon[0] = 0
+    counts[EPSILONS] = 1 if start.end > start.middle else 0
     return _follow_epsilon(graph, store, limits.beam)
 
 
@@ -95,7 +96,7 @@ def advance(
         The store after T frames, or after fewer where no token survived: then the last
         frame has no tokens.
     """
-    store = with_frames(store, store.counts[FRAMES] + len(log_likes))
+    store = with_room(store, frames=store.counts[FRAMES] + len(log_likes))
     for t in range(len(log_likes)):
         frame = store.counts[FRAMES]
         if store.token_begin[frame] == store.counts[TOKENS]:
@@ -161,8 +162,11 @@ def _make_room(
         if store.cost[i] <= cutoff:
             state = graph.states[store.state[i]]
             reached += state.middle - state.begin
-    store = with_links(store, store.counts[LINKS] + reached)
-    return with_tokens(store, store.counts[TOKENS] + min(reached, len(graph.states)))
+    fresh = min(reached, len(graph.states))
+    num_tokens, num_links = store.counts[TOKENS], store.counts[LINKS]
+    return with_room(
+        store, tokens=num_tokens + fresh, links=num_links + reached, queued=fresh
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -176,11 +180,15 @@ def _follow_emitting(
     """Follow the arcs that consume a frame; return the store and the new cutoff."""
     counts = store.counts
     frame = counts[FRAMES]
-    first, last = store.token_begin[frame], counts[TOKENS]
+    first, last = int(store.token_begin[frame]), int(counts[TOKENS])
     best, cutoff, beam = _cutoff(store.cost[first:last], limits)
     best += first
     bound = beam + _next_bound(
-        graph, store.state[best], store.cost[best], log_likes, acoustic_scale
+        graph,
+        int(store.state[best]),
+        float(store.cost[best]),
+        log_likes,
+        acoustic_scale,
     )
     store = _make_room(graph, store, first, last, cutoff)
     bound = _pass_tokens(graph, store, log_likes, acoustic_scale, (cutoff, bound, beam))
@@ -212,15 +220,17 @@ def _pass_tokens(
     """
     cutoff, bound, beam = bounds
     states, arcs, serials = graph.states, graph.arcs, store.serial
-    costs, token_states, links = store.cost, store.state, store.link
+    costs, extras, token_states = store.cost, store.extra, store.state
+    with_epsilon, links = store.with_epsilon, store.link
     counts = store.counts
     first, last = store.token_begin[counts[FRAMES]], counts[TOKENS]
     num_tokens, num_links, shift = last, counts[LINKS], counts[SHIFT]
+    num_expanded, num_epsilons = 0, 0
     for i in range(first, last):
         cost = costs[i]
         if cost > cutoff:
             continue
-        counts[EXPANDED] += 1
+        num_expanded += 1
         state = states[token_states[i]]
         for a in range(state.begin, state.middle):
             arc = arcs[a]
@@ -232,20 +242,25 @@ def _pass_tokens(
             target = serials[arc.next] - shift
             if target < last:
                 target = num_tokens
+                num_tokens += 1
                 serials[arc.next] = target + shift
                 token_states[target] = arc.next
-                costs[target] = total
-                store.extra[target] = 0.0
-                num_tokens += 1
+                costs[target], extras[target] = total, 0.0
+                if arc.epsilons > 0:
+                    with_epsilon[num_epsilons] = target
+                    num_epsilons += 1
             elif total < costs[target]:
                 costs[target] = total
-            links[num_links].source = i
-            links[num_links].target = target
-            links[num_links].arc = a
-            links[num_links].weight = arc.weight
-            links[num_links].acoustic = -log_like
+            link = links[num_links]
             num_links += 1
-    counts[TOKENS], counts[LINKS] = num_tokens, num_links
+            link.source, link.target, link.arc = i, target, a
+            link.weight, link.acoustic = arc.weight, -log_like
+    counts[TOKENS], counts[LINKS], counts[EPSILONS] = (
+        num_tokens,
+        num_links,
+        num_epsilons,
+    )
+    counts[EXPANDED] += num_expanded
     return bound
 
 
@@ -253,89 +268,96 @@ def _pass_tokens(
 def _follow_epsilon(graph: SearchGraph, store: Store, cutoff: float) -> Store:
     """Follow epsilon arcs from the last frame's tokens, then make their links."""
     counts = store.counts
-    first, last = store.token_begin[counts[FRAMES]], counts[TOKENS]
-    slack = _CYCLE_SLACK if graph.has_epsilon_cycle else 0.0
-    depth = 0
-    store = with_queue(store, last - first)
-    states, costs, token_states, queue = (
-        graph.states,
-        store.cost,
-        store.state,
-        store.queue,
-    )
-    for i in range(first, last):
-        state = states[token_states[i]]
-        if state.middle < state.end and costs[i] < cutoff:
-            queue[depth] = i
-            depth += 1
+    depth = counts[EPSILONS]
+    store.queue[:depth] = store.with_epsilon[:depth]
     while depth > 0:
-        depth -= 1
-        i = store.queue[depth]
-        state = states[store.state[i]]
-        degree = state.end - state.middle
-        if depth + degree > len(store.queue):
-            store = with_queue(store, depth + degree)
-        if counts[TOKENS] + degree > len(store.cost):
-            store = with_tokens(store, counts[TOKENS] + degree)
-        depth = _relax(graph, store, i, depth, (cutoff, slack))
+        depth, room = _relax(graph, store, cutoff, depth)
+        if depth > 0:
+            queued = max(depth, counts[EPSILONS]) + room
+            store = with_room(store, tokens=counts[TOKENS] + room, queued=queued)
     return _link_epsilon(graph, store, cutoff)
 
 
 @njit(cache=True, nogil=True)
 def _relax(
-    graph: SearchGraph, store: Store, i: int, depth: int, limits: tuple[float, float]
-) -> int:
-    """Pass a token's cost on along its epsilon arcs; return the new queue length."""
-    cutoff, slack = limits
-    counts = store.counts
+    graph: SearchGraph, store: Store, cutoff: float, depth: int
+) -> tuple[int, int]:
+    """Pass costs on along epsilon arcs until no queued token is left, or no room.
+
+    Args:
+        graph: the packed graph.
+        store: changed in place.
+        cutoff: of the last frame.
+        depth: tokens queued.
+
+    Returns:
+        (tokens queued; room needed to go on, in tokens).
+    """
+    states, arcs, serials, counts = graph.states, graph.arcs, store.serial, store.counts
+    costs, extras, token_states = store.cost, store.extra, store.state
+    with_epsilon, queue = store.with_epsilon, store.queue
     first, shift = store.token_begin[counts[FRAMES]], counts[SHIFT]
-    state = graph.states[store.state[i]]
-    for a in range(state.middle, state.end):
-        arc = graph.arcs[a]
-        total = store.cost[i] + arc.weight
-        if total >= cutoff:
+    slack = _CYCLE_SLACK if graph.has_epsilon_cycle else 0.0
+    while depth > 0:
+        i = queue[depth - 1]
+        state = states[token_states[i]]
+        room = state.end - state.middle
+        is_tight = max(depth, counts[EPSILONS]) + room > len(queue)
+        if is_tight or counts[TOKENS] + room > len(costs):
+            return depth, room
+        depth -= 1
+        if costs[i] >= cutoff:
             continue
-        target = store.serial[arc.next] - shift
-        if target < first:
-            target = counts[TOKENS]
-            store.serial[arc.next] = target + shift
-            store.state[target] = arc.next
-            store.extra[target] = 0.0
-            counts[TOKENS] += 1
-        elif total >= store.cost[target] - slack:
-            continue
-        store.cost[target] = total
-        then = graph.states[arc.next]
-        if then.middle < then.end:
-            store.queue[depth] = target
-            depth += 1
-    return depth
+        for a in range(state.middle, state.end):
+            arc = arcs[a]
+            total = costs[i] + arc.weight
+            if total >= cutoff:
+                continue
+            target = serials[arc.next] - shift
+            if target < first:
+                target = counts[TOKENS]
+                counts[TOKENS] += 1
+                serials[arc.next] = target + shift
+                token_states[target] = arc.next
+                extras[target] = 0.0
+                if arc.epsilons > 0:
+                    with_epsilon[counts[EPSILONS]] = target
+                    counts[EPSILONS] += 1
+            elif total >= costs[target] - slack:
+                continue
+            costs[target] = total
+            if arc.epsilons > 0:
+                queue[depth] = target
+                depth += 1
+    return 0, 0
 
 
 @njit(cache=True, nogil=True)
 def _link_epsilon(graph: SearchGraph, store: Store, cutoff: float) -> Store:
     """Make the epsilon links of the last frame, now that its costs are final."""
-    counts = store.counts
-    states, costs, token_states = graph.states, store.cost, store.state
-    frame = counts[FRAMES]
-    for i in range(store.token_begin[frame], counts[TOKENS]):
-        state = states[token_states[i]]
-        if state.middle == state.end or costs[i] >= cutoff:
+    states, arcs, counts = graph.states, graph.arcs, store.counts
+    costs, token_states, serials = store.cost, store.state, store.serial
+    frame, num_links = counts[FRAMES], counts[LINKS]
+    room = 0
+    for i in store.with_epsilon[: counts[EPSILONS]]:
+        room += states[token_states[i]].end - states[token_states[i]].middle
+    store = with_room(store, links=num_links + room)
+    links = store.link
+    for i in store.with_epsilon[: counts[EPSILONS]]:
+        if costs[i] >= cutoff:
             continue
-        degree = state.end - state.middle
-        if counts[LINKS] + degree > len(store.link):
-            store = with_links(store, counts[LINKS] + degree)
-        for a in range(state.middle, state.end):
-            arc = graph.arcs[a]
-            if store.cost[i] + arc.weight >= cutoff:
+        for a in range(states[token_states[i]].middle, states[token_states[i]].end):
+            arc = arcs[a]
+            if costs[i] + arc.weight >= cutoff:
                 continue
-            at = counts[LINKS]
-            store.link[at].source = i
-            store.link[at].target = store.serial[arc.next] - counts[SHIFT]
-            store.link[at].arc = a
-            store.link[at].weight = arc.weight
-            store.link[at].acoustic = 0.0
-            counts[LINKS] = at + 1
-    store.emitting_begin[frame] = counts[LINKS]
+            link = links[num_links]
+            link.source = i
+            link.target = serials[arc.next] - counts[SHIFT]
+            link.arc = a
+            link.weight = arc.weight
+            link.acoustic = 0.0
+            num_links += 1
+    counts[LINKS] = num_links
+    store.emitting_begin[frame] = num_links
     store.token_begin[frame + 1] = counts[TOKENS]
     return store

@@ -165,9 +165,11 @@ class LatticeDecoder:
         with self._lock:
             found = self._idle.pop() if self._idle else None
         holder = [found or tokens.new_store(len(self._packed.states))]
-        yield holder
-        with self._lock:
-            self._idle.append(holder[0])
+        try:
+            yield holder
+        finally:
+            with self._lock:
+                self._idle.append(holder[0])
 
     def _blocks(
         self, chunks: Iterable[np.ndarray], utterance: str | None
@@ -239,7 +241,7 @@ class LatticeDecoder:
         """Look the labels and costs of states and arcs up."""
         frame, graph_state, arc_begin, next_state, link = collected
         links = store.link[link]
-        arcs = self._packed.arcs["arc"][links["arc"]]
+        arcs = self._packed.origin[links["arc"]]
         graph = self._graph
         final = graph.final[graph_state] if reached_final else np.zeros(len(frame))
         final = np.where(frame == num_frames, final, np.inf).astype(np.float32)

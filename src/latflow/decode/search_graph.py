@@ -17,7 +17,7 @@ from numba import njit
 
 from latflow.errors import UserError
 
-ARC = np.dtype([("next", "i4"), ("pdf", "i4"), ("weight", "f4"), ("arc", "i4")])
+ARC = np.dtype([("next", "i4"), ("pdf", "i4"), ("weight", "f4"), ("epsilons", "i4")])
 Records = Any  # a structured array; in Numba its items have their fields as attributes
 STATE = np.dtype([("begin", "i4"), ("middle", "i4"), ("end", "i4")])
 
@@ -65,7 +65,8 @@ class SearchGraph(NamedTuple):
         start: the start state.
         states: `STATE`[S]: arcs begin ... middle - 1 consume a frame, the arcs middle
             ... end - 1 are epsilon arcs.
-        arcs: `ARC`[A]: target, pdf (-1 for epsilon), cost, number in the graph.
+        arcs: `ARC`[A]: target, pdf (-1 for epsilon), cost, epsilon arcs of the target.
+        origin: int32[A], number of each arc in the graph.
         final: float32[S], final costs; inf where not final.
         has_epsilon_cycle: whether epsilon arcs form a cycle (of cost 0 or more).
     """
@@ -73,6 +74,7 @@ class SearchGraph(NamedTuple):
     start: int
     states: Records
     arcs: Records
+    origin: np.ndarray
     final: np.ndarray
     has_epsilon_cycle: bool
 
@@ -100,7 +102,7 @@ def make_search_graph(graph: ArcArrays, tid_to_pdf: np.ndarray) -> SearchGraph:
             f"the model transition-ids 1 to {len(tid_to_pdf) - 1}",
             remedy="use a graph that was made with this model",
         )
-    states, arcs = _pack(
+    states, arcs, origin = _pack(
         np.asarray(graph.arc_begin),
         labels,
         np.asarray(graph.weight),
@@ -114,7 +116,7 @@ def make_search_graph(graph: ArcArrays, tid_to_pdf: np.ndarray) -> SearchGraph:
             remedy="make the graph from a grammar without such cycles",
         )
     final = np.ascontiguousarray(graph.final, np.float32)
-    return SearchGraph(int(graph.start), states, arcs, final, cycle > 0)
+    return SearchGraph(int(graph.start), states, arcs, origin, final, cycle > 0)
 
 
 def _pack(
@@ -123,21 +125,21 @@ def _pack(
     weight: np.ndarray,
     next_state: np.ndarray,
     tid_to_pdf: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Make the records, see `SearchGraph`."""
     states = np.empty(len(arc_begin) - 1, STATE)
     arcs = np.empty(len(ilabel), ARC)
     _fill_states(arc_begin, ilabel, states)
     order = _emitting_first(arc_begin, ilabel)
-    arcs["arc"] = order
     arcs["next"] = next_state[order]
+    arcs["epsilons"] = (states["end"] - states["middle"])[arcs["next"]]
     arcs["weight"] = weight[order]
     arcs["pdf"] = np.where(ilabel == 0, -1, tid_to_pdf[ilabel])[order]
-    return states, arcs
+    return states, arcs, order
 
 
 @njit(cache=True, nogil=True)
-def _fill_states(arc_begin: np.ndarray, ilabel: np.ndarray, states: np.ndarray) -> None:
+def _fill_states(arc_begin: np.ndarray, ilabel: np.ndarray, states: Records) -> None:
     """Set the bounds of each state's two kinds of arcs."""
     for state in range(len(states)):
         begin, end = arc_begin[state], arc_begin[state + 1]
@@ -164,7 +166,7 @@ def _emitting_first(arc_begin: np.ndarray, ilabel: np.ndarray) -> np.ndarray:
 
 
 @njit(cache=True, nogil=True)
-def _epsilon_cycle(states: np.ndarray, arcs: np.ndarray) -> int:
+def _epsilon_cycle(states: Records, arcs: Records) -> int:
     """0 if the epsilon arcs form no cycle, 1 if they do, -1 if one has negative cost.
 
     States are taken away as long as no epsilon arc leads to them; what is left lies on
@@ -197,7 +199,7 @@ def _epsilon_cycle(states: np.ndarray, arcs: np.ndarray) -> int:
 
 @njit(cache=True, nogil=True)
 def _comes_to_rest(
-    states: np.ndarray, arcs: np.ndarray, pending: np.ndarray, rounds: int
+    states: Records, arcs: Records, pending: np.ndarray, rounds: int
 ) -> bool:
     """Whether relaxing the epsilon arcs among the pending states ends."""
     cost = np.zeros(len(states))

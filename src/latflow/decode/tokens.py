@@ -6,8 +6,7 @@ token_begin[f + 1] - 1. Links lie in the order they are made: the epsilon links 
 the tokens of frame 0, the emitting links from frame 0 to 1, the epsilon links of frame
 1, and so on; within each group the links of one source token are neighbours.
 
-Public: `Store`, `LINK`, `new_store`, and the kernels' helpers `with_tokens`,
-`with_links`, `with_frames`.
+Public: `Store`, `LINK`, `new_store`, and for kernels `with_room`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ LINK = np.dtype(
 )
 
 # Entries of Store.counts.
-FRAMES, TOKENS, LINKS, SHIFT, SETTLED, EXPANDED, KEPT = range(7)
+FRAMES, TOKENS, LINKS, SHIFT, SETTLED, EXPANDED, KEPT, EPSILONS = range(8)
 
 
 class Store(NamedTuple):
@@ -46,13 +45,15 @@ class Store(NamedTuple):
         token_begin: int64[frames + 2].
         epsilon_begin: int64[frames + 2], first epsilon link of each frame.
         emitting_begin: int64[frames + 2], first link that leaves each frame.
-        queue: int32, work space: tokens whose epsilon arcs are to be followed.
+        with_epsilon: int32[some], tokens of the last frame whose states have epsilon
+            arcs.
+        queue: int32[some], of these the ones whose epsilon arcs are to be followed.
         serial: int64[S], for each graph state the token that reached it last, counted
             over all utterances: number + counts[SHIFT].
-        counts: int64[7]: FRAMES decoded; TOKENS and LINKS held; SHIFT, see serial, at
+        counts: int64[8]: FRAMES decoded; TOKENS and LINKS held; SHIFT, see serial, at
             least the number of tokens removed so far; SETTLED frames whose links have
             been pruned before; EXPANDED tokens in all; links KEPT by the last pruning
-            of all frames.
+            of all frames; EPSILONS, length of `with_epsilon`.
     """
 
     cost: np.ndarray
@@ -62,6 +63,7 @@ class Store(NamedTuple):
     token_begin: np.ndarray
     epsilon_begin: np.ndarray
     emitting_begin: np.ndarray
+    with_epsilon: np.ndarray
     queue: np.ndarray
     serial: np.ndarray
     counts: np.ndarray
@@ -77,9 +79,10 @@ def new_store(num_states: int) -> Store:
         token_begin=np.zeros(256, np.int64),
         epsilon_begin=np.zeros(256, np.int64),
         emitting_begin=np.zeros(256, np.int64),
+        with_epsilon=np.empty(4096, np.int32),
         queue=np.empty(4096, np.int32),
         serial=np.full(num_states, -1, np.int64),
-        counts=np.zeros(7, np.int64),
+        counts=np.zeros(8, np.int64),
     )
 
 
@@ -94,68 +97,20 @@ def grown(array: np.ndarray, size: int) -> np.ndarray:
 
 
 @njit(cache=True, nogil=True)
-def with_tokens(store: Store, size: int) -> Store:
-    """The store with room for `size` tokens."""
+def with_room(
+    store: Store, tokens: int = 0, links: int = 0, frames: int = 0, queued: int = 0
+) -> Store:
+    """The store with room for at least so many of each."""
     return Store(
-        grown(store.cost, size),
-        grown(store.extra, size),
-        grown(store.state, size),
-        store.link,
-        store.token_begin,
-        store.epsilon_begin,
-        store.emitting_begin,
-        store.queue,
-        store.serial,
-        store.counts,
-    )
-
-
-@njit(cache=True, nogil=True)
-def with_links(store: Store, size: int) -> Store:
-    """The store with room for `size` links."""
-    return Store(
-        store.cost,
-        store.extra,
-        store.state,
-        grown(store.link, size),
-        store.token_begin,
-        store.epsilon_begin,
-        store.emitting_begin,
-        store.queue,
-        store.serial,
-        store.counts,
-    )
-
-
-@njit(cache=True, nogil=True)
-def with_frames(store: Store, size: int) -> Store:
-    """The store with room for `size` frames."""
-    return Store(
-        store.cost,
-        store.extra,
-        store.state,
-        store.link,
-        grown(store.token_begin, size + 2),
-        grown(store.epsilon_begin, size + 2),
-        grown(store.emitting_begin, size + 2),
-        store.queue,
-        store.serial,
-        store.counts,
-    )
-
-
-@njit(cache=True, nogil=True)
-def with_queue(store: Store, size: int) -> Store:
-    """The store with room for `size` queued tokens."""
-    return Store(
-        store.cost,
-        store.extra,
-        store.state,
-        store.link,
-        store.token_begin,
-        store.epsilon_begin,
-        store.emitting_begin,
-        grown(store.queue, size),
+        grown(store.cost, tokens),
+        grown(store.extra, tokens),
+        grown(store.state, tokens),
+        grown(store.link, links),
+        grown(store.token_begin, frames + 2),
+        grown(store.epsilon_begin, frames + 2),
+        grown(store.emitting_begin, frames + 2),
+        grown(store.with_epsilon, queued),
+        grown(store.queue, queued),
         store.serial,
         store.counts,
     )

@@ -7,7 +7,7 @@ subset still owes in output is then a range of the transcript, and weights are a
 subsets carry. This module does the same as kaldifst's `determinize_star(use_log=True)`
 for such machines, in Numba and without the lock.
 
-Public: `LINK`, `by_source`, `determinise`, `log_add`.
+Public: `LINK`, `OUT_LINK`, `by_source`, `determinise`, `enlarged`, `log_add`.
 
 Source: Mohri 1997, "Finite-state transducers in language and speech processing"; Kaldi
 `fstext/determinize-star-inl.h`.
@@ -40,7 +40,6 @@ Int = Any
 DELTA = 1.0 / 1024.0  # costs closer than this count as equal, as in Kaldi
 _NEGLIGIBLE = 1e-10  # share of an element's probability not worth passing on
 SUPERFINAL = -1  # where words are left over at the end
-_SMALL = 24  # up to this length, sort by insertion
 
 
 @njit(cache=True, nogil=True)
@@ -74,27 +73,31 @@ def by_source(links: Links, num_states: int) -> tuple[np.ndarray, Links]:
 
 @njit(cache=True, nogil=True)
 def sort_by_key(keys: np.ndarray, count: int) -> np.ndarray:
-    """Indices that sort the first `count` keys, stably."""
-    if count > _SMALL:
-        return np.argsort(keys[:count], kind="mergesort")
+    """Indices that sort the first `count` keys (Shell 1959; mostly a few)."""
     order = np.arange(count)
-    for n in range(1, count):
-        moving = order[n]
-        place = n
-        while place > 0 and keys[order[place - 1]] > keys[moving]:
-            order[place] = order[place - 1]
-            place -= 1
-        order[place] = moving
+    gap = 1
+    while 3 * gap < count:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for n in range(gap, count):
+            moving = order[n]
+            place = n
+            while place >= gap and keys[order[place - gap]] > keys[moving]:
+                order[place] = order[place - gap]
+                place -= gap
+            order[place] = moving
+        gap //= 3
     return order
 
 
 @njit(cache=True, nogil=True)
-def _room(array: Links, needed: int) -> Links:
+def enlarged(array: Links, needed: int) -> Links:
     """The array, enlarged (at least doubled) if it is shorter than needed."""
     if needed <= len(array):
         return array
     grown = np.empty(max(needed, 2 * len(array)), array.dtype)
-    grown[: len(array)] = array
+    for n in range(len(array)):  # a slice assignment takes Numba seconds to compile
+        grown[n] = array[n]
     return grown
 
 
@@ -138,8 +141,8 @@ def _close(
                 continue
             target = links[n]["target"]
             if slot_of[target] < 0:
-                elements = _room(elements, count + 1)
-                pending = _room(pending, count + 1)
+                elements = enlarged(elements, count + 1)
+                pending = enlarged(pending, count + 1)
                 slot_of[target] = count
                 elements[count]["target"] = target
                 elements[count]["weight"] = np.inf
@@ -232,8 +235,9 @@ def _find_subset(
     next_in_chain.append(head)
     chains[hashed] = state
     first = pool_begin[state]
-    pool = _room(pool, first + high - low)
-    pool[first : first + high - low] = links[low:high]
+    pool = enlarged(pool, first + high - low)
+    for n in range(high - low):
+        pool[first + n] = links[low + n]
     pool_begin.append(first + high - low)
     return pool, state
 
@@ -261,7 +265,7 @@ def _emit(
     """
     source, ilabel, target, weight = arc
     count = max(1, len(words))
-    out = _room(out, used + count)
+    out = enlarged(out, used + count)
     for n in range(count):
         out[used]["source"] = source
         out[used]["ilabel"] = ilabel if n == 0 else 0
@@ -383,6 +387,7 @@ def _number_extra(
         if out[n]["target"] < 0:
             out[n]["target"] = num_states - 1 - out[n]["target"]
     final = np.full(num_states - 1 - extra_state, np.inf)
-    final[:num_states] = np.array(costs)
+    for state in range(num_states):
+        final[state] = costs[state]
     final[num_states - 1 - SUPERFINAL] = 0.0
     return out, final

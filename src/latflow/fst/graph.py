@@ -266,7 +266,7 @@ class Graph:
             states, arcs, end = openfst.read_vector(buffer, header, name=name)
         else:
             states, arcs, end = openfst.read_const(buffer, header, begin=at, name=name)
-            if not arcs.flags.aligned and end - at <= COPY_BELOW_BYTES:
+            if not arcs["weight"].flags.aligned and end - at <= COPY_BELOW_BYTES:
                 states, arcs = states.copy(), arcs.copy()
         return cls(header.start, states, arcs, header_properties=header.properties), end
 
@@ -355,15 +355,27 @@ def state_records(
         arcs: ARC[A].
     """
     states = np.empty(len(final), STATE)
-    states["final"] = final
-    states["first_arc"] = arc_begin[:-1]
-    states["num_arcs"] = np.diff(arc_begin)
-    for side in ("input", "output"):
-        is_epsilon = arcs["ilabel" if side == "input" else "olabel"] == 0
-        total = np.zeros(len(arcs) + 1, np.int64)
-        np.cumsum(is_epsilon, out=total[1:])
-        states[f"num_{side}_epsilons"] = np.diff(total[arc_begin])
+    begin = np.asarray(arc_begin, np.int64)
+    _fill_states(begin, np.asarray(final, np.float32), arcs, states)
     return states
+
+
+@njit(cache=True, nogil=True)
+def _fill_states(
+    arc_begin: np.ndarray, final: np.ndarray, arcs: np.ndarray, states: np.ndarray
+) -> None:
+    """Fill the records of `state_records`."""
+    for state in range(len(final)):
+        low, high = arc_begin[state], arc_begin[state + 1]
+        num_input_epsilons = num_output_epsilons = 0
+        for arc in range(low, high):
+            num_input_epsilons += arcs[arc]["ilabel"] == 0
+            num_output_epsilons += arcs[arc]["olabel"] == 0
+        states[state]["final"] = final[state]
+        states[state]["first_arc"] = low
+        states[state]["num_arcs"] = high - low
+        states[state]["num_input_epsilons"] = num_input_epsilons
+        states[state]["num_output_epsilons"] = num_output_epsilons
 
 
 def read_graphs(path: str | Path) -> Iterator[tuple[str, Graph]]:

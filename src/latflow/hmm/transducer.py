@@ -265,29 +265,25 @@ def add_self_loops(
     leaving = -model.non_self_loop_log_prob[states] * np.float32(self_loop_scale)
     leaving[~has_loop] = 0.0
 
-    arcs = np.array(graph.arcs)
-    arcs["next_state"] = next_state
-    bridges = np.zeros(num_new, ARC)
-    bridges["next_state"] = _bridge_targets(graph, next_state, num_new)
     loops = model.self_loop[states]
     looping = np.flatnonzero(has_loop & (loops > 0))
-    loop_arcs = np.zeros(len(looping), ARC)
+    sources = np.concatenate(
+        [graph.sources(), np.arange(num_old, num_old + num_new), looping]
+    )
+    arcs = np.zeros(len(sources), ARC)
+    kept, bridges = arcs[: graph.num_arcs], arcs[graph.num_arcs :][:num_new]
+    kept[:] = graph.arcs
+    kept["next_state"] = next_state
+    bridges["next_state"] = _bridge_targets(graph, next_state, num_new)
+    arcs["weight"] += leaving[sources]
+    loop_arcs = arcs[graph.num_arcs + num_new :]
     loop_arcs["ilabel"] = loops[looping]
     loop_arcs["weight"] = -model.log_prob[loops[looping]] * np.float32(self_loop_scale)
     loop_arcs["next_state"] = looping
-
-    sources = np.concatenate([graph.sources(), num_old + np.arange(num_new)])
-    arcs = np.concatenate([arcs, bridges])
-    arcs["weight"] += leaving[sources]
     final = np.full(num_old + num_new, np.inf, np.float32)
     final[:num_old] = graph.final
     final += leaving
-    return Graph.from_arc_list(
-        graph.start,
-        np.concatenate([sources, looping]),
-        np.concatenate([arcs, loop_arcs]),
-        final,
-    )
+    return Graph.from_arc_list(graph.start, sources, arcs, final)
 
 
 def _transition_states(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from latflow.fst.determinise import LINK, Int, Links, by_source
+from latflow.fst.determinise import LINK, Int, Links, by_source, enlarged
 
 _EMPTY = -1  # label: no phone is here, the window moves on
 Machine = tuple[Links, np.ndarray, np.ndarray]  # links, position, final
@@ -25,10 +25,7 @@ def _add(
     links: Links, used: int, source: Int, label: Int, target: Int, weight: Int
 ) -> Links:
     """Write link number `used`; the array is enlarged if it is full."""
-    if used >= len(links):
-        grown = np.empty(2 * len(links) + 16, links.dtype)
-        grown[: len(links)] = links
-        links = grown
+    links = enlarged(links, used + 1)
     links[used]["source"] = source
     links[used]["label"] = label
     links[used]["target"] = target
@@ -125,8 +122,16 @@ def _trim(links: Links, position: np.ndarray, final: np.ndarray) -> Machine:
             if is_live[links[n]["target"]] and not is_live[links[n]["source"]]:
                 is_live[links[n]["source"]] = True
                 has_changed = True
-    number = np.cumsum(is_live) - 1
-    kept = np.empty(len(links), links.dtype)
+    number = np.full(len(final), -1, np.int64)
+    positions, costs = np.empty_like(position), np.empty_like(final)
+    num_live = 0
+    for state in range(len(final)):
+        if is_live[state]:
+            number[state] = num_live
+            positions[num_live] = position[state]
+            costs[num_live] = final[state]
+            num_live += 1
+    kept = np.empty(len(links), LINK)
     used = 0
     for n in range(len(links)):
         if is_live[links[n]["source"]] and is_live[links[n]["target"]]:
@@ -134,7 +139,7 @@ def _trim(links: Links, position: np.ndarray, final: np.ndarray) -> Machine:
             kept[used]["source"] = number[links[n]["source"]]
             kept[used]["target"] = number[links[n]["target"]]
             used += 1
-    return kept[:used], position[is_live], final[is_live]
+    return kept[:used], positions[:num_live], costs[:num_live]
 
 
 @njit(cache=True, nogil=True)
@@ -169,9 +174,14 @@ def expand_context(
     span = base ** (width - 1)  # windows of width - 1 phones
     central_place = base ** (width - 1 - central)
     num_flush = width - 1 - central
-    no_phone = -disambig_number.max() - 1
+    no_phone = np.int64(-1)
+    for number in disambig_number:
+        no_phone = min(no_phone, -number - 1)
     num_nodes = len(final)
     begin, links = by_source(_with_ends(links, final, num_flush), num_nodes + num_flush)
+    num_words = np.int64(0)
+    for node in range(num_nodes):
+        num_words = max(num_words, position[node])
     keys: list[Int] = [np.int64(0)]
     known: dict[Int, Int] = {np.int64(0): np.int64(0)}
     out = np.empty(4 * len(links) + 16, LINK)
@@ -194,7 +204,7 @@ def expand_context(
             out = _add(out, used, at, label, known[key], links[n]["weight"])
             used += 1
         at += 1
-    positions = np.full(len(keys), position.max())
+    positions = np.full(len(keys), num_words)
     costs = np.full(len(keys), np.inf)
     for n in range(len(keys)):
         node = keys[n] // span
@@ -279,11 +289,15 @@ def expand_hmms(
                 used += 1
         if is_new:
             is_filled[base + last - 1 - num_old] = True
-    return (
-        out[:used],
-        np.concatenate((position, position[owners])),
-        np.concatenate((final, np.full(len(owners), np.inf))),
-    )
+    positions = np.empty(num_old + len(owners), np.int64)
+    costs = np.full(len(positions), np.inf)
+    for state in range(len(positions)):
+        if state < num_old:
+            positions[state] = position[state]
+            costs[state] = final[state]
+        else:
+            positions[state] = position[owners[state - num_old]]
+    return out[:used], positions, costs
 
 
 @njit(cache=True, nogil=True)
@@ -310,11 +324,9 @@ def _place_hmms(
         if key not in known:
             inner = abs(hmm_states[hmm]) - 1 - shares_start
             known[key] = num_states + used - shares_start
-            if used + inner > len(owners):
-                grown = np.empty(2 * (used + inner), np.int64)
-                grown[:used] = owners[:used]
-                owners = grown
-            owners[used : used + inner] = target
+            owners = enlarged(owners, used + inner)
+            for state in range(used, used + inner):
+                owners[state] = target
             used += inner
         bases[n] = known[key]
     return bases, owners[:used]

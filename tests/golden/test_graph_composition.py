@@ -1,0 +1,119 @@
+"""Decoding and training graphs against Kaldi's."""
+
+import json
+
+import numpy as np
+import pytest
+from reference.graphs import canonical
+from reference.training_graph import compile_training_graph
+
+from latflow.fst.graph import Graph, read_graphs
+from latflow.hmm.transducer import add_transition_probs
+from latflow.lang.composition import build_hclg, load_model, make_graph
+from latflow.lang.directory import Lang
+from latflow.lang.graphs import TrainingGraphCompiler
+
+SYSTEMS = ["mono", "tri1"]
+
+
+@pytest.fixture(scope="module", params=SYSTEMS)
+def system(request, golden):
+    tree, model = load_model(golden / f"gmm/{request.param}")
+    return request.param, tree, model
+
+
+@pytest.fixture(scope="module")
+def lang(golden):
+    return Lang.load(golden / "lang")
+
+
+@pytest.fixture(scope="module")
+def transcripts(golden):
+    lines = (golden / "align/text.int").read_text().splitlines()
+    return {line.split()[0]: [int(w) for w in line.split()[1:]] for line in lines}
+
+
+def test_hclg_is_that_of_mkgraph(golden, system):
+    name, tree, model = system
+    ours = build_hclg(golden / "lang", golden / "lang/G.fst", tree, model)
+    kaldi = Graph.load(golden / f"graph/HCLG_{name}.fst")
+    assert ours.start == kaldi.start
+    for field in ("arc_begin", "ilabel", "olabel", "next_state"):
+        np.testing.assert_array_equal(getattr(ours, field), getattr(kaldi, field))
+    np.testing.assert_allclose(ours.weight, kaldi.weight, atol=1e-6)
+    np.testing.assert_allclose(ours.final, kaldi.final, atol=1e-6)
+
+
+def test_stage_writes_the_graph_and_its_counts(golden, tmp_path):
+    make_graph(
+        golden / "lang",
+        golden / "lang/G.fst",
+        golden / "gmm/tri1",
+        tmp_path / "HCLG.fst",
+        transition_scale=1.0,
+        self_loop_scale=0.1,
+    )
+    kaldi = Graph.load(golden / "graph/HCLG_tri1.fst")
+    ours = Graph.load(tmp_path / "HCLG.fst")
+    assert canonical(ours) == canonical(kaldi)
+    assert ours.weight.flags.aligned
+    facts = json.loads((tmp_path / "HCLG.json").read_text())
+    assert (facts["states"], facts["arcs"], facts["final_states"]) == (136, 307, 3)
+
+
+def test_training_graphs_are_those_of_compile_train_graphs(
+    golden, lang, system, transcripts
+):
+    name, tree, model = system
+    compiler = TrainingGraphCompiler(
+        lang, tree, model, self_loop_scale=0.0, transition_scale=0.0
+    )
+    kaldi = dict(read_graphs(golden / f"align/train_graphs_{name}.fsts.gz"))
+    for utterance, words in transcripts.items():
+        ours = compiler.compile(words, utterance=utterance)
+        assert canonical(ours) == canonical(kaldi[utterance])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_many_are_compiled_in_order(lang, system, transcripts, threads):
+    _, tree, model = system
+    compiler = TrainingGraphCompiler(lang, tree, model)
+    items = [(f"{n}", words) for n in range(20) for words in transcripts.values()]
+    items.insert(7, ("empty", []))
+    found = list(compiler.compile_all(items, threads=threads))
+    assert [utterance for utterance, _ in found] == [key for key, _ in items]
+    assert "transcript is empty" in str(found[7][1])
+    for (_, words), (_, graph) in zip(items, found, strict=True):
+        if words:
+            assert canonical(graph) == canonical(compiler.compile(words))
+
+
+@pytest.mark.parametrize("scales", [(0.0, 0.0), (1.0, 0.1)])
+def test_kernels_agree_with_general_operations(lang, system, transcripts, scales):
+    _, tree, model = system
+    compiler = TrainingGraphCompiler(
+        lang, tree, model, transition_scale=scales[0], self_loop_scale=scales[1]
+    )
+    for words in transcripts.values():
+        slow = compile_training_graph(lang, tree, model, words, scales=scales)
+        assert canonical(compiler.compile(words), 3) == canonical(slow, 3)
+
+
+def test_probabilities_added_later_are_close_to_those_compiled(
+    lang, system, transcripts
+):
+    # Rounding to 1/1024 and the place of a cost differ, the structure does not.
+    _, tree, model = system
+    bare = TrainingGraphCompiler(
+        lang, tree, model, self_loop_scale=0.0, transition_scale=0.0
+    )
+    (words, *_) = transcripts.values()
+    graph = bare.compile(words)
+    added = add_transition_probs(graph, model)
+    np.testing.assert_array_equal(added.ilabel, graph.ilabel)
+    np.testing.assert_array_equal(added.final, graph.final)
+    costs = model.scaled_log_prob(1.0, 0.1)
+    np.testing.assert_allclose(
+        added.weight, graph.weight - costs[np.array(graph.ilabel)], atol=1e-6
+    )
+    assert (added.weight[np.array(graph.ilabel) == 0] == 0).all()

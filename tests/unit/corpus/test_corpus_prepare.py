@@ -1,0 +1,269 @@
+"""Stage functions: real corpora, manifests, holding out; the schema of the section."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+import soundfile
+from lhotse import CutSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
+
+from latflow.corpus.assemble import Checks
+from latflow.corpus.kaldi_dir import import_kaldi_dir
+from latflow.corpus.manifests import (
+    ManifestWriter,
+    Spool,
+    read_cuts,
+    read_recordings,
+    read_supervisions,
+)
+from latflow.corpus.prepare import hold_out, prepare_corpus
+from latflow.errors import UserError
+from latflow.recipe import resolve_section
+
+HOW = {"seed": 1, "threads": 2, "max_skipped_fraction": 0.0}
+
+
+@pytest.fixture
+def resolve(repository):
+    def make(source):
+        values = {"train": source, "test": {"t": {"type": "synthetic"}}}
+        schemas = repository / "workflow/schemas"
+        return resolve_section(schemas, "corpus", values)["train"]
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "speakers"),
+    [("yesno/train", 31, 1), ("digits/test", 63, 6), ("speechocean/test", 400, 20)],
+)
+def test_real_corpora_are_prepared(corpora, resolve, tmp_path, name, count, speakers):
+    source = resolve({"type": "kaldi", "path": str(corpora / name)})
+    prepare_corpus(source, "test", tmp_path / "out", **HOW)
+    cuts = list(CutSet.from_jsonl_lazy(tmp_path / "out/cuts.jsonl.gz"))
+    assert len(cuts) == count
+    assert len({cut.supervisions[0].speaker for cut in cuts}) == speakers
+    assert [cut.id for cut in cuts] == sorted(cut.id for cut in cuts)
+    assert cuts[0].load_audio().shape[1] == cuts[0].num_samples
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "cuts.jsonl.gz", "ledger.jsonl", "recordings.jsonl.gz", "supervisions.jsonl.gz",
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def manifests(tmp_path):
+    """Lhotse's own manifests, unsorted, with paths relative to the working folder."""
+    recordings, supervisions = [], []
+    for name, seconds in (("b", 2), ("a", 3)):
+        path = tmp_path / f"{name}.wav"
+        noise = np.random.default_rng(seconds).standard_normal(8000 * seconds)
+        soundfile.write(path, (noise * 1000).astype(np.int16), 8000)
+        recordings.append(Recording.from_file(path))
+        supervisions += [
+            SupervisionSegment(
+                f"{name}{k}", name, float(k), 1.0, 0, f" word \t{k}\n", speaker=name
+            )
+            for k in (1, 0)
+        ]
+    RecordingSet.from_recordings(recordings).to_file(tmp_path / "r.jsonl.gz")
+    SupervisionSet.from_segments(supervisions).to_file(tmp_path / "s.jsonl.gz")
+    return {
+        "type": "manifests",
+        "recordings": str(tmp_path / "r.jsonl.gz"),
+        "supervisions": str(tmp_path / "s.jsonl.gz"),
+    }
+
+
+def test_manifests_are_sorted_and_checked(manifests, resolve, tmp_path):
+    prepare_corpus(resolve(manifests), "train", tmp_path / "out", **HOW)
+    cuts = list(read_cuts(tmp_path / "out/cuts.jsonl.gz"))
+    assert [cut.id for cut in cuts] == ["a0", "a1", "b0", "b1"]
+    assert cuts[1].supervisions[0].text == "word 1"
+    assert (cuts[1].start, cuts[1].duration) == (1.0, 1.0)
+    assert cuts[1].load_audio().shape == (1, 8000)
+
+
+def test_manifest_that_lies_is_refused(manifests, resolve, tmp_path):
+    soundfile.write(tmp_path / "a.wav", np.zeros(4000, np.int16), 8000)
+    with pytest.raises(UserError, match="a: .*a.wav holds 4000 samples at 8000 Hz"):
+        prepare_corpus(resolve(manifests), "train", tmp_path / "out", **HOW)
+
+
+def test_supervision_without_recording_is_refused(manifests, resolve, tmp_path):
+    stray = SupervisionSegment("z", "zz", 0.0, 1.0, 0, "word", speaker="z")
+    SupervisionSet.from_segments([stray]).to_file(tmp_path / "s.jsonl.gz")
+    with pytest.raises(
+        UserError, match="z: unknown utterance: there is no recording zz"
+    ):
+        prepare_corpus(resolve(manifests), "train", tmp_path / "out", **HOW)
+
+
+def test_supervision_on_two_channels_is_refused(manifests, resolve, tmp_path):
+    double = SupervisionSegment("z", "a", 0.0, 1.0, [0, 1], "word", speaker="z")
+    SupervisionSet.from_segments([double]).to_file(tmp_path / "s.jsonl.gz")
+    with pytest.raises(UserError, match=r"is on channel \[0, 1\]"):
+        prepare_corpus(resolve(manifests), "train", tmp_path / "out", **HOW)
+
+
+def test_duplicate_ids_in_manifests_are_refused(manifests, resolve, tmp_path):
+    path = tmp_path / "s.jsonl.gz"
+    lines = gzip.decompress(path.read_bytes())
+    path.write_bytes(gzip.compress(lines + lines))
+    with pytest.raises(UserError, match="s.jsonl.gz: b1: this id occurs twice"):
+        prepare_corpus(resolve(manifests), "train", tmp_path / "out", **HOW)
+
+
+@pytest.mark.parametrize("line", ["not json", "[1]", '{"id": "a"}'])
+def test_garbage_in_manifests_is_refused(manifests, resolve, tmp_path, line):
+    (tmp_path / "r.jsonl.gz").write_bytes(gzip.compress(line.encode()))
+    with pytest.raises(UserError, match="line 1 is not a Lhotse recording"):
+        prepare_corpus(resolve(manifests), "train", tmp_path / "out", **HOW)
+
+
+def test_missing_manifest_is_refused(manifests, resolve, tmp_path):
+    source = resolve({**manifests, "recordings": str(tmp_path / "none.jsonl.gz")})
+    with pytest.raises(UserError, match="none.jsonl.gz: no such file"):
+        prepare_corpus(source, "train", tmp_path / "out", **HOW)
+
+
+def test_full_disk_leaves_nothing_behind(manifests, resolve, tmp_path, monkeypatch):
+    def full(self, item):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ManifestWriter, "write", full)
+    before = set(tmp_path.iterdir())
+    with pytest.raises(UserError, match="no space left on the disk"):
+        prepare_corpus(resolve(manifests), "train", tmp_path / "out", **HOW)
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_failure_keeps_the_previous_corpus(manifests, resolve, tmp_path):
+    prepare_corpus(resolve(manifests), "train", tmp_path / "out", **HOW)
+    before = (tmp_path / "out/cuts.jsonl.gz").read_bytes()
+    (tmp_path / "a.wav").unlink()
+    with pytest.raises(UserError, match="does not exist"):
+        prepare_corpus(resolve(manifests), "train", tmp_path / "out", **HOW)
+    assert (tmp_path / "out/cuts.jsonl.gz").read_bytes() == before
+
+
+def test_spool_gives_items_back_by_id_and_sorted(tmp_path):
+    items = [SupervisionSegment(i, "r", 0.0, 1.0) for i in ("b", "c", "a")]
+    with Spool(tmp_path, SupervisionSegment.from_dict) as spool:
+        spool.extend(items)
+        assert spool["c"] == items[1]
+        assert [item.id for item in spool] == ["a", "b", "c"]
+        assert (len(spool), "b" in spool, "d" in spool) == (3, True, False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Ten speakers of one recording each, with different amounts of speech."""
+    data = tmp_path / "data"
+    data.mkdir()
+    scp, segments, text, speakers = [], [], [], []
+    for i in range(10):
+        soundfile.write(data / f"r{i}.flac", np.ones(8000 * 3, np.int16), 8000)
+        scp.append(f"r{i} r{i}.flac")
+        for k in range(1 + i % 3):
+            segments.append(f"s{i}-{k} r{i} {k} {k + 1}")
+            text.append(f"s{i}-{k} word")
+            speakers.append(f"s{i}-{k} s{i}")
+    for name, lines in (
+        ("wav.scp", scp), ("segments", segments), ("text", text), ("utt2spk", speakers)
+    ):  # fmt: skip
+        (data / name).write_text("\n".join(lines) + "\n")
+    import_kaldi_dir(data, tmp_path / "full", checks=Checks(verify_audio=False))
+    ledger = {"stage": "s", "utterance": "gone", "reason": "r", "action": "skipped"}
+    (tmp_path / "full/ledger.jsonl").write_text(json.dumps(ledger) + "\n")
+    return tmp_path / "full"
+
+
+@pytest.mark.parametrize("by", ["speaker", "utterance"])
+@pytest.mark.parametrize("fraction", [0.01, 0.3, 0.99])
+def test_held_out_parts_are_complete_and_disjoint(corpus, tmp_path, by, fraction):
+    how = {"by": by, "fraction": fraction, "seed": 4}
+    hold_out(corpus, tmp_path / "train", tmp_path / "dev", **how)
+    parts = {}
+    for name in ("full", "train", "dev"):
+        folder = tmp_path / name
+        supervisions = list(read_supervisions(folder / "supervisions.jsonl.gz"))
+        cuts = list(read_cuts(folder / "cuts.jsonl.gz"))
+        assert [c.id for c in cuts] == [s.id for s in supervisions]
+        used = {rec.id for rec in read_recordings(folder / "recordings.jsonl.gz")}
+        assert used == {s.recording_id for s in supervisions}
+        parts[name] = {s.id: s for s in supervisions}
+    assert parts["train"]
+    assert parts["dev"]
+    assert {**parts["train"], **parts["dev"]} == parts["full"]
+    assert not parts["train"].keys() & parts["dev"].keys()
+    if by == "speaker":
+        speakers = [{s.speaker for s in parts[k].values()} for k in ("train", "dev")]
+        assert not speakers[0] & speakers[1]
+    if fraction < 0.9:
+        assert len(parts["dev"]) >= fraction * len(parts["full"])
+    assert "gone" in (tmp_path / "train/ledger.jsonl").read_text()
+    assert (tmp_path / "dev/ledger.jsonl").read_text() == ""
+
+
+def test_holding_out_is_deterministic(corpus, tmp_path):
+    for name in ("one", "two"):
+        hold_out(
+            corpus, tmp_path / f"{name}/train", tmp_path / f"{name}/dev",
+            by="speaker", fraction=0.2, seed=7,
+        )  # fmt: skip
+    for file in ("train/cuts.jsonl.gz", "dev/recordings.jsonl.gz"):
+        assert (tmp_path / "one" / file).read_bytes() == (
+            tmp_path / "two" / file
+        ).read_bytes()
+
+
+def test_single_speaker_cannot_be_held_out(corpora, tmp_path):
+    import_kaldi_dir(corpora / "yesno/test", tmp_path / "full")
+    with pytest.raises(UserError, match="only one speaker.*by: utterance"):
+        hold_out(
+            tmp_path / "full", tmp_path / "train", tmp_path / "dev",
+            by="speaker", fraction=0.1, seed=1,
+        )  # fmt: skip
+
+
+def section(repository, values):
+    return resolve_section(repository / "workflow/schemas", "corpus", values)
+
+
+def test_schema_fills_defaults_of_every_kind_of_source(repository):
+    corpus = section(
+        repository,
+        {
+            "train": {"type": "kaldi", "path": "x"},
+            "test": {"clean": {"type": "lhotse", "recipe": "librispeech", "root": "r"}},
+        },
+    )
+    assert corpus["dev"] == {"type": "hold_out", "by": "speaker", "fraction": 0.1}
+    assert corpus["train"]["on_bad_utterance"] == "fail"
+    assert Checks.of(corpus["train"]) == Checks()
+    assert corpus["test"]["clean"]["parts"] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"train": {"type": "kaldi", "pth": "x"}},
+            "corpus.train.pth .*did you mean path",
+        ),
+        ({"train": {"type": "kalid", "path": "x"}}, "corpus.train.type"),
+        ({"train": {"type": "kaldi"}}, "'path' is a required property"),
+        ({"test": {"train": {"type": "synthetic"}}}, "corpus.test"),
+        ({"test": {"Test": {"type": "synthetic"}}}, "corpus.test"),
+        ({"test": {}}, "corpus.test"),
+        ({"dev": {"type": "hold_out", "by": "day"}}, "corpus.dev.by"),
+        ({"dve": {"type": "hold_out"}}, "unknown configuration key corpus.dve"),
+    ],
+)
+def test_schema_refuses(repository, change, message):
+    good = {"train": {"type": "synthetic"}, "test": {"test": {"type": "synthetic"}}}
+    section(repository, good)
+    with pytest.raises(UserError, match=message):
+        section(repository, {**good, **change})

@@ -1,0 +1,165 @@
+"""Lhotse recipes on a made-up tree of LibriSpeech's shape."""
+
+import numpy as np
+import pytest
+import soundfile
+from lhotse import CutSet
+
+from latflow.corpus.prepare import prepare_corpus
+from latflow.corpus.recipes import missing_resource, recipe_manifests
+from latflow.errors import UserError
+from latflow.ledger import read_ledger
+from latflow.recipe import resolve_section
+
+TEXTS = {
+    ("train-clean-5", "19", "198"): ["NORTHANGER ABBEY", "THIS LITTLE WORK"],
+    ("train-clean-5", "26", "495"): ["MARTHA IT SEEMS", "GOOD DAY", "TO YOU"],
+    ("dev-clean-2", "84", "121"): ["GO DO YOU HEAR"],
+}
+
+
+@pytest.fixture
+def tree(tmp_path):
+    rng = np.random.default_rng(0)
+    root = tmp_path / "root"
+    for (part, speaker, chapter), texts in TEXTS.items():
+        folder = root / "LibriSpeech" / part / speaker / chapter
+        folder.mkdir(parents=True)
+        lines = []
+        for number, text in enumerate(texts):
+            utt_id = f"{speaker}-{chapter}-{number:04d}"
+            samples = (rng.standard_normal(4000 + 100 * number) * 999).astype(np.int16)
+            soundfile.write(folder / f"{utt_id}.flac", samples, 16000)
+            lines.append(f"{utt_id} {text}\n")
+        (folder / f"{speaker}-{chapter}.trans.txt").write_text("".join(lines))
+    return root
+
+
+@pytest.fixture
+def resolve(repository):
+    def make(**source):
+        values = {
+            "train": {"type": "lhotse", **source},
+            "test": {"t": {"type": "synthetic"}},
+        }
+        schemas = repository / "workflow/schemas"
+        return resolve_section(schemas, "corpus", values)["train"]
+
+    return make
+
+
+def prepare(source, out, **how):
+    how = {"seed": 1, "threads": 2, "max_skipped_fraction": 0.5, **how}
+    prepare_corpus(source, "train", out, **how)
+    return list(CutSet.from_jsonl_lazy(out / "cuts.jsonl.gz"))
+
+
+@pytest.mark.parametrize("recipe", ["mini_librispeech", "librispeech"])
+def test_librispeech_tree_is_prepared(tree, resolve, tmp_path, recipe):
+    source = resolve(recipe=recipe, root=str(tree), parts=["train-clean-5"])
+    cuts = prepare(source, tmp_path / "out")
+    assert [cut.id for cut in cuts] == [
+        "19-198-0000", "19-198-0001", "26-495-0000", "26-495-0001", "26-495-0002",
+    ]  # fmt: skip
+    assert [cut.supervisions[0].speaker for cut in cuts] == ["19"] * 2 + ["26"] * 3
+    assert cuts[2].supervisions[0].text == "MARTHA IT SEEMS"
+    assert cuts[4].load_audio().shape == (1, 4200)
+
+
+def test_parts_are_joined_and_the_inner_folder_may_be_named(tree, resolve, tmp_path):
+    parts = ["train-clean-5", "dev-clean-2"]
+    root = str(tree / "LibriSpeech")
+    source = resolve(recipe="mini_librispeech", root=root, parts=parts)
+    cuts = prepare(source, tmp_path / "out")
+    assert {cut.supervisions[0].speaker for cut in cuts} == {"19", "26", "84"}
+
+
+def test_utterance_that_lhotse_passes_over_is_found_again(tree, resolve, tmp_path):
+    (tree / "LibriSpeech/train-clean-5/26/495/26-495-0001.flac").unlink()
+    options = {"recipe": "librispeech", "root": str(tree), "parts": ["train-clean-5"]}
+    match = r"26-495.trans.txt: 26-495-0001: its audio file does not exist"
+    with pytest.raises(UserError, match=match):
+        prepare(resolve(**options), tmp_path / "out")
+    source = resolve(**options, on_bad_utterance="skip")
+    assert len(prepare(source, tmp_path / "out")) == 4
+    (entry,) = read_ledger(tmp_path / "out/ledger.jsonl")
+    assert entry.utterance == "26-495-0001"
+
+
+def test_damaged_audio_is_one_clear_line(tree, resolve, tmp_path):
+    path = tree / "LibriSpeech/train-clean-5/26/495/26-495-0001.flac"
+    path.write_bytes(path.read_bytes()[:-900])
+    source = resolve(recipe="librispeech", root=str(tree), parts=["train-clean-5"])
+    with pytest.raises(UserError, match="26-495-0001: audio .*(corrupt|cut short)"):
+        prepare(source, tmp_path / "out")
+    path.write_bytes(b"")
+    with pytest.raises(
+        UserError, match="Lhotse's preparation of librispeech"
+    ) as caught:
+        prepare(source, tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_corpus_and_parts_are_named(tree, resolve, tmp_path):
+    source = resolve(recipe="librispeech", root=str(tmp_path / "none"), parts=["x"])
+    with pytest.raises(
+        UserError, match="no corpus librispeech here - .*download: true"
+    ):
+        prepare(source, tmp_path / "out")
+    source = resolve(recipe="librispeech", root=str(tree), parts=["train-clean-100"])
+    with pytest.raises(UserError, match="no part train-clean-100"):
+        prepare(source, tmp_path / "out")
+
+
+def test_unknown_recipe_is_named(resolve, tmp_path):
+    source = resolve(recipe="librispeach", root=str(tmp_path))
+    with pytest.raises(UserError, match="no recipe function prepare_librispeach"):
+        prepare(source, tmp_path / "out")
+
+
+def test_failed_download_is_one_clear_line(resolve, tmp_path, monkeypatch):
+    import lhotse.recipes
+
+    def no_network(target_dir, dataset_parts):
+        assert dataset_parts == ["dev-clean-2"]
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(lhotse.recipes, "download_librispeech", no_network)
+    source = resolve(
+        recipe="mini_librispeech",
+        root=str(tmp_path),
+        parts=["dev-clean-2"],
+        download=True,
+    )
+    with pytest.raises(UserError, match="download of mini_librispeech failed.*network"):
+        prepare(source, tmp_path / "out")
+
+
+def test_recipe_without_parts_gives_its_one_set(tmp_path, monkeypatch):
+    import lhotse.recipes
+
+    manifests = {"recordings": "r", "supervisions": "s"}
+    monkeypatch.setattr(
+        lhotse.recipes, "prepare_ljspeech", lambda corpus_dir: manifests
+    )
+    found = list(recipe_manifests("ljspeech", tmp_path, [], download=False))
+    assert found == [("", ("r", "s"))]
+    with pytest.raises(UserError, match="has no parts"):
+        list(recipe_manifests("ljspeech", tmp_path, ["train"], download=False))
+
+
+def test_recipe_with_several_sets_asks_for_one(tmp_path, monkeypatch):
+    import lhotse.recipes
+
+    sets = {"train": {"recordings": 1, "supervisions": 2}, "test": {"recordings": 3}}
+    monkeypatch.setattr(lhotse.recipes, "prepare_yesno", lambda corpus_dir: sets)
+    with pytest.raises(UserError, match="has the parts train, test"):
+        list(recipe_manifests("yesno", tmp_path, [], download=False))
+
+
+@pytest.mark.parametrize("name", ["librispeech-lexicon.txt", "3-gram.pruned.1e-7.arpa"])
+def test_missing_files_of_openslr_are_explained(name):
+    error = missing_resource(f"data/{name}")
+    assert "OpenSLR resource 11" in error.remedy
+    assert "OpenSLR" not in missing_resource("data/mine.txt").remedy
