@@ -109,7 +109,10 @@ def _add_experiment_commands(commands: Any) -> None:
 def _add_corpus_commands(commands: Any) -> None:
     """Commands about corpora and features."""
     command = _command(
-        commands, "import-kaldi", _import_kaldi, "turn a Kaldi data directory to manifests"
+        commands,
+        "import-kaldi",
+        _import_kaldi,
+        "turn a Kaldi data directory to manifests",
     )
     command.add_argument("data_dir", help="folder with wav.scp, text, utt2spk")
     command.add_argument("out_dir", help="folder for the Lhotse manifests")
@@ -117,7 +120,10 @@ def _add_corpus_commands(commands: Any) -> None:
         "--allow-commands", action="store_true", help="run pipes that wav.scp names"
     )
     command = _command(
-        commands, "export-kaldi", _export_kaldi, "turn manifests to a Kaldi data directory"
+        commands,
+        "export-kaldi",
+        _export_kaldi,
+        "turn manifests to a Kaldi data directory",
     )
     command.add_argument("corpus_dir", help="folder with the Lhotse manifests")
     command.add_argument("data_dir", help="Kaldi data directory to write")
@@ -224,7 +230,9 @@ def _report(arguments: Arguments) -> None:
 
     folder = Path(arguments.results)
     if not folder.is_dir():
-        raise UserError("no such folder", file=folder, remedy="name results/<experiment>")
+        raise UserError(
+            "no such folder", file=folder, remedy="name results/<experiment>"
+        )
     out = Path(arguments.out) if arguments.out else folder / "report.html"
     make_report(folder, out, config=_recipe(arguments).config)
     sys.stdout.write(f"report: {out.resolve()}\n")
@@ -274,3 +282,70 @@ def _model_copy(arguments: Arguments) -> None:
 
     model = AcousticModel.load(arguments.model)
     model.save(arguments.out, binary=not arguments.text)
+
+
+def _doctor(arguments: Arguments) -> int:
+    """Examine the experiment's data; status 1 where an error was found."""
+    from latflow.doctor import examine, examine_sources, render
+
+    recipe = _recipe(arguments)
+    results = Path("results", recipe.experiment)
+    prepared = {
+        split: path
+        for split in recipe.splits
+        if (path := results / "corpus" / split / "cuts.jsonl.gz").is_file()
+    }
+    lexicon = recipe.lexicon(str(results / "corpus" / "language"))
+    common = {"lang": recipe.config["lang"], "features": recipe.config["features"]}
+    if len(prepared) == len(recipe.splits):
+        lang_dir = results / "lang"
+        findings = examine(
+            prepared,
+            lexicon=lexicon,
+            results=results,
+            lang_dir=lang_dir if (lang_dir / "phones.txt").is_file() else None,
+            **common,
+        )
+    else:
+        is_own = recipe.config["lang"]["lexicon"] is None
+        findings = examine_sources(
+            recipe.config["corpus"], lexicon=None if is_own else lexicon, **common
+        )
+    sys.stdout.write(render(findings) + "\n")
+    return int(any(finding.severity == "error" for finding in findings))
+
+
+def _import_kaldi(arguments: Arguments) -> None:
+    """Turn a Kaldi data directory into manifests."""
+    from latflow.corpus.kaldi_dir import import_kaldi_dir
+
+    import_kaldi_dir(
+        arguments.data_dir, arguments.out_dir, allow_commands=arguments.allow_commands
+    )
+
+
+def _export_kaldi(arguments: Arguments) -> None:
+    """Turn manifests into a Kaldi data directory."""
+    from latflow.corpus.kaldi_dir import export_kaldi_dir
+
+    export_kaldi_dir(arguments.corpus_dir, arguments.data_dir)
+
+
+def _ngram(arguments: Arguments) -> None:
+    """Estimate a language model from a text."""
+    from latflow.lang.arpa import write_arpa
+    from latflow.lang.ngram import estimate
+    from latflow.lang.texts import text_sentences
+
+    model = estimate(text_sentences(arguments.text), arguments.order)
+    write_arpa(model, arguments.arpa)
+
+
+def _perplexity(arguments: Arguments) -> None:
+    """Print the perplexity of a text."""
+    from latflow.lang.arpa import read_arpa
+    from latflow.lang.perplexity import perplexity
+    from latflow.lang.texts import text_sentences
+
+    found = perplexity(read_arpa(arguments.arpa), text_sentences(arguments.text))
+    sys.stdout.write(f"{found}\n")

@@ -406,19 +406,23 @@ def document(folder: str | Path) -> str:
         title = "top level" if section == "experiment" else section
         lines += ["", f"## {title}", "", schema.get("description", "").strip(), ""]
         lines += ["| key | meaning | type and range | default |", "|---|---|---|---|"]
-        lines += _rows(schema, "" if section == "experiment" else f"{section}.")
+        lines += _rows(schema, "" if section == "experiment" else f"{section}.", {})
     return "\n".join(lines) + "\n"
 
 
-def _rows(schema: Schema, prefix: str) -> list[str]:
-    """Table rows of all keys below a schema."""
+def _rows(schema: Schema, prefix: str, told: dict[str, str]) -> list[str]:
+    """Table rows of all keys below a schema; a variant that was told is referred to."""
     rows: list[str] = []
     for branch in schema.get("oneOf", ()):
         kind = branch.get("properties", {}).get("type", {}).get("const")
         label = f"{prefix.rstrip('.')} (type: {kind})" if kind else prefix.rstrip(".")
         text = _one_line(branch.get("description", ""))
+        if text in told:
+            rows.append(f"| **`{label}`** | as `{told[text]}` | | |")
+            continue
+        told[text] = label
         rows.append(f"| **`{label}`** | {text} | | |")
-        rows += _rows(branch, prefix)
+        rows += _rows(branch, prefix, told)
     for name, child in schema.get("properties", {}).items():
         if "const" in child:
             continue
@@ -432,10 +436,10 @@ def _rows(schema: Schema, prefix: str) -> list[str]:
             f"| {_range(child)}{required} | {shown} |"
         )
         if nested or open_object:
-            rows += _rows(child, f"{prefix}{name}.")
+            rows += _rows(child, f"{prefix}{name}.", told)
     others = schema.get("additionalProperties")
     if isinstance(others, Mapping):
-        rows += _rows(others, f"{prefix}<name>.")
+        rows += _rows(others, f"{prefix}<name>.", told)
     return rows
 
 

@@ -34,7 +34,7 @@ from latflow.files import atomic_directory
 FEMALE = frozenset(
     {
         "Alicia", "Andrea", "Annie", "anika", "aunty", "belinda", "f1", "f2", "f3",
-        "f4", "f5", "grandma", "linda", "shelby", "steph",
+        "f4", "f5", "grandma", "linda", "steph",
     }
 )  # fmt: skip
 # Voices of each side of the corpus; no voice is on two sides.
@@ -46,7 +46,7 @@ VOICES: Mapping[str, tuple[str, ...]] = {
         "edward", "ian", "pablo", "robert", "quincy",
     ),
     "dev": ("m4", "Andrea", "Andy", "aunty", "john", "david"),
-    "test": ("m6", "f3", "m8", "shelby", "Hugo", "anika", "Mike", "max"),
+    "test": ("m6", "f3", "m8", "anika", "Hugo", "Mike", "max", "pedro"),
 }  # fmt: skip
 ACCENTS = ("en-us", "en-gb-x-rp", "en-us-nyc", "en-gb-scotland", "en-029")
 

@@ -174,14 +174,10 @@ def expand_context(
     span = base ** (width - 1)  # windows of width - 1 phones
     central_place = base ** (width - 1 - central)
     num_flush = width - 1 - central
-    no_phone = np.int64(-1)
-    for number in disambig_number:
-        no_phone = min(no_phone, -number - 1)
+    no_phone = -_largest(disambig_number) - 1
+    num_words = _largest(position)
     num_nodes = len(final)
     begin, links = by_source(_with_ends(links, final, num_flush), num_nodes + num_flush)
-    num_words = np.int64(0)
-    for node in range(num_nodes):
-        num_words = max(num_words, position[node])
     keys: list[Int] = [np.int64(0)]
     known: dict[Int, Int] = {np.int64(0): np.int64(0)}
     out = np.empty(4 * len(links) + 16, LINK)
@@ -215,6 +211,15 @@ def expand_context(
         elif node == num_nodes + num_flush - 1:
             costs[n] = 0.0
     return out[:used], positions, costs
+
+
+@njit(cache=True, nogil=True)
+def _largest(numbers: np.ndarray) -> Int:
+    """The largest of numbers >= 0."""
+    largest = np.int64(0)
+    for number in numbers:
+        largest = max(largest, number)
+    return largest
 
 
 @njit(cache=True, nogil=True)

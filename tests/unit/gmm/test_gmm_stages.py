@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 
 from latflow.errors import UserError
-from latflow.features.frames import FrameWriter
+from latflow.features.frames import FrameStore, FrameWriter
+from latflow.features.transform import Deltas
 from latflow.gmm.align import align
+from latflow.gmm.estep import Statistics, accumulate
 from latflow.gmm.model import AcousticModel
-from latflow.gmm.train import train_deltas, train_mono
+from latflow.gmm.source import FrameSource
+from latflow.gmm.train import known_alignments, train_deltas, train_mono
+from latflow.gmm.workers import worker_pool
 from latflow.hmm.tree import ContextDependency
 from latflow.kaldi_io import read_int_vectors, write_int_vectors
 from latflow.lang.prepare import make_lang
@@ -138,6 +142,32 @@ def test_alignments_find_the_phones(trained):
     assert 0.15 < statistics["silence_share"] < 0.35
     means = [p["mean_frames"] for p in statistics["phones"].values()]
     assert 6 < np.mean(means) < 16
+
+
+def test_statistics_add_up_over_chunks(trained):
+    store = FrameStore.load(trained / "frames")
+    model = AcousticModel.load(trained / "mono/final.mdl")
+    found = []
+    for chunk_bytes, threads in ((10**7, 1), (4000, 1), (4000, 4)):
+        source = FrameSource(
+            store, Deltas(order=1), np.arange(len(store)), chunk_bytes=chunk_bytes
+        )
+        paths = [p for _, p in known_alignments(source, trained / "ali/ali.ark")]
+        alignment = np.concatenate(paths)
+        alignment[: source.begin[1]] = 0  # the first utterance is not aligned
+        with worker_pool(threads) as pool:
+            found.append(accumulate(model, source, alignment, pool))
+    whole, chunks, threaded = found
+    np.testing.assert_array_equal(chunks.moments, threaded.moments)
+    assert chunks.log_like == threaded.log_like
+    np.testing.assert_allclose(whole.moments, chunks.moments, rtol=1e-9, atol=1e-9)
+    np.testing.assert_array_equal(whole.transitions, chunks.transitions)
+    assert whole.num_frames == source.num_frames - source.begin[1]
+    assert whole.transitions.sum() == whole.num_frames
+    assert whole.occupancy.sum() == pytest.approx(whole.num_frames)
+    zeros = Statistics.zeros(model)
+    np.testing.assert_array_equal((zeros + whole).moments, whole.moments)
+    assert zeros.log_like_per_frame == 0.0
 
 
 def test_triphones_are_better_than_monophones(trained):

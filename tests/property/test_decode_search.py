@@ -1,0 +1,145 @@
+"""The search against the enumeration of all paths on small random graphs."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reference.decode_paths import (
+    arc_extra_costs,
+    graph_paths,
+    lattice_paths,
+    random_graph,
+)
+
+from latflow.decode.search import DeadEndError, LatticeDecoder
+from latflow.lattice.best_path import best_path
+
+TID_TO_PDF = np.array([0, 0, 1, 2, 1], np.int32)
+SCALE = 0.5
+LATTICE_BEAM = 2.5
+
+cases = given(
+    seed=st.integers(0, 2**32 - 1),
+    num_states=st.integers(1, 5),
+    num_frames=st.integers(1, 4),
+    has_cycles=st.booleans(),
+)
+
+
+def make(seed, num_states, num_frames, has_cycles):
+    """A random graph and random log-likelihoods, some of them -inf."""
+    generator = np.random.default_rng(seed)
+    graph = random_graph(generator, num_states, has_cycles=has_cycles)
+    log_likes = generator.normal(size=(num_frames, 3)).astype(np.float32) * 3
+    log_likes[generator.random(log_likes.shape) < 0.1] = -np.inf
+    log_likes[np.isinf(log_likes).all(axis=1)] = 0.0
+    return graph, log_likes
+
+
+def search(graph, log_likes, **options):
+    wide = {"beam": 1000.0, "lattice_beam": LATTICE_BEAM, "min_active": 0, **options}
+    decoder = LatticeDecoder(graph, TID_TO_PDF, **wide)
+    return decoder.decode(log_likes, acoustic_scale=SCALE)
+
+
+def as_bytes(lattice):
+    return [
+        np.asarray(value).tobytes()
+        for name, value in sorted(vars(lattice).items())
+        if name != "num_frames"
+    ]
+
+
+@cases
+def test_lattice_holds_the_paths_near_the_best(
+    seed, num_states, num_frames, has_cycles
+):
+    graph, log_likes = make(seed, num_states, num_frames, has_cycles)
+    paths = graph_paths(graph, TID_TO_PDF, log_likes, SCALE)
+    if not paths:
+        with pytest.raises(DeadEndError, match="no way through the decoding graph"):
+            search(graph, log_likes)
+        return
+    decoded = search(graph, log_likes)
+    complete = [p for p in paths if p.is_final]
+    assert decoded.reached_final == bool(complete)
+    counted = complete or paths
+    least = min(p.cost for p in counted)
+    best = best_path(decoded.lattice, acoustic_scale=SCALE)
+    assert best.graph_cost + SCALE * best.acoustic_cost == pytest.approx(
+        least, abs=1e-4
+    )
+    if has_cycles:
+        return
+    near = {(p.transition_ids, p.words) for p in counted if p.cost < least + 2.499}
+    held = lattice_paths(decoded.lattice, 1.0, SCALE)
+    assert near <= {(p.transition_ids, p.words) for p in held}
+    assert len(held) <= len(counted)
+
+
+@cases
+def test_lattice_is_ordered_timed_and_tight(seed, num_states, num_frames, has_cycles):
+    graph, log_likes = make(seed, num_states, num_frames, has_cycles)
+    try:
+        lattice = search(graph, log_likes).lattice
+    except DeadEndError:
+        return
+    source = lattice.source()
+    assert (lattice.next_state > source).all()
+    steps = lattice.frame[lattice.next_state] - lattice.frame[source]
+    np.testing.assert_array_equal(steps, lattice.transition_id != 0)
+    is_final = np.isfinite(lattice.final_graph_cost)
+    assert (lattice.frame[is_final] == num_frames).all()
+    np.testing.assert_array_equal(is_final, np.isfinite(lattice.final_acoustic_cost))
+    assert (arc_extra_costs(lattice, SCALE) <= LATTICE_BEAM + 1e-3).all()
+    emitting = lattice.transition_id != 0
+    expected = -log_likes[
+        lattice.frame[source[emitting]], TID_TO_PDF[lattice.transition_id[emitting]]
+    ]
+    np.testing.assert_array_equal(lattice.acoustic_cost[emitting], expected)
+
+
+@cases
+def test_pruning_at_intervals_changes_nothing(seed, num_states, num_frames, has_cycles):
+    graph, log_likes = make(seed, num_states, 3 * num_frames, has_cycles)
+    results = []
+    for interval in (1, 2, 1000):
+        try:
+            found = search(graph, log_likes, prune_interval=interval)
+        except DeadEndError:
+            results.append(None)
+        else:
+            results.append(as_bytes(found.lattice))
+    assert results[0] == results[1] == results[2]
+
+
+@cases
+def test_pieces_of_log_likelihoods_change_nothing(
+    seed, num_states, num_frames, has_cycles
+):
+    graph, log_likes = make(seed, num_states, 2 * num_frames, has_cycles)
+    decoder = LatticeDecoder(graph, TID_TO_PDF, prune_interval=3)
+    try:
+        whole = decoder.decode(log_likes, acoustic_scale=SCALE).lattice
+    except DeadEndError:
+        return
+    pieces = decoder.decode_chunks(
+        [log_likes[:1], log_likes[1:1], log_likes[1:]], acoustic_scale=SCALE
+    )
+    assert as_bytes(pieces.lattice) == as_bytes(whole)
+    assert pieces.lattice.num_frames == whole.num_frames
+
+
+@given(seed=st.integers(0, 2**32 - 1), max_active=st.integers(2, 6))
+def test_a_narrow_search_never_finds_a_better_path(seed, max_active):
+    graph, log_likes = make(seed, 5, 4, has_cycles=False)
+    try:
+        wide = search(graph, log_likes)
+        narrow = search(graph, log_likes, beam=2.0, max_active=max_active)
+    except DeadEndError:
+        return
+    costs = [best_path(d.lattice, acoustic_scale=SCALE) for d in (wide, narrow)]
+    totals = [p.graph_cost + SCALE * p.acoustic_cost for p in costs]
+    if wide.reached_final == narrow.reached_final:
+        assert totals[0] <= totals[1] + 1e-4
+    assert narrow.mean_active <= wide.mean_active

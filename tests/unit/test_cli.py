@@ -1,0 +1,116 @@
+"""The commands are thin, documented, and end user errors in one line."""
+
+import pytest
+import yaml
+
+from latflow.cli import main
+
+
+def run(capsys, *arguments):
+    status = main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+@pytest.fixture
+def in_repository(repository, monkeypatch):
+    monkeypatch.chdir(repository)
+
+
+def test_help_lists_the_commands(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    for name in ("doctor", "config", "show", "import-kaldi", "ngram", "model-info"):
+        assert name in text
+
+
+def test_config_prints_every_default(capsys, in_repository):
+    status, out, _ = run(capsys, "config")
+    config = yaml.safe_load(out)
+    assert status == 0
+    assert config["decode"]["beam"] == 13
+    assert config["features"]["cmvn"] == {"type": "speaker", "norm_vars": False}
+
+
+def test_settings_override_the_recipe(capsys, in_repository):
+    status, out, _ = run(capsys, "config", "--config", "seed=7", "corpora=elsewhere")
+    assert status == 0
+    assert yaml.safe_load(out)["seed"] == 7
+
+
+def test_misspelt_setting_is_one_line(capsys, in_repository):
+    status, out, err = run(capsys, "config", "--config", "sead=7")
+    assert (status, out) == (1, "")
+    assert err.startswith("error: unknown configuration key sead - did you mean seed?")
+    assert err.count("\n") == 1
+
+
+def test_missing_recipe_is_one_line(capsys, tmp_path):
+    status, _, err = run(capsys, "doctor", "--configfile", tmp_path / "none.yaml")
+    assert status == 1
+    assert "none.yaml: no such recipe" in err
+
+
+def test_show_before_any_run_says_what_to_do(capsys, tmp_path):
+    status, _, err = run(capsys, "show", tmp_path)
+    assert status == 1
+    assert "no results yet - run snakemake first" in err
+
+
+def test_model_info_prints_what_gmm_info_prints(capsys, golden):
+    for system in ("mono", "tri1", "tri2b"):
+        folder = golden / "gmm" / system
+        status, out, _ = run(capsys, "model-info", folder / "final.mdl")
+        assert status == 0
+        assert out == (folder / "info.txt").read_text()
+
+
+def test_model_copy_to_text_and_back_is_the_same_file(capsys, golden, tmp_path):
+    model = golden / "gmm/mono/final.mdl"
+    assert run(capsys, "model-copy", model, tmp_path / "text", "--text")[0] == 0
+    assert run(capsys, "model-copy", model, tmp_path / "binary")[0] == 0
+    assert (tmp_path / "binary").read_bytes() == model.read_bytes()
+    assert (tmp_path / "text").read_text().startswith("<TransitionModel>")
+
+
+def test_ngram_and_perplexity_fit_together(capsys, tmp_path):
+    text = tmp_path / "text"
+    text.write_text("a b c\nb c a\na a b\nc b a\n" * 3)
+    assert run(capsys, "ngram", text, tmp_path / "lm.arpa", "--order", 2)[0] == 0
+    status, out, _ = run(capsys, "perplexity", tmp_path / "lm.arpa", text)
+    assert status == 0
+    assert out.startswith("12 sentences, 36 words, 0 OOVs")
+
+
+def test_kaldi_data_directory_goes_in_and_out(capsys, corpora, tmp_path):
+    source = corpora / "digits" / "test"
+    assert run(capsys, "import-kaldi", source, tmp_path / "manifests")[0] == 0
+    out = tmp_path / "data"
+    assert run(capsys, "export-kaldi", tmp_path / "manifests", out)[0] == 0
+    for name in ("text", "utt2spk"):
+        assert (out / name).read_text() == (source / name).read_text()
+
+
+def test_doctor_finds_nothing_wrong_with_the_digits(capsys, corpora, in_repository):
+    status, out, err = run(
+        capsys, "doctor", "--configfile", "config/recipes/digits.yaml",
+        "--config", f"corpora={corpora}",
+    )  # fmt: skip
+    assert (status, err) == (0, "")
+    assert "0 errors" in out
+
+
+def test_doctor_names_the_words_outside_the_lexicon(
+    capsys, corpora, tmp_path, in_repository
+):
+    lexicon = tmp_path / "lexicon.txt"
+    lines = (corpora / "digits/lexicon.txt").read_text().splitlines()
+    kept = [line for line in lines if not line.startswith("SEVEN")]
+    lexicon.write_text("\n".join(kept) + "\n")
+    _, out, _ = run(
+        capsys, "doctor", "--configfile", "config/recipes/digits.yaml",
+        "--config", f"corpora={corpora}", f"lang={{lexicon: {lexicon}}}",
+    )  # fmt: skip
+    assert "SEVEN" in out
