@@ -2,7 +2,8 @@
 
 The peer is Kaldi's `FasterDecoder` from the wheel kaldi-decoder, fed from a matrix: the
 same search, but it keeps the best path only and makes no lattice (the wheels'
-`LatticeFasterDecoder` does not accept the FSTs of the present kaldifst). Both are timed in processor time of one thread, the least of `--repeats` passes.
+`LatticeFasterDecoder` does not accept the FSTs of the present kaldifst). Both are timed
+in processor time of one thread, the least of `--repeats` passes.
 
     python benchmarks/decoding.py                    # Kaldi's golden digits
     python benchmarks/decoding.py --graph HCLG.fst --model final.mdl --log-likes ll.ark

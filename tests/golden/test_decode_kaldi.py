@@ -17,22 +17,29 @@ from latflow.lattice.io import read_lattices, write_lattices
 SCALE = 0.1
 
 
-@pytest.fixture(scope="module", params=["mono", "tri1"])
-def system(request, golden):
-    """Name, decoder, and log-likelihoods by utterance."""
-    model = AcousticModel.load(golden / "gmm" / request.param / "final.mdl")
-    graph = Graph.load(golden / "graph" / f"HCLG_{request.param}.fst")
-    decoder = LatticeDecoder(
-        graph, model.transitions.pdf, beam=13, lattice_beam=7, max_active=7000
-    )
-    log_likes = dict(read_matrices(golden / "align" / f"loglikes_{request.param}.ark"))
-    return request.param, decoder, log_likes, model
+class System:
+    """A decoder with the log-likelihoods, and what it makes of them, by utterance."""
+
+    def __init__(self, golden, name):
+        model = AcousticModel.load(golden / "gmm" / name / "final.mdl")
+        self.graph = Graph.load(golden / "graph" / f"HCLG_{name}.fst")
+        self.tid_to_pdf = model.transitions.pdf
+        self.decoder = self.with_limits(max_active=7000)
+        self.log_likes = dict(read_matrices(golden / "align" / f"loglikes_{name}.ark"))
+        self.decoded = {
+            u: self.decoder.decode(x, acoustic_scale=SCALE)
+            for u, x in self.log_likes.items()
+        }
+
+    def with_limits(self, **limits):
+        return LatticeDecoder(
+            self.graph, self.tid_to_pdf, beam=13, lattice_beam=7, **limits
+        )
 
 
 @pytest.fixture(scope="module")
-def decoded(system):
-    _, decoder, log_likes, _ = system
-    return {u: decoder.decode(x, acoustic_scale=SCALE) for u, x in log_likes.items()}
+def tri1(golden):
+    return System(golden, "tri1")
 
 
 def cost_of(lattice):
@@ -40,19 +47,17 @@ def cost_of(lattice):
     return path.graph_cost + SCALE * path.acoustic_cost
 
 
-def test_best_paths_are_kaldis(golden, system, decoded):
-    if system[0] != "tri1":
-        pytest.skip("Kaldi's lattices are of tri1")
+def test_best_paths_are_kaldis(golden, tri1):
     ids = dict(read_int_vectors(golden / "lattice" / "best_ali_beam13.txt"))
     words = dict(read_int_vectors(golden / "lattice" / "best_words_beam13.int"))
     total = 0.0
-    for utterance, found in decoded.items():
+    for utterance, found in tri1.decoded.items():
         assert found.reached_final
         path = best_path(found.lattice, acoustic_scale=SCALE)
         np.testing.assert_array_equal(path.transition_ids, ids[utterance])
         np.testing.assert_array_equal(path.words, words[utterance])
         total -= path.graph_cost + SCALE * path.acoustic_cost
-    frames = sum(found.lattice.num_frames for found in decoded.values())
+    frames = sum(found.lattice.num_frames for found in tri1.decoded.values())
     assert total / frames == pytest.approx(-9.19229, abs=1e-5)
 
 
@@ -73,11 +78,9 @@ def rows(lattice):
     return table[np.lexsort(table.T[::-1])]
 
 
-def test_raw_lattices_are_kaldis_arc_by_arc(golden, system, decoded):
-    if system[0] != "tri1":
-        pytest.skip("Kaldi's lattices are of tri1")
+def test_raw_lattices_are_kaldis_arc_by_arc(golden, tri1):
     for utterance, theirs in read_lattices(golden / "lattice" / "raw_beam13.lats"):
-        ours = decoded[utterance].lattice
+        ours = tri1.decoded[utterance].lattice
         assert (ours.num_states, ours.num_arcs) == (theirs.num_states, theirs.num_arcs)
         assert cost_of(ours) == pytest.approx(cost_of(theirs), rel=1e-6)
         assert ours.depth == theirs.depth
@@ -86,44 +89,42 @@ def test_raw_lattices_are_kaldis_arc_by_arc(golden, system, decoded):
         np.testing.assert_allclose(mine[:, 3:], kaldis[:, 3:], rtol=1e-4, atol=2e-3)
 
 
-def test_costs_are_those_of_kaldis_faster_decoder(golden, system, decoded):
-    name, _, log_likes, model = system
+@pytest.mark.parametrize("name", ["mono", "tri1"])
+def test_costs_are_those_of_kaldis_faster_decoder(golden, name):
+    system = System(golden, name)
     fst = kaldifst.StdConstFst.read(str(golden / "graph" / f"HCLG_{name}.fst"))
     options = kaldi_decoder.FasterDecoderOptions(beam=13, max_active=7000)
     peer = kaldi_decoder.FasterDecoder(fst, options)
-    for utterance, matrix in log_likes.items():
-        by_id = np.float32(SCALE) * matrix[:, model.transitions.pdf[1:]]
+    for utterance, matrix in system.log_likes.items():
+        by_id = np.float32(SCALE) * matrix[:, system.tid_to_pdf[1:]]
         peer.decode(kaldi_decoder.DecodableCtc(by_id))
-        _, words, weight = kaldifst.get_linear_symbol_sequence(peer.get_best_path()[1])[
-            1:
-        ]
-        path = best_path(decoded[utterance].lattice, acoustic_scale=SCALE)
+        _, best = peer.get_best_path()
+        *_, words, weight = kaldifst.get_linear_symbol_sequence(best)
+        path = best_path(system.decoded[utterance].lattice, acoustic_scale=SCALE)
         assert path.words.tolist() == words
         cost = path.graph_cost + SCALE * path.acoustic_cost
         assert cost == pytest.approx(weight.value1 + weight.value2, rel=1e-5)
 
 
-def test_threads_do_not_change_a_byte(system, decoded, tmp_path):
-    _, decoder, log_likes, _ = system
-    write_lattices(tmp_path / "1", ((u, d.lattice) for u, d in decoded.items()))
+def test_threads_do_not_change_a_byte(tri1, tmp_path):
+    first = ((u, d.lattice) for u, d in tri1.decoded.items())
+    write_lattices(tmp_path / "1", first)
+    names = list(tri1.log_likes) * 2
     with ThreadPoolExecutor(2) as pool:
         again = pool.map(
-            lambda x: decoder.decode(x, acoustic_scale=SCALE).lattice,
-            list(log_likes.values()) * 2,
+            lambda u: tri1.decoder.decode(tri1.log_likes[u], acoustic_scale=SCALE),
+            names,
         )
-        named = list(zip(list(log_likes) * 2, again, strict=True))
+        named = [(u, d.lattice) for u, d in zip(names, again, strict=True)]
     for half in (named[:6], named[6:]):
         write_lattices(tmp_path / "2", half)
         assert (tmp_path / "2").read_bytes() == (tmp_path / "1").read_bytes()
 
 
-def test_a_small_max_active_is_kept_to_and_found_less(system):
-    _, decoder, log_likes, model = system
-    narrow = LatticeDecoder(
-        decoder._graph, model.transitions.pdf, beam=13, max_active=20, min_active=5
-    )
-    for utterance, matrix in log_likes.items():
+def test_max_active_bounds_the_search(tri1):
+    narrow = tri1.with_limits(max_active=20, min_active=5)
+    for utterance, matrix in tri1.log_likes.items():
         found = narrow.decode(matrix, acoustic_scale=SCALE, utterance=utterance)
-        wide = decoder.decode(matrix, acoustic_scale=SCALE)
         assert found.mean_active <= 21
+        wide = tri1.decoded[utterance]
         assert cost_of(found.lattice) >= cost_of(wide.lattice) - 1e-6

@@ -49,12 +49,11 @@ def lattice_paths(lattice: Lattice, lm_scale, acoustic_scale, penalty=0.0):
     found = []
 
     def walk(state, cost, ids, words):
-        final = (
-            lm_scale * lattice.final_graph_cost[state]
-            + acoustic_scale * lattice.final_acoustic_cost[state]
-        )
-        if np.isfinite(final):
-            found.append(Path(cost + float(final), ids, words, is_final=True))
+        graph = float(lattice.final_graph_cost[state])
+        acoustic = float(lattice.final_acoustic_cost[state])
+        if np.isfinite(graph + acoustic):
+            total = cost + lm_scale * graph + acoustic_scale * acoustic
+            found.append(Path(total, ids, words, is_final=True))
         for arc in range(lattice.arc_begin[state], lattice.arc_begin[state + 1]):
             tid, word = int(lattice.transition_id[arc]), int(lattice.word[arc])
             walk(
@@ -126,7 +125,7 @@ def random_graph(
 
 
 def random_lattice(generator: np.random.Generator, num_frames: int) -> Lattice:
-    """A lattice with one to three states a frame, some epsilon arcs, one final state."""
+    """A lattice with one to three states a frame, some epsilon arcs, one final."""
     sizes = [1, *generator.integers(1, 4, num_frames - 1).tolist(), 1]
     first = np.concatenate([[0], np.cumsum(sizes)])
     arcs = []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 SOURCE = str(Path(workflow.basedir, "src"))
 sys.path.insert(0, SOURCE)
-os.environ["PYTHONPATH"] = SOURCE
+os.environ.update(PYTHONPATH=SOURCE)
 
 from latflow.errors import UserError
 from latflow.provenance import source_digest

@@ -24,7 +24,6 @@ rule make_report:
         mem_mb=4000,
         runtime=30,
     params:
-        results=RESULTS,
         config=dict(recipe.config),
         code=source_digest("latflow.report"),
     message:

@@ -1,17 +1,17 @@
 """Rule make_report: calls latflow.report.build.make_report."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latflow.report.build import make_report
-
 from latflow.logs import log_to
+from latflow.report.build import make_report
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 log_to(snakemake.log[0])
 make_report(
-    snakemake.params["results"],
+    Path(snakemake.output["html"]).parent,
     snakemake.output["html"],
     config=snakemake.params["config"],
 )

@@ -41,12 +41,12 @@ FEMALE = frozenset(
 VOICES: Mapping[str, tuple[str, ...]] = {
     "train": (
         "m1", "f1", "m2", "f2", "m3", "f4", "m5", "f5", "m7", "Annie", "Alex",
-        "Alicia", "Denis", "belinda", "Diogo", "grandma", "Henrique", "linda", "Lee",
+        "Alicia", "Denis", "belinda", "Diogo", "grandma", "Henrique", "anika", "Lee",
         "steph", "Mario", "Michael", "Nguyen", "Reed", "adam", "benjamin", "boris",
         "edward", "ian", "pablo", "robert", "quincy",
     ),
     "dev": ("m4", "Andrea", "Andy", "aunty", "john", "david"),
-    "test": ("m6", "f3", "m8", "anika", "Hugo", "Mike", "max", "pedro"),
+    "test": ("m6", "f3", "m8", "linda", "Hugo", "Mike", "max", "pedro"),
 }  # fmt: skip
 ACCENTS = ("en-us", "en-gb-x-rp", "en-us-nyc", "en-gb-scotland", "en-029")
 

@@ -1,0 +1,185 @@
+"""The stages `decode` and `tune_scales` on Kaldi's digits model and features."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from latflow.decode.run import decode
+from latflow.decode.tune import hypotheses, tune_scales
+from latflow.errors import UserError
+from latflow.features.frames import FrameWriter
+from latflow.kaldi_io import read_int_vectors, read_matrices
+from latflow.lang.directory import Lang
+from latflow.lattice.io import read_lattices
+from latflow.ledger import read_ledger
+from latflow.recipe import resolve_section
+from latflow.scoring.text import read_text
+
+
+@pytest.fixture
+def options(repository):
+    schemas = repository / "workflow" / "schemas"
+    section = resolve_section(schemas, "decode", {"acoustic_scale": 0.1})
+    section.pop("tune")
+    return {**section, "transform": {"type": "none"}}
+
+
+@pytest.fixture
+def tune_options(repository):
+    schemas = repository / "workflow" / "schemas"
+    score = resolve_section(schemas, "score", {})
+    kept = {k: score[k] for k in ("alignment", "ignore_words", "fold_case")}
+    return {**resolve_section(schemas, "decode", {})["tune"], **kept}
+
+
+@pytest.fixture
+def features(golden):
+    return dict(read_matrices(golden / "features" / "mfcc39_cmvn.txt.gz"))
+
+
+@pytest.fixture
+def run(golden, tmp_path, options, features):
+    """Decode frames; returns the folder."""
+
+    def run(frames=None, *, threads=1, allowed=0.0, name="out", **changes):
+        folder = tmp_path / f"frames-{name}"
+        with FrameWriter(folder, dim=39) as writer:
+            for utterance, matrix in sorted((frames or features).items()):
+                writer.append(utterance, "speaker", "", matrix)
+        decode(
+            folder,
+            golden / "graph" / "HCLG_tri1.fst",
+            golden / "gmm" / "tri1",
+            golden / "lang",
+            tmp_path / name,
+            options={**options, **changes},
+            threads=threads,
+            max_skipped_fraction=allowed,
+        )
+        return tmp_path / name
+
+    return run
+
+
+def write_cuts(path, texts):
+    with gzip.open(path, "wt") as out:
+        for utt, words in texts.items():
+            part = {"start": 0.0, "duration": 3.0, "recording_id": utt}
+            supervision = {"id": utt, "channel": 0, "speaker": "s", **part}
+            supervision["text"] = " ".join(words)
+            features = {"type": "kaldi-mfcc", "num_frames": 300, "num_features": 13}
+            features |= {"frame_shift": 0.01, "sampling_rate": 8000, "channels": 0}
+            features |= {"storage_type": "memory_raw", "storage_path": "", **part}
+            features |= {"storage_key": "", "start": 0}
+            cut = {"id": utt, "start": 0.0, "duration": 3.0, "channel": 0}
+            cut |= {"supervisions": [supervision], "features": features}
+            out.write(json.dumps({**cut, "type": "MonoCut"}) + "\n")
+
+
+def test_words_are_kaldis(run, golden):
+    out = run()
+    assert {p.name for p in out.iterdir()} == {
+        "lattices.ark",
+        "ledger.jsonl",
+        "decode.json",
+    }
+    expected = dict(read_int_vectors(golden / "lattice" / "best_words_beam13.int"))
+    lang = Lang.load(golden / "lang")
+    found = list(hypotheses(out / "lattices.ark", lang, 10, 0.0))
+    assert [utterance for utterance, _ in found] == sorted(expected)
+    for utterance, path in found:
+        assert path.words.tolist() == expected[utterance].tolist()
+    summary = json.loads((out / "decode.json").read_text())
+    assert (summary["utterances"], summary["frames"]) == (6, 1758)
+    assert summary["audio_seconds"] == pytest.approx(17.58)
+    assert (summary["skipped"], summary["retried"], summary["partial"]) == (0, 0, 0)
+    assert summary["real_time_factor_per_core"]["both"] > 0
+    assert list(read_ledger(out / "ledger.jsonl")) == []
+
+
+def test_threads_write_the_same_bytes(run):
+    one, two = run(), run(threads=2, name="two")
+    assert (one / "lattices.ark").read_bytes() == (two / "lattices.ark").read_bytes()
+
+
+def test_an_utterance_cut_short_is_retried_then_partial(run, features):
+    cut = {"george-test-0000": features["george-test-0000"][:35]}
+    narrow = {"beam": 3.0, "lattice_beam": 2.0, "min_active": 0}
+    out = run(cut, **narrow)
+    (entry,) = read_ledger(out / "ledger.jsonl")
+    assert (entry.action, entry.beam) == ("partial", 6.0)
+    summary = json.loads((out / "decode.json").read_text())
+    assert (summary["retried"], summary["partial"]) == (1, 1)
+    out = run(cut, name="wide", **narrow, retry_beam_factor=100.0)
+    (entry,) = read_ledger(out / "ledger.jsonl")
+    assert (entry.action, entry.beam) == ("retried", 300.0)
+    out = run(cut, name="partial", **narrow, on_no_final="partial")
+    (entry,) = read_ledger(out / "ledger.jsonl")
+    assert (entry.action, entry.beam) == ("partial", 3.0)
+    with pytest.raises(UserError, match="george-test-0000: no final state"):
+        run(cut, name="fail", **narrow, on_no_final="fail")
+
+
+def test_bad_frames_are_skipped_and_counted(run, features):
+    bad = {**features, "lucas-test-0002": features["lucas-test-0002"].copy()}
+    bad["lucas-test-0002"][7] = np.nan
+    out = run(bad, allowed=0.2)
+    (entry,) = read_ledger(out / "ledger.jsonl")
+    assert (entry.utterance, entry.action) == ("lucas-test-0002", "skipped")
+    assert "frame 7 hold NaN" in entry.reason
+    assert len(list(read_lattices(out / "lattices.ark"))) == 5
+    with pytest.raises(UserError, match="skipped 1 of 6"):
+        run(bad, name="strict")
+
+
+def test_failure_leaves_no_lattices(run, features, tmp_path):
+    bad = {"a": np.full_like(features["lucas-test-0002"], np.nan)}
+    with pytest.raises(UserError, match="skipped 1 of 1"):
+        run(bad)
+    assert not (tmp_path / "out" / "lattices.ark").exists()
+    assert not (tmp_path / "out" / "decode.json").exists()
+
+
+def test_parts_that_do_not_fit(run, features):
+    with pytest.raises(UserError, match="features of dimension 117"):
+        run(transform={"type": "deltas", "order": 2, "window": 2})
+
+
+def test_scales_are_chosen_on_the_references(golden, tmp_path, tune_options):
+    texts = read_text(golden / "align" / "text")
+    (tmp_path / "decode").mkdir()
+    link = tmp_path / "decode" / "lattices.ark"
+    link.symlink_to(golden / "lattice" / "raw_beam13.lats")
+    write_cuts(tmp_path / "cuts.jsonl.gz", texts)
+    places = (tmp_path / "decode", tmp_path / "cuts.jsonl.gz", golden / "lang")
+    tune_scales(*places, tmp_path / "tune", options=tune_options)
+    scales = json.loads((tmp_path / "tune" / "scales.json").read_text())
+    assert scales == {"lmwt": 23, "wip": 0.0, "wer": 0.0, "at_edge": False}
+    rows = (tmp_path / "tune" / "sweep.tsv").read_text().splitlines()
+    assert rows[0].split("\t") == ["lmwt", "wip", "wer", "ins", "del", "sub", "words"]
+    assert len(rows) == 1 + 34 * 3
+    assert rows[1].split("\t") == ["7", "0", "0.0000", "0", "0", "0", "31"]
+
+
+def test_edges_and_missing_lattices_are_told(golden, tmp_path, tune_options, caplog):
+    texts = read_text(golden / "align" / "text")
+    (tmp_path / "decode").mkdir()
+    link = tmp_path / "decode" / "lattices.ark"
+    link.symlink_to(golden / "lattice" / "raw_beam13.lats")
+    write_cuts(tmp_path / "cuts.jsonl.gz", {**texts, "zoe": ["ONE", "<SIL>", "TWO"]})
+    places = (tmp_path / "decode", tmp_path / "cuts.jsonl.gz", golden / "lang")
+    options = {**tune_options, "lmwt": {"min": 10, "max": 11}}
+    tune_scales(*places, tmp_path / "tune", options=options)
+    scales = json.loads((tmp_path / "tune" / "scales.json").read_text())
+    assert scales["at_edge"]
+    assert scales["wer"] == pytest.approx(100 * 2 / 33)
+    assert "at the edge of 10 ... 11" in caplog.text
+    with pytest.raises(UserError, match="min 12 is above max 11"):
+        tune_scales(
+            *places, tmp_path, options={**options, "lmwt": {"min": 12, "max": 11}}
+        )
+    write_cuts(tmp_path / "cuts.jsonl.gz", {"zoe": ["ONE"]})
+    with pytest.raises(UserError, match="a lattice without a reference"):
+        tune_scales(*places, tmp_path, options=options)
