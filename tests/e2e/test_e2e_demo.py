@@ -13,7 +13,7 @@ import yaml
 
 pytestmark = pytest.mark.slow
 
-RULES = re.compile(r"^(?:local)?rule (\w+):", re.MULTILINE)
+STATISTICS = re.compile(r"^Job stats:\n.*\n-.*\n((?:\w.*\n)+?)total", re.MULTILINE)
 
 
 class Checkout:
@@ -41,7 +41,9 @@ class Checkout:
         """Names of the rules that would run."""
         done = self.run("-n", *arguments)
         assert done.returncode == 0, done.stderr + done.stdout
-        return set(RULES.findall(done.stdout + done.stderr)) - {"all"}
+        found = STATISTICS.search(done.stdout + done.stderr)
+        lines = found[1].splitlines() if found else []
+        return {line.split()[0] for line in lines} - {"all"}
 
 
 @pytest.fixture(scope="module")

@@ -56,6 +56,7 @@ def test_misspelt_key_is_refused_when_the_workflow_is_read(repository, tmp_path)
     path.write_text(yaml.safe_dump(config))
     done = snakemake(repository, tmp_path, "--configfile", path, "-n")
     assert done.returncode != 0
-    assert "decode.beem" in done.stderr
-    assert "did you mean beam?" in done.stderr
-    assert "Traceback" not in done.stderr
+    told = done.stdout + done.stderr
+    assert "decode.beem" in told
+    assert "did you mean beam?" in told
+    assert "Traceback" not in told

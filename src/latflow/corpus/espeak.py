@@ -3,9 +3,10 @@
 eSpeak NG is a formant synthesiser: robotic, but with dozens of voices and accents, a
 thousand times faster than real time, and small enough to come in a wheel
 (`espeakng_loader`). Its library keeps state from one sentence to the next (even beyond
-`espeak_Terminate`), so the same sentence sounds slightly different after another one.
-Each speaker is therefore spoken by a process of its own, from a fresh state and in a
-fixed order: the corpus does not depend on how many workers make it.
+`espeak_Terminate`), so the same sentence sounds slightly different after another one,
+and seeds the noise of breathy voices with the clock. Each speaker is therefore spoken
+by a process of its own, from a fresh state, with a seed, and in a fixed order: the
+corpus does not depend on how many workers make it, nor when.
 
 `python -m latflow.corpus.espeak` reads a job from standard input as JSON (see
 `speak_job`), writes FLAC files, and prints their lengths in samples as JSON. The
@@ -66,12 +67,14 @@ class Synthesiser:
 
     Args:
         voice: language and variant, e.g. `en-us+m3`.
+        seed: of the noise in breathy voices.
 
     Raises:
         ValueError: the wheel does not carry the voice.
     """
 
     voice: str
+    seed: int = 1
 
     def __post_init__(self) -> None:
         self._library = ctypes.CDLL(espeakng_loader.get_library_path())
@@ -84,6 +87,7 @@ class Synthesiser:
         if self.sample_rate <= 0:
             raise ValueError("eSpeak NG cannot be initialised")
         self._library.espeak_SetSynthCallback(self._callback)
+        self._library.espeak_ng_SetRandSeed(ctypes.c_long(self.seed))
         if self._library.espeak_SetVoiceByName(self.voice.encode()) != 0:
             raise ValueError(f"eSpeak NG has no voice {self.voice}")
         self._library.espeak_TextToPhonemes.restype = ctypes.c_char_p
@@ -168,12 +172,13 @@ def speak_job(job: dict[str, Any]) -> list[int]:
     """Speak the utterances of one speaker, in order, and write them as 16-bit FLAC.
 
     Args:
-        job: `voice`, `sample_rate` (of the files) and `utterances` (`Utterance` each).
+        job: `voice`, `seed` (see `Synthesiser`), `sample_rate` (of the files) and
+            `utterances` (`Utterance` each).
 
     Returns:
         Length of each utterance, samples.
     """
-    synthesiser = Synthesiser(job["voice"])
+    synthesiser = Synthesiser(job["voice"], job["seed"])
     return [
         _write(synthesiser, utterance, job["sample_rate"])
         for utterance in job["utterances"]

@@ -144,6 +144,7 @@ def _job(
     ]
     job = {
         "voice": speaker.voice,
+        "seed": int(rng.integers(1, 1 << 31)),
         "sample_rate": options["sample_rate"],
         "utterances": utterances,
     }
