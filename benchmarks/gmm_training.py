@@ -108,7 +108,7 @@ def time_ours(work):
 
     from latflow.gmm.estep import accumulate_frames
     from latflow.gmm.model import AcousticModel
-    from latflow.gmm.workers import worker_pool
+    from latflow.parallel import worker_pool
 
     data = dict(np.load(work / "peer.npz"))
     model = AcousticModel.load(work / "mono/final.mdl")

@@ -16,10 +16,10 @@ from latflow.gmm.source import FrameSource
 from latflow.gmm.train import train_deltas, train_mono
 from latflow.gmm.training_graphs import on_demand
 from latflow.gmm.viterbi import Aligner, Scales
-from latflow.gmm.workers import worker_pool
 from latflow.hmm.tree import ContextDependency
 from latflow.lang.directory import Lang
 from latflow.lang.prepare import make_lang
+from latflow.parallel import worker_pool
 from latflow.recipe import resolve_section
 
 

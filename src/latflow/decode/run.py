@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from latflow.decode.pool import map_in_order
 from latflow.decode.search import Decoded, LatticeDecoder
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
@@ -39,6 +38,7 @@ from latflow.lang.directory import Lang
 from latflow.lattice.io import LatticeWriter
 from latflow.ledger import Ledger
 from latflow.logs import progress
+from latflow.parallel import map_in_order
 
 _CHUNK = 500  # frames whose log-likelihoods are computed and searched at a time
 

@@ -12,16 +12,13 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
-import torch
 from lhotse import Features, MonoCut
 from lhotse.audio import AudioLoadingError, DurationMismatchError
 from lhotse.features.io import close_cached_file_handles
@@ -45,6 +42,7 @@ from latflow.files import atomic_directory
 from latflow.kaldi_io import KaldiWriter
 from latflow.ledger import Ledger
 from latflow.logs import progress
+from latflow.parallel import map_in_order
 
 BATCH_CUTS, BATCH_SECONDS = 16, 60.0  # a batch ends with either
 GLOBAL = "global"
@@ -101,16 +99,16 @@ def extract_features(
     ledger = Ledger("extract_features")
     target = Path(out_dir)
     front_end = FrontEndOptions.from_config(options)
-    with atomic_directory(target) as folder, _single_threaded_torch():
+    with atomic_directory(target) as folder:
         storage = FeatureStorage(
             options["storage"], folder / "storage", target / "storage"
         )
         with closing(storage), cut_writer(folder / "cuts.jsonl.gz") as writer:
             source, extractor = _prepare(cuts, front_end, options["sample_rate"])
-            results = in_order(
+            results = map_in_order(
                 lambda batch: [_compute(cut, extractor) for cut in batch],
                 _batches(source),
-                threads=threads,
+                threads,
             )
             outcomes = itertools.chain.from_iterable(results)
             bar = progress(outcomes, "extract features", total=count_cuts(cuts))
@@ -175,28 +173,6 @@ def _batches(cuts: Iterable[MonoCut]) -> Iterator[list[MonoCut]]:
             batch, seconds = [], 0.0
     if batch:
         yield batch
-
-
-def in_order(
-    function: Callable[[Item], Result], items: Iterable[Item], *, threads: int
-) -> Iterator[Result]:
-    """Apply a function in worker threads; yield results in the order of the items.
-
-    At most two items a thread are under way or waiting, so that memory stays bounded
-    when results are taken more slowly than made. An exception comes out in its turn.
-    """
-    waiting: deque[Future[Result]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for item in items:
-                waiting.append(pool.submit(function, item))
-                if len(waiting) > 2 * threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
 
 
 def _compute(cut: MonoCut, extractor: KaldiMfcc | KaldiFbank) -> _Outcome:
@@ -280,20 +256,6 @@ def _keep(
         channels=cut.channel,
     )
     writer.write(fastcopy(cut, features=manifest))
-
-
-@contextmanager
-def _single_threaded_torch() -> Iterator[None]:
-    """Keep torch from splitting operations: workers share the cores already.
-
-    It also makes results independent of the number of cores.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def normalise_features(

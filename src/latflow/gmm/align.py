@@ -20,13 +20,13 @@ from latflow.gmm.model import AcousticModel
 from latflow.gmm.source import FrameSource
 from latflow.gmm.training_graphs import on_demand
 from latflow.gmm.viterbi import Aligner, Scales
-from latflow.gmm.workers import worker_pool
 from latflow.hmm.alignment import PhoneDurations
 from latflow.hmm.tree import ContextDependency
 from latflow.kaldi_io import write_int_vectors
 from latflow.lang.directory import Lang
 from latflow.ledger import Ledger
 from latflow.logs import progress
+from latflow.parallel import worker_pool
 
 
 def align(

@@ -13,8 +13,8 @@ from latflow.fst.graph import Graph
 from latflow.gmm.source import FrameSource
 from latflow.gmm.training_graphs import Graphs
 from latflow.gmm.viterbi import Aligned, Aligner
-from latflow.gmm.workers import in_order
 from latflow.ledger import Ledger
+from latflow.parallel import in_order
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def align_all(
         reason = "" if found else why_not(graph, len(frames))
         return Outcome(u, found, reason)
 
-    return in_order(pool, do, len(source))
+    return in_order(pool, do, range(len(source)))
 
 
 def realign(

@@ -29,7 +29,6 @@ from latflow.gmm.schedule import Schedule, Training, run_schedule, write_history
 from latflow.gmm.source import FrameSource
 from latflow.gmm.training_graphs import GraphFile, on_demand
 from latflow.gmm.update import mix_up
-from latflow.gmm.workers import worker_pool
 from latflow.hmm.alignment import convert
 from latflow.hmm.questions import cluster_phones
 from latflow.hmm.transition_model import TransitionModel
@@ -39,6 +38,7 @@ from latflow.hmm.tree_statistics import TreeStatistics
 from latflow.kaldi_io import read_int_vectors
 from latflow.lang.directory import Lang
 from latflow.ledger import Ledger
+from latflow.parallel import worker_pool
 
 log = logging.getLogger(__name__)
 

@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from latflow.errors import UserError
+from latflow.fst.archive import GraphArchive, GraphWriter
 from latflow.fst.graph import Graph
-from latflow.fst.openfst import ARC, STATE
 from latflow.gmm.source import FrameSource
-from latflow.gmm.workers import in_order
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
 from latflow.lang.directory import Lang
 from latflow.lang.graphs import TrainingGraphCompiler
+from latflow.parallel import in_order
 
 #: The training graph of utterance u of a source, or the reason why it has none.
 Graphs = Callable[[int], Graph | str]
@@ -58,11 +58,10 @@ def on_demand(
 class GraphFile:
     """Graphs of all utterances in one file, read through a memory map.
 
-    Safe to use from several threads. The file holds the arcs and states of the graphs
-    one after another; where each begins stays in memory.
+    Safe to use from several threads.
 
     Args:
-        path: the file, written here; nobody else needs it.
+        path: the file, a `GraphArchive` written here; nobody else needs it.
         graphs: makes the graphs.
         count: for utterances 0 ... count - 1.
         pool: threads that make them.
@@ -70,28 +69,19 @@ class GraphFile:
 
     def __init__(self, path: Path, graphs: Graphs, count: int, pool: Executor) -> None:
         self._reason: dict[int, str] = {}
-        self._start = np.zeros(count, np.int32)
-        sizes = np.zeros((count, 2), np.int64)  # arcs, states
-        with path.open("wb") as stream:
-            for u, graph in enumerate(in_order(pool, graphs, count)):
+        self._number = np.full(count, -1, np.int64)
+        written = 0
+        with GraphWriter.open(path) as writer:
+            for u, graph in enumerate(in_order(pool, graphs, range(count))):
                 if isinstance(graph, str):
                     self._reason[u] = graph
                     continue
-                self._start[u] = graph.start
-                sizes[u] = graph.num_arcs, graph.num_states
-                stream.write(np.ascontiguousarray(graph.arcs).data)
-                stream.write(np.ascontiguousarray(graph.states).data)
-        self._arcs, self._states = sizes.T.copy()
-        lengths = sizes @ [ARC.itemsize, STATE.itemsize]
-        self._begin = np.concatenate([[0], np.cumsum(lengths)])
-        self._bytes = np.memmap(path, np.uint8, "r") if self._begin[-1] else None
+                writer.append(str(u), graph)
+                self._number[u] = written
+                written += 1
+        self._archive = GraphArchive(path)
 
     def __call__(self, u: int) -> Graph | str:
         """The graph of utterance u, or the reason why it has none."""
-        if self._bytes is None or u in self._reason:
-            return self._reason[u]
-        raw = self._bytes[self._begin[u] : self._begin[u + 1]]
-        middle = int(self._arcs[u]) * ARC.itemsize
-        arcs = np.frombuffer(raw, ARC, self._arcs[u])
-        states = np.frombuffer(raw, STATE, self._states[u], middle)
-        return Graph(int(self._start[u]), states, arcs)
+        number = int(self._number[u])
+        return self._reason[u] if number < 0 else self._archive[number]

@@ -12,9 +12,7 @@ Source: Kaldi `decoder/training-graph-compiler.cc`.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 
@@ -30,6 +28,7 @@ from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
 from latflow.lang.directory import Lang
 from latflow.lang.expansion import compose_words, expand_context, expand_hmms
+from latflow.parallel import map_in_order
 
 _AHEAD = 16  # utterances in work or waiting to be taken, for each thread
 _MAX_WINDOW = 2**62  # windows are numbers of 64 bits
@@ -145,25 +144,15 @@ class TrainingGraphCompiler:
             (utterance id, graph); instead of the graph the `UserError` of an utterance
             that has none, for the caller's ledger.
         """
-        if threads <= 1:
-            for utterance, words in utterances:
-                yield utterance, self._try(utterance, words)
-            return
-        waiting: deque[tuple[str, Future[Graph | UserError]]] = deque()
-        with ThreadPoolExecutor(threads) as pool:
-            for utterance, words in utterances:
-                waiting.append((utterance, pool.submit(self._try, utterance, words)))
-                if len(waiting) >= _AHEAD * threads:
-                    first, future = waiting.popleft()
-                    yield first, future.result()
-            for utterance, future in waiting:
-                yield utterance, future.result()
+        yield from map_in_order(self._try, utterances, threads)
 
-    def _try(self, utterance: str, words: Sequence[int]) -> Graph | UserError:
+    def _try(self, item: tuple[str, Sequence[int]]) -> tuple[str, Graph | UserError]:
+        """Compile one utterance, or say why not."""
+        utterance, words = item
         try:
-            return self.compile(words, utterance=utterance)
+            return utterance, self.compile(words, utterance=utterance)
         except UserError as error:
-            return error
+            return utterance, error
 
     def _no_pronunciation(self, word_id: int, utterance: str | None) -> UserError:
         word = self.lang.words.get(word_id, f"with id {word_id}")

@@ -17,7 +17,7 @@ from lhotse.qa import validate_features
 from latflow.errors import UserError
 from latflow.features import frames as frames_module
 from latflow.features import manifests
-from latflow.features.extract import extract_features, in_order, normalise_features
+from latflow.features.extract import extract_features, normalise_features
 from latflow.features.extractor import make_extractor
 from latflow.features.frames import FrameStore
 from latflow.features.options import FrontEndOptions
@@ -384,23 +384,6 @@ def test_cuts_without_readable_features_are_refused(corpus, options):
     with pytest.raises(UserError, match=r"storage/features\.h5: u0: stored features"):
         normalise(folder, options, type="none")
     assert not (folder / "frames").exists()
-
-
-def test_in_order_bounds_what_is_under_way_and_passes_errors_on():
-    taken = []
-
-    def items():
-        for i in range(100):
-            taken.append(i)
-            yield i
-
-    results = in_order(lambda i: i * i, items(), threads=2)
-    assert [next(results) for _ in range(3)] == [0, 1, 4]
-    assert len(taken) <= 3 + 2 * 2 + 1
-    results.close()
-
-    with pytest.raises(ZeroDivisionError):
-        list(in_order(lambda i: 1 // (i - 5), range(10), threads=3))
 
 
 def test_relative_output_folder_gives_relative_manifests(corpus, options, monkeypatch):

@@ -15,9 +15,9 @@ from latflow.gmm.schedule import Schedule
 from latflow.gmm.source import FrameSource
 from latflow.gmm.train import shortest
 from latflow.gmm.training_graphs import GraphFile
-from latflow.gmm.workers import in_order, worker_pool
 from latflow.hmm.topology import Topology
 from latflow.hmm.tree import ContextDependency
+from latflow.parallel import worker_pool
 from latflow.recipe import resolve_section
 
 
@@ -149,11 +149,6 @@ def test_graph_file_gives_back_what_it_was_given(tmp_path):
         assert graphs(2).num_states == 2
         none = GraphFile(tmp_path / "n", ["a", "b"].__getitem__, 2, pool)
         assert none(1) == "b"
-
-
-def test_results_come_in_order():
-    with worker_pool(3) as pool:
-        assert list(in_order(pool, lambda n: n * n, 600)) == [n * n for n in range(600)]
 
 
 def options_of(repository, kind, **given):

@@ -13,11 +13,11 @@ from latflow.gmm.estep import Statistics, accumulate
 from latflow.gmm.model import AcousticModel
 from latflow.gmm.source import FrameSource
 from latflow.gmm.train import known_alignments, train_deltas, train_mono
-from latflow.gmm.workers import worker_pool
 from latflow.hmm.tree import ContextDependency
 from latflow.kaldi_io import read_int_vectors, write_int_vectors
 from latflow.lang.prepare import make_lang
 from latflow.ledger import read_ledger
+from latflow.parallel import worker_pool
 from latflow.recipe import resolve_section
 
 LEXICON = "A AA B\nB B AA\nC K\n<UNK> SPN\n"

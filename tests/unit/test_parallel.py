@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from latflow.decode.pool import map_in_order
+from latflow.parallel import map_in_order
 
 
 @pytest.mark.parametrize("threads", [1, 3])
