@@ -5,7 +5,9 @@ operating system. The repeated corpus holds the same cuts under new ids. Prints 
 ratio near 1 means that memory does not grow with the corpus. File pages that are only
 mapped (frames.npy) count too where they are touched, though the system may drop them.
 
-    python benchmarks/memory_scaling.py CUTS.jsonl.gz [--repeats 10] [--threads 2]
+Lang directory, models and graph are Kaldi's, of the digits (golden data).
+
+    python benchmarks/memory_scaling.py [--shared ../shared] [--repeats 10]
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-SCHEMAS = Path(__file__).resolve().parents[1] / "workflow" / "schemas"
+from latflow.corpus.kaldi_dir import import_kaldi_dir
+
+ROOT = Path(__file__).resolve().parents[1]
+SCHEMAS = ROOT / "workflow" / "schemas"
 
 
 def repeat_cuts(source: Path, target: Path, repeats: int) -> int:
@@ -66,9 +71,72 @@ def normalise(folder: Path, threads: int) -> None:  # noqa: ARG001 - same form f
     )
 
 
+def _acoustics() -> dict[str, object]:
+    """What training, alignment and decoding share."""
+    from latflow.recipe import resolve_section
+
+    features = resolve_section(SCHEMAS, "features", {})
+    graph = resolve_section(SCHEMAS, "graph", {})
+    return {"transform": features["transform"], "graph": graph, "seed": 1}
+
+
+def train(folder: Path, threads: int) -> None:
+    """The stage train_mono: training graphs, alignments and statistics."""
+    from latflow.gmm.train import train_mono
+    from latflow.recipe import resolve_section
+
+    mono = {"type": "mono", "num_gaussians": 200, "num_iterations": 4}
+    options = resolve_section(SCHEMAS, "gmm", {"systems": {"mono": mono}})
+    train_mono(
+        folder / "frames",
+        folder / "golden" / "lang",
+        folder / "mono",
+        options={**options["systems"]["mono"], **_acoustics()},
+        threads=threads,
+        max_skipped_fraction=1.0,
+    )
+
+
+def align(folder: Path, threads: int) -> None:
+    """The stage align_frames, with Kaldi's triphones."""
+    from latflow.gmm.align import align as align_frames
+    from latflow.recipe import resolve_section
+
+    options = resolve_section(SCHEMAS, "gmm", {})["align"]
+    align_frames(
+        folder / "frames",
+        folder / "golden" / "lang",
+        folder / "golden" / "gmm" / "tri1",
+        folder / "align",
+        options={**options, **_acoustics()},
+        threads=threads,
+        max_skipped_fraction=1.0,
+    )
+
+
+def decode(folder: Path, threads: int) -> None:
+    """The stage decode_lattices, with Kaldi's triphones and graph."""
+    from latflow.decode.run import decode as decode_lattices
+    from latflow.recipe import resolve_section
+
+    decode_lattices(
+        folder / "frames",
+        folder / "golden" / "graph" / "HCLG_tri1.fst",
+        folder / "golden" / "gmm" / "tri1",
+        folder / "golden" / "lang",
+        folder / "decode",
+        options={**resolve_section(SCHEMAS, "decode", {}), **_acoustics()},
+        threads=threads,
+        max_skipped_fraction=1.0,
+    )
+
+
 STAGES: dict[str, Callable[[Path, int], None]] = {
     "extract_features": extract,
     "normalise_features": normalise,
+    "train_mono": train,
+    "align_frames": align,
+    "decode_lattices": decode,
 }
 
 
@@ -96,16 +164,20 @@ def _measure(stage: str, folder: Path, threads: int, sender) -> None:
 def main() -> None:
     """Run every stage on both corpora and print what they needed."""
     parser = argparse.ArgumentParser(description="Peak memory of stages")
-    parser.add_argument("cuts", type=Path)
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
+    shared = arguments.shared.resolve()
     stages: dict[str, dict[str, float]] = {stage: {} for stage in STAGES}
     utterances: dict[str, int] = {}
     for repeats in (1, arguments.repeats):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            count = repeat_cuts(arguments.cuts, folder / "cuts.jsonl.gz", repeats)
+            (folder / "golden").symlink_to(shared / "golden")
+            import_kaldi_dir(shared / "corpora" / "digits" / "train", folder / "corpus")
+            cuts = folder / "corpus" / "cuts.jsonl.gz"
+            count = repeat_cuts(cuts, folder / "cuts.jsonl.gz", repeats)
             utterances[f"x{repeats}"] = count
             for stage, peaks in stages.items():
                 peaks[f"x{repeats}_mb"] = peak_mb(stage, folder, arguments.threads)

@@ -339,8 +339,8 @@ class Recipe:
         source = self.sources[split]
         if source["type"] == "kaldi":
             folder = Path(source["path"])
-            names = ("wav.scp", "text", "utt2spk", "segments")
-            return [str(folder / n) for n in names if (folder / n).is_file()]
+            tables = ("wav.scp", "text", "segments", "utt2*", "spk2*")
+            return sorted(str(p) for name in tables for p in folder.glob(name))
         if source["type"] == "manifests":
             return [source["recordings"], source["supervisions"]]
         return []

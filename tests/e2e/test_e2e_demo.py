@@ -155,3 +155,76 @@ def test_time_and_memory_of_each_rule_are_kept(results):
     for path in files:
         row = json.loads(path.read_text().splitlines()[0])
         assert row["s"] >= 0
+
+
+@pytest.fixture
+def bad_corpus(finished, corpora, tmp_path):
+    """A Kaldi data directory to spoil, and a recipe that uses it."""
+    data = tmp_path / "data"
+    shutil.copytree(corpora / "yesno" / "test", data)
+    source = {"type": "kaldi", "path": str(data), "speaker": "single"}
+    recipe = {
+        "experiment": "bad",
+        "corpus": {"train": source, "dev": source, "test": {"test": source}},
+        "lang": {"lexicon": str(corpora / "yesno" / "lexicon.txt")},
+        "lm": {"type": "uniform"},
+    }
+    path = tmp_path / "bad.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+
+    def run(target):
+        shutil.rmtree(finished.folder / "results" / "bad", ignore_errors=True)
+        done = finished.run("--configfile", path, "--", target)
+        return done, finished.folder / "results" / "bad"
+
+    return data, run
+
+
+def first_audio(data):
+    return sorted((data / "audio").iterdir())[0]
+
+
+def spoil_missing(data):
+    first_audio(data).unlink()
+
+
+def spoil_truncated(data):
+    audio = first_audio(data)
+    audio.write_bytes(audio.read_bytes()[:5000])
+
+
+def spoil_empty(data):
+    first_audio(data).write_bytes(b"")
+
+
+def spoil_unknown(data):
+    with (data / "text").open("a") as stream:
+        stream.write("zzz YES\n")
+
+
+def spoil_encoding(data):
+    (data / "text").write_bytes((data / "text").read_bytes() + b"\xff\xfe\n")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "named"),
+    [
+        (spoil_missing, "flac"),
+        (spoil_truncated, "flac"),
+        (spoil_empty, "flac"),
+        (spoil_unknown, "zzz"),
+        (spoil_encoding, "UTF-8"),
+    ],
+)
+def test_bad_corpus_stops_the_workflow_with_one_line(bad_corpus, spoil, named):
+    data, run = bad_corpus
+    spoil(data)
+    done, results = run("corpus")
+    assert done.returncode != 0
+    logs = list((results / "logs" / "prepare_corpus").glob("*.log"))
+    told = [line for log in logs for line in log.read_text().splitlines()]
+    errors = [line for line in told if " ERROR " in line]
+    assert errors
+    assert all(named in line and str(data) in line for line in errors)
+    assert not any("Traceback" in line for line in told)
+    assert not list(results.glob("corpus/*/cuts.jsonl.gz"))

@@ -19,12 +19,13 @@ from typing import Any
 from lhotse import MonoCut, Recording, SupervisionSegment
 from lhotse.utils import fastcopy
 
-from latflow.corpus.audio import BadAudio, ordered_map
+from latflow.corpus.audio import BadAudio
 from latflow.corpus.kaldi_tables import split_fields
 from latflow.corpus.manifests import ManifestWriter, Spool
 from latflow.errors import UserError
 from latflow.ledger import Ledger
 from latflow.logs import progress
+from latflow.parallel import map_in_order
 
 RecordingJob = tuple[str, Callable[[], Recording]]
 SKIP = "or set on_bad_utterance: skip"
@@ -109,7 +110,7 @@ class CorpusWriter:
             UserError: a recording is bad and bad utterances are not to be skipped.
         """
         with ManifestWriter(self._folder / "recordings.jsonl.gz") as writer:
-            results = ordered_map(_attempt, jobs, threads)
+            results = map_in_order(_attempt, jobs, threads)
             for recording_id, result in progress(results, "recordings", total):
                 if isinstance(result, BadAudio):
                     self._refuse_recording(recording_id, result)

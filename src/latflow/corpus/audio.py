@@ -5,7 +5,7 @@ reads headers and, when asked to verify, decodes everything in blocks (FLAC's fr
 checksums then tell of any damaged byte). Files that libsndfile does not know (shortened
 SPHERE, video containers) are left to Lhotse's readers.
 
-Public: `AudioFacts`, `BadAudio`, `examine`, `probe`, `confirm`, `ordered_map`.
+Public: `AudioFacts`, `BadAudio`, `examine`, `probe`, `confirm`.
 """
 
 from __future__ import annotations
@@ -14,20 +14,14 @@ import io
 import os
 import re
 import subprocess
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
 import numpy as np
 import soundfile
 from lhotse import AudioSource, Recording
 from lhotse.audio.utils import AudioLoadingError
 
-S = TypeVar("S")
-T = TypeVar("T")
 BLOCK_SAMPLES = 1 << 16
 MP3_SLACK_SAMPLES = 2 * 1152  # encoder delay and padding: two MPEG frames
 CONVERT = "convert it to FLAC or WAV"
@@ -104,27 +98,6 @@ def confirm(recording: Recording, *, verify: bool) -> Recording:
         facts = examine(source, verify=verify)
         _compare(recording, source, facts)
     return recording
-
-
-def ordered_map(
-    function: Callable[[S], T], items: Iterable[S], threads: int
-) -> Iterator[T]:
-    """Like `map`, with threads; results in order, never far ahead of the consumer."""
-    if threads <= 1:
-        yield from map(function, items)
-        return
-    rest = iter(items)
-    with ThreadPoolExecutor(threads) as pool:
-        pending: deque[Future[T]] = deque(
-            pool.submit(function, item) for item in islice(rest, 8 * threads)
-        )
-        try:
-            while pending:
-                done = pending.popleft()
-                pending.extend(pool.submit(function, i) for i in islice(rest, 1))
-                yield done.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _compare(recording: Recording, source: AudioSource, facts: AudioFacts) -> None:

@@ -26,10 +26,10 @@ from lhotse import AudioSource, Recording, SupervisionSegment
 
 import latflow
 from latflow.corpus import grammar
-from latflow.corpus.audio import ordered_map
 from latflow.corpus.espeak import Utterance
 from latflow.errors import UserError
 from latflow.files import atomic_directory
+from latflow.parallel import map_in_order
 
 FEMALE = frozenset(
     {
@@ -90,7 +90,7 @@ def synthesise(
         if _share(options, index)
     ]
     jobs.sort(key=lambda job: job[0].speaker_id)
-    spoken = ordered_map(lambda job: _speak(job[1]), jobs, threads)
+    spoken = map_in_order(lambda job: _speak(job[1]), jobs, threads)
     for (speaker, job), lengths in zip(jobs, spoken, strict=True):
         for utterance, length in zip(job["utterances"], lengths, strict=True):
             yield _manifest(speaker, utterance, length, options["sample_rate"], final)

@@ -10,7 +10,6 @@ from latflow.corpus.audio import (
     BadAudio,
     confirm,
     examine,
-    ordered_map,
     probe,
 )
 
@@ -155,28 +154,3 @@ def test_manifest_must_say_what_the_file_holds(tmp_path, noise):
     bad = Recording("a", good.sources, 8000, 24000, 3.0)
     with pytest.raises(BadAudio, match="its manifest says"):
         confirm(bad, verify=False)
-
-
-@pytest.mark.parametrize("threads", [1, 4])
-def test_ordered_map_keeps_the_order(threads):
-    assert list(ordered_map(lambda i: i * i, range(200), threads)) == [
-        i * i for i in range(200)
-    ]
-
-
-def test_ordered_map_is_lazy_and_passes_errors_on():
-    taken = []
-
-    def items():
-        for i in range(10_000):
-            taken.append(i)
-            yield i
-
-    def fail(i):
-        if i == 3:
-            raise ValueError("three")
-        return i
-
-    with pytest.raises(ValueError, match="three"):
-        list(ordered_map(fail, items(), 2))
-    assert len(taken) < 100
