@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CORES ?= $(shell nproc)
+CORPORA ?= ../shared/corpora
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help env demo test quick lint format bench system-packages clean
@@ -27,7 +28,7 @@ demo: env  ## the whole job on synthetic speech, then the report's path and the 
 	@$(BIN)/latflow show results/demo
 
 test: env system-packages lint  ## lint and all tests
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 quick: env  ## tests without the slow ones
 	$(BIN)/pytest -m "not slow"
@@ -44,8 +45,16 @@ format: env  ## put all code into the house format
 	$(BIN)/ruff format .
 	$(BIN)/snakefmt Snakefile workflow
 
-bench: env  ## all benchmarks, one JSON line each (see docs/benchmarks.md)
-	@for script in benchmarks/*.py; do $(BIN)/python $$script; done
+bench: env  ## all benchmarks on speechocean (set CORPORA), JSON on standard output
+	$(BIN)/snakemake --configfile config/recipes/speechocean.yaml --cores $(CORES) \
+	  --config corpora=$(CORPORA) --quiet all
+	$(BIN)/python benchmarks/feature_extraction.py results/speechocean/corpus/train/cuts.jsonl.gz
+	$(BIN)/python benchmarks/gmm_training.py results/speechocean/frames/train \
+	  results/speechocean/lang results/speechocean/benchmarks/gmm_training
+	$(BIN)/python benchmarks/tree_building.py
+	$(BIN)/python benchmarks/graph_compilation.py $(CORPORA)/speechocean
+	$(BIN)/python benchmarks/decoding.py
+	$(BIN)/python benchmarks/memory_scaling.py --shared $(CORPORA)/..
 
 # What some tests compare with; without root the tests skip and say so.
 system-packages:
