@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from latflow.gmm.align import align
-
 from latflow.logs import log_to
 
 if TYPE_CHECKING:

@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latflow.scoring.score import score
-
 from latflow.logs import log_to
+from latflow.scoring.score import score
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

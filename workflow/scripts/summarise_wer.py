@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latflow.scoring.score import summarise_wer
-
 from latflow.logs import log_to
+from latflow.scoring.score import summarise_wer
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from latflow.files import read_lines
+from latflow.recipe import Recipe
 
 Row = Mapping[str, str]
 
@@ -34,24 +35,29 @@ class Results:
         return self.folder / path
 
     @cached_property
+    def _recipe(self) -> Recipe:
+        """What follows from the configuration."""
+        return Recipe(self.config)
+
+    @property
     def systems(self) -> list[str]:
         """Systems of the configuration, in its order."""
-        return list(self.config["gmm"]["systems"])
+        return list(self._recipe.systems)
 
-    @cached_property
+    @property
     def test_sets(self) -> list[str]:
         """Test sets of the configuration, in its order."""
-        return list(self.config["corpus"]["test"])
+        return self._recipe.test_sets
 
     @property
     def evaluation_sets(self) -> list[str]:
         """Dev, which chooses the scales, and the test sets."""
-        return ["dev", *self.test_sets]
+        return self._recipe.evaluation_sets
 
     @property
     def splits(self) -> list[str]:
         """All parts of the corpus."""
-        return ["train", *self.evaluation_sets]
+        return self._recipe.splits
 
     @property
     def shown_system(self) -> str:
