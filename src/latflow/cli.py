@@ -296,13 +296,16 @@ def _doctor(arguments: Arguments) -> int:
         if (path := results / "corpus" / split / "cuts.jsonl.gz").is_file()
     }
     lexicon = recipe.lexicon(str(results / "corpus" / "language"))
-    common = {"lang": recipe.config["lang"], "features": recipe.config["features"]}
+    common = {
+        "lang": recipe.config["lang"],
+        "features": recipe.config["features"],
+        "results": results,
+    }
     if len(prepared) == len(recipe.splits):
         lang_dir = results / "lang"
         findings = examine(
             prepared,
             lexicon=lexicon,
-            results=results,
             lang_dir=lang_dir if (lang_dir / "phones.txt").is_file() else None,
             **common,
         )

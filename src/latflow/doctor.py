@@ -96,6 +96,7 @@ def examine_sources(
     lexicon: str | Path | None,
     lang: Mapping[str, Any],
     features: Mapping[str, Any],
+    results: str | Path,
 ) -> list[Finding]:
     """Examine an experiment of which nothing is prepared yet.
 
@@ -104,6 +105,7 @@ def examine_sources(
         lexicon: pronunciation lexicon; None where the corpus brings its own.
         lang: options of the section `lang`, complete.
         features: options of the section `features`, complete.
+        results: folder that the experiment will write to.
 
     Returns:
         Findings, the worst first.
@@ -118,6 +120,8 @@ def examine_sources(
         findings += survey_source(source, survey)
         surveys.append(survey)
     findings += _common(surveys, dictionary)
+    findings += _sample_rates(surveys, features)
+    findings += _disk(surveys, features, Path(results))
     return _sorted(findings)
 
 

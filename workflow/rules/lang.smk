@@ -86,6 +86,7 @@ rule make_graph:
         model="<results>/gmm/{system}/final.mdl",
     output:
         graph="<results>/graph/{system}/HCLG.fst",
+        facts="<results>/graph/{system}/HCLG.json",
     log:
         "<logs>/make_graph/{system}.log",
     benchmark:

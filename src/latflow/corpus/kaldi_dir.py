@@ -165,7 +165,7 @@ class KaldiDir:
             writer: holds the recordings; is told of utterances that are unusable.
         """
         for utt_id in self.utterances:
-            recording_id, start, end, channel = self._place(utt_id)
+            recording_id, start, end, channel = self.place(utt_id)
             if writer.is_bad(recording_id):
                 writer.reject_with_recording(utt_id, recording_id)
                 continue
@@ -190,8 +190,14 @@ class KaldiDir:
                 utt_id, recording_id, channel, start, _duration(start, end, last)
             )
 
-    def _place(self, utt_id: str) -> tuple[str, Decimal, Decimal, int]:
-        """Recording, start and end in seconds, and channel of an utterance."""
+    def place(self, utt_id: str) -> tuple[str, Decimal, Decimal, int]:
+        """Recording, start and end in seconds, and channel of an utterance.
+
+        A negative end stands for the end of the recording.
+
+        Raises:
+            UserError: its line in `segments` is malformed.
+        """
         if self.segments is None:
             return utt_id, Decimal(0), _TO_END, 0
         fields = split_fields(self.segments[utt_id])

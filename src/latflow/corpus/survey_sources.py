@@ -1,6 +1,7 @@
 """Looking over the sources of a corpus before anything is prepared, for the doctor.
 
-Reads text files and manifests, and looks whether audio files are there; decodes none.
+Reads text files, manifests and the headers of audio files; decodes none, and runs none
+of the commands that `wav.scp` may hold.
 
 Public: `survey_source`.
 """
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from latflow.corpus.audio import BadAudio
+from latflow.corpus.audio import AudioFacts, BadAudio, examine
 from latflow.corpus.kaldi_dir import KaldiDir
 from latflow.corpus.kaldi_tables import split_fields
 from latflow.corpus.manifests import read_supervisions
@@ -52,12 +53,16 @@ def _read_kaldi(source: Mapping[str, Any], survey: Survey) -> Iterator[Finding]:
                 f"{some(ids)}",
                 "remove the lines, or add the audio",
             )
-        yield from _read_utterances(kaldi, survey)
-        yield from _look_for_audio(kaldi, allow_commands=source["allow_commands"])
+        facts: dict[str, AudioFacts] = {}
+        allow_commands = source["allow_commands"]
+        yield from _look_at_audio(kaldi, facts, allow_commands=allow_commands)
+        yield from _read_utterances(kaldi, facts, survey)
 
 
-def _read_utterances(kaldi: KaldiDir, survey: Survey) -> Iterator[Finding]:
-    """Survey the transcripts; utterances without one, or without a speaker."""
+def _read_utterances(
+    kaldi: KaldiDir, facts: Mapping[str, AudioFacts], survey: Survey
+) -> Iterator[Finding]:
+    """Survey the utterances; those without a transcript or a speaker are findings."""
     silent, speakerless = [], []
     for utt_id in kaldi.utterances:
         words = split_fields(kaldi.text.get(utt_id) or "")
@@ -66,7 +71,15 @@ def _read_utterances(kaldi: KaldiDir, survey: Survey) -> Iterator[Finding]:
             silent.append(utt_id)
         if kaldi.utt2spk is not None and not speaker:
             speakerless.append(utt_id)
-        survey.add(utt_id, speaker, words)
+        recording_id, start, end, _ = kaldi.place(utt_id)
+        audio = facts.get(recording_id)
+        if audio is None:
+            survey.add(utt_id, speaker, words)
+            continue
+        last = audio.num_samples / audio.sample_rate
+        duration = (last if end < 0 else min(last, float(end))) - float(start)
+        rate = audio.sample_rate
+        survey.add(utt_id, speaker, words, duration=duration, sample_rate=rate)
     if silent:
         yield Finding(
             "error",
@@ -83,21 +96,20 @@ def _read_utterances(kaldi: KaldiDir, survey: Survey) -> Iterator[Finding]:
         )
 
 
-def _look_for_audio(kaldi: KaldiDir, *, allow_commands: bool) -> Iterator[Finding]:
-    """Recordings whose entry is unusable, or whose file is missing or empty."""
+def _look_at_audio(
+    kaldi: KaldiDir, facts: dict[str, AudioFacts], *, allow_commands: bool
+) -> Iterator[Finding]:
+    """Read the headers; recordings whose file is missing, empty or no audio."""
     faults: dict[str, list[str]] = {}
     for recording_id in kaldi.wav:
         try:
             source = kaldi.source(recording_id, allow_commands=allow_commands)
+            if source.type == "file":
+                facts[recording_id] = examine(source, verify=False)
         except BadAudio as fault:
-            faults.setdefault(str(fault), []).append(recording_id)
-            continue
-        if source.type == "file":
-            path = Path(str(source.source))
-            if not path.is_file():
-                faults.setdefault("audio files do not exist", []).append(recording_id)
-            elif path.stat().st_size == 0:
-                faults.setdefault("audio files are empty", []).append(recording_id)
+            path = kaldi.folder / str(kaldi.wav[recording_id])
+            reason = fault.reason.replace(f"audio file {path}", "audio file")
+            faults.setdefault(reason, []).append(recording_id)
     for what, ids in faults.items():
         yield Finding(
             "error",
@@ -111,7 +123,8 @@ def _read_manifests(source: Mapping[str, Any], survey: Survey) -> Iterator[Findi
     """Read the transcripts of a Lhotse manifest."""
     for supervision in read_supervisions(source["supervisions"]):
         words = split_fields(supervision.text or "")
-        survey.add(supervision.id, supervision.speaker, words)
+        duration = supervision.duration
+        survey.add(supervision.id, supervision.speaker, words, duration=duration)
     if not Path(source["recordings"]).is_file():
         yield finding_of(
             UserError(
