@@ -45,6 +45,7 @@ def options():
         "transform": {"type": "deltas", "order": 2, "window": 2},
         "graph": {"transition_scale": 1.0, "self_loop_scale": 0.1},
         "seed": 1,
+        "device": "cpu",
     }
     return {
         "mono": {**section["systems"]["mono"], **common},

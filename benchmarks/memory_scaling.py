@@ -77,7 +77,8 @@ def _acoustics() -> dict[str, object]:
 
     features = resolve_section(SCHEMAS, "features", {})
     graph = resolve_section(SCHEMAS, "graph", {})
-    return {"transform": features["transform"], "graph": graph, "seed": 1}
+    shared = {"transform": features["transform"], "graph": graph}
+    return {**shared, "seed": 1, "device": "cpu"}
 
 
 def train(folder: Path, threads: int) -> None:

@@ -275,11 +275,8 @@ class Recipe:
 
     def system_options(self, system: str) -> dict[str, Any]:
         """Everything that training a system depends on (and nothing else)."""
-        return {
-            **self.systems[system],
-            **self._acoustics(),
-            "seed": self.config["seed"],
-        }
+        shared = {"seed": self.config["seed"], "device": self.config["gmm"]["device"]}
+        return {**self.systems[system], **self._acoustics(), **shared}
 
     def align_options(self) -> dict[str, Any]:
         """Everything that aligning with a trained system depends on."""

@@ -83,6 +83,7 @@ def test_systems_are_as_good_as_kaldis(golden, corpora, repository, tmp_path):
         "transform": {"type": "deltas"},
         "graph": {"transition_scale": 1.0, "self_loop_scale": 0.1},
         "seed": 1,
+        "device": "cpu",
     }
     limits = {"threads": 2, "max_skipped_fraction": 0.0}
     mono, tri1, ali = tmp_path / "mono", tmp_path / "tri1", tmp_path / "ali"

@@ -19,8 +19,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numba import njit
 
+from latflow.errors import UserError
 from latflow.gmm import estep_torch, kernels
 from latflow.gmm.model import AcousticModel, DiagGmms
 from latflow.gmm.source import FrameSource
@@ -69,6 +71,20 @@ class Statistics:
     def log_like_per_frame(self) -> float:
         """Mean log-likelihood of a frame; 0 if there are none."""
         return self.log_like / self.num_frames if self.num_frames else 0.0
+
+
+def checked_device(device: str) -> str:
+    """Return the name of a device that this machine has.
+
+    Raises:
+        UserError: it has none.
+    """
+    if device != "cpu" and not torch.cuda.is_available():
+        raise UserError(
+            f"configuration gmm.device: torch finds no {device} device here",
+            remedy="set gmm.device: cpu, or run on a machine with a GPU",
+        )
+    return device
 
 
 def accumulate(

@@ -23,6 +23,7 @@ from latflow.errors import UserError
 from latflow.features.frames import FrameStore
 from latflow.features.transform import FeatureTransform
 from latflow.files import atomic_output
+from latflow.gmm.estep import checked_device
 from latflow.gmm.initial import equal_alignment, flat_start, from_leaf_statistics
 from latflow.gmm.model import AcousticModel
 from latflow.gmm.schedule import Schedule, Training, run_schedule, write_history
@@ -347,6 +348,7 @@ class System:
                 pool,
                 [lang.optional_silence],
                 self.options["seed"],
+                checked_device(self.options["device"]),
             )
 
     def finish(

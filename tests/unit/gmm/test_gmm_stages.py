@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
@@ -83,6 +84,7 @@ def options(request):
         "transform": {"type": "deltas", "order": 1, "window": 2},
         "graph": {"transition_scale": 1.0, "self_loop_scale": 0.1},
         "seed": 1,
+        "device": "cpu",
     }
     named = {name: {**values, **common} for name, values in full["systems"].items()}
     return {**named, "align": {**full["align"], **common}}
@@ -198,6 +200,14 @@ def test_seed_changes_the_model(trained, lang, options, tmp_path):
     run(train_mono, trained / "frames", lang, tmp_path / "mono", options=other)
     ours = (trained / "mono/final.mdl").read_bytes()
     assert (tmp_path / "mono/final.mdl").read_bytes() != ours
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_one_clear_line(trained, lang, options, tmp_path):
+    other = {**options["mono"], "device": "cuda"}
+    with pytest.raises(UserError, match=r"gmm\.device.*cuda.*set gmm\.device: cpu"):
+        run(train_mono, trained / "frames", lang, tmp_path / "mono", options=other)
+    assert not (tmp_path / "mono").exists()
 
 
 def test_what_cannot_be_aligned_is_in_the_ledger(trained, lang, options, tmp_path):
