@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -238,7 +238,6 @@ def run_schedule(
     *,
     name: str,
     initial_gaussians: int,
-    after_iteration: Callable[[int, AcousticModel], None] | None = None,
 ) -> AcousticModel:
     """Train a model that already has an alignment (or realigns first).
 
@@ -248,8 +247,6 @@ def run_schedule(
         schedule: when what happens.
         name: of the system, for the progress bar.
         initial_gaussians: number that mixing up begins with.
-        after_iteration: called with each iteration and the model it ended with; the
-            place where systems with trained feature transforms update them.
     """
     targets = schedule.targets(initial_gaussians)
     for x in progress(range(1, schedule.num_iterations), f"train {name}"):
@@ -262,8 +259,6 @@ def run_schedule(
         model = training.estimate(
             model, statistics, x, target=targets[x - 1], power=schedule.power
         )
-        if after_iteration is not None:
-            after_iteration(x, model)
     return model
 
 
