@@ -1,9 +1,10 @@
 """Peak memory of stages on a corpus, and on the same corpus repeated ten times.
 
-Each stage runs in a process of its own, whose largest resident size is asked of the
-operating system. The repeated corpus holds the same cuts under new ids. Prints JSON; a
-ratio near 1 means that memory does not grow with the corpus. File pages that are only
-mapped (frames.npy) count too where they are touched, though the system may drop them.
+Each stage runs in a process of its own. Its largest resident size is asked of the
+operating system, and its own (anonymous) memory is looked at every 20 ms: pages of
+files that are only mapped (frames, graphs) count in the first alone, since the system
+may drop them at any time. The repeated corpus holds the same cuts under new ids. Prints
+JSON; a ratio near 1 means that memory does not grow with the corpus.
 
 Lang directory, models and graph are Kaldi's, of the digits (golden data).
 
@@ -19,8 +20,10 @@ import multiprocessing
 import os
 import resource
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from latflow.corpus.kaldi_dir import import_kaldi_dir
 
@@ -141,8 +144,8 @@ STAGES: dict[str, Callable[[Path, int], None]] = {
 }
 
 
-def peak_mb(stage: str, folder: Path, threads: int) -> float:
-    """Largest resident size of a fresh process that runs one stage, MB."""
+def peak_mb(stage: str, folder: Path, threads: int) -> dict[str, float]:
+    """Largest sizes of a fresh process that runs one stage, MB: resident, own."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_measure, args=(stage, folder, threads, sender))
@@ -157,9 +160,23 @@ def peak_mb(stage: str, folder: Path, threads: int) -> float:
 
 
 def _measure(stage: str, folder: Path, threads: int, sender) -> None:
-    """Run one stage and report the process's largest resident size."""
+    """Run one stage and report the process's largest sizes."""
+    done = threading.Event()
+    own = [0.0]
+
+    def watch() -> None:
+        while not done.wait(0.02):
+            lines = Path("/proc/self/status").read_text().splitlines()
+            size = next(line for line in lines if line.startswith("RssAnon"))
+            own[0] = max(own[0], int(size.split()[1]) / 1024)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
     STAGES[stage](folder, threads)
-    sender.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    done.set()
+    watcher.join()
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    sender.send({"resident_mb": round(resident), "own_mb": round(own[0])})
 
 
 def main() -> None:
@@ -170,7 +187,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     shared = arguments.shared.resolve()
-    stages: dict[str, dict[str, float]] = {stage: {} for stage in STAGES}
+    stages: dict[str, dict[str, Any]] = {stage: {} for stage in STAGES}
     utterances: dict[str, int] = {}
     for repeats in (1, arguments.repeats):
         with tempfile.TemporaryDirectory() as name:
@@ -181,9 +198,10 @@ def main() -> None:
             count = repeat_cuts(cuts, folder / "cuts.jsonl.gz", repeats)
             utterances[f"x{repeats}"] = count
             for stage, peaks in stages.items():
-                peaks[f"x{repeats}_mb"] = peak_mb(stage, folder, arguments.threads)
+                peaks[f"x{repeats}"] = peak_mb(stage, folder, arguments.threads)
     for peaks in stages.values():
-        peaks["ratio"] = peaks[f"x{arguments.repeats}_mb"] / peaks["x1_mb"]
+        large, small = peaks[f"x{arguments.repeats}"], peaks["x1"]
+        peaks["ratio"] = {name: round(large[name] / small[name], 3) for name in small}
     result = {
         "benchmark": "memory_scaling",
         "threads": arguments.threads,

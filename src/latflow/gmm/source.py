@@ -18,7 +18,7 @@ from latflow.features.frames import FrameStore
 from latflow.features.transform import FeatureTransform
 
 CHUNK_BYTES = 64 << 20  # of transformed frames worked on together
-CACHE_BYTES = 512 << 20  # of transformed frames kept in memory
+CACHE_BYTES = 128 << 20  # of transformed frames kept in memory
 _PIECE_FRAMES = 20_000  # transformed by one thread at a time
 
 
