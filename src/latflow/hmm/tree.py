@@ -4,7 +4,7 @@
 is asked about. The window has `context_width` phones, the phone itself at
 `central_position`; phones outside the utterance are 0.
 
-Public: `ContextDependency`, `Root`, `stub_map`.
+Public: `ContextDependency`, `Root`, `stub_map`, `check_window`.
 
 Source: Kaldi `tree/context-dep.{h,cc}`, `tree/build-tree-utils.cc` (`GetStubMap`).
 """
@@ -45,6 +45,20 @@ class Root:
     split: bool = True
 
 
+def check_window(context_width: int, central_position: int) -> None:
+    """Refuse a context window that does not hold its own phone.
+
+    Raises:
+        UserError: the central position (from 0) lies outside the window.
+    """
+    if not 0 <= central_position < context_width:
+        raise UserError(
+            f"central position {central_position} is not in a context window of "
+            f"{context_width} phones",
+            remedy="choose 0 <= central position < context width",
+        )
+
+
 class ContextDependency:
     """A decision tree from (context window, pdf-class) to pdf-id.
 
@@ -57,12 +71,7 @@ class ContextDependency:
     def __init__(
         self, context_width: int, central_position: int, to_pdf: EventMap
     ) -> None:
-        if not 0 <= central_position < context_width:
-            raise UserError(
-                f"central position {central_position} is not in a context window of "
-                f"{context_width} phones",
-                remedy="choose 0 <= central position < context width",
-            )
+        check_window(context_width, central_position)
         self.context_width = context_width
         self.central_position = central_position
         self.to_pdf = to_pdf

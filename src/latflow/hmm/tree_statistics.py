@@ -25,6 +25,7 @@ from latflow.errors import UserError
 from latflow.hmm.alignment import segments
 from latflow.hmm.event_map import PDF_CLASS
 from latflow.hmm.transition_model import TransitionModel
+from latflow.hmm.tree import check_window
 
 _KEY_BITS = 57  # of an event's code that hold phones; the pdf-class has the rest
 _LEFT_OUT = -1
@@ -90,12 +91,7 @@ class TreeStatistics:
         central_position: int = 1,
         variance_floor: float = 0.01,
     ) -> None:
-        if not 0 <= central_position < context_width:
-            raise UserError(
-                f"central position {central_position} is not in a context window of "
-                f"{context_width} phones",
-                remedy="choose 0 <= central position < context width",
-            )
+        check_window(context_width, central_position)
         self.context_width = context_width
         self.central_position = central_position
         self.variance_floor = variance_floor

@@ -30,7 +30,6 @@ from latflow.lang.directory import Lang
 from latflow.lang.expansion import compose_words, expand_context, expand_hmms
 from latflow.parallel import map_in_order
 
-_AHEAD = 16  # utterances in work or waiting to be taken, for each thread
 _MAX_WINDOW = 2**62  # windows are numbers of 64 bits
 
 
