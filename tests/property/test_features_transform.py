@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import features as reference
 
-from latflow.features.transform import Chain, Deltas, FeatureTransform, Identity, Splice
+from latflow.errors import UserError
+from latflow.features.transform import (
+    Chain,
+    Deltas,
+    FeatureTransform,
+    Identity,
+    Linear,
+    Splice,
+)
 
 
 def random_frames(T, D, seed):
@@ -89,3 +97,22 @@ def test_unknown_type_and_bad_arguments_are_refused():
         Deltas(2, 0)
     with pytest.raises(ValueError, match="right >= 0"):
         Splice(1, -1)
+
+
+@given(st.integers(0, 30), st.integers(1, 8), st.integers(1, 8), st.booleans())
+def test_linear_is_a_matrix_product_with_an_offset(T, D, D_out, has_offset):
+    frames = random_frames(T, D, T + D)
+    matrix = random_frames(D_out, D + has_offset, 7)
+    wanted = frames.astype(float) @ matrix[:, :D].astype(float).T
+    if has_offset:
+        wanted += matrix[:, D]
+    linear = Linear(matrix)
+    np.testing.assert_allclose(linear(frames), wanted, rtol=1e-4, atol=1e-5)
+    again = FeatureTransform.from_config(linear.to_config())
+    np.testing.assert_array_equal(again(frames), linear(frames))
+    assert linear.dim_out(D) == D_out
+
+
+def test_linear_names_the_dimensions_that_do_not_fit():
+    with pytest.raises(UserError, match="frames of dimension 7, but .* 2 x 4"):
+        Linear(np.ones((2, 4)))(np.ones((3, 7), np.float32))

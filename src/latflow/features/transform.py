@@ -1,4 +1,4 @@
-"""Features from neighbouring features: deltas and splicing, made when frames are read.
+"""Features made of stored ones when frames are read: deltas, splicing, projections.
 
 Stored frames stay small (13 coefficients, not 39): a `FeatureTransform` makes the rest
 at tens of millions of frames a second, without the interpreter's lock.
@@ -6,9 +6,10 @@ at tens of millions of frames a second, without the interpreter's lock.
     Identity     the frames as they are
     Deltas       Kaldi's add-deltas
     Splice       Kaldi's splice-feats
+    Linear       Kaldi's transform-feats: LDA, MLLT, fMLLR
     Chain        one after another
 
-All of them repeat an utterance's first and last frame beyond its edges.
+Deltas and splicing repeat an utterance's first and last frame beyond its edges.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any
 
 import numpy as np
 from numba import njit
+
+from latflow.errors import UserError
 
 _TILE = 4096  # numbers worked on together: they fit the first-level cache
 
@@ -72,6 +75,8 @@ class FeatureTransform(ABC):
                 return Deltas(**arguments)
             case "splice":
                 return Splice(**arguments)
+            case "linear":
+                return Linear(**arguments)
             case "chain":
                 parts = arguments.pop("transforms")
                 return Chain([FeatureTransform.from_config(p) for p in parts])
@@ -160,6 +165,50 @@ class Splice(FeatureTransform):
     def to_config(self) -> dict[str, Any]:
         """Describe itself."""
         return {"type": "splice", "left": self.left, "right": self.right}
+
+
+class Linear(FeatureTransform):
+    """A matrix times each frame, with an offset if the matrix has one column more.
+
+    Args:
+        matrix: [D', D], or [D', D + 1] with the offset in the last column.
+
+    Source: Kaldi `featbin/transform-feats.cc`.
+    """
+
+    def __init__(self, matrix: np.ndarray | Sequence[Sequence[float]]) -> None:
+        self.matrix = np.array(matrix, np.float32, ndmin=2)
+
+    def apply(self, frames: np.ndarray, begin: np.ndarray) -> np.ndarray:  # noqa: ARG002
+        """Project each frame; see `FeatureTransform.apply`.
+
+        Raises:
+            UserError: the frames have another dimension than the matrix takes.
+        """
+        self.dim_out(frames.shape[1])
+        dim = frames.shape[1]
+        out = np.ascontiguousarray(frames, np.float32) @ self.matrix[:, :dim].T
+        if self.matrix.shape[1] > dim:
+            out += self.matrix[:, dim]
+        return out
+
+    def dim_out(self, dim_in: int) -> int:
+        """Return D'.
+
+        Raises:
+            UserError: the matrix takes frames of another dimension.
+        """
+        rows, columns = self.matrix.shape
+        if dim_in not in (columns, columns - 1):
+            raise UserError(
+                f"frames of dimension {dim_in}, but a transform of {rows} x {columns}",
+                remedy="use the features that the transform was estimated on",
+            )
+        return rows
+
+    def to_config(self) -> dict[str, Any]:
+        """Describe itself, with the numbers of the matrix."""
+        return {"type": "linear", "matrix": self.matrix.tolist()}
 
 
 class Chain(FeatureTransform):

@@ -1,7 +1,7 @@
 """Frames of training, transformed, in chunks of bounded size.
 
 A `FrameSource` gives the frames of some utterances of a `FrameStore` after a feature
-transform (deltas, splicing, later LDA or speaker transforms). Chunks hold whole
+transform (deltas, splicing, LDA) and after those of the speakers. Chunks hold whole
 utterances and depend on sizes alone, never on the number of threads, so that sums over
 chunks are always the same. The first chunks stay in memory up to a fixed number of
 bytes; the others are made again whenever they are asked for.
@@ -16,6 +16,7 @@ import numpy as np
 
 from latflow.features.frames import FrameStore
 from latflow.features.transform import FeatureTransform
+from latflow.gmm.speaker_transforms import SpeakerTransforms
 
 CHUNK_BYTES = 64 << 20  # of transformed frames worked on together
 CACHE_BYTES = 128 << 20  # of transformed frames kept in memory
@@ -39,6 +40,7 @@ class FrameSource:
         utterances: int64[U], which utterances of the store, in ascending order.
         chunk_bytes: size of a chunk; a longer utterance is a chunk of its own.
         cache_bytes: memory for chunks that are kept.
+        speaker_transforms: what comes after `transform`, by speaker.
 
     Attributes:
         begin: int64[U + 1], first frame of each utterance of this source.
@@ -54,8 +56,11 @@ class FrameSource:
         *,
         chunk_bytes: int = CHUNK_BYTES,
         cache_bytes: int = CACHE_BYTES,
+        speaker_transforms: SpeakerTransforms | None = None,
     ) -> None:
         self.store = store
+        self.speaker_transforms = speaker_transforms
+        self._chunk_bytes, self._cache_bytes = chunk_bytes, cache_bytes
         self.transform = transform
         self.utterances = np.asarray(utterances, np.int64)
         lengths = np.diff(store.begin)[self.utterances]
@@ -78,6 +83,23 @@ class FrameSource:
     def utt_id(self, u: int) -> str:
         """Id of utterance u of this source."""
         return self.store.utt_ids[self.utterances[u]]
+
+    def speaker(self, u: int) -> str:
+        """Speaker of utterance u of this source."""
+        return self.store.speakers[self.utterances[u]]
+
+    def with_speaker_transforms(
+        self, transforms: SpeakerTransforms | None
+    ) -> FrameSource:
+        """The same utterances in the same chunks, with other speaker transforms."""
+        return FrameSource(
+            self.store,
+            self.transform,
+            self.utterances,
+            chunk_bytes=self._chunk_bytes,
+            cache_bytes=self._cache_bytes,
+            speaker_transforms=transforms,
+        )
 
     def frames(self, u: int) -> np.ndarray:
         """Transformed frames of utterance u, float32[T_u, D]."""
@@ -107,7 +129,14 @@ class FrameSource:
             base = self.store.block(int(wanted[0]), int(wanted[-1]) + 1)
         else:
             base = np.concatenate([self.store.frames(i) for i in wanted.tolist()])
-        return self.transform.apply(base, begin)
+        frames = self.transform.apply(base, begin)
+        if self.speaker_transforms is not None:
+            for u, utterance in enumerate(wanted.tolist()):
+                mine = frames[begin[u] : begin[u + 1]]
+                mine[:] = self.speaker_transforms.apply(
+                    self.store.speakers[utterance], mine
+                )
+        return frames
 
     def _split(self, first: int, last: int, most: int) -> tuple[Chunk, ...]:
         """Cut utterances first ... last - 1 into runs of at most `most` frames."""

@@ -28,6 +28,7 @@ from latflow.gmm.initial import equal_alignment, flat_start, from_leaf_statistic
 from latflow.gmm.model import AcousticModel
 from latflow.gmm.schedule import Schedule, Training, run_schedule, write_history
 from latflow.gmm.source import FrameSource
+from latflow.gmm.system import save_transform
 from latflow.gmm.training_graphs import GraphFile, on_demand
 from latflow.gmm.update import mix_up
 from latflow.hmm.alignment import convert
@@ -383,5 +384,6 @@ class System:
         }
         with atomic_output(self.folder / "info.json") as temporary:
             temporary.write_text(json.dumps(info, indent=1) + "\n")
+        save_transform(self.folder, training.source.transform)
         self.tree.save(self.folder / "tree")
         model.save(self.folder / "final.mdl")

@@ -265,6 +265,7 @@ def test_nothing_is_left_beside_a_system(trained):
         "info.json",
         "iterations.tsv",
         "ledger.jsonl",
+        "transform.json",
         "tree",
     ]
 
