@@ -25,8 +25,8 @@ from lhotse import CutSet
 from lhotse.features.io import NumpyFilesWriter, NumpyHdf5Writer
 from lhotse.features.kaldi.extractors import Fbank, FbankConfig, Mfcc, MfccConfig
 
+from latflow.configuration import resolve_section
 from latflow.features.extract import extract_features
-from latflow.recipe import resolve_section
 
 SCHEMAS = Path(__file__).resolve().parents[1] / "workflow" / "schemas"
 WRITERS = {"numpy_hdf5": NumpyHdf5Writer, "numpy_files": NumpyFilesWriter}

@@ -29,7 +29,7 @@ SCHEMAS = Path(__file__).resolve().parents[1] / "workflow/schemas"
 
 
 def options():
-    from latflow.recipe import resolve_section
+    from latflow.configuration import resolve_section
 
     systems = {
         "mono": {"type": "mono", "subset_shortest": 800},

@@ -19,13 +19,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from reference.training_graph import compile_training_graph
 
+from latflow.configuration import resolve_section
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency, Root, stub_map
 from latflow.lang.composition import build_hclg
 from latflow.lang.directory import Lang
 from latflow.lang.graphs import TrainingGraphCompiler
 from latflow.lang.prepare import make_grammar, make_lang
-from latflow.recipe import resolve_section
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

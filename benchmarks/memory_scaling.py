@@ -50,8 +50,8 @@ def repeat_cuts(source: Path, target: Path, repeats: int) -> int:
 
 def extract(folder: Path, threads: int) -> None:
     """The stage extract_features."""
+    from latflow.configuration import resolve_section
     from latflow.features.extract import extract_features
-    from latflow.recipe import resolve_section
 
     extract_features(
         folder / "cuts.jsonl.gz",
@@ -64,8 +64,8 @@ def extract(folder: Path, threads: int) -> None:
 
 def normalise(folder: Path, threads: int) -> None:  # noqa: ARG001 - same form for all
     """The stage normalise_features."""
+    from latflow.configuration import resolve_section
     from latflow.features.extract import normalise_features
-    from latflow.recipe import resolve_section
 
     normalise_features(
         folder / "features" / "cuts.jsonl.gz",
@@ -76,7 +76,7 @@ def normalise(folder: Path, threads: int) -> None:  # noqa: ARG001 - same form f
 
 def _acoustics() -> dict[str, object]:
     """What training, alignment and decoding share."""
-    from latflow.recipe import resolve_section
+    from latflow.configuration import resolve_section
 
     features = resolve_section(SCHEMAS, "features", {})
     graph = resolve_section(SCHEMAS, "graph", {})
@@ -86,8 +86,8 @@ def _acoustics() -> dict[str, object]:
 
 def train(folder: Path, threads: int) -> None:
     """The stage train_mono: training graphs, alignments and statistics."""
+    from latflow.configuration import resolve_section
     from latflow.gmm.train import train_mono
-    from latflow.recipe import resolve_section
 
     mono = {"type": "mono", "num_gaussians": 200, "num_iterations": 4}
     options = resolve_section(SCHEMAS, "gmm", {"systems": {"mono": mono}})
@@ -103,8 +103,8 @@ def train(folder: Path, threads: int) -> None:
 
 def align(folder: Path, threads: int) -> None:
     """The stage align_frames, with Kaldi's triphones."""
+    from latflow.configuration import resolve_section
     from latflow.gmm.align import align as align_frames
-    from latflow.recipe import resolve_section
 
     options = resolve_section(SCHEMAS, "gmm", {})["align"]
     align_frames(
@@ -120,8 +120,8 @@ def align(folder: Path, threads: int) -> None:
 
 def decode(folder: Path, threads: int) -> None:
     """The stage decode_lattices, with Kaldi's triphones and graph."""
+    from latflow.configuration import resolve_section
     from latflow.decode.run import decode as decode_lattices
-    from latflow.recipe import resolve_section
 
     decode_lattices(
         folder / "frames",

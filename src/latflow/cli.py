@@ -200,8 +200,8 @@ def _config(arguments: Arguments) -> None:
 
 def _config_readme(arguments: Arguments) -> None:
     """Write the description of all keys."""
+    from latflow.configuration import document
     from latflow.files import atomic_output
-    from latflow.recipe import document
 
     text = document(SCHEMAS)
     if arguments.out is None:

@@ -1,199 +1,19 @@
-"""The configuration of an experiment: from YAML to checked values and targets.
+"""One experiment: what its configuration means for the rules of the workflow.
 
-The closed JSON schemas in `workflow/schemas/<section>.yaml` hold every key's meaning,
-unit, range and default, and nothing else does. `resolve` refuses unknown keys by their
-path, proposes the nearest known one, and fills in defaults, so that stage functions get
-complete `options`. `Recipe` answers the questions that the workflow's rules ask.
+`Recipe` answers the questions that `workflow/rules/common.smk` asks: which splits,
+systems and decodings there are, and on which settings each of them depends.
 """
 
 from __future__ import annotations
 
-import copy
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-import yaml
-
+from latflow.configuration import resolve
 from latflow.errors import UserError
-
-Schema = Mapping[str, Any]
-SECTIONS = (
-    "downloads",
-    "corpus",
-    "lang",
-    "lm",
-    "features",
-    "gmm",
-    "graph",
-    "decode",
-    "score",
-    "report",
-    "ledger",
-)
-README = "see config/README.md for the keys and their ranges"
-
-
-def load_schema(folder: str | Path, section: str) -> dict[str, Any]:
-    """Read the schema of one section of the configuration."""
-    path = Path(folder) / f"{section}.yaml"
-    with path.open(encoding="utf-8") as stream:
-        return yaml.safe_load(stream)
-
-
-def resolve(folder: str | Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Check a whole configuration and fill in every default.
-
-    Args:
-        folder: the folder of the schemas.
-        config: what the user's YAML files and `--config` settings say.
-
-    Returns:
-        The complete configuration; `{corpora}` in strings is replaced by its value.
-
-    Raises:
-        UserError: a key is unknown, missing, or has a value out of range; the message
-            names the key's path.
-    """
-    common = {k: v for k, v in config.items() if k not in SECTIONS}
-    full = dict(resolve_section(folder, "experiment", common, prefix=""))
-    corpora = str(full["corpora"])
-    for section in SECTIONS:
-        values = _expand(config.get(section, {}), corpora)
-        full[section] = resolve_section(folder, section, values)
-    return full
-
-
-def resolve_section(
-    folder: str | Path, section: str, values: object, *, prefix: str | None = None
-) -> Any:
-    """Check the values of one section against its schema and fill in defaults.
-
-    Args:
-        folder: the folder of the schemas.
-        section: name of the section, which is its schema's file name too.
-        values: the section's part of the configuration.
-        prefix: what error messages put before a key's path; the section by default.
-
-    Raises:
-        UserError: a key is unknown, missing, or has a value out of range; the message
-            names the key's path.
-    """
-    schema = load_schema(folder, section)
-    prefix = section if prefix is None else prefix
-    filled = _fill(schema, copy.deepcopy(values))
-    specialised = _specialise(schema, filled)
-    validator = jsonschema.Draft202012Validator(specialised)
-    errors = sorted(validator.iter_errors(filled), key=lambda e: len(e.absolute_path))
-    if errors:
-        raise _explain(errors[0], prefix)
-    return filled
-
-
-def _explain(error: jsonschema.ValidationError, prefix: str) -> UserError:
-    """Say which key is wrong, and what was probably meant."""
-    steps = [prefix] if prefix else []
-    steps += [str(step) for step in error.absolute_path]
-    known = error.schema.get("properties", {}) if isinstance(error.schema, dict) else {}
-    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
-        unknown = sorted(set(map(str, error.instance)) - set(known))[0]
-        known = [*known, *(SECTIONS if not steps else ())]
-        near = difflib.get_close_matches(unknown, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
-        key = ".".join([*steps, unknown])
-        return UserError(f"unknown configuration key {key}", remedy=f"{hint} {README}")
-    where = ".".join(steps) or "the configuration"
-    return UserError(f"configuration {where}: {error.message}", remedy=README)
-
-
-def _expand(value: Any, corpora: str) -> Any:
-    """Replace `{corpora}` in every string of a nested value."""
-    if isinstance(value, str):
-        return value.replace("{corpora}", corpora)
-    if isinstance(value, Mapping):
-        return {_expand(k, corpora): _expand(v, corpora) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_expand(item, corpora) for item in value]
-    return value
-
-
-def _fill(schema: Schema, value: Any) -> Any:
-    """Return the value with the schema's defaults filled in, recursively."""
-    if value is None and "default" in schema:
-        value = copy.deepcopy(schema["default"])
-    schema = _branch(schema, value)
-    if isinstance(value, dict):
-        return _fill_object(schema, value)
-    if isinstance(value, list) and isinstance(schema.get("items"), Mapping):
-        return [_fill(schema["items"], item) for item in value]
-    return value
-
-
-def _fill_object(schema: Schema, value: dict[str, Any]) -> dict[str, Any]:
-    """Fill in the properties of an object."""
-    properties = schema.get("properties", {})
-    for name, child in properties.items():
-        if name in value:
-            value[name] = _fill(child, value[name])
-        elif "default" in child:
-            value[name] = _fill(child, None)
-    others = schema.get("additionalProperties")
-    if isinstance(others, Mapping):
-        for name in value.keys() - properties.keys():
-            value[name] = _fill(others, value[name])
-    return value
-
-
-def _branch(schema: Schema, value: object) -> Schema:
-    """Pick the `oneOf` branch whose constant `type` key is the value's."""
-    for branch in schema.get("oneOf", ()):
-        wanted = branch.get("properties", {}).get("type", {}).get("const")
-        if (
-            isinstance(value, dict)
-            and wanted is not None
-            and wanted == value.get("type")
-        ):
-            return branch
-    return schema
-
-
-def _specialise(schema: Schema, value: object) -> dict[str, Any]:
-    """Replace each `oneOf` by the branch that the value chose, for precise messages."""
-    chosen = dict(_branch(schema, value))
-    if "oneOf" in chosen and isinstance(value, dict):
-        kinds = [
-            branch["properties"]["type"]["const"]
-            for branch in chosen["oneOf"]
-            if "const" in branch.get("properties", {}).get("type", {})
-        ]
-        if kinds and len(kinds) == len([b for b in chosen["oneOf"] if _is_object(b)]):
-            return {
-                "type": "object",
-                "required": ["type"],
-                "properties": {"type": {"enum": kinds}},
-            }
-    if isinstance(value, dict):
-        properties = dict(chosen.get("properties", {}))
-        for name, child in properties.items():
-            if name in value:
-                properties[name] = _specialise(child, value[name])
-        others = chosen.get("additionalProperties")
-        if isinstance(others, Mapping):
-            for name in value.keys() - properties.keys():
-                if isinstance(value[name], dict):
-                    properties[name] = _specialise(others, value[name])
-        if properties:
-            chosen["properties"] = properties
-    return chosen
-
-
-def _is_object(schema: Schema) -> bool:
-    """Whether a branch describes an object."""
-    return schema.get("type") == "object"
 
 
 @dataclass(frozen=True)
@@ -209,8 +29,13 @@ class Recipe:
     @classmethod
     def from_config(cls, config: Mapping[str, Any], schemas: str | Path) -> Recipe:
         """Check a configuration and make the recipe of it."""
+        gmm = config.get("gmm") or {}
+        if isinstance(gmm, Mapping) and gmm.get("import") and "systems" not in gmm:
+            config = {**config, "gmm": {**gmm, "systems": {}}}
         recipe = cls(resolve(schemas, config))
+        recipe._check_import()
         recipe._check_systems()
+        recipe._check_rescorings()
         return recipe
 
     @property
@@ -261,12 +86,60 @@ class Recipe:
 
     @property
     def systems(self) -> dict[str, Mapping[str, Any]]:
-        """GMM systems, in the order of the configuration."""
-        return self.config["gmm"]["systems"]
+        """GMM systems, in the order of the configuration; an imported one is first."""
+        imported = self.imported_system
+        first = {} if imported is None else {imported: {"type": "import"}}
+        return {**first, **self.config["gmm"]["systems"]}
 
-    def systems_of(self, kind: str) -> list[str]:
-        """Names of the systems of one type (`mono`, `deltas`)."""
-        return [name for name, s in self.systems.items() if s["type"] == kind]
+    @property
+    def imported_system(self) -> str | None:
+        """Name of the system that comes from a directory of Kaldi's, if one does."""
+        folder = self.config["gmm"]["import"]
+        return None if folder is None else _as_name(Path(folder).name)
+
+    def systems_of(self, *kinds: str) -> list[str]:
+        """Names of the systems of some types (`mono`, `deltas`, ...)."""
+        return [name for name, s in self.systems.items() if s["type"] in kinds]
+
+    def is_adapted(self, system: str) -> bool:
+        """Whether a system works on features that are adapted to each speaker."""
+        if system == self.imported_system:
+            return Path(self.config["gmm"]["import"], "final.alimdl").is_file()
+        return self.systems[system]["type"] == "sat"
+
+    @property
+    def adapted_systems(self) -> list[str]:
+        """Names of the systems that adapt to speakers."""
+        return [system for system in self.systems if self.is_adapted(system)]
+
+    @property
+    def plain_systems(self) -> list[str]:
+        """Names of the systems that treat all speakers alike."""
+        return [system for system in self.systems if not self.is_adapted(system)]
+
+    @property
+    def rescorings(self) -> dict[str, Mapping[str, Any]]:
+        """Second language models: what is done with each, by name."""
+        return self.config["decode"]["rescore"]
+
+    @property
+    def decodings(self) -> list[str]:
+        """What is scored: each system, and `<system>.<lm>` where it is rescored."""
+        names = list(self.systems)
+        for lm, rescoring in self.rescorings.items():
+            systems = rescoring["systems"] or [self.final_system]
+            names += [f"{system}.{lm}" for system in systems]
+        return names
+
+    @staticmethod
+    def system_of(decoding: str) -> str:
+        """The system that made the lattices of a decoding."""
+        return decoding.partition(".")[0]
+
+    def lang_folder(self, system: str) -> str:
+        """Name of the language directory that a system is trained and used with."""
+        source = self.systems[system].get("lexicon")
+        return "lang" if source is None else f"lang_{source}"
 
     @property
     def final_system(self) -> str:
@@ -276,7 +149,8 @@ class Recipe:
     def system_options(self, system: str) -> dict[str, Any]:
         """Everything that training a system depends on (and nothing else)."""
         shared = {"seed": self.config["seed"], "device": self.config["gmm"]["device"]}
-        return {**self.systems[system], **self._acoustics(), **shared}
+        own = _without(self.systems[system], "lexicon")
+        return {**own, **self._acoustics(), **shared}
 
     def align_options(self) -> dict[str, Any]:
         """Everything that aligning with a trained system depends on."""
@@ -284,8 +158,23 @@ class Recipe:
 
     def decode_options(self) -> dict[str, Any]:
         """Everything that decoding depends on."""
-        options = _without(self.config["decode"], "tune")
+        options = _without(self.config["decode"], "tune", "rescore", "beam_sweep")
         return {**options, "transform": self.config["features"]["transform"]}
+
+    def rescoring_options(self, lm: str) -> dict[str, Any]:
+        """Everything that rescoring depends on beside lattices and models."""
+        scale = self.config["decode"]["acoustic_scale"]
+        return {"beam": self.rescorings[lm]["beam"], "acoustic_scale": scale}
+
+    @property
+    def swept_systems(self) -> list[str]:
+        """Systems that decode dev with several beams: the last, or none."""
+        return [self.final_system] if self.config["decode"]["beam_sweep"] else []
+
+    def beam_sweep_options(self) -> dict[str, Any]:
+        """Everything that decoding with several beams depends on."""
+        beams = {"beams": self.config["decode"]["beam_sweep"]}
+        return {**self.tune_options(), **self.decode_options(), **beams}
 
     def tune_options(self) -> dict[str, Any]:
         """Everything that the choice of scales depends on."""
@@ -308,25 +197,32 @@ class Recipe:
         """Everything that the lang directory depends on beside the lexicon."""
         return _without(self.config["lang"], "lexicon")
 
-    def lm_options(self, language_folder: str) -> dict[str, Any]:
-        """Everything that the language model depends on beside its texts.
+    @property
+    def language_models(self) -> list[str]:
+        """Names of all language models; `lm` is the one of the decoding graphs."""
+        return ["lm", *self.rescorings]
+
+    def lm_options(self, lm: str, language_folder: str) -> dict[str, Any]:
+        """Everything that a language model depends on beside its texts.
 
         Raises:
             UserError: the text is not named and the corpus brings none.
         """
-        options = dict(self.config["lm"])
+        is_first = lm == "lm"
+        options = dict(self.config["lm"] if is_first else self.rescorings[lm]["lm"])
         if options["type"] == "text" and options["path"] is None:
             if not self.is_synthetic:
+                key = "lm" if is_first else f"decode.rescore.{lm}.lm"
                 raise UserError(
-                    "configuration lm.path is not set",
+                    f"configuration {key}.path is not set",
                     remedy="name a text with one sentence a line",
                 )
             options["path"] = f"{language_folder}/lm_text.txt"
         return options
 
-    def lm_inputs(self, results: str, language_folder: str) -> list[str]:
-        """Files that the language model is made from."""
-        options = self.lm_options(language_folder)
+    def lm_inputs(self, lm: str, results: str, language_folder: str) -> list[str]:
+        """Files that a language model is made from."""
+        options = self.lm_options(lm, language_folder)
         if options["type"] == "transcripts":
             return [f"{results}/corpus/train/cuts.jsonl.gz"]
         return [options["path"]] if "path" in options else []
@@ -371,102 +267,60 @@ class Recipe:
         )
 
     def _check_systems(self) -> None:
-        """Refuse a system that aligns with a later, an unknown, or its own system."""
+        """Refuse a system that builds on a later, an unknown, or its own system."""
         earlier: list[str] = []
         for name, system in self.systems.items():
-            source = system.get("alignments")
-            if source is not None and source not in earlier:
-                raise UserError(
-                    f"configuration gmm.systems.{name}.alignments: no system "
-                    f"{source!r} before it",
-                    remedy=f"choose one of: {', '.join(earlier) or 'none yet'}",
-                )
+            for key in ("alignments", "lexicon"):
+                source = system.get(key)
+                if source is not None and source not in earlier:
+                    raise UserError(
+                        f"configuration gmm.systems.{name}.{key}: no system "
+                        f"{source!r} before it",
+                        remedy=f"choose one of: {', '.join(earlier) or 'none yet'}",
+                    )
             earlier.append(name)
+
+    def _check_import(self) -> None:
+        """Refuse an imported system without its language, or with a name twice."""
+        gmm = self.config["gmm"]
+        if (gmm["import"] is None) != (gmm["lang"] is None):
+            raise UserError(
+                "configuration gmm: `import` and `lang` go together",
+                remedy="name the folders of both the system and its language",
+            )
+        if not self.systems:
+            raise UserError(
+                "configuration gmm.systems is empty",
+                remedy="describe a system, or import one with gmm.import",
+            )
+        if self.imported_system in gmm["systems"]:
+            raise UserError(
+                f"configuration gmm.systems.{self.imported_system}: the imported "
+                "system has this name",
+                remedy="give the system of your own another name",
+            )
+
+    def _check_rescorings(self) -> None:
+        """Refuse rescoring that names an unknown system or the first model."""
+        for lm, rescoring in self.rescorings.items():
+            if lm == "lm":
+                raise UserError(
+                    "configuration decode.rescore.lm: the first model has this name",
+                    remedy="give the second one another",
+                )
+            for name in rescoring["systems"]:
+                if name not in self.systems:
+                    raise UserError(
+                        f"configuration decode.rescore.{lm}.systems: no {name!r}",
+                        remedy=f"choose from: {', '.join(self.systems)}",
+                    )
+
+
+def _as_name(text: str) -> str:
+    """A system's name from a folder's: lower case, other characters become `_`."""
+    return re.sub(r"[^a-z0-9_]", "_", text.lower()).lstrip("_") or "imported"
 
 
 def _without(options: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     """A copy of options without some keys."""
     return {key: value for key, value in options.items() if key not in keys}
-
-
-def document(folder: str | Path) -> str:
-    """Describe all keys as Markdown: the text of `config/README.md`."""
-    lines = [
-        "# Configuration",
-        "",
-        "Generated from `workflow/schemas/` by `latflow config-readme`; do not edit.",
-        "A key that is not listed here is refused. `{corpora}` in a path stands for",
-        "the value of the key `corpora`.",
-    ]
-    for section in ("experiment", *SECTIONS):
-        schema = load_schema(folder, section)
-        title = "top level" if section == "experiment" else section
-        lines += ["", f"## {title}", "", schema.get("description", "").strip(), ""]
-        lines += ["| key | meaning | type and range | default |", "|---|---|---|---|"]
-        lines += _rows(schema, "" if section == "experiment" else f"{section}.", {})
-    return "\n".join(lines) + "\n"
-
-
-def _rows(schema: Schema, prefix: str, told: dict[str, str]) -> list[str]:
-    """Table rows of all keys below a schema; a variant that was told is referred to."""
-    rows: list[str] = []
-    for branch in schema.get("oneOf", ()):
-        kind = branch.get("properties", {}).get("type", {}).get("const")
-        label = f"{prefix.rstrip('.')} (type: {kind})" if kind else prefix.rstrip(".")
-        text = _one_line(branch.get("description", ""))
-        if text in told:
-            rows.append(f"| **`{label}`** | as `{told[text]}` | | |")
-            continue
-        told[text] = label
-        rows.append(f"| **`{label}`** | {text} | | |")
-        rows += _rows(branch, prefix, told)
-    for name, child in schema.get("properties", {}).items():
-        if "const" in child:
-            continue
-        nested = "properties" in child or "oneOf" in child
-        open_object = isinstance(child.get("additionalProperties"), Mapping)
-        default = child.get("default")
-        shown = "" if "default" not in child or nested else f"`{_yaml(default)}`"
-        required = " (required)" if name in schema.get("required", ()) else ""
-        rows.append(
-            f"| `{prefix}{name}` | {_one_line(child.get('description', ''))} "
-            f"| {_range(child)}{required} | {shown} |"
-        )
-        if nested or open_object:
-            rows += _rows(child, f"{prefix}{name}.", told)
-    others = schema.get("additionalProperties")
-    if isinstance(others, Mapping):
-        rows += _rows(others, f"{prefix}<name>.", told)
-    return rows
-
-
-def _one_line(text: str) -> str:
-    """Fold a description into one table cell."""
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def _yaml(value: object) -> str:
-    """A value as it would stand in YAML, on one line."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=10**6)
-    return text.replace("...", "").strip().replace("|", "\\|")
-
-
-def _range(schema: Schema) -> str:
-    """Type and bounds of a key in words."""
-    if "enum" in schema:
-        return ", ".join(f"`{_yaml(v)}`" for v in schema["enum"])
-    kinds = schema.get("type", "")
-    words = " or ".join(kinds) if isinstance(kinds, list) else str(kinds)
-    bounds = [
-        f"{sign} {schema[key]}"
-        for key, sign in (
-            ("minimum", "≥"),
-            ("exclusiveMinimum", ">"),
-            ("maximum", "≤"),
-            ("exclusiveMaximum", "<"),
-        )
-        if key in schema
-    ]
-    if "pattern" in schema:
-        bounds.append(f"`{schema['pattern']}`".replace("|", "\\|"))
-    return " ".join([words, *bounds]).strip()

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from latflow.configuration import resolve_section
 from latflow.decode.run import decode
 from latflow.decode.tune import hypotheses, tune_scales
 from latflow.errors import UserError
@@ -14,7 +15,6 @@ from latflow.kaldi_io import read_int_vectors, read_matrices
 from latflow.lang.directory import Lang
 from latflow.lattice.io import read_lattices
 from latflow.ledger import read_ledger
-from latflow.recipe import resolve_section
 from latflow.scoring.text import read_text
 
 

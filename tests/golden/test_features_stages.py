@@ -3,11 +3,11 @@
 import numpy as np
 from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 
+from latflow.configuration import resolve_section
 from latflow.features.extract import extract_features, normalise_features
 from latflow.features.frames import FrameStore
 from latflow.features.transform import FeatureTransform
 from latflow.kaldi_io import read_matrices
-from latflow.recipe import resolve_section
 
 
 def test_default_recipe_equals_kaldis_mfcc_cmvn_deltas(

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from latflow.configuration import resolve_section
 from latflow.fst.graph import read_graphs
 from latflow.gmm.model import AcousticModel
 from latflow.gmm.viterbi import Aligner, Scales
@@ -11,7 +12,6 @@ from latflow.kaldi_io import read_int_vectors, read_matrices
 from latflow.lang.directory import Lang
 from latflow.lang.graphs import TrainingGraphCompiler
 from latflow.lang.prepare import make_lang
-from latflow.recipe import resolve_section
 
 
 def per_frame(path):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from latflow.configuration import resolve_section
 from latflow.features.cmvn import apply_cmvn, cmvn_statistics
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.front_end import KaldiFrontEnd
@@ -20,7 +21,6 @@ from latflow.hmm.tree import ContextDependency
 from latflow.lang.directory import Lang
 from latflow.lang.prepare import make_lang
 from latflow.parallel import worker_pool
-from latflow.recipe import resolve_section
 
 
 def table(path):

@@ -4,10 +4,10 @@ import kaldifst
 import numpy as np
 import pytest
 
+from latflow.configuration import resolve_section
 from latflow.fst.graph import Graph
 from latflow.lang.directory import Lang
 from latflow.lang.prepare import make_grammar, make_lang, make_lm
-from latflow.recipe import resolve_section
 
 OTHERWISE_MADE = {"G.fst", "silence.csl"}
 

@@ -7,10 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from latflow.configuration import resolve_section
 from latflow.errors import UserError
 from latflow.gmm.model import AcousticModel
 from latflow.lang.directory import Lang
-from latflow.recipe import resolve_section
 from latflow.scoring.ctm import read_ctm
 from latflow.scoring.score import score, summarise_wer
 from latflow.scoring.summary import read_summary

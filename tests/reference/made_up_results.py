@@ -179,6 +179,10 @@ def write_sweep(folder: Path, system: str, generator: random.Random) -> None:
             lines.append(f"{lmwt}\t{wip}\t{wer:.2f}")
     (target / "sweep.tsv").write_text("\n".join(lines) + "\n")
     write_json(target / "scales.json", {"lmwt": 12, "wip": 0.0})
+    lines = ["beam\trtf\twer\tdepth"]
+    for beam in (5, 9, 13):
+        lines.append(f"{beam}\t{0.003 * beam}\t{20 + 30 / beam:.2f}\t{beam}")
+    (target / "beams.tsv").write_text("\n".join(lines) + "\n")
 
 
 def write_scores(
@@ -225,6 +229,9 @@ def write_scores(
         "confidence_interval": {"low": bounds.low, "high": bounds.high},
     }
     write_json(target / "wer.json", result)
+    percentiles = {"5": 2.1, "25": 4.0, "50": 7.5, "75": 12.0, "95": 30.2}
+    measured = {"best_wer": counts.wer, "oracle_wer": counts.wer / 2, "depth": 9.4}
+    write_json(target / "lattices.json", {**measured, "depth_percentiles": percentiles})
     factor = {
         "utterances": len(scores),
         "audio_seconds": 80.5,

@@ -5,12 +5,12 @@ import pytest
 import soundfile
 
 from latflow import doctor
+from latflow.configuration import resolve_section
 from latflow.corpus.assemble import Checks
 from latflow.corpus.kaldi_dir import import_kaldi_dir
 from latflow.corpus.survey import Finding, _num_frames
 from latflow.doctor import examine, examine_sources, render
 from latflow.hmm.topology import Topology
-from latflow.recipe import resolve_section
 
 RATE = 8000
 

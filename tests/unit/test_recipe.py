@@ -2,8 +2,9 @@
 
 import pytest
 
+from latflow.configuration import SECTIONS, document, load_schema, resolve_section
 from latflow.errors import UserError
-from latflow.recipe import SECTIONS, Recipe, document, load_schema, resolve_section
+from latflow.recipe import Recipe
 
 SCHEMA = """
 type: object

@@ -1,6 +1,7 @@
 # What all rules share: the checked configuration and one-line adapters to latflow.recipe.
 # Products: none.
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -24,6 +25,8 @@ LANGUAGE = f"{RESULTS}/corpus/language"
 wildcard_constraints:
     split="|".join(["full", *recipe.splits]),
     system="|".join(recipe.systems),
+    decoding="|".join(map(re.escape, recipe.decodings)),
+    lm="|".join(recipe.language_models),
 
 
 def source_of(wildcards):
@@ -41,10 +44,59 @@ def options_of_system(wildcards):
     return recipe.system_options(wildcards.system)
 
 
+def lang_file(wildcards, name):
+    """File of the language directory that a system, or a decoding, works with."""
+    system = wildcards.get("system") or recipe.system_of(wildcards.decoding)
+    return f"{RESULTS}/{recipe.lang_folder(system)}/{name}"
+
+
+def lexicon_for(wildcards):
+    """Lexicon transducer for training and alignment."""
+    return lang_file(wildcards, "L.fst")
+
+
+def words_for(wildcards):
+    """Words that a system knows."""
+    return lang_file(wildcards, "words.txt")
+
+
+def lm_inputs(wildcards):
+    """Texts or files that a language model is made from."""
+    return recipe.lm_inputs(wildcards.lm, RESULTS, LANGUAGE)
+
+
+def options_of_lm(wildcards):
+    """Settings that a language model depends on."""
+    return recipe.lm_options(wildcards.lm, LANGUAGE)
+
+
+def model_of_decoding(wildcards):
+    """Model whose lattices a decoding has."""
+    return f"{RESULTS}/gmm/{recipe.system_of(wildcards.decoding)}/final.mdl"
+
+
+def transforms_of_dev(wildcards):
+    """Speaker transforms that decoding dev has found, where a system adapts."""
+    is_adapted = recipe.is_adapted(wildcards.system)
+    return [f"{RESULTS}/decode/{wildcards.system}/dev/trans.ark"] if is_adapted else []
+
+
+def rescoring_options(wildcards):
+    """Settings that rescoring with a language model depends on."""
+    return recipe.rescoring_options(wildcards.lm)
+
+
 def alignments_for(wildcards):
     """Alignments that a system is trained on."""
     source = recipe.systems[wildcards.system]["alignments"]
     return f"{RESULTS}/align/{source}/train/ali.ark"
+
+
+def transforms_for(wildcards):
+    """Speaker transforms that belong to those alignments, where their system adapts."""
+    source = recipe.systems[wildcards.system]["alignments"]
+    is_adapted = recipe.is_adapted(source)
+    return [f"{RESULTS}/align/{source}/train/trans.ark"] if is_adapted else []
 
 
 def model_behind(wildcards):

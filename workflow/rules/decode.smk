@@ -7,7 +7,7 @@ rule decode_lattices:
         frames="<results>/frames/{split}/meta.json",
         graph="<results>/graph/{system}/HCLG.fst",
         model="<results>/gmm/{system}/final.mdl",
-        words="<results>/lang/words.txt",
+        words=words_for,
     output:
         lattices="<results>/decode/{system}/{split}/lattices.ark",
         ledger="<results>/decode/{system}/{split}/ledger.jsonl",
@@ -16,6 +16,8 @@ rule decode_lattices:
         "<logs>/decode_lattices/{system}.{split}.log",
     benchmark:
         "<benchmarks>/decode_lattices/{system}.{split}.jsonl"
+    wildcard_constraints:
+        system="|".join(recipe.plain_systems) or "none",
     conda:
         "../../envs/gmm.yaml"
     threads: 16
@@ -32,18 +34,111 @@ rule decode_lattices:
         "../scripts/decode_lattices.py"
 
 
+rule decode_adapted:
+    input:
+        frames="<results>/frames/{split}/meta.json",
+        graph="<results>/graph/{system}/HCLG.fst",
+        model="<results>/gmm/{system}/final.mdl",
+        alignment_model="<results>/gmm/{system}/final.alimdl",
+        words=words_for,
+    output:
+        lattices="<results>/decode/{system}/{split}/lattices.ark",
+        transforms="<results>/decode/{system}/{split}/trans.ark",
+        ledger="<results>/decode/{system}/{split}/ledger.jsonl",
+        summary="<results>/decode/{system}/{split}/decode.json",
+    log:
+        "<logs>/decode_adapted/{system}.{split}.log",
+    benchmark:
+        "<benchmarks>/decode_adapted/{system}.{split}.jsonl"
+    wildcard_constraints:
+        system="|".join(recipe.adapted_systems) or "none",
+    conda:
+        "../../envs/gmm.yaml"
+    threads: 16
+    resources:
+        mem_mb=lambda wildcards, attempt: 8000 * attempt,
+        runtime=960,
+    params:
+        options=recipe.decode_options(),
+        max_skipped_fraction=recipe.max_skipped_fraction,
+        code=source_digest("latflow.decode.adapt"),
+    message:
+        "Decode {wildcards.split} with {wildcards.system}, adapted to each speaker"
+    script:
+        "../scripts/decode_adapted.py"
+
+
+rule rescore_lattices:
+    input:
+        lattices="<results>/decode/{system}/{split}/lattices.ark",
+        grammar="<results>/lm/G.fst",
+        arpa="<results>/lm/{lm}.arpa",
+        words=words_for,
+    output:
+        lattices="<results>/decode/{system}.{lm}/{split}/lattices.ark",
+        ledger="<results>/decode/{system}.{lm}/{split}/ledger.jsonl",
+        summary="<results>/decode/{system}.{lm}/{split}/rescore.json",
+    log:
+        "<logs>/rescore_lattices/{system}.{lm}.{split}.log",
+    benchmark:
+        "<benchmarks>/rescore_lattices/{system}.{lm}.{split}.jsonl"
+    conda:
+        "../../envs/gmm.yaml"
+    threads: 16
+    resources:
+        mem_mb=lambda wildcards, attempt: 16000 * attempt,
+        runtime=240,
+    params:
+        options=rescoring_options,
+        code=source_digest("latflow.decode.rescore"),
+    message:
+        "Rescore the lattices of {wildcards.system} on {wildcards.split} with {wildcards.lm}"
+    script:
+        "../scripts/rescore_lattices.py"
+
+
+rule sweep_beams:
+    input:
+        frames="<results>/frames/dev/meta.json",
+        cuts="<results>/features/dev/cuts.jsonl.gz",
+        graph="<results>/graph/{system}/HCLG.fst",
+        model="<results>/gmm/{system}/final.mdl",
+        words=words_for,
+        scales="<results>/tune/{system}/scales.json",
+        transforms=transforms_of_dev,
+    output:
+        sweep="<results>/tune/{system}/beams.tsv",
+    log:
+        "<logs>/sweep_beams/{system}.log",
+    benchmark:
+        "<benchmarks>/sweep_beams/{system}.jsonl"
+    conda:
+        "../../envs/gmm.yaml"
+    threads: 16
+    resources:
+        mem_mb=lambda wildcards, attempt: 8000 * attempt,
+        runtime=480,
+    params:
+        options=recipe.beam_sweep_options(),
+        code=source_digest("latflow.decode.beam_sweep"),
+    message:
+        "Decode dev with {wildcards.system} at several beams"
+    script:
+        "../scripts/sweep_beams.py"
+
+
 rule tune_scales:
     input:
-        lattices="<results>/decode/{system}/dev/lattices.ark",
+        lattices="<results>/decode/{decoding}/dev/lattices.ark",
         cuts="<results>/features/dev/cuts.jsonl.gz",
-        words="<results>/lang/words.txt",
+        words=words_for,
     output:
-        sweep="<results>/tune/{system}/sweep.tsv",
-        scales="<results>/tune/{system}/scales.json",
+        sweep="<results>/tune/{decoding}/sweep.tsv",
+        scales="<results>/tune/{decoding}/scales.json",
     log:
-        "<logs>/tune_scales/{system}.log",
+        "<logs>/tune_scales/{decoding}.log",
     benchmark:
-        "<benchmarks>/tune_scales/{system}.jsonl"
+        "<benchmarks>/tune_scales/{decoding}.jsonl"
     conda:
         "../../envs/gmm.yaml"
     threads: 1
@@ -54,6 +149,6 @@ rule tune_scales:
         options=recipe.tune_options(),
         code=source_digest("latflow.decode.tune"),
     message:
-        "Choose language model weight and insertion penalty of {wildcards.system} on dev"
+        "Choose language model weight and insertion penalty of {wildcards.decoding} on dev"
     script:
         "../scripts/tune_scales.py"

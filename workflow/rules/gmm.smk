@@ -1,17 +1,18 @@
 # GMM-HMM training and alignment.
-# Products: <results>/gmm/<system>/{final.mdl,tree}, <results>/align/<system>/<split>/ali.ark
+# Products: <results>/gmm/<system>/{final.mdl,tree,...}, <results>/align/<system>/<split>/ali.ark
 
 
 rule train_mono:
     input:
         frames="<results>/frames/train/meta.json",
-        lexicon_fst="<results>/lang/L.fst",
+        lexicon_fst=lexicon_for,
     output:
         model="<results>/gmm/{system}/final.mdl",
         tree="<results>/gmm/{system}/tree",
         iterations="<results>/gmm/{system}/iterations.tsv",
         ledger="<results>/gmm/{system}/ledger.jsonl",
         info="<results>/gmm/{system}/info.json",
+        transform="<results>/gmm/{system}/transform.json",
     log:
         "<logs>/train_mono/{system}.log",
     benchmark:
@@ -37,7 +38,7 @@ rule train_mono:
 rule train_deltas:
     input:
         frames="<results>/frames/train/meta.json",
-        lexicon_fst="<results>/lang/L.fst",
+        lexicon_fst=lexicon_for,
         alignments=alignments_for,
         source=model_behind,
     output:
@@ -46,6 +47,7 @@ rule train_deltas:
         iterations="<results>/gmm/{system}/iterations.tsv",
         ledger="<results>/gmm/{system}/ledger.jsonl",
         info="<results>/gmm/{system}/info.json",
+        transform="<results>/gmm/{system}/transform.json",
     log:
         "<logs>/train_deltas/{system}.log",
     benchmark:
@@ -68,10 +70,85 @@ rule train_deltas:
         "../scripts/train_deltas.py"
 
 
+rule train_lda_mllt:
+    input:
+        frames="<results>/frames/train/meta.json",
+        lexicon_fst=lexicon_for,
+        alignments=alignments_for,
+        source=model_behind,
+    output:
+        model="<results>/gmm/{system}/final.mdl",
+        tree="<results>/gmm/{system}/tree",
+        iterations="<results>/gmm/{system}/iterations.tsv",
+        ledger="<results>/gmm/{system}/ledger.jsonl",
+        info="<results>/gmm/{system}/info.json",
+        transform="<results>/gmm/{system}/transform.json",
+        matrix="<results>/gmm/{system}/final.mat",
+        full="<results>/gmm/{system}/full.mat",
+    log:
+        "<logs>/train_lda_mllt/{system}.log",
+    benchmark:
+        "<benchmarks>/train_lda_mllt/{system}.jsonl"
+    wildcard_constraints:
+        system="|".join(recipe.systems_of("lda_mllt")) or "none",
+    conda:
+        "../../envs/gmm.yaml"
+    threads: 16
+    resources:
+        mem_mb=lambda wildcards, attempt: 16000 * attempt,
+        runtime=480,
+    params:
+        options=options_of_system,
+        max_skipped_fraction=recipe.max_skipped_fraction,
+        code=source_digest("latflow.gmm.lda_mllt"),
+    message:
+        "Train the triphone system {wildcards.system} on features from LDA and MLLT"
+    script:
+        "../scripts/train_lda_mllt.py"
+
+
+rule train_sat:
+    input:
+        frames="<results>/frames/train/meta.json",
+        lexicon_fst=lexicon_for,
+        alignments=alignments_for,
+        source=model_behind,
+        transforms=transforms_for,
+    output:
+        model="<results>/gmm/{system}/final.mdl",
+        alignment_model="<results>/gmm/{system}/final.alimdl",
+        tree="<results>/gmm/{system}/tree",
+        iterations="<results>/gmm/{system}/iterations.tsv",
+        ledger="<results>/gmm/{system}/ledger.jsonl",
+        info="<results>/gmm/{system}/info.json",
+        transform="<results>/gmm/{system}/transform.json",
+        transforms="<results>/gmm/{system}/trans.ark",
+    log:
+        "<logs>/train_sat/{system}.log",
+    benchmark:
+        "<benchmarks>/train_sat/{system}.jsonl"
+    wildcard_constraints:
+        system="|".join(recipe.systems_of("sat")) or "none",
+    conda:
+        "../../envs/gmm.yaml"
+    threads: 16
+    resources:
+        mem_mb=lambda wildcards, attempt: 16000 * attempt,
+        runtime=960,
+    params:
+        options=options_of_system,
+        max_skipped_fraction=recipe.max_skipped_fraction,
+        code=source_digest("latflow.gmm.sat"),
+    message:
+        "Train the speaker-adapted system {wildcards.system}"
+    script:
+        "../scripts/train_sat.py"
+
+
 rule align_frames:
     input:
         frames="<results>/frames/{split}/meta.json",
-        lexicon_fst="<results>/lang/L.fst",
+        lexicon_fst=lexicon_for,
         model="<results>/gmm/{system}/final.mdl",
     output:
         alignments="<results>/align/{system}/{split}/ali.ark",
@@ -81,6 +158,8 @@ rule align_frames:
         "<logs>/align_frames/{system}.{split}.log",
     benchmark:
         "<benchmarks>/align_frames/{system}.{split}.jsonl"
+    wildcard_constraints:
+        system="|".join(recipe.plain_systems) or "none",
     conda:
         "../../envs/gmm.yaml"
     threads: 16
@@ -95,3 +174,36 @@ rule align_frames:
         "Align {wildcards.split} with {wildcards.system}"
     script:
         "../scripts/align_frames.py"
+
+
+rule align_adapted:
+    input:
+        frames="<results>/frames/{split}/meta.json",
+        lexicon_fst=lexicon_for,
+        model="<results>/gmm/{system}/final.mdl",
+        alignment_model="<results>/gmm/{system}/final.alimdl",
+    output:
+        alignments="<results>/align/{system}/{split}/ali.ark",
+        transforms="<results>/align/{system}/{split}/trans.ark",
+        ledger="<results>/align/{system}/{split}/ledger.jsonl",
+        statistics="<results>/align/{system}/{split}/statistics.json",
+    log:
+        "<logs>/align_adapted/{system}.{split}.log",
+    benchmark:
+        "<benchmarks>/align_adapted/{system}.{split}.jsonl"
+    wildcard_constraints:
+        system="|".join(recipe.adapted_systems) or "none",
+    conda:
+        "../../envs/gmm.yaml"
+    threads: 16
+    resources:
+        mem_mb=lambda wildcards, attempt: 8000 * attempt,
+        runtime=480,
+    params:
+        options=recipe.align_options(),
+        max_skipped_fraction=recipe.max_skipped_fraction,
+        code=source_digest("latflow.gmm.align"),
+    message:
+        "Align {wildcards.split} with {wildcards.system}, adapted to each speaker"
+    script:
+        "../scripts/align_adapted.py"

@@ -30,16 +30,45 @@ rule make_lang:
         "../scripts/make_lang.py"
 
 
+rule reestimate_lexicon:
+    input:
+        frames="<results>/frames/train/meta.json",
+        lexicon_fst=lexicon_for,
+        alignments="<results>/align/{system}/train/ali.ark",
+        model="<results>/gmm/{system}/final.mdl",
+    output:
+        words="<results>/lang_{system}/words.txt",
+        lexicon_fst="<results>/lang_{system}/L.fst",
+        lexicon_fst_disambig="<results>/lang_{system}/L_disambig.fst",
+        probabilities="<results>/lang_{system}/lexiconp_silprob.txt",
+    log:
+        "<logs>/reestimate_lexicon/{system}.log",
+    benchmark:
+        "<benchmarks>/reestimate_lexicon/{system}.jsonl"
+    conda:
+        "../../envs/lang.yaml"
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=240,
+    params:
+        code=source_digest("latflow.lang.reestimate"),
+    message:
+        "Estimate pronunciations and silence from the alignments of {wildcards.system}"
+    script:
+        "../scripts/reestimate_lexicon.py"
+
+
 rule make_lm:
     input:
         words="<results>/lang/words.txt",
-        text=recipe.lm_inputs(RESULTS, LANGUAGE),
+        text=lm_inputs,
     output:
-        arpa="<results>/lm/lm.arpa",
+        arpa="<results>/lm/{lm}.arpa",
     log:
-        "<logs>/make_lm/lm.log",
+        "<logs>/make_lm/{lm}.log",
     benchmark:
-        "<benchmarks>/make_lm/lm.jsonl"
+        "<benchmarks>/make_lm/{lm}.jsonl"
     conda:
         "../../envs/lang.yaml"
     threads: 1
@@ -47,10 +76,10 @@ rule make_lm:
         mem_mb=8000,
         runtime=120,
     params:
-        options=recipe.lm_options(LANGUAGE),
+        options=options_of_lm,
         code=source_digest("latflow.lang.prepare"),
     message:
-        "Estimate or fetch the language model"
+        "Estimate or fetch the language model {wildcards.lm}"
     script:
         "../scripts/make_lm.py"
 
@@ -81,7 +110,7 @@ rule make_grammar:
 
 rule make_graph:
     input:
-        lexicon_fst="<results>/lang/L_disambig.fst",
+        lexicon_fst=lambda wildcards: lang_file(wildcards, "L_disambig.fst"),
         grammar="<results>/lm/G.fst",
         model="<results>/gmm/{system}/final.mdl",
     output:

@@ -6,7 +6,13 @@ rule make_report:
     input:
         "<results>/wer.tsv",
         expand("<results>/align/{system}/train/statistics.json", system=recipe.systems),
-        expand("<results>/tune/{system}/sweep.tsv", system=recipe.systems),
+        expand("<results>/tune/{decoding}/sweep.tsv", decoding=recipe.decodings),
+        expand("<results>/tune/{system}/beams.tsv", system=recipe.swept_systems),
+        expand(
+            "<results>/score/{decoding}/{split}/lattices.json",
+            decoding=recipe.decodings,
+            split=recipe.evaluation_sets,
+        ),
     output:
         html=report(
             "<results>/report.html",

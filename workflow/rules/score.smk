@@ -1,26 +1,26 @@
 # Word error rates.
-# Products: <results>/score/<system>/<split>/wer.json, <results>/wer.tsv
+# Products: <results>/score/<decoding>/<split>/wer.json, <results>/wer.tsv
 
 
 rule score_wer:
     input:
-        lattices="<results>/decode/{system}/{split}/lattices.ark",
-        scales="<results>/tune/{system}/scales.json",
+        lattices="<results>/decode/{decoding}/{split}/lattices.ark",
+        scales="<results>/tune/{decoding}/scales.json",
         cuts="<results>/features/{split}/cuts.jsonl.gz",
-        words="<results>/lang/words.txt",
-        model="<results>/gmm/{system}/final.mdl",
+        words=words_for,
+        model=model_of_decoding,
     output:
-        text="<results>/score/{system}/{split}/hyp.txt",
-        ctm="<results>/score/{system}/{split}/hyp.ctm",
-        wer="<results>/score/{system}/{split}/wer.json",
-        utterances="<results>/score/{system}/{split}/per_utterance.tsv",
-        speakers="<results>/score/{system}/{split}/per_speaker.tsv",
-        phones="<results>/score/{system}/{split}/hyp_phones.ctm",
-        confusions="<results>/score/{system}/{split}/confusions.tsv",
+        text="<results>/score/{decoding}/{split}/hyp.txt",
+        ctm="<results>/score/{decoding}/{split}/hyp.ctm",
+        wer="<results>/score/{decoding}/{split}/wer.json",
+        utterances="<results>/score/{decoding}/{split}/per_utterance.tsv",
+        speakers="<results>/score/{decoding}/{split}/per_speaker.tsv",
+        phones="<results>/score/{decoding}/{split}/hyp_phones.ctm",
+        confusions="<results>/score/{decoding}/{split}/confusions.tsv",
     log:
-        "<logs>/score_wer/{system}.{split}.log",
+        "<logs>/score_wer/{decoding}.{split}.log",
     benchmark:
-        "<benchmarks>/score_wer/{system}.{split}.jsonl"
+        "<benchmarks>/score_wer/{decoding}.{split}.jsonl"
     conda:
         "../../envs/gmm.yaml"
     threads: 1
@@ -31,16 +31,44 @@ rule score_wer:
         options=recipe.score_options(),
         code=source_digest("latflow.scoring.score"),
     message:
-        "Score {wildcards.system} on {wildcards.split}"
+        "Score {wildcards.decoding} on {wildcards.split}"
     script:
         "../scripts/score_wer.py"
+
+
+rule analyse_lattices:
+    input:
+        lattices="<results>/decode/{decoding}/{split}/lattices.ark",
+        scales="<results>/tune/{decoding}/scales.json",
+        cuts="<results>/features/{split}/cuts.jsonl.gz",
+        words=words_for,
+    output:
+        summary="<results>/score/{decoding}/{split}/lattices.json",
+        utterances="<results>/score/{decoding}/{split}/lattices.tsv",
+    log:
+        "<logs>/analyse_lattices/{decoding}.{split}.log",
+    benchmark:
+        "<benchmarks>/analyse_lattices/{decoding}.{split}.jsonl"
+    conda:
+        "../../envs/gmm.yaml"
+    threads: 4
+    resources:
+        mem_mb=4000,
+        runtime=60,
+    params:
+        options=recipe.score_options(),
+        code=source_digest("latflow.scoring.lattice_quality"),
+    message:
+        "Measure the lattices of {wildcards.decoding} on {wildcards.split}"
+    script:
+        "../scripts/analyse_lattices.py"
 
 
 rule summarise_wer:
     input:
         expand(
-            "<results>/score/{system}/{split}/wer.json",
-            system=recipe.systems,
+            "<results>/score/{decoding}/{split}/wer.json",
+            decoding=recipe.decodings,
             split=recipe.evaluation_sets,
         ),
     output:
@@ -58,7 +86,7 @@ rule summarise_wer:
         "../../envs/gmm.yaml"
     threads: 1
     params:
-        systems=list(recipe.systems),
+        systems=recipe.decodings,
         sets=recipe.evaluation_sets,
         code=source_digest("latflow.scoring.score"),
     message:

@@ -45,8 +45,8 @@ rule align:
 rule decode:
     input:
         expand(
-            "<results>/decode/{system}/{split}/lattices.ark",
-            system=recipe.systems,
+            "<results>/decode/{decoding}/{split}/lattices.ark",
+            decoding=recipe.decodings,
             split=recipe.evaluation_sets,
         ),
 

@@ -11,7 +11,7 @@ Written files:
 * `scales.json`: the chosen `lmwt` and `wip`, their `wer`, and `at_edge`, whether the
   weight lies at an end of those tried (then a better one may lie beyond).
 
-Public: `tune_scales`, `hypotheses`, `choose`.
+Public: `tune_scales`, `choose`, `read_scales`, `hypotheses`.
 
 Source: Kaldi `steps/score_kaldi.sh` (LMWT and penalty), which looks at the test set.
 """
@@ -117,6 +117,19 @@ def choose(errors: Mapping[Setting, int]) -> Setting:
                 best = (len(run), run, wip)
     _, run, wip = best
     return run[(len(run) - 1) // 2], wip
+
+
+def read_scales(path: str | Path) -> dict[str, Any]:
+    """Read the chosen language model weight and word insertion penalty.
+
+    Raises:
+        UserError: there is no such file.
+    """
+    if not Path(path).is_file():
+        raise UserError(
+            "no such file", file=path, remedy="run the tuning of this system first"
+        )
+    return json.loads(Path(path).read_text(encoding="utf-8"))
 
 
 def hypotheses(

@@ -28,6 +28,7 @@ from latflow.report.data import (
 )
 from latflow.report.examples import examples_section
 from latflow.report.inputs import Results
+from latflow.report.lattices import lattices_section
 from latflow.report.page import Fact, Section
 from latflow.report.running import provenance_section, speed_section
 from latflow.report.scores import (
@@ -80,6 +81,7 @@ def _sections(results: Results, date: str) -> list[Section]:
     return [
         rates_section(results),
         scales_section(results),
+        lattices_section(results),
         examples_section(results),
         errors_section(results),
         training_section(results),

@@ -1,6 +1,6 @@
 """The report's drawings; each takes plain numbers and returns inline SVG.
 
-Public: `error_rates`, `training_curves`, `scale_sweep`, `speaker_rates`,
+Public: `error_rates`, `training_curves`, `scale_sweep`, `beam_sweep`, `speaker_rates`,
 `phone_durations`, `rule_costs`.
 """
 
@@ -157,6 +157,47 @@ def _draw_sweep(
     axes.set_ylabel("word error rate (%)")
     axes.legend(title="insertion penalty", fontsize=8.5, title_fontsize=8.5)
     bare(axes, grid="y")
+
+
+class BeamPoint(NamedTuple):
+    """A decoding of dev with one beam."""
+
+    beam: float
+    real_time_factor: float
+    error_rate: float
+    depth: float
+
+
+def beam_sweep(sweeps: Mapping[str, Sequence[BeamPoint]]) -> str:
+    """Word error rate and lattice depth over real-time factor.
+
+    Args:
+        sweeps: system -> its decodings.
+    """
+    with canvas(WIDTH, 3.2) as figure:
+        rates, depths = figure.subplots(1, 2)
+        for i, (system, points) in enumerate(sweeps.items()):
+            ordered = sorted(points)
+            times = [p.real_time_factor for p in ordered]
+            style = {"color": series_colour(i), "marker": "o", "label": system}
+            rates.plot(times, [p.error_rate for p in ordered], **style)
+            depths.plot(times, [p.depth for p in ordered], **style)
+            for p in ordered:
+                rates.annotate(
+                    f"{p.beam:g}",
+                    (p.real_time_factor, p.error_rate),
+                    xytext=(4, 5),
+                    textcoords="offset points",
+                    fontsize=8.5,
+                )
+        rates.set_ylabel("word error rate on dev (%)")
+        depths.set_ylabel("lattice arcs a frame")
+        rates.legend(fontsize=8.5)
+        for axes in (rates, depths):
+            axes.set_xlabel("real-time factor a core")
+            axes.margins(0.08)
+            bare(axes, grid="y")
+        return render(figure, "Word error rate and lattice depth over real-time factor")
 
 
 def speaker_rates(rates: Mapping[str, float], mean: float) -> str:

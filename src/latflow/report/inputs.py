@@ -45,6 +45,11 @@ class Results:
         return list(self._recipe.systems)
 
     @property
+    def decodings(self) -> list[str]:
+        """What was scored: systems, and `<system>.<lm>` where they were rescored."""
+        return self._recipe.decodings
+
+    @property
     def test_sets(self) -> list[str]:
         """Test sets of the configuration, in its order."""
         return self._recipe.test_sets

@@ -115,7 +115,7 @@ def scales_section(results: Results) -> Section:
     section = Section("scales", "Choice of scales", lead)
     sweeps: dict[str, dict[float, list[tuple[float, float]]]] = {}
     chosen: dict[str, tuple[float, float]] = {}
-    for system in results.systems:
+    for system in results.decodings:
         rows = read_table(results / f"tune/{system}/sweep.tsv")
         scales = read_json(results / f"tune/{system}/scales.json")
         for row in rows or ():

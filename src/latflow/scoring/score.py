@@ -23,8 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from latflow.decode.tune import hypotheses
-from latflow.errors import UserError
+from latflow.decode.tune import hypotheses, read_scales
 from latflow.files import atomic_output
 from latflow.gmm.model import AcousticModel
 from latflow.hmm.transition_model import TransitionModel
@@ -70,7 +69,7 @@ def score(
         UserError: there is no utterance to score; a lattice has no reference.
     """
     references = read_references(cuts)
-    chosen = _read_scales(scales)
+    chosen = read_scales(scales)
     reader = _PathReader.load(lang_dir, model_dir, references.frame_shift)
     paths = hypotheses(lattices, reader.lang, chosen["lmwt"], chosen["wip"])
     followed = progress(paths, "score", total=len(references.words))
@@ -180,15 +179,6 @@ class _PathReader:
         for label, (begin, end) in zip(labels, frames, strict=True):
             start = begin * self.frame_shift
             yield TimedWord(utterance, start, (end - begin) * self.frame_shift, label)
-
-
-def _read_scales(path: str | Path) -> dict[str, Any]:
-    """Read the chosen language model weight and word insertion penalty."""
-    if not Path(path).is_file():
-        raise UserError(
-            "no such file", file=path, remedy="run the tuning of this system first"
-        )
-    return json.loads(Path(path).read_text(encoding="utf-8"))
 
 
 def _write_times(

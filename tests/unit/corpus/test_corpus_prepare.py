@@ -8,6 +8,7 @@ import pytest
 import soundfile
 from lhotse import CutSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
+from latflow.configuration import resolve_section
 from latflow.corpus.assemble import Checks
 from latflow.corpus.kaldi_dir import import_kaldi_dir
 from latflow.corpus.manifests import (
@@ -19,7 +20,6 @@ from latflow.corpus.manifests import (
 )
 from latflow.corpus.prepare import hold_out, prepare_corpus
 from latflow.errors import UserError
-from latflow.recipe import resolve_section
 
 HOW = {"seed": 1, "threads": 2, "max_skipped_fraction": 0.0}
 

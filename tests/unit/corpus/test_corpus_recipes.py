@@ -5,11 +5,11 @@ import pytest
 import soundfile
 from lhotse import CutSet
 
+from latflow.configuration import resolve_section
 from latflow.corpus.prepare import prepare_corpus
 from latflow.corpus.recipes import missing_resource, recipe_manifests
 from latflow.errors import UserError
 from latflow.ledger import read_ledger
-from latflow.recipe import resolve_section
 
 TEXTS = {
     ("train-clean-5", "19", "198"): ["NORTHANGER ABBEY", "THIS LITTLE WORK"],

@@ -7,6 +7,7 @@ import pytest
 import soundfile
 from lhotse import CutSet
 
+from latflow.configuration import resolve_section
 from latflow.corpus import grammar
 from latflow.corpus.espeak import Synthesiser, speak_job
 from latflow.corpus.prepare import prepare_corpus
@@ -18,7 +19,6 @@ from latflow.corpus.synthetic import (
     write_synthetic_language,
 )
 from latflow.errors import UserError
-from latflow.recipe import resolve_section
 
 
 @pytest.fixture(scope="module")

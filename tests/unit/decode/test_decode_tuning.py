@@ -2,9 +2,9 @@
 
 import pytest
 
+from latflow.configuration import resolve_section
 from latflow.decode.tune import choose
 from latflow.errors import UserError
-from latflow.recipe import resolve_section
 
 
 def table(*rows):

@@ -14,6 +14,7 @@ import soundfile
 from lhotse import CutSet, MonoCut, MultiCut, Recording, SupervisionSegment
 from lhotse.qa import validate_features
 
+from latflow.configuration import resolve_section
 from latflow.errors import UserError
 from latflow.features import frames as frames_module
 from latflow.features import manifests
@@ -23,7 +24,6 @@ from latflow.features.frames import FrameStore
 from latflow.features.options import FrontEndOptions
 from latflow.kaldi_io import read_matrices
 from latflow.ledger import read_ledger
-from latflow.recipe import resolve_section
 
 RATE = 8000
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from latflow.configuration import resolve_section
 from latflow.errors import UserError
 from latflow.features.extractor import KaldiFbank, make_extractor
 from latflow.features.filters import mel_filters, window_function
 from latflow.features.front_end import KaldiFrontEnd
 from latflow.features.options import FrameGeometry, FrontEndOptions
-from latflow.recipe import resolve_section
 
 
 @pytest.fixture

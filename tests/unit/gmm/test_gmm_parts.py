@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from latflow.configuration import resolve_section
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.transform import Deltas
@@ -18,7 +19,6 @@ from latflow.gmm.training_graphs import GraphFile
 from latflow.hmm.topology import Topology
 from latflow.hmm.tree import ContextDependency
 from latflow.parallel import worker_pool
-from latflow.recipe import resolve_section
 
 
 def store_of(folder, lengths, dim=3, seed=0):

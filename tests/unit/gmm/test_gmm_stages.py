@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from latflow.configuration import resolve_section
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.transform import Deltas
@@ -19,7 +20,6 @@ from latflow.kaldi_io import read_int_vectors, write_int_vectors
 from latflow.lang.prepare import make_lang
 from latflow.ledger import read_ledger
 from latflow.parallel import worker_pool
-from latflow.recipe import resolve_section
 
 LEXICON = "A AA B\nB B AA\nC K\n<UNK> SPN\n"
 WORDS = {"A": ["AA", "B"], "B": ["B", "AA"], "C": ["K"]}

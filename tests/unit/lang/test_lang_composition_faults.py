@@ -4,13 +4,13 @@ import kaldifst
 import numpy as np
 import pytest
 
+from latflow.configuration import resolve_section
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC
 from latflow.lang import composition
 from latflow.lang.composition import compose_lexicon_grammar, load_model, make_graph
 from latflow.lang.graphs import TrainingGraphCompiler
-from latflow.recipe import resolve_section
 
 
 def fst(num_states, rows, final):

@@ -5,10 +5,10 @@ import shutil
 import kaldifst
 import pytest
 
+from latflow.configuration import resolve_section
 from latflow.errors import UserError
 from latflow.lang.directory import Lang, read_symbols
 from latflow.lang.prepare import make_lang
-from latflow.recipe import resolve_section
 
 
 @pytest.fixture(scope="module")

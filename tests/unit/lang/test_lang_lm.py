@@ -8,6 +8,7 @@ import kaldifst
 import pytest
 from reference.kneser_ney import table
 
+from latflow.configuration import resolve_section
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.lang.arpa import read_arpa
@@ -16,7 +17,6 @@ from latflow.lang.grammar import check_grammar
 from latflow.lang.ngram import estimate
 from latflow.lang.ngram_counts import encode
 from latflow.lang.prepare import make_grammar, make_lang, make_lm
-from latflow.recipe import resolve_section
 
 TEXT = "A B A\nB\n\nA X B\nB B\n"
 

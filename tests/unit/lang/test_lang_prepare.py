@@ -6,11 +6,11 @@ from pathlib import Path
 import kaldifst
 import pytest
 
+from latflow.configuration import resolve_section
 from latflow.errors import UserError
 from latflow.lang.directory import Lang
 from latflow.lang.lexicon_fst import save_fst
 from latflow.lang.prepare import make_lang
-from latflow.recipe import resolve_section
 
 LEXICON = """\
 YES Y EH1 S

@@ -7,8 +7,8 @@ import shutil
 import pytest
 from reference.made_up_results import write_experiment
 
+from latflow.configuration import resolve_section
 from latflow.errors import UserError
-from latflow.recipe import resolve_section
 from latflow.report.build import make_report
 
 
@@ -23,7 +23,11 @@ def config(repository):
         "score": section("score"),
         "report": section("report"),
         "ledger": section("ledger"),
-        "gmm": {"systems": {"mono": {"type": "mono"}, "tri1": {"type": "deltas"}}},
+        "decode": section("decode"),
+        "gmm": {
+            "import": None,
+            "systems": {"mono": {"type": "mono"}, "tri1": {"type": "deltas"}},
+        },
         "corpus": {"test": {"test": {"type": "kaldi"}}},
     }
 
@@ -85,7 +89,7 @@ def test_report_is_one_well_formed_file_that_fetches_nothing(report):
     assert sources
     assert all(source.startswith(("data:", "#")) for source in sources)
     assert len(report) < 3_000_000
-    assert len(found.ids) == len(set(found.ids)) == 11
+    assert len(found.ids) == len(set(found.ids)) == 12
 
 
 def test_report_shows_every_part(report):
@@ -104,6 +108,8 @@ def test_report_shows_every_part(report):
         "num_examples: 4",
         "source commit",
         "OOV (% of words)",
+        "oracle WER (%)",
+        "What a wider beam buys",
     ):
         assert text in report
 

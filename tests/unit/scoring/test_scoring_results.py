@@ -4,8 +4,8 @@ import math
 import numpy as np
 import pytest
 
+from latflow.configuration import resolve_section
 from latflow.errors import UserError
-from latflow.recipe import resolve_section
 from latflow.scoring import results
 from latflow.scoring.bootstrap import bootstrap_interval, paired_bootstrap
 from latflow.scoring.ctm import read_ctm

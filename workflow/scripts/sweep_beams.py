@@ -1,0 +1,24 @@
+"""Rule sweep_beams: calls latflow.decode.beam_sweep.sweep_beams."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from latflow.decode.beam_sweep import sweep_beams
+from latflow.logs import log_to
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+log_to(snakemake.log[0])
+sweep_beams(
+    Path(snakemake.input["frames"]).parent,
+    snakemake.input["cuts"],
+    snakemake.input["graph"],
+    Path(snakemake.input["model"]).parent,
+    Path(snakemake.input["words"]).parent,
+    snakemake.input["scales"],
+    snakemake.output["sweep"],
+    transforms=next(iter(snakemake.input["transforms"]), None),
+    options=snakemake.params["options"],
+    threads=snakemake.threads,
+)
