@@ -178,7 +178,9 @@ class Recipe:
 
     def tune_options(self) -> dict[str, Any]:
         """Everything that the choice of scales depends on."""
-        score = _without(self.config["score"], "bootstrap", "max_confusions")
+        score = _without(
+            self.config["score"], "bootstrap", "max_confusions", "decision"
+        )
         return {**self.config["decode"]["tune"], **score}
 
     def score_options(self) -> dict[str, Any]:

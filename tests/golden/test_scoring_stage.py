@@ -12,6 +12,7 @@ from latflow.errors import UserError
 from latflow.gmm.model import AcousticModel
 from latflow.lang.directory import Lang
 from latflow.scoring.ctm import read_ctm
+from latflow.scoring.lattice_quality import analyse_lattices
 from latflow.scoring.score import score, summarise_wer
 from latflow.scoring.summary import read_summary
 from latflow.scoring.text import read_text
@@ -193,3 +194,63 @@ def test_missing_scales_are_refused(golden, tmp_path, options):
             options=options,
         )
     assert not (tmp_path / "out").exists()
+
+
+def test_words_come_with_confidences(run, golden):
+    references = read_text(golden / "align" / "text")
+    words = list(read_ctm(run(references) / "hyp.ctm"))
+    assert len(words) == sum(map(len, references.values()))
+    assert all(0.0 < word.confidence <= 1.0 for word in words)
+    assert all(word.confidence > 0.9 for word in words)  # Kaldi gets them all right
+
+
+def test_least_risk_finds_the_same_clear_words(run, golden):
+    references = read_text(golden / "align" / "text")
+    plain = list(read_ctm(run(references) / "hyp.ctm"))
+    risk = list(read_ctm(run(references, decision="mbr") / "hyp.ctm"))
+    assert [w.word for w in risk] == [w.word for w in plain]
+    for a, b in zip(plain, risk, strict=True):
+        assert b.start == pytest.approx(a.start, abs=0.15)
+        assert b.confidence == pytest.approx(a.confidence, abs=1e-3)
+
+
+def analysed(golden, folder, options, references, **changes):
+    """Measure the golden lattices; returns (summary, rows by utterance)."""
+    write_cuts(folder / "cuts.jsonl.gz", references)
+    (folder / "scales.json").write_text('{"lmwt": 10, "wip": 0.0}')
+    analyse_lattices(
+        golden / "lattice" / "raw_beam13.lats", folder / "cuts.jsonl.gz",
+        golden / "lang", folder / "scales.json", folder,
+        options={**options, **changes}, threads=2,
+    )  # fmt: skip
+    lines = (folder / "lattices.tsv").read_text().splitlines()
+    rows = [dict(zip(lines[0].split("\t"), x.split("\t"), strict=True)) for x in lines]
+    return json.loads((folder / "lattices.json").read_text()), rows[1:]
+
+
+def test_lattices_hold_what_was_said(golden, tmp_path, options):
+    references = read_text(golden / "align" / "text")
+    summary, rows = analysed(golden, tmp_path, options, references)
+    assert summary["utterances"] == len(rows) == 6
+    assert summary["words"] == sum(map(len, references.values()))
+    assert summary["oracle_wer"] == 0.0
+    assert summary["depth_percentiles"]["5"] <= summary["depth_percentiles"]["95"]
+    depth = sum(float(r["depth"]) * int(r["frames"]) for r in rows) / summary["frames"]
+    assert summary["depth"] == pytest.approx(depth, rel=1e-3)
+
+
+def test_no_path_is_better_than_the_oracle(golden, tmp_path, options):
+    references = read_text(golden / "align" / "text")
+    wrong = {u: ["ZERO", *words[1:], "UNHEARD"] for u, words in references.items()}
+    summary, rows = analysed(golden, tmp_path, options, wrong)
+    assert all(1 <= int(r["oracle"]) <= int(r["best"]) <= 2 for r in rows)
+    kept, _ = analysed(
+        golden, tmp_path, options, wrong, ignore_words=["ZERO", "UNHEARD"]
+    )
+    assert kept["words"] < summary["words"]
+    assert kept["best_wer"] < summary["best_wer"]
+
+
+def test_a_lattice_without_reference_is_named(golden, tmp_path, options):
+    with pytest.raises(UserError, match="a lattice without a reference"):
+        analysed(golden, tmp_path, options, {"nobody": ["ONE"]})

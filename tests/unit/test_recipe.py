@@ -98,3 +98,112 @@ def test_unknown_section_proposes_the_known_one(repository):
         Recipe.from_config(
             {"experiment": "x", "featurs": {}}, repository / "workflow/schemas"
         )
+
+
+@pytest.fixture
+def recipe_of(repository):
+    """Makes a recipe of a configuration with a minimal corpus."""
+
+    def make(**sections):
+        kaldi = {"type": "kaldi", "path": "x"}
+        corpus = {"train": kaldi, "dev": kaldi, "test": {"test": kaldi}}
+        config = {"experiment": "x", "corpus": corpus, **sections}
+        config["lang"] = {"lexicon": "lexicon.txt"}
+        config.setdefault("lm", {"type": "uniform"})
+        return Recipe.from_config(config, repository / "workflow/schemas")
+
+    return make
+
+
+SYSTEMS = {
+    "mono": {"type": "mono"},
+    "tri1": {"type": "deltas", "alignments": "mono"},
+    "tri2": {"type": "deltas", "alignments": "tri1", "lexicon": "tri1"},
+}
+
+
+def test_a_system_may_take_its_lexicon_from_alignments(recipe_of):
+    recipe = recipe_of(gmm={"systems": SYSTEMS})
+    assert recipe.lang_folder("tri1") == "lang"
+    assert recipe.lang_folder("tri2") == "lang_tri1"
+    assert "lexicon" not in recipe.system_options("tri2")
+
+
+@pytest.mark.parametrize("key", ["alignments", "lexicon"])
+def test_a_system_cannot_build_on_a_later_one(recipe_of, key):
+    systems = {**SYSTEMS, "tri1": {**SYSTEMS["tri1"], key: "tri2"}}
+    with pytest.raises(UserError, match=rf"gmm.systems.tri1.{key}: no system 'tri2'"):
+        recipe_of(gmm={"systems": systems})
+
+
+def test_rescoring_adds_decodings(recipe_of):
+    transcripts = {"type": "transcripts", "order": 4}
+    recipe = recipe_of(
+        gmm={"systems": SYSTEMS},
+        decode={
+            "rescore": {
+                "big": {"lm": transcripts, "systems": ["mono", "tri1"]},
+                "last": {"lm": {"type": "arpa", "path": "a.arpa"}},
+            }
+        },
+    )
+    assert recipe.decodings == [*SYSTEMS, "mono.big", "tri1.big", "tri2.last"]
+    assert recipe.system_of("tri1.big") == "tri1"
+    assert recipe.system_of("mono") == "mono"
+    assert recipe.language_models == ["lm", "big", "last"]
+    assert recipe.lm_options("big", "language")["order"] == 4
+    assert recipe.lm_inputs("last", "results", "language") == ["a.arpa"]
+    assert recipe.lm_inputs("big", "results", "l") == [
+        "results/corpus/train/cuts.jsonl.gz"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rescore", "message"),
+    [
+        ({"lm": {"lm": {"type": "uniform"}}}, "the first model has this name"),
+        ({"big": {"lm": {"type": "uniform"}, "systems": ["x"]}}, "big.systems: no 'x'"),
+        ({"big": {"lm": {"type": "unifrm"}}}, "'unifrm' is not one of"),
+        ({"big": {"lm": {"type": "text"}}}, None),
+    ],
+)
+def test_rescoring_that_cannot_be_is_refused(recipe_of, rescore, message):
+    config = {"gmm": {"systems": SYSTEMS}, "decode": {"rescore": rescore}}
+    if message is None:  # a text is asked for when the model is made
+        recipe = recipe_of(**config)
+        with pytest.raises(UserError, match=r"decode.rescore.big.lm.path is not set"):
+            recipe.lm_options("big", "language")
+        return
+    with pytest.raises(UserError, match=message):
+        recipe_of(**config)
+
+
+def test_an_imported_system_comes_first_and_alone(recipe_of, tmp_path):
+    folder = tmp_path / "Tri6B-x"
+    folder.mkdir()
+    gmm = {"import": str(folder), "lang": "data/lang"}
+    recipe = recipe_of(gmm=gmm)
+    assert list(recipe.systems) == ["tri6b_x"]
+    assert recipe.plain_systems == ["tri6b_x"]
+    (folder / "final.alimdl").touch()
+    more = {"tri7": {"type": "deltas", "alignments": "tri6b_x"}}
+    recipe = recipe_of(gmm={**gmm, "systems": more})
+    assert list(recipe.systems) == ["tri6b_x", "tri7"]
+    assert recipe.adapted_systems == ["tri6b_x"]
+
+
+@pytest.mark.parametrize(
+    ("gmm", "message"),
+    [
+        ({"import": "exp/tri1"}, "`import` and `lang` go together"),
+        ({"lang": "data/lang"}, "`import` and `lang` go together"),
+        ({"systems": {}}, "gmm.systems is empty"),
+        (
+            {"import": "e/mono", "lang": "l", "systems": {"mono": {"type": "mono"}}},
+            "the imported system has this name",
+        ),
+    ],
+)
+def test_an_import_that_cannot_be_is_refused(recipe_of, gmm, message):
+    with pytest.raises(UserError, match=message):
+        recipe_of(gmm=gmm)

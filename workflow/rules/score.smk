@@ -23,7 +23,7 @@ rule score_wer:
         "<benchmarks>/score_wer/{decoding}.{split}.jsonl"
     conda:
         "../../envs/gmm.yaml"
-    threads: 1
+    threads: 4
     resources:
         mem_mb=4000,
         runtime=60,

@@ -18,4 +18,5 @@ score(
     snakemake.input["scales"],
     Path(snakemake.output["text"]).parent,
     options=snakemake.params["options"],
+    threads=snakemake.threads,
 )

@@ -11,7 +11,7 @@ Written files:
 * `scales.json`: the chosen `lmwt` and `wip`, their `wer`, and `at_edge`, whether the
   weight lies at an end of those tried (then a better one may lie beyond).
 
-Public: `tune_scales`, `choose`, `read_scales`, `hypotheses`.
+Public: `tune_scales`, `choose`, `read_scales`, `words_of`.
 
 Source: Kaldi `steps/score_kaldi.sh` (LMWT and penalty), which looks at the test set.
 """
@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from latflow.errors import UserError
 from latflow.files import atomic_output
 from latflow.lang.directory import Lang
-from latflow.lattice.best_path import Scales, best_path, best_paths
+from latflow.lattice.best_path import Scales, best_paths
 from latflow.lattice.io import read_lattices
 from latflow.lattice.lattice import BestPath
 from latflow.logs import progress
@@ -132,36 +132,20 @@ def read_scales(path: str | Path) -> dict[str, Any]:
     return json.loads(Path(path).read_text(encoding="utf-8"))
 
 
-def hypotheses(
-    lattices: str | Path, lang: Lang, lmwt: float, wip: float
-) -> Iterator[tuple[str, BestPath]]:
-    """Yield (utterance, best path) of an archive, in its order.
-
-    Args:
-        lattices: archive of lattices.
-        lang: of the graph that they were made with.
-        lmwt: language model weight: the acoustic costs are scaled by 1 / lmwt.
-        wip: word insertion penalty.
-
-    Raises:
-        UserError: a lattice has a word that the language directory has not.
-    """
-    scales = Scales.from_lmwt(lmwt, wip)
-    for utterance, lattice in read_lattices(lattices):
-        path = best_path(
-            lattice,
-            lm_scale=scales.lm_scale,
-            acoustic_scale=scales.acoustic_scale,
-            word_insertion_penalty=scales.word_insertion_penalty,
-        )
-        _words(path, lang, lattices, utterance)
-        yield utterance, path
-
-
-def _words(
+def words_of(
     path: BestPath, lang: Lang, lattices: str | Path, utterance: str
 ) -> list[str]:
-    """The words of a path."""
+    """The words of a path.
+
+    Args:
+        path: through a lattice.
+        lang: of the graph that the lattice was made with.
+        lattices: where the lattice comes from, for messages.
+        utterance: likewise.
+
+    Raises:
+        UserError: the lattice has a word that the language directory has not.
+    """
     names = lang.words
     unknown = [word for word in path.words.tolist() if word not in names]
     if unknown:
@@ -206,7 +190,7 @@ def _count(
         known: dict[int, ErrorCounts] = {}
         for k, path in enumerate(best_paths(lattice, scales)):
             if id(path) not in known:
-                hypothesis = keep(_words(path, lang, lattices, utterance))
+                hypothesis = keep(words_of(path, lang, lattices, utterance))
                 known[id(path)] = count_errors(
                     references[utterance], hypothesis, rule=rule
                 )

@@ -25,7 +25,7 @@ from latflow.hmm.transition_model import TransitionModel
 from latflow.kaldi_io import KaldiReader, KaldiWriter
 
 _LOG_2PI = 1.8378770664093453
-_BLOCK_BYTES = 1 << 19  # of single Gaussians' log-likelihoods: fits the L2 cache
+_BLOCK_BYTES = 1 << 18  # of single Gaussians' log-likelihoods: fits the L2 cache
 
 
 @dataclass(frozen=True, eq=False)

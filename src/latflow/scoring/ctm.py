@@ -3,15 +3,18 @@
 One word a line: recording (here the utterance), channel, start, duration, word, and
 optionally a confidence. Times in seconds from the start of the utterance.
 
-Public: `TimedWord`, `read_ctm`, `write_ctm`, `ctm_line`.
+Public: `TimedWord`, `timed_words`, `read_ctm`, `write_ctm`, `ctm_line`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+import numpy as np
 
 from latflow.errors import UserError
 from latflow.files import atomic_output, read_lines
@@ -36,6 +39,69 @@ class TimedWord:
     word: str
     channel: str = "1"
     confidence: float | None = None
+
+
+class ConfidentWords(Protocol):
+    """Words with frames and confidences, as `latflow.lattice.mbr` finds them."""
+
+    @property
+    def words(self) -> np.ndarray:
+        """Word ids, int32[N]."""
+        ...
+
+    @property
+    def confidence(self) -> np.ndarray:
+        """Posterior of each word, float64[N], in [0, 1]."""
+        ...
+
+    @property
+    def begin(self) -> np.ndarray:
+        """First frame of each word, float64[N]."""
+        ...
+
+    @property
+    def end(self) -> np.ndarray:
+        """Frame behind the last one of each word, float64[N]."""
+        ...
+
+
+def timed_words(
+    utterance: str,
+    found: ConfidentWords,
+    names: Mapping[int, str],
+    *,
+    frame_shift: float,
+    channel: str = "1",
+) -> list[TimedWord]:
+    """Words of an utterance with times and confidences, for a CTM file.
+
+    Args:
+        utterance: its id.
+        found: an `MbrResult`.
+        names: word id -> word.
+        frame_shift: seconds from frame to frame.
+        channel: NIST's channel name.
+
+    Raises:
+        UserError: a word id has no name.
+
+    Source: Kaldi `latbin/lattice-to-ctm-conf.cc`.
+    """
+    listed = []
+    rows = zip(found.words, found.begin, found.end, found.confidence, strict=True)
+    for word, begin, end, confidence in rows:
+        if int(word) not in names:
+            raise UserError(
+                f"word id {word} is not in words.txt",
+                utterance=utterance,
+                remedy="use the lang directory that the graph was made of",
+            )
+        start, duration = float(begin) * frame_shift, float(end - begin) * frame_shift
+        name = names[int(word)]
+        listed.append(
+            TimedWord(utterance, start, duration, name, channel, float(confidence))
+        )
+    return listed
 
 
 def read_ctm(path: str | Path) -> Iterator[TimedWord]:

@@ -86,7 +86,7 @@ def analyse_lattices(
         counted = replace(lattice, word=ids.of_lattice(lattice.word))
         # The path is chosen by what was decoded, the penalty counts every word.
         best = ids.of_lattice(best_paths(lattice, [scale])[0].words)
-        errors = count_errors(reference, best[best != 0])
+        errors = count_errors(reference.tolist(), best[best != 0].tolist())
         return _Measured(utterance, lattice, errors, oracle(counted, reference).counts)
 
     tally = _Tally()

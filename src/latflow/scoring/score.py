@@ -1,10 +1,10 @@
 """The stages `score_wer` and `summarise_wer`: from lattices to word error rates.
 
-`score` takes the best paths of a decoded set at the scales that were chosen on dev, and
+`score` takes the words of a decoded set at the scales that were chosen on dev, and
 compares them with the references. It writes, into one folder:
 
 * `hyp.txt`: recognised words, Kaldi's text form;
-* `hyp.ctm`, `hyp_phones.ctm`: words and phones with their times;
+* `hyp.ctm`: words with times and confidences; `hyp_phones.ctm`: phones with times;
 * `wer.json`: counts, word error rate and its confidence interval;
 * `per_utterance.tsv`, `per_speaker.tsv`, `confusions.tsv`.
 
@@ -16,30 +16,23 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from latflow.decode.tune import hypotheses, read_scales
+from latflow.decode.tune import read_scales
 from latflow.files import atomic_output
-from latflow.gmm.model import AcousticModel
-from latflow.hmm.transition_model import TransitionModel
-from latflow.lang.directory import Lang
-from latflow.lattice.lattice import BestPath
+from latflow.lattice.best_path import Scales
+from latflow.lattice.io import read_lattices
 from latflow.logs import progress
+from latflow.parallel import map_in_order
 from latflow.scoring import results
-from latflow.scoring.ctm import TimedWord, ctm_line
+from latflow.scoring.ctm import ctm_line
 from latflow.scoring.references import read_references
 from latflow.scoring.summary import COLUMNS, percent, read_wer
 from latflow.scoring.text import write_text
-from latflow.scoring.word_times import (
-    Pronunciations,
-    phone_segments,
-    split_phones,
-)
+from latflow.scoring.transcribe import Transcriber, Transcript
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +46,9 @@ def score(
     out_dir: str | Path,
     *,
     options: Mapping[str, Any],
+    threads: int = 1,
 ) -> None:
-    """Score the best paths of a decoded set.
+    """Score what was recognised of a decoded set.
 
     Args:
         lattices: `lattices.ark` of the set.
@@ -64,16 +58,23 @@ def score(
         scales: `scales.json` with the chosen `lmwt` and `wip`.
         out_dir: folder for the files named in the module's description.
         options: section `score` of the configuration, with the experiment's `seed`.
+        threads: lattices worked on at a time.
 
     Raises:
         UserError: there is no utterance to score; a lattice has no reference.
     """
     references = read_references(cuts)
     chosen = read_scales(scales)
-    reader = _PathReader.load(lang_dir, model_dir, references.frame_shift)
-    paths = hypotheses(lattices, reader.lang, chosen["lmwt"], chosen["wip"])
-    followed = progress(paths, "score", total=len(references.words))
-    recognised = _write_times(Path(out_dir), followed, reader)
+    transcriber = Transcriber.load(
+        lang_dir,
+        model_dir,
+        scales=Scales.from_lmwt(chosen["lmwt"], chosen["wip"]),
+        frame_shift=references.frame_shift,
+        decision=options["decision"],
+    )
+    items = progress(read_lattices(lattices), "score", total=len(references.words))
+    transcripts = map_in_order(transcriber, items, threads)
+    recognised = _write_times(Path(out_dir), transcripts)
     scores = results.score_utterances(
         references.words, recognised, references.speakers, options=options
     )
@@ -120,69 +121,8 @@ def summarise_wer(
     results.write_tsv(out_tsv, COLUMNS, rows)
 
 
-@dataclass(frozen=True)
-class _PathReader:
-    """Turns best paths to words and phones with times.
-
-    Attributes:
-        lang: the language directory.
-        transitions: of the model that decoded.
-        pronunciations: of the language directory's lexicon.
-        frame_shift: seconds.
-    """
-
-    lang: Lang
-    transitions: TransitionModel
-    pronunciations: Pronunciations
-    frame_shift: float
-
-    @classmethod
-    def load(
-        cls, lang_dir: str | Path, model_dir: str | Path, frame_shift: float
-    ) -> _PathReader:
-        """Read the language directory and the model."""
-        lang = Lang.load(lang_dir)
-        pronunciations = Pronunciations(
-            {w: [entry for _, entry in es] for w, es in lang.lexicon.items()},
-            [lang.phones[lang.optional_silence]],
-            is_position_dependent=lang.word_boundary is not None,
-        )
-        model = AcousticModel.load(Path(model_dir, "final.mdl"))
-        return cls(lang, model.transitions, pronunciations, frame_shift)
-
-    def read(
-        self, utterance: str, path: BestPath
-    ) -> tuple[list[TimedWord], list[TimedWord]]:
-        """Words and phones of one best path, with times in seconds."""
-        words = [self.lang.words[int(word)] for word in path.words]
-        phones, bounds, is_cut_off = phone_segments(
-            path.transition_ids, self.transitions
-        )
-        names = [self.lang.phones[phone] for phone in phones]
-        spans = split_phones(names, words, self.pronunciations, is_partial=is_cut_off)
-        if spans is None:
-            frames = list(
-                zip(map(int, path.word_begin), map(int, path.word_end), strict=True)
-            )
-        else:
-            frames = [(bounds[first], bounds[last]) for first, last in spans]
-        spoken = list(pairwise(bounds))
-        return (
-            list(self._timed(utterance, words, frames)),
-            list(self._timed(utterance, names, spoken)),
-        )
-
-    def _timed(
-        self, utterance: str, labels: list[str], frames: list[tuple[int, int]]
-    ) -> Iterator[TimedWord]:
-        """Labels with their frames turned to seconds."""
-        for label, (begin, end) in zip(labels, frames, strict=True):
-            start = begin * self.frame_shift
-            yield TimedWord(utterance, start, (end - begin) * self.frame_shift, label)
-
-
 def _write_times(
-    folder: Path, paths: Iterable[tuple[str, BestPath]], reader: _PathReader
+    folder: Path, transcripts: Iterable[Transcript]
 ) -> dict[str, list[str]]:
     """Write `hyp.ctm` and `hyp_phones.ctm`; return the words of each utterance."""
     texts: dict[str, list[str]] = {}
@@ -190,9 +130,9 @@ def _write_times(
         names = ("hyp.ctm", "hyp_phones.ctm")
         parts = [stack.enter_context(atomic_output(folder / name)) for name in names]
         outs = [stack.enter_context(part.open("w", encoding="utf-8")) for part in parts]
-        for utterance, path in paths:
-            timed = reader.read(utterance, path)
-            texts[utterance] = [word.word for word in timed[0]]
+        for transcript in transcripts:
+            texts[transcript.utterance] = [word.word for word in transcript.words]
+            timed = (transcript.words, transcript.phones)
             for out, labels in zip(outs, timed, strict=True):
                 out.writelines(map(ctm_line, labels))
     return texts
@@ -237,5 +177,6 @@ def _summary(
             **bootstrap,
         },
         "alignment": options["alignment"],
+        "decision": options["decision"],
         "without_lattice": missing,
     }

@@ -1,0 +1,100 @@
+"""Stage `sweep_beams`: what a wider beam buys, in word errors, and costs, in time.
+
+Dev is decoded again at each beam and scored with the scales that were chosen before.
+Written is a table with a row for each beam: `COLUMNS`.
+
+Public: `sweep_beams`, `COLUMNS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from latflow.decode.run import Recogniser, Tally
+from latflow.decode.tune import read_scales, words_of
+from latflow.features.frames import FrameStore
+from latflow.gmm.speaker_transforms import SpeakerTransforms
+from latflow.lang.directory import Lang
+from latflow.lattice.best_path import Scales, best_paths
+from latflow.logs import progress
+from latflow.parallel import map_in_order
+from latflow.scoring.alignment import ErrorCounts, count_errors
+from latflow.scoring.references import read_references
+from latflow.scoring.results import write_tsv
+from latflow.scoring.text import WordFilter
+
+COLUMNS = ("beam", "rtf", "wer", "ins", "del", "sub", "words", "depth", "active")
+
+
+def sweep_beams(
+    frames_dir: str | Path,
+    cuts: str | Path,
+    graph: str | Path,
+    model_dir: str | Path,
+    lang_dir: str | Path,
+    scales: str | Path,
+    out_tsv: str | Path,
+    *,
+    transforms: str | Path | None,
+    options: Mapping[str, Any],
+    threads: int,
+) -> None:
+    """Decode a set at several beams.
+
+    Args:
+        frames_dir: the `FrameStore` of the set.
+        cuts: `cuts.jsonl.gz` of the set: the references.
+        graph: `HCLG.fst`.
+        model_dir: folder of the system.
+        lang_dir: language directory that the graph was made of.
+        scales: `scales.json` with the chosen `lmwt` and `wip`.
+        out_tsv: table to write; `rtf` is processor time of log-likelihoods and search
+            over the duration of the speech, `wer` in per cent, `depth` in lattice arcs
+            a frame, `active` in tokens a frame.
+        transforms: archive of speaker transforms, for an adapted system.
+        options: section `decode` of the configuration, with `beams` to try, and from its
+            section `score` how words are compared.
+        threads: utterances searched at a time.
+
+    Raises:
+        UserError: the parts do not fit each other.
+    """
+    store, lang = FrameStore.load(frames_dir), Lang.load(lang_dir)
+    keep = WordFilter.from_options(options)
+    references = {u: keep(words) for u, words in read_references(cuts).words.items()}
+    adapted = None if transforms is None else SpeakerTransforms.load(transforms)
+    recogniser = Recogniser.load(
+        store, graph, model_dir, lang, options, transforms=adapted
+    )
+    chosen = read_scales(scales)
+    scale = Scales.from_lmwt(chosen["lmwt"], chosen["wip"])
+    rows = []
+    for beam in sorted(options["beams"]):
+        tally, errors = Tally(store.frame_shift, threads), ErrorCounts()
+        results = map_in_order(
+            recogniser.with_beam(beam).work, range(len(store)), threads
+        )
+        for result in progress(results, f"beam {beam:g}", total=len(store)):
+            tally.add(result)
+            heard: list[str] = []
+            if result.decoded is not None:
+                path = best_paths(result.decoded.lattice, [scale])[0]
+                heard = keep(words_of(path, lang, graph, result.utterance))
+            reference = references[result.utterance]
+            errors += count_errors(reference, heard, rule=options["alignment"])
+        rows.append(
+            (
+                f"{beam:g}",
+                f"{tally.real_time_factor:.5f}",
+                f"{errors.wer:.3f}",
+                errors.ins,
+                errors.del_,
+                errors.sub,
+                errors.words,
+                f"{tally.mean_depth:.3f}",
+                f"{tally.mean_active:.1f}",
+            )
+        )
+    write_tsv(out_tsv, COLUMNS, rows)
