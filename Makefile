@@ -53,7 +53,7 @@ bench: env  ## all benchmarks on speechocean (set CORPORA), JSON on standard out
 	  results/speechocean/lang results/speechocean/benchmarks/gmm_training
 	$(BIN)/python benchmarks/tree_building.py
 	$(BIN)/python benchmarks/graph_compilation.py $(CORPORA)/speechocean
-	$(BIN)/python benchmarks/decoding.py
+	$(BIN)/python benchmarks/lattice_generation.py
 	$(BIN)/python benchmarks/memory_scaling.py --shared $(CORPORA)/..
 
 # What some tests compare with; without root the tests skip and say so.

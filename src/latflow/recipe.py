@@ -158,8 +158,7 @@ class Recipe:
 
     def decode_options(self) -> dict[str, Any]:
         """Everything that decoding depends on."""
-        options = _without(self.config["decode"], "tune", "rescore", "beam_sweep")
-        return {**options, "transform": self.config["features"]["transform"]}
+        return _without(self.config["decode"], "tune", "rescore", "beam_sweep")
 
     def rescoring_options(self, lm: str) -> dict[str, Any]:
         """Everything that rescoring depends on beside lattices and models."""

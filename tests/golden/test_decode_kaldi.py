@@ -7,6 +7,8 @@ import kaldifst
 import numpy as np
 import pytest
 
+from latflow.decode.batch import decode_batch
+from latflow.decode.decoded import Decoded
 from latflow.decode.search import LatticeDecoder
 from latflow.fst.graph import Graph
 from latflow.gmm.model import AcousticModel
@@ -104,6 +106,50 @@ def test_costs_are_those_of_kaldis_faster_decoder(golden, name):
         assert path.words.tolist() == words
         cost = path.graph_cost + SCALE * path.acoustic_cost
         assert cost == pytest.approx(weight.value1 + weight.value2, rel=1e-5)
+
+
+def test_a_stream_ends_in_kaldis_best_path(golden, tri1):
+    words = dict(read_int_vectors(golden / "lattice" / "best_words_beam13.int"))
+    for utterance, log_likes in tri1.log_likes.items():
+        session = tri1.decoder.session(acoustic_scale=SCALE, utterance=utterance)
+        for first in range(0, len(log_likes), 10):
+            session.advance(log_likes[first : first + 10])
+            partial = session.best_path()
+            assert len(partial.transition_ids) == session.num_frames
+        path = session.best_path(use_final=True)
+        np.testing.assert_array_equal(path.words, words[utterance])
+        found = session.finalise().lattice
+        expected = tri1.decoded[utterance].lattice
+        for name, value in vars(expected).items():
+            np.testing.assert_array_equal(vars(found)[name], value)
+
+
+def test_ten_times_the_speech_takes_no_more_memory(tri1):
+    log_likes = max(tri1.log_likes.values(), key=len)
+
+    def room(decoder):
+        """Tokens and links that there is room for after each of ten stretches."""
+        sizes = []
+        with decoder.session(acoustic_scale=SCALE) as session:
+            for _ in range(10):
+                session.advance(log_likes)
+                store = session._open_store()
+                sizes.append((len(store.cost), len(store.link)))
+        return sizes
+
+    pruned = room(tri1.with_limits(max_active=7000))
+    assert pruned[1] == pruned[9]
+    assert room(tri1.with_limits(prune_interval=10**6))[9][1] > 4 * pruned[9][1]
+
+
+def test_a_batch_on_threads_is_the_same(tri1):
+    found = decode_batch(
+        tri1.decoder, list(tri1.log_likes.values()), acoustic_scale=SCALE, threads=2
+    )
+    for result, expected in zip(found, tri1.decoded.values(), strict=True):
+        assert isinstance(result, Decoded)
+        for name, value in vars(expected.lattice).items():
+            np.testing.assert_array_equal(vars(result.lattice)[name], value)
 
 
 def test_threads_do_not_change_a_byte(tri1, tmp_path):

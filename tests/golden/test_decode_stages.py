@@ -2,15 +2,19 @@
 
 import gzip
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 from latflow.configuration import resolve_section
+from latflow.decode.beam_sweep import sweep_beams
 from latflow.decode.run import decode
 from latflow.decode.tune import tune_scales
 from latflow.errors import UserError
 from latflow.features.frames import FrameWriter
+from latflow.features.transform import Deltas, Identity
+from latflow.gmm.system import save_transform
 from latflow.kaldi_io import read_int_vectors, read_matrices
 from latflow.lattice.best_path import best_path
 from latflow.lattice.io import read_lattices
@@ -21,9 +25,7 @@ from latflow.scoring.text import read_text
 @pytest.fixture
 def options(repository):
     schemas = repository / "workflow" / "schemas"
-    section = resolve_section(schemas, "decode", {"acoustic_scale": 0.1})
-    section.pop("tune")
-    return {**section, "transform": {"type": "none"}}
+    return resolve_section(schemas, "decode", {"acoustic_scale": 0.1})
 
 
 @pytest.fixture
@@ -42,8 +44,13 @@ def features(golden):
 @pytest.fixture
 def run(golden, tmp_path, options, features):
     """Decode frames; returns the folder."""
+    system = tmp_path / "system"
+    shutil.copytree(golden / "gmm" / "tri1", system)
 
-    def run(frames=None, *, threads=1, allowed=0.0, name="out", **changes):
+    def run(
+        frames=None, *, threads=1, allowed=0.0, name="out", transform=None, **changes
+    ):
+        save_transform(system, transform or Identity())
         folder = tmp_path / f"frames-{name}"
         with FrameWriter(folder, dim=39) as writer:
             for utterance, matrix in sorted((frames or features).items()):
@@ -51,7 +58,7 @@ def run(golden, tmp_path, options, features):
         decode(
             folder,
             golden / "graph" / "HCLG_tri1.fst",
-            golden / "gmm" / "tri1",
+            system,
             golden / "lang",
             tmp_path / name,
             options={**options, **changes},
@@ -144,7 +151,40 @@ def test_failure_leaves_no_lattices(run, features, tmp_path):
 
 def test_parts_that_do_not_fit(run, features):
     with pytest.raises(UserError, match="features of dimension 117"):
-        run(transform={"type": "deltas", "order": 2, "window": 2})
+        run(transform=Deltas(2, 2))
+
+
+def test_wider_beams_cost_more_and_hold_more(
+    golden, tmp_path, options, tune_options, features
+):
+    texts = read_text(golden / "align" / "text")
+    texts["george-test-0000"] = ["NINE", *texts["george-test-0000"]]  # one error
+    with FrameWriter(tmp_path / "frames", dim=39) as writer:
+        for utterance, matrix in sorted(features.items()):
+            writer.append(utterance, "s", " ".join(texts[utterance]), matrix)
+    system = tmp_path / "system"
+    shutil.copytree(golden / "gmm" / "tri1", system)
+    save_transform(system, Identity())
+    (tmp_path / "tune").mkdir()
+    (tmp_path / "tune" / "scales.json").write_text('{"lmwt": 10, "wip": 0.0}')
+    sweep_beams(
+        tmp_path / "frames", golden / "graph" / "HCLG_tri1.fst", system,
+        golden / "lang", tmp_path / "decode", tmp_path / "tune",
+        options={**options, **tune_options, "beams": [13, 8], "min_active": 0},
+        threads=2,
+    )  # fmt: skip
+    lines = (tmp_path / "tune" / "beams.tsv").read_text().splitlines()
+    narrow, wide = (
+        dict(zip(lines[0].split("\t"), map(float, line.split("\t")), strict=True))
+        for line in lines[1:]
+    )
+    assert (narrow["beam"], wide["beam"]) == (8, 13)
+    assert wide["words"] == sum(map(len, texts.values()))
+    assert wide["del"] == wide["ins"] + wide["del"] + wide["sub"] == 1
+    assert wide["wer"] == pytest.approx(100 / wide["words"], abs=1e-3)
+    assert 0 < narrow["active"] < wide["active"]
+    assert narrow["depth"] <= wide["depth"]
+    assert narrow["rtf"] > 0
 
 
 def test_scales_are_chosen_on_the_references(golden, tmp_path, tune_options):

@@ -1,5 +1,7 @@
 """The search against the enumeration of all paths on small random graphs."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -113,21 +115,66 @@ def test_pruning_at_intervals_changes_nothing(seed, num_states, num_frames, has_
     assert results[0] == results[1] == results[2]
 
 
-@cases
-def test_pieces_of_log_likelihoods_change_nothing(
-    seed, num_states, num_frames, has_cycles
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    num_states=st.integers(1, 5),
+    cuts=st.lists(st.integers(0, 12), max_size=6),
+    interval=st.integers(1, 5),
+    has_cycles=st.booleans(),
+)
+def test_a_session_gives_the_offline_result_however_frames_are_cut(
+    seed, num_states, cuts, interval, has_cycles
 ):
-    graph, log_likes = make(seed, num_states, 2 * num_frames, has_cycles)
-    decoder = LatticeDecoder(graph, TID_TO_PDF, prune_interval=3)
+    graph, log_likes = make(seed, num_states, 12, has_cycles)
+    decoder = LatticeDecoder(graph, TID_TO_PDF, prune_interval=interval)
+    pieces = np.split(log_likes, sorted(cuts))
     try:
-        whole = decoder.decode(log_likes, acoustic_scale=SCALE).lattice
-    except DeadEndError:
+        whole = decoder.decode(log_likes, acoustic_scale=SCALE)
+    except DeadEndError as error:
+        with pytest.raises(DeadEndError, match=re.escape(str(error))):
+            decoder.decode_chunks(pieces, acoustic_scale=SCALE)
         return
-    pieces = decoder.decode_chunks(
-        [log_likes[:1], log_likes[1:1], log_likes[1:]], acoustic_scale=SCALE
-    )
-    assert as_bytes(pieces.lattice) == as_bytes(whole)
-    assert pieces.lattice.num_frames == whole.num_frames
+    session = decoder.session(acoustic_scale=SCALE)
+    for piece in pieces:
+        session.advance(piece)
+        session.best_path()  # looking on changes nothing
+    found = session.finalise()
+    assert as_bytes(found.lattice) == as_bytes(whole.lattice)
+    assert found.lattice.num_frames == whole.lattice.num_frames
+    assert found.reached_final == whole.reached_final
+    assert found.mean_active == whole.mean_active
+
+
+@cases
+def test_partial_paths_are_the_best_of_all(seed, num_states, num_frames, has_cycles):
+    graph, log_likes = make(seed, num_states, num_frames, has_cycles)
+    wide = {"beam": 1000.0, "lattice_beam": LATTICE_BEAM, "min_active": 0}
+    decoder = LatticeDecoder(graph, TID_TO_PDF, prune_interval=2, **wide)
+    session = decoder.session(acoustic_scale=SCALE)
+    for end in range(1, num_frames + 1):
+        paths = graph_paths(graph, TID_TO_PDF, log_likes[:end], SCALE)
+        if not paths:
+            with pytest.raises(DeadEndError):
+                session.advance(log_likes[end - 1 : end])
+            return
+        session.advance(log_likes[end - 1 : end])
+        without_final = [p.cost - p.final_cost for p in paths]
+        complete = [p.cost for p in paths if p.is_final] or without_final
+        for use_final, costs in ((False, without_final), (True, complete)):
+            path = session.best_path(use_final=use_final)
+            cost = path.graph_cost + SCALE * path.acoustic_cost
+            assert cost == pytest.approx(min(costs), abs=1e-4)
+            assert len(path.transition_ids) == end
+            assert (
+                any(
+                    p.transition_ids == tuple(path.transition_ids)
+                    and p.words == tuple(path.words)
+                    for p in paths
+                )
+                or has_cycles
+            )
+            assert (np.diff(path.word_begin) >= 0).all()
+            assert (path.word_end >= path.word_begin).all()
 
 
 @given(seed=st.integers(0, 2**32 - 1), max_active=st.integers(2, 6))

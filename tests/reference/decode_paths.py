@@ -10,12 +10,16 @@ from latflow.lattice.lattice import Lattice
 
 @dataclass(frozen=True)
 class Path:
-    """A path: its total scaled cost and its labels, epsilons left out."""
+    """A path: its total scaled cost and its labels, epsilons left out.
+
+    `final_cost` is the part of the cost that ending there takes.
+    """
 
     cost: float
     transition_ids: tuple[int, ...]
     words: tuple[int, ...]
     is_final: bool
+    final_cost: float = 0.0
 
 
 def graph_paths(graph, tid_to_pdf, log_likes, acoustic_scale):
@@ -26,8 +30,9 @@ def graph_paths(graph, tid_to_pdf, log_likes, acoustic_scale):
     def walk(state, frame, cost, ids, words, here):
         if frame == num_frames:
             final = float(graph.final[state])
-            total = cost + (final if np.isfinite(final) else 0.0)
-            found.append(Path(total, ids, words, bool(np.isfinite(final))))
+            is_final = bool(np.isfinite(final))
+            end = final if is_final else 0.0
+            found.append(Path(cost + end, ids, words, is_final, end))
         for arc in range(graph.arc_begin[state], graph.arc_begin[state + 1]):
             tid, word = int(graph.ilabel[arc]), int(graph.olabel[arc])
             then, weight = int(graph.next_state[arc]), float(graph.weight[arc])
@@ -121,6 +126,24 @@ def random_graph(
         np.array(weights, np.float32),
         np.array(targets, np.int32),
         final.astype(np.float32),
+    )
+
+
+def endless_graph(generator: np.random.Generator, num_states: int) -> Graph:
+    """A graph where every state goes on by three arcs and is final; some epsilons."""
+    shape = (num_states, 4)
+    target = generator.integers(num_states, size=shape)
+    target[:, 0] = np.minimum(np.arange(num_states) + 1, num_states - 1)
+    ilabel = generator.integers(1, 5, size=shape)
+    ilabel[:-1, 0] = 0
+    return Graph.from_arrays(
+        0,
+        np.arange(num_states + 1) * 4,
+        ilabel.reshape(-1).astype(np.int32),
+        generator.integers(0, 4, size=4 * num_states).astype(np.int32),
+        (generator.random(4 * num_states) * 3).astype(np.float32),
+        target.reshape(-1).astype(np.int32),
+        generator.random(num_states).astype(np.float32),
     )
 
 

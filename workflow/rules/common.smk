@@ -75,12 +75,6 @@ def model_of_decoding(wildcards):
     return f"{RESULTS}/gmm/{recipe.system_of(wildcards.decoding)}/final.mdl"
 
 
-def transforms_of_dev(wildcards):
-    """Speaker transforms that decoding dev has found, where a system adapts."""
-    is_adapted = recipe.is_adapted(wildcards.system)
-    return [f"{RESULTS}/decode/{wildcards.system}/dev/trans.ark"] if is_adapted else []
-
-
 def rescoring_options(wildcards):
     """Settings that rescoring with a language model depends on."""
     return recipe.rescoring_options(wildcards.lm)

@@ -100,12 +100,11 @@ rule rescore_lattices:
 rule sweep_beams:
     input:
         frames="<results>/frames/dev/meta.json",
-        cuts="<results>/features/dev/cuts.jsonl.gz",
         graph="<results>/graph/{system}/HCLG.fst",
         model="<results>/gmm/{system}/final.mdl",
         words=words_for,
+        lattices="<results>/decode/{system}/dev/lattices.ark",
         scales="<results>/tune/{system}/scales.json",
-        transforms=transforms_of_dev,
     output:
         sweep="<results>/tune/{system}/beams.tsv",
     log:

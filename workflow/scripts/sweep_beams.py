@@ -12,13 +12,11 @@ if TYPE_CHECKING:
 log_to(snakemake.log[0])
 sweep_beams(
     Path(snakemake.input["frames"]).parent,
-    snakemake.input["cuts"],
     snakemake.input["graph"],
     Path(snakemake.input["model"]).parent,
     Path(snakemake.input["words"]).parent,
-    snakemake.input["scales"],
-    snakemake.output["sweep"],
-    transforms=next(iter(snakemake.input["transforms"]), None),
+    Path(snakemake.input["lattices"]).parent,
+    Path(snakemake.output["sweep"]).parent,
     options=snakemake.params["options"],
     threads=snakemake.threads,
 )

@@ -12,16 +12,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from latflow.decode.run import Recogniser, Tally
+from latflow.decode.recogniser import Recogniser
+from latflow.decode.tally import Tally
 from latflow.decode.tune import read_scales, words_of
 from latflow.features.frames import FrameStore
 from latflow.gmm.speaker_transforms import SpeakerTransforms
+from latflow.gmm.system import GmmSystem
 from latflow.lang.directory import Lang
 from latflow.lattice.best_path import Scales, best_paths
 from latflow.logs import progress
 from latflow.parallel import map_in_order
 from latflow.scoring.alignment import ErrorCounts, count_errors
-from latflow.scoring.references import read_references
 from latflow.scoring.results import write_tsv
 from latflow.scoring.text import WordFilter
 
@@ -30,14 +31,12 @@ COLUMNS = ("beam", "rtf", "wer", "ins", "del", "sub", "words", "depth", "active"
 
 def sweep_beams(
     frames_dir: str | Path,
-    cuts: str | Path,
     graph: str | Path,
     model_dir: str | Path,
     lang_dir: str | Path,
-    scales: str | Path,
-    out_tsv: str | Path,
+    decode_dir: str | Path,
+    tune_dir: str | Path,
     *,
-    transforms: str | Path | None,
     options: Mapping[str, Any],
     threads: int,
 ) -> None:
@@ -45,17 +44,17 @@ def sweep_beams(
 
     Args:
         frames_dir: the `FrameStore` of the set.
-        cuts: `cuts.jsonl.gz` of the set: the references.
         graph: `HCLG.fst`.
         model_dir: folder of the system.
         lang_dir: language directory that the graph was made of.
-        scales: `scales.json` with the chosen `lmwt` and `wip`.
-        out_tsv: table to write; `rtf` is processor time of log-likelihoods and search
-            over the duration of the speech, `wer` in per cent, `depth` in lattice arcs
-            a frame, `active` in tokens a frame.
-        transforms: archive of speaker transforms, for an adapted system.
-        options: section `decode` of the configuration, with `beams` to try, and from its
-            section `score` how words are compared.
+        decode_dir: where the set was decoded before; an adapted system takes the
+            transforms of the speakers from there (`trans.ark`).
+        tune_dir: where the `scales.json` with the chosen `lmwt` and `wip` is, and
+            `beams.tsv` is written: `rtf` is processor time of log-likelihoods and
+            search over the duration of the speech, `wer` in per cent, `depth` in
+            lattice arcs a frame, `active` in tokens a frame.
+        options: section `decode` of the configuration, with `beams` to try, and from
+            its section `score` how words are compared.
         threads: utterances searched at a time.
 
     Raises:
@@ -63,18 +62,19 @@ def sweep_beams(
     """
     store, lang = FrameStore.load(frames_dir), Lang.load(lang_dir)
     keep = WordFilter.from_options(options)
-    references = {u: keep(words) for u, words in read_references(cuts).words.items()}
-    adapted = None if transforms is None else SpeakerTransforms.load(transforms)
-    recogniser = Recogniser.load(
-        store, graph, model_dir, lang, options, transforms=adapted
-    )
-    chosen = read_scales(scales)
+    system = GmmSystem.load(model_dir)
+    recogniser = Recogniser.load(store, graph, system, lang, options)
+    if system.is_speaker_adapted:
+        transforms = SpeakerTransforms.load(Path(decode_dir, "trans.ark"))
+        recogniser = recogniser.adapted(transforms)
+    references = dict(zip(store.utt_ids, store.texts, strict=True))
+    chosen = read_scales(Path(tune_dir, "scales.json"))
     scale = Scales.from_lmwt(chosen["lmwt"], chosen["wip"])
     rows = []
     for beam in sorted(options["beams"]):
         tally, errors = Tally(store.frame_shift, threads), ErrorCounts()
         results = map_in_order(
-            recogniser.with_beam(beam).work, range(len(store)), threads
+            recogniser.with_beam(options, beam).work, range(len(store)), threads
         )
         for result in progress(results, f"beam {beam:g}", total=len(store)):
             tally.add(result)
@@ -82,7 +82,7 @@ def sweep_beams(
             if result.decoded is not None:
                 path = best_paths(result.decoded.lattice, [scale])[0]
                 heard = keep(words_of(path, lang, graph, result.utterance))
-            reference = references[result.utterance]
+            reference = keep(references[result.utterance].split())
             errors += count_errors(reference, heard, rule=options["alignment"])
         rows.append(
             (
@@ -97,4 +97,4 @@ def sweep_beams(
                 f"{tally.mean_active:.1f}",
             )
         )
-    write_tsv(out_tsv, COLUMNS, rows)
+    write_tsv(Path(tune_dir, "beams.tsv"), COLUMNS, rows)

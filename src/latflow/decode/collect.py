@@ -16,7 +16,6 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from latflow.decode.pruning import link_extra
 from latflow.decode.search_graph import SearchGraph
 from latflow.decode.tokens import FRAMES, LINKS, TOKENS, Store
 
@@ -24,7 +23,7 @@ Collected = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @njit(cache=True, nogil=True)
-def collect(graph: SearchGraph, store: Store, acoustic_scale: float) -> Collected:
+def collect(graph: SearchGraph, store: Store) -> Collected:
     """Number the states and sort the arcs of what a search has left.
 
     Args:
@@ -32,7 +31,6 @@ def collect(graph: SearchGraph, store: Store, acoustic_scale: float) -> Collecte
         store: a store after `latflow.decode.pruning.finish`; if the graph has epsilon
             cycles, after `break_cycles` and another `finish`, which removes what then
             leads nowhere.
-        acoustic_scale: as in the search.
 
     Returns:
         frame: int32[S];
@@ -41,43 +39,63 @@ def collect(graph: SearchGraph, store: Store, acoustic_scale: float) -> Collecte
         next_state: int32[A];
         link: int64[A], the link in the store that each arc is.
     """
-    position = break_cycles(graph, store, acoustic_scale)
-    num_states, num_links = store.counts[TOKENS], store.counts[LINKS]
+    position = break_cycles(graph, store)
+    num_states = store.counts[TOKENS]
+    source = np.empty(store.counts[LINKS], np.int32)
+    target = np.empty(store.counts[LINKS], np.int32)
     frame = np.empty(num_states, np.int32)
     graph_state = np.empty(num_states, np.int32)
     for f in range(store.counts[FRAMES] + 1):
-        for i in range(store.token_begin[f], store.token_begin[f + 1]):
+        first, last = store.token_begin[f], store.token_begin[f + 1]
+        for i in range(first, last):
             frame[position[i]] = f
             graph_state[position[i]] = store.state[i]
+        _find_ends(store, f, position, source, target)
     arc_begin = np.zeros(num_states + 1, np.int64)
-    for at in range(num_links):
-        if store.link[at].source >= 0:
-            arc_begin[position[store.link[at].source] + 1] += 1
+    for state in source:
+        arc_begin[state + 1] += 1
     arc_begin = np.cumsum(arc_begin)
     fill = arc_begin[:-1].copy()
-    next_state = np.empty(arc_begin[-1], np.int32)
-    link = np.empty(arc_begin[-1], np.int64)
-    for at in range(num_links):
-        if store.link[at].source >= 0:
-            source = position[store.link[at].source]
-            next_state[fill[source]] = position[store.link[at].target]
-            link[fill[source]] = at
-            fill[source] += 1
+    next_state = np.empty(len(source), np.int32)
+    link = np.empty(len(source), np.int64)
+    for at in range(len(source)):
+        next_state[fill[source[at]]] = target[at]
+        link[fill[source[at]]] = at
+        fill[source[at]] += 1
     return frame, graph_state, arc_begin, next_state, link
 
 
 @njit(cache=True, nogil=True)
-def break_cycles(graph: SearchGraph, store: Store, acoustic_scale: float) -> np.ndarray:
+def _find_ends(
+    store: Store,
+    frame: int,
+    position: np.ndarray,
+    source: np.ndarray,
+    target: np.ndarray,
+) -> None:
+    """Set the states that the links of a frame join, those that leave it included."""
+    first, following = store.token_begin[frame], store.token_begin[frame + 1]
+    middle = store.emitting_begin[frame]
+    is_last = frame == store.counts[FRAMES]
+    end = middle if is_last else store.epsilon_begin[frame + 1]
+    for at in range(store.epsilon_begin[frame], end):
+        source[at] = position[first + store.link[at].source]
+        there = first if at < middle else following
+        target[at] = position[there + store.link[at].target]
+
+
+@njit(cache=True, nogil=True)
+def break_cycles(graph: SearchGraph, store: Store) -> np.ndarray:
     """Number of the state that each token becomes, int32[tokens].
 
     Links that would lead backward, which only cycles of epsilon arcs have, get the
-    source -1.
+    total cost inf.
     """
     num_tokens = store.counts[TOKENS]
     position = np.full(num_tokens, -1, np.int32)
     is_rooted = np.ones(num_tokens, np.bool_)
     if graph.has_epsilon_cycle:
-        _find_roots(store, acoustic_scale, is_rooted)
+        _find_roots(store, is_rooted)
     pending = np.zeros(num_tokens, np.int32)
     by_source = np.empty(num_tokens, np.int64)  # first epsilon link of each token
     done = 0
@@ -88,14 +106,15 @@ def break_cycles(graph: SearchGraph, store: Store, acoustic_scale: float) -> np.
 
 
 @njit(cache=True, nogil=True)
-def _find_roots(store: Store, acoustic_scale: float, is_rooted: np.ndarray) -> None:
+def _find_roots(store: Store, is_rooted: np.ndarray) -> None:
     """Mark the tokens whose best way comes straight from the frame before."""
     is_rooted[1:] = False
     for f in range(store.counts[FRAMES]):
         for at in range(store.emitting_begin[f], store.epsilon_begin[f + 1]):
             link = store.link[at]
-            if link_extra(store.cost, link, acoustic_scale) == 0.0:
-                is_rooted[link.target] = True
+            target = store.token_begin[f + 1] + link.target
+            if link.total <= store.cost[target]:
+                is_rooted[target] = True
 
 
 @njit(cache=True, nogil=True)
@@ -116,8 +135,8 @@ def _order_frame(
     begin, end = store.epsilon_begin[frame], store.emitting_begin[frame]
     by_source[first:last] = end
     for at in range(end - 1, begin - 1, -1):
-        pending[store.link[at].target] += 1
-        by_source[store.link[at].source] = at
+        pending[first + store.link[at].target] += 1
+        by_source[first + store.link[at].source] = at
     queue = np.empty(last - first, np.int32)
     size = 0
     for i in range(first, last):
@@ -135,11 +154,11 @@ def _order_frame(
         position[i] = done + placed
         placed += 1
         at = by_source[i]
-        while at < end and store.link[at].source == i:
-            target = store.link[at].target
+        while at < end and first + store.link[at].source == i:
+            target = first + store.link[at].target
             pending[target] -= 1
             if position[target] >= 0:
-                store.link[at].source = -1
+                store.link[at].total = np.inf
             elif pending[target] == 0:
                 queue[size] = target
                 size += 1
@@ -155,12 +174,12 @@ def _next_in_cycle(
     is_rooted: np.ndarray,
 ) -> int:
     """Choose the token of a frame that comes next although a link to it is pending."""
+    first = store.token_begin[frame]
     for at in range(store.epsilon_begin[frame], store.emitting_begin[frame]):
         link = store.link[at]
-        if link.source < 0 or position[link.source] < 0:
-            continue
-        if link_extra(store.cost, link, 0.0) == 0.0:
-            is_rooted[link.target] = True
+        source, target = first + link.source, first + link.target
+        if position[source] >= 0 and link.total <= store.cost[target]:
+            is_rooted[target] = True
     chosen = -1
     for i in range(store.token_begin[frame], store.token_begin[frame + 1]):
         if position[i] >= 0 or not is_rooted[i]:

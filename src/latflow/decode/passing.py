@@ -23,23 +23,26 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from latflow.decode.search_graph import SearchGraph
+from latflow.decode.prefetch import prefetch
+from latflow.decode.search_graph import HAS_EPSILON, STATE_BITS, SearchGraph
 from latflow.decode.tokens import (
-    EPSILONS,
+    BASE,
     EXPANDED,
     FRAMES,
-    KEPT,
     LINKS,
-    SETTLED,
-    SHIFT,
+    NUM_EPSILON,
     TOKENS,
+    Scratch,
     Store,
+    with_queue,
     with_room,
 )
 
 # Epsilon cycles whose weights should add up to 0 may add up to a little less in
 # float32; going round for less than this is no improvement.
 _CYCLE_SLACK = 1e-5
+_LATEST = 1 << 30  # serials begin anew when they come to this
+_AHEAD = 8  # tokens whose arcs are asked for early; twice as many for their states
 
 
 class SearchLimits(NamedTuple):
@@ -59,86 +62,99 @@ class SearchLimits(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def begin(graph: SearchGraph, store: Store, limits: SearchLimits) -> Store:
+def begin(
+    graph: SearchGraph, store: Store, scratch: Scratch, limits: SearchLimits
+) -> tuple[Store, Scratch]:
     """Start an utterance: the start state and what epsilon arcs reach from it."""
-    counts = store.counts
-    counts[SHIFT] += counts[TOKENS]
-    counts[FRAMES], counts[LINKS], counts[SETTLED] = 0, 0, 0
-    counts[EXPANDED], counts[KEPT] = 0, 0
+    store.counts[:] = 0
+    store.counts[TOKENS] = 1
     store.token_begin[0], store.epsilon_begin[0] = 0, 0
-    store.cost[0], store.extra[0], store.state[0] = 0.0, 0.0, graph.start
-    counts[TOKENS] = 1
-    store.serial[graph.start] = counts[SHIFT]
-    start = graph.states[graph.start]
-    store.with_epsilon[0] = 0
-    counts[EPSILONS] = 1 if start.end > start.middle else 0
-    return _follow_epsilon(graph, store, limits.beam)
+    store.cost[0], store.state[0] = 0.0, graph.start
+    scratch.serial[graph.start] = scratch.clock[BASE]
+    scratch.with_epsilon[0] = 0
+    scratch.clock[NUM_EPSILON] = _num_epsilon(graph, graph.start) > 0
+    return _follow_epsilon(graph, store, scratch, limits.beam)
 
 
 @njit(cache=True, nogil=True)
 def advance(
     graph: SearchGraph,
     store: Store,
+    scratch: Scratch,
     limits: SearchLimits,
     log_likes: np.ndarray,
     acoustic_scale: float,
-) -> Store:
+) -> tuple[Store, Scratch]:
     """Search through the next frames.
 
     Args:
         graph: the packed graph.
         store: what the search holds; it may be changed in place.
+        scratch: likewise.
         limits: beams.
         log_likes: float32[T, P]; -inf is allowed.
         acoustic_scale: factor on them.
 
     Returns:
-        The store after T frames, or after fewer where no token survived: then the last
-        frame has no tokens.
+        Store and scratch after T frames, or after fewer where no token survived: then
+        the last frame has no tokens.
     """
     store = with_room(store, frames=store.counts[FRAMES] + len(log_likes))
     for t in range(len(log_likes)):
         frame = store.counts[FRAMES]
         if store.token_begin[frame] == store.counts[TOKENS]:
             break
-        store, cutoff = _follow_emitting(
-            graph, store, limits, log_likes[t], acoustic_scale
+        store, scratch, cutoff = _follow_emitting(
+            graph, store, scratch, limits, log_likes[t], acoustic_scale
         )
-        store = _follow_epsilon(graph, store, cutoff)
-    return store
+        store, scratch = _follow_epsilon(graph, store, scratch, cutoff)
+    return store, scratch
 
 
 @njit(cache=True, nogil=True)
-def _cutoff(cost: np.ndarray, limits: SearchLimits) -> tuple[int, float, float]:
-    """Best token, cutoff of its frame, and the beam to use for the next.
+def _num_epsilon(graph: SearchGraph, state: np.integer | int) -> np.integer:
+    """Number of epsilon arcs of a state."""
+    return np.int64(graph.states[state + 1].begin) - graph.states[state].middle
+
+
+# The flags promise only that costs are never NaN; a vector instruction does the rest.
+@njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
+def _least(cost: np.ndarray) -> float:
+    """The least cost."""
+    least = np.inf
+    for i in range(len(cost)):
+        least = min(least, cost[i])
+    return least
+
+
+@njit(cache=True, nogil=True)
+def _cutoff(cost: np.ndarray, limits: SearchLimits) -> tuple[float, float, float]:
+    """Best cost, cutoff of its frame, and the beam to use for the next.
 
     With n tokens in ascending order of cost, the cutoff is that of token max_active
     where it is below best + beam, and that of token min_active where it is above.
     """
-    best = 0
-    for i in range(len(cost)):
-        if cost[i] < cost[best]:
-            best = i
-    bound = cost[best] + limits.beam
+    best = _least(cost)
+    bound = best + limits.beam
     below, within = 0, 0
     for i in range(len(cost)):
         below += cost[i] < bound
         within += cost[i] <= bound
     if below > limits.max_active:
         cutoff = np.partition(cost, limits.max_active)[limits.max_active]
-        return best, cutoff, cutoff - cost[best] + limits.beam_delta
+        return best, cutoff, cutoff - best + limits.beam_delta
     if within <= limits.min_active:
         if len(cost) <= limits.min_active:
             return best, np.inf, np.inf
         cutoff = np.partition(cost, limits.min_active)[limits.min_active]
-        return best, cutoff, cutoff - cost[best] + limits.beam_delta
+        return best, cutoff, cutoff - best + limits.beam_delta
     return best, bound, limits.beam
 
 
 @njit(cache=True, nogil=True)
 def _next_bound(
     graph: SearchGraph,
-    state: int,
+    state: np.integer,
     cost: float,
     log_likes: np.ndarray,
     acoustic_scale: float,
@@ -153,211 +169,258 @@ def _next_bound(
 
 
 @njit(cache=True, nogil=True)
-def _make_room(
-    graph: SearchGraph, store: Store, first: int, last: int, cutoff: float
-) -> Store:
-    """Room for all that the tokens first ... last - 1 within the cutoff can reach."""
-    reached = 0
-    for i in range(first, last):
-        if store.cost[i] <= cutoff:
-            state = graph.states[store.state[i]]
-            reached += state.middle - state.begin
-    fresh = min(reached, len(graph.states))
-    num_tokens, num_links = store.counts[TOKENS], store.counts[LINKS]
-    return with_room(
-        store, tokens=num_tokens + fresh, links=num_links + reached, queued=fresh
-    )
-
-
-@njit(cache=True, nogil=True)
 def _follow_emitting(
     graph: SearchGraph,
     store: Store,
+    scratch: Scratch,
     limits: SearchLimits,
     log_likes: np.ndarray,
     acoustic_scale: float,
-) -> tuple[Store, float]:
-    """Follow the arcs that consume a frame; return the store and the new cutoff."""
+) -> tuple[Store, Scratch, float]:
+    """Follow the arcs that consume a frame; also return the cutoff of the new frame."""
     counts = store.counts
     frame = counts[FRAMES]
-    first, last = int(store.token_begin[frame]), int(counts[TOKENS])
-    best, cutoff, beam = _cutoff(store.cost[first:last], limits)
-    best += first
+    first, last = store.token_begin[frame], counts[TOKENS]
+    least, cutoff, beam = _cutoff(store.cost[first:last], limits)
+    best = first
+    while store.cost[best] != least:
+        best += 1
     bound = beam + _next_bound(
-        graph,
-        int(store.state[best]),
-        float(store.cost[best]),
-        log_likes,
-        acoustic_scale,
+        graph, np.int64(store.state[best]), least, log_likes, acoustic_scale
     )
-    store = _make_room(graph, store, first, last, cutoff)
-    bound = _pass_tokens(graph, store, log_likes, acoustic_scale, (cutoff, bound, beam))
+    at, num_links = 0, int(counts[LINKS])
+    while at < last - first:
+        bounds = (cutoff, bound, beam)
+        at, num_links, bound = _score_arcs(
+            graph, store, scratch, (at, num_links), bounds, log_likes, acoustic_scale
+        )
+        if at < last - first:
+            state = graph.states[store.state[first + at]]
+            room = np.int64(state.middle) - state.begin
+            store = with_room(store, links=num_links + room)
+    reached = min(num_links - counts[LINKS], len(graph.states) - 1) + 1
+    store = with_room(store, tokens=last + reached)
+    scratch = with_queue(scratch, reached)
+    _join(store, scratch, num_links)
     counts[FRAMES] = frame + 1
     store.token_begin[frame + 1] = last
-    store.epsilon_begin[frame + 1] = counts[LINKS]
-    return store, bound
+    store.epsilon_begin[frame + 1] = num_links
+    return store, scratch, bound
 
 
 @njit(cache=True, nogil=True)
-def _pass_tokens(
+def _score_arcs(
     graph: SearchGraph,
     store: Store,
+    scratch: Scratch,
+    at: tuple[int, int],
+    bounds: tuple[float, float, float],
     log_likes: np.ndarray,
     acoustic_scale: float,
-    bounds: tuple[float, float, float],
-) -> float:
-    """Make the tokens of the next frame and the links to them.
+) -> tuple[int, int, float]:
+    """Make a link of each arc that stays within the cutoff of the next frame.
+
+    The links have the code of a graph state (`SearchGraph.arcs`) for their target; it
+    is for `_join` to make tokens of them. Every arc is written down, and counted if it
+    is good: there is no branch that the processor could guess wrong.
 
     Args:
         graph: the packed graph.
-        store: with room for them.
+        store: its links are changed in place.
+        scratch: for its serials, which `_join` will want.
+        at: token of the frame to begin with, links so far.
+        bounds: cutoff of this frame, of the next so far, and beam from this to that.
         log_likes: float32[P] of the frame.
         acoustic_scale: factor on them.
-        bounds: cutoff of this frame, of the next so far, and beam from this to that.
 
     Returns:
-        Cutoff of the next frame.
+        (token that has no room for its links, or number of tokens; links; cutoff of the
+        next frame).
     """
+    first_token, num_links = at
     cutoff, bound, beam = bounds
-    states, arcs, serials = graph.states, graph.arcs, store.serial
-    costs, extras, token_states = store.cost, store.extra, store.state
-    with_epsilon, links = store.with_epsilon, store.link
-    counts = store.counts
-    first, last = store.token_begin[counts[FRAMES]], counts[TOKENS]
-    num_tokens, num_links, shift = last, counts[LINKS], counts[SHIFT]
-    num_expanded, num_epsilons = 0, 0
-    for i in range(first, last):
+    states, arcs, links = graph.states, graph.arcs, store.link
+    first, last = store.token_begin[store.counts[FRAMES]], store.counts[TOKENS]
+    costs, token_states = store.cost[first:last], store.state[first:last]
+    num_expanded = 0
+    i = first_token
+    while i < len(costs):
+        if i + 2 * _AHEAD < len(costs):
+            prefetch(states, np.int64(token_states[i + 2 * _AHEAD]))
+            prefetch(arcs, np.int64(states[token_states[i + _AHEAD]].begin))
         cost = costs[i]
-        if cost > cutoff:
-            continue
-        num_expanded += 1
-        state = states[token_states[i]]
-        for a in range(state.begin, state.middle):
-            arc = arcs[a]
-            log_like = log_likes[arc.pdf]
-            total = cost + (arc.weight - acoustic_scale * log_like)
-            if total >= bound:
-                continue
-            bound = min(bound, total + beam)
-            target = serials[arc.next] - shift
-            if target < last:
-                target = num_tokens
-                num_tokens += 1
-                serials[arc.next] = target + shift
-                token_states[target] = arc.next
-                costs[target], extras[target] = total, 0.0
-                if arc.epsilons > 0:
-                    with_epsilon[num_epsilons] = target
-                    num_epsilons += 1
-            elif total < costs[target]:
-                costs[target] = total
-            link = links[num_links]
-            num_links += 1
-            link.source, link.target, link.arc = i, target, a
-            link.weight, link.acoustic = arc.weight, -log_like
-    counts[TOKENS], counts[LINKS], counts[EPSILONS] = (
-        num_tokens,
-        num_links,
-        num_epsilons,
-    )
-    counts[EXPANDED] += num_expanded
-    return bound
+        if cost <= cutoff:
+            state = np.int64(token_states[i])
+            begin, end = np.int64(states[state].begin), np.int64(states[state].middle)
+            if num_links + end - begin > len(links):
+                break
+            num_expanded += 1
+            for a in range(begin, end):
+                arc = arcs[a]
+                prefetch(scratch.serial, np.int64(arc.code & STATE_BITS))
+                log_like = log_likes[arc.pdf]
+                total = cost + (arc.weight - acoustic_scale * log_like)
+                link = links[num_links]
+                link.source, link.target, link.arc = i, arc.code, a
+                link.acoustic, link.total = -log_like, total
+                num_links += total < bound
+                bound = min(bound, total + beam)
+        i += 1
+    store.counts[EXPANDED] += num_expanded
+    return i, num_links, bound
 
 
 @njit(cache=True, nogil=True)
-def _follow_epsilon(graph: SearchGraph, store: Store, cutoff: float) -> Store:
+def _join(store: Store, scratch: Scratch, end: int) -> None:
+    """Make the tokens of the next frame: links to the same graph state meet in one.
+
+    Args:
+        store: changed in place, with room; its links from counts[LINKS] on are new.
+        scratch: changed in place.
+        end: where the new links end.
+    """
+    counts, clock = store.counts, scratch.clock
+    serials, with_epsilon, links = scratch.serial, scratch.with_epsilon, store.link
+    first, base = counts[TOKENS], clock[BASE]
+    costs, token_states = store.cost[first:], store.state[first:]
+    num_tokens, num_epsilon = 0, 0
+    for at in range(counts[LINKS], end):
+        link = links[at]
+        code = link.target
+        state = np.int64(code & STATE_BITS)
+        known = serials[state] - base
+        is_new = known < 0
+        target = num_tokens if is_new else known
+        cost = np.inf if is_new else costs[target]
+        serials[state] = target + base
+        token_states[target] = state
+        costs[target] = min(cost, link.total)
+        with_epsilon[num_epsilon] = target
+        num_epsilon += is_new & (code >= HAS_EPSILON)
+        num_tokens += is_new
+        link.target = target
+    counts[TOKENS], counts[LINKS] = first + num_tokens, end
+    clock[NUM_EPSILON] = num_epsilon
+
+
+@njit(cache=True, nogil=True)
+def _follow_epsilon(
+    graph: SearchGraph, store: Store, scratch: Scratch, cutoff: float
+) -> tuple[Store, Scratch]:
     """Follow epsilon arcs from the last frame's tokens, then make their links."""
-    counts = store.counts
-    depth = counts[EPSILONS]
-    store.queue[:depth] = store.with_epsilon[:depth]
+    depth = scratch.clock[NUM_EPSILON]
+    for i in range(depth):
+        scratch.queue[i] = scratch.with_epsilon[i]
     while depth > 0:
-        depth, room = _relax(graph, store, cutoff, depth)
+        depth, room = _relax(graph, store, scratch, cutoff, depth)
         if depth > 0:
-            queued = max(depth, counts[EPSILONS]) + room
-            store = with_room(store, tokens=counts[TOKENS] + room, queued=queued)
-    return _link_epsilon(graph, store, cutoff)
+            store = with_room(store, tokens=store.counts[TOKENS] + room)
+            queued = max(depth, scratch.clock[NUM_EPSILON]) + room
+            scratch = with_queue(scratch, queued)
+    return _link_epsilon(graph, store, scratch, cutoff), scratch
 
 
 @njit(cache=True, nogil=True)
 def _relax(
-    graph: SearchGraph, store: Store, cutoff: float, depth: int
+    graph: SearchGraph, store: Store, scratch: Scratch, cutoff: float, depth: int
 ) -> tuple[int, int]:
     """Pass costs on along epsilon arcs until no queued token is left, or no room.
 
     Args:
         graph: the packed graph.
         store: changed in place.
+        scratch: likewise.
         cutoff: of the last frame.
         depth: tokens queued.
 
     Returns:
         (tokens queued; room needed to go on, in tokens).
     """
-    states, arcs, serials, counts = graph.states, graph.arcs, store.serial, store.counts
-    costs, extras, token_states = store.cost, store.extra, store.state
-    with_epsilon, queue = store.with_epsilon, store.queue
-    first, shift = store.token_begin[counts[FRAMES]], counts[SHIFT]
+    states, arcs, counts, clock = graph.states, graph.arcs, store.counts, scratch.clock
+    serials, with_epsilon, queue = scratch.serial, scratch.with_epsilon, scratch.queue
+    first, base = store.token_begin[counts[FRAMES]], clock[BASE]
+    costs, token_states = store.cost[first:], store.state[first:]
+    num_tokens, num_epsilon = counts[TOKENS] - first, int(clock[NUM_EPSILON])
     slack = _CYCLE_SLACK if graph.has_epsilon_cycle else 0.0
+    room = 0
     while depth > 0:
         i = queue[depth - 1]
-        state = states[token_states[i]]
-        room = state.end - state.middle
-        is_tight = max(depth, counts[EPSILONS]) + room > len(queue)
-        if is_tight or counts[TOKENS] + room > len(costs):
-            return depth, room
+        state = np.int64(token_states[i])
+        room = _num_epsilon(graph, state)
+        is_tight = max(depth, num_epsilon) + room > len(queue)
+        if is_tight or num_tokens + room > len(costs):
+            break
         depth -= 1
-        if costs[i] >= cutoff:
+        cost = costs[i]
+        if cost >= cutoff:
             continue
-        for a in range(state.middle, state.end):
+        for a in range(states[state].middle, states[state + 1].begin):
             arc = arcs[a]
-            total = costs[i] + arc.weight
+            total = cost + arc.weight
             if total >= cutoff:
                 continue
-            target = serials[arc.next] - shift
-            if target < first:
-                target = counts[TOKENS]
-                counts[TOKENS] += 1
-                serials[arc.next] = target + shift
-                token_states[target] = arc.next
-                extras[target] = 0.0
-                if arc.epsilons > 0:
-                    with_epsilon[counts[EPSILONS]] = target
-                    counts[EPSILONS] += 1
+            to = np.int64(arc.code & STATE_BITS)
+            target = serials[to] - base
+            if target < 0:
+                target = num_tokens
+                num_tokens += 1
+                serials[to] = target + base
+                token_states[target] = to
+                if arc.code >= HAS_EPSILON:
+                    with_epsilon[num_epsilon] = target
+                    num_epsilon += 1
             elif total >= costs[target] - slack:
                 continue
             costs[target] = total
-            if arc.epsilons > 0:
+            if arc.code >= HAS_EPSILON:
                 queue[depth] = target
                 depth += 1
-    return 0, 0
+    counts[TOKENS], clock[NUM_EPSILON] = first + num_tokens, num_epsilon
+    return depth, int(room)
 
 
 @njit(cache=True, nogil=True)
-def _link_epsilon(graph: SearchGraph, store: Store, cutoff: float) -> Store:
+def _link_epsilon(
+    graph: SearchGraph, store: Store, scratch: Scratch, cutoff: float
+) -> Store:
     """Make the epsilon links of the last frame, now that its costs are final."""
-    states, arcs, counts = graph.states, graph.arcs, store.counts
-    costs, token_states, serials = store.cost, store.state, store.serial
-    frame, num_links = counts[FRAMES], counts[LINKS]
+    states, arcs, counts, clock = graph.states, graph.arcs, store.counts, scratch.clock
+    frame, num_links, base = counts[FRAMES], int(counts[LINKS]), clock[BASE]
+    first, serials = store.token_begin[frame], scratch.serial
+    costs, token_states = store.cost[first:], store.state[first:]
+    sources = scratch.with_epsilon[: clock[NUM_EPSILON]]
     room = 0
-    for i in store.with_epsilon[: counts[EPSILONS]]:
-        room += states[token_states[i]].end - states[token_states[i]].middle
+    for i in sources:
+        room += _num_epsilon(graph, np.int64(token_states[i]))
     store = with_room(store, links=num_links + room)
     links = store.link
-    for i in store.with_epsilon[: counts[EPSILONS]]:
-        if costs[i] >= cutoff:
+    for i in sources:
+        cost = costs[i]
+        if cost >= cutoff:
             continue
-        for a in range(states[token_states[i]].middle, states[token_states[i]].end):
+        state = np.int64(token_states[i])
+        for a in range(states[state].middle, states[state + 1].begin):
             arc = arcs[a]
-            if costs[i] + arc.weight >= cutoff:
+            total = cost + arc.weight
+            if total >= cutoff:
                 continue
             link = links[num_links]
-            link.source = i
-            link.target = serials[arc.next] - counts[SHIFT]
-            link.arc = a
-            link.weight = arc.weight
-            link.acoustic = 0.0
+            link.source, link.arc = i, a
+            link.target = serials[np.int64(arc.code & STATE_BITS)] - base
+            link.acoustic, link.total = 0.0, total
             num_links += 1
     counts[LINKS] = num_links
     store.emitting_begin[frame] = num_links
     store.token_begin[frame + 1] = counts[TOKENS]
+    _outdate_serials(scratch, counts[TOKENS] - first)
     return store
+
+
+@njit(cache=True, nogil=True)
+def _outdate_serials(scratch: Scratch, num_tokens: int) -> None:
+    """End a frame of so many tokens: no serial given so far will count any more."""
+    clock = scratch.clock
+    clock[BASE] += num_tokens
+    if clock[BASE] > _LATEST:
+        scratch.serial[:] = -1
+        clock[BASE] = 0

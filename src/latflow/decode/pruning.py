@@ -3,7 +3,7 @@
 The *extra cost* of a token is how much the best path through it costs more than the
 best path of all. Working backwards from the last frame,
 
-    extra(link)  = extra(target) + cost(source) + cost of the arc - cost(target)
+    extra(link)  = extra(target) + cost of the way that ends in the link - cost(target)
     extra(token) = least extra of its links, inf without any,
 
 and links above the lattice beam are removed, tokens with them. In the middle of an
@@ -11,7 +11,11 @@ utterance the last frame's tokens have extra cost 0, which is the least they can
 out to have: what is removed then would be removed in the end as well. So pruning at
 intervals bounds memory and changes nothing in the result.
 
-Public: `prune`, `finish`, `link_extra`.
+Extra costs are known for two neighbouring frames at a time. What is left of a frame
+moves to the beginning of its own space while the frame is in the processor's cache; at
+the end the frames move together.
+
+Public: `prune`, `finish`.
 
 Source: Kaldi `decoder/lattice-faster-decoder.cc` (`PruneForwardLinks`,
 `PruneForwardLinksFinal`, `PruneTokensForFrame`). Kaldi's `PruneActiveTokens` goes back
@@ -20,17 +24,32 @@ until extra costs hardly change; here the schedule depends on the number of link
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
 from latflow.decode.search_graph import Records, SearchGraph
-from latflow.decode.tokens import FRAMES, KEPT, LINKS, SETTLED, SHIFT, TOKENS, Store
+from latflow.decode.tokens import FRAMES, KEPT, LINKS, SETTLED, TOKENS, Store
 
 _FEW_LINKS = 1 << 16  # below twice this number old frames are left alone
+_REMOVED = np.uint32(0xFFFF_FFFF)
+
+
+class Tokens(NamedTuple):
+    """The tokens of a frame after its pruning.
+
+    Attributes:
+        extra: float64[tokens left, and room], extra costs.
+        moved: uint32[tokens before], the new number of each token, or _REMOVED.
+    """
+
+    extra: np.ndarray
+    moved: np.ndarray
 
 
 @njit(cache=True, nogil=True)
-def prune(store: Store, acoustic_scale: float, lattice_beam: float) -> None:
+def prune(store: Store, lattice_beam: float) -> None:
     """Prune what has been decoded so far.
 
     The frames since the last call are pruned, and as many before them again, in the
@@ -39,7 +58,6 @@ def prune(store: Store, acoustic_scale: float, lattice_beam: float) -> None:
 
     Args:
         store: changed in place.
-        acoustic_scale: as in the search.
         lattice_beam: links with more extra cost than this are removed.
     """
     counts = store.counts
@@ -47,18 +65,16 @@ def prune(store: Store, acoustic_scale: float, lattice_beam: float) -> None:
     first = max(0, 2 * counts[SETTLED] - frame)
     if counts[LINKS] > 2 * max(counts[KEPT], _FEW_LINKS):
         first = 0
-    for f in range(frame - 1, first - 1, -1):
-        _prune_frame(store, f, acoustic_scale, lattice_beam)
-    _compact(store, first, frame)
+    num_tokens = counts[TOKENS] - store.token_begin[frame]
+    last = Tokens(np.zeros(num_tokens), np.arange(num_tokens).astype(np.uint32))
+    _prune_frames(store, first, last, lattice_beam)
     counts[SETTLED] = frame
     if first == 0:
         counts[KEPT] = counts[LINKS]
 
 
 @njit(cache=True, nogil=True)
-def finish(
-    graph: SearchGraph, store: Store, acoustic_scale: float, lattice_beam: float
-) -> bool:
+def finish(graph: SearchGraph, store: Store, lattice_beam: float) -> bool:
     """Take final costs in and prune the whole utterance.
 
     Without a token in a final state all tokens of the last frame count as final, at no
@@ -67,7 +83,6 @@ def finish(
     Args:
         graph: the packed graph.
         store: changed in place.
-        acoustic_scale: as in the search.
         lattice_beam: links with more extra cost than this are removed.
 
     Returns:
@@ -75,149 +90,215 @@ def finish(
     """
     counts = store.counts
     frame = counts[FRAMES]
-    first, last = store.token_begin[frame], counts[TOKENS]
-    fresh = np.full(last - first, np.inf)
-    for i in range(first, last):
-        fresh[i - first] = store.cost[i] + graph.final[store.state[i]]
-    reached_final = bool(np.isfinite(fresh).any())
+    first, end = int(store.token_begin[frame]), counts[TOKENS]
+    costs = store.cost[first:end]
+    extra = np.empty(end - first)
+    for i in range(len(extra)):
+        extra[i] = costs[i] + graph.final[store.state[first + i]]
+    reached_final = bool(np.isfinite(extra).any())
     if not reached_final:
-        fresh[:] = store.cost[first:last]
-    if last > first:
-        fresh -= fresh.min()
-    _settle_epsilon(store, frame, fresh, lattice_beam)
-    for i in range(first, last):
-        extra = fresh[i - first]
-        store.extra[i] = extra if extra <= lattice_beam else np.inf
-    for f in range(frame - 1, -1, -1):
-        _prune_frame(store, f, acoustic_scale, lattice_beam)
-    _compact(store, 0, frame + 1)
+        extra[:] = costs
+    if len(extra) > 0:
+        extra -= extra.min()
+    for i in range(len(extra)):
+        if extra[i] > lattice_beam:
+            extra[i] = np.inf
+    links = store.link[store.epsilon_begin[frame] : store.emitting_begin[frame]]
+    num_links = _prune_epsilon(links, costs, extra, lattice_beam)
+    last = Tokens(extra, np.empty(len(extra), np.uint32))
+    counts[TOKENS] = first + _close_tokens(store, first, last)
+    _renumber_epsilon(links[:num_links], last.moved)
+    counts[LINKS] = store.epsilon_begin[frame] + num_links
+    store.token_begin[frame + 1] = counts[TOKENS]
+    store.emitting_begin[frame] = counts[LINKS]
+    _prune_frames(store, 0, last, lattice_beam)
     return reached_final
 
 
 @njit(cache=True, nogil=True)
-def link_extra(costs: np.ndarray, link: Records, acoustic_scale: float) -> float:
-    """Extra cost of a link without that of its target; 0 on the best way to it.
-
-    Args:
-        costs: float64[tokens].
-        link: a `LINK`.
-        acoustic_scale: as in the search; the arc's cost is rounded as there.
-    """
-    cost = link.weight + acoustic_scale * link.acoustic
-    return max(0.0, float(costs[link.source] + cost - costs[link.target]))
-
-
-@njit(cache=True, nogil=True)
-def _prune_frame(
-    store: Store, frame: int, acoustic_scale: float, lattice_beam: float
+def _prune_frames(
+    store: Store, first_frame: int, following: Tokens, lattice_beam: float
 ) -> None:
-    """Prune the links that leave a frame; removed ones get the source -1."""
-    costs, extras, links = store.cost, store.extra, store.link
-    first, last = store.token_begin[frame], store.token_begin[frame + 1]
-    fresh = np.full(last - first, np.inf)
-    for at in range(store.emitting_begin[frame], store.epsilon_begin[frame + 1]):
-        link = links[at]
-        if link.source < 0:
-            continue
-        extra = extras[link.target]
-        if extra <= lattice_beam:
-            extra += link_extra(costs, link, acoustic_scale)
-        if extra > lattice_beam:
-            link.source = -1
-        else:
-            fresh[link.source - first] = min(fresh[link.source - first], extra)
-    _settle_epsilon(store, frame, fresh, lattice_beam)
-    store.extra[first:last] = fresh
-
-
-@njit(cache=True, nogil=True)
-def _settle_epsilon(
-    store: Store, frame: int, fresh: np.ndarray, lattice_beam: float
-) -> None:
-    """Carry extra costs back over a frame's epsilon links and prune these.
+    """Prune the frames from the first to the last but one, and close the gaps.
 
     Args:
         store: changed in place.
-        frame: the frame.
-        fresh: float64[tokens of the frame], extra costs from what follows the frame;
-            changed to those that take the epsilon links in.
+        first_frame: its tokens stay, since links from the frame before may lead there
+            (unless it is frame 0).
+        following: tokens of the last frame.
         lattice_beam: links with more extra cost than this are removed.
     """
-    costs, links = store.cost, store.link
-    first = store.token_begin[frame]
-    begin, end = store.epsilon_begin[frame], store.emitting_begin[frame]
+    last_frame = store.counts[FRAMES]
+    begin = store.token_begin
+    kept = np.zeros((last_frame + 1 - first_frame, 3), np.int64)
+    kept[-1, 0] = begin[last_frame + 1] - begin[last_frame]
+    kept[-1, 1] = store.emitting_begin[last_frame] - store.epsilon_begin[last_frame]
+    for f in range(last_frame - 1, first_frame - 1, -1):
+        size = begin[f + 1] - begin[f]
+        tokens = Tokens(np.full(size, np.inf), np.empty(size, np.uint32))
+        emitting = store.link[store.emitting_begin[f] : store.epsilon_begin[f + 1]]
+        num_emitting = _prune_emitting(
+            emitting, store.cost[begin[f + 1] :], following, tokens.extra, lattice_beam
+        )
+        epsilon = store.link[store.epsilon_begin[f] : store.emitting_begin[f]]
+        costs = store.cost[begin[f] : begin[f + 1]]
+        num_epsilon = _prune_epsilon(epsilon, costs, tokens.extra, lattice_beam)
+        if f > first_frame or f == 0:
+            size = _close_tokens(store, begin[f], tokens)
+            for at in range(num_emitting):
+                emitting[at].source = tokens.moved[emitting[at].source]
+            _renumber_epsilon(epsilon[:num_epsilon], tokens.moved)
+        row = kept[f - first_frame]
+        row[0], row[1], row[2] = size, num_epsilon, num_emitting
+        following = tokens
+    _close_gaps(store, first_frame, kept)
+
+
+@njit(cache=True, nogil=True)
+def _prune_emitting(
+    links: Records,
+    costs: np.ndarray,
+    targets: Tokens,
+    source_extra: np.ndarray,
+    lattice_beam: float,
+) -> int:
+    """Prune the links to the frame behind; those left move to the front.
+
+    Args:
+        links: LINK[some]; their targets are renumbered.
+        costs: float64[tokens left of the frame behind, and more].
+        targets: the tokens of the frame behind.
+        source_extra: float64[tokens], inf at first; falls to the least extra cost of
+            each token's links.
+        lattice_beam: links with more extra cost than this are removed.
+
+    Returns:
+        How many are left.
+    """
+    to = 0
+    for at in range(len(links)):
+        target = targets.moved[links[at].target]
+        if target == _REMOVED:
+            continue
+        # What follows is without branches: nobody could predict which link stays.
+        links[to] = links[at]
+        links[to].target = target
+        extra = targets.extra[target] + max(0.0, links[at].total - costs[target])
+        is_kept = extra <= lattice_beam
+        source = links[to].source
+        extra = extra if is_kept else np.inf
+        source_extra[source] = min(source_extra[source], extra)
+        to += int(is_kept)
+    return to
+
+
+@njit(cache=True, nogil=True)
+def _prune_epsilon(
+    links: Records, costs: np.ndarray, extra: np.ndarray, lattice_beam: float
+) -> int:
+    """Carry extra costs back over the epsilon links of a frame and prune these.
+
+    Args:
+        links: LINK[some]; those left move to the front.
+        costs: float64[tokens] of the frame.
+        extra: float64[tokens], extra costs from what follows the frame; falls to those
+            that take the epsilon links in.
+        lattice_beam: links with more extra cost than this are removed.
+
+    Returns:
+        How many are left.
+    """
     changed = True
     while changed:
         changed = False
-        for at in range(end - 1, begin - 1, -1):
-            link = links[at]
-            if link.source < 0:
-                continue
-            extra = fresh[link.target - first] + link_extra(costs, link, 0.0)
-            if extra < fresh[link.source - first] and extra <= lattice_beam:
-                fresh[link.source - first] = extra
+        for at in range(len(links) - 1, -1, -1):
+            found = _epsilon_extra(links, at, costs, extra)
+            if found < extra[links[at].source] and found <= lattice_beam:
+                extra[links[at].source] = found
                 changed = True
-    for at in range(begin, end):
-        link = links[at]
-        if link.source < 0:
-            continue
-        extra = fresh[link.target - first] + link_extra(costs, link, 0.0)
-        if extra > lattice_beam:
-            link.source = -1
+    to = 0
+    for at in range(len(links)):
+        if _epsilon_extra(links, at, costs, extra) <= lattice_beam:
+            links[to] = links[at]
+            to += 1
+    return to
 
 
 @njit(cache=True, nogil=True)
-def _compact(store: Store, first_frame: int, end_frame: int) -> None:
-    """Close the gaps that pruning has left in the frames first_frame ... end_frame - 1.
+def _epsilon_extra(
+    links: Records, at: int, costs: np.ndarray, extra: np.ndarray
+) -> float:
+    """Extra cost of an epsilon link."""
+    target = links[at].target
+    return float(extra[target] + max(0.0, links[at].total - costs[target]))
 
-    Tokens of later frames move along; their epsilon links too. Tokens of the first
-    frame stay (unless it is frame 0), since links from the frame before may lead there.
+
+@njit(cache=True, nogil=True)
+def _close_tokens(store: Store, first: int, tokens: Tokens) -> int:
+    """Move the tokens with a finite extra cost to the front of their frame.
+
+    Args:
+        store: changed in place.
+        first: first token of the frame.
+        tokens: `extra` moves as well, `moved` is filled.
+
+    Returns:
+        How many are left.
+    """
+    costs, states = store.cost[first:], store.state[first:]
+    extra, moved = tokens
+    to = 0
+    for i in range(len(extra)):
+        is_kept = extra[i] < np.inf
+        moved[i] = to if is_kept else _REMOVED
+        costs[to] = costs[i]
+        states[to] = states[i]
+        extra[to] = extra[i]
+        to += int(is_kept)
+    return to
+
+
+@njit(cache=True, nogil=True)
+def _renumber_epsilon(links: Records, moved: np.ndarray) -> None:
+    """Name the tokens of epsilon links by their new numbers."""
+    for at in range(len(links)):
+        links[at].source = moved[links[at].source]
+        links[at].target = moved[links[at].target]
+
+
+@njit(cache=True, nogil=True)
+def _close_gaps(store: Store, first_frame: int, kept: np.ndarray) -> None:
+    """Move what is left of each frame down to what is left of the frame before.
+
+    Args:
+        store: changed in place.
+        first_frame: where to begin.
+        kept: int64[frames, 3], tokens, epsilon links and emitting links that are left,
+            each at the front of its space.
     """
     counts = store.counts
-    costs, extras, states = store.cost, store.extra, store.state
-    origin = store.token_begin[first_frame]
-    moved = np.full(counts[TOKENS] - origin, -1, np.int32)
-    num_tokens = origin
+    to = store.token_begin[first_frame]
+    to_link = store.epsilon_begin[first_frame]
     for f in range(first_frame, counts[FRAMES] + 1):
-        begin, end = store.token_begin[f], store.token_begin[f + 1]
-        store.token_begin[f] = num_tokens
-        is_open = f < end_frame and (f > first_frame or f == 0)
-        for i in range(begin, end):
-            if is_open and extras[i] == np.inf:
-                continue
-            moved[i - origin] = num_tokens
-            costs[num_tokens] = costs[i]
-            extras[num_tokens] = extras[i]
-            states[num_tokens] = states[i]
-            num_tokens += 1
-    num_links = store.epsilon_begin[first_frame]
-    for f in range(first_frame, counts[FRAMES] + 1):
+        num_tokens, num_epsilon, num_emitting = kept[f - first_frame]
+        begin = store.token_begin[f]
+        for i in range(num_tokens):
+            store.cost[to + i] = store.cost[begin + i]
+            store.state[to + i] = store.state[begin + i]
+        store.token_begin[f] = to
+        to += num_tokens
         begin, middle = store.epsilon_begin[f], store.emitting_begin[f]
-        end = store.epsilon_begin[f + 1] if f < counts[FRAMES] else middle
-        store.epsilon_begin[f] = num_links
-        num_links = _move_links(store.link, begin, middle, num_links, (moved, origin))
-        store.emitting_begin[f] = num_links
-        num_links = _move_links(store.link, middle, end, num_links, (moved, origin))
-    counts[SHIFT] += counts[TOKENS] - num_tokens
-    counts[TOKENS], counts[LINKS] = num_tokens, num_links
-    store.token_begin[counts[FRAMES] + 1] = num_tokens
+        store.epsilon_begin[f] = to_link
+        to_link = _move_down(store.link, begin, num_epsilon, to_link)
+        store.emitting_begin[f] = to_link
+        to_link = _move_down(store.link, middle, num_emitting, to_link)
+    counts[TOKENS], counts[LINKS] = to, to_link
+    store.token_begin[counts[FRAMES] + 1] = to
 
 
 @njit(cache=True, nogil=True)
-def _move_links(
-    links: Records, begin: int, end: int, to: int, moved: tuple[np.ndarray, int]
-) -> int:
-    """Move the links begin ... end - 1 that are left to `to`; return where they end."""
-    number, origin = moved
-    for at in range(begin, end):
-        link = links[at]
-        if link.source < 0:
-            continue
-        target = links[to]
-        target.source = number[link.source - origin]
-        target.target = number[link.target - origin]
-        target.arc = link.arc
-        target.weight = link.weight
-        target.acoustic = link.acoustic
-        to += 1
-    return to
+def _move_down(links: Records, begin: int, size: int, to: int) -> int:
+    """Move neighbouring links down; return where they end."""
+    for i in range(size):
+        links[to + i] = links[begin + i]
+    return to + size

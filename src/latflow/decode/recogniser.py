@@ -1,0 +1,195 @@
+"""Everything that turns the stored frames of one utterance after another to lattices.
+
+Public: `Recogniser`, `Result`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from latflow.decode.retry import Attempt, RetryPolicy
+from latflow.decode.search import Decoded, LatticeDecoder
+from latflow.decode.search_graph import GraphFile
+from latflow.errors import UserError
+from latflow.features.frames import FrameStore
+from latflow.features.transform import FeatureTransform
+from latflow.fst.graph import Graph
+from latflow.gmm.model import AcousticModel
+from latflow.gmm.speaker_transforms import SpeakerTransforms
+from latflow.gmm.system import GmmSystem
+from latflow.lang.directory import Lang
+
+_CHUNK = 500  # frames whose log-likelihoods are computed and searched at a time
+_MAPPED_BYTES = 64 << 20  # graphs above this are packed to a file that processes share
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What became of one utterance.
+
+    Attributes:
+        utterance: its id.
+        num_frames: its length.
+        attempt: the lattice, or why there is none.
+        log_like_seconds: processor time of log-likelihoods (with the transforms).
+        search_seconds: processor time of the search.
+    """
+
+    utterance: str
+    num_frames: int
+    attempt: Attempt
+    log_like_seconds: float
+    search_seconds: float
+
+    @property
+    def decoded(self) -> Decoded | None:
+        """The lattice; None if the utterance is skipped."""
+        return self.attempt.decoded
+
+
+@dataclass(frozen=True, eq=False)
+class Recogniser:
+    """Decodes the utterances of a frame store; shared by threads.
+
+    Attributes:
+        store: the frames.
+        transform: what the model's features are made of them.
+        model: gives the log-likelihoods.
+        decoder: finds the lattices.
+        policy: what is done when a search comes to no good end.
+        acoustic_scale: factor on log-likelihoods in the search.
+        speaker_transforms: what comes after `transform`, by speaker.
+    """
+
+    store: FrameStore
+    transform: FeatureTransform
+    model: AcousticModel
+    decoder: LatticeDecoder
+    policy: RetryPolicy
+    acoustic_scale: float
+    speaker_transforms: SpeakerTransforms | None = None
+
+    @classmethod
+    def load(
+        cls,
+        store: FrameStore,
+        graph_path: str | Path,
+        system: GmmSystem,
+        lang: Lang,
+        options: Mapping[str, Any],
+    ) -> Recogniser:
+        """Read the graph and check that all parts fit each other.
+
+        Args:
+            store: the frames.
+            graph_path: `HCLG.fst`.
+            system: its `model` decodes, on features that are not adapted to speakers;
+                `adapted` makes another recogniser of this one.
+            lang: language directory that the graph was made of.
+            options: section `decode` of the configuration.
+
+        Raises:
+            UserError: graph, model, features and words do not fit.
+        """
+        graph = Graph.load(graph_path)
+        system.model.gmms.check_dim(system.transform.dim_out(store.dim))
+        highest = int(np.max(graph.olabel, initial=0))
+        if highest > max(lang.words):
+            raise UserError(
+                f"the graph has word {highest}, which words.txt of {lang.folder} has "
+                "not",
+                file=graph_path,
+                remedy="make the graph again from this lang directory",
+            )
+        is_large = Path(graph_path).stat().st_size > _MAPPED_BYTES
+        try:
+            decoder = LatticeDecoder(
+                GraphFile(graph, graph_path) if is_large else graph,
+                system.model.transitions.pdf,
+                beam=options["beam"],
+                lattice_beam=options["lattice_beam"],
+                max_active=options["max_active"],
+                min_active=options["min_active"],
+            )
+        except UserError as error:
+            raise UserError(error.what, file=graph_path, remedy=error.remedy) from None
+        return cls(
+            store,
+            system.transform,
+            system.model,
+            decoder,
+            policy(options, options["beam"]),
+            options["acoustic_scale"],
+        )
+
+    def adapted(self, transforms: SpeakerTransforms) -> Recogniser:
+        """The same recogniser on features that are adapted to speakers."""
+        return replace(self, speaker_transforms=transforms)
+
+    def with_beam(self, options: Mapping[str, Any], beam: float) -> Recogniser:
+        """The same recogniser with another beam in the first search."""
+        return replace(self, policy=policy(options, beam))
+
+    def work(self, index: int) -> Result:
+        """Decode one utterance, again with a wider beam if the policy says so."""
+        utterance = self.store.utt_ids[index]
+        clock = _Clock()
+
+        def search(beam: float) -> Decoded:
+            return self.decoder.decode_chunks(
+                self._log_likes(index, clock),
+                acoustic_scale=self.acoustic_scale,
+                utterance=utterance,
+                beam=beam,
+            )
+
+        attempt = self.policy.run(search, utterance=utterance)
+        return Result(
+            utterance,
+            int(self.store.begin[index + 1] - self.store.begin[index]),
+            attempt,
+            clock.log_like_seconds,
+            clock.all_seconds() - clock.log_like_seconds,
+        )
+
+    def frames(self, index: int) -> np.ndarray:
+        """Features of an utterance as the model takes them, float32[T, D]."""
+        frames = self.transform(self.store.frames(index))
+        if self.speaker_transforms is None:
+            return frames
+        return self.speaker_transforms.apply(self.store.speakers[index], frames)
+
+    def _log_likes(self, index: int, clock: _Clock) -> Iterator[np.ndarray]:
+        """Log-likelihoods of an utterance, float32[some frames, P] at a time."""
+        begun = time.thread_time()
+        frames = self.frames(index)
+        for first in range(0, len(frames), _CHUNK):
+            log_likes = self.model.gmms.log_likelihoods(frames[first : first + _CHUNK])
+            clock.log_like_seconds += time.thread_time() - begun
+            yield log_likes
+            begun = time.thread_time()
+
+
+def policy(options: Mapping[str, Any], beam: float) -> RetryPolicy:
+    """The retry policy of section `decode`, with a beam of one's own."""
+    return RetryPolicy.from_options(
+        beam, options["on_no_final"], options["retry_beam_factor"]
+    )
+
+
+class _Clock:
+    """Processor time of the thread that works on an utterance."""
+
+    def __init__(self) -> None:
+        self._begun = time.thread_time()
+        self.log_like_seconds = 0.0
+
+    def all_seconds(self) -> float:
+        """Since the utterance was begun."""
+        return time.thread_time() - self._begun

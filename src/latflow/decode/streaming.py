@@ -1,0 +1,262 @@
+"""Searches that take their frames as they come.
+
+An `Engine` is what all searches on one graph share: the packed graph, the limits, and
+pools of stores and scratches. A `Session` is one search. It holds a store from its
+first frame to its end, but a scratch (with its map of all graph states) only while it
+works on frames: many sessions that wait for speech cost little more than their
+lattices.
+
+However the frames are cut into pieces, the result is the same to the last bit: links
+are pruned after every `prune_interval` frames, wherever the pieces end.
+
+Public: `Engine`, `Session`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
+from types import TracebackType
+
+import numpy as np
+from numba import njit
+
+from latflow.decode import collect, passing, pruning, tokens
+from latflow.decode.decoded import DeadEndError, Decoded, make_lattice
+from latflow.decode.search_graph import ArcArrays, SearchGraph
+from latflow.decode.tracing import PathTracer
+from latflow.errors import UserError
+from latflow.lattice.lattice import BestPath
+
+
+@dataclass(frozen=True, eq=False)
+class Engine:
+    """What the searches on one graph share; safe to use from many threads.
+
+    Attributes:
+        graph: the graph.
+        packed: the same, packed.
+        num_pdfs: pdfs that it has.
+        limits: beams.
+        lattice_beam: ways costing more than the best path plus this are dropped.
+        prune_interval: frames between prunings.
+    """
+
+    graph: ArcArrays
+    packed: SearchGraph
+    num_pdfs: int
+    limits: passing.SearchLimits
+    lattice_beam: float
+    prune_interval: int
+    _stores: list[tokens.Store] = field(default_factory=list)
+    _scratches: list[tokens.Scratch] = field(default_factory=list)
+    _lock: Lock = field(default_factory=Lock)
+
+    def take_store(self) -> tokens.Store:
+        """A store that nobody else uses."""
+        with self._lock:
+            return self._stores.pop() if self._stores else tokens.new_store()
+
+    def give_store(self, store: tokens.Store) -> None:
+        """Put a store back that is no longer used."""
+        with self._lock:
+            self._stores.append(store)
+
+    @contextmanager
+    def scratch(self) -> Iterator[list[tokens.Scratch]]:
+        """Lend a scratch; in a list, since growth replaces it."""
+        with self._lock:
+            found = self._scratches.pop() if self._scratches else None
+        holder = [found or tokens.new_scratch(len(self.packed.states) - 1)]
+        try:
+            yield holder
+        finally:
+            with self._lock:
+                self._scratches.append(holder[0])
+
+
+class Session:
+    """One search, fed piece by piece; for one thread at a time.
+
+    `LatticeDecoder.session` makes it. Close it, or use it in a `with` statement, when
+    `finalise` is not called: its store then serves the next session.
+
+    Args:
+        engine: the graph and what belongs to it.
+        acoustic_scale: factor on the log-likelihoods in the search.
+        utterance: named in errors.
+        beam: instead of the engine's.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        acoustic_scale: float,
+        utterance: str | None = None,
+        beam: float | None = None,
+    ) -> None:
+        self._engine = engine
+        self._limits = engine.limits
+        if beam is not None:
+            self._limits = engine.limits._replace(beam=float(beam))
+        self._scale = float(acoustic_scale)
+        self._utterance = utterance
+        self._tracer = PathTracer(engine.graph, engine.packed)
+        store = engine.take_store()
+        with engine.scratch() as holder:
+            store, holder[0] = passing.begin(
+                engine.packed, store, holder[0], self._limits
+            )
+        self._store: tokens.Store | None = store
+
+    @property
+    def num_frames(self) -> int:
+        """Frames searched so far."""
+        return int(self._open_store().counts[tokens.FRAMES])
+
+    def advance(self, log_likes: np.ndarray) -> None:
+        """Search through the next frames.
+
+        Args:
+            log_likes: float32[T, P], natural log, P pdfs; -inf rules a pdf out. T may
+                be 0.
+
+        Raises:
+            DeadEndError: no token survived some frame; names it.
+            UserError: too few pdfs, or a frame with NaN or +inf or all -inf. The
+                session stays as it was before.
+        """
+        store, engine = self._open_store(), self._engine
+        rows = np.ascontiguousarray(log_likes, np.float32)
+        self._check(rows)
+        with engine.scratch() as holder:
+            done = 0
+            while done < len(rows):
+                frames = int(store.counts[tokens.FRAMES])
+                due = int(store.counts[tokens.SETTLED]) + engine.prune_interval
+                piece = rows[done : done + due - frames]
+                store, holder[0] = passing.advance(
+                    engine.packed, store, holder[0], self._limits, piece, self._scale
+                )
+                self._store = store
+                self._check_alive()
+                done += len(piece)
+                if frames + len(piece) == due:
+                    pruning.prune(store, engine.lattice_beam)
+
+    def best_path(self, *, use_final: bool = False) -> BestPath:
+        """The best path through the frames so far.
+
+        Args:
+            use_final: as if the utterance ended here: only paths to final states
+                count, with their final costs, if there are any.
+
+        Raises:
+            DeadEndError: no token survived the last frame.
+        """
+        self._check_alive()
+        return self._tracer.best_path(self._open_store(), use_final=use_final)
+
+    def finalise(self) -> Decoded:
+        """End the utterance and the session; the same as decoding it at once.
+
+        Raises:
+            DeadEndError: no token survived some frame.
+            UserError: there have been no frames.
+        """
+        store, packed = self._open_store(), self._engine.packed
+        lattice_beam = self._engine.lattice_beam
+        num_frames = self.num_frames
+        if num_frames == 0:
+            raise UserError(
+                "no frames to decode",
+                utterance=self._utterance,
+                remedy="remove the utterance; it is shorter than one frame",
+            )
+        self._check_alive()
+        reached_final = pruning.finish(packed, store, lattice_beam)
+        if packed.has_epsilon_cycle:
+            collect.break_cycles(packed, store)
+            pruning.finish(packed, store, lattice_beam)
+        final = packed.final if reached_final else np.zeros_like(packed.final)
+        lattice = make_lattice(
+            self._engine.graph, packed, store, collect.collect(packed, store), final
+        )
+        expanded = float(store.counts[tokens.EXPANDED])
+        self.close()
+        return Decoded(lattice, reached_final, expanded / num_frames)
+
+    def close(self) -> None:
+        """Give up what the session holds; no more calls after that but this one."""
+        if self._store is not None:
+            self._engine.give_store(self._store)
+            self._store = None
+
+    def __enter__(self) -> Session:
+        """The session itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def _open_store(self) -> tokens.Store:
+        """The store, as long as there is one."""
+        if self._store is None:
+            raise RuntimeError("this session is over: it was finalised or closed")
+        return self._store
+
+    def _check(self, log_likes: np.ndarray) -> None:
+        """Refuse log-likelihoods that cannot be searched with."""
+        num_pdfs = self._engine.num_pdfs
+        if log_likes.ndim != 2 or log_likes.shape[1] < num_pdfs:
+            raise UserError(
+                f"log-likelihoods of shape {log_likes.shape}, where the decoding graph "
+                f"has {num_pdfs} pdfs",
+                utterance=self._utterance,
+                remedy="use the model that the graph was made with",
+            )
+        frame, fault = _first_fault(log_likes)
+        if frame >= 0:
+            raise UserError(
+                f"log-likelihoods at frame {self.num_frames + frame} {_FAULTS[fault]}",
+                utterance=self._utterance,
+                remedy="check the features and the model of this utterance",
+            )
+
+    def _check_alive(self) -> None:
+        """Refuse to go on without tokens."""
+        store = self._open_store()
+        frame = int(store.counts[tokens.FRAMES])
+        if store.token_begin[frame] == store.counts[tokens.TOKENS]:
+            raise DeadEndError(
+                f"no way through the decoding graph survives frame {frame - 1}",
+                utterance=self._utterance,
+                remedy="widen decode.beam, or check the features of this utterance",
+            )
+
+
+_FAULTS = ("hold NaN or +inf", "are all -inf")
+
+
+@njit(cache=True, nogil=True)
+def _first_fault(log_likes: np.ndarray) -> tuple[int, int]:
+    """First frame that is no good, or -1, and what is wrong with it."""
+    for t in range(len(log_likes)):
+        is_empty = True
+        for p in range(log_likes.shape[1]):
+            value = log_likes[t, p]
+            if np.isnan(value) or value == np.inf:
+                return t, 0
+            is_empty = is_empty and value == -np.inf
+        if is_empty:
+            return t, 1
+    return -1, 0

@@ -1,0 +1,186 @@
+"""Batches on threads, and what is done about searches that come to no good end."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from reference.decode_paths import endless_graph
+
+from latflow.decode.batch import decode_batch, decode_each
+from latflow.decode.decoded import DeadEndError, Decoded
+from latflow.decode.retry import RetryPolicy
+from latflow.decode.search import LatticeDecoder
+from latflow.decode.search_graph import GraphFile
+from latflow.errors import UserError
+from latflow.fst.graph import Graph
+
+TID_TO_PDF = np.array([0, 0, 1, 2, 1], np.int32)
+SCALE = 0.5
+GRAPH = endless_graph(np.random.default_rng(11), 30)
+
+
+def matrices(count):
+    generator = np.random.default_rng(4)
+    return [
+        generator.normal(size=(length, 3)).astype(np.float32)
+        for length in generator.integers(1, 30, count)
+    ]
+
+
+def same(one, other):
+    return all(
+        np.array_equal(value, vars(other)[name]) for name, value in vars(one).items()
+    )
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    return LatticeDecoder(GRAPH, TID_TO_PDF, beam=50.0)
+
+
+def test_a_batch_is_its_utterances_in_order(decoder):
+    batch = matrices(12)
+    expected = [decoder.decode(x, acoustic_scale=SCALE).lattice for x in batch]
+    with ThreadPoolExecutor(3) as pool:
+        runs = [
+            decode_batch(decoder, batch, acoustic_scale=SCALE),
+            decode_batch(decoder, batch, acoustic_scale=SCALE, threads=2),
+            decode_batch(decoder, batch, acoustic_scale=SCALE, pool=pool),
+        ]
+    for found in runs:
+        for result, lattice in zip(found, expected, strict=True):
+            assert isinstance(result, Decoded)
+            assert same(result.lattice, lattice)
+
+
+def test_an_error_stays_in_its_place(decoder):
+    batch = matrices(4)
+    batch[2] = np.full((3, 3), np.nan)
+    found = decode_batch(decoder, batch, acoustic_scale=SCALE)
+    assert [isinstance(x, Decoded) for x in found] == [True, True, False, True]
+    assert "utterance 2 of the batch: log-likelihoods at frame 0" in str(found[2])
+    names = ["a", "b", "c", "d"]
+    found = decode_batch(decoder, batch, acoustic_scale=SCALE, utterances=names)
+    assert str(found[2]).startswith("c: ")
+    assert decode_batch(decoder, [], acoustic_scale=SCALE) == []
+
+
+def outcome(*results):
+    """A search that gives these results in turn; and the beams it was called with."""
+    left, beams = list(results), []
+
+    def search(beam):
+        beams.append(beam)
+        result = left.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    return search, beams
+
+
+DEAD = DeadEndError("no way", utterance="u")
+
+
+def decoded(*, reached_final):
+    lattice = LatticeDecoder(GRAPH, TID_TO_PDF, beam=50.0).decode(
+        matrices(1)[0], acoustic_scale=SCALE
+    )
+    return Decoded(lattice.lattice, reached_final, 1.0)
+
+
+WHOLE, PARTIAL = decoded(reached_final=True), decoded(reached_final=False)
+
+
+@pytest.mark.parametrize(
+    ("results", "allow", "taken", "tries"),
+    [
+        ([WHOLE], True, WHOLE, 1),
+        ([DEAD, WHOLE], True, WHOLE, 2),
+        ([PARTIAL, WHOLE], True, WHOLE, 2),
+        ([PARTIAL, PARTIAL], True, PARTIAL, 2),
+        ([PARTIAL, DEAD], True, PARTIAL, 2),
+        ([PARTIAL, PARTIAL], False, "no final state .* within beam 20", 2),
+        ([DEAD, DEAD], True, "no way", 2),
+    ],
+)
+def test_beams_are_tried_in_turn(results, allow, taken, tries):
+    search, beams = outcome(*results)
+    attempt = RetryPolicy((10.0, 20.0), allow_partial=allow).run(search, utterance="u")
+    assert (attempt.num_tries, attempt.beam) == (tries, beams[-1])
+    assert beams == [10.0, 20.0][:tries]
+    assert attempt.was_retried == (tries > 1)
+    if isinstance(taken, str):
+        assert attempt.decoded is None
+        assert attempt.error is not None
+        with pytest.raises(UserError, match=taken):
+            raise attempt.error
+    else:
+        assert attempt.decoded is taken
+        assert attempt.is_partial == (taken is PARTIAL)
+
+
+def test_policies_of_the_configuration():
+    assert RetryPolicy.from_options(13, "retry", 2) == RetryPolicy((13.0, 26.0))
+    assert RetryPolicy.from_options(13, "partial", 2) == RetryPolicy((13.0,))
+    assert not RetryPolicy.from_options(13, "fail", 2).allow_partial
+    for beams in ((), (0.0,), (5.0, 5.0)):
+        with pytest.raises(UserError, match="beams"):
+            RetryPolicy(beams)
+
+
+def test_a_stream_is_decoded_by_its_policy():
+    """A path of cost 4 a frame survives only the wider beam."""
+    graph = Graph.from_arrays(
+        0,
+        np.array([0, 2, 2, 3]),
+        np.array([1, 2, 3], np.int32),
+        np.array([1, 2, 0], np.int32),
+        np.array([0.0, 4.0, 0.0], np.float32),
+        np.array([1, 2, 2], np.int32),
+        np.array([np.inf, np.inf, 0.0], np.float32),
+    )
+    decoder = LatticeDecoder(graph, TID_TO_PDF, beam=1.0, min_active=0)
+    items = [("one", np.zeros((1, 3))), ("two", np.zeros((2, 3)))]
+    policy = RetryPolicy((1.0, 9.0))
+    found = list(decode_each(decoder, items, policy, acoustic_scale=1.0, threads=2))
+    assert [a.num_tries for a in found] == [2, 2]
+    assert [a.decoded.reached_final for a in found if a.decoded] == [True, True]
+
+
+def test_the_packed_graph_is_kept_beside_the_graph(tmp_path):
+    path = tmp_path / "HCLG.fst"
+    GRAPH.save(path)
+    graph = Graph.load(path)
+    log_likes = matrices(1)[0]
+    plain = LatticeDecoder(graph, TID_TO_PDF).decode(log_likes, acoustic_scale=SCALE)
+    written = []
+    for _ in range(2):
+        decoder = LatticeDecoder(GraphFile(graph, path), TID_TO_PDF)
+        written.append((tmp_path / "HCLG.fst.packed").stat().st_mtime_ns)
+        found = decoder.decode(log_likes, acoustic_scale=SCALE)
+        assert same(found.lattice, plain.lattice)
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("damage", ["other model", "other graph", "cut", "empty"])
+def test_a_packed_graph_that_does_not_fit_is_made_anew(tmp_path, damage):
+    path, packed = tmp_path / "HCLG.fst", tmp_path / "HCLG.fst.packed"
+    GRAPH.save(path)
+    graph, pdfs = GRAPH, TID_TO_PDF
+    LatticeDecoder(GraphFile(graph, path), pdfs)
+    before = packed.read_bytes()
+    if damage == "other model":
+        pdfs = np.array([0, 2, 1, 0, 1], np.int32)
+    elif damage == "other graph":
+        graph = endless_graph(np.random.default_rng(12), 31)
+        graph.save(path)
+    else:
+        packed.write_bytes(before[:200] if damage == "cut" else b"")
+    log_likes = matrices(1)[0]
+    found = LatticeDecoder(GraphFile(graph, path), pdfs).decode(
+        log_likes, acoustic_scale=SCALE
+    )
+    plain = LatticeDecoder(graph, pdfs).decode(log_likes, acoustic_scale=SCALE)
+    assert same(found.lattice, plain.lattice)
+    assert (packed.read_bytes() == before) == (damage in ("cut", "empty"))
