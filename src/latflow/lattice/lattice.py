@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from latflow.errors import UserError
-from latflow.lattice.order import state_frames, topological_order
+from latflow.lattice.order import arc_offsets, state_frames, topological_order
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ class Lattice:
         """
         num_states = len(final_costs)
         by_source = np.argsort(arcs[:, 0], kind="stable")
-        begin = _offsets(arcs[:, 0], num_states)
+        begin = arc_offsets(arcs[:, 0], num_states)
         target = np.ascontiguousarray(arcs[by_source, 1])
         order = topological_order(begin, target, start)
         if len(order) == 0:
@@ -113,9 +113,8 @@ class Lattice:
             kept = arcs[:, 0] >= 0
             return cls.from_arcs(arcs[kept], costs[kept], final_costs[order])
         arcs, costs = arcs[by_source], costs[by_source]
-        frame, is_consistent = state_frames(
-            begin, target, np.ascontiguousarray(arcs[:, 2])
-        )
+        consumed = (arcs[:, 2] != 0).astype(np.int32)
+        frame, is_consistent = state_frames(begin, target, consumed)
         ends = np.unique(frame[np.isfinite(final_costs).all(axis=1)])
         if not is_consistent or len(ends) > 1:
             raise UserError(
@@ -138,12 +137,6 @@ class Lattice:
             frame=frame,
             num_frames=num_frames,
         )
-
-
-def _offsets(source: np.ndarray, num_states: int) -> np.ndarray:
-    """Where the arcs of each state begin once sorted by source, int64[S + 1]."""
-    counts = np.bincount(source, minlength=num_states)
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)

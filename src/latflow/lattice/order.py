@@ -1,12 +1,24 @@
 """Order and time of lattice states.
 
-Public: `topological_order`, `state_frames`.
+Public: `arc_offsets`, `topological_order`, `state_frames`,
+`states_with_end`, `heap_sort`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
+
+
+def arc_offsets(source: np.ndarray, num_states: int) -> np.ndarray:
+    """Where the arcs of each state begin once sorted by source, int64[S + 1].
+
+    Args:
+        source: int[A], the state that each arc leaves.
+        num_states: S.
+    """
+    counts = np.bincount(source, minlength=num_states)
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 @njit(cache=True, nogil=True)
@@ -103,14 +115,14 @@ def _sift_down(heap: np.ndarray, size: int, item: int) -> None:
 
 @njit(cache=True, nogil=True)
 def state_frames(
-    arc_begin: np.ndarray, next_state: np.ndarray, transition_id: np.ndarray
+    arc_begin: np.ndarray, next_state: np.ndarray, arc_frames: np.ndarray
 ) -> tuple[np.ndarray, bool]:
     """Count the frames consumed on the way to each state.
 
     Args:
         arc_begin: int64[S + 1], of a lattice whose states are in topological order.
         next_state: int32[A].
-        transition_id: int32[A]; an arc consumes a frame where it is not 0.
+        arc_frames: int32[A], frames that each arc consumes.
 
     Returns:
         (int32[S]; whether all paths to each state agree).
@@ -122,10 +134,63 @@ def state_frames(
     is_consistent = True
     for state in range(num_states):
         for arc in range(arc_begin[state], arc_begin[state + 1]):
-            then = frame[state] + (1 if transition_id[arc] != 0 else 0)
+            then = frame[state] + arc_frames[arc]
             target = next_state[arc]
             if frame[target] < 0:
                 frame[target] = then
             elif frame[target] != then:
                 is_consistent = False
     return frame, is_consistent
+
+
+@njit(cache=True, nogil=True)
+def states_with_end(
+    arc_begin: np.ndarray, next_state: np.ndarray, is_final: np.ndarray
+) -> np.ndarray:
+    """From which states a final one is reached, bool[S].
+
+    Args:
+        arc_begin: int64[S + 1], of states in topological order.
+        next_state: int32[A].
+        is_final: bool[S].
+    """
+    has_end = is_final.copy()
+    for state in range(len(is_final) - 1, -1, -1):
+        for arc in range(arc_begin[state], arc_begin[state + 1]):
+            has_end[state] |= has_end[next_state[arc]]
+    return has_end
+
+
+@njit(cache=True, nogil=True)
+def heap_sort(keys: np.ndarray, items: np.ndarray) -> None:
+    """Sort keys, and the items with them, in place; equal keys by their items.
+
+    Args:
+        keys: int64[N].
+        items: int64[N].
+    """
+    for k in range(len(keys)):  # a heap whose greatest comes first
+        key, item, at = keys[k], items[k], k
+        while at > 0:
+            up = (at - 1) // 2
+            if keys[up] > key or (keys[up] == key and items[up] >= item):
+                break
+            keys[at], items[at] = keys[up], items[up]
+            at = up
+        keys[at], items[at] = key, item
+    for size in range(len(keys) - 1, 0, -1):
+        key, item = keys[size], items[size]
+        keys[size], items[size] = keys[0], items[0]
+        at = 0
+        while 2 * at + 1 < size:
+            child = 2 * at + 1
+            if child + 1 < size and (
+                keys[child + 1] > keys[child]
+                or (keys[child + 1] == keys[child] and items[child + 1] > items[child])
+            ):
+                child += 1
+            if keys[child] < key or (keys[child] == key and items[child] <= item):
+                break
+            keys[at], items[at] = keys[child], items[child]
+            at = child
+        keys[at], items[at] = key, item

@@ -1,44 +1,55 @@
 """The text form of lattices, state-level and compact.
 
+A line `source target transition-id word graph,acoustic` is an arc of a state-level
+lattice, `source target word graph,acoustic,id_id_id` one of a compact lattice;
+`state graph,acoustic` (with a string behind a second comma in compact lattices) is a
+final state. Costs that are both 0 with an empty string are left out. The key stands
+alone on the line in front, an empty line follows behind each lattice.
+
 Public: `read`, `as_text`.
 
-Source: Kaldi `lat/kaldi-lattice.cc` (`ReadCompactLatticeText`, `WriteLattice`),
-`fstext/kaldi-fst-io.cc`.
+Source: Kaldi `lat/kaldi-lattice.cc` (`LatticeReader::ReadText`,
+`CompactLatticeHolder::Write`), OpenFst `fst/script/print-impl.h`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from latflow.errors import UserError
-from latflow.files import read_lines
-from latflow.lattice.binary_form import Spread
+from latflow.lattice.compact import CompactLattice, Strings
 from latflow.lattice.lattice import Lattice
+from latflow.lattice.parts import CompactParts, LatticeParts, Parts
 
-Weight = tuple[float, float, tuple[int, ...]]
-_ONE: Weight = (0.0, 0.0, ())
+_ONE = "0,0"
+_NAMES = {"inf": "Infinity", "-inf": "-Infinity", "nan": "BadNumber"}
+_VALUES = {name: value for value, name in _NAMES.items()}
+_FEWEST_DIGITS, _MOST_DIGITS = 6, 9  # that Kaldi prints; that tell all float32 apart
 
 
-def read(path: Path) -> Iterator[tuple[str, Spread]]:
+def read(lines: Iterable[tuple[int, str]], path: Path) -> Iterator[tuple[str, Parts]]:
     """Yield (utterance, contents) of each lattice of a text archive.
 
     An arc has four or five fields in the state-level form and three or four in the
     compact form; a weight of three parts, the last a string, tells the compact form.
-    Compact arcs are spread to one transition-id each, the first one carrying word and
-    weight.
+
+    Args:
+        lines: (line number, line).
+        path: what error messages call the archive.
 
     Raises:
-        UserError: a line is no arc, final state or key; names the line.
+        UserError: a line is no arc, final state or key, or belongs to another kind of
+            lattice than those before; names the line.
     """
     builder: _Builder | None = None
     utterance = ""
-    for number, line in read_lines(path):
+    for number, line in lines:
         fields = line.split()
         if not fields and builder is not None:
-            yield utterance, builder.contents()
+            yield utterance, builder.parts()
             builder = None
         elif fields and builder is None:
             if len(fields) > 1:
@@ -50,7 +61,7 @@ def read(path: Path) -> Iterator[tuple[str, Spread]]:
             except (ValueError, IndexError):
                 _fail(path, number, "no arc or final state of a lattice")
     if builder is not None:
-        yield utterance, builder.contents()
+        yield utterance, builder.parts()
 
 
 def _fail(path: Path, number: int, what: str) -> None:
@@ -63,94 +74,144 @@ def _fail(path: Path, number: int, what: str) -> None:
 
 
 class _Builder:
-    """Collects the arcs and final states of one lattice."""
+    """Collects the arcs and final states of one lattice.
+
+    Columns of an arc are source, target, transition-id and word in a state-level
+    lattice, and source, target and word in a compact one.
+    """
 
     def __init__(self) -> None:
         self._start = -1
         self._num_states = 0
-        self._rows: list[tuple[int, int, int, Weight]] = []  # source, target, label
-        self._arcs: list[tuple[int, int, int, int]] = []
-        self._costs: list[tuple[float, float]] = []
-        self._finals: list[tuple[int, Weight]] = []
+        self._is_compact: bool | None = None  # not known yet
+        self._arcs: list[list[int]] = []
+        self._weights: list[list[str]] = []
+        self._finals: dict[int, list[str]] = {}
 
     def add(self, fields: Sequence[str]) -> None:
-        """Take one line in."""
-        has_weight = "," in fields[-1] or fields[-1] in ("Infinity", "BadNumber")
+        """Take one line in; raises ValueError if it is none of a lattice."""
+        has_weight = "," in fields[-1]
         numbers = [int(field) for field in fields[: len(fields) - has_weight]]
-        weight = _weight(fields[-1]) if has_weight else _ONE
-        states = numbers[:2]
-        if min(numbers) < 0 or not 1 <= len(numbers) <= 4:
+        weight = (fields[-1] if has_weight else _ONE).split(",")
+        if min(numbers) < 0 or len(numbers) not in (1, 3, 4) or len(weight) > 3:
             raise ValueError
+        self._decide(len(numbers), len(weight))
+        if len(weight) < 3:
+            weight = [*weight, ""]
         if self._start < 0:
             self._start = numbers[0]
         if len(numbers) == 1:
-            self._finals.append((numbers[0], weight))
-        elif len(numbers) == 4:
-            self._arcs.append((*states, *numbers[2:]))  # type: ignore[arg-type]
-            self._costs.append(weight[:2])
+            self._finals[numbers[0]] = weight
         else:
-            self._rows.append((*states, numbers[2], weight))  # type: ignore[arg-type]
-        self._num_states = max(self._num_states, *(s + 1 for s in states))
+            self._arcs.append(numbers)
+            self._weights.append(weight)
+        self._num_states = max(self._num_states, *(s + 1 for s in numbers[:2]))
+        _check(weight)
 
-    def contents(self) -> Spread:
+    def _decide(self, num_numbers: int, num_weights: int) -> None:
+        """Learn from a line of which kind the lattice is, or check that it fits."""
+        says_compact = num_numbers == 3 or num_weights == 3
+        says_raw = num_numbers == 4
+        if says_compact and (says_raw or self._is_compact is False):
+            raise ValueError
+        if says_raw and self._is_compact:
+            raise ValueError
+        if says_compact or says_raw:
+            self._is_compact = says_compact
+
+    def parts(self) -> Parts:
         """All arcs, costs and final costs."""
-        finals: dict[int, tuple[float, float]] = {}
-        for source, target, label, weight in self._rows:
-            self._chain(source, target, label, weight)
-        for state, weight in self._finals:
-            if weight[2]:
-                end = self._num_states
-                self._num_states += 1
-                finals[end] = (0.0, 0.0)
-                self._chain(state, end, 0, weight)
-            else:
-                finals[state] = weight[:2]
+        costs = _costs(self._weights)
         final_costs = np.full((self._num_states, 2), np.inf, np.float32)
-        for state, costs in finals.items():
-            final_costs[state] = costs
-        arcs = np.array(self._arcs, np.int32).reshape(-1, 4)
-        costs_of_arcs = np.array(self._costs, np.float32).reshape(-1, 2)
-        return arcs, costs_of_arcs, final_costs, max(self._start, 0)
-
-    def _chain(self, source: int, target: int, label: int, weight: Weight) -> None:
-        """Add one compact arc."""
-        graph, acoustic, ids = weight
-        state = source
-        for k, transition_id in enumerate(ids or (0,)):
-            is_last = k + 1 >= len(ids)
-            there = target if is_last else self._num_states
-            self._num_states += not is_last
-            self._arcs.append((state, there, transition_id, label if k == 0 else 0))
-            self._costs.append((graph, acoustic) if k == 0 else (0.0, 0.0))
-            state = there
+        states = np.fromiter(self._finals, np.int64, len(self._finals))
+        final_costs[states] = _costs(self._finals.values())
+        start = max(self._start, 0)
+        if not self._is_compact:
+            arcs = np.array(self._arcs, np.int32).reshape(-1, 4)
+            return LatticeParts(arcs, costs, final_costs, start)
+        ends = [["", "", ""]] * self._num_states
+        for state, weight in self._finals.items():
+            ends[state] = weight
+        arcs = np.array(self._arcs, np.int32).reshape(-1, 3)
+        strings, final_strings = _strings(self._weights), _strings(ends)
+        return CompactParts(arcs, costs, strings, final_costs, final_strings, start)
 
 
-def _weight(field: str) -> Weight:
-    """Parse `graph,acoustic` or `graph,acoustic,string`."""
-    graph, acoustic, *string = field.replace("Infinity", "inf").split(",")
-    ids = tuple(int(i) for i in string[0].split("_")) if string and string[0] else ()
-    return float(graph), float(acoustic), ids
+def _check(weight: Sequence[str]) -> None:
+    """Raise ValueError if a weight is none."""
+    _costs([weight])
+    _strings([weight])
 
 
-def as_text(utterance: str, lattice: Lattice) -> str:
-    """One lattice of a text archive, costs with nine digits so that none is lost."""
+def _number(field: str) -> str:
+    """A number as Kaldi prints it, in a form that Python reads."""
+    return _VALUES.get(field, field)
+
+
+def _costs(weights: Iterable[Sequence[str]]) -> np.ndarray:
+    """Graph and acoustic costs of weights, float32[N, 2]."""
+    rows = [(float(_number(w[0])), float(_number(w[1]))) for w in weights]
+    return np.array(rows, np.float32).reshape(-1, 2)
+
+
+def _strings(weights: Iterable[Sequence[str]]) -> Strings:
+    """Transition-ids of weights."""
+    rows = [[int(i) for i in w[2].split("_")] if w[2] else [] for w in weights]
+    begin = np.cumsum([0, *map(len, rows)]).astype(np.int64)
+    return Strings(begin, np.array([i for row in rows for i in row], np.int32))
+
+
+def as_text(utterance: str, lattice: Lattice | CompactLattice) -> str:
+    """One lattice of a text archive.
+
+    A cost has the six digits that Kaldi prints where these tell its value, and as many
+    more as it takes, so that none is lost.
+    """
+    source, begin = lattice.source().tolist(), lattice.arc_begin.tolist()
+    weights = _weights(lattice.graph_cost, lattice.acoustic_cost)
+    ends = _weights(lattice.final_graph_cost, lattice.final_acoustic_cost)
+    labels = [lattice.next_state, lattice.word]
+    one = _ONE
+    if isinstance(lattice, CompactLattice):
+        one += ","
+        weights = _with_strings(weights, lattice.string_begin, lattice.string)
+        ends = _with_strings(ends, lattice.final_string_begin, lattice.final_string)
+    else:
+        labels.insert(1, lattice.transition_id)
+    columns = zip(source, *(label.tolist() for label in labels), strict=True)
+    arcs = [
+        "\t".join(map(str, row)) + ("" if weight == one else f"\t{weight}")
+        for row, weight in zip(columns, weights, strict=True)
+    ]
     lines = [f"{utterance} "]
-    source = lattice.source().tolist()
-    columns = (
-        lattice.next_state.tolist(),
-        lattice.transition_id.tolist(),
-        lattice.word.tolist(),
-        lattice.graph_cost.tolist(),
-        lattice.acoustic_cost.tolist(),
-    )
-    finals = np.stack([lattice.final_graph_cost, lattice.final_acoustic_cost], 1)
-    rows = list(zip(source, *columns, strict=True))
-    begin = lattice.arc_begin.tolist()
-    for state, (graph, acoustic) in enumerate(finals.tolist()):
-        lines += [
-            f"{s}\t{n}\t{i}\t{w}\t{g:.9g},{a:.9g}"
-            for s, n, i, w, g, a in rows[begin[state] : begin[state + 1]]
-        ]
-        if np.isfinite(graph) and np.isfinite(acoustic):
-            lines.append(f"{state}\t{graph:.9g},{acoustic:.9g}")
+    for state, weight in enumerate(ends):
+        rows = arcs[begin[state] : begin[state + 1]]
+        lines += rows
+        if not weight.startswith("Infinity") or not rows:
+            lines.append(f"{state}" if weight == one else f"{state}\t{weight}")
     return "\n".join(lines) + "\n\n"
+
+
+def _weights(graph: np.ndarray, acoustic: np.ndarray) -> list[str]:
+    """`graph,acoustic` of each arc or state."""
+    pairs = zip(_decimals(graph), _decimals(acoustic), strict=True)
+    return [f"{g},{a}" for g, a in pairs]
+
+
+def _with_strings(weights: list[str], begin: np.ndarray, ids: np.ndarray) -> list[str]:
+    """The weights with their strings behind a comma."""
+    texts, ends = [str(i) for i in ids.tolist()], begin.tolist()
+    return [
+        f"{weight},{'_'.join(texts[ends[n] : ends[n + 1]])}"
+        for n, weight in enumerate(weights)
+    ]
+
+
+def _decimals(values: np.ndarray) -> list[str]:
+    """Each float32 with the fewest digits, six at least, that tell it apart."""
+    texts = [f"{value:.{_FEWEST_DIGITS}g}" for value in values.tolist()]
+    for digits in range(_FEWEST_DIGITS + 1, _MOST_DIGITS + 1):
+        lost = np.flatnonzero(np.array(texts, np.float32) != values)
+        for n in lost.tolist():
+            texts[n] = f"{values[n]:.{digits}g}"
+    return [_NAMES.get(text, text) for text in texts]

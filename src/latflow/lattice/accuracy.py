@@ -1,0 +1,216 @@
+"""The accuracy that a lattice lets expect, and its derivative: sMBR and MPFE.
+
+A path is compared with the alignment of what was said, frame by frame: a frame is right
+if it has the same pdf (sMBR) or the same phone (MPFE). The expected accuracy is
+
+    sum over paths of posterior(path) * number of right frames,
+
+and its derivative to the scaled score of an arc is
+
+    posterior(arc) * (mean accuracy of the paths over this arc - expected accuracy).
+
+Silence, which is easy to get right and worth little, is treated in one of two ways:
+
+* `one_silence_class`: all silence phones are the same; silence for silence is right.
+* else (the older way): a frame in a silence phone is never right.
+
+The means are had by the same shares as posteriors (`latflow.lattice.forward_backward`):
+the mean accuracy of the ways to a state is the mean over its incoming arcs, weighted by
+their shares. There are no further exponentials.
+
+Public: `expected_accuracy`, `arc_accuracies`, `expected_arc_score`, `Criterion`.
+
+Source: Kaldi `lat/lattice-functions.cc` (`LatticeForwardBackwardMpeVariants`); Povey
+2003, "Discriminative training for large vocabulary speech recognition", chapter 6
+(MPE); Gibson, Hain 2006, "Hypothesis spaces for minimum Bayes risk training" (sMBR).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numba import njit
+
+from latflow.errors import UserError
+from latflow.hmm.transition_model import TransitionModel
+from latflow.lattice.forward_backward import forward
+from latflow.lattice.lattice import Lattice
+from latflow.lattice.posteriors import FramePosteriors, check_alignment, posteriors
+
+Criterion = Literal["smbr", "mpfe"]
+
+
+def expected_accuracy(
+    lattice: Lattice,
+    alignment: np.ndarray,
+    model: TransitionModel,
+    *,
+    criterion: Criterion,
+    silence_phones: Sequence[int] | np.ndarray,
+    one_silence_class: bool = True,
+    lm_scale: float = 1.0,
+    acoustic_scale: float = 1.0,
+) -> tuple[float, FramePosteriors]:
+    """Expected number of right frames, and its derivative.
+
+    Args:
+        lattice: of T frames, with a path to a final state.
+        alignment: transition-ids of what was said, int32[T].
+        model: what they are ids of.
+        criterion: "smbr" compares pdfs, "mpfe" phones.
+        silence_phones: phone ids.
+        one_silence_class: how silence counts, see the module's description.
+        lm_scale: factor on graph costs.
+        acoustic_scale: factor on acoustic costs.
+
+    Returns:
+        (expected accuracy in frames, 0 to T; its derivative to the scaled scores by
+        frame and transition-id, so that the derivative to a log-likelihood is
+        acoustic_scale times as much). The weights of a frame sum to 0.
+
+    Raises:
+        UserError: no path leads to a final state, a cost is NaN or -inf, the alignment
+            has another number of frames than the lattice, or an id is not the model's.
+    """
+    check_alignment(lattice, alignment, model)
+    sums = forward(lattice, lm_scale=lm_scale, acoustic_scale=acoustic_scale)
+    scores = arc_accuracies(
+        lattice,
+        alignment,
+        model,
+        criterion=criterion,
+        silence_phones=silence_phones,
+        one_silence_class=one_silence_class,
+    )
+    expected, weights = expected_arc_score(
+        lattice.arc_begin, lattice.next_state, sums.share, sums.final_share, scores
+    )
+    return expected, posteriors(lattice, weights)
+
+
+def arc_accuracies(
+    lattice: Lattice,
+    alignment: np.ndarray,
+    model: TransitionModel,
+    *,
+    criterion: Criterion,
+    silence_phones: Sequence[int] | np.ndarray,
+    one_silence_class: bool = True,
+) -> np.ndarray:
+    """Tell which arcs are right, float64[A]: 1 or 0; 0 where no frame is consumed.
+
+    Args:
+        lattice: as for `expected_accuracy`, and so on; ids are not checked.
+        alignment: of what was said.
+        model: what ids are of.
+        criterion: what is compared.
+        silence_phones: phone ids.
+        one_silence_class: how silence counts.
+    """
+    if criterion not in ("smbr", "mpfe"):
+        raise UserError(
+            f"an unknown criterion '{criterion}'", remedy="choose smbr or mpfe"
+        )
+    return _arc_accuracies(
+        lattice.arc_begin,
+        lattice.frame,
+        lattice.transition_id,
+        np.asarray(alignment, np.int32),
+        model.pdf if criterion == "smbr" else model.phone,
+        is_silent_id(model, silence_phones),
+        one_silence_class,
+    )
+
+
+def is_silent_id(
+    model: TransitionModel, silence_phones: Sequence[int] | np.ndarray
+) -> np.ndarray:
+    """Whether each transition-id belongs to a silence phone, bool[ids + 1]."""
+    is_silence = np.zeros(int(model.phone.max()) + 1, np.bool_)
+    phones = np.asarray(silence_phones, np.int64)
+    is_silence[phones[phones < len(is_silence)]] = True
+    return is_silence[model.phone]
+
+
+@njit(cache=True, nogil=True)
+def _arc_accuracies(
+    arc_begin: np.ndarray,
+    frame: np.ndarray,
+    transition_id: np.ndarray,
+    alignment: np.ndarray,
+    label: np.ndarray,
+    is_silent: np.ndarray,
+    one_silence_class: bool,  # noqa: FBT001 - a kernel has no keywords
+) -> np.ndarray:
+    """Tell which arcs are right.
+
+    Args:
+        arc_begin: int64[S + 1].
+        frame: int32[S].
+        transition_id: int32[A].
+        alignment: int32[T].
+        label: int32[ids + 1], the pdf or phone of each transition-id.
+        is_silent: bool[ids + 1].
+        one_silence_class: how silence counts.
+    """
+    accuracy = np.zeros(len(transition_id))
+    for s in range(len(frame)):
+        if frame[s] >= len(alignment):
+            continue  # the last state, or a dead end that is longer than the utterance
+        said = alignment[frame[s]]
+        for arc in range(arc_begin[s], arc_begin[s + 1]):
+            heard = transition_id[arc]
+            if heard == 0:
+                continue
+            is_right = label[heard] == label[said]
+            if one_silence_class:
+                is_right = is_right or (is_silent[heard] and is_silent[said])
+            else:
+                is_right = is_right and not is_silent[heard]
+            accuracy[arc] = 1.0 if is_right else 0.0
+    return accuracy
+
+
+@njit(cache=True, nogil=True)
+def expected_arc_score(
+    arc_begin: np.ndarray,
+    next_state: np.ndarray,
+    share: np.ndarray,
+    final_share: np.ndarray,
+    score: np.ndarray,
+) -> tuple[float, np.ndarray]:
+    """Expectation of the summed score of the arcs of a path, and its derivative.
+
+    Args:
+        arc_begin: int64[S + 1]; states are in topological order.
+        next_state: int32[A].
+        share: float64[A], of `latflow.lattice.forward_backward.Forward`.
+        final_share: float64[S], likewise.
+        score: float64[A].
+
+    Returns:
+        (expectation; its derivative to -cost of each arc, float64[A]).
+    """
+    num_states = len(final_share)
+    before = np.zeros(num_states)  # mean score of the ways to a state
+    expected = 0.0
+    for s in range(num_states):
+        for arc in range(arc_begin[s], arc_begin[s + 1]):
+            before[next_state[arc]] += share[arc] * (before[s] + score[arc])
+        expected += final_share[s] * before[s]
+    derivative = np.empty(len(share))
+    of_state = final_share.copy()  # posterior of a state
+    after = np.zeros(num_states)  # mean score of the ways from a state to the end
+    for s in range(num_states - 1, -1, -1):
+        total = 0.0
+        for arc in range(arc_begin[s], arc_begin[s + 1]):
+            posterior = of_state[next_state[arc]] * share[arc]
+            rest = score[arc] + after[next_state[arc]]
+            derivative[arc] = posterior * (before[s] + rest - expected)
+            of_state[s] += posterior
+            total += posterior * rest
+        if of_state[s] > 0.0:
+            after[s] = total / of_state[s]
+    return expected, derivative
