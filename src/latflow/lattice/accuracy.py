@@ -14,9 +14,9 @@ Silence, which is easy to get right and worth little, is treated in one of two w
 * `one_silence_class`: all silence phones are the same; silence for silence is right.
 * else (the older way): a frame in a silence phone is never right.
 
-The means are had by the same shares as posteriors (`latflow.lattice.forward_backward`):
-the mean accuracy of the ways to a state is the mean over its incoming arcs, weighted by
-their shares. There are no further exponentials.
+The means are had from the sums of forward-backward: the mean accuracy of the ways to a
+state is the mean over its incoming arcs, weighted by their parts in the state's sum.
+There are no further exponentials.
 
 Public: `expected_accuracy`, `arc_accuracies`, `expected_arc_score`, `Criterion`.
 
@@ -85,7 +85,12 @@ def expected_accuracy(
         one_silence_class=one_silence_class,
     )
     expected, weights = expected_arc_score(
-        lattice.arc_begin, lattice.next_state, sums.share, sums.final_share, scores
+        lattice.arc_begin,
+        lattice.next_state,
+        sums.weight,
+        sums.final_weight,
+        sums.total,
+        scores,
     )
     return expected, posteriors(lattice, weights)
 
@@ -177,8 +182,9 @@ def _arc_accuracies(
 def expected_arc_score(
     arc_begin: np.ndarray,
     next_state: np.ndarray,
-    share: np.ndarray,
-    final_share: np.ndarray,
+    weight: np.ndarray,
+    final_weight: np.ndarray,
+    total: np.ndarray,
     score: np.ndarray,
 ) -> tuple[float, np.ndarray]:
     """Expectation of the summed score of the arcs of a path, and its derivative.
@@ -186,31 +192,40 @@ def expected_arc_score(
     Args:
         arc_begin: int64[S + 1]; states are in topological order.
         next_state: int32[A].
-        share: float64[A], of `latflow.lattice.forward_backward.Forward`.
-        final_share: float64[S], likewise.
+        weight: float64[A], of `latflow.lattice.forward_backward.Forward`, and so on.
+        final_weight: float64[S].
+        total: float64[S + 1].
         score: float64[A].
 
     Returns:
         (expectation; its derivative to -cost of each arc, float64[A]).
     """
-    num_states = len(final_share)
-    before = np.zeros(num_states)  # mean score of the ways to a state
-    expected = 0.0
-    for s in range(num_states):
+    end = len(final_weight)
+    before = np.zeros(end + 1)  # mean score of the ways to a state; first their sum
+    for s in range(end):
+        ways = total[s]
+        if ways > 0.0:
+            before[s] /= ways
         for arc in range(arc_begin[s], arc_begin[s + 1]):
-            before[next_state[arc]] += share[arc] * (before[s] + score[arc])
-        expected += final_share[s] * before[s]
-    derivative = np.empty(len(share))
-    of_state = final_share.copy()  # posterior of a state
-    after = np.zeros(num_states)  # mean score of the ways from a state to the end
-    for s in range(num_states - 1, -1, -1):
-        total = 0.0
+            way = ways * weight[arc]
+            before[next_state[arc]] += way * (before[s] + score[arc])
+        before[end] += ways * final_weight[s] * before[s]
+    expected = before[end] / total[end]
+    derivative = np.empty(len(weight))
+    per_way = np.zeros(end)  # posterior of a state over its sum
+    after = np.zeros(end)  # mean score of the ways from a state to the end
+    for s in range(end - 1, -1, -1):
+        ways = total[s]
+        of_state = ways * final_weight[s] / total[end]
+        rest_sum = 0.0
         for arc in range(arc_begin[s], arc_begin[s + 1]):
-            posterior = of_state[next_state[arc]] * share[arc]
-            rest = score[arc] + after[next_state[arc]]
+            target = next_state[arc]
+            posterior = ways * weight[arc] * per_way[target]
+            rest = score[arc] + after[target]
             derivative[arc] = posterior * (before[s] + rest - expected)
-            of_state[s] += posterior
-            total += posterior * rest
-        if of_state[s] > 0.0:
-            after[s] = total / of_state[s]
+            of_state += posterior
+            rest_sum += posterior * rest
+        if of_state > 0.0:
+            per_way[s] = of_state / ways
+            after[s] = rest_sum / of_state
     return expected, derivative

@@ -75,7 +75,8 @@ class LatticeStream:
     def skip(self) -> None:
         """Pass over a lattice."""
         _, num_states, is_compact = self._header()
-        self._at += 4 * self._scan(num_states, is_compact)[1][3]
+        _, sizes = self._scan(num_states, is_compact)  # may move what is unread
+        self._at += 4 * sizes[3]
 
     def lattice(self) -> Parts:
         """Take a lattice of either kind."""

@@ -28,19 +28,15 @@ import numpy as np
 from latflow.errors import UserError
 from latflow.hmm.transition_model import TransitionModel
 from latflow.lattice.compact import CompactLattice, Strings
-from latflow.lattice.determinise_kernel import (
-    arc_strings,
-    do_tasks,
-    room_for_task,
-    start,
-)
+from latflow.lattice.determinise_kernel import do_tasks, room_for_task, start
 from latflow.lattice.lattice import Lattice
 from latflow.lattice.phone_labels import insert_phones
 from latflow.lattice.ropes import powers_of_base
-from latflow.lattice.subsets import ARCS, HEAP, Pools
+from latflow.lattice.subsets import ARCS, HEAP, Pools, arc_strings
 from latflow.lattice.word_closures import WordGraph, best_costs, close_words
 
 _DELTA = 1 / 1024  # scaled costs of equal states differ by less; Kaldi's kDelta
+_ROUNDING = 0.1  # by which merged states may change the cost of the best path
 _SLACK = 1e-3  # added to the cutoff where rounding must not lose a path on its edge
 _RETRY_CUTOFF = 0.5  # a beam reached to less than this part is tried again, narrower
 _TRIALS = 10
@@ -133,19 +129,19 @@ def _one_pass(lattice: Lattice, options: _Options) -> CompactLattice:
             "a lattice too large to be determinised within the limits",
             remedy="decode with a narrower lattice beam, or allow more memory or arcs",
         )
+    reached = min(reached, options.beam)
     if reached < wanted:
         log.warning("lattice determinised to a beam of %.2f, not %g", reached, wanted)
     return found
 
 
 def _try(lattice: Lattice, options: _Options) -> tuple[CompactLattice | None, float]:
-    """Determinise once: the result, None if it takes too much memory; the beam."""
+    """Determinise once: the result, None if limits cut the best path; the beam."""
     lm_scale, acoustic_scale = options.scales
     scales = np.array([lm_scale, acoustic_scale])
     costs = np.stack([lattice.graph_cost, lattice.acoustic_cost], 1) * scales
-    finals = (
-        np.stack([lattice.final_graph_cost, lattice.final_acoustic_cost], 1) * scales
-    )
+    finals = np.stack([lattice.final_graph_cost, lattice.final_acoustic_cost], 1)
+    finals = finals * scales
     begin, target = lattice.arc_begin, lattice.next_state
     forward, backward = best_costs(begin, target, costs, finals)
     best = backward[0] if len(backward) else np.inf
@@ -171,8 +167,21 @@ def _try(lattice: Lattice, options: _Options) -> tuple[CompactLattice | None, fl
         reached = float(pools.task_cost[pools.heap[0]]) - best
     strings = Strings(*arc_strings(graph, pools))
     used = pools.used[ARCS]
+    if not used:
+        return None, reached
     result = _result(pools.arc[:used, :3], pools.arc_cost[:used] / scales, strings)
-    return (result if result.is_final.any() else None), reached
+    has_best = _cost_of_best(result, scales) <= best + _ROUNDING
+    return (result if has_best else None), reached
+
+
+def _cost_of_best(lattice: CompactLattice, scales: np.ndarray) -> float:
+    """Cost of the best path; inf without one."""
+    costs = np.stack([lattice.graph_cost, lattice.acoustic_cost], 1) * scales
+    finals = np.stack([lattice.final_graph_cost, lattice.final_acoustic_cost], 1)
+    _, backward = best_costs(
+        lattice.arc_begin, lattice.next_state, costs, finals * scales
+    )
+    return float(backward[0])
 
 
 def _search(

@@ -6,7 +6,7 @@ subset. Tasks wait in a heap and are done in the order of the best path through 
 so that a state is first reached on its cheapest way, and whatever is left undone when
 a limit stops the search costs more than all that was done.
 
-Public: `room_for_task`, `start`, `do_tasks`, `arc_strings`.
+Public: `room_for_task`, `start`, `do_tasks`.
 
 Source: Kaldi `lat/determinize-lattice-pruned.cc` (`LatticeDeterminizerPruned`).
 """
@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 
 from latflow.lattice.order import heap_sort
-from latflow.lattice.ropes import Number, compare_strings, copy_part, joined
+from latflow.lattice.ropes import Number, compare_strings, joined
 from latflow.lattice.subsets import (
     ARCS,
     ELEMENTS,
@@ -38,7 +38,7 @@ from latflow.lattice.word_closures import WordGraph, cost_order
 Scratch = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def room_for_task(graph: WordGraph) -> Number:
+def room_for_task(graph: WordGraph) -> int:
     """The most rows of a table that one task takes."""
     return graph.num_ends + len(graph.out_label) + 4
 
@@ -153,7 +153,7 @@ def _enter_subset(
     pools: Pools,
     scratch: Scratch,
     subset: tuple[Number, Number, Number],
-    about: tuple[Number, float, float],
+    about: tuple[Number, Number, float],
 ) -> Number:
     """Find the state that a subset of begin states leads to, and note it.
 
@@ -353,7 +353,7 @@ def _expand(
             keys[at] = graph.out_label[arc] * num_begin + graph.out_target[arc]
             origin[at, 0], origin[at, 1] = k, arc
             at += 1
-    records = np.arange(count)
+    records = np.arange(len(keys))
     heap_sort(keys, records)
     at = 0
     while at < count:
@@ -446,20 +446,3 @@ def _add_task(
     pools.task_cost[task] = priority
     pools.used[TASKS] += 1
     push(pools, task)
-
-
-@njit(cache=True, nogil=True)
-def arc_strings(graph: WordGraph, pools: Pools) -> tuple[np.ndarray, np.ndarray]:
-    """Transition-ids of the arcs: offsets int64[A + 1], and the ids, int32."""
-    arcs = pools.arc[: pools.used[ARCS]]
-    begin = np.zeros(len(arcs) + 1, np.int64)
-    for arc in range(len(arcs)):
-        length = arcs[arc, 5] - arcs[arc, 4] + arcs[arc, 8] - arcs[arc, 7]
-        begin[arc + 1] = begin[arc] + length
-    ids = np.empty(begin[-1], np.int32)
-    for arc in range(len(arcs)):
-        at = begin[arc]
-        for first in (3, 6):
-            piece = arcs[arc, first : first + 3]
-            at += copy_part(graph.token_link, pools.rope_link, piece, ids[at:])
-    return begin, ids

@@ -13,11 +13,11 @@ state and from it to an end, so that
 How it is computed: the cost of the best way to a state is its potential. Measured
 against potentials an arc weighs exp(-(what the best way over this arc costs more)), at
 most 1, and 1 on the best way: sums of such weights are plain additions, with one
-exponential an arc and no logarithm. The sum of a state can be huge (the number of ways
-grows exponentially with time), hence it has an exponent beside it.
-The *share* of an arc is its part in the sum of its target: the probability that a path
-that comes to the target comes over this arc. Backwards, the posterior of a state is
-handed out to the arcs into it by their shares, where nothing can overflow.
+exponential an arc and no logarithm. The sum of a state is at least 1 and can outgrow a
+float (the number of ways grows exponentially with time). Where it does, alpha, had by
+log-additions, becomes the potential instead of the best way, and all sums are 1.
+Backwards, the posterior of a state is handed out to the arcs into it in the proportions
+of their part in its sum, where nothing can overflow.
 
 Public: `forward_backward`, `ForwardBackward`, `forward`, `Forward`, `arc_posteriors`,
 `best_ways`, `BestWays`.
@@ -40,10 +40,7 @@ from latflow.errors import UserError
 from latflow.lattice.compact import CompactLattice
 from latflow.lattice.lattice import Lattice
 
-# The sum of a state is total * _BIG**exponent; a total above _BIG raises the exponent.
-_BIG = 2.0**500
-_SMALL = 1.0 / _BIG
-_LOG_BIG = float(np.log(_BIG))
+_BIG = 2.0**500  # sums beyond it are begun anew with better potentials
 _ALL_IS_WELL = -1  # in place of the number of a bad cost
 
 
@@ -66,34 +63,32 @@ class BestWays(NamedTuple):
 class Forward:
     """Sums over the ways from the start; S states, A arcs.
 
-    The last entry of the arrays of states is an added end to which all final states
-    lead.
+    The last entry of `total` and `potential` is for an added end to which all final
+    states lead.
 
     Attributes:
-        share: float64[A], part of each arc in the sum of its target, in [0, 1].
-        final_share: float64[S], part of each state in the sum of the end.
-        total: float64[S + 1], summed weights of the ways to it, see the exponent.
-        exponent: int32[S + 1]; the sum is total * 2**(500 * exponent).
-        best: float64[S + 1], cost of the best way to each state; inf for none.
+        weight: float64[A], weight of each arc against the potentials, in [0, 1].
+        final_weight: float64[S], likewise of the arcs to the end.
+        total: float64[S + 1], summed weights of the ways to each state; the part of an
+            arc in it is total[source] * weight / total[target].
+        potential: float64[S + 1], a cost: alpha = log(total) - potential.
     """
 
-    share: np.ndarray
-    final_share: np.ndarray
+    weight: np.ndarray
+    final_weight: np.ndarray
     total: np.ndarray
-    exponent: np.ndarray
-    best: np.ndarray
+    potential: np.ndarray
 
     @cached_property
     def alpha(self) -> np.ndarray:
         """Log-sum over the ways to each state and to the end, float64[S + 1]."""
         with np.errstate(divide="ignore"):
-            return np.log(self.total) + self.exponent * _LOG_BIG - self.best
+            return np.log(self.total) - self.potential
 
     @property
     def log_like(self) -> float:
         """Log of the summed likelihood of all paths."""
-        log_total = np.log(self.total[-1]) + self.exponent[-1] * _LOG_BIG
-        return float(log_total - self.best[-1])
+        return float(np.log(self.total[-1]) - self.potential[-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +158,11 @@ def forward_backward(
     scales = float(lm_scale), float(acoustic_scale)
     sums = forward(lattice, lm_scale=lm_scale, acoustic_scale=acoustic_scale)
     posterior = arc_posteriors(
-        lattice.arc_begin, lattice.next_state, sums.share, sums.final_share
+        lattice.arc_begin,
+        lattice.next_state,
+        sums.weight,
+        sums.final_weight,
+        sums.total,
     )
     return ForwardBackward(posterior, sums.log_like, lattice, scales, sums)
 
@@ -185,8 +184,31 @@ def forward(
         UserError: as there.
     """
     ways = best_ways(lattice, lm_scale=lm_scale, acoustic_scale=acoustic_scale)
-    sums = _forward(lattice.arc_begin, lattice.next_state, *ways)
-    return Forward(*sums, ways.best)
+    sums = _sums(lattice, ways, ways.best)
+    if not sums.total.max() < _BIG:
+        alpha = _log_sums(
+            lattice.arc_begin, lattice.next_state, ways.arc_cost, ways.final_cost
+        )
+        sums = _sums(lattice, ways, -alpha)
+    return sums
+
+
+def _sums(
+    lattice: Lattice | CompactLattice, ways: BestWays, potential: np.ndarray
+) -> Forward:
+    """Sum the weights of the ways from the start against these potentials."""
+    weight, final_weight = _log_weights(
+        lattice.arc_begin,
+        lattice.next_state,
+        ways.arc_cost,
+        ways.final_cost,
+        potential,
+    )
+    # numpy takes several exponentials at once, which a loop over arcs does not.
+    np.exp(weight, out=weight)
+    np.exp(final_weight, out=final_weight)
+    total = _totals(lattice.arc_begin, lattice.next_state, weight, final_weight)
+    return Forward(weight, final_weight, total, potential)
 
 
 def best_ways(
@@ -292,125 +314,117 @@ def _best_ways(
 
 
 @njit(cache=True, nogil=True)
-def _forward(
+def _log_weights(
     arc_begin: np.ndarray,
     next_state: np.ndarray,
     arc_cost: np.ndarray,
     final_cost: np.ndarray,
-    best: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Sum over the ways from the start.
+    potential: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Measure costs against potentials.
+
+    Args:
+        arc_begin: int64[S + 1].
+        next_state: int32[A].
+        arc_cost: float64[A].
+        final_cost: float64[S].
+        potential: float64[S + 1].
+
+    Returns:
+        Logs of the weights of arcs, float64[A], and of final states, float64[S].
+    """
+    end = len(final_cost)
+    log_weight, final_log_weight = np.empty(len(arc_cost)), np.empty(end)
+    for s in range(end):
+        for arc in range(arc_begin[s], arc_begin[s + 1]):
+            excess = potential[s] + arc_cost[arc] - potential[next_state[arc]]
+            # Between states without a way to them it is inf - inf, not a number.
+            log_weight[arc] = -excess if excess < np.inf else -np.inf
+        final_log_weight[s] = potential[end] - potential[s] - final_cost[s]
+    return log_weight, final_log_weight
+
+
+@njit(cache=True, nogil=True)
+def _totals(
+    arc_begin: np.ndarray,
+    next_state: np.ndarray,
+    weight: np.ndarray,
+    final_weight: np.ndarray,
+) -> np.ndarray:
+    """Sum the weights of the ways to each state and to the end, float64[S + 1].
 
     Args:
         arc_begin: int64[S + 1]; states are in topological order.
         next_state: int32[A].
-        arc_cost: float64[A]; overwritten with the shares.
-        final_cost: float64[S], likewise.
-        best: float64[S + 1], cost of the best way to each state and to the end.
-
-    Returns:
-        The fields of `Forward` but the last.
+        weight: float64[A].
+        final_weight: float64[S].
     """
-    end = len(final_cost)
-    total, exponent = np.zeros(end + 1), np.zeros(end + 1, np.int32)
+    end = len(final_weight)
+    total = np.zeros(end + 1)
     total[0] = 1.0
-    share, final_share = arc_cost, final_cost  # on the way the weights stand there
     for s in range(end):
-        if total[s] > _BIG:
-            total[s] *= _SMALL
-            exponent[s] += 1
+        ways = total[s]
         for arc in range(arc_begin[s], arc_begin[s + 1]):
-            target = next_state[arc]
-            share[arc] = _weight(best[s] + arc_cost[arc] - best[target])
-            if exponent[s] == 0 and exponent[target] == 0 and share[arc] >= 0.0:
-                total[target] += total[s] * share[arc]
-            else:
-                _add(s, target, share[arc], total, exponent)
-        if final_cost[s] == np.inf:
-            final_share[s] = 0.0
-        else:
-            final_share[s] = _weight(best[s] + final_cost[s] - best[end])
-            _add(s, end, final_share[s], total, exponent)
-    for s in range(end):
-        for arc in range(arc_begin[s], arc_begin[s + 1]):
-            share[arc] = _share(s, next_state[arc], share[arc], total, exponent)
-        if final_share[s] != 0.0:
-            final_share[s] = _share(s, end, final_share[s], total, exponent)
-    return share, final_share, total, exponent
-
-
-@njit(cache=True, nogil=True)
-def _weight(excess: float) -> float:
-    """exp(-excess) for what a way costs more than the best; 0 if it is impossible.
-
-    Tiny ones come as the negative number -excess, see `_mantissa`. Without any way to
-    either end of an arc the excess is inf - inf, not a number.
-    """
-    if excess < _LOG_BIG:
-        return np.exp(-excess) if excess > 0.0 else 1.0
-    return -excess if excess < np.inf else 0.0
-
-
-@njit(cache=True, nogil=True)
-def _mantissa(weight: float) -> tuple[float, int]:
-    """Take a weight apart into mantissa * _BIG**exponent; the exponent is 0 or less."""
-    if weight >= 0.0:
-        return weight, 0
-    exponent = int(weight / _LOG_BIG)
-    return np.exp(weight - exponent * _LOG_BIG), exponent
-
-
-@njit(cache=True, nogil=True)
-def _add(
-    source: int, target: int, weight: float, total: np.ndarray, exponent: np.ndarray
-) -> None:
-    """Add the ways over an arc to the sum of its target, whatever their sizes."""
-    mantissa, level = _mantissa(weight)
-    way, level = total[source] * mantissa, level + exponent[source]
-    while level > exponent[target] and 0.0 < way < 1.0:
-        way *= _BIG
-        level -= 1
-    if level > exponent[target] and way > 0.0:  # the sum so far is the smaller number
-        total[target] *= _SMALL ** (level - exponent[target])
-        exponent[target] = level
-    total[target] += way * _SMALL ** (exponent[target] - level)
-
-
-@njit(cache=True, nogil=True)
-def _share(
-    source: int, target: int, weight: float, total: np.ndarray, exponent: np.ndarray
-) -> float:
-    """Part that an arc has in the sum of its target."""
-    if weight == 0.0:
-        return 0.0
-    mantissa, level = _mantissa(weight)
-    level += exponent[source] - exponent[target]
-    share = total[source] * mantissa / total[target]
-    return share if level == 0 else share * _BIG**level
+            total[next_state[arc]] += ways * weight[arc]
+        total[end] += ways * final_weight[s]
+    return total
 
 
 @njit(cache=True, nogil=True)
 def arc_posteriors(
     arc_begin: np.ndarray,
     next_state: np.ndarray,
-    share: np.ndarray,
-    final_share: np.ndarray,
+    weight: np.ndarray,
+    final_weight: np.ndarray,
+    total: np.ndarray,
 ) -> np.ndarray:
-    """Posteriors of arcs, handed back from the end by shares, float64[A].
+    """Posteriors of arcs, handed back from the end, float64[A].
 
     Args:
         arc_begin: int64[S + 1]; states are in topological order.
         next_state: int32[A].
-        share: float64[A], of `Forward`.
-        final_share: float64[S], likewise.
+        weight: float64[A], of `Forward`, and so on.
+        final_weight: float64[S].
+        total: float64[S + 1].
     """
-    posterior = np.empty(len(share))
-    of_state = final_share.copy()
-    for s in range(len(final_share) - 1, -1, -1):
+    end = len(final_weight)
+    posterior = np.empty(len(weight))
+    per_way = np.zeros(end)  # posterior of a state over its sum
+    for s in range(end - 1, -1, -1):
+        ways = total[s]
+        of_state = ways * final_weight[s] / total[end]
         for arc in range(arc_begin[s], arc_begin[s + 1]):
-            posterior[arc] = of_state[next_state[arc]] * share[arc]
-            of_state[s] += posterior[arc]
+            posterior[arc] = ways * weight[arc] * per_way[next_state[arc]]
+            of_state += posterior[arc]
+        if ways > 0.0:
+            per_way[s] = of_state / ways
     return posterior
+
+
+@njit(cache=True, nogil=True)
+def _log_sums(
+    arc_begin: np.ndarray,
+    next_state: np.ndarray,
+    arc_cost: np.ndarray,
+    final_cost: np.ndarray,
+) -> np.ndarray:
+    """Log-sum over the ways to each state and to the end, float64[S + 1].
+
+    Args:
+        arc_begin: int64[S + 1]; states are in topological order.
+        next_state: int32[A].
+        arc_cost: float64[A].
+        final_cost: float64[S].
+    """
+    end = len(final_cost)
+    alpha = np.full(end + 1, -np.inf)
+    alpha[0] = 0.0
+    for s in range(end):
+        for arc in range(arc_begin[s], arc_begin[s + 1]):
+            target = next_state[arc]
+            alpha[target] = np.logaddexp(alpha[target], alpha[s] - arc_cost[arc])
+        alpha[end] = np.logaddexp(alpha[end], alpha[s] - final_cost[s])
+    return alpha
 
 
 @njit(cache=True, nogil=True)
@@ -430,13 +444,7 @@ def _log_sums_to_end(
     """
     beta = -final_cost
     for s in range(len(beta) - 1, -1, -1):
-        top = beta[s]
         for arc in range(arc_begin[s], arc_begin[s + 1]):
-            top = max(top, beta[next_state[arc]] - arc_cost[arc])
-        if top == -np.inf:
-            continue
-        total = np.exp(beta[s] - top)
-        for arc in range(arc_begin[s], arc_begin[s + 1]):
-            total += np.exp(beta[next_state[arc]] - arc_cost[arc] - top)
-        beta[s] = top + np.log(total)
+            rest = beta[next_state[arc]] - arc_cost[arc]
+            beta[s] = np.logaddexp(beta[s], rest)
     return beta

@@ -101,7 +101,7 @@ class Lattice:
         begin = arc_offsets(arcs[:, 0], num_states)
         target = np.ascontiguousarray(arcs[by_source, 1])
         order = topological_order(begin, target, start)
-        if len(order) == 0:
+        if len(order) == 0 and num_states:
             raise UserError(
                 "a lattice with a cycle", remedy="write it from an acyclic lattice"
             )

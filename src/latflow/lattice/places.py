@@ -110,7 +110,8 @@ def read_place(place: Place) -> Parts:
         if start == MAGIC:
             return LatticeStream(stream, path, offset).lattice()
         for _, parts in text_form.read(_text_lines(stream, path), path):
-            return parts
+            if start:
+                return parts
     raise UserError(
         f"no lattice at byte {offset}",
         file=path,

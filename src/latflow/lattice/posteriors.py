@@ -164,14 +164,15 @@ def posteriors(lattice: Lattice, what: ForwardBackward | np.ndarray) -> FramePos
     Source: Kaldi `util/stl-utils.h` (`MergePairVectorSumming`).
     """
     weights = what.arc_posterior if isinstance(what, ForwardBackward) else what
-    begin, ids, kept = _entries(
-        lattice.arc_begin,
-        lattice.frame,
-        lattice.transition_id,
-        np.asarray(weights, np.float64),
-        lattice.num_frames,
+    return FramePosteriors(
+        *_merge_arcs(
+            lattice.arc_begin,
+            lattice.frame,
+            lattice.transition_id,
+            np.asarray(weights, np.float64),
+            lattice.num_frames,
+        )
     )
-    return _merged(begin, ids, kept)
 
 
 def alignment_posteriors(alignment: np.ndarray) -> FramePosteriors:
@@ -292,48 +293,72 @@ def _merged(begin: np.ndarray, ids: np.ndarray, weights: np.ndarray) -> FramePos
 
 
 @njit(cache=True, nogil=True)
-def _entries(
+def _merge_arcs(
     arc_begin: np.ndarray,
     frame: np.ndarray,
     transition_id: np.ndarray,
     weights: np.ndarray,
     num_frames: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Bring the arcs with a transition-id in the order of their frames.
+    """Sum arcs by frame and transition-id; see `_merge`.
 
     Args:
         arc_begin: int64[S + 1].
         frame: int32[S].
-        transition_id: int32[A].
+        transition_id: int32[A]; 0 where there is none.
         weights: float64[A].
+        num_frames: T; dead ends can be longer.
+
+    Returns:
+        The fields of `FramePosteriors`.
+    """
+    first_state, states = _states_by_frame(frame, num_frames)
+    begin = np.zeros(num_frames + 1, np.int64)
+    ids, sums = np.empty(len(weights), np.int32), np.empty(len(weights))
+    bins = np.zeros(_highest(transition_id) + 1)
+    is_listed = np.zeros(len(bins), np.bool_)
+    filled = 0
+    for t in range(num_frames):
+        for k in range(first_state[t], first_state[t + 1]):
+            s = states[k]
+            for arc in range(arc_begin[s], arc_begin[s + 1]):
+                id_ = transition_id[arc]
+                if id_ != 0:
+                    bins[id_] += weights[arc]
+                    ids[filled] = id_
+                    filled += not is_listed[id_]
+                    is_listed[id_] = True
+        filled = _empty_bins(bins, is_listed, ids, sums, begin[t], filled)
+        begin[t + 1] = filled
+    return begin, ids[:filled].copy(), sums[:filled].copy()
+
+
+@njit(cache=True, nogil=True)
+def _states_by_frame(
+    frame: np.ndarray, num_frames: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sort states by their frame (a counting sort); those beyond the last are left out.
+
+    Args:
+        frame: int32[S].
         num_frames: T.
 
     Returns:
-        int64[T + 1], where the N arcs of each frame begin; their transition-ids,
-        int32[N]; their weights, float64[N].
+        (int64[T + 1], where those of each frame begin; the states in order, int32).
     """
     begin = np.zeros(num_frames + 1, np.int64)
     for s in range(len(frame)):
-        if frame[s] >= num_frames:
-            continue  # a dead end that is longer than the utterance
-        for arc in range(arc_begin[s], arc_begin[s + 1]):
-            if transition_id[arc] != 0:
-                begin[frame[s] + 1] += 1
+        if frame[s] < num_frames:
+            begin[frame[s] + 1] += 1
     for t in range(num_frames):
         begin[t + 1] += begin[t]
+    states = np.empty(begin[-1], np.int32)
     free = begin.copy()
-    ids = np.empty(begin[-1], np.int32)
-    kept = np.empty(begin[-1])
     for s in range(len(frame)):
-        t = frame[s]
-        if t >= num_frames:
-            continue
-        for arc in range(arc_begin[s], arc_begin[s + 1]):
-            if transition_id[arc] != 0:
-                ids[free[t]] = transition_id[arc]
-                kept[free[t]] = weights[arc]
-                free[t] += 1
-    return begin, ids, kept
+        if frame[s] < num_frames:
+            states[free[frame[s]]] = s
+            free[frame[s]] += 1
+    return begin, states
 
 
 @njit(cache=True, nogil=True)
@@ -348,34 +373,64 @@ def _merge(
         weights: float64[N].
 
     Returns:
-        The same three for the M entries that are left.
+        The same three for the entries that are left.
     """
     new_begin = np.zeros_like(begin)
-    new_ids, new_weights = np.empty_like(ids), np.empty_like(weights)
+    new_ids, sums = np.empty_like(ids), np.empty_like(weights)
+    bins = np.zeros(_highest(ids) + 1)
+    is_listed = np.zeros(len(bins), np.bool_)
+    filled = 0
+    for t in range(len(begin) - 1):
+        for n in range(begin[t], begin[t + 1]):
+            bins[ids[n]] += weights[n]
+            new_ids[filled] = ids[n]
+            filled += not is_listed[ids[n]]
+            is_listed[ids[n]] = True
+        filled = _empty_bins(bins, is_listed, new_ids, sums, new_begin[t], filled)
+        new_begin[t + 1] = filled
+    return new_begin, new_ids[:filled].copy(), sums[:filled].copy()
+
+
+@njit(cache=True, nogil=True)
+def _highest(ids: np.ndarray) -> int:
+    """The highest of some ids, -1 if there is none."""
     highest = -1
     for n in range(len(ids)):
         highest = max(highest, ids[n])
-    sums = np.zeros(highest + 1)
-    is_listed = np.zeros(highest + 1, np.bool_)
-    filled = 0
-    for t in range(len(begin) - 1):
-        first = filled
-        for n in range(begin[t], begin[t + 1]):
-            sums[ids[n]] += weights[n]
-            if not is_listed[ids[n]]:
-                is_listed[ids[n]] = True
-                new_ids[filled] = ids[n]
-                filled += 1
-        new_ids[first:filled].sort()
-        last, filled = filled, first
-        for n in range(first, last):
-            id_ = new_ids[n]
-            if sums[id_] != 0.0:
-                new_ids[filled], new_weights[filled] = id_, sums[id_]
-                filled += 1
-            sums[id_], is_listed[id_] = 0.0, False
-        new_begin[t + 1] = filled
-    return new_begin, new_ids[:filled].copy(), new_weights[:filled].copy()
+    return highest
+
+
+@njit(cache=True, nogil=True)
+def _empty_bins(
+    bins: np.ndarray,
+    is_listed: np.ndarray,
+    ids: np.ndarray,
+    weights: np.ndarray,
+    first: int,
+    last: int,
+) -> int:
+    """Sort the ids listed for a frame and take their sums, zeros left out.
+
+    Args:
+        bins: float64[highest id + 1]; left empty.
+        is_listed: bool[highest id + 1]; left unset.
+        ids: int32[N]; those from `first` to before `last` are sorted.
+        weights: float64[N], filled in alongside.
+        first: where the frame begins.
+        last: where it ends.
+
+    Returns:
+        Where it ends without zeros.
+    """
+    ids[first:last].sort()
+    filled = first
+    for n in range(first, last):
+        id_ = ids[n]
+        if bins[id_] != 0.0:
+            ids[filled], weights[filled] = id_, bins[id_]
+            filled += 1
+        bins[id_], is_listed[id_] = 0.0, False
+    return filled
 
 
 @njit(cache=True, nogil=True)

@@ -9,14 +9,13 @@ string as a polynomial modulo 2^64,
     fingerprint(s_1 ... s_n) = sum_k mix(s_k) BASE^(n - k),
 
 from which the fingerprint of any part follows; strings are taken as equal if their
-fingerprints are (two different ones among a million agree with a probability of about
+fingerprints are (two different ones among a million agree with a probability below
 10^-7). A position in a rope is a pair (rope, token): all that lies before that rope,
 and the chain of that token.
 
 Arrays: token_link int32[N, 3] previous, symbol (0 for none), tree; token_print
-uint64[N, 1]; rope_link int32[M, 3] previous, token, length; rope_print uint64[M, 1];
-powers uint64[L + 1] of BASE. Rope 0 is the empty string. A token without predecessor
-says -1.
+uint64[N]; rope_link int32[M, 3] previous, token, length; rope_print uint64[M]; powers
+uint64[L + 1] of BASE. Rope 0 is the empty string. A token without predecessor says -1.
 
 Public: `powers_of_base`, `mix`, `mix_all`, `joined`, `seek`, `step`, `fingerprint`,
 `compare_strings`, `copy_part`.
@@ -33,9 +32,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-Number = (
-    Any  # inside kernels: an int, or what an array gives, unsigned for fingerprints
-)
+# Inside kernels: an int, or what an array gives; unsigned for fingerprints.
+Number = Any
 
 _BASE = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -77,7 +75,7 @@ def joined(first: Number, second: Number, power: Number) -> Number:
 
 @njit(cache=True, nogil=True)
 def seek(
-    token_link: np.ndarray, rope_link: np.ndarray, rope: Number, length: int
+    token_link: np.ndarray, rope_link: np.ndarray, rope: Number, length: Number
 ) -> tuple[Number, Number]:
     """The position in a rope behind its first `length` symbols."""
     while rope != 0 and rope_link[rope_link[rope, 0], 2] >= length:
@@ -92,7 +90,7 @@ def seek(
 
 @njit(cache=True, nogil=True)
 def step(
-    token_link: np.ndarray, rope_link: np.ndarray, rope: Number, token: int
+    token_link: np.ndarray, rope_link: np.ndarray, rope: Number, token: Number
 ) -> tuple[Number, Number, Number]:
     """Go back by one symbol: (it, or 0 if nothing is left; rope and token)."""
     while True:

@@ -6,8 +6,8 @@ share. Normalising a subset takes the cost of its best element and the shared sy
 out. Two normalised subsets are the same if states and strings agree and costs do to
 within `delta`.
 
-Public: `Pools`, `normalise`, `stamp`, `find`, `enter`, and the names of the entries of
-`Pools.used`.
+Public: `Pools`, `normalise`, `stamp`, `find`, `enter`, `arc_strings`, and the names of
+the entries of `Pools.used`.
 
 Source: Kaldi `lat/determinize-lattice-pruned.cc` (`NormalizeSubset`, `SubsetKey`,
 `SubsetEqual`).
@@ -20,8 +20,16 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from latflow.lattice.ropes import Number, fingerprint, joined, mix, seek, step
-from latflow.lattice.word_closures import WordGraph
+from latflow.lattice.ropes import (
+    Number,
+    copy_part,
+    fingerprint,
+    joined,
+    mix,
+    seek,
+    step,
+)
+from latflow.lattice.word_closures import WordGraph, resized
 
 ELEMENTS, ROPES, TASKS, STATES, ARCS, ENTRIES, HEAP = range(7)
 _POOL_OF = (
@@ -110,8 +118,7 @@ class Pools(NamedTuple):
             rows = tables[number]
             if len(rows) < self.used[pool] + count:
                 size = 2 * int(self.used[pool]) + count
-                tables[number] = np.zeros((size, *rows.shape[1:]), rows.dtype)
-                tables[number][: len(rows)] = rows
+                tables[number] = resized(rows, size)
         grown = Pools(*tables)
         if len(grown.state) == len(self.state) and len(grown.entry) == len(self.entry):
             return grown
@@ -239,7 +246,7 @@ def stamp(
     powers: np.ndarray,
     subset: tuple[Number, Number],
     depth: Number,
-    shared: int,
+    shared: Number,
 ) -> Number:
     """Note the fingerprints of a subset's strings, and make its key for a hash table.
 
@@ -295,3 +302,20 @@ def _shared(
             length -= 1
             shared = fingerprint(prints, ropes, (rope, token), length)
     return length, shared
+
+
+@njit(cache=True, nogil=True)
+def arc_strings(graph: WordGraph, pools: Pools) -> tuple[np.ndarray, np.ndarray]:
+    """Transition-ids of the arcs: offsets int64[A + 1], and the ids, int32."""
+    arcs = pools.arc[: pools.used[ARCS]]
+    begin = np.zeros(len(arcs) + 1, np.int64)
+    for arc in range(len(arcs)):
+        length = arcs[arc, 5] - arcs[arc, 4] + arcs[arc, 8] - arcs[arc, 7]
+        begin[arc + 1] = begin[arc] + length
+    ids = np.empty(begin[-1], np.int32)
+    for arc in range(len(arcs)):
+        at = begin[arc]
+        for first in (3, 6):
+            piece = arcs[arc, first : first + 3]
+            at += copy_part(graph.token_link, pools.rope_link, piece, ids[at:])
+    return begin, ids

@@ -12,7 +12,7 @@ from latflow.lattice.subsets import HEAP, Pools
 
 
 @njit(cache=True, nogil=True)
-def _is_sooner(pools: Pools, one: Number, two: Number) -> bool:
+def _is_sooner(pools: Pools, one: Number, two: Number) -> Number:
     """Whether a task is to be done before another: the cheaper, or else the older."""
     if pools.task_cost[one] != pools.task_cost[two]:
         return pools.task_cost[one] < pools.task_cost[two]

@@ -45,7 +45,7 @@ def read(lines: Iterable[tuple[int, str]], path: Path) -> Iterator[tuple[str, Pa
             lattice than those before; names the line.
     """
     builder: _Builder | None = None
-    utterance = ""
+    utterance, number = "", 0
     for number, line in lines:
         fields = line.split()
         if not fields and builder is not None:
@@ -60,6 +60,8 @@ def read(lines: Iterable[tuple[int, str]], path: Path) -> Iterator[tuple[str, Pa
                 builder.add(fields)
             except (ValueError, IndexError):
                 _fail(path, number, "no arc or final state of a lattice")
+    if builder is not None and builder.is_empty:
+        _fail(path, number, "the file ends behind a key")
     if builder is not None:
         yield utterance, builder.parts()
 
@@ -87,6 +89,11 @@ class _Builder:
         self._arcs: list[list[int]] = []
         self._weights: list[list[str]] = []
         self._finals: dict[int, list[str]] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no line has been taken in."""
+        return self._start < 0
 
     def add(self, fields: Sequence[str]) -> None:
         """Take one line in; raises ValueError if it is none of a lattice."""

@@ -10,7 +10,7 @@ A token is better than another of its begin state if its cost is lower; of equal
 if its graph cost is lower; of these, if its string is the higher one at the first
 difference. This is Kaldi's order of `CompactLatticeWeight`.
 
-Public: `WordGraph`, `best_costs`, `close_words`, `cost_order`.
+Public: `WordGraph`, `best_costs`, `close_words`, `cost_order`, `resized`.
 
 Source: Kaldi `lat/determinize-lattice-pruned.cc` (`EpsilonClosure`,
 `ComputeBackwardWeight`), which follows the closure of each set of states anew.
@@ -114,6 +114,13 @@ def cost_order(
     return int(graph > other) - int(graph < other)
 
 
+def resized(table: np.ndarray, size: int) -> np.ndarray:
+    """A copy of a table with `size` rows, those behind the old ones not filled in."""
+    larger = np.empty((size, *table.shape[1:]), table.dtype)
+    larger[: len(table)] = table
+    return larger
+
+
 def close_words(
     lattice: Lattice,
     costs: np.ndarray,
@@ -206,7 +213,9 @@ def _send_tokens(
     begin = np.zeros(num_states + 1, np.int64)
     prints, base = mix_all(incoming[2]), powers_of_base(2)[1]
     slot = np.full(num_states, -1)
+    most = max(max_bytes // _TOKEN_BYTES, len(single) + 1)
     size = len(single) + 2 * num_states + 64 * len(incoming[1])  # mostly untouched
+    size = min(size, most)
     link, cost = np.empty((size, 3), np.int32), np.empty((size, 2))
     token_print = np.empty(size, np.uint64)
     begin[0] = len(single)
@@ -220,13 +229,11 @@ def _send_tokens(
         used = begin[state]
         if state == num_states:
             return begin, link[:used], cost[:used], token_print[:used]
-        if used * _TOKEN_BYTES > max_bytes:
+        if len(link) == most:
             return None
-        sources = incoming[1][incoming[0][state] : incoming[0][state + 1]]
-        more = int((begin[sources + 1] - begin[sources]).sum()) + 2 + used
-        link = np.concatenate([link[:used], np.empty((more, 3), np.int32)])
-        cost = np.concatenate([cost[:used], np.empty((more, 2))])
-        token_print = np.concatenate([token_print[:used], np.empty(more, np.uint64)])
+        size = min(2 * len(link), most)
+        link, cost = resized(link[:used], size), resized(cost[:used], size)
+        token_print = resized(token_print[:used], size)
 
 
 @njit(cache=True, nogil=True)
