@@ -1,26 +1,32 @@
-"""Peak memory of stages on a corpus, and on the same corpus repeated ten times.
+"""Peak memory and time of stages on a corpus, and on the same corpus repeated.
 
 Each stage runs in a process of its own. Its largest resident size is asked of the
 operating system, and its own (anonymous) memory is looked at every 20 ms: pages of
 files that are only mapped (frames, graphs) count in the first alone, since the system
 may drop them at any time. The repeated corpus holds the same cuts under new ids. Prints
-JSON; a ratio near 1 means that memory does not grow with the corpus.
+JSON with the factors by which memory, and time per hour of speech, grow from the first
+corpus to the last: near 1 where memory is bounded and time is linear. Small corpora are
+slow by the hour, since a process needs seconds to start.
 
-Lang directory, models and graph are Kaldi's, of the digits (golden data).
+Lang directory, models and graph are Kaldi's, of the digits (golden data). A stage whose
+code is not there yet is skipped with the reason.
 
-    python benchmarks/memory_scaling.py [--shared ../shared] [--repeats 10]
+    python benchmarks/memory_scaling.py [--shared ../shared] [--repeats 1 4 16]
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import importlib.util
 import json
 import multiprocessing
 import os
 import resource
+import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,6 +107,41 @@ def train(folder: Path, threads: int) -> None:
     )
 
 
+def _train_triphones(folder: Path, threads: int, system: str, function) -> None:
+    """Train a triphone system from the alignments of Kaldi's."""
+    from latflow.configuration import resolve_section
+
+    chosen = {"type": system, "num_leaves": 100, "num_gaussians": 400, "from": "mono"}
+    mono = {"type": "mono"}
+    options = resolve_section(
+        SCHEMAS, "gmm", {"systems": {"mono": mono, system: chosen}}
+    )
+    function(
+        folder / "frames",
+        folder / "golden" / "lang",
+        folder / "align",
+        folder / "system",
+        folder / system,
+        options={**options["systems"][system], **_acoustics()},
+        threads=threads,
+        max_skipped_fraction=1.0,
+    )
+
+
+def deltas(folder: Path, threads: int) -> None:
+    """The stage train_deltas."""
+    from latflow.gmm.train import train_deltas
+
+    _train_triphones(folder, threads, "deltas", train_deltas)
+
+
+def lda_mllt(folder: Path, threads: int) -> None:
+    """The stage train_lda_mllt."""
+    from latflow.gmm.lda_mllt import train_lda_mllt
+
+    _train_triphones(folder, threads, "lda_mllt", train_lda_mllt)
+
+
 def align(folder: Path, threads: int) -> None:
     """The stage align_frames, with Kaldi's triphones."""
     from latflow.configuration import resolve_section
@@ -110,7 +151,7 @@ def align(folder: Path, threads: int) -> None:
     align_frames(
         folder / "frames",
         folder / "golden" / "lang",
-        folder / "golden" / "gmm" / "tri1",
+        folder / "system",
         folder / "align",
         options={**options, **_acoustics()},
         threads=threads,
@@ -126,7 +167,7 @@ def decode(folder: Path, threads: int) -> None:
     decode_lattices(
         folder / "frames",
         folder / "golden" / "graph" / "HCLG_tri1.fst",
-        folder / "golden" / "gmm" / "tri1",
+        folder / "system",
         folder / "golden" / "lang",
         folder / "decode",
         options={**resolve_section(SCHEMAS, "decode", {}), **_acoustics()},
@@ -135,16 +176,35 @@ def decode(folder: Path, threads: int) -> None:
     )
 
 
+def copy_system(source: Path, target: Path) -> None:
+    """Copy Kaldi's triphone system and save the transform of its features with it."""
+    from latflow.configuration import resolve_section
+    from latflow.features.transform import FeatureTransform
+    from latflow.gmm.system import save_transform
+
+    target.mkdir()
+    for name in ("final.mdl", "tree"):
+        shutil.copy(source / name, target / name)
+    config = resolve_section(SCHEMAS, "features", {})["transform"]
+    save_transform(target, FeatureTransform.from_config(config))
+
+
 STAGES: dict[str, Callable[[Path, int], None]] = {
     "extract_features": extract,
     "normalise_features": normalise,
     "train_mono": train,
     "align_frames": align,
+    "train_deltas": deltas,
+    "train_lda_mllt": lda_mllt,
     "decode_lattices": decode,
 }
 
 
-def peak_mb(stage: str, folder: Path, threads: int) -> dict[str, float]:
+#: Modules that some stages need and that may not be there.
+NEEDED = {"train_lda_mllt": "latflow.gmm.lda_mllt"}
+
+
+def needs(stage: str, folder: Path, threads: int) -> dict[str, float]:
     """Largest sizes of a fresh process that runs one stage, MB: resident, own."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
@@ -160,7 +220,7 @@ def peak_mb(stage: str, folder: Path, threads: int) -> dict[str, float]:
 
 
 def _measure(stage: str, folder: Path, threads: int, sender) -> None:
-    """Run one stage and report the process's largest sizes."""
+    """Run one stage; report largest sizes (resident, own), MB, and seconds."""
     done = threading.Event()
     own = [0.0]
 
@@ -172,42 +232,69 @@ def _measure(stage: str, folder: Path, threads: int, sender) -> None:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
+    started = time.perf_counter()
     STAGES[stage](folder, threads)
+    seconds = round(time.perf_counter() - started, 2)
     done.set()
     watcher.join()
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    sender.send({"resident_mb": round(resident), "own_mb": round(own[0])})
+    sizes = {"resident_mb": round(resident), "own_mb": round(own[0])}
+    sender.send({**sizes, "seconds": seconds})
+
+
+def measure_corpus(
+    shared: Path, repeats: int, threads: int
+) -> tuple[float, dict[str, dict[str, float]]]:
+    """Hours of the repeated corpus, and what each stage needs on it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "golden").symlink_to(shared / "golden")
+        copy_system(shared / "golden" / "gmm" / "tri1", folder / "system")
+        import_kaldi_dir(shared / "corpora" / "digits" / "train", folder / "corpus")
+        cuts = folder / "corpus" / "cuts.jsonl.gz"
+        repeat_cuts(cuts, folder / "cuts.jsonl.gz", repeats)
+        with gzip.open(folder / "cuts.jsonl.gz", "rt", encoding="utf-8") as lines:
+            hours = sum(json.loads(line)["duration"] for line in lines) / 3600
+        found = {}
+        for stage in STAGES:
+            if importlib.util.find_spec(NEEDED.get(stage, "latflow")) is not None:
+                found[stage] = needs(stage, folder, threads)
+        for figures in found.values():
+            figures["seconds_per_hour"] = round(figures["seconds"] / hours, 1)
+    return hours, found
 
 
 def main() -> None:
-    """Run every stage on both corpora and print what they needed."""
-    parser = argparse.ArgumentParser(description="Peak memory of stages")
+    """Run every stage on every corpus and print what they needed."""
+    parser = argparse.ArgumentParser(description="Memory and time of stages")
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared")
-    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--repeats", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
-    shared = arguments.shared.resolve()
-    stages: dict[str, dict[str, Any]] = {stage: {} for stage in STAGES}
-    utterances: dict[str, int] = {}
-    for repeats in (1, arguments.repeats):
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            (folder / "golden").symlink_to(shared / "golden")
-            import_kaldi_dir(shared / "corpora" / "digits" / "train", folder / "corpus")
-            cuts = folder / "corpus" / "cuts.jsonl.gz"
-            count = repeat_cuts(cuts, folder / "cuts.jsonl.gz", repeats)
-            utterances[f"x{repeats}"] = count
-            for stage, peaks in stages.items():
-                peaks[f"x{repeats}"] = peak_mb(stage, folder, arguments.threads)
-    for peaks in stages.values():
-        large, small = peaks[f"x{arguments.repeats}"], peaks["x1"]
-        peaks["ratio"] = {name: round(large[name] / small[name], 3) for name in small}
+    hours: dict[str, float] = {}
+    stages: dict[str, dict[str, Any]] = {}
+    for repeats in arguments.repeats:
+        length, found = measure_corpus(
+            arguments.shared.resolve(), repeats, arguments.threads
+        )
+        hours[f"x{repeats}"] = round(length, 4)
+        for stage, figures in found.items():
+            stages.setdefault(stage, {})[f"x{repeats}"] = figures
+    for figures in stages.values():
+        small, *_, large = figures.values()
+        figures["growth"] = {key: round(large[key] / small[key], 3) for key in small}
+    skipped = {
+        stage: f"{NEEDED[stage]} is not there"
+        for stage in STAGES
+        if stage not in stages
+    }
     result = {
         "benchmark": "memory_scaling",
         "threads": arguments.threads,
         "cores": os.cpu_count(),
-        "utterances": utterances,
+        "hours": hours,
         "stages": stages,
+        "skipped": skipped,
     }
     print(json.dumps(result, indent=1))
 

@@ -97,6 +97,18 @@ class Recipe:
         folder = self.config["gmm"]["import"]
         return None if folder is None else _as_name(Path(folder).name)
 
+    @property
+    def is_import_adapted(self) -> bool:
+        """Whether the imported system adapts to speakers."""
+        folder = self.config["gmm"]["import"]
+        return folder is not None and Path(folder, "final.alimdl").is_file()
+
+    @property
+    def imported_alignments(self) -> list[str]:
+        """Pieces of the alignments that the imported system brings."""
+        folder = self.config["gmm"]["import"]
+        return sorted(map(str, Path(folder).glob("ali.*.gz"))) if folder else []
+
     def systems_of(self, *kinds: str) -> list[str]:
         """Names of the systems of some types (`mono`, `deltas`, ...)."""
         return [name for name, s in self.systems.items() if s["type"] in kinds]
@@ -104,7 +116,7 @@ class Recipe:
     def is_adapted(self, system: str) -> bool:
         """Whether a system works on features that are adapted to each speaker."""
         if system == self.imported_system:
-            return Path(self.config["gmm"]["import"], "final.alimdl").is_file()
+            return self.is_import_adapted
         return self.systems[system]["type"] == "sat"
 
     @property

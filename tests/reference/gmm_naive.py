@@ -68,6 +68,30 @@ def cheapest_path(graph, acoustic_costs, column):
     return best
 
 
+def cheapest_path_by_recursion(graph, acoustic_costs):
+    """The same for long utterances, cost by state; label l emits column l - 1."""
+    source = np.repeat(np.arange(graph.num_states), np.diff(graph.arc_begin))
+    cost = np.full(graph.num_states, math.inf)
+    cost[graph.start] = 0.0
+
+    def follow_silent_arcs():
+        for _ in range(graph.num_states):
+            for arc in np.flatnonzero(graph.ilabel == 0):
+                reached = cost[source[arc]] + float(graph.weight[arc])
+                target = graph.next_state[arc]
+                cost[target] = min(cost[target], reached)
+
+    follow_silent_arcs()
+    for frame in acoustic_costs:
+        before, cost[:] = cost.copy(), math.inf
+        for arc in np.flatnonzero(graph.ilabel > 0):
+            emitted = float(graph.weight[arc]) + float(frame[graph.ilabel[arc] - 1])
+            target = graph.next_state[arc]
+            cost[target] = min(cost[target], before[source[arc]] + emitted)
+        follow_silent_arcs()
+    return float((cost + graph.final).min())
+
+
 def is_path(graph, arcs, column):
     """Whether emitting arcs can follow each other from the start to a final state."""
 

@@ -2,32 +2,34 @@
 # Products: <results>/lang/, <results>/lm/{lm.arpa,G.fst}, <results>/graph/<system>/HCLG.fst
 
 
-rule make_lang:
-    input:
-        lexicon=recipe.lexicon(LANGUAGE),
-    output:
-        words="<results>/lang/words.txt",
-        phones="<results>/lang/phones.txt",
-        topology="<results>/lang/topo",
-        lexicon_fst="<results>/lang/L.fst",
-        lexicon_fst_disambig="<results>/lang/L_disambig.fst",
-    log:
-        "<logs>/make_lang/lang.log",
-    benchmark:
-        "<benchmarks>/make_lang/lang.jsonl"
-    conda:
-        "../../envs/lang.yaml"
-    threads: 1
-    resources:
-        mem_mb=4000,
-        runtime=60,
-    params:
-        options=recipe.lang_options(),
-        code=source_digest("latflow.lang.prepare"),
-    message:
-        "Build phones, words, topology and the lexicon transducer"
-    script:
-        "../scripts/make_lang.py"
+if recipe.imported_system is None:
+
+    rule make_lang:
+        input:
+            lexicon=recipe.lexicon(LANGUAGE),
+        output:
+            words="<results>/lang/words.txt",
+            phones="<results>/lang/phones.txt",
+            topology="<results>/lang/topo",
+            lexicon_fst="<results>/lang/L.fst",
+            lexicon_fst_disambig="<results>/lang/L_disambig.fst",
+        log:
+            "<logs>/make_lang/lang.log",
+        benchmark:
+            "<benchmarks>/make_lang/lang.jsonl"
+        conda:
+            "../../envs/lang.yaml"
+        threads: 1
+        resources:
+            mem_mb=4000,
+            runtime=60,
+        params:
+            options=recipe.lang_options(),
+            code=source_digest("latflow.lang.prepare"),
+        message:
+            "Build phones, words, topology and the lexicon transducer"
+        script:
+            "../scripts/make_lang.py"
 
 
 rule reestimate_lexicon:

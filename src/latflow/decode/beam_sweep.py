@@ -67,6 +67,7 @@ def sweep_beams(
     if system.is_speaker_adapted:
         transforms = SpeakerTransforms.load(Path(decode_dir, "trans.ark"))
         recogniser = recogniser.adapted(transforms)
+    recogniser.warm_up()
     references = dict(zip(store.utt_ids, store.texts, strict=True))
     chosen = read_scales(Path(tune_dir, "scales.json"))
     scale = Scales.from_lmwt(chosen["lmwt"], chosen["wip"])

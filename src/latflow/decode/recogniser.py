@@ -5,6 +5,7 @@ Public: `Recogniser`, `Result`.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -135,6 +136,14 @@ class Recogniser:
     def with_beam(self, options: Mapping[str, Any], beam: float) -> Recogniser:
         """The same recogniser with another beam in the first search."""
         return replace(self, policy=policy(options, beam))
+
+    def warm_up(self) -> None:
+        """Load the compiled kernels, so that no utterance's time has that in it."""
+        if len(self.store):
+            some = np.zeros((1, self.store.dim), np.float32)
+            log_likes = self.model.gmms.log_likelihoods(self.transform(some))
+            with contextlib.suppress(UserError):  # one frame seldom ends well
+                self.decoder.decode(log_likes, acoustic_scale=self.acoustic_scale)
 
     def work(self, index: int) -> Result:
         """Decode one utterance, again with a wider beam if the policy says so."""

@@ -85,6 +85,7 @@ def write_lattices(
     max_skipped_fraction: float,
 ) -> None:
     """Decode all utterances of a recogniser's store; see `decode`."""
+    recogniser.warm_up()
     started = time.perf_counter()
     out, store = Path(out_dir), recogniser.store
     ledger = Ledger("decode")

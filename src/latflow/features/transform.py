@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numba import njit
 
 from latflow.errors import UserError
@@ -187,10 +188,8 @@ class Linear(FeatureTransform):
         """
         self.dim_out(frames.shape[1])
         dim = frames.shape[1]
-        out = np.ascontiguousarray(frames, np.float32) @ self.matrix[:, :dim].T
-        if self.matrix.shape[1] > dim:
-            out += self.matrix[:, dim]
-        return out
+        offset = self.matrix[:, dim] if self.matrix.shape[1] > dim else None
+        return project(frames, self.matrix[:, :dim], offset)
 
     def dim_out(self, dim_in: int) -> int:
         """Return D'.
@@ -209,6 +208,26 @@ class Linear(FeatureTransform):
     def to_config(self) -> dict[str, Any]:
         """Describe itself, with the numbers of the matrix."""
         return {"type": "linear", "matrix": self.matrix.tolist()}
+
+
+def project(
+    frames: np.ndarray, matrix: np.ndarray, offset: np.ndarray | None
+) -> np.ndarray:
+    """Multiply each frame by a matrix and add an offset, float32[T, D'].
+
+    The product is torch's: `latflow.parallel` holds it to one thread in a pool of
+    threads, which numpy's would not be.
+
+    Args:
+        frames: [T, D].
+        matrix: float32[D', D].
+        offset: float32[D'], if there is one.
+    """
+    rows = torch.from_numpy(np.ascontiguousarray(frames, np.float32))
+    out = (rows @ torch.from_numpy(np.ascontiguousarray(matrix)).T).numpy()
+    if offset is not None:
+        out += offset
+    return out
 
 
 class Chain(FeatureTransform):

@@ -164,13 +164,16 @@ def _on_cpu(
         )
 
     work = np.diff(frame_begin) * np.diff(gmms.begin)
-    for _ in pool.map(do, _blocks(work)):
+    for _ in pool.map(do, portions(work)):
         pass
     return moments, float(log_likes.sum())
 
 
-def _blocks(work: np.ndarray) -> list[np.ndarray]:
-    """Portions of the pdfs that have work, the most laborious first, int64[.] each."""
+def portions(work: np.ndarray) -> list[np.ndarray]:
+    """Portions of the pdfs that have work, the most laborious first, int64[.] each.
+
+    They depend on the work alone, not on the number of threads that share them.
+    """
     pdfs = np.argsort(-work, kind="stable")
     pdfs = pdfs[work[pdfs] > 0]
     if not len(pdfs):

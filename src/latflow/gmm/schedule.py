@@ -1,8 +1,9 @@
 """The loop of Viterbi training that all GMM systems share.
 
-In each iteration the utterances are aligned anew, if it is time for that; statistics
-are gathered with the present alignment; mixtures and transitions are re-estimated; and
-the number of Gaussians is raised by splitting, in equal steps up to a given iteration.
+In each iteration the utterances are aligned anew, if it is time for that; a feature
+transform is re-estimated, if the system has one (`refine`); statistics are gathered
+with the present alignment; mixtures and transitions are re-estimated; and the number of
+Gaussians is raised by splitting, in equal steps up to a given iteration.
 
 Source: Kaldi `steps/train_mono.sh`, `steps/train_deltas.sh`, `gmmbin/gmm-est.cc`,
 `gmmbin/gmm-boost-silence.cc`.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -25,7 +26,7 @@ from latflow.files import atomic_output
 from latflow.gmm.corpus_alignment import Beams, PassSummary, realign
 from latflow.gmm.estep import Statistics, accumulate
 from latflow.gmm.model import AcousticModel
-from latflow.gmm.source import FrameSource
+from latflow.gmm.source import Chunk, FrameSource
 from latflow.gmm.training_graphs import Graphs
 from latflow.gmm.update import (
     UpdateOptions,
@@ -90,7 +91,11 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Iteration:
-    """A row of `iterations.tsv`: what the model saw that an iteration began with."""
+    """A row of `iterations.tsv`: what the model saw that an iteration began with.
+
+    `transform_gain` is what a new feature transform added to the log-likelihood of a
+    frame, as estimated; None where none was made.
+    """
 
     iter: int
     log_like_per_frame: float
@@ -99,6 +104,7 @@ class Iteration:
     num_frames: int
     seconds: float
     phase: str
+    transform_gain: float | None = None
 
 
 @dataclass
@@ -106,7 +112,8 @@ class Training:
     """The data of one training, and its history.
 
     Attributes:
-        source: frames of the training utterances.
+        source: frames of the training utterances; whoever re-estimates a transform of
+            the features puts another source of the same utterances in its place.
         graphs: gives the training graph of an utterance.
         alignment: int32[sum T], transition-ids, 0 where not aligned.
         pool: threads to use.
@@ -117,6 +124,8 @@ class Training:
         last_pass: outcome of the latest alignment.
         ever_failed: utterances that some pass could not align, and in how many.
         num_passes: passes of alignment so far.
+        transform_gain: objective gained by a new feature transform, per frame; goes
+            into the next row of the history.
     """
 
     source: FrameSource
@@ -130,6 +139,30 @@ class Training:
     last_pass: PassSummary | None = None
     ever_failed: dict[int, int] = field(default_factory=dict)
     num_passes: int = 0
+    transform_gain: float | None = None
+
+    def aligned_chunks(
+        self, source: FrameSource | None = None
+    ) -> Iterator[tuple[Chunk, np.ndarray, np.ndarray]]:
+        """Go through all frames with their present alignment, a chunk at a time.
+
+        Args:
+            source: frames of the same utterances in another form; None for `source`.
+
+        Yields:
+            (utterances of the chunk, frames float32[n, D], transition-ids int32[n],
+            0 where a frame is not aligned).
+        """
+        given = self.source if source is None else source
+        for chunk in given.chunks:
+            first, last = given.begin[chunk.first], given.begin[chunk.last]
+            frames = given.chunk(chunk, self.pool)
+            yield chunk, frames, self.alignment[first:last]
+
+    def alignment_of(self, u: int) -> np.ndarray | None:
+        """Transition-ids int32[T_u] of utterance u; None if it is not aligned."""
+        mine = self.alignment[self.source.begin[u] : self.source.begin[u + 1]]
+        return mine if len(mine) and mine[0] else None
 
     def statistics(self, model: AcousticModel) -> Statistics:
         """Gather statistics with the present alignment."""
@@ -206,7 +239,9 @@ class Training:
             statistics.num_frames,
             time.perf_counter() - began,
             phase,
+            self.transform_gain,
         )
+        self.transform_gain = None
         self.history.append(row)
         log.info(
             "iteration %d (%s): log-likelihood %.4f a frame, %d Gaussians, %.2f s",
@@ -231,6 +266,9 @@ class Training:
                 )
 
 
+Refine = Callable[[AcousticModel, Training, int], AcousticModel]
+
+
 def run_schedule(
     model: AcousticModel,
     training: Training,
@@ -238,6 +276,7 @@ def run_schedule(
     *,
     name: str,
     initial_gaussians: int,
+    refine: Refine | None = None,
 ) -> AcousticModel:
     """Train a model that already has an alignment (or realigns first).
 
@@ -247,6 +286,10 @@ def run_schedule(
         schedule: when what happens.
         name: of the system, for the progress bar.
         initial_gaussians: number that mixing up begins with.
+        refine: called as refine(model, training, iteration) in every iteration, after
+            aligning; it may put a new `training.source` in place, set
+            `training.transform_gain`, and returns the model that the statistics are
+            gathered with (the same one where it does nothing).
     """
     targets = schedule.targets(initial_gaussians)
     for x in progress(range(1, schedule.num_iterations), f"train {name}"):
@@ -254,6 +297,8 @@ def run_schedule(
         is_realigned = x in schedule.realign_iterations
         if is_realigned:
             training.align(model, schedule, x)
+        if refine is not None:
+            model = refine(model, training, x)
         statistics = training.statistics(model)
         training.note(x, "realign" if is_realigned else "keep", began, statistics)
         model = training.estimate(
@@ -271,4 +316,6 @@ def write_history(path: Path, history: list[Iteration]) -> None:
             values = asdict(row)
             values["log_like_per_frame"] = f"{row.log_like_per_frame:.6f}"
             values["seconds"] = f"{row.seconds:.3f}"
+            gain = row.transform_gain
+            values["transform_gain"] = "" if gain is None else f"{gain:.6f}"
             stream.write("\t".join(str(values[name]) for name in names) + "\n")

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from latflow.errors import UserError
+from latflow.features.transform import project
 from latflow.kaldi_io import read_matrices, write_matrices
 
 
@@ -56,9 +57,7 @@ class SpeakerTransforms:
                 f"{speaker} takes {dim}",
                 remedy="estimate the transforms on these features",
             )
-        out = frames @ matrix[:, :dim].T
-        out += matrix[:, dim]
-        return out
+        return project(frames, matrix[:, :dim], matrix[:, dim])
 
     def after(self, first: SpeakerTransforms) -> SpeakerTransforms:
         """Combine two rounds: `first`, then these (Kaldi's compose-transforms)."""

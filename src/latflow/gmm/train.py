@@ -127,27 +127,15 @@ def train_deltas(
     began = time.perf_counter()
     store, lang = FrameStore.load(frames_dir), Lang.load(lang_dir)
     transform = FeatureTransform.from_config(options["transform"])
-    source = FrameSource(store, transform, shortest(store, None))
+    source = FrameSource(store, transform, shortest(store, options["subset_shortest"]))
     old = AcousticModel.load(Path(source_dir) / "final.mdl").transitions
-    statistics = tree_statistics(
-        source, alignments, old, lang, context_width=options["context_width"]
-    )
-    tree = grow_tree(statistics, lang, options)
-    counts, sums, squares = leaf_statistics(statistics, tree)
+    tree, model, counts = model_of_tree(source, alignments, old, lang, options)
     rng = np.random.default_rng([options["seed"], 0])
-    gmms = mix_up(
-        from_leaf_statistics(counts, sums, squares),
-        counts,
-        options["num_leaves"],
-        rng,
-        power=_FIRST_POWER,
-    )
-    model = AcousticModel(TransitionModel.from_tree(tree, lang.topology), gmms)
+    gmms = mix_up(model.gmms, counts, options["num_leaves"], rng, power=_FIRST_POWER)
+    model = AcousticModel(model.transitions, gmms)
     system = System(Path(out_dir), tree, options, max_skipped_fraction)
     with system.training(source, lang, model, threads) as training:
-        for u, ids in known_alignments(source, alignments):
-            mine = training.alignment[source.begin[u] : source.begin[u + 1]]
-            mine[:] = convert(ids, old, model.transitions, tree)
+        take_alignments(training, alignments, old, model.transitions, tree)
         model = run_schedule(
             model,
             training,
@@ -257,6 +245,58 @@ def grow_tree(
     )
 
 
+def model_of_tree(
+    source: FrameSource,
+    alignments: str | Path,
+    old: TransitionModel,
+    lang: Lang,
+    options: Mapping[str, Any],
+) -> tuple[ContextDependency, AcousticModel, np.ndarray]:
+    """Grow a tree on the frames of a source, with one Gaussian a leaf.
+
+    Args:
+        source: the frames.
+        alignments: archive of alignments of the source's utterances.
+        old: the transition model of the alignments.
+        lang: phones, their sets and topology.
+        options: of the system.
+
+    Returns:
+        (the tree, its first model, frames of each leaf float64[P]).
+
+    Source: Kaldi `steps/train_deltas.sh` up to `gmm-init-model`.
+    """
+    statistics = tree_statistics(
+        source, alignments, old, lang, context_width=options["context_width"]
+    )
+    tree = grow_tree(statistics, lang, options)
+    counts, sums, squares = leaf_statistics(statistics, tree)
+    gmms = from_leaf_statistics(counts, sums, squares)
+    transitions = TransitionModel.from_tree(tree, lang.topology)
+    return tree, AcousticModel(transitions, gmms), counts
+
+
+def take_alignments(
+    training: Training,
+    alignments: str | Path,
+    old: TransitionModel,
+    new: TransitionModel,
+    tree: ContextDependency,
+) -> None:
+    """Begin a training with the alignments of another system (Kaldi's `convert-ali`).
+
+    Args:
+        training: its alignment is overwritten where there is one in the archive.
+        alignments: archive of alignments of the training's utterances.
+        old: the transition model of the alignments.
+        new: the transition model of the training.
+        tree: the tree behind `new`.
+    """
+    begin = training.source.begin
+    for u, ids in known_alignments(training.source, alignments):
+        training.alignment[begin[u] : begin[u + 1]] = convert(ids, old, new, tree)
+
+
 def from_equal_alignment(
     model: AcousticModel, training: Training, system: System
 ) -> AcousticModel:
@@ -353,9 +393,20 @@ class System:
             )
 
     def finish(
-        self, model: AcousticModel, training: Training, *, seconds: float
+        self,
+        model: AcousticModel,
+        training: Training,
+        *,
+        seconds: float,
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
         """Check how much was left out, and write the system, the model last.
+
+        Args:
+            model: the final model.
+            training: its data and history.
+            seconds: time that the stage took.
+            facts: what `info.json` is to say besides.
 
         Raises:
             UserError: more utterances than allowed could not be aligned.
@@ -380,6 +431,7 @@ class System:
             "num_utterances": last.num_utterances,
             "num_frames": last.num_frames,
             "seconds": round(seconds, 3),
+            **(facts or {}),
             "options": dict(self.options),
         }
         with atomic_output(self.folder / "info.json") as temporary:

@@ -1,0 +1,142 @@
+# A system that Kaldi trained, with its language, graph and alignments.
+# Products: <results>/lang/, <results>/gmm/<system>/, <results>/graph/<system>/HCLG.fst,
+#           <results>/align/<system>/train/ali.ark
+IMPORT = recipe.config["gmm"]
+IMPORTED = recipe.imported_system or "none"
+
+
+ruleorder: import_graph > make_graph
+ruleorder: import_alignments > align_frames
+ruleorder: import_alignments > align_adapted
+
+
+if recipe.imported_system is not None:
+
+    rule import_lang:
+        input:
+            words=f"{IMPORT['lang']}/words.txt",
+            phones=f"{IMPORT['lang']}/phones.txt",
+            lexicon_fst=f"{IMPORT['lang']}/L.fst",
+            lexicon_fst_disambig=f"{IMPORT['lang']}/L_disambig.fst",
+        output:
+            words="<results>/lang/words.txt",
+            phones="<results>/lang/phones.txt",
+            topology="<results>/lang/topo",
+            lexicon_fst="<results>/lang/L.fst",
+            lexicon_fst_disambig="<results>/lang/L_disambig.fst",
+        log:
+            "<logs>/import_lang/lang.log",
+        benchmark:
+            "<benchmarks>/import_lang/lang.jsonl"
+        conda:
+            "../../envs/lang.yaml"
+        threads: 1
+        resources:
+            mem_mb=4000,
+            runtime=30,
+        params:
+            code=source_digest("latflow.gmm.kaldi_system"),
+        message:
+            "Take the language directory of Kaldi over"
+        script:
+            "../scripts/import_lang.py"
+
+
+rule import_system:
+    input:
+        model=f"{IMPORT['import']}/final.mdl",
+        tree=f"{IMPORT['import']}/tree",
+        words="<results>/lang/words.txt",
+    output:
+        model="<results>/gmm/{system}/final.mdl",
+        tree="<results>/gmm/{system}/tree",
+        ledger="<results>/gmm/{system}/ledger.jsonl",
+        info="<results>/gmm/{system}/info.json",
+        transform="<results>/gmm/{system}/transform.json",
+        alignment_model=(
+            ["<results>/gmm/{system}/final.alimdl"] if recipe.is_import_adapted else []
+        ),
+    log:
+        "<logs>/import_system/{system}.log",
+    benchmark:
+        "<benchmarks>/import_system/{system}.jsonl"
+    wildcard_constraints:
+        system=IMPORTED,
+    conda:
+        "../../envs/gmm.yaml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=30,
+    params:
+        features=recipe.config["features"],
+        code=source_digest("latflow.gmm.kaldi_system"),
+    message:
+        "Take the system {wildcards.system} of Kaldi over"
+    script:
+        "../scripts/import_system.py"
+
+
+rule import_graph:
+    input:
+        graph=f"{IMPORT['graph']}/HCLG.fst",
+        model="<results>/gmm/{system}/final.mdl",
+        words="<results>/lang/words.txt",
+    output:
+        graph="<results>/graph/{system}/HCLG.fst",
+        facts="<results>/graph/{system}/HCLG.json",
+    log:
+        "<logs>/import_graph/{system}.log",
+    benchmark:
+        "<benchmarks>/import_graph/{system}.jsonl"
+    wildcard_constraints:
+        system="none" if IMPORT["graph"] is None else IMPORTED,
+    conda:
+        "../../envs/lang.yaml"
+    threads: 1
+    resources:
+        mem_mb=16000,
+        runtime=60,
+    params:
+        code=source_digest("latflow.gmm.kaldi_system"),
+    message:
+        "Take the decoding graph of {wildcards.system} over"
+    script:
+        "../scripts/import_graph.py"
+
+
+rule import_alignments:
+    input:
+        pieces=recipe.imported_alignments,
+        frames="<results>/frames/train/meta.json",
+        model="<results>/gmm/{system}/final.mdl",
+        words="<results>/lang/words.txt",
+    output:
+        alignments="<results>/align/{system}/train/ali.ark",
+        ledger="<results>/align/{system}/train/ledger.jsonl",
+        statistics="<results>/align/{system}/train/statistics.json",
+        transforms=(
+            ["<results>/align/{system}/train/trans.ark"]
+            if recipe.is_import_adapted
+            else []
+        ),
+    log:
+        "<logs>/import_alignments/{system}.log",
+    benchmark:
+        "<benchmarks>/import_alignments/{system}.jsonl"
+    wildcard_constraints:
+        system=IMPORTED if recipe.imported_alignments else "none",
+    conda:
+        "../../envs/gmm.yaml"
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=60,
+    params:
+        folder=IMPORT["import"],
+        max_skipped_fraction=recipe.max_skipped_fraction,
+        code=source_digest("latflow.gmm.kaldi_alignments"),
+    message:
+        "Take the alignments of {wildcards.system} over"
+    script:
+        "../scripts/import_alignments.py"

@@ -1,0 +1,20 @@
+"""Rule import_alignments: calls latflow.gmm.kaldi_alignments.import_alignments."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from latflow.gmm.kaldi_alignments import import_alignments
+from latflow.logs import log_to
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+log_to(snakemake.log[0])
+import_alignments(
+    snakemake.params["folder"],
+    Path(snakemake.input["model"]).parent,
+    Path(snakemake.input["words"]).parent,
+    Path(snakemake.input["frames"]).parent,
+    Path(snakemake.output["alignments"]).parent,
+    max_skipped_fraction=snakemake.params["max_skipped_fraction"],
+)
