@@ -111,7 +111,12 @@ def _train_triphones(folder: Path, threads: int, system: str, function) -> None:
     """Train a triphone system from the alignments of Kaldi's."""
     from latflow.configuration import resolve_section
 
-    chosen = {"type": system, "num_leaves": 100, "num_gaussians": 400, "from": "mono"}
+    chosen = {
+        "type": system,
+        "alignments": "mono",
+        "num_leaves": 100,
+        "num_gaussians": 400,
+    }
     mono = {"type": "mono"}
     options = resolve_section(
         SCHEMAS, "gmm", {"systems": {"mono": mono, system: chosen}}
@@ -119,7 +124,7 @@ def _train_triphones(folder: Path, threads: int, system: str, function) -> None:
     function(
         folder / "frames",
         folder / "golden" / "lang",
-        folder / "align",
+        folder / "align" / "ali.ark",
         folder / "system",
         folder / system,
         options={**options["systems"][system], **_acoustics()},

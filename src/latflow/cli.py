@@ -15,7 +15,9 @@ from typing import Any
 import yaml
 
 import latflow
+from latflow import kaldi_commands
 from latflow.errors import UserError
+from latflow.lattice import commands as lattice_commands
 from latflow.logs import log_to_terminal
 
 Arguments = argparse.Namespace
@@ -49,6 +51,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_corpus_commands(commands)
     _add_language_commands(commands)
     _add_model_commands(commands)
+    lattice_commands.add_commands(commands)
+    kaldi_commands.add_commands(
+        commands, _with_config, lambda arguments: _recipe(arguments).config["features"]
+    )
     return parser
 
 
@@ -108,25 +114,6 @@ def _add_experiment_commands(commands: Any) -> None:
 
 def _add_corpus_commands(commands: Any) -> None:
     """Commands about corpora and features."""
-    command = _command(
-        commands,
-        "import-kaldi",
-        _import_kaldi,
-        "turn a Kaldi data directory to manifests",
-    )
-    command.add_argument("data_dir", help="folder with wav.scp, text, utt2spk")
-    command.add_argument("out_dir", help="folder for the Lhotse manifests")
-    command.add_argument(
-        "--allow-commands", action="store_true", help="run pipes that wav.scp names"
-    )
-    command = _command(
-        commands,
-        "export-kaldi",
-        _export_kaldi,
-        "turn manifests to a Kaldi data directory",
-    )
-    command.add_argument("corpus_dir", help="folder with the Lhotse manifests")
-    command.add_argument("data_dir", help="Kaldi data directory to write")
     command = _command(
         commands, "features", _features, "extract features of a cut manifest"
     )
@@ -316,22 +303,6 @@ def _doctor(arguments: Arguments) -> int:
         )
     sys.stdout.write(render(findings) + "\n")
     return int(any(finding.severity == "error" for finding in findings))
-
-
-def _import_kaldi(arguments: Arguments) -> None:
-    """Turn a Kaldi data directory into manifests."""
-    from latflow.corpus.kaldi_dir import import_kaldi_dir
-
-    import_kaldi_dir(
-        arguments.data_dir, arguments.out_dir, allow_commands=arguments.allow_commands
-    )
-
-
-def _export_kaldi(arguments: Arguments) -> None:
-    """Turn manifests into a Kaldi data directory."""
-    from latflow.corpus.kaldi_dir import export_kaldi_dir
-
-    export_kaldi_dir(arguments.corpus_dir, arguments.data_dir)
 
 
 def _ngram(arguments: Arguments) -> None:

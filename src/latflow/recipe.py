@@ -103,11 +103,11 @@ class Recipe:
         folder = self.config["gmm"]["import"]
         return folder is not None and Path(folder, "final.alimdl").is_file()
 
-    @property
-    def imported_alignments(self) -> list[str]:
-        """Pieces of the alignments that the imported system brings."""
+    def imported_files(self, *patterns: str) -> list[str]:
+        """Files of the imported system's folder; none if no system is imported."""
         folder = self.config["gmm"]["import"]
-        return sorted(map(str, Path(folder).glob("ali.*.gz"))) if folder else []
+        found = [p for name in patterns for p in Path(folder or "").glob(name)]
+        return sorted(map(str, found)) if folder else []
 
     def systems_of(self, *kinds: str) -> list[str]:
         """Names of the systems of some types (`mono`, `deltas`, ...)."""

@@ -11,8 +11,12 @@ import pandas as pd
 import pytest
 import yaml
 
+from latflow.gmm.speaker_transforms import SpeakerTransforms
+from latflow.lang.directory import Lang
+
 pytestmark = pytest.mark.slow
 
+SYSTEMS = ("mono", "tri1", "tri2", "tri3")
 STATISTICS = re.compile(r"^Job stats:\n.*\n-.*\n((?:\w.*\n)+?)total", re.MULTILINE)
 
 
@@ -72,7 +76,7 @@ def test_word_error_rates_make_sense(results):
         "system", "set", "wer", "ins", "del", "sub", "words", "sentences",
         "sentence_errors", "lmwt", "wip",
     ]  # fmt: skip
-    assert set(table.system) == {"mono", "tri1"}
+    assert set(table.system) == {*SYSTEMS, "tri1.longer", "tri3.longer"}
     assert set(table.set) == {"dev", "test"}
     errors = table.ins + table["del"] + table["sub"]
     assert (abs(100 * errors / table.words - table.wer) < 0.006).all()
@@ -80,7 +84,7 @@ def test_word_error_rates_make_sense(results):
 
 
 def test_training_raises_the_likelihood(results):
-    for system in ("mono", "tri1"):
+    for system in SYSTEMS:
         curve = pd.read_csv(results / "gmm" / system / "iterations.tsv", sep="\t")
         values = curve.log_like_per_frame.dropna()
         assert values.iloc[-1] > values.iloc[0]
@@ -88,8 +92,8 @@ def test_training_raises_the_likelihood(results):
 
 def test_report_stands_alone(results):
     html = (results / "report.html").read_text()
-    assert "mono" in html
-    assert "tri1" in html
+    for name in (*SYSTEMS, "tri3.longer", "oracle WER", "What a wider beam buys"):
+        assert name in html
     assert "data:audio/" in html
     for attribute in re.findall(r"""(?:src|href)\s*=\s*["']([^"']+)""", html):
         assert attribute.startswith(("#", "data:")), attribute[:80]
@@ -111,7 +115,11 @@ def changed(finished, recipe, tmp_path, **sections):
     return finished.plan("--configfile", path)
 
 
-DECODING = {"decode_lattices", "tune_scales", "score_wer", "summarise_wer"}
+DECODING = {
+    "decode_lattices", "decode_adapted", "rescore_lattices", "tune_scales",
+    "sweep_beams", "analyse_lattices", "score_wer", "summarise_wer",
+}  # fmt: skip
+SCORING = {"score_wer", "analyse_lattices", "summarise_wer", "make_report"}
 
 
 def test_changed_beam_reruns_decoding_only(finished, recipe, tmp_path):
@@ -121,7 +129,7 @@ def test_changed_beam_reruns_decoding_only(finished, recipe, tmp_path):
 
 def test_changed_bootstrap_reruns_scoring_only(finished, recipe, tmp_path):
     planned = changed(finished, recipe, tmp_path, score={"bootstrap": {"samples": 333}})
-    assert planned == {"score_wer", "summarise_wer", "make_report"}
+    assert planned == SCORING
 
 
 def test_changed_module_reruns_what_imports_it(finished):
@@ -131,6 +139,31 @@ def test_changed_module_reruns_what_imports_it(finished):
     planned = finished.plan("--configfile", finished.folder / "tiny.yaml")
     module.write_text(text)
     assert planned == {"score_wer", "summarise_wer", "make_report"}
+
+
+def test_adapted_systems_leave_transforms_of_their_speakers(results):
+    for folder in ("gmm/tri3", "align/tri3/train", "decode/tri3/test"):
+        transforms = SpeakerTransforms.load(results / folder / "trans.ark")
+        assert len(transforms) > 0
+    assert (results / "gmm/tri3/final.alimdl").is_file()
+
+
+def test_pronunciations_come_from_alignments(results):
+    lang = Lang.load(results / "lang_tri1")
+    lang.validate()
+    assert (results / "lang_tri1/silprob.txt").is_file()
+    plain = (results / "lang/L.fst").read_bytes()
+    assert (results / "lang_tri1/L.fst").read_bytes() != plain
+
+
+def test_lattices_are_measured(results):
+    for system in (*SYSTEMS, "tri3.longer"):
+        path = results / "score" / system / "test" / "lattices.json"
+        measured = json.loads(path.read_text())
+        assert 0 <= measured["oracle_wer"] <= measured["best_wer"]
+        assert measured["depth"] >= 1
+    beams = pd.read_csv(results / "tune/tri3/beams.tsv", sep="\t")
+    assert beams.beam.tolist() == [6, 12]
 
 
 def test_named_target_reruns_alone(finished, recipe):

@@ -2,13 +2,22 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import njit
 from reference import gmm_naive
 
 from latflow.fst.graph import Graph
 from latflow.gmm.corpus_alignment import least_frames
 from latflow.gmm.initial import equal_alignment
+from latflow.gmm.lazy_scores import (
+    WIDTH,
+    fill,
+    new_book,
+    open_tile,
+    padded_factors,
+)
+from latflow.gmm.model import DiagGmms
 from latflow.gmm.viterbi import with_second_copy
 from latflow.gmm.viterbi_kernel import best_path
 
@@ -40,13 +49,29 @@ def graphs(draw):
 
 
 def search(graph, acoustic_costs, beam):
+    """Search with costs that are given.
+
+    Frame t of the features holds them, and pdf p has one Gaussian, without constant or
+    squares, whose log-likelihood is minus entry p of the frame.
+    """
     arcs = (
         np.array(graph.arc_begin),
         np.array(graph.ilabel) - np.int32(1),
         np.array(graph.weight),
         np.array(graph.next_state),
     )
-    return best_path(arcs, graph.start, np.array(graph.final), acoustic_costs, beam)
+    num_pdfs = acoustic_costs.shape[1]
+    factors = np.zeros((num_pdfs, 1 + 2 * num_pdfs), np.float32)
+    factors[:, 1 : 1 + num_pdfs] = -np.eye(num_pdfs)
+    mixtures = (np.arange(num_pdfs + 1), padded_factors(factors))
+    acoustics = (acoustic_costs, mixtures, np.float32(1.0))
+    final = np.array(graph.final)
+    path, log_likes, cost = best_path(arcs, graph.start, final, acoustics, float(beam))
+    pdfs = arcs[1][path]
+    np.testing.assert_array_equal(
+        log_likes, -acoustic_costs[np.arange(len(path)), pdfs]
+    )
+    return path, cost
 
 
 @given(graphs(), st.integers(1, 4), st.integers(0, 2**31))
@@ -111,5 +136,55 @@ def _has_trap(graph):
     for _ in range(graph.num_states):
         for arc in range(graph.num_arcs):
             reach[source[arc]] |= reach[graph.next_state[arc]]
-    ends = reach[:, np.isfinite(graph.final)].any(axis=1)
+    ends = np.asarray(reach[:, np.isfinite(graph.final)].any(axis=1))
     return not ends[reach[graph.start]].all()
+
+
+def small_mixtures(rng, sizes, dim):
+    """Mixtures with a number of Gaussians each."""
+    total = sum(sizes)
+    return DiagGmms.from_moments(
+        np.concatenate([[0], np.cumsum(sizes)]),
+        rng.uniform(0.1, 1.0, total),
+        rng.normal(size=(total, dim)),
+        rng.uniform(0.5, 2.0, (total, dim)),
+    )
+
+
+@njit
+def tile_row(x, mixtures, tile, pdf):
+    """A mixture's log-likelihoods on one tile; books stay within compiled code."""
+    book = new_book(mixtures)
+    open_tile(book, x, tile * WIDTH)
+    fill(book, tile, mixtures, pdf)
+    return book[0][pdf].copy()
+
+
+@given(
+    st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    st.integers(1, 5),
+    st.integers(1, 2 * WIDTH + 3),
+    st.integers(0, 2**31),
+)
+def test_tiles_hold_the_log_likelihoods_of_their_frames(sizes, dim, num_frames, seed):
+    rng = np.random.default_rng(seed)
+    gmms = small_mixtures(rng, sizes, dim)
+    x = rng.normal(size=(num_frames, dim)).astype(np.float32)
+    mixtures = (gmms.begin, padded_factors(gmms.factors))
+    wanted = gmms.log_likelihoods(x)
+    for tile, first in enumerate(range(0, num_frames, WIDTH)):
+        pdf = int(rng.integers(len(sizes)))
+        found = tile_row(x, mixtures, tile, pdf)
+        mine = wanted[first : first + WIDTH, pdf]
+        np.testing.assert_allclose(found[: len(mine)], mine, atol=1e-4)
+
+
+@given(graphs(), st.integers(WIDTH - 1, 2 * WIDTH + 1), st.integers(0, 2**31))
+@settings(max_examples=30)
+def test_search_goes_on_over_the_edges_of_tiles(graph, num_frames, seed):
+    """Without a beam: the plain recursion over all states (costs are not negative)."""
+    rng = np.random.default_rng(seed)
+    costs = rng.uniform(0, 5, (num_frames, 3)).astype(np.float32)
+    _, cost = search(graph, costs, 1e6)
+    wanted = gmm_naive.cheapest_path_by_recursion(graph, costs)
+    assert cost == pytest.approx(wanted, rel=1e-5)

@@ -91,8 +91,11 @@ def random_lm(generator, order, *, words=WORDS, share=0.4, has_unknown=False):
             for word in (*listed, "</s>")
             if ngram[-1] != "</s>" and generator.random() < share
         ]
-    # a level with no n-grams at all is no level
-    return NaiveLm(ngrams, max(map(len, ngrams)))
+    longest = max(map(len, ngrams))  # the levels drawn last may be empty
+    for ngram in ngrams:
+        if len(ngram) == longest:
+            ngrams[ngram] = (ngrams[ngram][0], None)
+    return NaiveLm(ngrams, longest)
 
 
 def in_files(naive):

@@ -86,9 +86,9 @@ def test_ngram_and_perplexity_fit_together(capsys, tmp_path):
 
 def test_kaldi_data_directory_goes_in_and_out(capsys, corpora, tmp_path):
     source = corpora / "digits" / "test"
-    assert run(capsys, "import-kaldi", source, tmp_path / "manifests")[0] == 0
+    assert run(capsys, "import-kaldi", "data", source, tmp_path / "manifests")[0] == 0
     out = tmp_path / "data"
-    assert run(capsys, "export-kaldi", tmp_path / "manifests", out)[0] == 0
+    assert run(capsys, "export-kaldi", "data", tmp_path / "manifests", out)[0] == 0
     for name in ("text", "utt2spk"):
         assert (out / name).read_text() == (source / name).read_text()
 

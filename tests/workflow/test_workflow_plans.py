@@ -1,6 +1,7 @@
 """Dry runs: every recipe plans; mistakes in the configuration are one line."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -39,7 +40,8 @@ def test_recipes_for_librispeech_plan(repository, tmp_path, recipe):
     config = repository / f"config/recipes/{recipe}.yaml"
     done = snakemake(repository, tmp_path, "--configfile", config, "-n")
     assert done.returncode == 0, done.stderr
-    assert "train_deltas" in done.stdout
+    for rule in ("train_lda_mllt", "train_sat", "decode_adapted", "rescore_lattices"):
+        assert rule in done.stdout
 
 
 @pytest.mark.parametrize("target", [*TARGETS, "report"])
@@ -47,6 +49,26 @@ def test_named_targets_plan_on_the_default(repository, tmp_path, target):
     config = repository / "config/config.yaml"
     done = snakemake(repository, tmp_path, "--configfile", config, "-n", target)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("system", "is_adapted"), [("tri1", False), ("tri3b", True)])
+def test_a_system_of_kaldi_takes_the_place_of_training(
+    repository, golden, corpora, tmp_path, system, is_adapted
+):
+    config = yaml.safe_load((repository / "config/recipes/digits.yaml").read_text())
+    exp = tmp_path / system
+    shutil.copytree(golden / "gmm" / system, exp)
+    (exp / "ali.1.gz").touch()
+    config["gmm"] = {"import": str(exp), "lang": str(golden / "lang")}
+    path = tmp_path / "import.yaml"
+    path.write_text(yaml.safe_dump({**config, "corpora": str(corpora)}))
+    done = snakemake(repository, tmp_path, "--configfile", path, "-n")
+    assert done.returncode == 0, done.stderr
+    for rule in ("import_lang", "import_system", "import_alignments", "make_graph"):
+        assert rule in done.stdout
+    assert "train_" not in done.stdout
+    assert "make_lang" not in done.stdout
+    assert ("decode_adapted" in done.stdout) == is_adapted
 
 
 def test_misspelt_key_is_refused_when_the_workflow_is_read(repository, tmp_path):

@@ -90,6 +90,7 @@ rule rescore_lattices:
         runtime=240,
     params:
         options=rescoring_options,
+        max_skipped_fraction=recipe.max_skipped_fraction,
         code=source_digest("latflow.decode.rescore"),
     message:
         "Rescore the lattices of {wildcards.system} on {wildcards.split} with {wildcards.lm}"

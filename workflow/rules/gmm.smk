@@ -18,7 +18,7 @@ rule train_mono:
     benchmark:
         "<benchmarks>/train_mono/{system}.jsonl"
     wildcard_constraints:
-        system="|".join(recipe.systems_of("mono")),
+        system="|".join(recipe.systems_of("mono")) or "none",
     conda:
         "../../envs/gmm.yaml"
     threads: 16

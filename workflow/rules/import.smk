@@ -46,6 +46,9 @@ rule import_system:
     input:
         model=f"{IMPORT['import']}/final.mdl",
         tree=f"{IMPORT['import']}/tree",
+        others=recipe.imported_files(
+            "phones.txt", "*_opts", "final.mat", "full.mat", "final.alimdl"
+        ),
         words="<results>/lang/words.txt",
     output:
         model="<results>/gmm/{system}/final.mdl",
@@ -107,7 +110,7 @@ rule import_graph:
 
 rule import_alignments:
     input:
-        pieces=recipe.imported_alignments,
+        pieces=recipe.imported_files("ali.*.gz", "trans.*"),
         frames="<results>/frames/train/meta.json",
         model="<results>/gmm/{system}/final.mdl",
         words="<results>/lang/words.txt",
@@ -125,7 +128,7 @@ rule import_alignments:
     benchmark:
         "<benchmarks>/import_alignments/{system}.jsonl"
     wildcard_constraints:
-        system=IMPORTED if recipe.imported_alignments else "none",
+        system=IMPORTED if recipe.imported_files("ali.*.gz") else "none",
     conda:
         "../../envs/gmm.yaml"
     threads: 1

@@ -18,4 +18,5 @@ rescore_lattices(
     Path(snakemake.output["lattices"]).parent,
     options=snakemake.params["options"],
     threads=snakemake.threads,
+    max_skipped_fraction=snakemake.params["max_skipped_fraction"],
 )

@@ -223,8 +223,11 @@ def project(
         matrix: float32[D', D].
         offset: float32[D'], if there is one.
     """
-    rows = torch.from_numpy(np.ascontiguousarray(frames, np.float32))
-    out = (rows @ torch.from_numpy(np.ascontiguousarray(matrix)).T).numpy()
+    rows, factors = (
+        torch.from_numpy(np.require(array, np.float32, ["C", "W"]))
+        for array in (frames, matrix)
+    )
+    out = (rows @ factors.T).numpy()
     if offset is not None:
         out += offset
     return out

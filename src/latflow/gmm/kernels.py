@@ -95,7 +95,7 @@ def _log_into(x, out, bits, n):
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _log_sum_exp_tile(scores, top, total, log_total, bits, n):
+def log_sum_exp_tile(scores, top, total, log_total, bits, n):
     """Sum a mixture's Gaussians: scores[k, i] become exp(scores[k, i] - top[i]).
 
     Args:
@@ -144,7 +144,7 @@ def log_sum_exp(scores, begin, out):
                 row = scores[begin[p] + k]
                 for i in range(n):
                     tile[k, i] = row[first + i]
-            _log_sum_exp_tile(tile, top, total, log_total, bits, n)
+            log_sum_exp_tile(tile, top, total, log_total, bits, n)
             for i in range(n):
                 out[first + i, p] = top[i] + log_total[i]
 
@@ -233,7 +233,7 @@ def accumulate(x, order, frame_begin, pdfs, begin, factors, moments):
         for first in range(frame_begin[p], frame_begin[p + 1], TILE):
             rows = order[first : min(first + TILE, frame_begin[p + 1])]
             _score_tile(x, rows, factors[mine], tile, scores)
-            _log_sum_exp_tile(scores, top, total, log_total, bits, len(rows))
+            log_sum_exp_tile(scores, top, total, log_total, bits, len(rows))
             for i in range(len(rows)):
                 log_likes[m] += np.float64(top[i]) + np.float64(log_total[i])
                 _add_tile(x[rows[i]], scores, i, total[i], both, moments[mine])

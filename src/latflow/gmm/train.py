@@ -430,6 +430,7 @@ class System:
             "log_like_per_frame": last.log_like_per_frame,
             "num_utterances": last.num_utterances,
             "num_frames": last.num_frames,
+            "cmvn": training.source.store.meta.get("cmvn"),
             "seconds": round(seconds, 3),
             **(facts or {}),
             "options": dict(self.options),

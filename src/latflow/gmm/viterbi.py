@@ -1,7 +1,8 @@
 """Viterbi alignment of one utterance to its training graph, with a beam.
 
-The search keeps a list of live states for each frame and never looks at others, so its
-cost follows the beam and not the size of the graph. The best path must end in a final
+The search keeps a list of live states for each frame and never looks at others, and
+computes the likelihoods of their pdfs alone, so that its cost follows the beam and not
+the size of the graph. The best path must end in a final
 state; an utterance that does not within the beam is searched again with a wider one.
 
 Source: Kaldi `decoder/faster-decoder.cc`, `decoder/training-graph-compiler.cc`,
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from latflow.fst.graph import Graph
+from latflow.gmm.lazy_scores import padded_factors
 from latflow.gmm.model import AcousticModel
 from latflow.gmm.viterbi_kernel import best_path
 
@@ -90,12 +92,18 @@ class Aligner:
         self.scales = scales
         self.careful = careful
         transitions = model.transitions
-        self._arc_log_prob = transitions.scaled_log_prob(
+        pdfs, _ = transitions.pdfs_of_phones(boosted_phones or [])
+        bias = np.zeros(transitions.num_pdfs, np.float32)
+        bias[pdfs] = np.log(boost)
+        # What an arc costs beside its likelihood, by transition-id; 0 emits nothing.
+        self._pdf = transitions.pdf.astype(np.int32)
+        self._pdf[0] = -1
+        self._arc_cost = -transitions.scaled_log_prob(
             scales.transition, scales.self_loop
         )
-        self._bias = np.zeros(transitions.num_pdfs, np.float32)
-        pdfs, _ = transitions.pdfs_of_phones(boosted_phones or [])
-        self._bias[pdfs] = np.log(boost)
+        self._arc_cost[1:] -= np.float32(scales.acoustic) * bias[transitions.pdf[1:]]
+        gmms = model.gmms
+        self._mixtures = (gmms.begin.astype(np.int64), padded_factors(gmms.factors))
 
     def align(
         self, graph: Graph, frames: np.ndarray, *, beam: float, retry_beam: float
@@ -110,47 +118,33 @@ class Aligner:
 
         Returns:
             The path, or None if no final state was reached.
+
+        Raises:
+            UserError: the frames have another dimension than the model.
         """
         if not len(frames) or not graph.num_states:
             return None
         if self.careful:
             graph = with_second_copy(graph)
+        self.model.gmms.check_dim(frames.shape[1])
         ids = np.array(graph.ilabel)
-        pdfs, column = _columns(self.model.transitions.pdf[ids], ids > 0)
-        log_likes = self.model.gmms.log_likelihoods(frames, pdfs)
-        costs = graph.weight - self._arc_log_prob[ids]
-        arcs = (np.array(graph.arc_begin), column, costs, np.array(graph.next_state))
-        final = np.array(graph.final)
-        acoustic_costs = -np.float32(self.scales.acoustic) * (
-            log_likes + self._bias[pdfs]
+        arcs = (
+            np.array(graph.arc_begin),
+            self._pdf[ids],
+            graph.weight + self._arc_cost[ids],
+            np.array(graph.next_state),
         )
+        final = np.array(graph.final)
+        x = np.array(frames, np.float32, order="C")
+        acoustics = (x, self._mixtures, np.float32(self.scales.acoustic))
         for width in (beam, retry_beam):
             if width <= 0:
                 break
-            path, cost = best_path(arcs, graph.start, final, acoustic_costs, width)
+            found = best_path(arcs, graph.start, final, acoustics, float(width))
+            path, log_likes, cost = found
             if len(path):
-                chosen = log_likes[np.arange(len(path)), column[path]]
-                return Aligned(ids[path], chosen, cost, width)
+                return Aligned(ids[path], log_likes, cost, width)
         return None
-
-
-def _columns(
-    pdf_of_arc: np.ndarray, emits: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct pdfs of a graph's arcs, and the index of each arc's pdf among them.
-
-    Args:
-        pdf_of_arc: int32[A].
-        emits: bool[A], False for arcs without input label.
-
-    Returns:
-        (int64[P], int32[A]; -1 where an arc emits nothing).
-    """
-    is_used = np.zeros(int(pdf_of_arc.max(initial=-1)) + 2, bool)
-    is_used[pdf_of_arc[emits]] = True
-    pdfs = np.flatnonzero(is_used)
-    index = np.cumsum(is_used, dtype=np.int32) - 1
-    return pdfs, np.where(emits, index[pdf_of_arc], np.int32(-1)).astype(np.int32)
 
 
 def with_second_copy(graph: Graph) -> Graph:

@@ -5,7 +5,8 @@ Public: `lattices_section`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from latflow.report import figures
 from latflow.report.inputs import Results, read_json, read_table
@@ -74,7 +75,7 @@ def _rows(results: Results) -> Iterator[list[str]]:
             if measured is None:
                 continue
             summary = read_json(results / f"decode/{decoding}/{name}/decode.json") or {}
-            factor = summary.get("real_time_factor_per_core", {}).get("both")
+            factor = _real_time_factor(summary)
             depths = measured["depth_percentiles"]
             yield [
                 decoding,
@@ -86,6 +87,15 @@ def _rows(results: Results) -> Iterator[list[str]]:
                 f"{depths['95']:.1f}",
                 "" if factor is None else f"{factor:.3f}",
             ]
+
+
+def _real_time_factor(summary: Mapping[str, Any]) -> float | None:
+    """Processor time over the duration of the speech, all passes; None if not known."""
+    factor = summary.get("real_time_factor_per_core", {}).get("both")
+    if factor is None:
+        return None
+    other = sum(summary.get("other_cpu_seconds", {}).values())
+    return factor + other / max(summary["audio_seconds"], 1e-9)
 
 
 def _percent(rate: float | None) -> str:

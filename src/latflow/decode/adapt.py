@@ -1,0 +1,374 @@
+"""The stage `decode_adapted`: decoding in passes that adapt to each speaker.
+
+1. A first, narrow search with the system's alignment model on unadapted features. The
+   posteriors of its lattices give each speaker an fMLLR transform.
+2. The main search with the adapted model on features after it. The posteriors of its
+   lattices give a second transform, on top of the first.
+3. The main lattices are scored anew on features after both, and pruned.
+
+Lattices are determinised before posteriors are taken, so that each word sequence has
+its best alignment only. The main lattices lie in a scratch file between the passes;
+what is in memory is a few utterances and the statistics of the speakers under way.
+
+Written files, as by `latflow.decode.run`:
+
+* `lattices.ark`: raw lattices, Kaldi's binary form, acoustic costs unscaled;
+* `trans.ark`: the transforms by speaker, both as one;
+* `ledger.jsonl`: utterances skipped, searched twice, or without a complete path;
+* `decode.json`: sizes and times of the main search, what adaptation did, and times of
+  the other passes.
+
+Public: `decode_adapted`, `rescore_acoustic`.
+
+Source: Kaldi `steps/decode_fmllr.sh`, `gmmbin/gmm-rescore-lattice.cc`.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from latflow.decode.recogniser import Recogniser, Result
+from latflow.decode.retry import RetryPolicy
+from latflow.decode.tally import Tally, record
+from latflow.errors import UserError
+from latflow.features.frames import FrameStore
+from latflow.files import atomic_output
+from latflow.gmm.adaptation import (
+    WAITING,
+    Adaptation,
+    FmllrAccumulator,
+    SpeakerEstimates,
+)
+from latflow.gmm.fmllr import FmllrOptions, FmllrStatistics
+from latflow.gmm.sat import SPEAKER_TRANSFORMS
+from latflow.gmm.system import GmmSystem
+from latflow.lang.directory import Lang
+from latflow.lattice.determinise import determinise
+from latflow.lattice.forward_backward import forward_backward
+from latflow.lattice.io import LatticeWriter, read_lattices
+from latflow.lattice.lattice import Lattice
+from latflow.lattice.posteriors import FramePosteriors, posteriors
+from latflow.lattice.prune import prune
+from latflow.ledger import Ledger
+from latflow.logs import progress
+from latflow.parallel import in_order, worker_pool
+
+
+def decode_adapted(
+    frames_dir: str | Path,
+    graph: str | Path,
+    model_dir: str | Path,
+    lang_dir: str | Path,
+    out_dir: str | Path,
+    *,
+    options: Mapping[str, Any],
+    threads: int,
+    max_skipped_fraction: float,
+) -> None:
+    """Decode all utterances of a frame store, adapted to each speaker.
+
+    Args:
+        frames_dir: a `FrameStore`.
+        graph: `HCLG.fst`.
+        model_dir: folder of the system; of one without an alignment model the model
+            itself makes the first search.
+        lang_dir: language directory that the graph was made of.
+        out_dir: folder for the files named in the module's description.
+        options: section `decode` of the configuration without `tune`.
+        threads: utterances worked on at a time.
+        max_skipped_fraction: share of utterances that may be left out.
+
+    Raises:
+        UserError: graph, model, features and words do not fit; an utterance reaches no
+            final state in the main search and `on_no_final` is `fail`; more utterances
+            than allowed are skipped.
+    """
+    started = time.perf_counter()
+    out, store = Path(out_dir), FrameStore.load(frames_dir)
+    system, lang = GmmSystem.load(model_dir), Lang.load(lang_dir)
+    out.mkdir(parents=True, exist_ok=True)
+    with (
+        worker_pool(threads) as pool,
+        tempfile.TemporaryDirectory(prefix=".tmp.", dir=out) as scratch,
+    ):
+        ledger, tally = Ledger("decode"), Tally(store.frame_shift, threads)
+        passes = _Passes(store, system, lang, options, pool, ledger)
+        first = passes.first(graph)
+        main = passes.recogniser(graph, system, options).adapted(first.transforms)
+        raw = Path(scratch) / "lattices.ark"
+        second = passes.main(main, raw, tally)
+        ledger.write(out / "ledger.jsonl")
+        ledger.check(len(store), max_skipped_fraction=max_skipped_fraction)
+        transforms = second.transforms.after(first.transforms)
+        transforms.save(out / SPEAKER_TRANSFORMS)
+        passes.rescore(main.adapted(transforms), raw, out / "lattices.ark")
+    summary = {
+        **tally.summary(options, time.perf_counter() - started),
+        "adaptation": [first.as_dict(), second.as_dict()],
+        "other_cpu_seconds": passes.seconds,
+    }
+    with atomic_output(out / "decode.json") as temporary:
+        temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True, eq=False)
+class _Adapted:
+    """What became of an utterance in a search, and what it says of its speaker.
+
+    Attributes:
+        result: of the search.
+        statistics: of the utterance, or None.
+        reason: why there are none though there is a lattice.
+        seconds: processor time of the statistics.
+    """
+
+    result: Result
+    statistics: FmllrStatistics | None = None
+    reason: str = ""
+    seconds: float = 0.0
+
+
+class _Passes:
+    """The passes over a set.
+
+    Attributes:
+        seconds: processor time beside the main search, by what it was for.
+    """
+
+    def __init__(
+        self,
+        store: FrameStore,
+        system: GmmSystem,
+        lang: Lang,
+        options: Mapping[str, Any],
+        pool: Executor,
+        ledger: Ledger,
+    ) -> None:
+        self._store, self._system, self._lang = store, system, lang
+        self._options, self._pool, self._ledger = options, pool, ledger
+        self.seconds = {"first_search": 0.0, "adaptation": 0.0, "rescoring": 0.0}
+
+    def recogniser(
+        self, graph: str | Path, system: GmmSystem, options: Mapping[str, Any]
+    ) -> Recogniser:
+        """What decodes with the model of a system."""
+        made = Recogniser.load(self._store, graph, system, self._lang, options)
+        made.warm_up()
+        return made
+
+    def first(self, graph: str | Path) -> Adaptation:
+        """Search with the alignment model, and estimate the first transforms.
+
+        An utterance that comes to no end here says nothing of its speaker; the main
+        search has its own try.
+        """
+        adapt = self._options["adapt"]
+        alignment_model = self._system.alignment_model
+        options = {
+            **self._options,
+            "beam": adapt["first_beam"],
+            "lattice_beam": adapt["first_lattice_beam"],
+            "max_active": adapt["first_max_active"],
+            "min_active": min(self._options["min_active"], adapt["first_max_active"]),
+        }
+        unadapted = replace(self._system, model=alignment_model)
+        recogniser = replace(
+            self.recogniser(graph, unadapted, options),
+            policy=RetryPolicy((float(adapt["first_beam"]),)),
+        )
+        work = self._search(
+            recogniser,
+            FmllrAccumulator.of(
+                alignment_model,
+                self._lang.silence_phones,
+                adapt["silence_weight"],
+                target=self._system.model.gmms,
+            ),
+            adapt["first_lattice_beam"],
+        )
+
+        def count(found: _Adapted) -> None:
+            result = found.result
+            self.seconds["first_search"] += result.log_like_seconds
+            self.seconds["first_search"] += result.search_seconds
+
+        return self._adapt(work, count, "first search")
+
+    def main(self, recogniser: Recogniser, raw: Path, tally: Tally) -> Adaptation:
+        """Search with the adapted model, write lattices, estimate on top of the first.
+
+        Args:
+            recogniser: with the first transforms.
+            raw: where the lattices go.
+            tally: gets sizes and times.
+        """
+        adapt = self._options["adapt"]
+        accumulator = FmllrAccumulator.of(
+            recogniser.model, self._lang.silence_phones, adapt["silence_weight"]
+        )
+        work = self._search(recogniser, accumulator, adapt["second_lattice_beam"])
+        with LatticeWriter.open(raw) as writer:
+
+            def write(found: _Adapted) -> None:
+                result = found.result
+                error = result.attempt.error
+                if error is not None and self._options["on_no_final"] == "fail":
+                    raise error
+                record(self._ledger, result)
+                tally.add(result)
+                if result.decoded is not None:
+                    writer.write(result.utterance, result.decoded.lattice)
+
+            return self._adapt(work, write, "main search")
+
+    def rescore(self, recogniser: Recogniser, raw: Path, path: Path) -> None:
+        """Score lattices anew on features after all transforms, and prune them.
+
+        Args:
+            recogniser: with the composed transforms.
+            raw: the lattices of the main search.
+            path: where the lattices go.
+        """
+        places = {utterance: i for i, utterance in enumerate(self._store.utt_ids)}
+        scale = self._options["acoustic_scale"]
+
+        def do(item: tuple[str, Lattice]) -> tuple[str, Lattice, float]:
+            begun = time.thread_time()
+            utterance, lattice = item
+            frames = recogniser.frames(places[utterance])
+            new = score_frames(lattice, frames, recogniser)
+            pruned = prune(new, self._options["lattice_beam"], acoustic_scale=scale)
+            return utterance, pruned, time.thread_time() - begun
+
+        with LatticeWriter.open(path) as writer:
+            items = progress(read_lattices(raw), "rescore")
+            found = in_order(self._pool, do, items, ahead=WAITING)
+            for utterance, lattice, seconds in found:
+                writer.write(utterance, lattice)
+                self.seconds["rescoring"] += seconds
+
+    def _search(
+        self, recogniser: Recogniser, accumulator: FmllrAccumulator, beam: float
+    ) -> Callable[[int], _Adapted]:
+        """What decodes an utterance and makes statistics of its lattice."""
+        scale = self._options["acoustic_scale"]
+
+        def do(index: int) -> _Adapted:
+            result = recogniser.work(index)
+            if result.decoded is None:
+                return _Adapted(result)
+            begun = time.thread_time()
+            try:
+                weights = word_posteriors(result.decoded.lattice, beam, scale)
+            except UserError as error:
+                return _Adapted(result, reason=error.what)
+            statistics = accumulator.statistics(recogniser.frames(index), weights)
+            seconds = time.thread_time() - begun
+            return _Adapted(result, statistics, seconds=seconds)
+
+        return do
+
+    def _adapt(
+        self,
+        work: Callable[[int], _Adapted],
+        take: Callable[[_Adapted], None],
+        what: str,
+    ) -> Adaptation:
+        """Go through all utterances, and estimate the transforms of their speakers."""
+        adapt, store = self._options["adapt"], self._store
+        options = FmllrOptions.from_options(adapt)
+        estimates = SpeakerEstimates(store.speakers, options, self._pool)
+        utterances = range(len(store))
+        results = in_order(self._pool, work, utterances, ahead=WAITING)
+        for index, found in enumerate(progress(results, what, len(store))):
+            take(found)
+            self.seconds["adaptation"] += found.seconds
+            if found.reason:
+                reason = f"{what}: says nothing of its speaker: {found.reason}"
+                self._ledger.record(found.result.utterance, reason, action="noted")
+            estimates.add(store.speakers[index], found.statistics)
+        return estimates.finish(what)
+
+
+def word_posteriors(
+    lattice: Lattice, beam: float, acoustic_scale: float
+) -> FramePosteriors:
+    """Posteriors of transition-ids, each word sequence with its best alignment alone.
+
+    Args:
+        lattice: raw.
+        beam: word sequences that cost this much more than the best do not count.
+        acoustic_scale: factor on acoustic costs.
+
+    Source: Kaldi's `lattice-determinize-pruned | lattice-to-post`.
+    """
+    compact = determinise(lattice, beam=beam, acoustic_scale=acoustic_scale)
+    spread = compact.to_lattice()
+    sums = forward_backward(spread, acoustic_scale=acoustic_scale)
+    return posteriors(spread, sums)
+
+
+def score_frames(
+    lattice: Lattice, frames: np.ndarray, recogniser: Recogniser
+) -> Lattice:
+    """Give a lattice the acoustic costs of frames under a recogniser's model.
+
+    Only the pdfs that the lattice holds are computed.
+
+    Args:
+        lattice: raw, T frames.
+        frames: float32[T, D].
+        recogniser: its model is used.
+    """
+    tid_to_pdf = recogniser.model.transitions.pdf
+    pdfs = np.unique(tid_to_pdf[lattice.transition_id[lattice.transition_id > 0]])
+    column = np.zeros(int(pdfs.max(initial=0)) + 1, np.int32)
+    column[pdfs] = np.arange(len(pdfs))
+    tid_to_column = column[np.minimum(tid_to_pdf, len(column) - 1)]
+    log_likes = recogniser.model.gmms.log_likelihoods(frames, pdfs)
+    return rescore_acoustic(lattice, log_likes, tid_to_column)
+
+
+def rescore_acoustic(
+    lattice: Lattice, log_likes: np.ndarray, tid_to_pdf: np.ndarray
+) -> Lattice:
+    """Replace the acoustic costs of a lattice.
+
+    Args:
+        lattice: raw, T frames.
+        log_likes: float32[T, P], natural log.
+        tid_to_pdf: int32[I + 1], the column of `log_likes` of each transition-id.
+
+    Returns:
+        The same lattice with acoustic cost -log_likes[frame, pdf] on arcs with a
+        transition-id and 0 elsewhere.
+
+    Raises:
+        UserError: the numbers of frames differ.
+
+    Source: Kaldi `lat/lattice-functions.cc` (`RescoreLattice`), after acoustic costs
+    were set to 0.
+    """
+    if len(log_likes) != lattice.num_frames:
+        raise UserError(
+            f"a lattice of {lattice.num_frames} frames and features of "
+            f"{len(log_likes)}",
+            remedy="make the lattices again from these features",
+        )
+    costs = np.zeros(lattice.num_arcs, np.float32)
+    emitting = np.flatnonzero(lattice.transition_id)
+    frame = lattice.frame[lattice.source()[emitting]]
+    # Dead ends of a partial lattice can be as long as the utterance, never longer.
+    costs[emitting] = -log_likes[frame, tid_to_pdf[lattice.transition_id[emitting]]]
+    is_final = np.isfinite(lattice.final_graph_cost)
+    final = np.where(is_final, np.float32(0.0), np.float32(np.inf))
+    return replace(lattice, acoustic_cost=costs, final_acoustic_cost=final)

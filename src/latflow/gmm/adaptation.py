@@ -1,0 +1,252 @@
+"""Speaker transforms of a whole set: statistics by speaker, estimated when complete.
+
+Each utterance's statistics are made by a thread and added, in the order of utterances,
+to those of its speaker. A speaker whose last utterance is in is estimated and closed,
+so that what is in memory depends on how utterances mix the speakers, not on their
+number; utterances sorted by their ids mostly come speaker by speaker.
+
+Public: `FmllrAccumulator`, `SpeakerEstimates`, `Adaptation`, `adapt_to_alignments`.
+
+Source: Kaldi `gmmbin/gmm-est-fmllr.cc`, `gmmbin/gmm-est-fmllr-gpost.cc`,
+`gmmbin/gmm-post-to-gpost.cc`, `bin/weight-silence-post.cc`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from latflow.gmm.fmllr import (
+    FmllrEstimate,
+    FmllrOptions,
+    FmllrStatistics,
+    estimate_fmllr,
+)
+from latflow.gmm.model import AcousticModel, DiagGmms
+from latflow.gmm.source import FrameSource
+from latflow.gmm.speaker_transforms import SpeakerTransforms
+from latflow.lattice.posteriors import FramePosteriors, alignment_posteriors
+from latflow.parallel import in_order
+
+Item = TypeVar("Item")
+log = logging.getLogger(__name__)
+
+#: Utterances whose statistics may wait for their turn (about 0.3 MB each).
+WAITING = 16
+
+
+@dataclass(frozen=True, eq=False)
+class FmllrAccumulator:
+    """How frames with posteriors of transition-ids become statistics.
+
+    Attributes:
+        model: shares a pdf's posterior out among its Gaussians.
+        target: mixtures of the same Gaussians whose means and variances the features
+            are to fit.
+        weight: float64[I + 1], factor of the posteriors of each transition-id.
+    """
+
+    model: AcousticModel
+    target: DiagGmms
+    weight: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        model: AcousticModel,
+        silence_phones: Sequence[int],
+        silence_weight: float,
+        *,
+        target: DiagGmms | None = None,
+    ) -> FmllrAccumulator:
+        """Weigh silence down, in which speakers hardly differ.
+
+        Args:
+            model: gives the posteriors of Gaussians.
+            silence_phones: phones whose frames are weighted.
+            silence_weight: their weight; 0 leaves them out.
+            target: mixtures to fit; None for the model's.
+        """
+        is_silence = np.isin(model.transitions.phone, silence_phones)
+        weight = np.where(is_silence, silence_weight, 1.0)
+        return cls(model, model.gmms if target is None else target, weight)
+
+    def statistics(
+        self, frames: np.ndarray, posteriors: FramePosteriors
+    ) -> FmllrStatistics:
+        """Statistics of one utterance.
+
+        Args:
+            frames: float32[T, D], features as `model` takes them.
+            posteriors: of transition-ids, T frames.
+
+        Raises:
+            UserError: frames, posteriors and models do not fit.
+        """
+        weighted = FramePosteriors(
+            posteriors.frame_begin,
+            posteriors.ids,
+            posteriors.weights * self.weight[posteriors.ids],
+        )
+        statistics = FmllrStatistics.zeros(self.model.gmms.dim)
+        statistics.accumulate(
+            frames,
+            weighted.to_pdfs(self.model.transitions),
+            self.model.gmms,
+            target=self.target,
+        )
+        return statistics
+
+
+@dataclass(frozen=True, eq=False)
+class Adaptation:
+    """Transforms of all speakers of a set.
+
+    Attributes:
+        transforms: of every speaker, the identity where there were too few frames.
+        num_unadapted: speakers that keep their features.
+        num_frames: frames behind the estimates, weighted.
+        gain_per_frame: increase of the objective over the present features, mean over
+            these frames.
+    """
+
+    transforms: SpeakerTransforms
+    num_unadapted: int
+    num_frames: float
+    gain_per_frame: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Counts for a report."""
+        return {
+            "num_speakers": len(self.transforms),
+            "num_unadapted": self.num_unadapted,
+            "num_frames": round(self.num_frames, 3),
+            "gain_per_frame": self.gain_per_frame,
+        }
+
+
+class SpeakerEstimates:
+    """Adds statistics up by speaker, and estimates each speaker in the end.
+
+    Args:
+        speakers: speaker of each utterance that is going to come.
+        options: what is estimated.
+        pool: threads for the estimates.
+    """
+
+    def __init__(
+        self, speakers: Iterable[str], options: FmllrOptions, pool: Executor
+    ) -> None:
+        self._missing = Counter(speakers)
+        self._options = options
+        self._pool = pool
+        self._open: dict[str, FmllrStatistics] = {}
+        self._closed: dict[str, Future[FmllrEstimate]] = {}
+
+    def add(self, speaker: str, statistics: FmllrStatistics | None) -> None:
+        """Take an utterance in, and close its speaker if it is the last one.
+
+        Args:
+            speaker: whose utterance it is.
+            statistics: of the utterance; None where there are none.
+        """
+        if statistics is not None:
+            present = self._open.get(speaker)
+            if present is None:
+                self._open[speaker] = statistics
+            else:
+                present += statistics
+        self._missing[speaker] -= 1
+        if not self._missing[speaker]:
+            self._close(speaker)
+
+    def finish(self, what: str) -> Adaptation:
+        """Estimate the speakers that are still open, and gather all transforms.
+
+        Args:
+            what: names the estimates in the log.
+        """
+        for speaker in sorted(self._open):
+            self._close(speaker)
+        found = {speaker: self._closed[speaker].result() for speaker in self._closed}
+        gain = sum(estimate.gain for estimate in found.values())
+        count = sum(estimate.count for estimate in found.values())
+        unadapted = sorted(s for s, e in found.items() if not e.is_estimated)
+        transforms = {s: found[s].matrix for s in sorted(found)}
+        adaptation = Adaptation(
+            SpeakerTransforms(transforms),
+            len(unadapted),
+            count,
+            gain / count if count else 0.0,
+        )
+        log.info(
+            "%s: fMLLR of %d speakers gains %.4f in log-likelihood a frame, over %.0f "
+            "frames; %d speakers have no more than %g and stay as they are%s",
+            what,
+            len(found),
+            adaptation.gain_per_frame,
+            count,
+            len(unadapted),
+            self._options.min_count,
+            f" ({', '.join(unadapted[:5])}{', ...' * (len(unadapted) > 5)})"
+            if unadapted
+            else "",
+        )
+        return adaptation
+
+    def _close(self, speaker: str) -> None:
+        """Estimate a speaker and forget the statistics."""
+        statistics = self._open.pop(speaker, None)
+        if statistics is not None:
+            self._closed[speaker] = self._pool.submit(
+                estimate_fmllr, statistics, self._options
+            )
+
+
+def adapt_to_alignments(
+    source: FrameSource,
+    alignments: Iterable[tuple[int, np.ndarray | None]],
+    accumulator: FmllrAccumulator,
+    options: FmllrOptions,
+    pool: Executor,
+    *,
+    what: str,
+) -> Adaptation:
+    """Estimate the transforms of all speakers of a source from its alignments.
+
+    Args:
+        source: the frames as they are now.
+        alignments: (utterance, transition-ids int32[T]; None where not aligned).
+        accumulator: makes statistics of them.
+        options: what is estimated.
+        pool: threads to use; their number does not change a bit of the result.
+        what: names the estimates in the log.
+    """
+
+    def do(item: tuple[int, np.ndarray | None]) -> FmllrStatistics | None:
+        u, ids = item
+        if ids is None:
+            return None
+        return accumulator.statistics(source.frames(u), alignment_posteriors(ids))
+
+    speakers = [source.speaker(u) for u in range(len(source))]
+    estimates = SpeakerEstimates(speakers, options, pool)
+    for (u, _), statistics in with_items(pool, do, alignments):
+        estimates.add(speakers[u], statistics)
+    return estimates.finish(what)
+
+
+Result = TypeVar("Result")
+
+
+def with_items(
+    pool: Executor, work: Callable[[Item], Result], items: Iterable[Item]
+) -> Iterator[tuple[Item, Result]]:
+    """Yield (item, work(item)) in the items' order, few of them waiting."""
+    yield from in_order(pool, lambda item: (item, work(item)), items, ahead=WAITING)

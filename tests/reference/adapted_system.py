@@ -1,0 +1,120 @@
+"""A small language and speakers who each distort its sounds in their own way."""
+
+import numpy as np
+
+from latflow.configuration import resolve_section
+from latflow.features.frames import FrameWriter
+from latflow.gmm.align import align
+from latflow.gmm.sat import train_sat
+from latflow.gmm.train import train_deltas, train_mono
+from latflow.lang.prepare import make_grammar, make_lang
+
+LEXICON = "A AA B\nB B AA\nC K\n<UNK> SPN\n"
+WORDS = {"A": ["AA", "B"], "B": ["B", "AA"], "C": ["K"]}
+SOUND = {"SIL": [0.0, 0.0], "AA": [4.0, -2.0], "B": [-4.0, 1.0], "K": [1.0, 5.0]}
+DISTORTION = {
+    "s0": ([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0]),
+    "s1": ([[0.7, 0.5], [-0.4, 1.1]], [2.0, -1.0]),
+    "s2": ([[1.3, -0.4], [0.5, 0.8]], [-1.5, 1.5]),
+}
+GRAPH = {"transition_scale": 1.0, "self_loop_scale": 0.1}
+LIMITS = {"threads": 1, "max_skipped_fraction": 0.05}
+ARPA = """\\data\\
+ngram 1=5
+
+\\1-grams:
+-0.7 <s>
+-0.7 </s>
+-0.7 A
+-0.7 B
+-0.7 C
+
+\\end\\
+"""
+
+
+def write_frames(folder, *, count=24, seed=3, is_distorted=True):
+    """Utterances of phones with a mean each, distorted by their speaker."""
+    rng = np.random.default_rng(seed)
+    with FrameWriter(folder, dim=2) as writer:
+        for n in range(count):
+            words = rng.choice(list(WORDS), 4).tolist()
+            phones = ["SIL", *(p for w in words for p in WORDS[w]), "SIL"]
+            lengths = rng.integers(8, 14, len(phones))
+            mean = np.repeat([SOUND[p] for p in phones], lengths, axis=0)
+            frames = mean + rng.normal(0, 0.7, mean.shape)
+            speaker = f"s{n % 3}"
+            if is_distorted:
+                square, offset = map(np.array, DISTORTION[speaker])
+                frames = frames @ square.T + offset
+            writer.append(
+                f"u{n:02}", speaker, " ".join(words), frames.astype(np.float32)
+            )
+    return folder
+
+
+def system_options(repository, **sat):
+    """Options of systems by name, of alignment and of decoding."""
+    small = {
+        "num_iterations": 8,
+        "num_gaussians": 40,
+        "last_increase_iteration": 4,
+        "realign_iterations": [1, 3, 5],
+    }
+    tree = {"alignments": "mono", "num_leaves": 24, "split_threshold": 10.0}
+    fmllr = {"min_count": 50.0}
+    systems = {
+        "mono": {"type": "mono", **small},
+        "tri1": {"type": "deltas", **tree, **small},
+        "tri3": {
+            "type": "sat",
+            **tree,
+            **small,
+            "fmllr_iterations": [2, 4],
+            "fmllr": fmllr,
+            **sat,
+        },
+    }
+    schemas = repository / "workflow/schemas"
+    section = {"systems": systems, "align": {"fmllr": fmllr}}
+    full = resolve_section(schemas, "gmm", section)
+    common = {
+        "transform": {"type": "deltas", "order": 1, "window": 2},
+        "graph": GRAPH,
+        "seed": 1,
+        "device": "cpu",
+    }
+    named = {name: {**values, **common} for name, values in full["systems"].items()}
+    decode = resolve_section(schemas, "decode", {"adapt": fmllr})
+    return {**named, "align": {**full["align"], **common}, "decode": decode}
+
+
+def make_systems(root, repository):
+    """In a folder: frames, lang, G.fst, mono, tri1, ali (of mono) and tri3 (SAT)."""
+    options = system_options(repository)
+    write_frames(root / "frames")
+    (root / "lexicon.txt").write_text(LEXICON)
+    lang_options = resolve_section(repository / "workflow/schemas", "lang", {})
+    make_lang(root / "lexicon.txt", root / "lang", options=lang_options)
+    (root / "lm.arpa").write_text(ARPA)
+    make_grammar(root / "lm.arpa", root / "lang", root / "G.fst")
+    frames, lang = root / "frames", root / "lang"
+    train_mono(frames, lang, root / "mono", options=options["mono"], **LIMITS)
+    align(frames, lang, root / "mono", root / "ali", options=options["align"], **LIMITS)
+    for name, stage in (("tri1", train_deltas), ("tri3", train_sat)):
+        train(root, root / name, options[name], stage=stage)
+    return root
+
+
+def train(root, out, options, *, stage=train_sat, ali="ali", threads=1):
+    """Train a system from the alignments of mono."""
+    stage(
+        root / "frames",
+        root / "lang",
+        root / ali / "ali.ark",
+        root / "mono",
+        out,
+        options=options,
+        threads=threads,
+        max_skipped_fraction=0.05,
+    )

@@ -1,0 +1,141 @@
+"""Aligning with a system that adapts to speakers."""
+
+import json
+
+import numpy as np
+import pytest
+from reference.adapted_system import LIMITS, make_systems, system_options, write_frames
+
+from latflow.errors import UserError
+from latflow.features.frames import FrameStore
+from latflow.gmm.align import align
+from latflow.gmm.system import GmmSystem
+from latflow.kaldi_io import read_int_vectors, read_matrices
+from latflow.ledger import read_ledger
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory, request):
+    root = make_systems(tmp_path_factory.mktemp("align"), request.config.rootpath)
+    # Other utterances of the same speakers.
+    write_frames(root / "other", count=18, seed=8)
+    return root
+
+
+@pytest.fixture(scope="module")
+def options(request):
+    return system_options(request.config.rootpath)["align"]
+
+
+def run(root, out, options, *, system="tri3", frames="other", **limits):
+    align(
+        root / frames,
+        root / "lang",
+        root / system,
+        out,
+        options=options,
+        **{**LIMITS, **limits},
+    )
+    return dict(read_int_vectors(out / "ali.ark"))
+
+
+def statistics(folder):
+    return json.loads((folder / "statistics.json").read_text())
+
+
+def test_transforms_are_written_beside_the_alignments(root, options, tmp_path):
+    out = tmp_path / "tri3" / "other"
+    found = run(root, out, options)
+    assert sorted(p.name for p in out.iterdir()) == [
+        "ali.ark",
+        "ledger.jsonl",
+        "statistics.json",
+        "trans.ark",
+    ]
+    store = FrameStore.load(root / "other")
+    assert {u: len(ids) for u, ids in found.items()} == {
+        u: len(store.frames(i)) for i, u in enumerate(store.utt_ids)
+    }
+    matrices = dict(read_matrices(out / "trans.ark"))
+    assert list(matrices) == ["s0", "s1", "s2"]
+    trained = dict(read_matrices(root / "tri3/trans.ark"))
+    # Of the same speakers, so that they are about those of training.
+    for speaker, matrix in matrices.items():
+        np.testing.assert_allclose(matrix[:2, :2], trained[speaker][:2, :2], atol=0.25)
+    adaptation = statistics(out)["adaptation"]
+    assert (adaptation["num_speakers"], adaptation["num_unadapted"]) == (3, 0)
+    assert adaptation["gain_per_frame"] > 0.1
+    ids = np.concatenate(list(found.values()))
+    transitions = GmmSystem.load(root / "tri3").model.transitions
+    silence = np.isin(transitions.phone[ids], [1, 2, 3, 4, 5])
+    assert adaptation["num_frames"] == pytest.approx((~silence).sum(), rel=0.05)
+
+
+def test_adapted_frames_fit_better_than_in_the_first_pass(root, options, tmp_path):
+    """Without a transform (too few frames) the model meets unadapted features."""
+    few = {**options, "fmllr": {**options["fmllr"], "min_count": 1e9}}
+    run(root, tmp_path / "adapted/other", options)
+    run(root, tmp_path / "unadapted/other", few)
+    adapted, unadapted = (
+        statistics(tmp_path / name / "other") for name in ("adapted", "unadapted")
+    )
+    assert adapted["log_like_per_frame"] > unadapted["log_like_per_frame"] + 0.1
+    assert unadapted["adaptation"]["num_unadapted"] == 3
+    for matrix in dict(read_matrices(tmp_path / "unadapted/other/trans.ark")).values():
+        np.testing.assert_array_equal(matrix, np.eye(4, 5))
+
+
+def test_plain_systems_write_no_transforms(root, options, tmp_path):
+    out = tmp_path / "mono" / "other"
+    run(root, out, options, system="mono")
+    assert not (out / "trans.ark").exists()
+    assert "adaptation" not in statistics(out)
+
+
+def test_threads_do_not_change_a_bit(root, options, tmp_path):
+    one = run(root, tmp_path / "a/tri3", options)
+    two = run(root, tmp_path / "b/tri3", options, threads=3)
+    assert one.keys() == two.keys()
+    assert all(np.array_equal(one[u], two[u]) for u in one)
+    assert (tmp_path / "a/tri3/trans.ark").read_bytes() == (
+        tmp_path / "b/tri3/trans.ark"
+    ).read_bytes()
+
+
+def test_utterances_that_cannot_be_aligned_do_not_adapt(root, options, tmp_path):
+    """They are in the ledger once, and their speakers live from the others."""
+    store = FrameStore.load(root / "other")
+    frames = {u: np.array(store.frames(i)) for i, u in enumerate(store.utt_ids)}
+    frames["u03"] = frames["u03"][:5]
+    frames["u04"][7] = np.nan
+    bad = tmp_path / "bad"
+    from latflow.features.frames import FrameWriter
+
+    with FrameWriter(bad, dim=2) as writer:
+        for i, utterance in enumerate(store.utt_ids):
+            text, speaker = store.texts[i], store.speakers[i]
+            writer.append(utterance, speaker, text, frames[utterance])
+    out = tmp_path / "tri3" / "bad"
+    align(
+        bad,
+        root / "lang",
+        root / "tri3",
+        out,
+        options=options,
+        threads=2,
+        max_skipped_fraction=0.2,
+    )
+    skipped = [e.utterance for e in read_ledger(out / "ledger.jsonl")]
+    assert skipped == ["u03", "u04"]
+    for matrix in dict(read_matrices(out / "trans.ark")).values():
+        assert np.isfinite(matrix).all()
+    with pytest.raises(UserError, match="skipped 2 of 18"):
+        align(
+            bad,
+            root / "lang",
+            root / "tri3",
+            tmp_path / "strict",
+            options=options,
+            **LIMITS,
+        )
+    assert not (tmp_path / "strict" / "ali.ark").exists()
