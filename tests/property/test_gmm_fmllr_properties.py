@@ -1,4 +1,6 @@
-"""What fMLLR owes any data: sums that add up, maxima, and indifference to coordinates."""
+"""What fMLLR owes any data: sums that add up, maxima, no care for coordinates."""
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -100,7 +102,7 @@ def test_more_iterations_never_lose(seed, dim):
         estimate_fmllr(statistics, FmllrOptions("full", 0.0, n)).gain
         for n in (1, 2, 5, 40)
     ]
-    assert all(b >= a - 1e-9 * statistics.count for a, b in zip(gains, gains[1:]))
+    assert all(b >= a - 1e-9 * statistics.count for a, b in pairwise(gains))
 
 
 @given(seeds, st.integers(1, 4))

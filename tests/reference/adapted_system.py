@@ -9,9 +9,18 @@ from latflow.gmm.sat import train_sat
 from latflow.gmm.train import train_deltas, train_mono
 from latflow.lang.prepare import make_grammar, make_lang
 
-LEXICON = "A AA B\nB B AA\nC K\n<UNK> SPN\n"
-WORDS = {"A": ["AA", "B"], "B": ["B", "AA"], "C": ["K"]}
-SOUND = {"SIL": [0.0, 0.0], "AA": [4.0, -2.0], "B": [-4.0, 1.0], "K": [1.0, 5.0]}
+# No phone is in two words, so that phones of any length say what the words are.
+LEXICON = "A AA B\nB K L\nC M N\n<UNK> SPN\n"
+WORDS = {"A": ["AA", "B"], "B": ["K", "L"], "C": ["M", "N"]}
+SOUND = {
+    "SIL": [0.0, 0.0],
+    "AA": [5.0, 0.0],
+    "B": [-2.5, 4.0],
+    "K": [2.5, -4.0],
+    "L": [-5.0, 0.0],
+    "M": [-2.5, -4.0],
+    "N": [2.5, 4.0],
+}
 DISTORTION = {
     "s0": ([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0]),
     "s1": ([[0.7, 0.5], [-0.4, 1.1]], [2.0, -1.0]),

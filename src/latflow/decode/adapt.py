@@ -43,13 +43,13 @@ from latflow.errors import UserError
 from latflow.features.frames import FrameStore
 from latflow.files import atomic_output
 from latflow.gmm.adaptation import (
+    SPEAKER_TRANSFORMS,
     WAITING,
     Adaptation,
     FmllrAccumulator,
     SpeakerEstimates,
 )
 from latflow.gmm.fmllr import FmllrOptions, FmllrStatistics
-from latflow.gmm.sat import SPEAKER_TRANSFORMS
 from latflow.gmm.system import GmmSystem
 from latflow.lang.directory import Lang
 from latflow.lattice.determinise import determinise

@@ -37,6 +37,8 @@ from latflow.parallel import in_order
 Item = TypeVar("Item")
 log = logging.getLogger(__name__)
 
+#: Transforms of speakers, in the folder of a system, an alignment or a decoding.
+SPEAKER_TRANSFORMS = "trans.ark"
 #: Utterances whose statistics may wait for their turn (about 0.3 MB each).
 WAITING = 16
 

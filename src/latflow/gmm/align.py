@@ -22,6 +22,7 @@ import numpy as np
 from latflow.features.frames import FrameStore
 from latflow.files import atomic_output
 from latflow.gmm.adaptation import (
+    SPEAKER_TRANSFORMS,
     Adaptation,
     FmllrAccumulator,
     adapt_to_alignments,
@@ -29,7 +30,6 @@ from latflow.gmm.adaptation import (
 from latflow.gmm.corpus_alignment import Beams, PassSummary, align_all
 from latflow.gmm.fmllr import FmllrOptions
 from latflow.gmm.model import AcousticModel
-from latflow.gmm.sat import SPEAKER_TRANSFORMS
 from latflow.gmm.source import FrameSource
 from latflow.gmm.system import GmmSystem
 from latflow.gmm.training_graphs import GraphFile, Graphs, on_demand

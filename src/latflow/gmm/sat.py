@@ -24,6 +24,7 @@ from typing import Any
 from latflow.features.frames import FrameStore
 from latflow.files import atomic_output
 from latflow.gmm.adaptation import (
+    SPEAKER_TRANSFORMS,
     Adaptation,
     FmllrAccumulator,
     adapt_to_alignments,
@@ -47,8 +48,6 @@ from latflow.parallel import worker_pool
 
 log = logging.getLogger(__name__)
 
-#: Transforms of speakers, in the folder of a system, an alignment or a decoding.
-SPEAKER_TRANSFORMS = "trans.ark"
 _COPIED = ("full.mat", "splice_opts")  # what belongs to a source's matrix, if any
 
 

@@ -28,6 +28,7 @@ from latflow.lattice.command_io import (
     emit,
     load_transitions,
     names_of,
+    read_in_form,
     scales_of,
     text_of,
     write,
@@ -35,7 +36,7 @@ from latflow.lattice.command_io import (
 from latflow.lattice.compact import CompactLattice
 from latflow.lattice.determinise import determinise
 from latflow.lattice.forward_backward import forward_backward
-from latflow.lattice.io import read_compact_lattices, read_lattices
+from latflow.lattice.io import read_lattices
 from latflow.lattice.lattice import Lattice
 from latflow.lattice.mbr import minimum_bayes_risk
 from latflow.lattice.n_best import n_best
@@ -52,16 +53,14 @@ from latflow.scoring.text import read_text, write_text
 
 def _copy(arguments: Arguments) -> None:
     """Write what is read."""
-    is_raw = arguments.form == "raw"
-    read = read_lattices if is_raw else read_compact_lattices
-    write(arguments, read(arguments.lattices))
+    write(arguments, read_in_form(arguments))
 
 
 def _info(arguments: Arguments) -> None:
     """Print a table with a line for each lattice, and their sums."""
     emit("utterance\tframes\tstates\tarcs\tdepth\n")
     total = np.zeros(4)
-    for utterance, lattice in read_lattices(arguments.lattices):
+    for utterance, lattice in read_in_form(arguments):
         frames = lattice.num_frames
         sizes = frames, lattice.num_states, lattice.num_arcs
         emit("\t".join(map(str, (utterance, *sizes))) + f"\t{lattice.depth:.3f}\n")
@@ -171,11 +170,12 @@ def _mbr(arguments: Arguments) -> None:
 def _prune(arguments: Arguments) -> None:
     """Write pruned lattices."""
     scales = scales_of(arguments)
+    is_compact = arguments.form == "compact"
 
     def work(_: str, lattice: Any) -> Any:
         return prune(lattice, arguments.beam, **scales)
 
-    write(arguments, each(arguments, work, compact=arguments.form == "compact"))
+    write(arguments, each(arguments, work, compact=is_compact))
 
 
 def _determinise(arguments: Arguments) -> None:
@@ -216,11 +216,12 @@ def _rescore(arguments: Arguments) -> None:
     word_ids = read_symbols(arguments.words)
     old = LmTrie.from_graph(Graph.load(arguments.old), word_ids, file=arguments.old)
     new = LmTrie.load(arguments.new, word_ids)
+    is_compact = arguments.form == "compact"
 
     def work(_: str, lattice: Any) -> Any:
         return rescore(lattice, old, new, lm_scale=arguments.lm_scale)
 
-    write(arguments, each(arguments, work, compact=arguments.form == "compact"))
+    write(arguments, each(arguments, work, compact=is_compact))
 
 
 def _pack_lm(arguments: Arguments) -> None:
@@ -237,7 +238,9 @@ def _to_post(arguments: Arguments) -> None:
     def work(_: str, lattice: Lattice) -> tuple[FramePosteriors, float]:
         sums = forward_backward(lattice, **scales)
         found = posteriors(lattice, sums)
-        return found if model is None else found.to_pdfs(model), sums.log_like
+        if model is not None:
+            found = found.to_pdfs(model)
+        return found, sums.log_like
 
     def counted() -> Iterator[tuple[str, FramePosteriors]]:
         for utterance, (found, log_like) in each(arguments, work):
@@ -246,9 +249,8 @@ def _to_post(arguments: Arguments) -> None:
 
     write_posteriors(arguments.out, counted(), binary=not arguments.text)
     log_like, frames = total.tolist()
-    emit(
-        f"log-likelihood {log_like / max(frames, 1):.5f} a frame, {frames:.0f} frames\n"
-    )
+    mean = log_like / max(frames, 1)
+    emit(f"log-likelihood {mean:.5f} a frame, {frames:.0f} frames\n")
 
 
 ACTIONS: dict[str, Callable[[Arguments], None]] = {

@@ -1,6 +1,7 @@
 """What the commands `latflow lattice ...` share: lattices in and out, words, models.
 
-Public: `scales_of`, `each`, `write`, `emit`, `names_of`, `text_of`, `load_transitions`.
+Public: `scales_of`, `read_in_form`, `each`, `write`, `emit`, `names_of`, `text_of`,
+`load_transitions`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,13 @@ def scales_of(arguments: Arguments) -> dict[str, Any]:
 
 
 # -- lattices -----------------------------------------------------------------------
+
+
+def read_in_form(arguments: Arguments) -> Iterator[tuple[str, AnyLattice]]:
+    """Yield (utterance, lattice), raw or compact as the option `form` says."""
+    if arguments.form == "raw":
+        return read_lattices(arguments.lattices)
+    return read_compact_lattices(arguments.lattices)
 
 
 def each(

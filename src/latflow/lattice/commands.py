@@ -42,6 +42,7 @@ def _add_looking(verbs: Any) -> None:
     _with_output(command)
     command = _verb(verbs, "info", "list sizes and depth of lattices", "lattices.ark")
     _with_lattices(command, threads=False)
+    _with_form(command)
     command = _verb(
         verbs, "depth", "count the arcs that cross each frame", "lattices.ark"
     )
@@ -239,14 +240,19 @@ def _with_output(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "out", help="archive to write, packed if it ends in .gz; - to print as text"
     )
+    _with_form(command)
+    command.add_argument("--text", action="store_true", help="write Kaldi's text form")
+    command.add_argument("--scp", help="list of places in the archive to write too")
+
+
+def _with_form(command: argparse.ArgumentParser) -> None:
+    """Compact or raw."""
     command.add_argument(
         "--form",
         choices=("compact", "raw"),
         default="compact",
         help="an arc for each word with its transition-ids, or for each transition-id",
     )
-    command.add_argument("--text", action="store_true", help="write Kaldi's text form")
-    command.add_argument("--scp", help="list of places in the archive to write too")
 
 
 def _with_scales(command: argparse.ArgumentParser, *, penalty: bool = False) -> None:

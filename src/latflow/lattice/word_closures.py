@@ -280,7 +280,8 @@ def _walk(
                     slot[link[token, 2]] = to
                     used += 1
                 else:
-                    order = cost_order(graph, acoustic, cost[to, 0], cost[to, 1])
+                    tied_with = float(cost[to, 0]), float(cost[to, 1])
+                    order = cost_order(graph, acoustic, *tied_with)
                     if order == 0:
                         order = _tied(link, no_ropes, (token, symbols[k]), to, used)
                     if order > 0:

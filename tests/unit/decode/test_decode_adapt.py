@@ -190,10 +190,11 @@ def random_lattice(seed, num_frames=5, width=3):
         new = list(range(count, count + width))
         count += width
         for s in layer:
-            for target in rng.choice(new, 2, replace=False):
-                arcs.append((s, target, rng.integers(1, len(TID_TO_PDF)), 0))
+            targets = rng.choice(new, 2, replace=False)
+            ids = rng.integers(1, len(TID_TO_PDF), 2)
+            arcs += [(s, *end, 0) for end in zip(targets, ids, strict=True)]
         reached = sorted({arc[1] for arc in arcs} & set(new))
-        arcs.append((reached[0], reached[-1], 0, 1)) if len(reached) > 1 else None
+        arcs.append((reached[0], reached[-1], 0, 1))
         layer = reached
     costs = rng.uniform(0, 5, (len(arcs), 2))
     final = np.full((count, 2), np.inf)

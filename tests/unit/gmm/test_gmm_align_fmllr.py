@@ -1,13 +1,14 @@
 """Aligning with a system that adapts to speakers."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 from reference.adapted_system import LIMITS, make_systems, system_options, write_frames
 
 from latflow.errors import UserError
-from latflow.features.frames import FrameStore
+from latflow.features.frames import FrameStore, FrameWriter
 from latflow.gmm.align import align
 from latflow.gmm.system import GmmSystem
 from latflow.kaldi_io import read_int_vectors, read_matrices
@@ -109,8 +110,6 @@ def test_utterances_that_cannot_be_aligned_do_not_adapt(root, options, tmp_path)
     frames["u03"] = frames["u03"][:5]
     frames["u04"][7] = np.nan
     bad = tmp_path / "bad"
-    from latflow.features.frames import FrameWriter
-
     with FrameWriter(bad, dim=2) as writer:
         for i, utterance in enumerate(store.utt_ids):
             text, speaker = store.texts[i], store.speakers[i]
@@ -139,3 +138,18 @@ def test_utterances_that_cannot_be_aligned_do_not_adapt(root, options, tmp_path)
             **LIMITS,
         )
     assert not (tmp_path / "strict" / "ali.ark").exists()
+
+
+def test_features_are_those_of_the_systems_folder(root, options, tmp_path):
+    """The configuration's transform serves training; a system brings its own."""
+    other = {**options, "transform": {"type": "none"}}
+    ours = run(root, tmp_path / "a/mono", options, system="mono")
+    same = run(root, tmp_path / "b/mono", other, system="mono")
+    assert all(np.array_equal(ours[u], same[u]) for u in ours)
+    shutil.copytree(root / "mono", tmp_path / "system")
+    (tmp_path / "system/transform.json").write_text('{"type": "none"}')
+    (tmp_path / "lang").symlink_to(root / "lang")
+    (tmp_path / "other").symlink_to(root / "other")
+    with pytest.raises(UserError, match="dimension 2, but the model is of 4"):
+        run(tmp_path, tmp_path / "c/mono", options, system="system")
+    assert not (tmp_path / "c/mono/ali.ark").exists()
