@@ -30,6 +30,8 @@ KALDI_SECONDS = {
     "tri1": 49.0,
     "align_tri1": 4.0,
     "tri2": 69.0,
+    "align_tri2": 4.0,
+    "tri3": 123.0,
 }
 PEER_FRAMES = 20_000
 SCHEMAS = Path(__file__).resolve().parents[1] / "workflow/schemas"
@@ -52,6 +54,12 @@ def options():
             "num_leaves": 1500,
             "num_gaussians": 10000,
         },
+        "tri3": {
+            "type": "sat",
+            "alignments": "tri2",
+            "num_leaves": 1500,
+            "num_gaussians": 10000,
+        },
     }
     section = resolve_section(SCHEMAS, "gmm", {"systems": systems})
     common = {
@@ -67,6 +75,7 @@ def options():
 def run_stage(stage, frames, lang, work, threads):
     from latflow.gmm.align import align
     from latflow.gmm.lda_mllt import train_lda_mllt
+    from latflow.gmm.sat import train_sat
     from latflow.gmm.train import train_deltas, train_mono
 
     limits = {"threads": threads, "max_skipped_fraction": 0.05}
@@ -79,7 +88,7 @@ def run_stage(stage, frames, lang, work, threads):
     if stage == "mono":
         train_mono(frames, lang, work / stage, **chosen)
         return
-    train = train_deltas if stage == "tri1" else train_lda_mllt
+    train = {"tri1": train_deltas, "tri2": train_lda_mllt, "tri3": train_sat}[stage]
     source = chosen["options"]["alignments"]
     ali = work / "align" / source / "train/ali.ark"
     train(frames, lang, ali, work / source, work / stage, **chosen)
@@ -205,7 +214,7 @@ def summarise(arguments, work, threads):
             name: json.loads((work / name / "info.json").read_text())[
                 "log_like_per_frame"
             ]
-            for name in ("mono", "tri1", "tri2")
+            for name in ("mono", "tri1", "tri2", "tri3")
         },
         "e_step": {
             "frames": PEER_FRAMES,

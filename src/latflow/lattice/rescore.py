@@ -34,7 +34,8 @@ from numba import njit
 
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
-from latflow.lang.lm_trie import LmArrays, LmTrie, walk
+from latflow.lang.lm_arrays import LmArrays, walk
+from latflow.lang.lm_trie import LmTrie
 from latflow.lattice.compact import CompactLattice, Strings
 from latflow.lattice.lattice import Lattice
 from latflow.lattice.order import states_with_end

@@ -12,6 +12,7 @@ from latflow.lang.lm_trie import LmTrie
 from latflow.lattice.compact import CompactLattice, Strings
 from latflow.lattice.io import read_compact_lattices, write_lattices
 from latflow.lattice.lattice import Lattice
+from latflow.lattice.n_best import n_best
 from latflow.lattice.rescore import rescore
 from latflow.ledger import read_ledger
 
@@ -202,6 +203,20 @@ def test_the_stage_counts_what_it_leaves_out(tmp_path):
     summary = json.loads((tmp_path / "out" / "rescore.json").read_text())
     assert (summary["utterances"], summary["skipped"]) == (3, 1)
     assert summary["frames"] == 4
+
+
+@pytest.mark.parametrize(("beam", "num_sentences"), [(13.0, 2), (30.0, 3)])
+def test_the_stage_prunes_what_has_become_costly(tmp_path, beam, num_sentences):
+    # `a b` costs 13, `a` 17, `b b` 25; with the new model 20.2, 18 and 39.2
+    paths = files(tmp_path, arpa_text({"a": -0.5, "b": -4.0}))
+    options = {"beam": beam, "acoustic_scale": 1.0}
+    rescore_lattices(*paths, options=options, threads=1, max_skipped_fraction=0.5)
+    for _, found in read_compact_lattices(tmp_path / "out" / "lattices.ark"):
+        paths = n_best(found, 10)
+        assert len(paths) == num_sentences
+        assert paths[0].words.tolist() == [1]
+        cost = paths[0].graph_cost + paths[0].acoustic_cost
+        assert cost == pytest.approx(17 - 2.5 + 1.5 * np.log(10.0))
 
 
 def test_the_stage_fails_where_too_many_are_left_out(tmp_path):

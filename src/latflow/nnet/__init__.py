@@ -1,0 +1,1 @@
+"""Acoustic networks: a description in YAML becomes a torch module and a folder."""

@@ -1,0 +1,1 @@
+"""The layer classes that a network description can name."""

@@ -1,0 +1,302 @@
+"""Self-attention, transformer and conformer layers."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from latflow.nnet.layer import Context, Layer, LayerError, Options, Shape
+from latflow.nnet.layers.convolution import reach
+from latflow.nnet.layers.simple import (
+    ACTIVATIONS,
+    MaskedBatchNorm,
+    activation_option,
+    dropout_option,
+)
+from latflow.nnet.options import Option, OptionTable
+from latflow.nnet.padded import Padded, zero
+
+_ATTENTION_OPTIONS = {
+    "heads": Option("int", "attention heads", 4, minimum=1),
+    "dropout": dropout_option(),
+    "look_ahead": Option("int", "later frames attended to; -1: all", -1, minimum=-1),
+    "look_back": Option("int", "earlier frames attended to; -1: all", -1, minimum=-1),
+}
+_STACK_OPTIONS = {
+    **_ATTENTION_OPTIONS,
+    "num_layers": Option("int", "layers in the stack", 1, minimum=1),
+    "feed_forward": Option("int", "numbers inside the feed-forward", 2048, minimum=1),
+}
+
+
+def attention_context(options: Options) -> Context:
+    """The frames that one attention sees."""
+    back, ahead = options["look_back"], options["look_ahead"]
+    return Context(None if back < 0 else back, None if ahead < 0 else ahead)
+
+
+def attention_mask(batch: Padded, context: Context) -> Tensor | None:
+    """Which frame (query) may see which (key): bool [B or 1, 1, T, T], None = all.
+
+    Every frame sees itself, padding too: a softmax over nothing would be NaN.
+    """
+    mask = None
+    num_frames, device = batch.values.shape[1], batch.values.device
+    if batch.padding is not None:
+        mask = ~batch.padding.transpose(1, 2).unsqueeze(1)
+    if context.left is not None or context.right is not None:
+        times = torch.arange(num_frames, device=device)
+        distance = times[None, :] - times[:, None]
+        near = torch.ones_like(distance, dtype=torch.bool)
+        if context.left is not None:
+            near &= distance >= -context.left
+        if context.right is not None:
+            near &= distance <= context.right
+        mask = near if mask is None else mask & near
+    if mask is None:
+        return None
+    itself = torch.eye(num_frames, dtype=torch.bool, device=device)
+    return (mask | itself).reshape(-1, 1, num_frames, num_frames)
+
+
+class MultiHead(nn.Module):
+    """Scaled dot-product self-attention with several heads.
+
+    Source: Vaswani et al. 2017, section 3.2.
+    """
+
+    def __init__(self, dim: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        if dim % heads:
+            raise LayerError(f"{heads} heads do not divide the input size {dim}")
+        self.heads, self.dropout = heads, dropout
+        self.inputs = nn.Linear(dim, 3 * dim)
+        self.output = nn.Linear(dim, dim)
+
+    def forward(self, values: Tensor, mask: Tensor | None) -> Tensor:
+        """Attend within each sequence of [B, T, D]; `mask` as `attention_mask`'s."""
+        split = self.inputs(values).unflatten(2, (3, self.heads, -1))
+        query, key, value = split.permute(2, 0, 3, 1, 4)  # [B, heads, T, D / heads]
+        result = functional.scaled_dot_product_attention(
+            query, key, value, mask, self.dropout if self.training else 0.0
+        )
+        return self.output(result.transpose(1, 2).flatten(2))
+
+
+class SelfAttention(Layer):
+    """Multi-head self-attention alone, without norm or residual (see `add`)."""
+
+    OPTIONS: ClassVar[OptionTable] = _ATTENTION_OPTIONS
+
+    def __init__(self, shape: Shape, options: Options) -> None:
+        super().__init__(shape)
+        self.attention = MultiHead(shape.dim, options["heads"], options["dropout"])
+        self.context = attention_context(options)
+
+    def forward(self, batch: Padded) -> Padded:
+        """Attend within each sequence."""
+        mask = attention_mask(batch, self.context)
+        return batch.with_values(self.attention(batch.values, mask))
+
+
+class PositionalEncoding(Layer):
+    """Add sines and cosines of the frame's number.
+
+    Source: Vaswani et al. 2017, section 3.5.
+    """
+
+    OPTIONS: ClassVar[OptionTable] = {
+        "dropout": dropout_option(),
+        "scale": Option("float", "factor of the sines and cosines", 1.0, 0.0),
+    }
+
+    def __init__(self, shape: Shape, options: Options) -> None:
+        super().__init__(shape)
+        self.scale = options["scale"]
+        self.dropout = nn.Dropout(options["dropout"])
+
+    def forward(self, batch: Padded) -> Padded:
+        """Add the encoding."""
+        _, num_frames, dim = batch.values.shape
+        encoding = self.scale * sinusoids(num_frames, dim, batch.values.device)
+        values = batch.values + encoding.to(batch.values.dtype)
+        return batch.with_values(self.dropout(values))
+
+
+def sinusoids(num_frames: int, dim: int, device: torch.device) -> Tensor:
+    """float32 [T, D]: sin and cos of t / 10000^(2i / D) in columns 2i and 2i + 1."""
+    times = torch.arange(num_frames, dtype=torch.float32, device=device)
+    even = torch.arange(0, dim, 2, dtype=torch.float32, device=device)
+    angles = times[:, None] * torch.exp(even * (-math.log(10000.0) / dim))
+    return torch.stack((angles.sin(), angles.cos()), 2).flatten(1)[:, :dim]
+
+
+class Transformer(Layer):
+    """A stack of encoder layers, each followed by a convolution over time.
+
+    As PyKaldi2's `TransformerAM`: norms after the sums, then ReLU of a convolution of
+    `kernel` frames (0: none), no position encoding. The input's size is the model's; a
+    `linear` layer before, and a `layer_norm` behind, are layers of the description. Of
+    n layers, look-ahead is n (`look_ahead` + kernel // 2) frames.
+
+    Source: Vaswani et al. 2017, section 3.1; PyKaldi2 `models/transformer.py`.
+    """
+
+    OPTIONS: ClassVar[OptionTable] = {
+        **_STACK_OPTIONS,
+        "kernel": Option("int", "frames of the convolution; 0: none", 3, minimum=0),
+        "pre_norm": Option("bool", "norms before the parts, not after", default=False),
+        "activation": activation_option("relu"),
+    }
+
+    def __init__(self, shape: Shape, options: Options) -> None:
+        super().__init__(shape)
+        count, kernel = options["num_layers"], options["kernel"]
+        encoders = [_EncoderLayer(shape.dim, options) for _ in range(count)]
+        self.encoders = nn.ModuleList(encoders)
+        self.edges = reach(max(1, kernel), 1, causal=False)
+        self.convolutions = nn.ModuleList(
+            [
+                nn.Conv1d(shape.dim, shape.dim, kernel)
+                for _ in range(count if kernel else 0)
+            ]
+        )
+        self.attention_context = attention_context(options)
+        one = self.attention_context.then(Context(*self.edges))
+        self.context = one.repeated(count)
+
+    def forward(self, batch: Padded) -> Padded:
+        """Run the stack."""
+        mask = attention_mask(batch, self.attention_context)
+        for index, encoder in enumerate(self.encoders):
+            batch = batch.with_values(encoder(batch.values, mask))
+            if self.convolutions:
+                values = functional.pad(batch.values.transpose(1, 2), self.edges)
+                values = functional.relu(self.convolutions[index](values))
+                batch = batch.with_values(values.transpose(1, 2))
+        return batch
+
+
+class _EncoderLayer(nn.Module):
+    """Attention and feed-forward, each with residual and norm."""
+
+    def __init__(self, dim: int, options: Options) -> None:
+        super().__init__()
+        self.pre_norm = options["pre_norm"]
+        self.attention = MultiHead(dim, options["heads"], options["dropout"])
+        self.wide = nn.Linear(dim, options["feed_forward"])
+        self.back = nn.Linear(options["feed_forward"], dim)
+        self.activation = ACTIVATIONS[options["activation"]]
+        self.norms = nn.ModuleList([nn.LayerNorm(dim), nn.LayerNorm(dim)])
+        self.dropout = nn.Dropout(options["dropout"])
+
+    def forward(self, values: Tensor, mask: Tensor | None) -> Tensor:
+        """Map [B, T, D] to [B, T, D]."""
+        first, second = self.norms
+        if self.pre_norm:
+            values = values + self.dropout(self.attention(first(values), mask))
+            return values + self.dropout(self._feed_forward(second(values)))
+        values = first(values + self.dropout(self.attention(values, mask)))
+        return second(values + self.dropout(self._feed_forward(values)))
+
+    def _feed_forward(self, values: Tensor) -> Tensor:
+        """Widen, activate, narrow: frame by frame."""
+        return self.back(self.dropout(self.activation(self.wide(values))))
+
+
+class Conformer(Layer):
+    """A stack of conformer blocks.
+
+    Half a feed-forward part, attention, convolution, half a feed-forward part, each
+    with its norm before and a residual around, and a norm at the end. Positions come
+    from the convolution and from a `positional_encoding` layer before, where wanted;
+    the paper's relative position encoding is left out.
+
+    Source: Gulati et al. 2020, section 2.
+    """
+
+    OPTIONS: ClassVar[OptionTable] = {
+        **_STACK_OPTIONS,
+        "kernel": Option("int", "frames of the convolution", 15, minimum=1),
+    }
+
+    def __init__(self, shape: Shape, options: Options) -> None:
+        super().__init__(shape)
+        count = options["num_layers"]
+        self.blocks = nn.ModuleList(
+            [_ConformerBlock(shape.dim, options) for _ in range(count)]
+        )
+        self.attention_context = attention_context(options)
+        edges = reach(options["kernel"], 1, causal=False)
+        self.context = self.attention_context.then(Context(*edges)).repeated(count)
+
+    def forward(self, batch: Padded) -> Padded:
+        """Run the stack."""
+        mask = attention_mask(batch, self.attention_context)
+        for block in self.blocks:
+            batch = batch.with_values(block(batch.values, mask, batch.padding))
+        return batch
+
+
+class _ConformerBlock(nn.Module):
+    """One block; see `Conformer`."""
+
+    def __init__(self, dim: int, options: Options) -> None:
+        super().__init__()
+        dropout, wide = options["dropout"], options["feed_forward"]
+        self.feed_forward = nn.ModuleList(
+            [_feed_forward(dim, wide, dropout) for _ in range(2)]
+        )
+        self.attention_norm = nn.LayerNorm(dim)
+        self.attention = MultiHead(dim, options["heads"], dropout)
+        self.convolution = _ConformerConvolution(dim, options["kernel"])
+        self.norm = nn.LayerNorm(dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, values: Tensor, mask: Tensor | None, padding: Tensor | None
+    ) -> Tensor:
+        """Map [B, T, D] to [B, T, D]."""
+        first, second = self.feed_forward
+        values = values + 0.5 * first(values)
+        attended = self.attention(self.attention_norm(values), mask)
+        values = values + self.dropout(attended)
+        values = values + self.dropout(self.convolution(values, padding))
+        return self.norm(values + 0.5 * second(values))
+
+
+def _feed_forward(dim: int, wide: int, dropout: float) -> nn.Sequential:
+    """The feed-forward part of a conformer block."""
+    return nn.Sequential(
+        nn.LayerNorm(dim),
+        nn.Linear(dim, wide),
+        nn.SiLU(),
+        nn.Dropout(dropout),
+        nn.Linear(wide, dim),
+        nn.Dropout(dropout),
+    )
+
+
+class _ConformerConvolution(nn.Module):
+    """Gated linear unit, convolution of each number over time, norm, SiLU, linear."""
+
+    def __init__(self, dim: int, kernel: int) -> None:
+        super().__init__()
+        self.first_norm = nn.LayerNorm(dim)
+        self.gated = nn.Linear(dim, 2 * dim)
+        self.edges = reach(kernel, 1, causal=False)
+        self.conv = nn.Conv1d(dim, dim, kernel, groups=dim)
+        self.norm = MaskedBatchNorm(dim)
+        self.output = nn.Linear(dim, dim)
+
+    def forward(self, values: Tensor, padding: Tensor | None) -> Tensor:
+        """Map [B, T, D] to [B, T, D]."""
+        gated = functional.glu(self.gated(self.first_norm(values)), -1)
+        # norms and offsets have filled the padding: zero it before frames are mixed
+        gated = functional.pad(zero(gated, padding).transpose(1, 2), self.edges)
+        mixed = self.norm(self.conv(gated).transpose(1, 2), padding)
+        return self.output(functional.silu(mixed))

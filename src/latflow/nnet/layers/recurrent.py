@@ -1,0 +1,101 @@
+"""Recurrent layers: LSTM and GRU, forward, backward or both."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from latflow.nnet.layer import Context, Layer, LayerError, Options, Shape
+from latflow.nnet.layers.simple import size_option
+from latflow.nnet.options import Option, OptionTable
+from latflow.nnet.padded import Padded
+
+DIRECTIONS = ("forward", "backward", "bidirectional")
+
+
+class Recurrent(Layer):
+    """A stack of LSTM or GRU layers.
+
+    `bidirectional` gives 2 x `size` numbers a frame (forward, then backward). A
+    backward pass starts at each sequence's own last frame, never in its padding.
+
+    Source: Hochreiter & Schmidhuber 1997 (LSTM, with forget gate), Cho et al. 2014
+    (GRU); `projection`: Sak, Senior & Beaufays 2014 (LSTMP).
+    """
+
+    OPTIONS: ClassVar[OptionTable] = {
+        "size": size_option(),
+        "unit": Option("str", "kind of cell", "lstm", choices=("lstm", "gru")),
+        "direction": Option(
+            "str", "way through time", "bidirectional", choices=DIRECTIONS
+        ),
+        "num_layers": Option("int", "layers in the stack", 1, minimum=1),
+        "dropout": Option(
+            "float",
+            "share of numbers dropped between the stack's layers",
+            0.0,
+            0.0,
+            0.99,
+        ),
+        "projection": Option(
+            "int", "numbers after a projection (lstm)", None, minimum=1, nullable=True
+        ),
+    }
+
+    def __init__(self, shape: Shape, options: Options) -> None:
+        super().__init__(shape)
+        size, projection = options["size"], options["projection"]
+        arguments = {"proj_size": projection} if projection else {}
+        if projection and (options["unit"] != "lstm" or projection >= size):
+            raise LayerError("projection needs unit lstm and a projection below size")
+        self.is_backward = options["direction"] == "backward"
+        is_both = options["direction"] == "bidirectional"
+        num_layers = options["num_layers"]
+        self.rnn = (nn.LSTM if options["unit"] == "lstm" else nn.GRU)(
+            shape.dim,
+            size,
+            num_layers,
+            batch_first=True,
+            bidirectional=is_both,
+            # torch drops between the layers only, and warns where there is one layer
+            dropout=options["dropout"] if num_layers > 1 else 0.0,
+            **arguments,
+        )
+        self.shape = Shape((projection or size) * (2 if is_both else 1))
+        self.context = Context(0 if self.is_backward else None, None)
+        if options["direction"] == "forward":
+            self.context = Context(None, 0)
+
+    def forward(self, batch: Padded) -> Padded:
+        """Run the stack over each sequence."""
+        values = batch.values
+        if self.is_backward:
+            values = reverse(values, batch)
+        values = self._run(values, batch)
+        if self.is_backward:
+            values = reverse(values, batch)
+        return batch.with_values(values)
+
+    def _run(self, values: Tensor, batch: Padded) -> Tensor:
+        """Run over [B, T, D]; packed only where lengths differ (packing costs time)."""
+        if batch.padding is None:
+            return self.rnn(values)[0]
+        packed = pack_padded_sequence(
+            values, batch.lengths, batch_first=True, enforce_sorted=False
+        )
+        result, _ = self.rnn(packed)
+        total = values.shape[1]
+        return pad_packed_sequence(result, batch_first=True, total_length=total)[0]
+
+
+def reverse(values: Tensor, batch: Padded) -> Tensor:
+    """Turn each sequence round in time; its padding stays behind it."""
+    if batch.padding is None:
+        return values.flip(1)
+    times = torch.arange(values.shape[1], device=values.device)
+    lengths = batch.lengths.to(values.device)[:, None]
+    source = torch.where(times < lengths, lengths - 1 - times, times)
+    return values.gather(1, source.unsqueeze(2).expand_as(values))

@@ -1,0 +1,302 @@
+"""What layers compute: padding, receptive fields, norms, semi-orthogonal factors."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from latflow.errors import UserError
+from latflow.nnet.description import NetworkDescription
+from latflow.nnet.layers.attention import sinusoids
+from latflow.nnet.layers.augment import random_spans
+from latflow.nnet.layers.simple import MaskedBatchNorm
+from latflow.nnet.layers.tdnn import semi_orthogonal_step
+from latflow.nnet.network import Network
+from latflow.nnet.padded import padding_of
+
+
+def network(layers, dim=6, classes=3):
+    layers = {**layers, "output": {"class": "output"}}
+    return Network(
+        NetworkDescription.from_config({"layers": layers}), dim, {"pdf": classes}
+    )
+
+
+LAYERS = {
+    "linear": {"class": "linear", "size": 5},
+    "rec": {"class": "rec", "size": 4},
+    "rec_forward": {"class": "rec", "size": 4, "direction": "forward", "unit": "gru"},
+    "rec_backward": {
+        "class": "rec",
+        "size": 4,
+        "direction": "backward",
+        "num_layers": 2,
+    },
+    "conv1d": {"class": "conv1d", "size": 4, "kernel": 5},
+    "conv1d_even": {"class": "conv1d", "size": 4, "kernel": 4, "dilation": 2},
+    "conv1d_stride": {"class": "conv1d", "size": 4, "kernel": 3, "stride": 2},
+    "conv1d_causal": {"class": "conv1d", "size": 4, "kernel": 3, "causal": True},
+    "conv2d": {"class": "conv2d", "size": 2, "stride": 2, "frequency_stride": 2},
+    "splice": {"class": "splice", "left": 2, "right": 1, "edges": "zeros"},
+    "window": {"class": "window", "size": 5},
+    "pool_max": {"class": "pool", "kernel": 3, "stride": 2},
+    "pool_mean": {"class": "pool", "mode": "mean", "kernel": 2, "stride": 3},
+    "subsample": {"class": "subsample", "factor": 3},
+    "tdnn": {"class": "tdnn", "size": 4, "offsets": [-3, 0, 2]},
+    "tdnn_future": {"class": "tdnn", "size": 4, "offsets": [1, 2]},
+    "tdnnf": {"class": "tdnnf", "size": 6, "bottleneck": 3, "num_layers": 2},
+    "attention": {"class": "self_attention", "heads": 2, "look_ahead": 1},
+    "near": {"class": "self_attention", "heads": 2, "look_ahead": 1, "look_back": 2},
+    "transformer": {
+        "class": "transformer",
+        "heads": 2,
+        "num_layers": 2,
+        "feed_forward": 8,
+        "look_ahead": 1,
+        "look_back": 1,
+        "activation": "gelu",
+    },
+    "conformer": {
+        "class": "conformer",
+        "heads": 2,
+        "feed_forward": 8,
+        "kernel": 3,
+        "look_ahead": 2,
+        "look_back": 1,
+    },
+}
+
+
+def fields_by_gradient(net, num_frames, frame):
+    """First and last input frame with a gradient from an output frame."""
+    features = torch.randn(1, num_frames, net.dim_in, requires_grad=True)
+    logits = net(features, torch.tensor([num_frames]))["output"].logits
+    (logits[0, frame] * torch.randn_like(logits[0, frame])).sum().backward()
+    seen = features.grad[0].abs().sum(1).nonzero().flatten()
+    return int(seen[0]), int(seen[-1])
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_receptive_field_is_what_autograd_finds(name):
+    torch.manual_seed(3)
+    net = network({"layer": LAYERS[name]}).eval()
+    num_frames, frame = 41, 20 // net.subsampling
+    centre = frame * net.subsampling
+    # several draws: a maximum or a ReLU may hide a frame in one of them
+    spans = [fields_by_gradient(net, num_frames, frame) for _ in range(30)]
+    first, last = min(s[0] for s in spans), max(s[1] for s in spans)
+    left, right = net.receptive_field
+    offsets = net.layer("layer").options.get("offsets", ())
+    if not offsets or min(offsets) <= 0:
+        assert first == (0 if left is None else centre - left)
+    assert last == (num_frames - 1 if right is None else centre + right)
+
+
+def test_receptive_fields_compose_over_strides_and_branches():
+    net = network(
+        {
+            "slow": {"class": "conv1d", "size": 4, "kernel": 3, "stride": 2},
+            "deep": {"class": "conv1d", "size": 4, "kernel": 5},
+            "both": {"class": "add", "from": ["slow", "deep"]},
+        }
+    )
+    assert net.receptive_field == (1 + 2 * 2, 1 + 2 * 2)
+    assert net.subsampling == 2
+    output = net(torch.randn(2, 9, 6), torch.tensor([9, 4]))["output"]
+    assert output.logits.shape == (2, 5, 3)
+    assert output.lengths.tolist() == [5, 2]
+
+
+def test_values_beyond_the_ends_may_be_anything():
+    net = network({"rec": LAYERS["rec"], "conv": LAYERS["conv1d"]}).eval()
+    features = torch.randn(2, 8, 6)
+    lengths = torch.tensor([8, 5])
+    clean = net(features, lengths)["output"].logits
+    features[1, 5:] = torch.nan
+    assert torch.equal(net(features, lengths)["output"].logits, clean)
+    assert (clean[1, 5:] == 0).all()
+
+
+def test_backward_is_forward_on_reversed_time():
+    options = {"class": "rec", "size": 4}
+    forward = network({"layer": {**options, "direction": "forward"}})
+    backward = network({"layer": {**options, "direction": "backward"}})
+    backward.load_state_dict(forward.state_dict())
+    features, lengths = torch.randn(1, 7, 6), torch.tensor([7])
+    there = forward(features, lengths)["output"].logits
+    back = backward(features.flip(1), lengths)["output"].logits.flip(1)
+    torch.testing.assert_close(there, back)
+
+
+def test_gradients_are_finite_where_lengths_differ():
+    for name, options in LAYERS.items():
+        net = network({"layer": options}).train()
+        features = torch.randn(3, 11, 6, requires_grad=True)
+        logits = net(features, torch.tensor([11, 1, 6]))["output"].logits
+        logits.square().sum().backward()
+        gradients = [features.grad, *(p.grad for p in net.parameters())]
+        assert all(torch.isfinite(g).all() for g in gradients), name
+        assert (features.grad[1, 1:] == 0).all(), name
+
+
+def test_recurrent_layer_is_torchs_own_on_each_sequence():
+    net = network({"layer": {"class": "rec", "size": 4, "num_layers": 2}}).eval()
+    rnn, output = net.body.layers["layer"].rnn, net.body.layers["output"].map
+    features = torch.randn(1, 9, 6)
+    expected = output(rnn(features)[0])
+    got = net(features, torch.tensor([9]))["output"].logits
+    torch.testing.assert_close(got, expected)
+
+
+def test_attention_is_the_formula():
+    net = network({"layer": {"class": "self_attention", "heads": 1}}).eval()
+    attention = net.body.layers["layer"].attention
+    x = torch.randn(1, 5, 6)
+    q, k, v = attention.inputs(x).chunk(3, -1)
+    weights = torch.softmax(q @ k.transpose(1, 2) / math.sqrt(6), -1)
+    expected = net.body.layers["output"].map(attention.output(weights @ v))
+    torch.testing.assert_close(net(x, torch.tensor([5]))["output"].logits, expected)
+
+
+def test_transformer_layer_is_torchs_with_a_convolution_behind():
+    options = {"class": "transformer", "heads": 2, "feed_forward": 8}
+    net = network({"layer": options}).eval()
+    ours = net.body.layers["layer"]
+    (encoder,), (conv,) = ours.encoders, ours.convolutions
+    peer = nn.TransformerEncoderLayer(6, 2, 8, 0.0, batch_first=True).eval()
+    with torch.no_grad():
+        peer.self_attn.in_proj_weight.copy_(encoder.attention.inputs.weight)
+        peer.self_attn.in_proj_bias.copy_(encoder.attention.inputs.bias)
+        for mine, theirs in (
+            (encoder.attention.output, peer.self_attn.out_proj),
+            (encoder.wide, peer.linear1),
+            (encoder.back, peer.linear2),
+        ):
+            theirs.weight.copy_(mine.weight)
+            theirs.bias.copy_(mine.bias)
+    x = torch.randn(2, 7, 6)
+    hidden = functional.conv1d(
+        peer(x).transpose(1, 2), conv.weight, conv.bias, padding=1
+    )
+    expected = net.body.layers["output"].map(functional.relu(hidden).transpose(1, 2))
+    got = net(x, torch.tensor([7, 7]))["output"].logits
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_position_encoding_formula():
+    table = sinusoids(4, 5, torch.device("cpu"))
+    assert table.shape == (4, 5)
+    for t in range(4):
+        for d in range(5):
+            angle = t / 10000 ** ((d - d % 2) / 5)
+            expected = math.cos(angle) if d % 2 else math.sin(angle)
+            assert float(table[t, d]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_batch_norm_agrees_with_torch_without_padding_and_ignores_padding():
+    ours, peer = MaskedBatchNorm(4), nn.BatchNorm1d(4)
+    x = torch.randn(3, 8, 4) * 2 + 1
+    expected = peer(x.transpose(1, 2)).transpose(1, 2)
+    torch.testing.assert_close(ours(x, None), expected)
+    torch.testing.assert_close(ours.mean, peer.running_mean)
+    torch.testing.assert_close(ours.variance, peer.running_var)
+    padded = torch.cat((x, torch.full((3, 5, 4), 100.0)), 1)
+    padding = padding_of(torch.tensor([8, 8, 8]), 13, torch.device("cpu"))
+    other = MaskedBatchNorm(4)
+    torch.testing.assert_close(other(padded, padding)[:, :8], expected)
+    torch.testing.assert_close(other.variance, ours.variance)
+
+
+def test_semi_orthogonal_steps_converge_and_keep_the_norm():
+    matrix = torch.randn(8, 20, generator=torch.Generator().manual_seed(1)) / 20**0.5
+    norm = matrix.norm()
+    one_step = semi_orthogonal_step(matrix)
+    # the floating scale makes the step orthogonal to the matrix itself
+    assert abs(float((one_step - matrix).flatten() @ matrix.flatten())) < 1e-5
+    for _ in range(60):
+        matrix = semi_orthogonal_step(matrix)
+    product = matrix @ matrix.T
+    scale = product.diagonal().mean()
+    torch.testing.assert_close(product / scale, torch.eye(8), atol=1e-4, rtol=0)
+    assert 0.7 * norm < matrix.norm() <= norm * 1.3
+
+
+def test_semi_orthogonal_step_with_a_given_scale_and_tall_matrix():
+    matrix = torch.linalg.qr(torch.randn(9, 4)).Q * 1.9
+    for _ in range(25):
+        matrix = semi_orthogonal_step(matrix, 2.0)
+    torch.testing.assert_close(matrix.T @ matrix, 4 * torch.eye(4), atol=1e-4, rtol=0)
+
+
+def test_semi_orthogonal_step_is_the_gradient_step_of_its_objective():
+    matrix = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    goal = 1.3**2 * torch.eye(3, dtype=torch.float64)
+    (matrix @ matrix.T - goal).square().sum().backward()
+    stepped = semi_orthogonal_step(matrix.detach(), 1.3)
+    # d/dM |P - s^2 I|^2 = 4 (P - s^2 I) M, and the speed is 1/8 / s^2
+    expected = matrix.detach() - 0.125 / 1.3**2 * matrix.grad
+    torch.testing.assert_close(stepped, expected)
+
+
+def test_constrain_changes_the_narrow_factors_alone():
+    net = network({"layer": LAYERS["tdnnf"]})
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    net.constrain()
+    changed = {k for k, v in net.state_dict().items() if not torch.equal(v, before[k])}
+    assert changed == {f"body.layers.layer.blocks.{i}.narrow.weight" for i in (0, 1)}
+
+
+def test_tdnnf_dropout_is_constant_over_time_and_of_mean_one():
+    options = {**LAYERS["tdnnf"], "dropout": 0.4, "bypass": 0.0, "num_layers": 1}
+    layer = network({"layer": options}).body.layers["layer"]
+    layer.train()
+    layer.blocks[0].norm.eval()
+    padded = torch.randn(400, 5, 6)
+    from latflow.nnet.padded import Padded
+
+    batch = Padded.of(padded, torch.full((400,), 5))
+    dropped = layer(batch).values
+    plain = layer.eval()(batch).values
+    ratio = torch.where(plain.abs() > 1e-3, dropped / plain, torch.nan)
+    spread = ratio.nan_to_num(1e9).amin(1) - ratio.nan_to_num(-1e9).amax(1)
+    assert spread[spread < 1e8].abs().max() < 1e-3  # one factor for all frames
+    factors = ratio[~ratio.isnan()]
+    assert 0.2 - 1e-3 <= factors.min() < 0.25
+    assert 1.75 < factors.max() <= 1.8 + 1e-3
+    assert factors.mean() == pytest.approx(1.0, abs=0.03)
+
+
+def test_spec_augment_masks_in_training_only_and_within_its_bounds():
+    options = {"class": "specaugment", "time_width": 4, "frequency_width": 2}
+    layer = network({"mask": options, "h": LAYERS["linear"]}).body.layers["mask"]
+    from latflow.nnet.padded import Padded
+
+    batch = Padded.of(torch.ones(200, 30, 6), torch.full((200,), 30))
+    assert torch.equal(layer.eval()(batch).values, batch.values)
+    masked = layer.train()(batch).values == 0
+    whole_frames, whole_bands = masked.all(2), masked.all(1)
+    assert 0 < whole_frames.sum(1).max() <= 8
+    assert 0 < whole_bands.sum(1).max() <= 4
+    assert torch.equal(masked, whole_frames[:, :, None] | whole_bands[:, None, :])
+
+
+def test_random_spans_cover_every_place_and_stay_inside():
+    sizes, widest = torch.full((3000,), 7), torch.full((3000,), 3)
+    spans = random_spans(sizes, widest, 1, 9)
+    assert not spans[:, 7:].any()
+    assert set(spans.sum(1).tolist()) == {0, 1, 2, 3}
+    assert spans[:, :7].any(0).all()
+
+
+def test_options_that_do_not_fit_the_input_name_the_layer():
+    for options, part in (
+        ({"class": "self_attention", "heads": 4}, "4 heads do not divide"),
+        ({"class": "conv1d", "size": 3, "groups": 2}, "groups must divide"),
+        ({"class": "conv2d", "size": 3, "channels": 4}, "4 equal maps"),
+        ({"class": "tdnnf", "size": 9, "bottleneck": 2}, "bypass needs equal sizes"),
+        ({"class": "rec", "size": 3, "unit": "gru", "projection": 2}, "projection"),
+    ):
+        with pytest.raises(UserError, match=f"layer bad: .*{part}"):
+            network({"bad": options})
