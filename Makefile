@@ -9,7 +9,7 @@ CORES ?= $(shell nproc)
 CORPORA ?= ../shared/corpora
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo test quick lint format bench system-packages clean
+.PHONY: help env horovod demo test quick lint format bench system-packages clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -23,11 +23,14 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
+horovod: env  ## Horovod for training on several devices, built from source once
+	@envs/install_horovod.sh $(BIN)/python
+
 demo: env  ## the whole job on synthetic speech, then the report's path and the WER table
 	$(BIN)/snakemake --cores $(CORES) --quiet rules
 	@$(BIN)/latflow show results/demo
 
-test: env system-packages lint  ## lint and all tests
+test: env horovod system-packages lint  ## lint and all tests
 	$(BIN)/pytest -n 2 --dist loadfile
 
 quick: env  ## tests without the slow ones

@@ -165,11 +165,19 @@ class Recipe:
         return {**own, **self._acoustics(), **shared}
 
     def align_options(self) -> dict[str, Any]:
-        """Everything that aligning with a trained system depends on."""
-        return {**self.config["gmm"]["align"], **self._acoustics()}
+        """Everything that aligning without adaptation depends on."""
+        return _without(self.align_adapted_options(), "fmllr")
+
+    def align_adapted_options(self) -> dict[str, Any]:
+        """Everything that aligning with speaker transforms depends on."""
+        return {**self.config["gmm"]["align"], "graph": dict(self.config["graph"])}
 
     def decode_options(self) -> dict[str, Any]:
-        """Everything that decoding depends on."""
+        """Everything that decoding without adaptation depends on."""
+        return _without(self.decode_adapted_options(), "adapt")
+
+    def decode_adapted_options(self) -> dict[str, Any]:
+        """Everything that decoding with speaker transforms depends on."""
         return _without(self.config["decode"], "tune", "rescore", "beam_sweep")
 
     def rescoring_options(self, lm: str) -> dict[str, Any]:

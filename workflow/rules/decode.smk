@@ -59,7 +59,7 @@ rule decode_adapted:
         mem_mb=lambda wildcards, attempt: 8000 * attempt,
         runtime=960,
     params:
-        options=recipe.decode_options(),
+        options=recipe.decode_adapted_options(),
         max_skipped_fraction=recipe.max_skipped_fraction,
         code=source_digest("latflow.decode.adapt"),
     message:

@@ -200,7 +200,7 @@ rule align_adapted:
         mem_mb=lambda wildcards, attempt: 8000 * attempt,
         runtime=480,
     params:
-        options=recipe.align_options(),
+        options=recipe.align_adapted_options(),
         max_skipped_fraction=recipe.max_skipped_fraction,
         code=source_digest("latflow.gmm.align"),
     message:

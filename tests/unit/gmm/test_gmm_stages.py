@@ -313,16 +313,3 @@ def test_alignments_of_other_utterances_are_refused(trained, lang, options, tmp_
             tmp_path / "tri",
             options=options["tri"],
         )
-
-
-def test_features_of_another_dimension_are_refused(trained, lang, options, tmp_path):
-    plain = {**options["align"], "transform": {"type": "none"}}
-    with pytest.raises(UserError, match="dimension 2, but the model is of 4"):
-        run(
-            align,
-            trained / "frames",
-            lang,
-            trained / "mono",
-            tmp_path / "ali",
-            options=plain,
-        )
