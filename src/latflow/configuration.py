@@ -30,6 +30,7 @@ SECTIONS = (
     "features",
     "gmm",
     "graph",
+    "nnet",
     "decode",
     "score",
     "report",
@@ -39,7 +40,11 @@ README = "see config/README.md for the keys and their ranges"
 
 
 def load_schema(folder: str | Path, section: str) -> dict[str, Any]:
-    """Read the schema of one section; `$ref: <section>.yaml` stands for another one."""
+    """Read the schema of one section.
+
+    `$ref: <other>.yaml` stands for the schema in that file; what is beside it is added:
+    properties to the others', the rest in place of the others'.
+    """
     path = Path(folder) / f"{section}.yaml"
     with path.open(encoding="utf-8") as stream:
         return _inlined(yaml.safe_load(stream), folder)
@@ -51,9 +56,13 @@ def _inlined(schema: Any, folder: str | Path) -> Any:
         return [_inlined(item, folder) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    if "$ref" in schema:
-        return load_schema(folder, Path(schema["$ref"]).stem)
-    return {key: _inlined(value, folder) for key, value in schema.items()}
+    own = {k: _inlined(value, folder) for k, value in schema.items() if k != "$ref"}
+    if "$ref" not in schema:
+        return own
+    other = load_schema(folder, Path(schema["$ref"]).stem)
+    if "properties" in own:
+        own["properties"] = {**other.get("properties", {}), **own["properties"]}
+    return {**other, **own}
 
 
 def resolve(folder: str | Path, config: Mapping[str, Any]) -> dict[str, Any]:

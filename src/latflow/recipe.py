@@ -7,7 +7,7 @@ systems and decodings there are, and on which settings each of them depends.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ class Recipe:
         recipe = cls(resolve(schemas, config))
         recipe._check_import()
         recipe._check_systems()
+        recipe._check_networks()
         recipe._check_rescorings()
         return recipe
 
@@ -135,11 +136,35 @@ class Recipe:
         return self.config["decode"]["rescore"]
 
     @property
+    def networks(self) -> dict[str, Mapping[str, Any]]:
+        """Systems with a network, in the order of the configuration."""
+        return self.config["nnet"]["systems"]
+
+    @property
+    def feature_streams(self) -> dict[str, Mapping[str, Any]]:
+        """Features that networks read beside those of the GMM systems, by name."""
+        return self.config["nnet"]["features"]
+
+    def is_network(self, system: str) -> bool:
+        """Whether a system is a network's."""
+        return system in self.networks
+
+    def gmm_behind(self, system: str) -> str:
+        """The GMM system whose tree, alignments and graphs a system works with."""
+        network = self.networks.get(system)
+        return system if network is None else network["alignments"]
+
+    @property
+    def decoded_systems(self) -> list[str]:
+        """All systems that decode: GMMs first, then networks."""
+        return [*self.systems, *self.networks]
+
+    @property
     def decodings(self) -> list[str]:
         """What is scored: each system, and `<system>.<lm>` where it is rescored."""
-        names = list(self.systems)
+        names = self.decoded_systems
         for lm, rescoring in self.rescorings.items():
-            systems = rescoring["systems"] or [self.final_system]
+            systems = rescoring["systems"] or [self.decoded_systems[-1]]
             names += [f"{system}.{lm}" for system in systems]
         return names
 
@@ -150,12 +175,12 @@ class Recipe:
 
     def lang_folder(self, system: str) -> str:
         """Name of the language directory that a system is trained and used with."""
-        source = self.systems[system].get("lexicon")
+        source = self.systems[self.gmm_behind(system)].get("lexicon")
         return "lang" if source is None else f"lang_{source}"
 
     @property
     def final_system(self) -> str:
-        """The last system: the one whose alignments later stages use."""
+        """The last GMM system: the one whose alignments later stages use."""
         return list(self.systems)[-1]
 
     def system_options(self, system: str) -> dict[str, Any]:
@@ -180,6 +205,26 @@ class Recipe:
         """Everything that decoding with speaker transforms depends on."""
         return _without(self.config["decode"], "tune", "rescore", "beam_sweep")
 
+    def decode_network_options(self, system: str) -> dict[str, Any]:
+        """Everything that decoding with a network depends on."""
+        own = self.networks[system]["decode"]
+        return {**self.decode_options(), **own, "device": self.config["nnet"]["device"]}
+
+    def network_options(self, system: str) -> dict[str, Any]:
+        """Everything that training a network depends on beside its inputs."""
+        own = _without(self.networks[system], "features", "alignments", "decode")
+        shared = ("device", "backend")
+        chosen = {key: self.config["nnet"][key] for key in shared}
+        return {**own, **chosen, "seed": self.config["seed"]}
+
+    def stream_extraction_options(self, stream: str) -> dict[str, Any]:
+        """Everything that the stored features of a stream depend on."""
+        return _without(self.feature_streams[stream], "cmvn")
+
+    def stream_normalisation_options(self, stream: str) -> dict[str, Any]:
+        """Everything that the normalised frames of a stream depend on."""
+        return {"cmvn": self.feature_streams[stream]["cmvn"]}
+
     def rescoring_options(self, lm: str) -> dict[str, Any]:
         """Everything that rescoring depends on beside lattices and models."""
         scale = self.config["decode"]["acoustic_scale"]
@@ -188,12 +233,15 @@ class Recipe:
     @property
     def swept_systems(self) -> list[str]:
         """Systems that decode dev with several beams: the last, or none."""
-        return [self.final_system] if self.config["decode"]["beam_sweep"] else []
+        last = self.decoded_systems[-1:]
+        return last if self.config["decode"]["beam_sweep"] else []
 
-    def beam_sweep_options(self) -> dict[str, Any]:
+    def beam_sweep_options(self, system: str) -> dict[str, Any]:
         """Everything that decoding with several beams depends on."""
+        is_network = self.is_network(system)
+        own = self.decode_network_options(system) if is_network else {}
         beams = {"beams": self.config["decode"]["beam_sweep"]}
-        return {**self.tune_options(), **self.decode_options(), **beams}
+        return {**self.tune_options(), **self.decode_options(), **own, **beams}
 
     def tune_options(self) -> dict[str, Any]:
         """Everything that the choice of scales depends on."""
@@ -321,6 +369,20 @@ class Recipe:
                 remedy="give the system of your own another name",
             )
 
+    def _check_networks(self) -> None:
+        """Refuse a network that names what is not there, or has a system's name."""
+        for name, network in self.networks.items():
+            key = f"configuration nnet.systems.{name}"
+            if name in self.systems:
+                raise UserError(
+                    f"{key}: a GMM system has this name",
+                    remedy="give the network another",
+                )
+            _check_choice(f"{key}.alignments", network["alignments"], self.systems)
+            if network["features"] is not None:
+                streams = self.feature_streams
+                _check_choice(f"{key}.features", network["features"], streams)
+
     def _check_rescorings(self) -> None:
         """Refuse rescoring that names an unknown system or the first model."""
         for lm, rescoring in self.rescorings.items():
@@ -330,11 +392,19 @@ class Recipe:
                     remedy="give the second one another",
                 )
             for name in rescoring["systems"]:
-                if name not in self.systems:
+                if name not in self.decoded_systems:
                     raise UserError(
                         f"configuration decode.rescore.{lm}.systems: no {name!r}",
-                        remedy=f"choose from: {', '.join(self.systems)}",
+                        remedy=f"choose from: {', '.join(self.decoded_systems)}",
                     )
+
+
+def _check_choice(key: str, chosen: str, known: Iterable[str]) -> None:
+    """Refuse a name that is not among the known ones."""
+    if chosen not in known:
+        raise UserError(
+            f"{key}: no {chosen!r}", remedy=f"choose from: {', '.join(known) or 'none'}"
+        )
 
 
 def _as_name(text: str) -> str:

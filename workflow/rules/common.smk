@@ -24,7 +24,9 @@ LANGUAGE = f"{RESULTS}/corpus/language"
 
 wildcard_constraints:
     split="|".join(["full", *recipe.splits]),
-    system="|".join(recipe.systems),
+    system="|".join(recipe.decoded_systems),
+    network="|".join(recipe.networks) or "none",
+    stream="|".join(recipe.feature_streams) or "none",
     decoding="|".join(map(re.escape, recipe.decodings)),
     lm="|".join(recipe.language_models),
 
@@ -44,10 +46,15 @@ def options_of_system(wildcards):
     return recipe.system_options(wildcards.system)
 
 
+def system_of(wildcards):
+    """System that a job is about."""
+    named = wildcards.get("system") or wildcards.get("network")
+    return named or recipe.system_of(wildcards.decoding)
+
+
 def lang_file(wildcards, name):
     """File of the language directory that a system, or a decoding, works with."""
-    system = wildcards.get("system") or recipe.system_of(wildcards.decoding)
-    return f"{RESULTS}/{recipe.lang_folder(system)}/{name}"
+    return f"{RESULTS}/{recipe.lang_folder(system_of(wildcards))}/{name}"
 
 
 def lexicon_for(wildcards):
@@ -70,9 +77,45 @@ def options_of_lm(wildcards):
     return recipe.lm_options(wildcards.lm, LANGUAGE)
 
 
-def model_of_decoding(wildcards):
-    """Model whose lattices a decoding has."""
-    return f"{RESULTS}/gmm/{recipe.system_of(wildcards.decoding)}/final.mdl"
+def model_of(wildcards):
+    """Model of a system; a network's folder has the transition model of its alignments."""
+    system = system_of(wildcards)
+    room = "nnet" if recipe.is_network(system) else "gmm"
+    return f"{RESULTS}/{room}/{system}/final.mdl"
+
+
+def graph_of(wildcards):
+    """Decoding graph of a system."""
+    return f"{RESULTS}/graph/{recipe.gmm_behind(system_of(wildcards))}/HCLG.fst"
+
+
+def frames_of(split):
+    """Frames of a split, or of the split that the job names, which a system reads."""
+
+    def find(wildcards):
+        system = system_of(wildcards)
+        stream = (
+            recipe.networks[system]["features"] if recipe.is_network(system) else None
+        )
+        room = "frames" if stream is None else f"streams/{stream}/frames"
+        return f"{RESULTS}/{room}/{split.format(**wildcards)}/meta.json"
+
+    return find
+
+
+def alignments_of(split):
+    """Alignments of a split that a network is trained on."""
+
+    def find(wildcards):
+        source = recipe.gmm_behind(wildcards.network)
+        return f"{RESULTS}/align/{source}/{split}/ali.ark"
+
+    return find
+
+
+def model_of_alignments(wildcards):
+    """Model that made the alignments that a network is trained on."""
+    return f"{RESULTS}/gmm/{recipe.gmm_behind(wildcards.network)}/final.mdl"
 
 
 def rescoring_options(wildcards):
@@ -97,3 +140,8 @@ def model_behind(wildcards):
     """Model that made those alignments."""
     source = recipe.systems[wildcards.system]["alignments"]
     return f"{RESULTS}/gmm/{source}/final.mdl"
+
+
+def network_of(wildcards):
+    """Description of a network."""
+    return recipe.networks[wildcards.network]["network"]

@@ -68,6 +68,37 @@ rule decode_adapted:
         "../scripts/decode_adapted.py"
 
 
+rule decode_network:
+    input:
+        frames=frames_of("{split}"),
+        graph=graph_of,
+        model="<results>/nnet/{network}/final.mdl",
+        network="<results>/nnet/{network}/weights.safetensors",
+        words=words_for,
+    output:
+        lattices="<results>/decode/{network}/{split}/lattices.ark",
+        ledger="<results>/decode/{network}/{split}/ledger.jsonl",
+        summary="<results>/decode/{network}/{split}/decode.json",
+    log:
+        "<logs>/decode_network/{network}.{split}.log",
+    benchmark:
+        "<benchmarks>/decode_network/{network}.{split}.jsonl"
+    conda:
+        "../../envs/torch.yaml"
+    threads: 16
+    resources:
+        mem_mb=lambda wildcards, attempt: 16000 * attempt,
+        runtime=480,
+    params:
+        options=lambda wildcards: recipe.decode_network_options(wildcards.network),
+        max_skipped_fraction=recipe.max_skipped_fraction,
+        code=source_digest("latflow.decode.network"),
+    message:
+        "Decode {wildcards.split} with the network {wildcards.network}"
+    script:
+        "../scripts/decode_network.py"
+
+
 rule rescore_lattices:
     input:
         lattices="<results>/decode/{system}/{split}/lattices.ark",
@@ -100,9 +131,9 @@ rule rescore_lattices:
 
 rule sweep_beams:
     input:
-        frames="<results>/frames/dev/meta.json",
-        graph="<results>/graph/{system}/HCLG.fst",
-        model="<results>/gmm/{system}/final.mdl",
+        frames=frames_of("dev"),
+        graph=graph_of,
+        model=model_of,
         words=words_for,
         lattices="<results>/decode/{system}/dev/lattices.ark",
         scales="<results>/tune/{system}/scales.json",
@@ -119,7 +150,7 @@ rule sweep_beams:
         mem_mb=lambda wildcards, attempt: 8000 * attempt,
         runtime=480,
     params:
-        options=recipe.beam_sweep_options(),
+        options=lambda wildcards: recipe.beam_sweep_options(wildcards.system),
         code=source_digest("latflow.decode.beam_sweep"),
     message:
         "Decode dev with {wildcards.system} at several beams"

@@ -1,5 +1,6 @@
-# Acoustic features, and their normalised memory-mapped form for the GMM stages.
-# Products: <results>/features/<split>/cuts.jsonl.gz, <results>/frames/<split>/
+# Acoustic features, and their normalised memory-mapped form for training and decoding.
+# Products: <results>/features/<split>/cuts.jsonl.gz, <results>/frames/<split>/;
+# the same below <results>/streams/<stream>/ for the features of networks.
 
 
 rule extract_features:
@@ -53,3 +54,38 @@ rule normalise_features:
         "Normalise the features of {wildcards.split}"
     script:
         "../scripts/normalise_features.py"
+
+
+use rule extract_features as extract_stream with:
+    output:
+        cuts="<results>/streams/{stream}/features/{split}/cuts.jsonl.gz",
+        ledger="<results>/streams/{stream}/features/{split}/ledger.jsonl",
+        storage=directory("<results>/streams/{stream}/features/{split}/storage"),
+    log:
+        "<logs>/extract_stream/{stream}.{split}.log",
+    benchmark:
+        "<benchmarks>/extract_stream/{stream}.{split}.jsonl"
+    params:
+        options=lambda wildcards: recipe.stream_extraction_options(wildcards.stream),
+        max_skipped_fraction=recipe.max_skipped_fraction,
+        code=source_digest("latflow.features.extract"),
+    message:
+        "Extract the features {wildcards.stream} of {wildcards.split}"
+
+
+use rule normalise_features as normalise_stream with:
+    input:
+        cuts="<results>/streams/{stream}/features/{split}/cuts.jsonl.gz",
+    output:
+        frames="<results>/streams/{stream}/frames/{split}/frames.npy",
+        index="<results>/streams/{stream}/frames/{split}/index.npz",
+        meta="<results>/streams/{stream}/frames/{split}/meta.json",
+    log:
+        "<logs>/normalise_stream/{stream}.{split}.log",
+    benchmark:
+        "<benchmarks>/normalise_stream/{stream}.{split}.jsonl"
+    params:
+        options=lambda wildcards: recipe.stream_normalisation_options(wildcards.stream),
+        code=source_digest("latflow.features.extract"),
+    message:
+        "Normalise the features {wildcards.stream} of {wildcards.split}"

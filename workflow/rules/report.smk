@@ -6,6 +6,7 @@ rule make_report:
     input:
         "<results>/wer.tsv",
         expand("<results>/align/{system}/train/statistics.json", system=recipe.systems),
+        expand("<results>/nnet/{network}/log.jsonl", network=recipe.networks),
         expand("<results>/tune/{decoding}/sweep.tsv", decoding=recipe.decodings),
         expand("<results>/tune/{system}/beams.tsv", system=recipe.swept_systems),
         expand(

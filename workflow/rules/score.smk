@@ -8,7 +8,7 @@ rule score_wer:
         scales="<results>/tune/{decoding}/scales.json",
         cuts="<results>/features/{split}/cuts.jsonl.gz",
         words=words_for,
-        model=model_of_decoding,
+        model=model_of,
     output:
         text="<results>/score/{decoding}/{split}/hyp.txt",
         ctm="<results>/score/{decoding}/{split}/hyp.ctm",

@@ -32,6 +32,15 @@ rule gmm:
         expand("<results>/gmm/{system}/final.mdl", system=recipe.systems),
 
 
+for network in recipe.networks:
+
+    rule:
+        name:
+            f"nnet_{network}"
+        input:
+            f"<results>/nnet/{network}/weights.safetensors",
+
+
 rule graphs:
     input:
         expand("<results>/graph/{system}/HCLG.fst", system=recipe.systems),

@@ -36,6 +36,7 @@ from typing import Any
 
 import numpy as np
 
+from latflow.decode.gmm_scorer import GmmScorer
 from latflow.decode.recogniser import Recogniser, Result
 from latflow.decode.retry import RetryPolicy
 from latflow.decode.tally import Tally, record
@@ -50,6 +51,7 @@ from latflow.gmm.adaptation import (
     SpeakerEstimates,
 )
 from latflow.gmm.fmllr import FmllrOptions, FmllrStatistics
+from latflow.gmm.speaker_transforms import SpeakerTransforms
 from latflow.gmm.system import GmmSystem
 from latflow.lang.directory import Lang
 from latflow.lattice.determinise import determinise
@@ -103,14 +105,15 @@ def decode_adapted(
         ledger, tally = Ledger("decode"), Tally(store.frame_shift, threads)
         passes = _Passes(store, system, lang, options, pool, ledger)
         first = passes.first(graph)
-        main = passes.recogniser(graph, system, options).adapted(first.transforms)
+        plain = passes.recogniser(graph, system, options)
+        main = adapted(plain, first.transforms)
         raw = Path(scratch) / "lattices.ark"
         second = passes.main(main, raw, tally)
         ledger.write(out / "ledger.jsonl")
         ledger.check(len(store), max_skipped_fraction=max_skipped_fraction)
         transforms = second.transforms.after(first.transforms)
         transforms.save(out / SPEAKER_TRANSFORMS)
-        passes.rescore(main.adapted(transforms), raw, out / "lattices.ark")
+        passes.rescore(adapted(plain, transforms), raw, out / "lattices.ark")
     summary = {
         **tally.summary(options, time.perf_counter() - started),
         "adaptation": [first.as_dict(), second.as_dict()],
@@ -159,9 +162,10 @@ class _Passes:
 
     def recogniser(
         self, graph: str | Path, system: GmmSystem, options: Mapping[str, Any]
-    ) -> Recogniser:
+    ) -> Recogniser[GmmScorer]:
         """What decodes with the model of a system."""
-        made = Recogniser.load(self._store, graph, system, self._lang, options)
+        scorer = GmmScorer.of(self._store, system)
+        made = Recogniser.load(scorer, graph, self._lang, options)
         made.warm_up()
         return made
 
@@ -203,7 +207,9 @@ class _Passes:
 
         return self._adapt(work, count, "first search")
 
-    def main(self, recogniser: Recogniser, raw: Path, tally: Tally) -> Adaptation:
+    def main(
+        self, recogniser: Recogniser[GmmScorer], raw: Path, tally: Tally
+    ) -> Adaptation:
         """Search with the adapted model, write lattices, estimate on top of the first.
 
         Args:
@@ -213,7 +219,7 @@ class _Passes:
         """
         adapt = self._options["adapt"]
         accumulator = FmllrAccumulator.of(
-            recogniser.model, self._lang.silence_phones, adapt["silence_weight"]
+            recogniser.scorer.model, self._lang.silence_phones, adapt["silence_weight"]
         )
         work = self._search(recogniser, accumulator, adapt["second_lattice_beam"])
         with LatticeWriter.open(raw) as writer:
@@ -230,7 +236,7 @@ class _Passes:
 
             return self._adapt(work, write, "main search")
 
-    def rescore(self, recogniser: Recogniser, raw: Path, path: Path) -> None:
+    def rescore(self, recogniser: Recogniser[GmmScorer], raw: Path, path: Path) -> None:
         """Score lattices anew on features after all transforms, and prune them.
 
         Args:
@@ -244,7 +250,7 @@ class _Passes:
         def do(item: tuple[str, Lattice]) -> tuple[str, Lattice, float]:
             begun = time.thread_time()
             utterance, lattice = item
-            frames = recogniser.frames(places[utterance])
+            frames = recogniser.scorer.frames(places[utterance])
             new = score_frames(lattice, frames, recogniser)
             pruned = prune(new, self._options["lattice_beam"], acoustic_scale=scale)
             return utterance, pruned, time.thread_time() - begun
@@ -257,7 +263,10 @@ class _Passes:
                 self.seconds["rescoring"] += seconds
 
     def _search(
-        self, recogniser: Recogniser, accumulator: FmllrAccumulator, beam: float
+        self,
+        recogniser: Recogniser[GmmScorer],
+        accumulator: FmllrAccumulator,
+        beam: float,
     ) -> Callable[[int], _Adapted]:
         """What decodes an utterance and makes statistics of its lattice."""
         scale = self._options["acoustic_scale"]
@@ -271,7 +280,9 @@ class _Passes:
                 weights = word_posteriors(result.decoded.lattice, beam, scale)
             except UserError as error:
                 return _Adapted(result, reason=error.what)
-            statistics = accumulator.statistics(recogniser.frames(index), weights)
+            statistics = accumulator.statistics(
+                recogniser.scorer.frames(index), weights
+            )
             seconds = time.thread_time() - begun
             return _Adapted(result, statistics, seconds=seconds)
 
@@ -299,6 +310,13 @@ class _Passes:
         return estimates.finish(what)
 
 
+def adapted(
+    recogniser: Recogniser[GmmScorer], transforms: SpeakerTransforms
+) -> Recogniser[GmmScorer]:
+    """The same recogniser on features that are adapted to speakers."""
+    return replace(recogniser, scorer=recogniser.scorer.adapted(transforms))
+
+
 def word_posteriors(
     lattice: Lattice, beam: float, acoustic_scale: float
 ) -> FramePosteriors:
@@ -318,7 +336,7 @@ def word_posteriors(
 
 
 def score_frames(
-    lattice: Lattice, frames: np.ndarray, recogniser: Recogniser
+    lattice: Lattice, frames: np.ndarray, recogniser: Recogniser[GmmScorer]
 ) -> Lattice:
     """Give a lattice the acoustic costs of frames under a recogniser's model.
 
@@ -327,14 +345,14 @@ def score_frames(
     Args:
         lattice: raw, T frames.
         frames: float32[T, D].
-        recogniser: its model is used.
+        recogniser: the model of its scorer is used.
     """
-    tid_to_pdf = recogniser.model.transitions.pdf
+    tid_to_pdf = recogniser.scorer.model.transitions.pdf
     pdfs = np.unique(tid_to_pdf[lattice.transition_id[lattice.transition_id > 0]])
     column = np.zeros(int(pdfs.max(initial=0)) + 1, np.int32)
     column[pdfs] = np.arange(len(pdfs))
     tid_to_column = column[np.minimum(tid_to_pdf, len(column) - 1)]
-    log_likes = recogniser.model.gmms.log_likelihoods(frames, pdfs)
+    log_likes = recogniser.scorer.model.gmms.log_likelihoods(frames, pdfs)
     return rescore_acoustic(lattice, log_likes, tid_to_column)
 
 

@@ -12,7 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from latflow.decode.gmm_scorer import GmmScorer
+from latflow.decode.network import NetworkScorer
 from latflow.decode.recogniser import Recogniser
+from latflow.decode.scorer import Scorer
 from latflow.decode.tally import Tally
 from latflow.decode.tune import read_scales, words_of
 from latflow.features.frames import FrameStore
@@ -45,7 +48,7 @@ def sweep_beams(
     Args:
         frames_dir: the `FrameStore` of the set.
         graph: `HCLG.fst`.
-        model_dir: folder of the system.
+        model_dir: folder of the system, GMM or network.
         lang_dir: language directory that the graph was made of.
         decode_dir: where the set was decoded before; an adapted system takes the
             transforms of the speakers from there (`trans.ark`).
@@ -62,11 +65,8 @@ def sweep_beams(
     """
     store, lang = FrameStore.load(frames_dir), Lang.load(lang_dir)
     keep = WordFilter.from_options(options)
-    system = GmmSystem.load(model_dir)
-    recogniser = Recogniser.load(store, graph, system, lang, options)
-    if system.is_speaker_adapted:
-        transforms = SpeakerTransforms.load(Path(decode_dir, "trans.ark"))
-        recogniser = recogniser.adapted(transforms)
+    scorer = _scorer(store, Path(model_dir), Path(decode_dir), options)
+    recogniser = Recogniser.load(scorer, graph, lang, options)
     recogniser.warm_up()
     references = dict(zip(store.utt_ids, store.texts, strict=True))
     chosen = read_scales(Path(tune_dir, "scales.json"))
@@ -99,3 +99,18 @@ def sweep_beams(
             )
         )
     write_tsv(Path(tune_dir, "beams.tsv"), COLUMNS, rows)
+
+
+def _scorer(
+    store: FrameStore, model_dir: Path, decode_dir: Path, options: Mapping[str, Any]
+) -> Scorer:
+    """The scores of a system, whatever kind it is."""
+    if (model_dir / "network.yaml").is_file():
+        return NetworkScorer.load(
+            store, model_dir, options["device"], prior_scale=options["prior_scale"]
+        )
+    system = GmmSystem.load(model_dir)
+    scorer = GmmScorer.of(store, system)
+    if not system.is_speaker_adapted:
+        return scorer
+    return scorer.adapted(SpeakerTransforms.load(decode_dir / "trans.ark"))

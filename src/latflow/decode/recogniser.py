@@ -10,24 +10,22 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from latflow.decode.retry import Attempt, RetryPolicy
+from latflow.decode.scorer import Scorer
 from latflow.decode.search import Decoded, LatticeDecoder
 from latflow.decode.search_graph import GraphFile
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
-from latflow.features.transform import FeatureTransform
 from latflow.fst.graph import Graph
-from latflow.gmm.model import AcousticModel
-from latflow.gmm.speaker_transforms import SpeakerTransforms
-from latflow.gmm.system import GmmSystem
 from latflow.lang.directory import Lang
 
-_CHUNK = 500  # frames whose log-likelihoods are computed and searched at a time
 _MAPPED_BYTES = 64 << 20  # graphs above this are packed to a file that processes share
+
+ScorerT = TypeVar("ScorerT", bound=Scorer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,51 +53,41 @@ class Result:
 
 
 @dataclass(frozen=True, eq=False)
-class Recogniser:
+class Recogniser(Generic[ScorerT]):
     """Decodes the utterances of a frame store; shared by threads.
 
     Attributes:
-        store: the frames.
-        transform: what the model's features are made of them.
-        model: gives the log-likelihoods.
+        scorer: gives the log-likelihoods.
         decoder: finds the lattices.
         policy: what is done when a search comes to no good end.
         acoustic_scale: factor on log-likelihoods in the search.
-        speaker_transforms: what comes after `transform`, by speaker.
     """
 
-    store: FrameStore
-    transform: FeatureTransform
-    model: AcousticModel
+    scorer: ScorerT
     decoder: LatticeDecoder
     policy: RetryPolicy
     acoustic_scale: float
-    speaker_transforms: SpeakerTransforms | None = None
 
     @classmethod
     def load(
         cls,
-        store: FrameStore,
+        scorer: ScorerT,
         graph_path: str | Path,
-        system: GmmSystem,
         lang: Lang,
         options: Mapping[str, Any],
-    ) -> Recogniser:
+    ) -> Recogniser[ScorerT]:
         """Read the graph and check that all parts fit each other.
 
         Args:
-            store: the frames.
+            scorer: gives the log-likelihoods.
             graph_path: `HCLG.fst`.
-            system: its `model` decodes, on features that are not adapted to speakers;
-                `adapted` makes another recogniser of this one.
             lang: language directory that the graph was made of.
             options: section `decode` of the configuration.
 
         Raises:
-            UserError: graph, model, features and words do not fit.
+            UserError: graph, model and words do not fit.
         """
         graph = Graph.load(graph_path)
-        system.model.gmms.check_dim(system.transform.dim_out(store.dim))
         highest = int(np.max(graph.olabel, initial=0))
         if highest > max(lang.words):
             raise UserError(
@@ -112,7 +100,7 @@ class Recogniser:
         try:
             decoder = LatticeDecoder(
                 GraphFile(graph, graph_path) if is_large else graph,
-                system.model.transitions.pdf,
+                scorer.transitions.pdf,
                 beam=options["beam"],
                 lattice_beam=options["lattice_beam"],
                 max_active=options["max_active"],
@@ -120,28 +108,22 @@ class Recogniser:
             )
         except UserError as error:
             raise UserError(error.what, file=graph_path, remedy=error.remedy) from None
-        return cls(
-            store,
-            system.transform,
-            system.model,
-            decoder,
-            policy(options, options["beam"]),
-            options["acoustic_scale"],
-        )
+        tries = policy(options, options["beam"])
+        return cls(scorer, decoder, tries, options["acoustic_scale"])
 
-    def adapted(self, transforms: SpeakerTransforms) -> Recogniser:
-        """The same recogniser on features that are adapted to speakers."""
-        return replace(self, speaker_transforms=transforms)
+    @property
+    def store(self) -> FrameStore:
+        """The frames."""
+        return self.scorer.store
 
-    def with_beam(self, options: Mapping[str, Any], beam: float) -> Recogniser:
+    def with_beam(self, options: Mapping[str, Any], beam: float) -> Recogniser[ScorerT]:
         """The same recogniser with another beam in the first search."""
         return replace(self, policy=policy(options, beam))
 
     def warm_up(self) -> None:
         """Load the compiled kernels, so that no utterance's time has that in it."""
         if len(self.store):
-            some = np.zeros((1, self.store.dim), np.float32)
-            log_likes = self.model.gmms.log_likelihoods(self.transform(some))
+            log_likes = self.scorer.warm_up()
             with contextlib.suppress(UserError):  # one frame seldom ends well
                 self.decoder.decode(log_likes, acoustic_scale=self.acoustic_scale)
 
@@ -167,22 +149,16 @@ class Recogniser:
             clock.all_seconds() - clock.log_like_seconds,
         )
 
-    def frames(self, index: int) -> np.ndarray:
-        """Features of an utterance as the model takes them, float32[T, D]."""
-        frames = self.transform(self.store.frames(index))
-        if self.speaker_transforms is None:
-            return frames
-        return self.speaker_transforms.apply(self.store.speakers[index], frames)
-
     def _log_likes(self, index: int, clock: _Clock) -> Iterator[np.ndarray]:
-        """Log-likelihoods of an utterance, float32[some frames, P] at a time."""
-        begun = time.thread_time()
-        frames = self.frames(index)
-        for first in range(0, len(frames), _CHUNK):
-            log_likes = self.model.gmms.log_likelihoods(frames[first : first + _CHUNK])
-            clock.log_like_seconds += time.thread_time() - begun
-            yield log_likes
+        """The scorer's pieces; the clock learns the time that they took."""
+        pieces = self.scorer.log_likes(index)
+        while True:
             begun = time.thread_time()
+            piece = next(pieces, None)
+            clock.log_like_seconds += time.thread_time() - begun
+            if piece is None:
+                return
+            yield piece
 
 
 def policy(options: Mapping[str, Any], beam: float) -> RetryPolicy:

@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from latflow.decode.gmm_scorer import GmmScorer
 from latflow.decode.recogniser import Recogniser
 from latflow.decode.tally import Tally, record
 from latflow.features.frames import FrameStore
@@ -66,7 +67,8 @@ def decode(
     """
     store = FrameStore.load(frames_dir)
     system = GmmSystem.load(model_dir)
-    recogniser = Recogniser.load(store, graph, system, Lang.load(lang_dir), options)
+    scorer = GmmScorer.of(store, system)
+    recogniser = Recogniser.load(scorer, graph, Lang.load(lang_dir), options)
     write_lattices(
         recogniser,
         out_dir,
@@ -77,7 +79,7 @@ def decode(
 
 
 def write_lattices(
-    recogniser: Recogniser,
+    recogniser: Recogniser[Any],
     out_dir: str | Path,
     *,
     options: Mapping[str, Any],

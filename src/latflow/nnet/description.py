@@ -129,6 +129,12 @@ class NetworkDescription:
         losses = {layer.name: layer.loss for layer in self.plan.layers}
         return {name: loss for name in self.plan.ends if (loss := losses[name])}
 
+    def pretraining(self, step: int) -> NetworkDescription:
+        """The network of one step of layer-wise pretraining; see `nnet.pretraining`."""
+        from latflow.nnet.pretraining import shallower  # which needs this class
+
+        return shallower(self, step)
+
     @classmethod
     def load(cls, path: str | Path) -> NetworkDescription:
         """Read a YAML file.
@@ -169,7 +175,7 @@ class NetworkDescription:
         if not ends:
             hint = "add a layer of class output, or give one a loss"
             raise place.error("there is no output", hint)
-        return cls(copy.deepcopy(dict(config)), _plan(layers, ends, place), file)
+        return cls(copy.deepcopy(dict(config)), _plan(layers, ends), file)
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -312,7 +318,7 @@ def _nested(given: Mapping[str, Any], place: Place) -> Plan:
         if layer.loss:
             raise layer.place.error("a loss inside a subnetwork", "move it outside")
     end = "output" if "output" in layers else list(layers)[-1]
-    return _plan(layers, (end,), place)
+    return _plan(layers, (end,))
 
 
 def _loss(given: Mapping[str, Any], class_name: str, place: Place) -> Loss | None:
@@ -329,9 +335,7 @@ def _loss(given: Mapping[str, Any], class_name: str, place: Place) -> Loss | Non
     return Loss(values["loss"], values["target"], values["loss_scale"])
 
 
-def _plan(
-    layers: Mapping[str, LayerDescription], ends: tuple[str, ...], place: Place
-) -> Plan:
+def _plan(layers: Mapping[str, LayerDescription], ends: tuple[str, ...]) -> Plan:
     """Order the layers for computation.
 
     Raises:
@@ -345,8 +349,6 @@ def _plan(
         if name not in ordered:
             hint = "name it in a from, give it a loss, or delete it"
             raise layer.place.error("its result is used nowhere", hint)
-    if all(DATA not in layer.inputs for layer in ordered.values()):
-        raise place.error("no layer takes the features", "write from: data somewhere")
     return Plan(tuple(ordered.values()), ends)
 
 

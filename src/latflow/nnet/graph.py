@@ -143,6 +143,7 @@ class Subnetwork(Layer):
     Its result is that of the layer `output`, or of the last one in the file.
     """
 
+    STACK: ClassVar[str | None] = "repeat"
     OPTIONS: ClassVar[OptionTable] = {
         "layers": Option("layers", "the layers inside"),
         "repeat": Option("int", "copies one after another, each its own", 1, minimum=1),

@@ -18,7 +18,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from latflow.nnet.layers.tdnn import SemiOrthogonal
+from latflow.nnet.layers.semi_orthogonal import SemiOrthogonal
 
 
 @torch.no_grad()

@@ -108,6 +108,9 @@ class Layer(nn.Module, ABC):
     Class attributes:
         OPTIONS: the options that a description may give.
         COMBINE: how several inputs become one: `concat` (side by side) or `add`.
+        STACK: the option that says how many copies stand one after another, if any.
+        IS_DEEP: whether layer-wise pretraining counts it as a layer of its own; others
+            (a norm, dropout, splicing) come with the layer before them.
 
     Args:
         shape: the shape of the input.
@@ -115,6 +118,8 @@ class Layer(nn.Module, ABC):
 
     OPTIONS: ClassVar[OptionTable] = {}
     COMBINE: ClassVar[str] = "concat"
+    STACK: ClassVar[str | None] = None
+    IS_DEEP: ClassVar[bool] = True
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from latflow.nnet.description import LayerDescription, Loss, NetworkDescription
 from latflow.nnet.graph import LayerGraph
 from latflow.nnet.layer import Context, Shape
-from latflow.nnet.layers.tdnn import SemiOrthogonal
+from latflow.nnet.layers.semi_orthogonal import SemiOrthogonal
 from latflow.nnet.options import Place
 from latflow.nnet.padded import Padded
 from latflow.nnet.summary import NetworkGraph, draw, format_table

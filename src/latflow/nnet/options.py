@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +142,8 @@ def check_value(name: str, option: Option, value: Any, place: Place) -> Any:
     if value is None and option.nullable:
         return None
     if value is None or not _is_kind(option.kind, value):
-        raise place.error(f"{name} must be {KINDS[option.kind]}, not {value!r}")
+        what = f"{name} must be {KINDS[option.kind]}, not {value!r}"
+        raise place.error(what, _written_out(option, value))
     if option.choices and value not in option.choices:
         hint = nearest(str(value), dict.fromkeys(option.choices))
         raise place.error(f"{name} cannot be {value!r}", hint)
@@ -152,6 +155,13 @@ def check_value(name: str, option: Option, value: Any, place: Place) -> Any:
     if option.kind == "float":
         return float(value)
     return tuple(value) if option.kind == "ints" else value
+
+
+def _written_out(option: Option, value: object) -> str | None:
+    """Propose 0.001 where 1e-3 was given, which YAML takes for a string."""
+    if option.kind != "float" or not re.fullmatch(r"\d+e-?\d+", str(value)):
+        return None
+    return f"write {Decimal(str(value)):f}"
 
 
 def _is_kind(kind: str, value: object) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from latflow.nnet.description import DATA
+from latflow.nnet.description import DATA, LayerDescription
 from latflow.nnet.graph import LayerGraph
 from latflow.nnet.layer import Context
 
@@ -22,6 +22,7 @@ class Node:
         context: features' frames that a frame of it sees.
         reuse: the layer whose parameters it shares, or None.
         loss: `ce of pdf` and the like for an output, else empty.
+        options: the options that are not the class's defaults, `heads 4, kernel 3`.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Node:
     context: Context
     reuse: str | None = None
     loss: str = ""
+    options: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,10 +78,24 @@ def draw(body: LayerGraph, dim_in: int) -> NetworkGraph:
                 body.contexts[layer.name],
                 layer.reuse,
                 f"{factor}{loss.name} of {loss.target}" if loss else "",
+                _told(layer),
             )
         )
         edges += [(source, layer.name) for source in layer.inputs]
     return NetworkGraph(tuple(nodes), tuple(edges))
+
+
+def _told(layer: LayerDescription) -> str:
+    """The options of a layer that are not its class's defaults, but for its size."""
+    told = []
+    for name, option in layer.layer_class.OPTIONS.items():
+        value = layer.options.get(name, option.default)
+        if value == option.default or name == "size" or option.kind == "layers":
+            continue
+        if isinstance(value, tuple):
+            value = f"({', '.join(map(str, value))})"
+        told.append(f"{name} {str(value).lower()}")
+    return ", ".join(told)
 
 
 def format_table(graph: NetworkGraph, network: Countable) -> str:
@@ -114,7 +130,9 @@ def format_table(graph: NetworkGraph, network: Countable) -> str:
 
 
 def format_context(context: Context) -> str:
-    """A receptive field in short: `-3..+2`, `all`, `-all..+0 /3` (every third)."""
+    """A receptive field in short: `-3..+2`, `all`, `itself`, `-all..+0 /3` (thirds)."""
+    if context == Context():
+        return "itself"
     left = "all" if context.left is None else str(context.left)
     right = "all" if context.right is None else str(context.right)
     field = "all" if left == right == "all" else f"-{left}..+{right}"

@@ -29,6 +29,7 @@ from latflow.report.data import (
 from latflow.report.examples import examples_section
 from latflow.report.inputs import Results
 from latflow.report.lattices import lattices_section
+from latflow.report.networks import networks_section
 from latflow.report.page import Fact, Section
 from latflow.report.running import provenance_section, speed_section
 from latflow.report.scores import (
@@ -78,7 +79,7 @@ def make_report(
 
 def _sections(results: Results, date: str) -> list[Section]:
     """All sections in reading order."""
-    return [
+    sections = [
         rates_section(results),
         scales_section(results),
         lattices_section(results),
@@ -86,12 +87,14 @@ def _sections(results: Results, date: str) -> list[Section]:
         errors_section(results),
         training_section(results),
         alignment_section(results),
+        networks_section(results),
         data_section(results),
         language_section(results),
         ledger_section(results),
         speed_section(results),
         provenance_section(results, date=date),
     ]
+    return [section for section in sections if section is not None]
 
 
 def _data_facts(results: Results) -> list[Fact]:

@@ -189,7 +189,7 @@ def _arpa_rows(path: Path) -> Iterator[list[str]]:
 
 def _graph_rows(results: Results) -> Iterator[list[str]]:
     """Sizes of the decoding graphs."""
-    for system in results.systems:
+    for system in results.gmm_systems:
         path = results / f"graph/{system}/HCLG.fst"
         if path.is_file():
             graph = Graph.load(path)

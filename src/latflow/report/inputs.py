@@ -41,8 +41,22 @@ class Results:
 
     @property
     def systems(self) -> list[str]:
-        """Systems of the configuration, in its order."""
+        """Systems of the configuration in its order, GMMs first, then networks."""
+        return self._recipe.decoded_systems
+
+    @property
+    def gmm_systems(self) -> list[str]:
+        """GMM systems of the configuration, in its order."""
         return list(self._recipe.systems)
+
+    @property
+    def networks(self) -> list[str]:
+        """Networks of the configuration, in its order."""
+        return list(self._recipe.networks)
+
+    def criterion_of(self, network: str) -> str:
+        """What a network is trained by."""
+        return self._recipe.networks[network]["type"]
 
     @property
     def decodings(self) -> list[str]:

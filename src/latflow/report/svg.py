@@ -90,11 +90,16 @@ def render(figure: Figure, label: str) -> str:
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
     text = re.sub(r'(?<=<svg) width="[^"]*" height="[^"]*"', "", text, count=1)
     text = re.sub(r"font-family: [^;\"]+", "font-family: var(--sans)", text)
-    text = re.sub(r"(\d+\.\d{2})\d+", r"\1", text)
+    text = re.sub(r"<[^>]*>", _with_short_coordinates, text)
     for colour, name in _VARIABLES.items():
         text = text.replace(colour, f"var(--{name})")
     label = label.replace("&", "and").replace('"', "'").replace("<", "")
     return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+
+
+def _with_short_coordinates(tag: re.Match[str]) -> str:
+    """A tag with two decimals in its numbers; text between tags is not touched."""
+    return re.sub(r"(\d+\.\d{2})\d+", r"\1", tag[0])
 
 
 def bare(axes: Axes, *, grid: Literal["x", "y"] | None = None) -> None:

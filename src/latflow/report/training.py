@@ -55,7 +55,7 @@ def training_section(results: Results) -> Section:
     )
     section = Section("training", "Training of the acoustic models", lead)
     curves: dict[str, list[Iteration]] = {}
-    for system in results.systems:
+    for system in results.gmm_systems:
         rows = read_table(results / f"gmm/{system}/iterations.tsv")
         if rows:
             curves[system] = [
@@ -81,7 +81,7 @@ def training_section(results: Results) -> Section:
 
 def _sizes(results: Results) -> list[Block]:
     """Table of what each `info.json` says."""
-    found = {s: read_json(results / f"gmm/{s}/info.json") for s in results.systems}
+    found = {s: read_json(results / f"gmm/{s}/info.json") for s in results.gmm_systems}
     flat = {system: _scalars(info) for system, info in found.items() if info}
     keys = list(dict.fromkeys(key for info in flat.values() for key in info))
     if not keys:
@@ -111,7 +111,7 @@ def alignment_section(results: Results) -> Section:
         "point to wrong transcripts, missing pronunciations or a poor model."
     )
     section = Section("alignment", "Alignments", lead)
-    for system in reversed(results.systems):
+    for system in reversed(results.gmm_systems):
         found = read_json(results / f"align/{system}/train/statistics.json")
         if found is not None:
             section.blocks += _alignment_blocks(system, found)

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,10 +12,11 @@ from latflow.errors import UserError
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.layers.attention import sinusoids
 from latflow.nnet.layers.augment import random_spans
+from latflow.nnet.layers.semi_orthogonal import semi_orthogonal_step
 from latflow.nnet.layers.simple import MaskedBatchNorm
-from latflow.nnet.layers.tdnn import semi_orthogonal_step
 from latflow.nnet.network import Network
-from latflow.nnet.padded import padding_of
+from latflow.nnet.padded import Padded, padding_of
+from latflow.nnet.registry import layer_classes
 
 
 def network(layers, dim=6, classes=3):
@@ -66,16 +68,33 @@ LAYERS = {
         "look_ahead": 2,
         "look_back": 1,
     },
+    "activation": {"class": "activation", "function": "tanh"},
+    "dropout": {"class": "dropout"},
+    "layer_norm": {"class": "layer_norm"},
+    "batch_norm": {"class": "batch_norm"},
+    "concat": {"class": "concat", "from": ["data", "data"]},
+    "add": {"class": "add", "from": ["data", "data"]},
+    "position": {"class": "positional_encoding"},
+    "specaugment": {"class": "specaugment"},
+    "subnetwork": {
+        "class": "subnetwork",
+        "repeat": 2,
+        "layers": {"x": {"class": "conv1d", "size": 6, "kernel": 2}},
+    },
 }
 
 
-def fields_by_gradient(net, num_frames, frame):
-    """First and last input frame with a gradient from an output frame."""
+def test_every_class_is_among_them():
+    tested = {options["class"] for options in LAYERS.values()}
+    assert tested | {"output"} == layer_classes().keys()
+
+
+def frames_by_gradient(net, num_frames, frame):
+    """The input frames with a gradient from an output frame."""
     features = torch.randn(1, num_frames, net.dim_in, requires_grad=True)
     logits = net(features, torch.tensor([num_frames]))["output"].logits
     (logits[0, frame] * torch.randn_like(logits[0, frame])).sum().backward()
-    seen = features.grad[0].abs().sum(1).nonzero().flatten()
-    return int(seen[0]), int(seen[-1])
+    return features.grad[0].abs().sum(1).nonzero().flatten().tolist()
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -85,8 +104,9 @@ def test_receptive_field_is_what_autograd_finds(name):
     num_frames, frame = 41, 20 // net.subsampling
     centre = frame * net.subsampling
     # several draws: a maximum or a ReLU may hide a frame in one of them
-    spans = [fields_by_gradient(net, num_frames, frame) for _ in range(30)]
-    first, last = min(s[0] for s in spans), max(s[1] for s in spans)
+    draws = [frames_by_gradient(net, num_frames, frame) for _ in range(30)]
+    seen = [time for frames in draws for time in frames]
+    first, last = min(seen), max(seen)
     left, right = net.receptive_field
     offsets = net.layer("layer").options.get("offsets", ())
     if not offsets or min(offsets) <= 0:
@@ -240,6 +260,52 @@ def test_semi_orthogonal_step_is_the_gradient_step_of_its_objective():
     torch.testing.assert_close(stepped, expected)
 
 
+def kaldis_step(matrix, scale):
+    """ConstrainOrthonormalInternal with traces and products written out."""
+    if len(matrix) > len(matrix[0]):
+        return kaldis_step(matrix.T, scale).T
+    product = np.array([[row @ other for other in matrix] for row in matrix])
+    speed = 0.125
+    if scale < 0:
+        eigenvalues = np.linalg.eigvalsh(product)
+        trace, trace_square = eigenvalues.sum(), (eigenvalues**2).sum()
+        scale = np.sqrt(trace_square / trace)
+        ratio = trace_square * len(matrix) / trace**2
+        if ratio > 1.02:
+            speed *= 0.5
+            if ratio > 1.1:
+                speed *= 0.5
+    alpha = speed / scale**2
+    return matrix - 4 * alpha * (product - scale**2 * np.eye(len(matrix))) @ matrix
+
+
+@pytest.mark.parametrize("shape", [(4, 9), (9, 4), (5, 5)])
+@pytest.mark.parametrize(("spread", "is_free"), [(0.02, 1), (0.25, 1), (1, 1), (1, 0)])
+def test_semi_orthogonal_step_is_kaldis(shape, spread, is_free):
+    rng = np.random.default_rng(7)
+    rows = min(shape)
+    left, right = (np.linalg.qr(rng.normal(size=(n, rows)))[0] for n in shape)
+    matrix = left * (1.7 * (1 + spread * np.linspace(-0.5, 0.5, rows))) @ right.T
+    expected = kaldis_step(matrix, -1.0 if is_free else 1.5)
+    got = semi_orthogonal_step(torch.from_numpy(matrix), None if is_free else 1.5)
+    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_semi_orthogonal_step_leaves_a_zero_matrix():
+    assert torch.equal(semi_orthogonal_step(torch.zeros(2, 3)), torch.zeros(2, 3))
+
+
+def test_a_linear_layer_can_be_held_semi_orthogonal():
+    options = {"class": "linear", "size": 3, "bias": False, "semi_orthogonal": True}
+    net = network({"layer": options})
+    for _ in range(40):
+        net.constrain()
+    weight = net.body.layers["layer"].map.weight.detach()
+    product = weight @ weight.T
+    goal = product.diagonal().mean() * torch.eye(3)
+    torch.testing.assert_close(product, goal, atol=1e-5, rtol=0)
+
+
 def test_constrain_changes_the_narrow_factors_alone():
     net = network({"layer": LAYERS["tdnnf"]})
     before = {k: v.clone() for k, v in net.state_dict().items()}
@@ -254,11 +320,9 @@ def test_tdnnf_dropout_is_constant_over_time_and_of_mean_one():
     layer.train()
     layer.blocks[0].norm.eval()
     padded = torch.randn(400, 5, 6)
-    from latflow.nnet.padded import Padded
-
     batch = Padded.of(padded, torch.full((400,), 5))
-    dropped = layer(batch).values
-    plain = layer.eval()(batch).values
+    dropped = layer(batch).values.detach()
+    plain = layer.eval()(batch).values.detach()
     ratio = torch.where(plain.abs() > 1e-3, dropped / plain, torch.nan)
     spread = ratio.nan_to_num(1e9).amin(1) - ratio.nan_to_num(-1e9).amax(1)
     assert spread[spread < 1e8].abs().max() < 1e-3  # one factor for all frames
@@ -271,8 +335,6 @@ def test_tdnnf_dropout_is_constant_over_time_and_of_mean_one():
 def test_spec_augment_masks_in_training_only_and_within_its_bounds():
     options = {"class": "specaugment", "time_width": 4, "frequency_width": 2}
     layer = network({"mask": options, "h": LAYERS["linear"]}).body.layers["mask"]
-    from latflow.nnet.padded import Padded
-
     batch = Padded.of(torch.ones(200, 30, 6), torch.full((200,), 30))
     assert torch.equal(layer.eval()(batch).values, batch.values)
     masked = layer.train()(batch).values == 0
@@ -280,6 +342,17 @@ def test_spec_augment_masks_in_training_only_and_within_its_bounds():
     assert 0 < whole_frames.sum(1).max() <= 8
     assert 0 < whole_bands.sum(1).max() <= 4
     assert torch.equal(masked, whole_frames[:, :, None] | whole_bands[:, None, :])
+
+
+def test_spec_augment_draws_the_same_whatever_the_padding():
+    layer = network({"mask": {"class": "specaugment"}, "h": LAYERS["linear"]})
+    layer = layer.body.layers["mask"].train()
+    values, lengths = torch.ones(5, 60, 6), torch.tensor([40, 7, 33, 1, 20])
+    masked = []
+    for num_frames in (40, 60):
+        torch.manual_seed(4)
+        masked.append(layer(Padded.of(values[:, :num_frames], lengths)).values)
+    assert torch.equal(masked[0], masked[1][:, :40])
 
 
 def test_random_spans_cover_every_place_and_stay_inside():
@@ -297,6 +370,7 @@ def test_options_that_do_not_fit_the_input_name_the_layer():
         ({"class": "conv2d", "size": 3, "channels": 4}, "4 equal maps"),
         ({"class": "tdnnf", "size": 9, "bottleneck": 2}, "bypass needs equal sizes"),
         ({"class": "rec", "size": 3, "unit": "gru", "projection": 2}, "projection"),
+        ({"class": "linear", "size": 3, "semi_orthogonal": True}, "needs bias: false"),
     ):
         with pytest.raises(UserError, match=f"layer bad: .*{part}"):
             network({"bad": options})

@@ -45,6 +45,12 @@ def test_figures_hold_at_their_edges(svg):
     assert "nan" not in svg
 
 
+def test_small_numbers_keep_their_digits_on_axes():
+    points = [figures.BeamPoint(5, 0.00123, 9.0, 3.0)]
+    points.append(figures.BeamPoint(7, 0.00187, 8.0, 4.0))
+    assert re.search(r">0\.001\d+</text>", figures.beam_sweep({"tri1": points}))
+
+
 def test_loudest_frequency_is_where_the_tone_is():
     rate = 8000
     tone = np.sin(2 * np.pi * 1000 * np.arange(rate) / rate)

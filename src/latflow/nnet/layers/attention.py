@@ -109,6 +109,7 @@ class PositionalEncoding(Layer):
     Source: Vaswani et al. 2017, section 3.5.
     """
 
+    IS_DEEP: ClassVar[bool] = False
     OPTIONS: ClassVar[OptionTable] = {
         "dropout": dropout_option(),
         "scale": Option("float", "factor of the sines and cosines", 1.0, 0.0),
@@ -146,6 +147,7 @@ class Transformer(Layer):
     Source: Vaswani et al. 2017, section 3.1; PyKaldi2 `models/transformer.py`.
     """
 
+    STACK: ClassVar[str | None] = "num_layers"
     OPTIONS: ClassVar[OptionTable] = {
         **_STACK_OPTIONS,
         "kernel": Option("int", "frames of the convolution; 0: none", 3, minimum=0),
@@ -219,6 +221,7 @@ class Conformer(Layer):
     Source: Gulati et al. 2020, section 2.
     """
 
+    STACK: ClassVar[str | None] = "num_layers"
     OPTIONS: ClassVar[OptionTable] = {
         **_STACK_OPTIONS,
         "kernel": Option("int", "frames of the convolution", 15, minimum=1),

@@ -22,6 +22,7 @@ class SpecAugment(Layer):
     Source: Park et al. 2019, section 2 (without time warping).
     """
 
+    IS_DEEP: ClassVar[bool] = False
     OPTIONS: ClassVar[OptionTable] = {
         "frequency_masks": Option("int", "bands an utterance", 2, minimum=0),
         "frequency_width": Option("int", "greatest width, features", 10, minimum=1),

@@ -119,10 +119,11 @@ class Conv2d(Layer):
 class Splice(Layer):
     """Neighbouring frames side by side: x[t - left], ..., x[t + right].
 
-    `repeat` stands the first and the last frame beyond the ends, as Kaldi's
-    `splice-feats`; `zeros` stands zeros there.
+    Beyond the ends stand copies of the first and the last frame (`repeat`, as Kaldi's
+    `splice-feats`) or zeros.
     """
 
+    IS_DEEP: ClassVar[bool] = False
     OPTIONS: ClassVar[OptionTable] = {
         "left": Option("int", "frames before", 4, minimum=0),
         "right": Option("int", "frames after", 4, minimum=0),
@@ -191,6 +192,7 @@ class Pool(Layer):
     Frames beyond the ends take no part.
     """
 
+    IS_DEEP: ClassVar[bool] = False
     OPTIONS: ClassVar[OptionTable] = {
         "mode": Option("str", "what is taken", "max", choices=("max", "mean")),
         "kernel": Option("int", "frames taken together", 2, minimum=1),
@@ -231,6 +233,7 @@ class Pool(Layer):
 class Subsample(Layer):
     """Every `factor`-th frame, the first included."""
 
+    IS_DEEP: ClassVar[bool] = False
     OPTIONS: ClassVar[OptionTable] = {
         "factor": Option("int", "input frames an output frame", 3, minimum=1)
     }

@@ -8,19 +8,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from latflow.nnet.layer import Layer, Options, Shape
+from latflow.nnet.layer import Layer, LayerError, Options, Shape
+from latflow.nnet.layers.semi_orthogonal import SemiOrthogonal
 from latflow.nnet.options import Option, OptionTable
 from latflow.nnet.padded import Padded
 
+
+def _same(values: Tensor) -> Tensor:
+    return values
+
+
+def _log_softmax(values: Tensor) -> Tensor:
+    return functional.log_softmax(values, -1)
+
+
 ACTIVATIONS = {
-    "none": lambda x: x,
+    "none": _same,
     "relu": functional.relu,
     "leaky_relu": functional.leaky_relu,
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
     "gelu": functional.gelu,
     "silu": functional.silu,
-    "log_softmax": lambda x: functional.log_softmax(x, -1),
+    "log_softmax": _log_softmax,
 }
 
 
@@ -40,17 +50,31 @@ def dropout_option() -> Option:
 
 
 class Linear(Layer):
-    """An affine map of each frame, y = f(W x + b)."""
+    """An affine map of each frame, y = f(W x + b).
+
+    As `output` it has a loss, and `size` is the number of classes of its target.
+    A semi-orthogonal one has W W^T = s^2 I, s free, kept so by `Network.constrain()`,
+    and no b: Kaldi's `linear-component` with `orthonormal-constraint=-1`.
+    """
 
     OPTIONS: ClassVar[OptionTable] = {
         "size": size_option(),
         "activation": activation_option(),
         "bias": Option("bool", "add the vector b", default=True),
+        "semi_orthogonal": Option(
+            "bool", "hold W semi-orthogonal (needs bias: false)", default=False
+        ),
     }
 
     def __init__(self, shape: Shape, options: Options) -> None:
         super().__init__(shape)
-        self.map = nn.Linear(shape.dim, options["size"], bias=options["bias"])
+        size = options["size"]
+        if options["semi_orthogonal"]:
+            if options["bias"]:
+                raise LayerError("semi_orthogonal needs bias: false")
+            self.map = SemiOrthogonal(shape.dim, size)
+        else:
+            self.map = nn.Linear(shape.dim, size, bias=options["bias"])
         self.activation = ACTIVATIONS[options["activation"]]
         self.shape = Shape(options["size"])
 
@@ -62,6 +86,7 @@ class Linear(Layer):
 class Activation(Layer):
     """A non-linear function of each number."""
 
+    IS_DEEP: ClassVar[bool] = False
     OPTIONS: ClassVar[OptionTable] = {
         "function": Option("str", "the function", choices=tuple(ACTIVATIONS)),
     }
@@ -78,6 +103,7 @@ class Activation(Layer):
 class Dropout(Layer):
     """Set a share of the numbers to zero in training and scale up the others."""
 
+    IS_DEEP: ClassVar[bool] = False
     OPTIONS: ClassVar[OptionTable] = {
         "rate": Option("float", "share of numbers set to zero", 0.1, 0.0, 0.99),
     }
@@ -94,6 +120,8 @@ class Dropout(Layer):
 class LayerNorm(Layer):
     """Give each frame mean 0 and variance 1, then a learnt scale and offset."""
 
+    IS_DEEP: ClassVar[bool] = False
+
     def __init__(self, shape: Shape, options: Options) -> None:  # noqa: ARG002
         super().__init__(shape)
         self.norm = nn.LayerNorm(shape.dim)
@@ -105,6 +133,8 @@ class LayerNorm(Layer):
 
 class Concat(Layer):
     """The inputs side by side: [B, T, D1 + D2 + ...]."""
+
+    IS_DEEP: ClassVar[bool] = False
 
     def __init__(self, shape: Shape, options: Options) -> None:  # noqa: ARG002
         super().__init__(shape)
@@ -165,23 +195,25 @@ class MaskedBatchNorm(nn.Module):
         return centred if self.offset is None else centred + self.offset
 
     @torch.no_grad()
-    def _follow(self, mean: Tensor, variance: Tensor, count: int) -> None:
+    def _follow(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
         """Move the running statistics; the variance in its unbiased form, as torch."""
         self.mean.lerp_(mean.to(self.mean.dtype), self.momentum)
-        unbiased = variance.to(self.mean.dtype) * (count / max(1, count - 1))
+        unbiased = variance.to(self.mean.dtype) * (count / (count - 1).clamp(min=1))
         self.variance.lerp_(unbiased, self.momentum)
 
 
-def moments(values: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor, int]:
+def moments(values: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and biased variance [D] over the true frames of [B, T, D], and their count.
 
-    The variance is taken about the mean (two passes): no cancellation.
+    The variance is taken about the mean (two passes): no cancellation. The count stays
+    on the device: nothing waits for a GPU.
     """
     values = values.float()
     if padding is None:
         flat = values.flatten(0, 1)
-        return flat.mean(0), flat.var(0, unbiased=False), len(flat)
-    count = int((~padding).sum())
+        count = torch.full((), len(flat), device=values.device)
+        return flat.mean(0), flat.var(0, unbiased=False), count
+    count = (~padding).sum()
     mean = values.masked_fill(padding, 0.0).sum((0, 1)) / count
     squares = (values - mean).square().masked_fill(padding, 0.0)
     return mean, squares.sum((0, 1)) / count, count
@@ -190,6 +222,7 @@ def moments(values: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor, int
 class BatchNorm(Layer):
     """Give each number mean 0 and variance 1 over the true frames of the batch."""
 
+    IS_DEEP: ClassVar[bool] = False
     OPTIONS: ClassVar[OptionTable] = {
         "momentum": Option("float", "step of the running statistics", 0.1, 0.0, 1.0),
         "epsilon": Option("float", "added to the variance", 1e-5, 0.0),

@@ -1,8 +1,7 @@
-"""Time-delay layers and their factorised form with a semi-orthogonal factor."""
+"""Time-delay layers and their factorised form."""
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 import torch
@@ -11,6 +10,7 @@ from torch.nn import functional
 
 from latflow.nnet.layer import Context, Layer, LayerError, Options, Shape
 from latflow.nnet.layers.convolution import shifted
+from latflow.nnet.layers.semi_orthogonal import SemiOrthogonal
 from latflow.nnet.layers.simple import (
     ACTIVATIONS,
     MaskedBatchNorm,
@@ -49,56 +49,6 @@ class Tdnn(Layer):
         return batch.with_values(self.activation(self.map(frames)))
 
 
-class SemiOrthogonal(nn.Linear):
-    """A linear map without offset that `constrain` holds near a semi-orthogonal one."""
-
-    def __init__(self, dim_in: int, dim_out: int) -> None:
-        super().__init__(dim_in, dim_out, bias=False)
-
-    @torch.no_grad()
-    def constrain(self) -> None:
-        """Move the matrix one step towards (a multiple of) a semi-orthogonal one."""
-        self.weight.copy_(semi_orthogonal_step(self.weight))
-
-
-def semi_orthogonal_step(matrix: Tensor, scale: float | None = None) -> Tensor:
-    """One step towards M M^T = scale^2 I (of M^T where there are more rows).
-
-    Let P = M M^T. The step M - 4 v / scale^2 (P - scale^2 I) M goes down the gradient
-    of |P - scale^2 I|^2; with v = 1/8 it converges quadratically near the goal. A
-    floating scale is sqrt(trace(P P) / trace(P)), for which the step is orthogonal to
-    M and so leaves its norm alone; v is then halved twice the further the eigenvalues
-    of P lie apart, against divergence.
-
-    Args:
-        matrix: [R, C].
-        scale: the goal's scale, > 0; None lets it float.
-
-    Returns:
-        [R, C], the moved matrix.
-
-    Source: Povey et al. 2018, sections 2.1 to 2.3; Kaldi
-    `nnet3/nnet-utils.cc:ConstrainOrthonormalInternal`.
-    """
-    if matrix.shape[0] > matrix.shape[1]:
-        return semi_orthogonal_step(matrix.T, scale).T
-    product = matrix @ matrix.T
-    speed = 0.125
-    if scale is None:
-        trace = float(product.diagonal().sum())
-        trace_square = float(product.square().sum())
-        if trace == 0.0:
-            return matrix.clone()
-        scale = math.sqrt(trace_square / trace)
-        spread = trace_square * len(product) / trace**2
-        if spread > 1.02:
-            speed *= 0.5
-        if spread > 1.1:
-            speed *= 0.5
-    product.diagonal().sub_(scale**2)
-    return matrix - (4.0 * speed / scale**2) * (product @ matrix)
-
-
 class TdnnF(Layer):
     """A stack of factorised time-delay layers, as Kaldi's `tdnnf-layer`.
 
@@ -113,6 +63,7 @@ class TdnnF(Layer):
     Source: Povey et al. 2018; Kaldi `steps/libs/nnet3/xconfig/composite_layers.py`.
     """
 
+    STACK: ClassVar[str | None] = "num_layers"
     OPTIONS: ClassVar[OptionTable] = {
         "size": size_option(),
         "bottleneck": Option("int", "numbers between the two factors", minimum=1),

@@ -1,0 +1,302 @@
+"""MMI training with lattices made on the fly: real-time factor, and where time goes.
+
+The real thing: batches of the real data path, the trainer's own steps, the weak
+denominator of the training transcripts. For each batch size and number of threads:
+
+* `irtf`: seconds of speech trained on in a second of wall time;
+* `split`: shares of wall time (forward, wait for lattices, backward, ...);
+* `cpu`: processor time of alignment, lattices and criterion, and of all the process, in
+  seconds a second of speech;
+* `with_kaldi`: the same with Kaldi's `LatticeFasterDecoder` in place of our search
+  (from the wheel kaldi-hmm-gmm, run on the scores of the same utterances in a process
+  of its own, see `kaldi_lattice_decoder.py`): processor time of a step is ours less our
+  search plus Kaldi's.
+
+The network is seeded by a short training on cross-entropy, so that lattices are those
+of a network that knows something; `--model` takes a trained one.
+
+    python benchmarks/sequence_training.py             # results/speechocean, tri1
+
+Prints JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from latflow.configuration import resolve_section
+from latflow.criteria.base import Criterion
+from latflow.criteria.ce import CrossEntropy
+from latflow.features.frames import FrameStore
+from latflow.fst.graph import Graph
+from latflow.lang.composition import load_model as load_transitions
+from latflow.nnet.description import NetworkDescription
+from latflow.nnet.model_dir import load_model
+from latflow.nnet.network import Network
+from latflow.sequence.assemble import SequenceFiles, assemble
+from latflow.sequence.criterion import LossWeights
+from latflow.sequence.denominator import make_denominator
+from latflow.sequence.objectives import objective_of
+from latflow.sequence.transcripts import compile_transcripts
+from latflow.training.batches import Batch, BatchSource
+from latflow.training.distributed import Backend
+from latflow.training.labels import LabelStore, write_pdf_labels
+from latflow.training.normalisation import Normaliser
+from latflow.training.optimisers import make_optimiser
+from latflow.training.priors import priors_of_labels
+from latflow.training.progress import Clock
+from latflow.training.sources import open_batches
+from latflow.training.steps import Stepper
+
+HERE = Path(__file__).parent
+SCHEMAS = HERE.parent / "workflow" / "schemas"
+SECONDS = ("seconds_align", "seconds_lattice", "seconds_criterion")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
+    parser.add_argument(
+        "--results", type=Path, default=HERE.parent / "results/speechocean"
+    )
+    parser.add_argument("--system", default="tri1")
+    parser.add_argument(
+        "--network", default=HERE.parent / "config/networks/blstm_small.yaml"
+    )
+    parser.add_argument(
+        "--model", type=Path, help="a trained network, instead of a seed"
+    )
+    parser.add_argument("--ce-steps", type=int, default=150, help="to seed the network")
+    parser.add_argument("--batches", type=int, nargs="*", default=[1, 4, 16])
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--utterances", type=int, default=32, help="a measurement")
+    parser.add_argument(
+        "--alignments", choices=["static", "on_the_fly"], default="static"
+    )
+    parser.add_argument("--device", default="cpu")
+    return parser.parse_args()
+
+
+@dataclass
+class Task:
+    """Data, denominator and network."""
+
+    files: SequenceFiles
+    frames: Path
+    labels: LabelStore
+    network: Network
+    log_priors: np.ndarray
+    normaliser: Normaliser
+
+    def batches(self, size: int, sequences: str) -> BatchSource:
+        """Batches of a size."""
+        options = {"sequences": {"type": sequences}, "max_sequences": size}
+        return open_batches(
+            self.frames,
+            {"pdf": self.labels},
+            resolve_section(SCHEMAS, "nnet_data", options),
+            normaliser=self.normaliser,
+        )
+
+
+def prepare(arguments: argparse.Namespace, folder: Path) -> tuple[Task, dict[str, Any]]:
+    """Make labels, graphs and a seeded network."""
+    results, system = arguments.results, arguments.system
+    model_dir, frames = results / "gmm" / system, results / "frames" / "train"
+    alignments = results / "align" / system / "train" / "ali.ark"
+    _, transitions = load_transitions(model_dir)
+    labels = write_pdf_labels(alignments, transitions, folder / "labels")
+    options = resolve_section(SCHEMAS, "sequence", {})["denominator"]
+    graph = folder / "HCLG.fst"
+    make_denominator(
+        results / "lang",
+        [results / "corpus/train/cuts.jsonl.gz"],
+        model_dir,
+        graph,
+        options=options,
+    )
+    compile_transcripts(
+        [frames],
+        results / "lang",
+        model_dir,
+        folder / "graphs",
+        options=options,
+        threads=2,
+    )
+    files = SequenceFiles(
+        [frames], results / "lang", model_dir, graph, [alignments], folder / "graphs"
+    )
+    if arguments.model:
+        seed = load_model(arguments.model)
+        network, priors = seed.network, np.load(arguments.model / "priors.npy")
+        normaliser = Normaliser.from_meta(seed.meta["normalisation"])
+    else:
+        network = Network(
+            NetworkDescription.load(arguments.network),
+            FrameStore.load(frames).dim,
+            {"pdf": labels.num_classes},
+            seed=1,
+        )
+        priors, normaliser = priors_of_labels(labels), Normaliser("none")
+    priors = np.maximum(priors / priors.sum(), 1e-8)
+    network.to(arguments.device).train()
+    task = Task(files, frames, labels, network, np.log(priors), normaliser)
+    facts = json.loads(graph.with_suffix(".json").read_text())
+    if not arguments.model:
+        facts["ce_frame_errors"] = seed_network(task, arguments.ce_steps)
+    return task, facts
+
+
+def stepper_of(task: Task, criterion: Criterion, rate: float, micro: int) -> Stepper:
+    """The trainer's steps."""
+    options = resolve_section(SCHEMAS, "nnet_training", {"micro_sequences": micro})
+    optimiser = make_optimiser(task.network.parameters(), {"type": "adam"}, rate)
+    return Stepper(
+        task.network, criterion, optimiser, options, seed=1, backend=Backend()
+    )
+
+
+def seed_network(task: Task, steps: int) -> float:
+    """Train on cross-entropy for a while; frame errors of the last steps, in shares."""
+    stepper = stepper_of(task, CrossEntropy.of(task.network), 2e-3, 64)
+    errors = []
+    for step, batch in zip(
+        range(1, steps + 1), endless(task.batches(64, "chunks")), strict=False
+    ):
+        numbers = stepper.make([batch], step, 2e-3, Clock(), wishes={}).read()
+        errors.append(numbers["frame_errors"] / numbers["frames"])
+    return round(float(np.mean(errors[-10:])), 4)
+
+
+def endless(source: BatchSource) -> Iterator[Batch | None]:
+    """Batches of one epoch after the other."""
+    epoch = 0
+    while True:
+        yield from source.epoch(epoch)
+        epoch += 1
+
+
+def measure(
+    task: Task, arguments: argparse.Namespace, size: int, threads: int
+) -> tuple[dict[str, Any], list[str]]:
+    """Train on some utterances; figures, and which they were."""
+    criterion_options = {
+        "type": "mmi", "acoustic_scale": 0.1, "lm_scale": 1.0, "drop_frames": True,
+    }  # fmt: skip
+    options = resolve_section(
+        SCHEMAS, "sequence", {"alignments": {"source": arguments.alignments}}
+    )
+    torch.set_num_threads(threads)
+    criterion = assemble(
+        task.files,
+        objective_of(criterion_options),
+        options,
+        log_priors=task.log_priors.astype(np.float32),
+        weights=LossWeights(1.0, 0.1),
+        threads=threads,
+    )
+    state = {name: value.clone() for name, value in task.network.state_dict().items()}
+    stepper = stepper_of(task, criterion, 1e-6, max(1, size // 4))
+    batches = endless(task.batches(size, "utterances"))
+    stepper.make([next(batches)], 1, 1e-6, Clock(), wishes={}).read()  # compiles
+    count = max(1, arguments.utterances // size)
+    made = [next(batches) for _ in range(count)]
+    clock, sums, names = Clock(), {}, []
+    began, processor = time.perf_counter(), time.process_time()
+    for step, batch in enumerate(made, start=2):
+        measured = stepper.make([batch], step, 1e-6, clock, wishes={}).read()
+        for name, value in measured.items():
+            sums[name] = sums.get(name, 0.0) + value
+        names += batch.utterances
+    wall, processor = time.perf_counter() - began, time.process_time() - processor
+    criterion.close()
+    task.network.load_state_dict(state)
+    shift = FrameStore.load(task.frames).frame_shift
+    speech = sums["frames"] * shift
+    wait = sums["seconds_wait"] / wall
+    split = {k: round(v / wall, 3) for k, v in clock.seconds.items() if v}
+    split["wait"] = round(wait, 3)
+    return {
+        "batch": size,
+        "threads": threads,
+        "irtf": round(speech / wall, 2),
+        "split": split,
+        "cpu": {
+            **{name[8:]: round(sums[name] / speech, 5) for name in SECONDS},
+            "all": round(processor / speech, 4),
+        },
+        "depth": round(sums["depth"] / sums["frames"], 1),
+        "oracle_wer": round(
+            100 * sums["oracle_errors"] / max(1, sums["oracle_words"]), 2
+        ),
+        "skipped": int(sums["skipped"]),
+        "objective": round(sums["objective"] / sums["frames"], 4),
+        "speech_s": round(speech, 1),
+    }, names
+
+
+def kaldi_seconds(task: Task, utterances: list[str], folder: Path) -> float:
+    """Processor time of Kaldi's search, per second of speech."""
+    _, transitions = load_transitions(task.files.model_dir)
+    store, options = (
+        FrameStore.load(task.frames),
+        resolve_section(SCHEMAS, "sequence", {}),
+    )
+    lattices = options["lattices"]
+    Graph.load(task.files.graph).to_fst().write(str(folder / "graph.fst"))
+    task.network.eval()
+    num_frames = 0
+    for number, utterance in enumerate(utterances):
+        frames = task.normaliser(store.frames(store.position(utterance)))
+        with torch.no_grad():
+            x = torch.from_numpy(np.array(frames))[None]
+            device = next(task.network.parameters()).device
+            outputs = task.network(x.to(device), torch.tensor([len(frames)]))
+        scores = next(iter(outputs.values())).logits[0].log_softmax(-1).cpu().numpy()
+        scores = lattices["acoustic_scale"] * (scores - task.log_priors)
+        by_id = scores[:, transitions.pdf[1:]].astype(np.float32)
+        np.save(folder / f"{number:06d}.npy", by_id)
+        num_frames += len(frames)
+    task.network.train()
+    limits = (lattices["beam"], lattices["lattice_beam"], lattices["max_active"], 1)
+    program = str(HERE / "kaldi_lattice_decoder.py")
+    command = [sys.executable, program, str(folder), *map(str, limits)]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    seconds = sum(both for _, both in json.loads(answer.stdout).values())
+    return seconds / (num_frames * store.frame_shift)
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    with tempfile.TemporaryDirectory() as name:
+        task, facts = prepare(arguments, Path(name))
+        runs, last = [], []
+        for size in arguments.batches:
+            for threads in arguments.threads:
+                figures, last = measure(task, arguments, size, threads)
+                runs.append(figures)
+        kaldi = kaldi_seconds(task, last, Path(name))
+    for run in runs:
+        cpu = run["cpu"]
+        step = cpu["all"] - cpu["lattice"] + kaldi
+        run["with_kaldi"] = {
+            "lattice": round(kaldi, 5),
+            "all": round(step, 4),
+            "slower_by": round(step / cpu["all"], 3),
+        }
+    print(json.dumps({"denominator": facts, "runs": runs}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

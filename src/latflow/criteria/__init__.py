@@ -1,0 +1,1 @@
+"""Training criteria: what is minimised, its gradient, and what is logged of it."""

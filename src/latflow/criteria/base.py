@@ -1,0 +1,109 @@
+"""What a training criterion is to the trainer, whatever it computes.
+
+A criterion takes the network's outputs for a part of a batch and gives a *sum* over the
+part's frames. The trainer adds up the parts of all micro-batches and ranks and divides
+by the frames of them all, so that neither changes a step of the optimiser.
+
+Work that needs no network (lattices, in other threads) is begun by `begin` and awaited
+by `finish`. The trainer keeps up to `depth` parts between the two: the forward pass of
+the next parts runs while the lattices of the first are made.
+
+Public: `Criterion`, `Pending`, `Ready`, `Loss`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from latflow.nnet.network import Output
+from latflow.training.batches import Batch
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The criterion of a part of a batch.
+
+    Attributes:
+        value: scalar, the sum over the part's frames, to be minimised; its gradient
+            is what the trainer uses, and it is the gradient of this very number.
+        num_frames: frames that the sum runs over.
+        statistics: further sums over frames, by the names in `Criterion.statistics`;
+            those left out are 0. They are logged divided by the number of frames.
+            Scalars on the device are welcome: nobody waits for them here.
+        by_sequence: [B], the value of each sequence, if known; tells which one is at
+            fault when the value is not finite.
+    """
+
+    value: Tensor
+    num_frames: int
+    statistics: Mapping[str, float | Tensor] = field(default_factory=dict)
+    by_sequence: Tensor | None = None
+
+
+class Pending(Protocol):
+    """A criterion under way."""
+
+    def finish(self) -> Loss:
+        """Wait for what other threads do, and give the loss; called once."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A criterion that was done at once.
+
+    Attributes:
+        loss: the result.
+    """
+
+    loss: Loss
+
+    def finish(self) -> Loss:
+        """The loss."""
+        return self.loss
+
+
+class Criterion(ABC):
+    """A training criterion.
+
+    Attributes:
+        name: for logs and model folders.
+        depth: parts that may be between `begin` and `finish`; at least 1.
+        statistics: names of what `Loss.statistics` may hold; the same on all ranks,
+            which add them up.
+    """
+
+    name: str = ""
+    depth: int = 1
+    statistics: tuple[str, ...] = ()
+
+    @abstractmethod
+    def begin(self, outputs: Mapping[str, Output], batch: Batch) -> Pending:
+        """Start on a part of a batch.
+
+        Args:
+            outputs: of the network, by name, with gradients where it is training.
+            batch: the part, on the outputs' device.
+        """
+
+    def stepped(self, totals: Mapping[str, float]) -> None:  # noqa: B027 - optional
+        """Hear the sums of a step over all parts and ranks, the same on each rank.
+
+        Args:
+            totals: `frames`, `loss` and the criterion's statistics.
+        """
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must hold for the criterion to go on as it would have."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - optional
+        """Go on from a checkpoint."""
+
+    def close(self) -> None:  # noqa: B027 - optional
+        """End threads and files."""

@@ -1,0 +1,135 @@
+"""Layer-wise pretraining: the first layers of a network, then one more in each step.
+
+A network of n layers deep is trained in n steps: step 0 has its first layer and the
+outputs, step 1 its first two, the last step is the whole network. Parameters of the
+step before are carried over by name. Layers of a stack (`num_layers` of a `rec`, ...)
+count one by one; norms, dropout and the like come with the layer before them.
+
+Source: RETURNN's `Pretrain.py`, construction `from_input` (Zeyer et al. 2017); the idea
+is of Hinton, Osindero & Teh 2006 and, with labels, Bengio et al. 2007.
+
+Public: `num_steps`, `shallower`, `carry_over`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from latflow.nnet.description import DATA, LayerDescription, NetworkDescription
+from latflow.nnet.network import Network
+
+
+def num_steps(description: NetworkDescription) -> int:
+    """Steps until the network is whole, the last included: its layers in depth."""
+    return max(1, sum(_depth(layer) for layer in _hidden(description)))
+
+
+def shallower(description: NetworkDescription, step: int) -> NetworkDescription:
+    """The network of one step.
+
+    An output whose input is not there yet takes the last layer that is, along the
+    first inputs. A layer keeps its name and its options, a stack has fewer copies.
+
+    Args:
+        description: the whole network.
+        step: from 0; the last one and all after it are the whole network.
+
+    Raises:
+        ValueError: a negative step.
+        UserError: the first layers alone do not make a network.
+    """
+    if step < 0:
+        raise ValueError(f"step {step} is negative")
+    if step + 1 >= num_steps(description):
+        return description
+    kept = _first_layers(description, step + 1)
+    layers = {}
+    sources = {layer.name: layer.inputs[0] for layer in description.plan.layers}
+    for layer in description.plan.layers:
+        if layer.name in kept or layer.loss:
+            options = {**_given(description, layer), **kept.get(layer.name, {})}
+            found = dict.fromkeys(_up(name, kept, sources) for name in layer.inputs)
+            layers[layer.name] = {**options, "from": list(found)}
+    used = _reached(layers, description.outputs)
+    layers = {name: options for name, options in layers.items() if name in used}
+    config = {**description.config, "layers": layers}
+    return NetworkDescription.from_config(config, file=description.file)
+
+
+def _hidden(description: NetworkDescription) -> Iterator[LayerDescription]:
+    """The layers that are no outputs, in an order of computation."""
+    return (layer for layer in description.plan.layers if not layer.loss)
+
+
+def _depth(layer: LayerDescription) -> int:
+    """How many layers a layer counts for."""
+    if not layer.layer_class.IS_DEEP:
+        return 0
+    stack = layer.layer_class.STACK
+    return layer.options[stack] if stack else 1
+
+
+def _first_layers(
+    description: NetworkDescription, count: int
+) -> dict[str, dict[str, Any]]:
+    """The hidden layers of the first `count` in depth, and the options that change."""
+    kept: dict[str, dict[str, Any]] = {}
+    for layer in _hidden(description):
+        depth = _depth(layer)
+        if depth > 0 and count == 0:
+            break
+        kept[layer.name] = {}
+        if depth > count and layer.reuse is None:
+            kept[layer.name] = {str(layer.layer_class.STACK): count}
+        count -= min(depth, count)
+    return kept
+
+
+def _given(description: NetworkDescription, layer: LayerDescription) -> dict[str, Any]:
+    """What the description says of a layer."""
+    return copy.deepcopy(dict(description.config["layers"][layer.name]))
+
+
+def _up(name: str, kept: dict[str, dict[str, Any]], sources: dict[str, str]) -> str:
+    """The nearest layer that is there, along the first inputs."""
+    while name != DATA and name not in kept:
+        name = sources[name]
+    return name
+
+
+def _reached(layers: dict[str, dict[str, Any]], ends: dict[str, Any]) -> set[str]:
+    """The layers that some output needs."""
+    reached: set[str] = set()
+    waiting = list(ends)
+    while waiting:
+        name = waiting.pop()
+        if name != DATA and name not in reached:
+            reached.add(name)
+            waiting += layers[name]["from"]
+            waiting += [layers[name]["reuse"]] if "reuse" in layers[name] else []
+    return reached
+
+
+@torch.no_grad()
+def carry_over(before: Network, after: Network) -> list[str]:
+    """Copy the parameters and statistics that two networks have in common.
+
+    Args:
+        before: the network of the step before, trained.
+        after: the next one; what has the same name and shape is overwritten.
+
+    Returns:
+        The names of what could not be carried over: new layers, and outputs whose
+        input has another size now.
+    """
+    known, new = before.state_dict(), []
+    for name, value in after.state_dict().items():
+        if name in known and known[name].shape == value.shape:
+            value.copy_(known[name])
+        else:
+            new.append(name)
+    return new

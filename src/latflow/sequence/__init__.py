@@ -1,0 +1,1 @@
+"""Sequence training: lattices and alignments made on the fly from the network."""

@@ -1,0 +1,403 @@
+"""Lattice criteria in the trainer: forward on the device, lattices in threads.
+
+`begin` turns the network's output into log-likelihoods, copies them to the CPU and
+hands each utterance to a pool of threads; `finish` waits for them, puts their gradients
+together and gives a loss that can be differentiated. Between the two the trainer runs
+the forward pass of the next part of the batch, on the device, and the backward pass of
+the one before.
+
+With x the output before the softmax, the loss of a part is
+
+    - sum over utterances of F(log p(x) - prior_scale * log prior)
+    + ce_weight * sum over frames of -log p(label)
+    + l2 / 2 * sum over frames and pdfs of x^2,
+
+over utterances that count; F is the lattice criterion, labels are those of the
+alignment it is trained with. Threads compute dF / d log-likelihood; the rest is
+torch's.
+
+Public: `LatticeCriterion`, `LossWeights`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from latflow.criteria.base import Criterion, Loss
+from latflow.errors import UserError
+from latflow.nnet.network import Output
+from latflow.sequence.generation import Generator
+from latflow.sequence.outcome import Outcome
+from latflow.sequence.policy import BeamPolicy, FailureBound
+from latflow.sequence.statistics import STATISTICS, Journal
+from latflow.training.batches import Batch
+
+_NOT_COUNTED = -1
+
+
+@dataclass(frozen=True)
+class LossWeights:
+    """What is added up in the loss; see the module's description.
+
+    Attributes:
+        prior_scale: factor of log priors, which are taken off log posteriors.
+        ce: weight of cross-entropy.
+        l2: weight of the squared outputs.
+    """
+
+    prior_scale: float = 1.0
+    ce: float = 0.0
+    l2: float = 0.0
+
+
+class LatticeCriterion(Criterion):
+    """A criterion over lattices that are made on the fly.
+
+    Results depend neither on the number of threads nor on how a global batch is shared
+    among ranks and micro-batches, but for the rounding of the network itself.
+
+    Args:
+        generator: does the work on an utterance.
+        log_priors: float32 [P]; None where `prior_scale` is 0.
+        output: name of the network's output that scores pdfs; None = its only one.
+        weights: of the parts of the loss.
+        beam: the lattice beam, which may follow a depth.
+        bound: on failures.
+        threads: utterances worked on at a time, by this rank.
+        depth: parts of a batch under way at a time.
+
+    Attributes:
+        journal: ledger and drift of this rank.
+
+    Raises:
+        ValueError: a prior scale without priors, or priors of another size.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        log_priors: Tensor | np.ndarray | None,
+        *,
+        output: str | None = None,
+        weights: LossWeights | None = None,
+        beam: BeamPolicy,
+        bound: FailureBound,
+        threads: int = 1,
+        depth: int = 2,
+    ) -> None:
+        self.name = generator.objective.name
+        self.statistics = (*STATISTICS, *generator.objective.statistics)
+        self.depth = depth
+        self.journal = Journal(generator.model)
+        self._generator = generator
+        self._weights = weights or LossWeights()
+        self._output = output
+        self._beam = beam
+        self._bound = bound
+        self._priors = _scaled_priors(
+            log_priors, self._weights.prior_scale, generator.model.num_pdfs
+        )
+        self._pool = ThreadPoolExecutor(max(1, threads), "lattices")
+        self._quiet = _QuietTorch()
+
+    @property
+    def lattice_beam(self) -> float:
+        """The lattice beam of the next part."""
+        return self._beam.lattice_beam
+
+    def begin(self, outputs: Mapping[str, Output], batch: Batch) -> PendingLattices:
+        """Start the work on the utterances of a part; see `Criterion.begin`.
+
+        Raises:
+            UserError: pieces of utterances, or outputs that do not fit the model.
+        """
+        logits, lengths = self._scores(outputs, batch)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        log_probs = functional.log_softmax(logits, -1)
+        log_likes = log_probs
+        if self._priors is not None:
+            self._priors = self._priors.to(log_probs.device)
+            log_likes = log_probs - self._priors.to(log_probs.dtype)
+        copy = _HostCopy(log_likes.detach())
+        if log_likes.device.type == "cpu":
+            self._quiet.hold()
+        # The longest first: a thread that begins it last would be waited for.
+        futures: list[Future[Outcome] | None] = [None] * len(batch)
+        for b in sorted(range(len(batch)), key=lambda b: (-lengths[b], b)):
+            futures[b] = self._pool.submit(
+                self._work, batch.utterances[b], copy, b, lengths[b], self.lattice_beam
+            )
+        tensors = _Tensors(logits, log_probs, log_likes, batch.weight)
+        return PendingLattices(self, tensors, copy, [f for f in futures if f])
+
+    def _scores(
+        self, outputs: Mapping[str, Output], batch: Batch
+    ) -> tuple[Tensor, list[int]]:
+        """The output that scores pdfs, and its utterances' lengths."""
+        name = self._output or next(iter(outputs))
+        logits, lengths = outputs[name]
+        num_pdfs = self._generator.model.num_pdfs
+        if logits.shape[-1] != num_pdfs:
+            raise UserError(
+                f"output {name} has {logits.shape[-1]} classes, the model of the "
+                f"denominator has {num_pdfs} pdfs",
+                remedy="train the network on alignments of the system of the graph",
+            )
+        if bool(batch.first_frame.any()):
+            at_fault = int(batch.first_frame.ne(0).nonzero()[0, 0])
+            raise UserError(
+                "only a piece of it is in the batch",
+                utterance=batch.utterances[at_fault],
+                remedy="lattice criteria need whole utterances: set the mode of "
+                "`data` to utterances",
+            )
+        return logits, lengths.tolist()
+
+    def _work(
+        self, utterance: str, copy: _HostCopy, b: int, length: int, lattice_beam: float
+    ) -> Outcome:
+        """In a thread: all that is to be done for an utterance."""
+        copy.gradient[b] = 0.0
+        copy.wait()
+        return self._generator.work(
+            utterance,
+            copy.log_likes[b, :length],
+            copy.gradient[b, :length],
+            lattice_beam=lattice_beam,
+        )
+
+    def collect(
+        self, tensors: _Tensors, copy: _HostCopy, futures: Sequence[Future[Outcome]]
+    ) -> Loss:
+        """Wait for the utterances of a part and make its loss."""
+        began = time.perf_counter()
+        try:
+            outcomes = [future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()  # after an error the rest is not needed
+            if copy.device.type == "cpu":
+                self._quiet.release()
+        waited = time.perf_counter() - began
+        sums = dict.fromkeys(self.statistics, 0.0)
+        sums["seconds_wait"] = waited
+        for outcome in outcomes:
+            sums["objective"] += outcome.objective
+            for name, value in outcome.sums.items():
+                sums[name] += value
+            for event in outcome.events:
+                self.journal.enter(outcome.utterance, event)
+            if outcome.drift is not None:
+                self.journal.drift.counts += outcome.drift
+        by_sequence, ce = self._losses(tensors, copy, outcomes)
+        num_frames = sum(outcome.num_frames for outcome in outcomes)
+        statistics = {**sums, "ce": ce}
+        return Loss(by_sequence.sum(), num_frames, statistics, by_sequence.detach())
+
+    def _losses(
+        self, tensors: _Tensors, copy: _HostCopy, outcomes: Sequence[Outcome]
+    ) -> tuple[Tensor, Tensor]:
+        """The loss of each sequence, float64 [B], and the sum of cross-entropies."""
+        device = tensors.logits.device
+        values = [-outcome.objective for outcome in outcomes]
+        loss = _Attached.apply(
+            tensors.log_likes,
+            copy.gradient_on_device().neg_(),
+            torch.tensor(values, dtype=torch.float64, device=device),
+        )
+        labels = self._labels(outcomes, tensors.logits.shape[1]).to(device)
+        nats = functional.nll_loss(
+            tensors.log_probs.flatten(0, 1),
+            labels.flatten(),
+            ignore_index=_NOT_COUNTED,
+            reduction="none",
+        )
+        nats = nats.view(labels.shape).sum(1, dtype=torch.float64)
+        if self._weights.ce:
+            loss = loss + self._weights.ce * nats
+        if self._weights.l2:
+            counted = (labels != _NOT_COUNTED).unsqueeze(-1)
+            squares = (tensors.logits.square() * counted).sum((1, 2)).double()
+            loss = loss + 0.5 * self._weights.l2 * squares
+        if tensors.weight is not None:
+            loss = loss * tensors.weight.to(loss)
+        return loss, nats.detach().sum()
+
+    def _labels(self, outcomes: Sequence[Outcome], num_frames: int) -> Tensor:
+        """The pdfs of the alignments, int64 [B, T]; -1 where a frame does not count."""
+        labels = np.full((len(outcomes), num_frames), _NOT_COUNTED, np.int64)
+        for row, outcome in zip(labels, outcomes, strict=True):
+            if outcome.alignment is not None:
+                pdfs = self._generator.model.pdf[outcome.alignment]
+                row[: len(pdfs)] = pdfs
+        return torch.from_numpy(labels)
+
+    def stepped(self, totals: Mapping[str, float]) -> None:
+        """Adapt the lattice beam and watch failures; see `Criterion.stepped`.
+
+        Raises:
+            UserError: too many utterances have failed.
+        """
+        if totals["frames"]:
+            self._beam.update(totals["depth"] / totals["frames"])
+        self._bound.add(round(totals["utterances"]), round(totals["skipped"]))
+
+    def state(self) -> dict[str, Any]:
+        """Beam, failures and drift; see `Criterion.state`."""
+        return {
+            "beam": self._beam.state(),
+            "bound": self._bound.state(),
+            "journal": self.journal.state(),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self._beam.load_state(state["beam"])
+        self._bound.load_state(state["bound"])
+        self.journal.load_state(state["journal"])
+
+    def close(self) -> None:
+        """End the threads; work not begun is given up."""
+        self._pool.shutdown(cancel_futures=True)
+        self._quiet.restore()
+
+
+@dataclass(frozen=True)
+class _Tensors:
+    """What the loss of a part is differentiated through.
+
+    Attributes:
+        logits: [B, T, P], before the softmax.
+        log_probs: [B, T, P], after it.
+        log_likes: [B, T, P], less priors.
+        weight: [B], of the utterances; None = 1.
+    """
+
+    logits: Tensor
+    log_probs: Tensor
+    log_likes: Tensor
+    weight: Tensor | None
+
+
+@dataclass(frozen=True)
+class PendingLattices:
+    """A part of a batch whose lattices are being made."""
+
+    criterion: LatticeCriterion
+    tensors: _Tensors
+    copy: _HostCopy
+    futures: Sequence[Future[Outcome]]
+
+    def finish(self) -> Loss:
+        """Wait for the threads, and give the loss."""
+        return self.criterion.collect(self.tensors, self.copy, self.futures)
+
+
+class _HostCopy:
+    """Log-likelihoods of a part in the host's memory, and room for the gradient.
+
+    Args:
+        log_likes: [B, T, P], detached. On the CPU no copy is made.
+
+    Attributes:
+        device: of `log_likes`.
+        log_likes: the same as an array; to be read after `wait`.
+        gradient: room of the same shape and type, not filled.
+    """
+
+    def __init__(self, log_likes: Tensor) -> None:
+        self.device = log_likes.device
+        self._copied: torch.cuda.Event | None = None
+        on_cuda = self.device.type == "cuda"
+        shape, dtype = log_likes.shape, log_likes.dtype
+        self._gradient = torch.empty(shape, dtype=dtype, pin_memory=on_cuda)
+        if on_cuda:
+            host = torch.empty(shape, dtype=dtype, pin_memory=True)
+            host.copy_(log_likes, non_blocking=True)
+            self._copied = torch.cuda.Event()
+            self._copied.record()
+        else:
+            host = log_likes.contiguous().cpu()
+        self.log_likes: np.ndarray = host.numpy()
+        self.gradient: np.ndarray = self._gradient.numpy()
+
+    def wait(self) -> None:
+        """Wait until the copy is there; other threads go on meanwhile."""
+        if self._copied is not None:
+            self._copied.synchronize()
+
+    def gradient_on_device(self) -> Tensor:
+        """The gradient, [B, T, P]."""
+        return self._gradient.to(self.device, non_blocking=True)
+
+
+class _Attached(torch.autograd.Function):
+    """Values whose gradient has been computed elsewhere.
+
+    `apply(x [B, T, P], gradient [B, T, P], values [B])` gives `values`; values[b] is
+    a function of x[b] alone, with the derivative gradient[b].
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gradient: Tensor, values: Tensor) -> Tensor:
+        """The values; `x` only says what they depend on."""
+        del x
+        ctx.save_for_backward(gradient)
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor, None, None]:
+        """The gradient of each value times what comes in for it."""
+        (gradient,) = ctx.saved_tensors
+        factors = incoming[0].to(gradient.dtype).view(-1, 1, 1)
+        return gradient * factors, None, None
+
+
+class _QuietTorch:
+    """Holds torch to one thread while lattices are made on the same cores."""
+
+    def __init__(self) -> None:
+        self._num_holds = 0
+        self._before = 1
+
+    def hold(self) -> None:
+        """A part is under way."""
+        if not self._num_holds:
+            self._before = torch.get_num_threads()
+            torch.set_num_threads(1)
+        self._num_holds += 1
+
+    def release(self) -> None:
+        """A part is done; after the last one torch has its threads again."""
+        self._num_holds -= 1
+        if not self._num_holds:
+            torch.set_num_threads(self._before)
+
+    def restore(self) -> None:
+        """Give torch its threads, whatever is under way."""
+        if self._num_holds:
+            self._num_holds = 1
+            self.release()
+
+
+def _scaled_priors(
+    log_priors: Tensor | np.ndarray | None, scale: float, num_pdfs: int
+) -> Tensor | None:
+    """What is taken off log posteriors, [P]; None for nothing."""
+    if scale == 0.0:
+        return None
+    if log_priors is None:
+        raise ValueError("no priors: estimate them, or scale them by 0")
+    priors = torch.as_tensor(log_priors)
+    if priors.shape != (num_pdfs,):
+        raise ValueError(f"priors {tuple(priors.shape)} for {num_pdfs} pdfs")
+    return scale * priors

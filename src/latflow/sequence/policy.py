@@ -1,0 +1,147 @@
+"""Rules of lattice generation that look beyond one utterance.
+
+A lattice beam that is right at the start is wrong later: the surer a network becomes,
+the fewer paths lie within the beam, until a lattice holds one path and teaches nothing.
+`BeamPolicy` follows a wanted depth instead. `FailureBound` ends a training whose
+utterances fail too often.
+
+Both decide from sums over all ranks, so that all ranks decide alike and any number of
+ranks trains the same.
+
+Public: `BeamPolicy`, `FailureBound`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from latflow.errors import UserError
+
+_STEP = 0.125  # lattice beams are multiples of this: a decoder is made for each
+_MAX_CHANGE = 1.25  # of the beam from step to step, as a factor
+_PATIENCE = 100  # utterances before failures are judged by their share
+
+
+class BeamPolicy:
+    """The lattice beam, which may follow a wanted depth of the lattices.
+
+    After each step the beam is multiplied by (wanted depth / depth of the step's
+    lattices) ^ rate, at most by a quarter, and kept within its limits.
+
+    Args:
+        lattice_beam: at the start.
+        target_depth: arcs a frame that are wanted; None keeps the beam as it is.
+        min_beam: the beam is never less.
+        max_beam: nor more.
+        rate: exponent; 0 < rate <= 1. Depth grows about exponentially with the beam,
+            so that small values are needed for the beam to come to rest.
+
+    Raises:
+        UserError: limits that leave no beam out of order.
+    """
+
+    def __init__(
+        self,
+        lattice_beam: float,
+        *,
+        target_depth: float | None = None,
+        min_beam: float = 2.0,
+        max_beam: float = 12.0,
+        rate: float = 0.1,
+    ) -> None:
+        if target_depth is not None and not min_beam <= lattice_beam <= max_beam:
+            raise UserError(
+                f"a lattice beam of {lattice_beam:g}, outside its limits {min_beam:g} "
+                f"to {max_beam:g}",
+                remedy="mend lattices.lattice_beam or the limits in lattices.depth",
+            )
+        self._beam = float(lattice_beam)
+        self._target = target_depth
+        self._limits = (float(min_beam), float(max_beam))
+        self._rate = rate
+
+    @classmethod
+    def from_options(cls, lattices: Mapping[str, Any]) -> BeamPolicy:
+        """The policy of section `lattices` of `workflow/schemas/sequence.yaml`."""
+        depth = lattices["depth"]
+        return cls(
+            lattices["lattice_beam"],
+            target_depth=depth["target"],
+            min_beam=depth["min_lattice_beam"],
+            max_beam=depth["max_lattice_beam"],
+            rate=depth["rate"],
+        )
+
+    @property
+    def lattice_beam(self) -> float:
+        """The beam to use now; where it follows a depth, a multiple of 1/8."""
+        if self._target is None:
+            return self._beam
+        return max(_STEP, round(self._beam / _STEP) * _STEP)
+
+    def update(self, depth: float) -> None:
+        """Hear the mean depth of the lattices of a step.
+
+        Args:
+            depth: arcs a frame, over all ranks; 0 or NaN changes nothing.
+        """
+        if self._target is None or not depth > 0 or math.isinf(depth):
+            return
+        change = (self._target / depth) ** self._rate
+        change = min(max(change, 1 / _MAX_CHANGE), _MAX_CHANGE)
+        low, high = self._limits
+        self._beam = min(max(self._beam * change, low), high)
+
+    def state(self) -> dict[str, float]:
+        """What a checkpoint keeps."""
+        return {"lattice_beam": self._beam}
+
+    def load_state(self, state: Mapping[str, float]) -> None:
+        """Go on from a checkpoint; a beam that is fixed stays as configured."""
+        if self._target is not None:
+            self._beam = float(state["lattice_beam"])
+
+
+class FailureBound:
+    """Ends a training of which too many utterances have come to nothing.
+
+    Args:
+        max_fraction: share of the utterances that may be skipped.
+    """
+
+    def __init__(self, max_fraction: float) -> None:
+        self.max_fraction = max_fraction
+        self.num_utterances = 0
+        self.num_skipped = 0
+
+    def add(self, num_utterances: int, num_skipped: int) -> None:
+        """Count the utterances of a step, over all ranks.
+
+        Raises:
+            UserError: the share of skipped ones is above the bound; below 100
+                utterances it is taken of 100.
+        """
+        self.num_utterances += num_utterances
+        self.num_skipped += num_skipped
+        allowed = self.max_fraction * max(self.num_utterances, _PATIENCE)
+        if self.num_skipped > allowed:
+            raise UserError(
+                f"{self.num_skipped} of {self.num_utterances} utterances gave no "
+                f"lattice or alignment (allowed share {self.max_fraction:g})",
+                remedy="see the ledger for reasons; widen lattices.beam or "
+                "alignments.retry_beam, or raise lattices.max_failed_fraction",
+            )
+
+    def state(self) -> dict[str, int]:
+        """What a checkpoint keeps."""
+        return {
+            "num_utterances": self.num_utterances,
+            "num_skipped": self.num_skipped,
+        }
+
+    def load_state(self, state: Mapping[str, int]) -> None:
+        """Go on from a checkpoint."""
+        self.num_utterances = int(state["num_utterances"])
+        self.num_skipped = int(state["num_skipped"])

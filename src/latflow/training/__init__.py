@@ -1,0 +1,1 @@
+"""Training of networks: data, the trainer, distributed training, what follows it."""

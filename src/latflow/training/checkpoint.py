@@ -1,0 +1,180 @@
+"""Checkpoints: all that a training needs to go on as if it had not been stopped.
+
+A file `e0003-b000120.pt` lets a training go on in epoch 3 after its first 120 batches.
+It is written beside its name, forced to the disk, and renamed: a killed job leaves the
+checkpoint before, or this one whole. Random numbers follow from (seed, step, rank), so
+that the position holds their state too.
+
+The folder belongs to one training: its files carry a digest of what the training
+depends on, and those of another training are refused, with what differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from latflow.errors import UserError
+
+FORMAT = "latflow-checkpoint-1"
+_NAME = re.compile(r"e(\d+)-b(\d+)\.pt")
+
+log = logging.getLogger(__name__)
+State = dict[str, Any]
+
+
+@dataclass(frozen=True, order=True)
+class Position:
+    """Where a training goes on.
+
+    Attributes:
+        epoch: counted from 1.
+        batch: batches of the epoch that are done.
+    """
+
+    epoch: int = 1
+    batch: int = 0
+
+    @property
+    def file_name(self) -> str:
+        """Name of the checkpoint; names sort as positions do."""
+        return f"e{self.epoch:04d}-b{self.batch:08d}.pt"
+
+
+def digest_of(identity: Mapping[str, Any]) -> str:
+    """Digest of what a training depends on, 16 hexadecimal digits.
+
+    Args:
+        identity: options and inputs, values that JSON knows.
+    """
+    text = json.dumps(identity, sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
+
+
+class CheckpointStore:
+    """The checkpoints of one training.
+
+    Args:
+        folder: where they are; made if absent.
+        identity: what the training depends on, values that JSON knows.
+        keep: how many ends of epochs are kept.
+    """
+
+    def __init__(
+        self, folder: str | Path, identity: Mapping[str, Any], *, keep: int = 2
+    ) -> None:
+        self.folder = Path(folder)
+        self.identity = json.loads(json.dumps(identity))
+        self.keep = keep
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def positions(self) -> list[Position]:
+        """Positions of the checkpoints that are there, ascending."""
+        matches = (_NAME.fullmatch(path.name) for path in self.folder.iterdir())
+        return sorted(Position(int(m[1]), int(m[2])) for m in matches if m)
+
+    def save(self, position: Position, state: State, wanted: Iterable[int]) -> Path:
+        """Write a checkpoint, then remove those that nobody needs any more.
+
+        Kept are this one, the last `keep` ends of epochs, and the wanted ones. The one
+        before goes only when this one is on the disk.
+
+        Args:
+            position: where to go on.
+            state: tensors and plain values.
+            wanted: epochs whose ends must stay, e.g. the best.
+        """
+        path = self.folder / position.file_name
+        whole = {"format": FORMAT, "identity": self.identity, "state": state}
+        _write(path, whole)
+        ends = [p for p in self.positions() if p.batch == 0]
+        kept = {position, *ends[-self.keep :], *(Position(e + 1) for e in wanted)}
+        for other in self.positions():
+            if other not in kept:
+                (self.folder / other.file_name).unlink(missing_ok=True)
+        return path
+
+    def load(self, position: Position) -> State:
+        """Read a checkpoint.
+
+        Raises:
+            UserError: it is not readable, or of another training.
+        """
+        path = self.folder / position.file_name
+        try:
+            whole = torch.load(path, map_location="cpu", weights_only=True)
+        except (OSError, RuntimeError, ValueError, EOFError) as error:
+            what = " ".join(str(error).split())
+            raise UserError(f"not a readable checkpoint ({what})", file=path) from error
+        if not isinstance(whole, dict) or whole.get("format") != FORMAT:
+            raise UserError("not a checkpoint of this version of latflow", file=path)
+        if whole["identity"] != self.identity:
+            different = ", ".join(_differences(whole["identity"], self.identity))
+            raise UserError(
+                f"is of another training; different: {different}",
+                file=path,
+                remedy="give the other training another folder, or remove this one",
+            )
+        return whole["state"]
+
+    def latest(self) -> tuple[Position, State] | None:
+        """The newest checkpoint; None where there is none.
+
+        Raises:
+            UserError: it is of another training, or none of the files is readable.
+        """
+        failure: UserError | None = None
+        for position in reversed(self.positions()):
+            try:
+                return position, self.load(position)
+            except UserError as error:
+                if "another training" in error.what:
+                    raise
+                log.warning("%s; trying the one before", error)
+                failure = error
+        if failure is not None:
+            raise failure
+        return None
+
+
+def _write(path: Path, whole: State) -> None:
+    """Write a file so that after any crash it is whole or absent."""
+    temporary = path.with_name(f".tmp.{path.name}")
+    try:
+        with temporary.open("wb") as stream:
+            torch.save(whole, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(
+            f"may not be written ({error.strerror})",
+            file=path,
+            remedy="free space there, or name another folder for checkpoints",
+        ) from error
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _differences(one: Any, other: Any, prefix: str = "") -> list[str]:
+    """Paths of the values in which two nested mappings differ."""
+    if not (isinstance(one, dict) and isinstance(other, dict)):
+        return [] if one == other else [f"{prefix} ({one} and {other})"]
+    found: list[str] = []
+    for key in sorted({*one, *other}):
+        path = f"{prefix}.{key}" if prefix else str(key)
+        found += _differences(one.get(key), other.get(key), path)
+    return found

@@ -1,0 +1,242 @@
+"""Scores of a trained network for all utterances of a corpus.
+
+    score = log posterior - prior_scale x log prior
+
+as the decoder takes them (natural logarithms, not scaled acoustically). Utterances go
+through the network in batches of like length, and come out in the store's order; what
+is in memory is bounded, whatever the corpus.
+
+Public: `Forward`, `forward`, and the file formats `ark` (Kaldi's) and `hdf5`
+(RETURNN's).
+
+Source: PyKaldi2 `bin/dump_loglikes.py`; RETURNN's task `forward`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import h5py
+import numpy as np
+import torch
+
+from latflow.errors import UserError
+from latflow.features.frames import FrameStore
+from latflow.files import atomic_output
+from latflow.kaldi_io import KaldiWriter
+from latflow.logs import progress
+from latflow.nnet.model_dir import AcousticNetwork, load_model
+from latflow.training.device import choose_device
+from latflow.training.normalisation import Normaliser
+
+_WINDOW_BYTES = 1 << 28  # scores that may wait for their turn
+Scores = tuple[str, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Forward:
+    """A network, ready to score a frame store.
+
+    Attributes:
+        store: the frames.
+        model: the network and its priors.
+        normaliser: of the network's features.
+        prior_scale: 0 gives log posteriors.
+        max_frames: frames that go through the network at once, padding counted.
+    """
+
+    store: FrameStore
+    model: AcousticNetwork
+    normaliser: Normaliser
+    prior_scale: float = 1.0
+    max_frames: int = 8000
+
+    @classmethod
+    def load(
+        cls,
+        store: FrameStore,
+        model_dir: str | Path,
+        *,
+        device: str = "auto",
+        prior_scale: float = 1.0,
+        max_frames: int = 8000,
+    ) -> Forward:
+        """Read a model folder.
+
+        Raises:
+            UserError: it is broken, or does not fit the frames.
+        """
+        model = load_model(model_dir, choose_device(device))
+        if model.network.dim_in != store.dim:
+            raise UserError(
+                f"features have {store.dim} numbers a frame, the network takes "
+                f"{model.network.dim_in}",
+                file=store.folder,
+                remedy="take the features that the network was trained on",
+            )
+        if prior_scale and model.log_priors is None:
+            raise UserError(
+                "has no priors", file=model_dir, remedy="set the scale to 0"
+            )
+        normaliser = Normaliser.from_meta(model.meta.get("normalisation", {}))
+        return cls(store, model, normaliser, prior_scale, max_frames)
+
+    @property
+    def num_classes(self) -> int:
+        """Classes of the first output, K."""
+        return next(iter(self.model.network.outputs.values())).num_classes
+
+    def __iter__(self) -> Iterator[Scores]:
+        """Yield (utterance, float32 [T', K]) in the store's order."""
+        for first, last in self._windows():
+            lengths = np.diff(self.store.begin[first : last + 1])
+            order = first + np.argsort(lengths, kind="stable")
+            found: dict[int, np.ndarray] = {}
+            for numbers in self._batches(order):
+                found.update(zip(numbers, self._scores(numbers), strict=True))
+            for i in range(first, last):
+                yield self.store.utt_ids[i], found.pop(i)
+
+    def _windows(self) -> Iterator[tuple[int, int]]:
+        """Consecutive utterances whose scores are in memory together."""
+        frames = max(self.max_frames, _WINDOW_BYTES // (4 * self.num_classes))
+        begin, first = self.store.begin, 0
+        while first < len(self.store):
+            last = int(np.searchsorted(begin, begin[first] + frames, side="right")) - 1
+            last = max(last, first + 1)
+            yield first, last
+            first = last
+
+    def _batches(self, order: np.ndarray) -> Iterator[list[int]]:
+        """Utterances that go through the network together.
+
+        Args:
+            order: their numbers, by ascending length.
+        """
+        batch: list[int] = []
+        for i in order.tolist():
+            length = int(self.store.begin[i + 1] - self.store.begin[i])
+            if batch and length * (len(batch) + 1) > self.max_frames:
+                yield batch
+                batch = []
+            batch.append(i)
+        if batch:
+            yield batch
+
+    def _scores(self, numbers: list[int]) -> list[np.ndarray]:
+        """Scores of some utterances, float32 [T', K] each."""
+        frames = [self.normaliser(self.store.frames(i)) for i in numbers]
+        lengths = torch.tensor([len(one) for one in frames])
+        features = torch.zeros(len(frames), int(lengths.max()), self.store.dim)
+        for row, one in enumerate(frames):
+            features[row, : len(one)] = torch.from_numpy(np.array(one))
+        device = next(self.model.network.parameters()).device
+        scores, ends = self.model.log_likelihoods(
+            features.to(device), lengths, prior_scale=self.prior_scale
+        )
+        there = scores.cpu().numpy()
+        ends = ends.tolist()
+        return [there[row, :end].copy() for row, end in enumerate(ends)]
+
+
+def forward(  # noqa: PLR0913 - a stage: its inputs and how it runs
+    frames_dir: str | Path,
+    model_dir: str | Path,
+    out: str | Path,
+    *,
+    form: Literal["ark", "hdf5"] = "ark",
+    scp: str | Path | None = None,
+    prior_scale: float = 1.0,
+    max_frames: int = 8000,
+    device: str = "auto",
+    threads: int = 1,
+) -> None:
+    """Write a network's scores of all utterances of a frame store.
+
+    Args:
+        frames_dir: the `FrameStore`, of the network's features.
+        model_dir: the network's folder.
+        out: the file.
+        form: `ark`: Kaldi's archive of float matrices; `hdf5`: RETURNN's layout with
+            the scores as `inputs`.
+        scp: also write a list of places in the archive.
+        prior_scale: factor on the log priors; 0 gives log posteriors.
+        max_frames: frames that go through the network at once, padding counted.
+        device: `cpu`, `cuda` or `auto`.
+        threads: of torch, on the CPU.
+
+    Raises:
+        UserError: model and frames do not fit, or a list is wanted of an HDF5 file.
+    """
+    if form == "hdf5" and scp is not None:
+        raise UserError("a list of places belongs to an archive", file=scp)
+    store = FrameStore.load(frames_dir)
+    scores = Forward.load(
+        store,
+        model_dir,
+        device=device,
+        prior_scale=prior_scale,
+        max_frames=max_frames,
+    )
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, threads))
+    try:
+        writer = _ark(out, scp) if form == "ark" else _hdf5(out, scores.num_classes)
+        with writer as write:
+            for name, matrix in progress(scores, "forward", len(store)):
+                write(name, matrix)
+    finally:
+        torch.set_num_threads(before)
+
+
+Write = Callable[[str, np.ndarray], None]
+
+
+@contextmanager
+def _ark(out: str | Path, scp: str | Path | None) -> Iterator[Write]:
+    """Write Kaldi's archive, and its list if there is to be one."""
+    with ExitStack() as stack:
+        stream = stack.enter_context(stack.enter_context(atomic_output(out)).open("wb"))
+        lines = None
+        if scp is not None:
+            listed = stack.enter_context(atomic_output(scp))
+            lines = stack.enter_context(listed.open("w", encoding="utf-8"))
+
+        def write(name: str, matrix: np.ndarray) -> None:
+            stream.write(f"{name} ".encode())
+            if lines is not None:
+                lines.write(f"{name} {out}:{stream.tell()}\n")
+            KaldiWriter(stream).write_float_matrix(matrix)
+
+        yield write
+
+
+@contextmanager
+def _hdf5(out: str | Path, num_classes: int) -> Iterator[Write]:
+    """Write `inputs`, `seqLengths` and `seqTags` as RETURNN's `SimpleHDFWriter`."""
+    lengths: list[int] = []
+    tags: list[bytes] = []
+    with atomic_output(out) as temporary, h5py.File(temporary, "w") as file:
+        shape: Any = (0, num_classes)
+        inputs = file.create_dataset(
+            "inputs", shape, np.float32, maxshape=(None, num_classes)
+        )
+
+        def write(name: str, matrix: np.ndarray) -> None:
+            begin = inputs.shape[0]
+            inputs.resize(begin + len(matrix), axis=0)
+            inputs[begin:] = matrix
+            lengths.append(len(matrix))
+            tags.append(name.encode("utf-8"))
+
+        yield write
+        file["seqLengths"] = np.array(lengths, np.int32).reshape(-1, 1)
+        file.create_dataset("seqTags", data=tags, dtype=h5py.string_dtype())
+        file.attrs["numSeqs"] = len(lengths)
+        file.attrs["numTimesteps"] = sum(lengths)
+        file.attrs["inputPattSize"] = num_classes
+        file.attrs["numLabels"] = num_classes

@@ -1,0 +1,278 @@
+"""HDF5 files in RETURNN's layout, in and out.
+
+What RETURNN's `HDFDataset` reads and `SimpleHDFWriter` writes:
+
+    inputs                float32 [sum T, D], the frames of all sequences
+    seqLengths            int32 [N, 1 + M]: frames, then labels of each of the M targets
+                          (by the order of their names)
+    seqTags               ids, strings [N]
+    targets/data/<name>   int32 [sum labels]
+    targets/size          attribute <name>: (classes, 1)
+    targets/labels/<name> names of the classes (here their numbers)
+
+Training reads `FrameStore` and `LabelStore`, which several threads and processes can
+map at once; so HDF5 is converted, once, and both functions stream.
+
+Public: `export_hdf`, `import_hdf`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from latflow.errors import UserError
+from latflow.features.frames import FrameStore, FrameWriter
+from latflow.files import atomic_directory, atomic_output
+from latflow.training.labels import LabelStore, LabelWriter
+
+
+def export_hdf(
+    frames_dir: str | Path, labels: Mapping[str, str | Path], out: str | Path
+) -> int:
+    """Write frames and labels as RETURNN reads them.
+
+    Utterances that lack labels of any target are left out.
+
+    Args:
+        frames_dir: a `FrameStore`.
+        labels: folders of label stores by the name that the target is to have.
+        out: the file, replaced as a whole.
+
+    Returns:
+        The number of utterances written.
+
+    Raises:
+        UserError: no labels are named, a store is missing, or no utterance has all
+            labels.
+    """
+    if not labels:
+        remedy = "name the labels that are to be the targets"
+        raise UserError("RETURNN's data have a target at least", remedy=remedy)
+    store = FrameStore.load(frames_dir)
+    stores = {name: LabelStore.load(labels[name]) for name in sorted(labels)}
+    chosen, rows = _with_all_labels(store, stores)
+    if not len(chosen):
+        raise UserError("no utterance has all labels", file=frames_dir)
+    columns = [np.diff(store.begin)[chosen]]
+    with atomic_output(out) as path, h5py.File(path, "w") as file:
+        _write_inputs(file, store, chosen)
+        for name, target in stores.items():
+            _write_target(file, name, target, rows[name])
+            columns.append(np.diff(target.begin)[rows[name]])
+        file["seqLengths"] = np.stack(columns, axis=1).astype(np.int32)
+        _write_strings(file, "seqTags", [store.utt_ids[i] for i in chosen])
+        first = next(iter(stores.values()))
+        file.attrs["numLabels"] = first.num_classes
+        file.attrs["numSeqs"] = len(chosen)
+        file.attrs["numTimesteps"] = int(columns[0].sum())
+        file.attrs["inputPattSize"] = store.dim
+    return len(chosen)
+
+
+def _with_all_labels(
+    store: FrameStore, stores: Mapping[str, LabelStore]
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Numbers of the utterances that have all labels, here and in each label store."""
+    is_chosen = np.ones(len(store), np.bool_)
+    rows = {}
+    for name, labels in stores.items():
+        places = {utt_id: i for i, utt_id in enumerate(labels.utt_ids)}
+        rows[name] = np.array([places.get(u, -1) for u in store.utt_ids], np.int64)
+        is_chosen &= rows[name] >= 0
+    chosen = np.flatnonzero(is_chosen)
+    return chosen, {name: places[chosen] for name, places in rows.items()}
+
+
+def _write_inputs(file: h5py.File, store: FrameStore, chosen: np.ndarray) -> None:
+    """Write the frames of the chosen utterances below each other."""
+    total = int(np.diff(store.begin)[chosen].sum())
+    inputs = file.create_dataset("inputs", (total, store.dim), np.float32)
+    row = 0
+    for i in chosen:
+        frames = store.frames(i)
+        inputs[row : row + len(frames)] = frames
+        row += len(frames)
+
+
+def _write_target(
+    file: h5py.File, name: str, store: LabelStore, rows: np.ndarray
+) -> None:
+    """Write the labels of utterances (by their numbers in the store)."""
+    total = int(np.diff(store.begin)[rows].sum())
+    data = file.create_dataset(f"targets/data/{name}", (total,), np.int32)
+    at = 0
+    for i in rows:
+        labels = store.labels(i)
+        data[at : at + len(labels)] = labels
+        at += len(labels)
+    size = file.require_group("targets/size")
+    size.attrs[name] = np.array([store.num_classes, 1], np.int32)
+    names = [str(k) for k in range(store.num_classes)]
+    _write_strings(file, f"targets/labels/{name}", names)
+
+
+def _write_strings(file: h5py.File, name: str, strings: Sequence[str]) -> None:
+    """Write strings of any lengths, as bytes."""
+    encoded = [text.encode("utf-8") for text in strings]
+    file.create_dataset(name, data=encoded, dtype=h5py.special_dtype(vlen=bytes))
+
+
+def import_hdf(
+    files: Sequence[str | Path],
+    frames_dir: str | Path,
+    labels_dir: str | Path,
+    *,
+    targets: Sequence[str] | None = None,
+    frame_shift: float = 0.01,
+) -> None:
+    """Read RETURNN's HDF5 files into a `FrameStore` and label stores.
+
+    The file knows no speakers: each utterance is its own, and transcripts are empty.
+
+    Args:
+        files: of one data set, in any order.
+        frames_dir: becomes the frame store.
+        labels_dir: `<labels_dir>/<target>` become the label stores.
+        targets: names of the targets to read; None for all of the first file.
+        frame_shift: time from one frame to the next, seconds.
+
+    Raises:
+        UserError: a file is not readable or not of this layout, lacks a target, or an
+            utterance comes twice.
+    """
+    with ExitStack() as stack:
+        parts = [stack.enter_context(_opened(Path(path), targets)) for path in files]
+        if not parts:
+            raise UserError("no HDF5 files are named")
+        where = sorted(
+            (tag, number, i)
+            for number, part in enumerate(parts)
+            for i, tag in enumerate(part.tags)
+        )
+        for (tag, _, _), (other, number, _) in pairwise(where):
+            if tag == other:
+                raise UserError("comes twice", file=files[number], utterance=tag)
+        dim = {part.inputs.shape[1] for part in parts}
+        if len(dim) > 1:
+            raise UserError(f"frames have different sizes: {sorted(dim)}")
+        folder = stack.enter_context(atomic_directory(frames_dir))
+        frames = stack.enter_context(
+            FrameWriter(folder, dim=dim.pop(), frame_shift=frame_shift)
+        )
+        writers = _label_writers(stack, parts, Path(labels_dir))
+        for tag, number, i in where:
+            part = parts[number]
+            frames.append(tag, tag, "", part.frames(i))
+            for name, writer in writers.items():
+                writer.append(tag, part.labels(name, i))
+
+
+def _label_writers(
+    stack: ExitStack, parts: Sequence[_Part], labels_dir: Path
+) -> dict[str, LabelWriter]:
+    """A writer for each target of the first file."""
+    writers = {}
+    for name in parts[0].targets:
+        num_classes = max(part.num_classes(name) for part in parts)
+        folder = stack.enter_context(atomic_directory(labels_dir / name))
+        writers[name] = stack.enter_context(LabelWriter(folder, num_classes))
+    return writers
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One open file.
+
+    Attributes:
+        path: its path.
+        file: the open file.
+        tags: ids of its sequences.
+        begin: int64 [N + 1, 1 + M], first row of each sequence, in inputs and targets.
+        columns: column of `begin` of each target of the file.
+        targets: names of the targets that are read.
+    """
+
+    path: Path
+    file: h5py.File
+    tags: list[str]
+    begin: np.ndarray
+    columns: Mapping[str, int]
+    targets: tuple[str, ...]
+
+    @property
+    def inputs(self) -> Any:
+        """The frames."""
+        return self.file["inputs"]
+
+    def frames(self, i: int) -> np.ndarray:
+        """Frames of a sequence, float32 [T, D]."""
+        rows = self.inputs[self.begin[i, 0] : self.begin[i + 1, 0]]
+        return np.asarray(rows, np.float32)
+
+    def labels(self, name: str, i: int) -> np.ndarray:
+        """Labels of a sequence, int32 [n]."""
+        column = self._column(name)
+        first, last = self.begin[i, column], self.begin[i + 1, column]
+        data: Any = self.file[f"targets/data/{name}"]
+        return np.asarray(data[first:last], np.int32)
+
+    def num_classes(self, name: str) -> int:
+        """Classes of a target."""
+        self._column(name)
+        size: Any = self.file["targets/size"].attrs[name]  # (classes, dimensions)
+        return int(np.ravel(size)[0])
+
+    def _column(self, name: str) -> int:
+        """Column of `begin` of a target; it must be one label at a time."""
+        if name not in self.columns:
+            known = ", ".join(self.columns) or "none"
+            raise UserError(f"has no target {name}; it has {known}", file=self.path)
+        data: Any = self.file[f"targets/data/{name}"]
+        if data.ndim != 1:
+            what = f"target {name} is of {data.ndim} dimensions, not class numbers"
+            raise UserError(what, file=self.path, remedy="name the targets to be read")
+        return self.columns[name]
+
+
+@contextmanager
+def _opened(path: Path, targets: Sequence[str] | None) -> Iterator[_Part]:
+    """Open a file of RETURNN's layout."""
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        raise UserError(f"not readable as HDF5 ({error})", file=path) from error
+    with file:
+        missing = [n for n in ("inputs", "seqLengths", "seqTags") if n not in file]
+        if missing or file["inputs"].ndim != 2:  # type: ignore[union-attr]
+            what = f"no {', '.join(missing)}" if missing else "sparse inputs"
+            remedy = "give a file that RETURNN's HDFDataset reads, with dense features"
+            raise UserError(f"{what} in it", file=path, remedy=remedy)
+        data = file.get("targets/data")
+        names = sorted(data) if isinstance(data, h5py.Group) else []
+        lengths = np.asarray(file["seqLengths"], np.int64)
+        if lengths.ndim == 1:  # old files: all streams have the same lengths
+            lengths = np.repeat(lengths[:, None], 1 + len(names), axis=1)
+        if not names:  # RETURNN writes a column for targets that are not there
+            lengths = lengths[:, :1]
+        begin = np.zeros((len(lengths) + 1, lengths.shape[1]), np.int64)
+        np.cumsum(lengths, axis=0, out=begin[1:])
+        if begin[-1, 0] != len(file["inputs"]) or lengths.shape[1] != 1 + len(names):  # type: ignore[arg-type]
+            raise UserError("seqLengths do not fit the data", file=path)
+        tags = [_text(tag) for tag in np.asarray(file["seqTags"]).tolist()]
+        columns = {name: 1 + i for i, name in enumerate(names)}
+        chosen = tuple(names if targets is None else targets)
+        yield _Part(path, file, tags, begin, columns, chosen)
+
+
+def _text(tag: bytes | str) -> str:
+    """An id; old files fill them up with zero bytes."""
+    text = tag.decode("utf-8") if isinstance(tag, bytes) else tag
+    return text.partition("\0")[0]

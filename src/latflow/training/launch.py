@@ -1,0 +1,236 @@
+"""Start the ranks of a training, and end them all when one ends badly.
+
+A training that is to run on several ranks is described by a job: a JSON file with the
+function that each rank calls and its arguments. The ranks are processes
+`python -m latflow.training.worker job.json`, started
+
+* by this module, on this machine (`torch`);
+* by `horovodrun`, on the given hosts (`horovod`);
+* by `srun`, where SLURM has given as many tasks as there are ranks (`torch`).
+
+A rank that fails leaves `<job>.rank<k>.json` behind, from which the launcher tells the
+first failure in one line: the others fail because of it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from latflow.errors import UserError
+from latflow.files import atomic_output
+from latflow.training.distributed import RENDEZVOUS
+from latflow.training.interruption import RESUME_STATUS, Interrupted
+
+_GRACE = 5.0  # seconds that ranks get to end by themselves once one has failed
+_POLL = 0.05
+
+log = logging.getLogger(__name__)
+
+
+def write_job(path: str | Path, function: str, arguments: Mapping[str, Any]) -> Path:
+    """Write a job.
+
+    Args:
+        path: of the JSON file.
+        function: `module:name` of what each rank calls with the back end and
+            the arguments by name.
+        arguments: values that JSON knows; `device` is one of them.
+
+    Returns:
+        The path.
+    """
+    path = Path(path)
+    with atomic_output(path) as temporary:
+        job = {"function": function, "arguments": dict(arguments)}
+        temporary.write_text(json.dumps(job, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def launch(
+    job: str | Path,
+    *,
+    ranks: int,
+    backend: str,
+    threads: int = 1,
+    hosts: str | None = None,
+    elastic: bool = False,
+) -> None:
+    """Run a job on several ranks, and wait for its end.
+
+    Args:
+        job: of `write_job`.
+        ranks: number of processes.
+        backend: `torch` or `horovod`.
+        threads: of all ranks of this machine together.
+        hosts: for Horovod, as `horovodrun -H`; by default this machine.
+        elastic: with Horovod, go on when ranks die as long as one is left.
+
+    Raises:
+        Interrupted: the ranks were asked to stop, and wrote a checkpoint.
+        UserError: a rank failed; the message is the first failing rank's.
+    """
+    job = Path(job)
+    for old in reports(job):
+        old.unlink()
+    environment = _environment(backend, max(1, threads // ranks))
+    if backend == "horovod":
+        command = _horovodrun(ranks, hosts, elastic=elastic)
+        started = [_start([*command, *_worker(job, backend)], environment)]
+    elif os.environ.get("SLURM_NTASKS") == str(ranks) and shutil.which("srun"):
+        command = ["srun", "--kill-on-bad-exit=1", f"--ntasks={ranks}"]
+        started = [_start([*command, *_worker(job, backend)], environment)]
+    else:
+        started = [
+            _start(_worker(job, backend), {**environment, **_place(rank, ranks)})
+            for rank in range(ranks)
+        ]
+    with _passing_signals(started):
+        statuses = _wait(started)
+    _judge(job, statuses)
+
+
+def reports(job: Path) -> list[Path]:
+    """What ranks that did not finish have left."""
+    return sorted(job.parent.glob(f"{job.name}.rank*.json"))
+
+
+def report_path(job: Path, rank: int) -> Path:
+    """Where a rank says why it did not finish."""
+    return job.with_name(f"{job.name}.rank{rank}.json")
+
+
+def _worker(job: Path, backend: str) -> list[str]:
+    """Command of a rank."""
+    return [sys.executable, "-m", "latflow.training.worker", str(job), backend]
+
+
+def _environment(backend: str, threads: int) -> dict[str, str]:
+    """Variables of all ranks."""
+    own = {
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH')}",
+    }
+    if backend == "torch":
+        own[RENDEZVOUS] = f"tcp://{_address()}:{_free_port()}"
+    return {**os.environ, **own}
+
+
+def _place(rank: int, ranks: int) -> dict[str, str]:
+    """Variables of one rank that we start ourselves."""
+    numbers = {"RANK": rank, "SIZE": ranks, "LOCAL_RANK": rank}
+    return {f"LATFLOW_{name}": str(number) for name, number in numbers.items()}
+
+
+def _address() -> str:
+    """Where ranks meet: this machine; by its name where there may be others."""
+    return socket.gethostname() if "SLURM_NTASKS" in os.environ else "127.0.0.1"
+
+
+def _free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def _horovodrun(ranks: int, hosts: str | None, *, elastic: bool) -> list[str]:
+    """Horovod's launcher and its options."""
+    program = shutil.which("horovodrun", path=str(Path(sys.executable).parent))
+    program = program or shutil.which("horovodrun")
+    if program is None:
+        raise UserError(
+            "horovodrun is not installed",
+            remedy="see envs/install_horovod.sh, or use the back end torch",
+        )
+    if not elastic:
+        return [program, "-np", str(ranks), "-H", hosts or f"localhost:{ranks}"]
+    # With one name for the machine the first death would exclude all its ranks.
+    here = f"localhost:{ranks - ranks // 2},127.0.0.1:{ranks // 2}"
+    limits = ["--min-np", "1", "--max-np", str(ranks)]
+    return [program, "-np", str(ranks), *limits, "-H", hosts or here]
+
+
+def _start(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a process; what it prints goes where our output goes."""
+    return subprocess.Popen(command, env=dict(environment))
+
+
+@contextmanager
+def _passing_signals(started: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Hand a request to stop on to the ranks; kill what is left at the end."""
+
+    def hand_on(number: int, _: FrameType | None) -> None:
+        for process in started:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    before = {}
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, hand_on)
+    except ValueError:
+        log.debug("not in the main thread: signals are not handed on to the ranks")
+    try:
+        yield
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait(started: Sequence[subprocess.Popen[bytes]]) -> list[int]:
+    """Wait until all have ended, or some time after the first failure."""
+    deadline: float | None = None
+    while True:
+        statuses = [process.poll() for process in started]
+        if all(status is not None for status in statuses):
+            break
+        has_failed = any(s not in {None, 0, RESUME_STATUS} for s in statuses)
+        if has_failed and deadline is None:
+            deadline = time.monotonic() + _GRACE
+        if deadline is not None and time.monotonic() > deadline:
+            log.error("a rank failed; ending the others")
+            break
+        time.sleep(_POLL)
+    return [-signal.SIGKILL if status is None else status for status in statuses]
+
+
+def _judge(job: Path, statuses: Sequence[int]) -> None:
+    """Turn the ranks' ends into an exception, if one did not finish."""
+    if not any(statuses):
+        return
+    told = [json.loads(path.read_text(encoding="utf-8")) for path in reports(job)]
+    failures = [report for report in told if report["status"] != RESUME_STATUS]
+    if told and not failures and all(s in {0, RESUME_STATUS, 1} for s in statuses):
+        raise Interrupted
+    if failures:
+        first = min(failures, key=lambda report: report["time"])
+        raise UserError(
+            f"rank {first['rank']} failed: {first['error']}",
+            remedy="the ranks' output is above; start again to go on from the last "
+            "checkpoint",
+        )
+    codes = ", ".join(str(status) for status in statuses)
+    raise UserError(
+        f"a rank was killed (exit statuses {codes}; -9 is often a lack of memory)",
+        remedy="start again to go on from the last checkpoint",
+    )

@@ -1,0 +1,247 @@
+"""In which order an epoch takes its utterances, and how they come together in batches.
+
+All is a function of (options, seed, epoch): no state, no global generator, no hash of
+the interpreter. Epochs count from 0. The orders are those of RETURNN's `batching`:
+
+    default        as stored (sorted by id)
+    sorted         short ones first; equal lengths as stored
+    reverse        long ones first
+    random         anew in every epoch
+    laplace:<n>    random, then cut into n windows that are sorted by length, in turns
+                   upwards and downwards: neighbours have similar lengths, yet batches
+                   differ from epoch to epoch
+    laplace:.<n>   the same with windows of n sequences (or a few more)
+
+With a *pool* of n utterances, `random` draws the chunks of n utterances, then those of
+the next n, and so on: the utterances come in a random order, and their chunks lie near
+each other. For features that are dear to get: computed on the fly, or on a slow disk.
+
+Public: `Order`, `BatchLimits`, `epoch_order`, `form_batches`, `share_out`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+_ORDER_KEY = zlib.crc32(b"order of an epoch")
+
+
+@dataclass(frozen=True)
+class Order:
+    """How an epoch is ordered.
+
+    Attributes:
+        kind: default, sorted, reverse, random or laplace.
+        windows: of laplace; 0 where their size is given.
+        window_size: of laplace, sequences.
+        partitions: N; an epoch takes one N-th of a pass over the data.
+        seed: of random and laplace.
+        pool: utterances whose chunks are drawn together, of `random`; None = all.
+    """
+
+    kind: str
+    windows: int = 1
+    window_size: int = 0
+    partitions: int = 1
+    seed: int = 0
+    pool: int | None = None
+
+    @staticmethod
+    def parse(
+        text: str, *, partitions: int = 1, seed: int = 0, pool: int | None = None
+    ) -> Order:
+        """Make it of the option's text, e.g. `laplace:20`, as the schema has it."""
+        kind, _, windows = text.partition(":")
+        if windows.startswith("."):
+            return Order(kind, 0, int(windows[1:]), partitions, seed, pool)
+        return Order(kind, int(windows or 1), 0, partitions, seed, pool)
+
+    def num_windows(self, num_sequences: int) -> int:
+        """How many windows there are for so many sequences."""
+        wanted = self.windows or num_sequences // self.window_size
+        return max(1, min(wanted, num_sequences))
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """How large a batch of all ranks together may be.
+
+    Attributes:
+        max_sequences: sequences in a batch.
+        max_frames: frames in a batch with its padding, that is sequences x the longest;
+            a longer sequence comes alone. None = no limit.
+        buckets: sequences come together only with those of their own bucket; the
+            buckets are ranges of length with equally many sequences. 1 = no buckets.
+    """
+
+    max_sequences: int = 64
+    max_frames: int | None = None
+    buckets: int = 1
+
+
+def epoch_order(
+    lengths: np.ndarray, order: Order, epoch: int, begin: np.ndarray | None = None
+) -> np.ndarray:
+    """Choose and order the sequences of an epoch.
+
+    With N partitions, epochs k N .. k N + N - 1 share the k-th pass over the data: its
+    order is cut into N parts, of sizes that differ by one at most.
+
+    Args:
+        lengths: integers [N], frames of each sequence.
+        order: how.
+        epoch: from 0.
+        begin: int64 [utterances + 1], first sequence of each utterance, for a pool;
+            None where each sequence is an utterance.
+
+    Returns:
+        int64 [n]: indices of sequences, O(N log N) to make.
+    """
+    whole_pass, part = divmod(epoch, order.partitions)
+    generator = np.random.default_rng([order.seed, _ORDER_KEY, whole_pass])
+    if order.kind == "random" and order.pool is not None and begin is not None:
+        ordered = _pooled(begin, order.pool, generator)
+    else:
+        ordered = _order(lengths, order, generator)
+    bounds = len(ordered) * np.arange(order.partitions + 1) // order.partitions
+    return ordered[bounds[part] : bounds[part + 1]]
+
+
+def _order(
+    lengths: np.ndarray, order: Order, generator: np.random.Generator
+) -> np.ndarray:
+    """Order all sequences."""
+    if order.kind == "default":
+        return np.arange(len(lengths))
+    if order.kind == "sorted":
+        return np.argsort(lengths, kind="stable")
+    if order.kind == "reverse":
+        return np.argsort(-lengths.astype(np.int64), kind="stable")
+    shuffled = generator.permutation(len(lengths))
+    if order.kind == "random":
+        return shuffled
+    if order.kind == "laplace":
+        windows = order.num_windows(len(lengths))
+        return _laplace(shuffled, lengths[shuffled], windows)
+    raise ValueError(f"no such order: {order.kind}")
+
+
+def _pooled(begin: np.ndarray, pool: int, generator: np.random.Generator) -> np.ndarray:
+    """Random within pools of so many utterances."""
+    num_utterances = len(begin) - 1
+    place = np.empty(num_utterances, np.int64)
+    place[generator.permutation(num_utterances)] = np.arange(num_utterances)
+    pool_of = np.repeat(place // pool, np.diff(begin))
+    shuffled = generator.permutation(int(begin[-1]))
+    return shuffled[np.argsort(pool_of[shuffled], kind="stable")]
+
+
+def _laplace(shuffled: np.ndarray, lengths: np.ndarray, windows: int) -> np.ndarray:
+    """Sort each window by length, every second one downwards, in one sort."""
+    positions = np.arange(len(shuffled))
+    window = positions * windows // max(1, len(shuffled))
+    signed = np.where(window % 2 == 0, lengths, -lengths.astype(np.int64))
+    return shuffled[np.lexsort((positions, signed, window))]
+
+
+def form_batches(
+    lengths: np.ndarray, limits: BatchLimits
+) -> tuple[np.ndarray, np.ndarray]:
+    """Put sequences, in their order, together in batches.
+
+    A batch is closed when the next sequence of its bucket would break a limit; batches
+    come in the order of closing, those still open at the end by bucket.
+
+    Args:
+        lengths: integers [n], frames of the sequences, in the epoch's order.
+        limits: of a batch.
+
+    Returns:
+        (positions, begin): batch b holds the sequences at `positions[begin[b] :
+        begin[b + 1]]`, int64 [n] and int64 [number of batches + 1]; within a batch the
+        order stays.
+    """
+    bucket = _buckets(lengths, limits.buckets)
+    max_frames = limits.max_frames or np.iinfo(np.int64).max
+    batch = _close_batches(
+        lengths.astype(np.int32), bucket, limits.max_sequences, max_frames
+    )
+    # without buckets, batches are closed in the order of their sequences
+    is_in_order = limits.buckets == 1
+    positions = (
+        np.arange(len(batch)) if is_in_order else np.argsort(batch, kind="stable")
+    )
+    return positions, np.concatenate(([0], np.cumsum(np.bincount(batch))))
+
+
+def _buckets(lengths: np.ndarray, buckets: int) -> np.ndarray:
+    """Bucket of each sequence; equal lengths share theirs: int16 [n]."""
+    if buckets == 1 or not len(lengths):
+        return np.zeros(len(lengths), np.int16)
+    shares = np.arange(1, buckets) / buckets
+    bounds = np.unique(np.quantile(lengths, shares, method="inverted_cdf"))
+    return np.searchsorted(bounds, lengths, side="left").astype(np.int16)
+
+
+@njit(cache=True, nogil=True)
+def _close_batches(
+    lengths: np.ndarray, bucket: np.ndarray, max_sequences: int, max_frames: int
+) -> np.ndarray:
+    """Number of the batch of each sequence, int32 [n]."""
+    num_buckets = bucket.max() + 1 if len(bucket) else 0
+    size = np.zeros(num_buckets, np.int64)
+    longest = np.zeros(num_buckets, np.int64)
+    # a batch has a provisional number when it is opened, its final one when closed
+    opened = np.zeros(num_buckets, np.int64)
+    final = np.zeros(len(lengths), np.int32)
+    batch = np.zeros(len(lengths), np.int32)
+    num_opened = num_closed = 0
+    for i in range(len(lengths)):
+        b = bucket[i]
+        grown = max(longest[b], np.int64(lengths[i]))
+        is_full = size[b] == max_sequences or grown > max_frames // (size[b] + 1)
+        if size[b] > 0 and is_full:
+            final[opened[b]] = num_closed
+            num_closed += 1
+            size[b] = longest[b] = 0
+        if size[b] == 0:
+            opened[b] = num_opened
+            num_opened += 1
+        size[b] += 1
+        longest[b] = max(longest[b], np.int64(lengths[i]))
+        batch[i] = opened[b]
+    for b in range(num_buckets):
+        if size[b] > 0:
+            final[opened[b]] = num_closed
+            num_closed += 1
+    for i in range(len(lengths)):
+        batch[i] = final[batch[i]]
+    return batch
+
+
+def share_out(lengths: np.ndarray, size: int) -> list[np.ndarray]:
+    """Share the sequences of a global batch out over ranks, balanced by frames.
+
+    The longest sequence left goes to the rank with the fewest frames so far (the lower
+    rank if equal); within a rank the order of the batch is kept.
+
+    Args:
+        lengths: integers [B], frames.
+        size: number of ranks.
+
+    Returns:
+        Positions in the batch of each rank; empty where none is left.
+    """
+    if size == 1:
+        return [np.arange(len(lengths))]
+    owner = np.zeros(len(lengths), np.int64)
+    load = [0] * size
+    for i in np.argsort(-lengths.astype(np.int64), kind="stable"):
+        rank = load.index(min(load))
+        owner[i] = rank
+        load[rank] += int(lengths[i])
+    return [np.flatnonzero(owner == rank) for rank in range(size)]

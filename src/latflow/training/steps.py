@@ -1,0 +1,324 @@
+"""One step of the optimiser: from batches to changed parameters.
+
+    gradient = (sum over all parts of all ranks) / (frames of all parts of all ranks)
+
+so that neither the number of ranks nor of micro-batches changes a step. Then, in this
+order: noise, L2, clipping by the norm of the whole, the optimiser, and constraints.
+
+On a GPU nobody waits for a step: its numbers travel to the processor while the next
+one is under way, and are looked at then (`Measured.read`).
+
+Public: `Stepper`, `Passes`, `Measured`, `Part`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn, optim
+
+from latflow.criteria.base import Criterion, Loss, Pending
+from latflow.errors import UserError
+from latflow.nnet.network import Network
+from latflow.training.batches import Batch
+from latflow.training.distributed import Backend
+from latflow.training.gradients import FlatGradient, mixed_seed
+from latflow.training.optimisers import limit_norms, set_learning_rate
+from latflow.training.progress import Clock
+from latflow.training.standing import FRAMES
+
+LOSS = "loss"
+CHECKPOINT, STOP = "checkpoint", "stop"  # wishes of ranks, added up like the rest
+_NAMED = 8  # utterances in a message
+_CONSTRAIN = -1  # in the place of a rank, for the draw of a step
+_FIXED = (FRAMES, LOSS, CHECKPOINT, STOP)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one pass through the network saw.
+
+    Attributes:
+        batch: the sequences.
+        loss: its loss, without the graph behind it.
+    """
+
+    batch: Batch
+    loss: Loss
+
+    def suspects(self) -> list[str]:
+        """Utterances with features or a loss that are not finite; none may be known."""
+        is_bad = ~self.batch.features.isfinite().flatten(1).all(1).cpu()
+        if self.loss.by_sequence is not None:
+            is_bad |= ~self.loss.by_sequence.isfinite().cpu()
+        return [self.batch.utterances[i] for i in is_bad.nonzero().flatten().tolist()]
+
+
+@dataclass
+class Measured:
+    """The numbers of a step, perhaps still on their way.
+
+    Attributes:
+        step: its number, from 1.
+        names: of the numbers; the last is the norm of the gradient.
+        parts: what this rank saw.
+    """
+
+    step: int
+    names: Sequence[str]
+    parts: Sequence[Part]
+    numbers: Tensor
+    arrived: Any = field(default=None)
+
+    def read(self) -> dict[str, float]:
+        """The numbers by name; waits until they are there."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        return dict(zip(self.names, self.numbers.tolist(), strict=True))
+
+    def suspects(self) -> list[str]:
+        """Utterances of this rank that may have made a step not finite."""
+        found = [name for part in self.parts for name in part.suspects()]
+        if found:
+            return found
+        bad = [p for p in self.parts if not math.isfinite(float(p.loss.value))]
+        return [u for part in bad or self.parts for u in part.batch.utterances]
+
+
+class Stepper:
+    """Makes steps.
+
+    Args:
+        network: on its device.
+        criterion: what is minimised.
+        optimiser: of the network's parameters.
+        options: section `training`, see `workflow/schemas/nnet_training.yaml`.
+        seed: of dropout, gradient noise and constraints.
+        backend: the other ranks.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        criterion: Criterion,
+        optimiser: optim.Optimizer,
+        options: Mapping[str, Any],
+        *,
+        seed: int,
+        backend: Backend,
+    ) -> None:
+        self.network, self.criterion, self.optimiser = network, criterion, optimiser
+        self.options, self.seed, self.backend = options, seed, backend
+        self.gradient = FlatGradient(network.parameters())
+        self.device = self.gradient.vector.device
+        self.averages_parameters = (
+            options["parameter_averaging"] is not None and backend.size > 1
+        )
+        self._names = (*_FIXED, *criterion.statistics)
+
+    def make(
+        self,
+        batches: Sequence[Batch | None],
+        step: int,
+        learning_rate: float,
+        clock: Clock,
+        *,
+        wishes: Mapping[str, bool],
+    ) -> Measured:
+        """Make a step.
+
+        Args:
+            batches: this rank's shares of the step's batches; None is an empty share.
+            step: its number, from 1.
+            learning_rate: of the optimiser.
+            clock: told where the time goes.
+            wishes: whether this rank wants a checkpoint, or to stop.
+
+        Returns:
+            Its numbers: sums over parts (and ranks, unless parameters are averaged)
+            and the norm of the gradient before clipping.
+        """
+        torch.manual_seed(mixed_seed(self.seed, step, self.backend.rank))
+        self.gradient.clear()
+        numbers = torch.zeros(len(self._names), dtype=torch.float64, device=self.device)
+        parts = self._accumulate(batches, numbers, clock)
+        for wish, is_wanted in wishes.items():
+            numbers[self._names.index(wish)] = float(is_wanted)
+        if not self.averages_parameters:
+            with clock.during("reduce"):
+                self.backend.all_reduce_([self.gradient.vector, numbers])
+        with clock.during("update"):
+            norm = self._update(numbers, step, learning_rate)
+        return self._measured(step, parts, torch.cat([numbers, norm.double()[None]]))
+
+    def _accumulate(
+        self, batches: Sequence[Batch | None], numbers: Tensor, clock: Clock
+    ) -> list[Part]:
+        """Add up gradients and numbers of this rank's shares."""
+        parts: list[Part] = []
+        passes = Passes(self.network, self.criterion, self.options, clock)
+        for batch, loss in passes(batches):
+            with clock.during("backward"):
+                if loss.value.requires_grad:
+                    loss.value.backward()
+            add_loss(numbers, self._names, loss)
+            kept = Loss(loss.value.detach(), loss.num_frames, {}, loss.by_sequence)
+            parts.append(Part(batch, kept))
+        return parts
+
+    def _update(self, numbers: Tensor, step: int, learning_rate: float) -> Tensor:
+        """Change the parameters; returns the gradient's norm before clipping."""
+        options, gradient = self.options, self.gradient
+        with torch.no_grad():
+            gradient.vector.div_(numbers[0].clamp(min=1.0).float())
+        if options["gradient_noise"]:
+            gradient.add_noise(options["gradient_noise"], step - 1, self.seed)
+        if options["l2"]:
+            gradient.pull(options["l2"])
+        norm = gradient.clip(options["clip_norm"])
+        set_learning_rate(self.optimiser, learning_rate)
+        self.optimiser.step()
+        if options["max_norm"] is not None:
+            limit_norms(gradient.parameters, options["max_norm"])
+        draw = mixed_seed(self.seed, step, _CONSTRAIN) / 2**63
+        if draw < options["constrain_share"]:
+            self.network.constrain()
+        return norm
+
+    def _measured(self, step: int, parts: list[Part], numbers: Tensor) -> Measured:
+        """Send the numbers to the processor."""
+        names = (*self._names, "gradient_norm")
+        if not numbers.is_cuda:
+            return Measured(step, names, parts, numbers)
+        there = torch.empty_like(numbers, device="cpu", pin_memory=True)
+        there.copy_(numbers, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record()
+        return Measured(step, names, parts, there, arrived)
+
+    def average_parameters(self) -> None:
+        """Replace parameters and running statistics by their means over the ranks."""
+        average_(self.gradient.parameters, self.backend)
+        average_buffers(self.network, self.backend)
+
+
+@dataclass(frozen=True, eq=False)
+class Passes:
+    """Forward passes and the criterion, so many under way as the criterion allows.
+
+    Attributes:
+        network: on its device.
+        criterion: of the outputs.
+        options: `precision` and `micro_sequences` of the section `training`.
+        clock: told where the time goes.
+    """
+
+    network: Network
+    criterion: Criterion
+    options: Mapping[str, Any]
+    clock: Clock
+
+    def __call__(self, batches: Iterable[Batch | None]) -> Iterator[tuple[Batch, Loss]]:
+        """Yield each part and its loss, in order."""
+        device = next(self.network.parameters()).device
+        waiting: deque[tuple[Batch, Pending]] = deque()
+        for batch in batches:
+            for micro in self._micro_batches(batch):
+                with self.clock.during("data"):
+                    there = micro.to(device, non_blocking=True)
+                with self.clock.during("forward"):
+                    with autocast(self.options, device):
+                        outputs = self.network(there.features, there.lengths)
+                    waiting.append((there, self.criterion.begin(outputs, there)))
+                if len(waiting) >= self.criterion.depth:
+                    yield self._finished(waiting)
+        while waiting:
+            yield self._finished(waiting)
+
+    def _micro_batches(self, batch: Batch | None) -> list[Batch]:
+        """What goes through the network at once."""
+        if batch is None or not len(batch):
+            return []
+        limit = self.options["micro_sequences"]
+        return batch.split(1 if limit is None else math.ceil(len(batch) / limit))
+
+    def _finished(self, waiting: deque[tuple[Batch, Pending]]) -> tuple[Batch, Loss]:
+        """The part that has waited longest, with its loss."""
+        batch, pending = waiting.popleft()
+        with self.clock.during("criterion"):
+            return batch, pending.finish()
+
+
+def not_finite(
+    measured: Measured, norm: float, loss: float, backend: Backend
+) -> UserError:
+    """What to tell of a step that is not finite, the same on all ranks.
+
+    Args:
+        measured: the step.
+        norm: length of the gradient.
+        loss: sum of the loss.
+        backend: the ranks that have found the same.
+    """
+    names = sorted(
+        {name for names in backend.gather(measured.suspects()) for name in names}
+    )
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return UserError(
+        f"step {measured.step}: the loss ({loss:g}) or the length of the gradient "
+        f"({norm:g}) is not finite",
+        utterance=", ".join(names[:_NAMED]) + more,
+        remedy="look at the features of these utterances; if they are sound, lower the "
+        "learning rate or clip_norm",
+    )
+
+
+def add_loss(numbers: Tensor, names: Sequence[str], loss: Loss) -> None:
+    """Add the numbers of a loss to sums.
+
+    Args:
+        numbers: float64 sums, changed.
+        names: theirs, `frames` and `loss` first.
+        loss: of a part.
+
+    Raises:
+        ValueError: a statistic that the criterion has not announced.
+    """
+    numbers[0] += loss.num_frames
+    numbers[1] += loss.value.detach()
+    for name, value in loss.statistics.items():
+        if name not in names:
+            raise ValueError(f"the criterion does not announce its statistic {name}")
+        numbers[names.index(name)] += value
+
+
+@torch.no_grad()
+def average_(tensors: Sequence[Tensor], backend: Backend) -> None:
+    """Replace tensors by their means over the ranks."""
+    if backend.size == 1 or not tensors:
+        return
+    flat = torch.cat([tensor.detach().flatten() for tensor in tensors])
+    backend.all_reduce_([flat])
+    flat /= backend.size
+    sizes = [tensor.numel() for tensor in tensors]
+    for tensor, mean in zip(tensors, flat.split(sizes), strict=True):
+        tensor.copy_(mean.view_as(tensor))
+
+
+def average_buffers(network: nn.Module, backend: Backend) -> None:
+    """Make running statistics (of batch normalisation) the same on all ranks."""
+    floats = [b for b in network.buffers() if b.dtype == torch.float32]
+    average_(floats, backend)
+
+
+def autocast(options: Mapping[str, Any], device: torch.device) -> Any:
+    """What the forward pass runs in: bf16 where the options say so."""
+    if options["precision"] == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)

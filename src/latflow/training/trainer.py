@@ -1,0 +1,446 @@
+"""The trainer: epochs, evaluation, checkpoints; the same for all criteria.
+
+A training is a function of its inputs, options and seed. It may be killed at any moment
+and goes on from its last checkpoint; on the processor, with the same numbers of ranks
+and threads, it ends with the same bits.
+
+Public: `Trainer`, `Result`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from latflow.criteria.base import Criterion
+from latflow.logs import progress as progress_bar
+from latflow.nnet.network import Network
+from latflow.training.average import average_states
+from latflow.training.batches import Batch, BatchSource
+from latflow.training.checkpoint import CheckpointStore, Position, State
+from latflow.training.distributed import Backend
+from latflow.training.evaluation import evaluate
+from latflow.training.growth import Growth
+from latflow.training.interruption import Interrupted
+from latflow.training.optimisers import make_optimiser
+from latflow.training.progress import Clock, Journal
+from latflow.training.schedules import Moment, is_exhausted, learning_rate
+from latflow.training.standing import Means, Standing, means
+from latflow.training.steps import (
+    CHECKPOINT,
+    FRAMES,
+    LOSS,
+    STOP,
+    Measured,
+    Stepper,
+    average_buffers,
+    not_finite,
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a training ended with.
+
+    Attributes:
+        epochs: that were made.
+        steps: of the optimiser.
+        history: means per frame on dev at the end of each epoch.
+        chosen_epoch: whose parameters the network has; 0 where they are an average.
+        dev: means per frame on dev of the network as it is.
+        train: means per frame in training, of the last epoch.
+    """
+
+    epochs: int
+    steps: int
+    history: Sequence[Means]
+    chosen_epoch: int
+    dev: Means
+    train: Means
+
+
+@dataclass(eq=False)
+class Trainer:
+    """Trains a network.
+
+    Attributes:
+        network: on its device; trained in place.
+        criterion: what is minimised.
+        batches: the training data.
+        dev: evaluated at the end of each epoch.
+        options: section `training`, see `workflow/schemas/nnet_training.yaml`.
+        seed: of dropout, gradient noise and constraints.
+        store: checkpoints; rank 0 alone reads and writes them.
+        backend: the other ranks.
+        dev_criterion: what dev is evaluated with; by default the criterion.
+        should_stop: asked once a step; true ends the training with a checkpoint.
+        growth: layer-wise pretraining towards `network`; None for none. `network` is
+            then the network of the moment.
+    """
+
+    network: Network
+    criterion: Criterion
+    batches: BatchSource
+    dev: BatchSource
+    options: Mapping[str, Any]
+    store: CheckpointStore
+    seed: int = 0
+    backend: Backend = field(default_factory=Backend)
+    dev_criterion: Criterion | None = None
+    should_stop: Callable[[], bool] = lambda: False
+    growth: Growth | None = None
+
+    def __post_init__(self) -> None:
+        if self.growth is not None:
+            self.network = self.growth.network(0, None)
+        self._now = Standing()
+        self._journal: Journal | None = None
+        self._clock = Clock()
+        self._pending: Measured | None = None
+        self.set_up()
+
+    def set_up(self) -> None:
+        """Make what depends on network, criterion and ranks; after any is replaced."""
+        options = self.options
+        rate = options["learning_rate"]
+        optimiser = make_optimiser(
+            self.network.parameters(), options["optimiser"], rate
+        )
+        self._stepper = Stepper(
+            self.network,
+            self.criterion,
+            optimiser,
+            options,
+            seed=self.seed,
+            backend=self.backend,
+        )
+
+    @property
+    def log(self) -> Path:
+        """The log of the training, beside the checkpoints."""
+        return self.store.folder / "log.jsonl"
+
+    def run(self) -> Result:
+        """Train to the end; goes on from the newest checkpoint if there is one.
+
+        Raises:
+            Interrupted: it was asked to stop.
+            UserError: a loss or gradient that is not finite; a checkpoint of another
+                training.
+        """
+        self._restore()
+        self._open_journal()
+        try:
+            while not self._is_done():
+                self._run_epoch()
+            return self._finish()
+        finally:
+            if self._journal is not None:
+                self._journal.close()
+                self._journal = None
+
+    # --- epochs -------------------------------------------------------------------
+
+    def _is_done(self) -> bool:
+        """Whether there is no epoch left to make."""
+        history = self._now.history
+        if is_exhausted(history, self.options["patience"]):
+            return True
+        return self._now.position.epoch > self.options["epochs"]
+
+    def _run_epoch(self) -> None:
+        """Go on with the current epoch to its end, and evaluate."""
+        self._start_clocks()
+        self._grow()
+        for group in self._groups():
+            self._step(group)
+        self._drain()
+        self._synchronise()
+        train = means(self._now.epoch_sums)
+        dev = self.evaluate()
+        now = self._now
+        now.history.append(dev)
+        self._write("epoch", train=train, dev=dev, learning_rate=self._rate())
+        now.last_train = train
+        now.next_epoch()
+        self._save()
+
+    def _grow(self) -> None:
+        """Add the layer that falls due with this epoch, if there is one."""
+        now = self._now
+        if self.growth is None or self.growth.step(now.position.epoch) == now.depth:
+            return
+        now.depth = self.growth.step(now.position.epoch)
+        self.network = self.growth.network(now.depth, self.network)
+        self.set_up()
+
+    def _start_clocks(self) -> None:
+        """Begin to measure time."""
+        self._clock = Clock()
+        self._saved_at = time.monotonic()
+
+    def _groups(self) -> Iterator[list[Batch | None]]:
+        """The batches of each step that is left in the epoch."""
+        epoch, done = self._now.position.epoch, self._now.position.batch
+        batches = self.batches.epoch(
+            epoch - 1, first_batch=done, rank=self.backend.rank, size=self.backend.size
+        )
+        iterator = iter(batches)
+        accumulate = self.options["accumulate"]
+        left = math.ceil((self.batches.num_batches(epoch - 1) - done) / accumulate)
+        steps: Any = range(left)
+        if self.backend.is_main:
+            steps = progress_bar(steps, f"epoch {epoch}", left)
+        for _ in steps:
+            with self._clock.during("data"):
+                group = list(islice(iterator, accumulate))
+            yield group
+
+    def _step(self, group: list[Batch | None]) -> None:
+        """Make one step, and what falls due after it."""
+        now, options = self._now, self.options
+        now.step += 1
+        due = time.monotonic() - self._saved_at > 60.0 * options["checkpoint_minutes"]
+        measured = self._stepper.make(
+            group,
+            now.step,
+            self._rate(),
+            self._clock,
+            wishes={
+                CHECKPOINT: due and self.backend.is_main,
+                STOP: self.should_stop(),
+            },
+        )
+        at = now.position
+        now.position = Position(at.epoch, at.batch + len(group))
+        every = options["parameter_averaging"]
+        if every is not None and now.step % every == 0:
+            self._synchronise()
+        wishes = self._look_at(measured)
+        if options["dev_interval"] and now.step % options["dev_interval"] == 0:
+            self._evaluate_within()
+        if wishes[STOP] or wishes[CHECKPOINT]:
+            self._drain()
+            self._save()
+        if wishes[STOP]:
+            raise Interrupted
+
+    def _evaluate_within(self) -> None:
+        """Evaluate on dev within an epoch."""
+        self._drain()
+        self._write("dev", dev=self.evaluate(), learning_rate=self._rate())
+
+    def _rate(self) -> float:
+        """Learning rate of the current step."""
+        options, now = self.options, self._now
+        position = now.position
+        num_batches = max(1, self.batches.num_batches(position.epoch - 1))
+        done = position.epoch - 1 + min(1.0, position.batch / num_batches)
+        moment = Moment(max(1, now.step), position.epoch, done / options["epochs"])
+        return learning_rate(
+            options["schedule"],
+            options["learning_rate"],
+            options["warmup_steps"],
+            moment,
+            now.history,
+        )
+
+    def _synchronise(self) -> None:
+        """Average parameters, or running statistics alone, over the ranks."""
+        if self._stepper.averages_parameters:
+            self._stepper.average_parameters()
+        else:
+            average_buffers(self.network, self.backend)
+
+    # --- numbers of steps ---------------------------------------------------------
+
+    def _look_at(self, measured: Measured) -> Mapping[str, float]:
+        """Look at the step before (on a GPU) or at this one."""
+        if measured.arrived is None:
+            return self._take(measured)
+        before, self._pending = self._pending, measured
+        return {CHECKPOINT: 0.0, STOP: 0.0} if before is None else self._take(before)
+
+    def _drain(self) -> None:
+        """Look at the step that is still to be looked at, if there is one."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._take(pending)
+
+    def _take(self, measured: Measured) -> dict[str, float]:
+        """Check, add up and log the numbers of a step; returns its wishes."""
+        numbers = measured.read()
+        norm = numbers.pop("gradient_norm")
+        if not (math.isfinite(norm) and math.isfinite(numbers[LOSS])):
+            together = Backend() if self._stepper.averages_parameters else self.backend
+            raise not_finite(measured, norm, numbers[LOSS], together)
+        wishes = {wish: numbers.pop(wish) for wish in (CHECKPOINT, STOP)}
+        if self._stepper.averages_parameters:
+            wishes = self._agreed(wishes, measured.step)
+        self.criterion.stepped(numbers)
+        self._now.add(numbers)
+        if measured.step % self.options["log_interval"] == 0:
+            self._log_step(measured.step, norm)
+        return wishes
+
+    def _agreed(self, wishes: dict[str, float], step: int) -> dict[str, float]:
+        """Wishes of all ranks where they meet only when parameters are averaged."""
+        if step % self.options["parameter_averaging"] != 0:
+            return dict.fromkeys(wishes, 0.0)
+        own = [float(self.should_stop()), wishes[CHECKPOINT]]
+        stop, checkpoint = self.backend.all_reduce_numbers(own)
+        return {CHECKPOINT: checkpoint, STOP: stop}
+
+    def _log_step(self, step: int, norm: float) -> None:
+        """Write a line on the steps since the line before."""
+        seconds, shares = self._clock.read()
+        sums = self._now.window_sums
+        self._now.window_sums = {}
+        self._write(
+            "step",
+            step=step,
+            **means(sums),
+            learning_rate=self._rate(),
+            gradient_norm=norm,
+            frames_per_second=round(sums[FRAMES] / seconds, 1),
+            time=shares,
+        )
+
+    def _write(self, kind: str, **record: Any) -> None:
+        """Write a line of the log."""
+        if self._journal is not None:
+            at = self._now.position
+            place = {"epoch": at.epoch, "batch": at.batch, "step": self._now.step}
+            self._journal.write({"kind": kind, **place, **record})
+
+    def _open_journal(self) -> None:
+        """Go on with the log where the checkpoint left it."""
+        if self.backend.is_main:
+            self._journal = Journal(
+                self.log,
+                offset=self._now.log_offset,
+                tensorboard=self.store.folder / "tensorboard"
+                if self.options["tensorboard"]
+                else None,
+                step=self._now.step,
+            )
+
+    def evaluate(self) -> Means:
+        """Means per frame on dev of the network as it is: `loss`, statistics.
+
+        All ranks share the work.
+
+        Raises:
+            UserError: dev has no labelled frame.
+        """
+        return evaluate(
+            self.network,
+            self.dev_criterion or self.criterion,
+            self.dev,
+            self.options,
+            self.backend,
+        )
+
+    # --- checkpoints --------------------------------------------------------------
+
+    @property
+    def best_epoch(self) -> int:
+        """The epoch with the least dev loss, the first of equals; from 1.
+
+        Epochs of pretraining count only where there is no other.
+        """
+        losses = [epoch[LOSS] for epoch in self._now.history]
+        return losses.index(min(losses[self._first_whole - 1 :])) + 1
+
+    @property
+    def _first_whole(self) -> int:
+        """The first finished epoch whose network had all layers, or the last one."""
+        done = len(self._now.history)
+        return 1 if self.growth is None else min(done, self.growth.first_whole)
+
+    def _averaged(self) -> list[int]:
+        """The last epochs, whose parameters are to be averaged."""
+        done = len(self._now.history)
+        first = max(self._first_whole, done - self.options["average"] + 1)
+        return list(range(first, done + 1))
+
+    def _wanted(self) -> list[int]:
+        """Epochs whose parameters may be needed at the end."""
+        if not self._now.history:
+            return []
+        is_average = self.options["final"] == "average"
+        return [self.best_epoch, *(self._averaged() if is_average else ())]
+
+    def _save(self) -> None:
+        """Write a checkpoint."""
+        optimisers = [self._stepper.optimiser.state_dict()]
+        if self._stepper.averages_parameters:
+            optimisers = self.backend.gather(optimisers[0])
+        if self.backend.is_main:
+            now = self._now
+            if self._journal is not None:
+                now.log_offset = self._journal.offset
+            state = {
+                "model": _on_cpu(self.network.state_dict()),
+                "optimisers": optimisers,
+                "criterion": self.criterion.state(),
+                "standing": now.state(),
+            }
+            self.store.save(now.position, state, self._wanted())
+        self._saved_at = time.monotonic()
+
+    def _restore(self) -> None:
+        """Go on from the newest checkpoint, if there is one; the same on all ranks."""
+        found = self.store.latest() if self.backend.is_main else None
+        found = self.backend.share(found)
+        if found is None:
+            self.backend.broadcast_(list(self.network.state_dict().values()))
+            return
+        position, state = found
+        self._now = Standing.of(position, state["standing"])
+        if self.growth is not None:
+            self.network = self.growth.network(self._now.depth, None)
+            self.set_up()
+        self.network.load_state_dict(state["model"])
+        optimisers = state["optimisers"]
+        own = optimisers[self.backend.rank % len(optimisers)]
+        self._stepper.optimiser.load_state_dict(own)
+        self.criterion.load_state(state["criterion"])
+
+    def _finish(self) -> Result:
+        """Give the network its final parameters, and evaluate it."""
+        now, final = self._now, self.options["final"]
+        done = len(now.history)
+        epochs = [done]
+        if final == "best":
+            epochs = [self.best_epoch]
+        elif final == "average":
+            epochs = self._averaged()
+        if epochs != [done]:
+            state = None
+            if self.backend.is_main:
+                found = [self.store.load(Position(e + 1))["model"] for e in epochs]
+                state = average_states(found)
+            self.network.load_state_dict(self.backend.share(state))
+        dev = self.evaluate() if len(epochs) > 1 else now.history[epochs[0] - 1]
+        self._write("final", dev=dev, epochs=epochs)
+        return Result(
+            epochs=done,
+            steps=now.step,
+            history=now.history,
+            chosen_epoch=epochs[0] if len(epochs) == 1 else 0,
+            dev=dev,
+            train=now.last_train,
+        )
+
+
+def _on_cpu(state: Mapping[str, Tensor]) -> State:
+    """Copies of parameters, off the device."""
+    return {name: value.detach().to("cpu") for name, value in state.items()}

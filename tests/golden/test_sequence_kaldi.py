@@ -1,0 +1,147 @@
+"""The whole path from scores to the gradient, with Kaldi's scores and Kaldi's numbers.
+
+A network that gives a Gaussian mixture's log-likelihoods differs from the mixture by a
+constant in each frame (the softmax takes the sum out), which changes neither searches
+nor posteriors.
+"""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from latflow.configuration import resolve_section
+from latflow.features.frames import FrameWriter
+from latflow.kaldi_io import read_int_vectors, read_matrices, write_int_vectors
+from latflow.lang.composition import load_model
+from latflow.lang.directory import Lang
+from latflow.lattice.posterior_io import read_posteriors
+from latflow.nnet.network import Output
+from latflow.sequence.aligner import Aligner
+from latflow.sequence.assemble import SequenceFiles, assemble
+from latflow.sequence.criterion import LossWeights
+from latflow.sequence.objectives import MmiObjective
+from latflow.sequence.transcripts import TranscriptGraphs, compile_transcripts
+from latflow.training.batches import Batch
+
+SCALE = 0.1
+
+
+@pytest.fixture(params=["mono", "tri1"])
+def system(request, golden, tmp_path):
+    """Files, scores and alignments of one of Kaldi's systems."""
+    name, root = request.param, tmp_path
+    shutil.copy(golden / "graph" / f"HCLG_{name}.fst", root / "HCLG.fst")
+    scores = dict(read_matrices(golden / "align" / f"loglikes_{name}.ark"))
+    texts = dict(
+        line.split(maxsplit=1)
+        for line in (golden / "align/text").read_text().splitlines()
+    )
+    with FrameWriter(root / "frames", dim=1) as writer:
+        for utterance in sorted(texts):
+            frames = np.zeros((len(scores[utterance]), 1), np.float32)
+            writer.append(utterance, "s", texts[utterance], frames)
+    files = SequenceFiles(
+        [root / "frames"],
+        golden / "lang",
+        golden / "gmm" / name,
+        root / "HCLG.fst",
+        [root / "ali.ark"],
+        root / "graphs",
+    )
+    compile_transcripts(
+        files.frames_dirs,
+        files.lang_dir,
+        files.model_dir,
+        root / "graphs",
+        options={"transition_scale": 1.0, "self_loop_scale": 0.1},
+        threads=1,
+    )
+    alignments = dict(read_int_vectors(golden / "align" / f"ali_{name}.txt"))
+    write_int_vectors(root / "ali.ark", alignments.items())
+    return files, scores, alignments
+
+
+def test_alignments_are_kaldis(system):
+    files, scores, alignments = system
+    _, model = load_model(files.model_dir)
+    graphs, lang = TranscriptGraphs(files.training_graphs), Lang.load(files.lang_dir)
+    aligner = Aligner(model, acoustic_scale=SCALE)
+    lines = (files.lang_dir.parent / "align/text").read_text().splitlines()
+    assert len(lines) == len(scores)
+    for line in lines:
+        utterance, text = line.split(maxsplit=1)
+        found = aligner.align(graphs.get(lang.words_to_ids(text)), scores[utterance])
+        np.testing.assert_array_equal(found.transition_ids, alignments[utterance])
+        assert found.beam == 10.0
+
+
+class Keeping(MmiObjective):
+    """MMI that keeps the gradients."""
+
+    def __init__(self, model, kept):
+        super().__init__(model, acoustic_scale=SCALE)
+        self.kept = kept
+
+    def __call__(self, log_likes, lattice, alignment, words, gradient):
+        scored = super().__call__(log_likes, lattice, alignment, words, gradient)
+        self.kept.append((log_likes.copy(), gradient.copy()))
+        return scored
+
+
+@pytest.mark.parametrize("system", ["tri1"], indirect=True)
+def test_gradient_holds_kaldis_posteriors(system, golden, repository):
+    files, scores, alignments = system
+    options = resolve_section(
+        repository / "workflow/schemas",
+        "sequence",
+        {"lattices": {"beam": 13, "lattice_beam": 7, "max_active": 7000}},
+    )
+    kept = []
+    criterion = assemble(
+        files,
+        lambda model, lang: Keeping(model, kept),
+        options,
+        log_priors=None,
+        weights=LossWeights(prior_scale=0.0),
+    )
+    posteriors = dict(read_posteriors(golden / "lattice/den_post_k0.1.txt.gz"))
+    totals = dict(
+        line.split()
+        for line in (golden / "lattice/den_loglike_k0.1.txt").read_text().splitlines()
+    )
+    _, model = load_model(files.model_dir)
+    for utterance, log_likes in scores.items():
+        loss = criterion.begin(*_network(utterance, log_likes)).finish()
+        given, gradient = kept.pop()
+        rows = np.arange(len(log_likes))
+        pdfs = model.pdf[alignments[utterance]]
+        expected = -posteriors[utterance].to_pdfs(model).to_matrix(model.num_pdfs)
+        expected[rows, pdfs] += 1.0
+        np.testing.assert_allclose(gradient / SCALE, expected, atol=1e-4)
+        # The constants of the frames cancel in the value.
+        said = SCALE * log_likes[rows, pdfs].sum(dtype=np.float64)
+        value = said - float(totals[utterance])
+        assert -loss.value.item() == pytest.approx(value, abs=2e-3)
+        shift = log_likes - given
+        np.testing.assert_allclose(
+            shift, shift[:, :1].repeat(len(shift.T), 1), atol=1e-3
+        )
+    criterion.close()
+
+
+def _network(utterance, log_likes):
+    """Outputs and batch of a network that gives these scores."""
+    logits = torch.from_numpy(log_likes)[None].requires_grad_()
+    lengths = torch.tensor([len(log_likes)])
+    batch = Batch(
+        utterances=(utterance,),
+        features=torch.zeros(1, len(log_likes), 1),
+        lengths=lengths,
+        targets={},
+        first_frame=torch.zeros(1, dtype=torch.int64),
+        indices=torch.zeros(1, dtype=torch.int64),
+        counted=lengths,
+    )
+    return {"output": Output(logits, lengths)}, batch

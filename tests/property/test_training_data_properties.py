@@ -1,0 +1,425 @@
+"""What batches promise: each frame counted as often as said, whoever makes them."""
+
+import subprocess
+import sys
+import tracemalloc
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from reference.training_data_naive import batches as naive_batches
+from reference.training_data_naive import chunks, normalise, targets
+
+from latflow.features.frames import FrameStore, FrameWriter
+from latflow.training.batches import Batch, BatchSource
+from latflow.training.cutting import Cutting
+from latflow.training.data_options import DataOptions
+from latflow.training.labels import LabelStore, LabelWriter
+from latflow.training.normalisation import KINDS, Normaliser
+from latflow.training.ordering import (
+    BatchLimits,
+    Order,
+    epoch_order,
+    form_batches,
+    share_out,
+)
+from latflow.training.reading import StoreReader
+
+DIM, CLASSES = 3, 7
+LENGTHS = [5, 31, 1, 17, 64, 2, 40, 23, 23, 90, 8, 12]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dozen utterances with labels; frame t of utterance i is (i, t, noise)."""
+    where = tmp_path_factory.mktemp("data")
+    generator = np.random.default_rng(1)
+    with (
+        FrameWriter(where / "frames", dim=DIM) as frames,
+        LabelWriter(where / "labels", CLASSES) as labels,
+    ):
+        for i, length in enumerate(LENGTHS):
+            values = generator.normal(size=(length, DIM))
+            values[:, 0], values[:, 1] = i, np.arange(length)
+            frames.append(f"utt{i:02}", "speaker", "", values)
+            labels.append(f"utt{i:02}", generator.integers(CLASSES, size=length))
+    return where
+
+
+@st.composite
+def data_options(draw: st.DrawFn, subsampling: int = 1) -> DataOptions:
+    """Any options that fit a subsampling."""
+    size = draw(st.none() | st.integers(1, 12).map(lambda n: n * subsampling))
+    step = None if size is None else draw(st.integers(1, size // subsampling))
+    orders = ["default", "sorted", "reverse", "random", "laplace:3", "laplace:.4"]
+    max_frames = draw(st.none() | st.integers(1, 300))
+    limits = BatchLimits(draw(st.integers(1, 9)), max_frames, draw(st.integers(1, 4)))
+    return DataOptions(
+        size=size,
+        step=None if step is None else step * subsampling,
+        left=draw(st.integers(0, 3)) * subsampling if size else 0,
+        right=draw(st.integers(0, 9)) if size else 0,
+        order=draw(st.sampled_from(orders)),
+        pool=draw(st.none() | st.integers(1, 14)),
+        partitions=draw(st.integers(1, 3)),
+        limits=limits,
+        prefetch=draw(st.integers(0, 3)),
+    )
+
+
+def source(
+    folder: Path, options: DataOptions, *, kind: str = "none", subsampling: int = 1
+) -> BatchSource:
+    """Batches of the fixture's data."""
+    store = FrameStore.load(folder / "frames")
+    reader = StoreReader(store, Normaliser.estimate(kind, store))
+    labels = {"pdf": LabelStore.load(folder / "labels")}
+    return BatchSource(reader, labels, options, subsampling=subsampling, seed=5)
+
+
+def sequences(batch: Batch | None) -> list[tuple[object, ...]]:
+    """Each piece of a batch as something that can be compared: no padding in it."""
+    if batch is None:
+        return []
+    result = []
+    for b, length in enumerate(batch.lengths.tolist()):
+        out = -(-length // batch.subsampling)
+        result.append(
+            (
+                batch.utterances[b],
+                int(batch.first_frame[b]),
+                batch.features[b, :length].numpy().tobytes(),
+                batch.targets["pdf"][b, :out].numpy().tobytes(),
+            )
+        )
+    return result
+
+
+@given(
+    length=st.integers(1, 200),
+    size=st.integers(1, 40),
+    share=st.floats(0, 1),
+    stride=st.integers(1, 4),
+    context=st.tuples(st.integers(0, 5), st.integers(0, 5)),
+)
+def test_chunks_are_those_of_the_obvious_loop(
+    length: int, size: int, share: float, stride: int, context: tuple[int, int]
+) -> None:
+    step = max(1, round(share * size)) * stride
+    size *= stride
+    left, right = context[0] * stride, context[1]
+    cutting = Cutting(
+        np.array([3, length, 1]), size, step, left=left, right=right, subsampling=stride
+    )
+    pieces = cutting.pieces(np.arange(cutting.num_pieces))
+    own = pieces.select(np.flatnonzero(pieces.utterance == 1))
+    counted = list(zip(own.count_from.tolist(), own.count_to.tolist(), strict=True))
+    assert counted == chunks(length, size, step)
+    end = own.first + own.length
+    assert (own.first >= 0).all()
+    assert (end <= length).all()
+    assert (own.first % stride == 0).all()
+    # context is there wherever the utterance has it
+    assert (own.first <= np.maximum(own.count_from - left, 0)).all()
+    assert (end == np.minimum(own.count_to + right, length)).all()
+    # nothing is longer than a chunk with its context (and the last one's rounding)
+    assert own.length.max() <= size + left + max(right, stride - 1)
+    if length >= size + stride:
+        assert own.length.min() >= size
+
+
+@given(st.data(), st.integers(1, 3), st.integers(0, 4))
+def test_each_frame_is_counted_as_often_as_chunks_hold_it(
+    folder: Path, data: st.DataObject, subsampling: int, epoch: int
+) -> None:
+    options = data.draw(data_options(subsampling))
+    batches = source(folder, options, subsampling=subsampling)
+    labels = LabelStore.load(folder / "labels")
+    seen: Counter[tuple[int, int]] = Counter()
+    whole_pass = range(epoch * options.partitions, (epoch + 1) * options.partitions)
+    for part in whole_pass:
+        for batch in batches.epoch(part):
+            assert batch is not None
+            assert batch.num_frames == int((batch.targets["pdf"] >= 0).sum())
+            for b in range(len(batch)):
+                i, first = int(batch.indices[b]), int(batch.first_frame[b])
+                for j in torch.nonzero(batch.targets["pdf"][b] >= 0).ravel().tolist():
+                    frame = first + subsampling * j
+                    assert batch.targets["pdf"][b, j] == labels.labels(i)[frame]
+                    seen[i, frame] += 1
+    wanted: Counter[tuple[int, int]] = Counter()
+    for i, length in enumerate(LENGTHS):
+        size = options.size or length
+        for first, last in chunks(length, size, options.step or size):
+            wanted.update((i, t) for t in range(first, last) if t % subsampling == 0)
+    assert seen == wanted
+
+
+@given(st.data(), st.integers(2, 4), st.booleans(), st.integers(0, 3))
+def test_shifted_passes_count_every_frame(
+    folder: Path, data: st.DataObject, subsampling: int, labelled: bool, start: int
+) -> None:
+    options = replace(data.draw(data_options(subsampling)), shift_frames=True)
+    if options.size:
+        options = replace(options, step=options.size)
+    batches = source(folder, options, subsampling=subsampling)
+    if not labelled:
+        batches = BatchSource(batches.reader, {}, options, subsampling=subsampling)
+    seen: Counter[tuple[int, int]] = Counter()
+    counted = 0
+    first = start * subsampling * options.partitions
+    for epoch in range(first, first + subsampling * options.partitions):
+        for pieces in batches.global_batches(epoch):
+            for b in range(len(pieces)):
+                frames = range(
+                    int(pieces.first[b]),
+                    int(pieces.first[b] + pieces.length[b]),
+                    subsampling,
+                )
+                i = int(batches.labelled.utterance[pieces.utterance[b]])
+                inside = range(int(pieces.count_from[b]), int(pieces.count_to[b]))
+                seen.update((i, t) for t in frames if t in inside)
+        counted += sum(batch.num_frames for batch in batches.epoch(epoch))
+    # of an utterance of n < s frames, passes of a shift beyond its end count the last
+    for i, length in enumerate(LENGTHS):
+        for t in range(length):
+            late = max(0, subsampling - length) if t == length - 1 else 0
+            assert seen[i, t] == 1 + late
+    assert counted == seen.total()
+    evaluation = options.for_evaluation()
+    assert not evaluation.shift_frames
+
+
+@given(st.data(), st.integers(1, 3), st.sampled_from(KINDS))
+def test_batches_hold_the_frames_and_targets_of_their_pieces(
+    folder: Path, data: st.DataObject, subsampling: int, kind: str
+) -> None:
+    batches = source(
+        folder, data.draw(data_options(subsampling)), kind=kind, subsampling=subsampling
+    )
+    store, labels = batches.reader.store, LabelStore.load(folder / "labels")
+    everything = [store.frames(i) for i in range(len(store))]
+    for batch, pieces in zip(batches.epoch(1), batches.global_batches(1), strict=True):
+        assert batch is not None
+        for b, length in enumerate(batch.lengths.tolist()):
+            i, first = int(batch.indices[b]), int(batch.first_frame[b])
+            assert batch.utterances[b] == store.utt_ids[i]
+            wanted = normalise(store.frames(i), kind, everything)
+            got = batch.features[b].numpy()
+            np.testing.assert_allclose(
+                got[:length], wanted[first : first + length], rtol=1e-4, atol=1e-4
+            )
+            assert (got[length:] == 0).all()
+            counted = int(pieces.count_from[b]), int(pieces.count_to[b])
+            aims = targets(labels.labels(i), first, length, counted, subsampling)
+            got_targets = batch.targets["pdf"][b].tolist()
+            assert got_targets[: len(aims)] == aims
+            assert set(got_targets[len(aims) :]) <= {-1}
+
+
+@given(st.data(), st.integers(1, 4), st.integers(0, 3))
+def test_ranks_together_make_the_batches_of_one(
+    folder: Path, data: st.DataObject, size: int, epoch: int
+) -> None:
+    batches = source(folder, data.draw(data_options()), kind="mean")
+    whole = [sequences(batch) for batch in batches.epoch(epoch)]
+    parts = [
+        [sequences(batch) for batch in batches.epoch(epoch, rank=rank, size=size)]
+        for rank in range(size)
+    ]
+    assert {len(part) for part in parts} == {len(whole)} == {batches.num_batches(epoch)}
+    for b, batch in enumerate(whole):
+        joined = [piece for part in parts for piece in part[b]]
+        assert sorted(joined, key=repr) == sorted(batch, key=repr)
+
+
+@given(st.data(), st.integers(0, 3))
+def test_a_resumed_epoch_goes_on_where_it_was_left(
+    folder: Path, data: st.DataObject, epoch: int
+) -> None:
+    options = data.draw(data_options())
+    whole = [sequences(batch) for batch in source(folder, options).epoch(epoch)]
+    first = data.draw(st.integers(0, len(whole)))
+    rest = source(folder, options).epoch(epoch, first_batch=first)
+    assert [sequences(batch) for batch in rest] == whole[first:]
+
+
+@given(st.data(), st.integers(1, 4))
+def test_micro_batches_hold_the_same_pieces(
+    folder: Path, data: st.DataObject, parts: int
+) -> None:
+    for batch in source(folder, data.draw(data_options())).epoch(0):
+        assert batch is not None
+        micro = batch.split(parts)
+        assert all(len(one) for one in micro)
+        assert all(one.features.shape[1] == one.lengths.max() for one in micro)
+        assert sum(one.num_frames for one in micro) == batch.num_frames
+        joined = [piece for one in micro for piece in sequences(one)]
+        assert sorted(joined, key=repr) == sorted(sequences(batch), key=repr)
+
+
+@given(
+    st.lists(st.integers(1, 50), min_size=1, max_size=60),
+    st.sampled_from(
+        ["default", "sorted", "reverse", "random", "laplace:4", "laplace:.9"]
+    ),
+    st.integers(1, 5),
+    st.integers(0, 9),
+)
+def test_orders_are_permutations_of_each_pass(
+    lengths: list[int], text: str, partitions: int, whole_pass: int
+) -> None:
+    order = Order.parse(text, partitions=partitions, seed=3)
+    array = np.array(lengths)
+    first = whole_pass * partitions
+    parts = [epoch_order(array, order, first + part) for part in range(partitions)]
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+    joined = np.concatenate(parts)
+    assert sorted(joined.tolist()) == list(range(len(lengths)))
+    ordered = array[joined]
+    if text == "sorted":
+        assert joined.tolist() == sorted(range(len(lengths)), key=lambda i: lengths[i])
+    if text == "reverse":
+        assert joined.tolist() == sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    if text.startswith("laplace"):
+        windows = order.num_windows(len(lengths))
+        bounds = [-(-len(lengths) * w // windows) for w in range(windows + 1)]
+        for w in range(windows):
+            part = ordered[bounds[w] : bounds[w + 1]].tolist()
+            assert part == sorted(part, reverse=w % 2 == 1)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=20), st.integers(1, 25))
+def test_a_pool_keeps_the_chunks_of_its_utterances_together(
+    chunks_of: list[int], pool: int
+) -> None:
+    begin = np.concatenate(([0], np.cumsum(chunks_of)))
+    lengths = np.ones(begin[-1], np.int64)
+    order = Order("random", seed=1, pool=pool)
+    ordered = epoch_order(lengths, order, 4, begin)
+    assert sorted(ordered.tolist()) == list(range(len(lengths)))
+    utterance = (np.searchsorted(begin, ordered, side="right") - 1).tolist()
+    at = 0
+    while at < len(utterance):
+        # the next chunks are those of `pool` utterances, all of them
+        drawn = list(dict.fromkeys(utterance[at:]))[:pool]
+        size = sum(chunks_of[u] for u in drawn)
+        assert set(utterance[at : at + size]) == set(drawn)
+        at += size
+
+
+def test_random_orders_differ_between_passes_and_seeds() -> None:
+    lengths = np.ones(50, np.int64)
+    orders = {
+        tuple(epoch_order(lengths, Order("random", seed=seed), epoch).tolist())
+        for seed in range(3)
+        for epoch in range(3)
+    }
+    assert len(orders) == 9
+
+
+@given(
+    st.lists(st.integers(1, 50), max_size=60),
+    st.integers(1, 8),
+    st.integers(1, 300),
+)
+def test_batches_without_buckets_are_those_of_the_obvious_loop(
+    lengths: list[int], max_sequences: int, max_frames: int
+) -> None:
+    limits = BatchLimits(max_sequences, max_frames)
+    positions, begin = form_batches(np.array(lengths, np.int64), limits)
+    got = [positions[a:b].tolist() for a, b in pairwise(begin)]
+    assert got == naive_batches(lengths, max_sequences, max_frames)
+
+
+@given(
+    st.lists(st.integers(1, 50), min_size=1, max_size=80),
+    st.integers(1, 8),
+    st.integers(2, 5),
+)
+def test_buckets_keep_lengths_apart(
+    lengths: list[int], max_sequences: int, buckets: int
+) -> None:
+    array = np.array(lengths, np.int64)
+    limits = BatchLimits(max_sequences, None, buckets)
+    positions, begin = form_batches(array, limits)
+    assert sorted(positions.tolist()) == list(range(len(lengths)))
+    assert (np.diff(begin) <= max_sequences).all()
+    assert (np.diff(begin) >= 1).all()
+    ranges = {
+        (array[positions[a:b]].min(), array[positions[a:b]].max())
+        for a, b in pairwise(begin)
+    }
+    # only the last batch of a bucket may have room left
+    assert (np.diff(begin) < max_sequences).sum() <= buckets
+    bounds = np.unique(
+        np.quantile(array, np.arange(1, buckets) / buckets, method="inverted_cdf")
+    )
+    for low, high in ranges:
+        assert np.searchsorted(bounds, low) == np.searchsorted(bounds, high)
+
+
+@given(st.lists(st.integers(1, 90), min_size=1, max_size=40), st.integers(1, 6))
+def test_shares_of_ranks_are_balanced(lengths: list[int], size: int) -> None:
+    array = np.array(lengths)
+    shares = share_out(array, size)
+    assert sorted(np.concatenate(shares).tolist()) == list(range(len(lengths)))
+    loads = [int(array[share].sum()) for share in shares]
+    # the last sequence given to a rank went to the least loaded one
+    assert max(loads) - min(loads) <= max(lengths)
+
+
+def test_batches_are_the_same_in_another_process(folder: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path;"
+        "from latflow.features.frames import FrameStore;"
+        "from latflow.training.batches import BatchSource;"
+        "from latflow.training.data_options import DataOptions;"
+        "from latflow.training.reading import StoreReader;"
+        "store = FrameStore.load(Path(sys.argv[1]) / 'frames');"
+        "options = DataOptions(size=10, order='laplace:3');"
+        "source = BatchSource(StoreReader(store), {}, options, seed=5);"
+        "print([b.utterances for b in source.epoch(2)])"
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code, str(folder)],
+            env={"PYTHONHASHSEED": seed, "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    options = DataOptions(size=10, order="laplace:3")
+    here = BatchSource(
+        StoreReader(FrameStore.load(folder / "frames")), {}, options, seed=5
+    )
+    assert printed == {f"{[b.utterances for b in here.epoch(2) if b]}\n"}
+
+
+def test_an_epoch_keeps_a_few_bytes_a_piece(tmp_path: Path) -> None:
+    num_utterances, length = 100, 2000
+    with FrameWriter(tmp_path, dim=20) as writer:
+        for i in range(num_utterances):
+            writer.append(f"{i:03}", "", "", np.zeros((length, 20), np.float32))
+    reader = StoreReader(FrameStore.load(tmp_path))
+    source = BatchSource(reader, {}, DataOptions(size=1, prefetch=0))
+    next(source.epoch(0))  # compiles, and unpacks the ids
+    tracemalloc.start()
+    try:
+        batches = source.epoch(1)
+        for _ in range(3):
+            next(batches)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # the order, 8 bytes a piece; frames would be 80
+    assert kept < 10 * num_utterances * length

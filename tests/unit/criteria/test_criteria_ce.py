@@ -1,0 +1,117 @@
+"""Cross-entropy by hand, with padding, smoothing, weights and several outputs."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from latflow.criteria.ce import CrossEntropy
+from latflow.errors import UserError
+from latflow.nnet.description import Loss as OutputLoss
+from latflow.nnet.network import Output
+from latflow.training.batches import Batch
+
+
+def batch_of(targets: dict[str, torch.Tensor], weight=None) -> Batch:
+    shape = next(iter(targets.values())).shape
+    counted = torch.stack([t >= 0 for t in targets.values()]).any(0).sum(1)
+    return Batch(
+        utterances=tuple(f"u{b}" for b in range(shape[0])),
+        features=torch.zeros(*shape, 1),
+        lengths=torch.full(shape[:1], shape[1]),
+        targets=targets,
+        first_frame=torch.zeros(shape[:1], dtype=torch.int64),
+        indices=torch.arange(shape[0]),
+        counted=counted,
+        weight=weight,
+    )
+
+
+def loss_of(criterion, logits: dict[str, torch.Tensor], batch: Batch):
+    lengths = batch.lengths
+    outputs = {name: Output(value, lengths) for name, value in logits.items()}
+    return criterion.begin(outputs, batch).finish()
+
+
+def test_two_frames_by_hand():
+    # frame 0: scores 0 and log 3: p = 1/4, 3/4; label 0, wrongly classified
+    # frame 1: scores 0 and 0: p = 1/2; label 0, rightly (the first of equals)
+    logits = torch.tensor([[[0.0, math.log(3.0)], [0.0, 0.0]]])
+    criterion = CrossEntropy({"output": OutputLoss("ce", "pdf", 1.0)})
+    loss = loss_of(
+        criterion,
+        {"output": logits},
+        batch_of({"pdf": torch.zeros(1, 2, dtype=torch.int64)}),
+    )
+    assert float(loss.value) == pytest.approx(math.log(4.0) + math.log(2.0))
+    assert loss.num_frames == 2
+    assert float(loss.statistics["frame_errors"]) == 1
+    assert loss.by_sequence is not None
+    assert loss.by_sequence.tolist() == pytest.approx([math.log(8.0)])
+
+
+def test_smoothing_spreads_the_label_over_all_classes():
+    logits = torch.tensor([[[0.0, math.log(3.0)]]])
+    criterion = CrossEntropy(
+        {"output": OutputLoss("ce", "pdf", 1.0)}, label_smoothing=0.2
+    )
+    loss = loss_of(
+        criterion,
+        {"output": logits},
+        batch_of({"pdf": torch.zeros(1, 1, dtype=torch.int64)}),
+    )
+    expected = -(0.9 * math.log(0.25) + 0.1 * math.log(0.75))
+    assert float(loss.value) == pytest.approx(expected)
+
+
+def test_outputs_add_up_with_their_scales_and_weights():
+    torch.manual_seed(1)
+    logits = {name: torch.randn(2, 3, 4, requires_grad=True) for name in ("a", "b")}
+    targets = {
+        "pdf": torch.tensor([[0, 1, -1], [2, 3, 3]]),
+        "phone": torch.tensor([[1, -1, -1], [0, 0, 2]]),
+    }
+    losses = {"a": OutputLoss("ce", "pdf", 1.0), "b": OutputLoss("ce", "phone", 0.3)}
+    weight = torch.tensor([1.0, 2.0])
+    criterion = CrossEntropy(losses)
+    assert criterion.statistics == ("frame_errors", "frame_errors.b", "ce.b")
+    loss = loss_of(criterion, logits, batch_of(targets, weight))
+    expected = 0.0
+    for name, output in losses.items():
+        log_probs = torch.log_softmax(logits[name].detach().double(), -1)
+        for b in range(2):
+            for t in range(3):
+                label = int(targets[output.target][b, t])
+                if label >= 0:
+                    expected -= output.scale * weight[b] * log_probs[b, t, label]
+    assert loss.value.item() == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_no_labels_of_that_name():
+    criterion = CrossEntropy({"output": OutputLoss("ce", "phone", 1.0)})
+    batch = batch_of({"pdf": torch.zeros(1, 1, dtype=torch.int64)})
+    with pytest.raises(UserError, match="no labels called phone - .* pdf"):
+        loss_of(criterion, {"output": torch.zeros(1, 1, 2)}, batch)
+    with pytest.raises(ValueError, match="needs an output"):
+        CrossEntropy({})
+
+
+@given(st.integers(0, 2**31), st.floats(0.0, 0.9), st.floats(-3.0, 3.0))
+def test_gradient_is_the_values_and_scales_with_what_comes_in(seed, smoothing, factor):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(2, 3, 4, generator=generator, dtype=torch.float64)
+    labels = torch.randint(-1, 4, (2, 3), generator=generator)
+    batch = batch_of({"pdf": labels})
+    criterion = CrossEntropy(
+        {"output": OutputLoss("ce", "pdf", 1.0)}, label_smoothing=smoothing
+    )
+    logits.requires_grad_()
+    (factor * loss_of(criterion, {"output": logits}, batch).value).backward()
+    one_hot = torch.nn.functional.one_hot(labels.clamp(min=0), 4).double()
+    wanted = (1 - smoothing) * one_hot + smoothing / 4
+    is_counted = (labels >= 0).unsqueeze(2)
+    expected = factor * (torch.softmax(logits, -1) - wanted) * is_counted
+    assert logits.grad is not None
+    torch.testing.assert_close(logits.grad, expected.detach(), atol=1e-5, rtol=1e-4)

@@ -1,0 +1,143 @@
+"""Model folders: written and read bit for bit; broken ones are refused by name."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from latflow.errors import UserError
+from latflow.nnet.description import NetworkDescription
+from latflow.nnet.model_dir import load_model, save_model
+from latflow.nnet.network import Network
+
+CONFIG = {
+    "description": "für Prüfungen",
+    "layers": {
+        "rec": {"class": "rec", "size": 3},
+        "fact": {"class": "tdnnf", "size": 6, "bottleneck": 2},
+        "again": {"reuse": "fact"},
+        "output": {"class": "output"},
+        "phones": {"class": "output", "from": "rec", "target": "phone"},
+    },
+}
+
+
+@pytest.fixture
+def model():
+    description = NetworkDescription.from_config(CONFIG)
+    network = Network(description, 5, {"pdf": 4, "phone": 3}, seed=3).train()
+    network(torch.randn(2, 7, 5), torch.tensor([7, 4]))  # moves the statistics
+    return network
+
+
+@pytest.fixture
+def folder(model, tmp_path):
+    priors = np.array([3.0, 0.0, 5.0, 2.0])
+    save_model(tmp_path / "m", model, model.description, priors, {"criterion": "ce"})
+    return tmp_path / "m"
+
+
+def test_round_trip_bit_for_bit(model, folder):
+    loaded = load_model(folder)
+    assert not loaded.network.training
+    state, again = model.state_dict(), loaded.network.state_dict()
+    assert list(state) == list(again)
+    assert all(torch.equal(state[name], again[name]) for name in state)
+    x, lengths = torch.randn(2, 7, 5), torch.tensor([7, 4])
+    model.eval()
+    for name, output in model(x, lengths).items():
+        assert torch.equal(output.logits, loaded.network(x, lengths)[name].logits)
+    assert loaded.meta == {
+        "criterion": "ce",
+        "dim_in": 5,
+        "classes": {"output": 4, "phones": 3},
+    }
+    assert loaded.network.description.text == "für Prüfungen"
+    assert list(loaded.network.outputs) == ["output", "phones"]
+
+
+def test_written_twice_it_is_the_same_bytes(model, folder, tmp_path):
+    loaded = load_model(folder)
+    priors = np.array([0.3, 0.0, 0.5, 0.2])
+    again = tmp_path / "again"
+    save_model(again, loaded.network, loaded.network.description, priors, loaded.meta)
+    for name in ("network.yaml", "weights.safetensors", "priors.npy", "meta.json"):
+        assert (folder / name).read_bytes() == (again / name).read_bytes(), name
+
+
+def test_log_likelihoods_are_posteriors_over_scaled_priors(folder):
+    loaded = load_model(folder)
+    x, lengths = torch.randn(2, 7, 5), torch.tensor([7, 4])
+    posteriors = torch.log_softmax(loaded.network(x, lengths)["output"].logits, -1)
+    plain, told = loaded.log_likelihoods(x, lengths, prior_scale=0.0)
+    torch.testing.assert_close(plain, posteriors.detach())
+    assert told.tolist() == [7, 4]
+    scores, _ = loaded.log_likelihoods(x, lengths, prior_scale=0.5)
+    known = [0, 2, 3]
+    expected = posteriors.detach()[..., known] - 0.5 * torch.log(
+        torch.tensor([0.3, 0.5, 0.2])
+    )
+    torch.testing.assert_close(scores[..., known], expected)
+    # a class without data must never win, and must not be infinite either
+    assert scores[..., 1].max() < -1e15
+    assert torch.isfinite(scores.sum())
+
+
+def test_without_priors_only_posteriors(model, tmp_path):
+    save_model(tmp_path / "m", model, model.description, None, {})
+    loaded = load_model(tmp_path / "m")
+    assert loaded.log_priors is None
+    x, lengths = torch.randn(1, 3, 5), torch.tensor([3])
+    assert loaded.log_likelihoods(x, lengths, prior_scale=0.0)[0].shape == (1, 3, 4)
+    with pytest.raises(ValueError, match="no priors"):
+        loaded.log_likelihoods(x, lengths)
+
+
+@pytest.mark.parametrize(
+    "priors", [[1, 1, 1], [1, 1, -1, 1], [0, 0, 0, 0], [1, np.nan, 1, 1]]
+)
+def test_priors_that_cannot_be_are_refused(model, tmp_path, priors):
+    with pytest.raises(ValueError, match="priors"):
+        save_model(
+            tmp_path / "m", model, model.description, np.array(priors, float), {}
+        )
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("name", ["network.yaml", "weights.safetensors", "meta.json"])
+def test_a_missing_file_is_named(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(UserError, match=f"{name}.*no such file"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("network.yaml", "layers: {a: {class: nix}}", "layer a: unknown class nix"),
+        ("weights.safetensors", "spoilt", "does not fit"),
+        ("meta.json", "{", "not readable as JSON"),
+        ("meta.json", "{}", "dim_in and classes are missing"),
+        ("priors.npy", "spoilt", "priors.npy"),
+    ],
+)
+def test_a_broken_file_is_named(folder, name, content, what):
+    (folder / name).write_text(content)
+    with pytest.raises(UserError, match=what) as caught:
+        load_model(folder)
+    assert str(folder / name) in str(caught.value)
+
+
+def test_files_of_different_trainings_are_refused(folder):
+    meta = json.loads((folder / "meta.json").read_text())
+    meta["classes"]["output"] = 6
+    (folder / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(UserError, match="does not fit.*output.map.weight"):
+        load_model(folder)
+
+
+def test_priors_of_another_size_are_refused(folder):
+    np.save(folder / "priors.npy", np.full(5, 0.2, np.float32))
+    with pytest.raises(UserError, match="priors have shape"):
+        load_model(folder)

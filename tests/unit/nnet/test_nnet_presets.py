@@ -1,0 +1,161 @@
+"""The networks in config/networks: sizes, a step of training, learning by heart."""
+
+import itertools
+
+import pytest
+import torch
+from torch.nn import functional
+
+from latflow.nnet.description import NetworkDescription
+from latflow.nnet.network import Network
+from latflow.nnet.pretraining import carry_over, num_steps
+
+LARGE = {"blstm_3x512": 20_944_520, "transformer": 26_637_448, "tdnnf": 18_295_432}
+SMALL = ("blstm_small", "tdnnf_small", "transformer_small", "conformer_small")
+NUM_CLASSES = 7
+
+
+@pytest.fixture(scope="module")
+def preset(repository):
+    def load(name):
+        return NetworkDescription.load(repository / f"config/networks/{name}.yaml")
+
+    return load
+
+
+def two_utterances():
+    """Features and labels that a network can only know by heart."""
+    generator = torch.Generator().manual_seed(5)
+    features = torch.randn(2, 24, 20, generator=generator)
+    labels = torch.randint(0, NUM_CLASSES, (2, 24), generator=generator)
+    lengths = torch.tensor([24, 17])
+    labels[1, 17:] = -1
+    return features, lengths, labels
+
+
+def loss_of(net, features, lengths, labels):
+    logits = net(features, lengths)["output"].logits
+    return functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), ignore_index=-1
+    )
+
+
+def test_every_preset_is_tested(repository):
+    found = {path.stem for path in (repository / "config/networks").glob("*.yaml")}
+    assert found == {*LARGE, *SMALL}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_sizes_are_those_of_the_papers(preset, name):
+    with torch.device("meta"):
+        net = Network(preset(name), 80, {"pdf": 5768})
+    assert net.num_parameters == LARGE[name]
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_preset_trains(preset, name):
+    net = Network(preset(name), 20, {"pdf": NUM_CLASSES}).train()
+    features, lengths, labels = two_utterances()
+    optimiser = torch.optim.SGD(net.parameters(), 1e-3)
+    before = loss_of(net.eval(), features, lengths, labels).item()
+    loss_of(net.train(), features, lengths, labels).backward()
+    assert all(torch.isfinite(p.grad).all() for p in net.parameters())
+    assert all(p.grad.any() for p in net.parameters())
+    optimiser.step()
+    net.constrain()
+    assert loss_of(net.eval(), features, lengths, labels).item() != before
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_small_preset_learns_two_utterances_by_heart(preset, name):
+    torch.manual_seed(2)
+    net = Network(preset(name), 20, {"pdf": NUM_CLASSES}).train()
+    features, lengths, labels = two_utterances()
+    optimiser = torch.optim.Adam(net.parameters(), 2e-3)
+    for _ in range(60):
+        optimiser.zero_grad()
+        loss_of(net, features, lengths, labels).backward()
+        optimiser.step()
+        net.constrain()
+    net.eval()
+    found = net(features, lengths)["output"].logits.argmax(-1)
+    wrong = ((found != labels) & (labels >= 0)).sum().item()
+    assert wrong <= 1
+
+
+@pytest.mark.parametrize("name", [*SMALL, *LARGE])
+def test_receptive_fields_of_presets_are_what_autograd_finds(preset, name):
+    net = Network(preset(name), 8, {"pdf": 3}).eval()
+    left, right = net.receptive_field
+    bounds = [side for side in (left, right) if side is not None]
+    num_frames = 2 * max(bounds, default=10) + 21
+    frame = num_frames // 2
+    features = torch.randn(1, num_frames, 8, requires_grad=True)
+    logits = net(features, torch.tensor([num_frames]))["output"].logits
+    logits[0, frame].square().sum().backward()
+    seen = features.grad[0].abs().sum(1).nonzero().flatten()
+    assert seen[0].item() == (0 if left is None else frame - left)
+    assert seen[-1].item() == (num_frames - 1 if right is None else frame + right)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_half_precision_on_the_cpu(preset, name):
+    net = Network(preset(name), 20, {"pdf": NUM_CLASSES}).train()
+    features, lengths, labels = two_utterances()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = loss_of(net, features, lengths, labels)
+    loss.backward()
+    assert all(p.grad.dtype == torch.float32 for p in net.parameters())
+    assert all(torch.isfinite(p.grad).all() for p in net.parameters())
+
+
+@pytest.mark.parametrize(("name", "steps"), [*zip(SMALL, (2, 8, 4, 4), strict=True)])
+def test_pretraining_adds_a_layer_in_each_step(preset, name, steps):
+    description = preset(name)
+    assert num_steps(description) == steps
+    networks = [
+        Network(description.pretraining(step), 20, {"pdf": NUM_CLASSES})
+        for step in range(steps)
+    ]
+    assert description.pretraining(steps) is description
+    assert networks[-1].description is description
+    last = dict(networks[-1].named_parameters())
+    depths = [len(list(net.parameters())) for net in networks]
+    assert depths == sorted(set(depths))
+    for before, after in itertools.pairwise(networks):
+        for parameter in before.parameters():
+            parameter.data.fill_(0.25)
+        new = carry_over(before, after)
+        known = dict(before.named_parameters())
+        for key, value in after.named_parameters():
+            assert (value == 0.25).all().item() == (key not in new), key
+            same = key in known and known[key].shape == value.shape
+            assert (key not in new) == same, key
+        # what is not the output's is carried over to the very end
+        assert {k for k in known if "output" not in k} <= set(last)
+
+
+def test_pretraining_of_branches_and_shared_layers():
+    description = NetworkDescription.from_config(
+        {
+            "layers": {
+                "one": {"class": "linear", "size": 6},
+                "two": {"reuse": "one"},
+                "norm": {"class": "layer_norm"},
+                "side": {"class": "linear", "size": 6, "from": "one"},
+                "sum": {"class": "add", "from": ["norm", "side"]},
+                "main": {"class": "output", "from": "sum"},
+                "low": {"class": "output", "from": ["one", "side"]},
+            }
+        }
+    )
+    assert num_steps(description) == 3
+    first, second, whole = (description.pretraining(step) for step in range(3))
+    assert [layer.name for layer in first.plan.layers] == ["one", "main", "low"]
+    assert [layer.inputs for layer in first.plan.layers[1:]] == [("one",), ("one",)]
+    names = [layer.name for layer in second.plan.layers]
+    assert names == ["one", "two", "norm", "main", "low"]
+    assert whole is description
+    assert list(first.outputs) == list(description.outputs)
+    with pytest.raises(ValueError, match="step -1 is negative"):
+        description.pretraining(-1)

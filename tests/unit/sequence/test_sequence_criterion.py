@@ -1,0 +1,359 @@
+"""The lattice criterion: gradients, threads, parts of batches, failures."""
+
+import json
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from reference.sequence_system import SCALE
+from torch.nn import functional
+
+from latflow.decode.retry import Attempt
+from latflow.errors import UserError
+from latflow.sequence.criterion import LossWeights
+from latflow.sequence.objectives import MmiObjective
+
+PLAIN = LossWeights(prior_scale=0.0)
+
+
+def run(system, criterion, utterances, **given):
+    """Loss and gradient of the scores."""
+    batch, logits = system.batch(utterances, **given)
+    loss = criterion.begin(system.outputs(logits, batch), batch).finish()
+    loss.value.backward()
+    return loss, logits.grad.numpy()
+
+
+@pytest.fixture
+def make(system):
+    """Makes criteria that are closed at the end."""
+    made = []
+
+    def make(**given):
+        made.append(system.criterion(**given))
+        return made[-1]
+
+    yield make
+    for criterion in made:
+        criterion.close()
+
+
+@pytest.fixture
+def utterances(system):
+    return list(system.scores)
+
+
+@pytest.mark.parametrize("source", ["static", "on_the_fly"])
+def test_threads_change_no_bit(system, make, utterances, source):
+    results = [
+        run(system, make(threads=n, alignments={"source": source}), utterances)
+        for n in (1, 3)
+    ]
+    (one, grad_one), (many, grad_many) = results
+    assert one.value.item() == many.value.item()
+    np.testing.assert_array_equal(grad_one, grad_many)
+    assert {k: v for k, v in one.statistics.items() if "seconds" not in k} == {
+        k: v for k, v in many.statistics.items() if "seconds" not in k
+    }
+
+
+def test_batch_mates_and_padding_change_no_bit(system, make, utterances):
+    criterion = make(threads=2)
+    together, grad = run(system, criterion, utterances, pad=5)
+    for b, utterance in enumerate(utterances):
+        alone, grad_alone = run(system, criterion, [utterance])
+        length = len(system.scores[utterance])
+        assert alone.value.item() == together.by_sequence[b].item()
+        np.testing.assert_array_equal(grad[b, :length], grad_alone[0])
+        assert not grad[b, length:].any()
+
+
+def test_parts_add_up_to_the_batch(system, make, utterances):
+    criterion = make(weights=LossWeights(prior_scale=0.0, ce=0.3, l2=0.01))
+    whole, _ = run(system, criterion, utterances)
+    parts = [run(system, criterion, utterances[k::2])[0] for k in (0, 1)]
+    assert sum(p.num_frames for p in parts) == whole.num_frames
+    assert sum(p.value.item() for p in parts) == pytest.approx(
+        whole.value.item(), rel=1e-6
+    )
+    for name, value in whole.statistics.items():
+        if "seconds" not in name:
+            total = sum(float(p.statistics[name]) for p in parts)
+            assert total == pytest.approx(float(value), rel=1e-6), name
+
+
+class FixedLattices:
+    """Lattices made once, with the present scores on them."""
+
+    def __init__(self, maker, model):
+        self.maker, self.model, self.kept = maker, model, {}
+
+    def make(self, utterance, log_likes, lattice_beam):
+        if utterance not in self.kept:
+            attempt = self.maker.make(utterance, log_likes, lattice_beam)
+            self.kept[utterance] = attempt
+        attempt = self.kept[utterance]
+        lattice = attempt.decoded.lattice
+        frame = lattice.frame[lattice.source()]
+        scores = log_likes[
+            np.minimum(frame, len(log_likes) - 1), self.model.pdf[lattice.transition_id]
+        ]
+        costs = np.where(lattice.transition_id == 0, 0, -scores)
+        decoded = replace(
+            attempt.decoded, lattice=replace(lattice, acoustic_cost=costs)
+        )
+        return Attempt(decoded, None, attempt.beam, attempt.num_tries)
+
+
+def test_gradient_is_that_of_the_value_through_a_network(system, make, utterances):
+    """Finite differences of the whole loss to the parameters of a linear layer."""
+    weights = LossWeights(prior_scale=0.7, ce=0.3, l2=0.02)
+    criterion = make(weights=weights, threads=2)
+    generator = criterion._generator
+    generator._maker = FixedLattices(generator._maker, system.model)
+    criterion._priors = torch.linspace(-3, -1, system.model.num_pdfs).double() * 0.7
+    batch, scores = system.batch(utterances[:3])
+    batch = replace(batch, weight=torch.tensor([1.0, 0.5, 2.0]))
+    features = scores.detach().double()
+    torch.manual_seed(1)
+    network = torch.nn.Linear(features.shape[-1], features.shape[-1]).double()
+    with torch.no_grad():
+        network.weight.copy_(torch.eye(len(network.weight)) + 0.05 * network.weight)
+
+    def loss():
+        outputs = system.outputs(network(features), batch)
+        return criterion.begin(outputs, batch).finish().value
+
+    (3.7 * loss()).backward()
+    rng = np.random.default_rng(3)
+    for parameter in network.parameters():
+        direction = torch.from_numpy(rng.normal(size=tuple(parameter.shape)))
+        expected = float((parameter.grad * direction).sum())
+        step, values = 1e-4, []
+        with torch.no_grad():
+            for sign in (1, -1):
+                parameter.add_(direction, alpha=sign * step)
+                values.append(loss().item())
+                parameter.sub_(direction, alpha=sign * step)
+        found = 3.7 * (values[0] - values[1]) / (2 * step)
+        assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_priors_are_taken_off(system, make, utterances):
+    seen = []
+
+    class Listening(MmiObjective):
+        def __call__(self, log_likes, *others):
+            seen.append(log_likes.copy())
+            return super().__call__(log_likes, *others)
+
+    criterion = make(
+        objective=lambda model, lang: Listening(model, acoustic_scale=SCALE),
+        weights=LossWeights(prior_scale=0.5),
+    )
+    log_priors = torch.randn(system.model.num_pdfs)
+    criterion._priors = 0.5 * log_priors
+    run(system, criterion, utterances[:1])
+    posteriors = torch.from_numpy(system.scores[utterances[0]]).log_softmax(-1)
+    np.testing.assert_allclose(seen[0], posteriors - 0.5 * log_priors, atol=1e-5)
+
+
+def test_cross_entropy_and_l2_are_added(system, make, utterances):
+    base, _ = run(system, make(), utterances)
+    weights = LossWeights(prior_scale=0.0, ce=0.25, l2=0.5)
+    criterion = make(weights=weights)
+    loss, _ = run(system, criterion, utterances)
+    ce = squares = 0.0
+    for utterance in utterances:
+        scores = torch.from_numpy(system.scores[utterance]).double()
+        alignment = criterion._generator._alignments._static.get(utterance)
+        labels = torch.from_numpy(system.model.pdf[alignment]).long()
+        ce += functional.cross_entropy(scores, labels, reduction="sum").item()
+        squares += scores.square().sum().item()
+    assert float(loss.statistics["ce"]) == pytest.approx(ce, rel=1e-5)
+    expected = base.value.item() + 0.25 * ce + 0.25 * squares
+    assert loss.value.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_next_part_begins_while_lattices_are_made(system, make, utterances):
+    """Work of two parts is under way at a time, and the caller is not held up."""
+    reached, go_on = threading.Semaphore(0), threading.Event()
+
+    class Waiting(MmiObjective):
+        def __call__(self, *args):
+            reached.release()
+            assert go_on.wait(20)
+            return super().__call__(*args)
+
+    criterion = make(
+        objective=lambda model, lang: Waiting(model, acoustic_scale=SCALE), threads=2
+    )
+    assert criterion.depth == 2
+    parts = [system.batch([u]) for u in utterances[:2]]
+    pending = [criterion.begin(system.outputs(x, b), b) for b, x in parts]
+    for _ in pending:
+        assert reached.acquire(timeout=20)  # both are in the criterion at once
+    go_on.set()
+    losses = [p.finish() for p in pending]
+    alone = [run(system, make(), [u])[0] for u in utterances[:2]]
+    assert [x.value.item() for x in losses] == [x.value.item() for x in alone]
+
+
+def test_torch_keeps_quiet_while_lattices_are_made(system, make, utterances):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        criterion = make()
+        batch, logits = system.batch(utterances)
+        pending = [
+            criterion.begin(system.outputs(logits, batch), batch) for _ in range(2)
+        ]
+        assert torch.get_num_threads() == 1
+        pending[0].finish()
+        assert torch.get_num_threads() == 1
+        pending[1].finish()
+        assert torch.get_num_threads() == 2
+        criterion.begin(system.outputs(logits, batch), batch)
+        criterion.close()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_oracle_errors_and_depth_are_measured(system, make, utterances):
+    loss, _ = run(system, make(), utterances)
+    words = sum(len(system.texts[u].split()) for u in utterances)
+    assert loss.statistics["oracle_words"] == words
+    assert loss.statistics["oracle_errors"] <= words / 4
+    assert loss.statistics["depth"] >= loss.num_frames
+    assert loss.statistics["lattice_beam"] == 6.0 * loss.num_frames
+    none, _ = run(system, make(lattices={"oracle_every": 0}), utterances)
+    assert none.statistics["oracle_words"] == 0
+
+
+def test_frames_are_counted_whose_pdf_the_lattice_holds(system, make, utterances):
+    kept = []
+
+    class Keeping(MmiObjective):
+        def __call__(self, log_likes, lattice, alignment, *others):
+            kept.append((lattice, alignment))
+            return super().__call__(log_likes, lattice, alignment, *others)
+
+    criterion = make(
+        objective=lambda model, lang: Keeping(model), lattices={"lattice_beam": 0.3}
+    )
+    loss, _ = run(system, criterion, utterances)
+    held, pdf = 0, system.model.pdf
+    for lattice, alignment in kept:
+        source = lattice.source()
+        for t, said in enumerate(alignment):
+            ids = lattice.transition_id[lattice.frame[source] == t]
+            held += pdf[said] in pdf[ids[ids > 0]]
+    assert loss.statistics["numerator_in_lattice"] == held
+    assert 0 < held < loss.num_frames
+
+
+def test_a_failing_search_is_skipped_and_told(system, make, utterances):
+    narrow = {"beam": 1e-3, "min_active": 0, "max_active": 2, "retry_beam_factor": 2}
+    criterion = make(
+        lattices=narrow, weights=LossWeights(prior_scale=0.0, ce=1.0, l2=1.0)
+    )
+    loss, grad = run(system, criterion, utterances)
+    skipped = {e.utterance for e in criterion.journal.ledger.entries}
+    assert 0 < len(skipped) < len(utterances)
+    assert loss.statistics["skipped"] == len(skipped)
+    assert loss.statistics["utterances"] == len(utterances)
+    assert {e.action for e in criterion.journal.ledger.entries} == {"skipped"}
+    counted = [u for u in utterances if u not in skipped]
+    assert loss.num_frames == sum(len(system.scores[u]) for u in counted)
+    for b, utterance in enumerate(utterances):
+        assert grad[b].any() == (utterance not in skipped)
+        assert (loss.by_sequence[b] != 0) == (utterance not in skipped)
+    run(system, criterion, utterances)  # the ledger names each once
+    assert len(criterion.journal.ledger.entries) == len(skipped)
+    partial = make(lattices={**narrow, "on_no_final": "partial"})
+    loss, _ = run(system, partial, utterances)
+    assert loss.statistics["partial"] == len(skipped)
+    assert loss.statistics["skipped"] == 0
+    wide = make(lattices={**narrow, "max_active": 9, "retry_beam_factor": 1e5})
+    loss, _ = run(system, wide, utterances)
+    assert loss.statistics["retried"] == len(skipped)
+    assert loss.statistics["skipped"] == 0
+
+
+def test_too_many_failures_stop_the_training(system, make):
+    criterion = make(lattices={"max_failed_fraction": 0.1})
+    totals = {"frames": 100, "depth": 500.0, "utterances": 200.0, "skipped": 20.0}
+    criterion.stepped(totals)
+    with pytest.raises(UserError, match="21 of 200"):
+        criterion.stepped({**totals, "utterances": 0.0, "skipped": 1.0})
+
+
+def test_beam_follows_depth_and_survives_a_checkpoint(system, make, utterances):
+    changes = {"lattices": {"depth": {"target": 3.0}}}
+    criterion = make(**changes, alignments={"source": "on_the_fly"})
+    loss, _ = run(system, criterion, utterances)
+    totals = {"frames": loss.num_frames, **loss.statistics}
+    before = loss.statistics["depth"]
+    for _ in range(10):
+        criterion.stepped(totals)
+    assert criterion.lattice_beam < 6.0
+    shallow, _ = run(system, criterion, utterances)
+    assert shallow.statistics["depth"] < before
+    state = json.loads(json.dumps(criterion.state()))
+    other = make(**changes, alignments={"source": "on_the_fly"})
+    other.load_state(state)
+    assert other.state() == criterion.state()
+    assert other.lattice_beam == criterion.lattice_beam
+    again, _ = run(system, other, utterances)
+    assert again.value.item() == shallow.value.item()
+    state["journal"]["drift"].append([0, 0, 0])
+    with pytest.raises(UserError, match="phones"):
+        other.load_state(state)
+
+
+def test_journal_is_written(system, make, utterances, tmp_path):
+    criterion = make(alignments={"source": "on_the_fly", "beam": 1e-6})
+    run(system, criterion, utterances)
+    criterion.journal.write(tmp_path, system.lang.phones)
+    drift = json.loads((tmp_path / "drift.json").read_text())
+    frames = sum(len(x) for x in system.scores.values())
+    assert sum(row["frames"] for row in drift.values()) == frames
+    ledger = (tmp_path / "sequence_ledger.jsonl").read_text().splitlines()
+    assert len(ledger) == len(criterion.journal.ledger.entries) > 0
+
+
+def test_scores_that_are_not_numbers_are_named(system, make, utterances):
+    batch, logits = system.batch(utterances)
+    with torch.no_grad():
+        logits[1, 3, 2] = float("nan")
+    loss = make().begin(system.outputs(logits, batch), batch).finish()
+    at_fault = (~loss.by_sequence.isfinite()).nonzero().flatten().tolist()
+    assert at_fault == [1]
+    assert not loss.value.isfinite()
+
+
+def test_what_does_not_fit_is_refused(system, make, utterances):
+    criterion = make()
+    batch, logits = system.batch(utterances)
+    with pytest.raises(UserError, match="classes"):
+        criterion.begin(system.outputs(logits[..., 1:], batch), batch)
+    pieces = replace(batch, first_frame=torch.tensor([0, 0, 8, 0, 0, 0]))
+    with pytest.raises(UserError, match="whole utterances") as error:
+        criterion.begin(system.outputs(logits, pieces), pieces)
+    assert error.value.utterance == utterances[2]
+    longer, scores = system.batch([utterances[0]], pad=1)
+    longer = replace(longer, lengths=longer.lengths + 1)
+    with pytest.raises(UserError, match="its alignment has"):
+        criterion.begin(system.outputs(scores, longer), longer).finish()
+    assert torch.get_num_threads() >= 1
+    with pytest.raises(ValueError, match="no priors"):
+        type(criterion)(
+            criterion._generator,
+            None,
+            weights=LossWeights(),
+            beam=criterion._beam,
+            bound=criterion._bound,
+        )

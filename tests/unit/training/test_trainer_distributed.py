@@ -1,0 +1,198 @@
+"""Several ranks make the steps of one process; failures end all of them."""
+
+import importlib.util
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from reference.training_task import make_trainer, write_task
+
+from latflow.errors import UserError
+from latflow.training.distributed import Backend, Place, open_backend, resolve_backend
+from latflow.training.launch import launch, write_job
+
+BACKENDS = [
+    "torch",
+    pytest.param(
+        "horovod",
+        marks=pytest.mark.skipif(
+            importlib.util.find_spec("horovod") is None,
+            reason="Horovod is not installed (envs/install_horovod.sh)",
+        ),
+    ),
+]
+TRAINING = {
+    "epochs": 2,
+    "learning_rate": 0.02,
+    "clip_norm": 0.3,
+    "gradient_noise": 1e-4,
+    "optimiser": {"type": "sgd", "momentum": 0.9},
+}
+
+
+PLAIN = {"type": "sgd"}
+AVERAGING = {
+    **TRAINING,
+    "epochs": 1,
+    "gradient_noise": 0.0,
+    "clip_norm": None,
+    "optimiser": PLAIN,
+    "schedule": {"type": "constant"},
+    "final": "last",
+}
+WHOLE = {"max_sequences": 100, "sequences": {"type": "utterances"}}
+SETTINGS = {
+    # 5 sequences a batch do not divide by 2, and leave a smaller batch at the end
+    "uneven": {"data": {"max_sequences": 5}, "training": TRAINING},
+    # one sequence a batch: in every step one of two ranks has nothing
+    "empty": {"data": {"max_sequences": 1}, "training": {**TRAINING, "epochs": 1}},
+    "accumulated": {
+        "data": {"max_sequences": 4},
+        "training": {**TRAINING, "accumulate": 2, "micro_sequences": 3},
+    },
+    "averaging": {"data": WHOLE, "training": {**AVERAGING, "parameter_averaging": 1}},
+    "averaging_often": {
+        "training": {
+            **TRAINING,
+            "learning_rate": 0.1,
+            "epochs": 6,
+            "parameter_averaging": 2,
+            "final": "last",
+        }
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("task")
+    write_task(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def test_modules():
+    """Ranks are processes that must find the job's function."""
+    tests = str(Path(__file__).resolve().parents[2])
+    with pytest.MonkeyPatch.context() as patch:
+        path = os.environ.get("PYTHONPATH", "")
+        patch.setenv("PYTHONPATH", f"{tests}{os.pathsep}{path}")
+        yield
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def by_two_ranks(request, task, tmp_path_factory):
+    """Folder with the parameters that two ranks end with, by the settings' name."""
+    folder = tmp_path_factory.mktemp(request.param)
+    run(task, folder, request.param, SETTINGS)
+    return folder
+
+
+def run(task: Path, folder: Path, backend: str, settings, *, fault=None) -> None:
+    arguments = {
+        "task": str(task),
+        "folder": str(folder),
+        "settings": settings,
+        "device": "cpu",
+        "fault": fault,
+    }
+    function = "reference.training_task:train_as_rank"
+    job = write_job(folder / "job.json", function, arguments)
+    launch(job, ranks=2, backend=backend, threads=2)
+
+
+def parameters(folder: Path, name: str):
+    return torch.load(folder / name / "final.pt", weights_only=True)
+
+
+def assert_close(one, other) -> None:
+    for name, value in one.items():
+        torch.testing.assert_close(other[name], value, rtol=2e-5, atol=2e-6, msg=name)
+
+
+@pytest.mark.parametrize("name", ["uneven", "empty", "accumulated"])
+def test_two_ranks_make_the_model_of_one_process(task, tmp_path, by_two_ranks, name):
+    trainer = make_trainer(task, tmp_path, **SETTINGS[name])
+    trainer.run()
+    assert_close(trainer.network.state_dict(), parameters(by_two_ranks, name))
+
+
+def test_averaged_parameters_are_the_mean_of_ranks_that_train_alone(
+    task, tmp_path, by_two_ranks
+):
+    found = []
+    for rank in (0, 1):
+        settings = {"data": WHOLE, "training": AVERAGING}
+        trainer = make_trainer(task, tmp_path / str(rank), **settings)
+        trainer.batches = Share(trainer.batches, rank)
+        trainer.run()
+        found.append(trainer.network.state_dict())
+    mean = {name: (value + found[1][name]) / 2 for name, value in found[0].items()}
+    assert_close(mean, parameters(by_two_ranks, "averaging"))
+
+
+class Share:
+    """What one of two ranks sees of a batch source, as if it were all."""
+
+    def __init__(self, whole, rank: int) -> None:
+        self.num_batches = whole.num_batches
+        self._whole, self._rank = whole, rank
+
+    def epoch(self, epoch, *, first_batch=0, rank=0, size=1):
+        assert (rank, size) == (0, 1)
+        return self._whole.epoch(
+            epoch, first_batch=first_batch, rank=self._rank, size=2
+        )
+
+
+def test_parameter_averaging_every_few_steps_learns(task, tmp_path, by_two_ranks):
+    trainer = make_trainer(task, tmp_path)
+    before = trainer.evaluate()["loss"]
+    trainer.network.load_state_dict(parameters(by_two_ranks, "averaging_often"))
+    assert trainer.evaluate()["loss"] < 0.9 * before
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_rank_that_fails_ends_the_others_and_is_told(task, tmp_path, backend):
+    fault = {"rank": 1, "step": 3, "error": "exception"}
+    started = time.monotonic()
+    with pytest.raises(UserError, match="rank 1 failed: u0.*the disk is gone"):
+        run(task, tmp_path, backend, {"uneven": SETTINGS["uneven"]}, fault=fault)
+    assert time.monotonic() - started < 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_rank_that_is_killed_ends_the_others(task, tmp_path, backend):
+    fault = {"rank": 1, "step": 3, "error": "kill"}
+    started = time.monotonic()
+    with pytest.raises(UserError, match="rank 0 failed|was killed"):
+        run(task, tmp_path, backend, {"uneven": SETTINGS["uneven"]}, fault=fault)
+    assert time.monotonic() - started < 60
+
+
+def test_one_process_needs_no_back_end(task, tmp_path):
+    backend = open_backend("none", torch.device("cpu"))
+    assert isinstance(backend, Backend)
+    assert backend.is_main
+    assert backend.gather("a") == ["a"]
+    assert backend.share("a") == "a"
+    assert not backend.any(flag=False)
+    assert backend.any(flag=True)
+    assert resolve_backend("horovod", 1) == "none"
+    assert resolve_backend("torch", 2) == "torch"
+    with pytest.raises(UserError, match="2 ranks need a back end"):
+        resolve_backend("none", 2)
+    with pytest.raises(UserError, match="no back end 'mpi'"):
+        open_backend("mpi", torch.device("cpu"))
+
+
+def test_ranks_are_those_of_our_launcher_or_of_slurm():
+    slurm = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1"}
+    assert Place.of(slurm) == Place(3, 4, 1)
+    own = {"LATFLOW_RANK": "0", "LATFLOW_SIZE": "2", "LATFLOW_LOCAL_RANK": "0"}
+    assert Place.of({**slurm, **own}) == Place(0, 2, 0)
+    with pytest.raises(UserError, match="does not know its rank"):
+        Place.of({})

@@ -1,0 +1,81 @@
+"""Learning rates by hand, and stopping."""
+
+import math
+
+import pytest
+from reference.training_task import training_options
+
+from latflow.errors import UserError
+from latflow.training.schedules import Moment, is_exhausted, learning_rate
+
+
+def rate(
+    schedule: dict, *, step=1, epoch=1, progress=0.0, losses=(), warmup=0
+) -> float:
+    options = training_options(schedule=schedule)
+    history = [{"loss": loss, "frame_errors": loss / 10} for loss in losses]
+    moment = Moment(step, epoch, progress)
+    return learning_rate(options["schedule"], 0.1, warmup, moment, history)
+
+
+def test_constant_with_warm_up():
+    rates = [rate({"type": "constant"}, step=s, warmup=4) for s in (1, 2, 4, 5, 100)]
+    assert rates == pytest.approx([0.025, 0.05, 0.1, 0.1, 0.1])
+
+
+def test_halving_from_an_epoch_on():
+    schedule = {"type": "halving", "first_epoch": 3}
+    rates = [rate(schedule, epoch=e) for e in (1, 2, 3, 4, 5)]
+    assert rates == pytest.approx([0.1, 0.1, 0.05, 0.025, 0.0125])
+
+
+def test_newbob_falls_where_dev_improves_too_little():
+    schedule = {"type": "newbob", "threshold": -0.01}
+    assert rate(schedule) == 0.1
+    assert rate(schedule, losses=[2.0]) == 0.1  # nothing to compare with
+    assert rate(schedule, losses=[2.0, 1.9]) == 0.1  # 5 % better
+    assert rate(schedule, losses=[2.0, 1.9, 1.895]) == pytest.approx(0.05)
+    assert rate(schedule, losses=[2.0, 1.9, 1.895, 1.7]) == pytest.approx(0.05)
+    assert rate(schedule, losses=[2.0, 1.9, 1.895, 1.7, 1.8]) == pytest.approx(0.025)
+    absolute = {**schedule, "relative": False, "threshold": -0.02}
+    assert rate(absolute, losses=[2.0, 1.97]) == 0.1
+    assert rate(absolute, losses=[2.0, 1.99]) == pytest.approx(0.05)
+    errors = {**absolute, "measure": "frame_errors"}
+    assert rate(errors, losses=[2.0, 1.9]) == pytest.approx(0.05)  # 0.01 in errors
+    not_a_number = [2.0, math.nan]
+    assert rate(schedule, losses=not_a_number) == pytest.approx(0.05)
+
+
+def test_newbob_stays_above_its_least_rate():
+    schedule = {"type": "newbob", "min_learning_rate": 0.03}
+    assert rate(schedule, losses=[1.0] * 9) == pytest.approx(0.03)
+
+
+def test_noam_rises_and_falls():
+    schedule = {"type": "noam", "warmup": 16}
+    assert rate(schedule, step=8) == pytest.approx(0.1 * 8 / 64)
+    assert rate(schedule, step=16) == pytest.approx(0.1 / 4)
+    assert rate(schedule, step=64) == pytest.approx(0.1 / 8)
+
+
+def test_cosine_ends_at_its_ratio():
+    schedule = {"type": "cosine", "final_ratio": 0.2}
+    rates = [rate(schedule, progress=p) for p in (0.0, 0.5, 1.0)]
+    assert rates == pytest.approx([0.1, 0.06, 0.02])
+
+
+def test_patience():
+    def history(*losses):
+        return [{"loss": loss} for loss in losses]
+
+    assert not is_exhausted(history(3, 2, 2.5, 2.2), None)
+    assert is_exhausted(history(3, 2, 2.5, 2.2), 2)
+    assert not is_exhausted(history(3, 2, 2.5, 1.9), 2)
+    assert not is_exhausted(history(3, 2), 2)
+
+
+def test_unknown_schedules_and_optimisers_are_refused():
+    with pytest.raises(UserError, match="schedule"):
+        training_options(schedule={"type": "sometimes"})
+    with pytest.raises(UserError, match="unknown configuration key .*beta"):
+        training_options(optimiser={"type": "adam", "beta": 0.9})

@@ -1,0 +1,291 @@
+"""The stage `train_network`, what it writes, and what `forward` makes of it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from reference.small_model import small_model
+from reference.training_task import (
+    LAYERS,
+    data_options,
+    training_options,
+)
+
+from latflow.cli import main
+from latflow.errors import UserError
+from latflow.features.frames import FrameStore, FrameWriter
+from latflow.hmm.topology import Topology
+from latflow.hmm.tree import ContextDependency
+from latflow.kaldi_io import KaldiWriter, read_matrices, write_int_vectors
+from latflow.nnet.model_dir import load_model
+from latflow.training.forward import Forward, forward
+from latflow.training.train import train_network
+
+MODEL = small_model()
+DIM = 4
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory) -> Path:
+    """Frames whose mean tells the pdf; one utterance without an alignment."""
+    folder = tmp_path_factory.mktemp("inputs")
+    tree = ContextDependency.monophone(
+        [[1], [2, 3]], Topology.standard([2, 3], [1], 2, 1).pdf_class_counts()
+    )
+    with KaldiWriter.open(folder / "gmm" / "final.mdl") as writer:
+        MODEL.write(writer)
+    tree.save(folder / "gmm" / "tree")
+    pdf_of = np.array(
+        [0, *[MODEL.tid_to_pdf[t] for t in range(1, MODEL.num_transition_ids + 1)]]
+    )
+    means = np.random.default_rng(5).normal(size=(MODEL.num_pdfs, DIM)) * 2
+    for split, count, seed in (("train", 20, 1), ("dev", 6, 2)):
+        rng = np.random.default_rng(seed)
+        alignments = []
+        with FrameWriter(folder / split, dim=DIM) as frames:
+            for number in range(count):
+                ids = rng.integers(1, MODEL.num_transition_ids + 1, rng.integers(3, 40))
+                noise = rng.normal(size=(len(ids), DIM))
+                values = (means[pdf_of[ids]] + noise).astype(np.float32)
+                frames.append(f"{split}{number:02d}", "s", "", values)
+                alignments.append((f"{split}{number:02d}", ids.astype(np.int32)))
+        write_int_vectors(folder / f"{split}.ark", alignments[1:])
+    network = json.dumps({"layers": LAYERS})
+    (folder / "network.yaml").write_text(network)
+    return folder
+
+
+def options(**training):
+    return {
+        "type": "ce",
+        "data": data_options(normalisation="global"),
+        "training": training_options(
+            **{"epochs": 3, "learning_rate": 0.02, **training}
+        ),
+        "device": "cpu",
+        "backend": "auto",
+        "seed": 3,
+    }
+
+
+def stage(inputs: Path, out: Path, checkpoints: Path, chosen, **others) -> None:
+    train_network(
+        inputs / "train",
+        inputs / "train.ark",
+        inputs / "gmm",
+        inputs / "dev",
+        inputs / "dev.ark",
+        inputs / "network.yaml",
+        out,
+        options=chosen,
+        checkpoints_dir=checkpoints,
+        **others,
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(inputs, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("trained") / "model"
+    stage(inputs, out, out.parent / "checkpoints", options(tensorboard=True))
+    return out
+
+
+def test_the_folder_is_complete(inputs, trained):
+    assert {path.name for path in trained.iterdir()} == {
+        "network.yaml",
+        "weights.safetensors",
+        "priors.npy",
+        "meta.json",
+        "info.json",
+        "log.jsonl",
+        "ledger.jsonl",
+        "tensorboard",
+        "final.mdl",
+        "tree",
+    }
+    info = json.loads((trained / "info.json").read_text())
+    assert info["epochs"] == 3
+    assert info["dev"]["frame_errors"] < 0.6
+    meta = load_model(trained).meta
+    assert meta["criterion"] == "ce"
+    assert meta["options"]["seed"] == 3
+    assert meta["normalisation"]["type"] == "global"
+    assert meta["versions"]["torch"]
+    ledger = [json.loads(line) for line in (trained / "ledger.jsonl").open()]
+    assert [entry["utterance"] for entry in ledger] == ["dev00", "train00"]
+    assert not list((trained.parent / "checkpoints").iterdir())
+
+
+def test_priors_are_the_shares_of_the_labels(inputs, trained):
+    counts = np.zeros(MODEL.num_pdfs)
+    with (inputs / "train.ark").open("rb"):
+        pass
+    from latflow.kaldi_io import read_int_vectors
+
+    for _, ids in read_int_vectors(inputs / "train.ark"):
+        for tid in ids:
+            counts[MODEL.tid_to_pdf[tid]] += 1
+    np.testing.assert_allclose(
+        np.load(trained / "priors.npy"), counts / counts.sum(), rtol=1e-6
+    )
+
+
+def test_too_many_utterances_without_labels(inputs, tmp_path):
+    with pytest.raises(UserError, match="train_network skipped 2 of 26"):
+        stage(
+            inputs, tmp_path / "m", tmp_path / "c", options(), max_skipped_fraction=0.01
+        )
+
+
+def test_a_training_that_starts_from_a_parent(inputs, trained, tmp_path):
+    chosen = options(epochs=1, learning_rate=1e-9, final="last", priors="posteriors")
+    stage(inputs, tmp_path / "m", tmp_path / "c", chosen, parent=trained)
+    one, other = load_model(trained), load_model(tmp_path / "m")
+    for name, value in one.network.state_dict().items():
+        torch.testing.assert_close(other.network.state_dict()[name], value)
+    assert other.meta["parent"] == str(trained)
+    # mean posteriors of a trained network are near the shares, and not the same
+    priors = np.load(tmp_path / "m" / "priors.npy")
+    shares = np.load(trained / "priors.npy")
+    assert 1e-4 < np.abs(priors - shares).max() < 0.1
+
+
+def scores_by_hand(inputs: Path, folder: Path, scale: float):
+    """One utterance at a time, with the formula."""
+    model, store = load_model(folder), FrameStore.load(inputs / "dev")
+    normalisation = model.meta["normalisation"]
+    for i in range(len(store)):
+        frames = (
+            store.frames(i) - np.array(normalisation["mean"], np.float32)
+        ) * np.array(normalisation["scale"], np.float32)
+        with torch.no_grad():
+            outputs = model.network(
+                torch.tensor(frames)[None], torch.tensor([len(frames)])
+            )
+        log_posteriors = torch.log_softmax(outputs["output"].logits[0], -1).numpy()
+        priors = np.log(np.load(folder / "priors.npy").astype(np.float64))
+        yield store.utt_ids[i], log_posteriors - scale * priors
+
+
+@pytest.mark.parametrize("max_frames", [1, 50, 10_000])
+def test_forward_writes_likelihoods_in_the_stores_order(
+    inputs, trained, tmp_path, max_frames
+):
+    ark, scp = tmp_path / "out.ark", tmp_path / "out.scp"
+    forward(
+        inputs / "dev",
+        trained,
+        ark,
+        scp=scp,
+        prior_scale=0.7,
+        max_frames=max_frames,
+        device="cpu",
+    )
+    found = list(read_matrices(ark))
+    expected = list(scores_by_hand(inputs, trained, 0.7))
+    assert [name for name, _ in found] == [name for name, _ in expected]
+    for (_, one), (_, other) in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+    places = [line.split() for line in scp.read_text().splitlines()]
+    assert [name for name, _ in places] == [name for name, _ in found]
+    offset = int(places[2][1].rpartition(":")[2])
+    assert ark.read_bytes()[offset : offset + 2] == b"\0B"
+
+
+def test_forward_as_a_command_to_hdf5(inputs, trained, tmp_path):
+    out = tmp_path / "out.h5"
+    command = ["forward", str(trained), str(inputs / "dev"), str(out), "--form", "hdf5"]
+    assert main([*command, "--prior-scale", "0"]) == 0
+    store = FrameStore.load(inputs / "dev")
+    with h5py.File(out) as file:
+        assert [tag.decode() for tag in file["seqTags"]] == store.utt_ids
+        np.testing.assert_array_equal(file["seqLengths"][:, 0], np.diff(store.begin))
+        scores = file["inputs"][:]
+    np.testing.assert_allclose(np.exp(scores).sum(1), 1.0, rtol=1e-5)
+
+
+def test_forward_refuses_what_does_not_fit(inputs, trained, tmp_path, capsys):
+    with FrameWriter(tmp_path / "wide", dim=DIM + 1) as frames:
+        frames.append("a", "s", "", np.zeros((2, DIM + 1), np.float32))
+    with pytest.raises(UserError, match="5 numbers a frame, the network takes 4"):
+        Forward.load(FrameStore.load(tmp_path / "wide"), trained)
+    out = str(tmp_path / "x.h5")
+    command = ["forward", str(trained), str(inputs / "dev"), out, "--form", "hdf5"]
+    assert main([*command, "--scp", str(tmp_path / "x.scp")]) == 1
+    assert "belongs to an archive" in capsys.readouterr().err
+
+
+def test_average_as_a_command(inputs, trained, tmp_path):
+    other, out = tmp_path / "other", tmp_path / "mean"
+    stage(inputs, other, tmp_path / "c", options(epochs=1))
+    assert main(["average", str(trained), str(other), "--out", str(out)]) == 0
+    states = [
+        load_model(folder).network.state_dict() for folder in (trained, other, out)
+    ]
+    for name, mean in states[2].items():
+        torch.testing.assert_close(mean, (states[0][name] + states[1][name]) / 2)
+    assert (out / "final.mdl").is_file()
+    np.testing.assert_array_equal(
+        np.load(out / "priors.npy"), np.load(other / "priors.npy")
+    )
+
+
+JOB = """
+import json, sys
+from pathlib import Path
+from latflow.training.interruption import Interrupted, RESUME_STATUS
+from latflow.training.train import train_network
+arguments = json.loads(Path(sys.argv[1]).read_text())
+try:
+    train_network(*arguments["paths"], **arguments["named"])
+except Interrupted:
+    sys.exit(RESUME_STATUS)
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_it_ends_with_the_same_bits(inputs, tmp_path):
+    chosen = options(
+        epochs=12,
+        checkpoint_minutes=1e-4,
+        gradient_noise=1e-4,
+        optimiser={"type": "radam"},
+    )
+    stage(inputs, tmp_path / "whole", tmp_path / "c1", chosen)
+    names = ["train", "train.ark", "gmm", "dev", "dev.ark", "network.yaml"]
+    job = tmp_path / "job.json"
+    named = {"options": chosen, "checkpoints_dir": str(tmp_path / "c2")}
+    paths = [*(str(inputs / name) for name in names), str(tmp_path / "parts")]
+    job.write_text(json.dumps({"paths": paths, "named": named}))
+    command = [sys.executable, "-c", JOB, str(job)]
+    rng, kills, statuses = np.random.default_rng(4), 0, []
+    for signalled in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, None):
+        process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        before = len(list((tmp_path / "c2").rglob("e*.pt")))
+        if signalled is not None:
+            _wait_for_progress(process, tmp_path / "c2", before)
+            time.sleep(rng.uniform(0.0, 0.15))
+            kills += process.poll() is None
+            process.send_signal(signalled)
+        statuses.append(process.wait())
+    assert kills == 3
+    assert statuses == [-signal.SIGKILL, -signal.SIGKILL, 75, 0]
+    one, other = load_model(tmp_path / "whole"), load_model(tmp_path / "parts")
+    for name, value in one.network.state_dict().items():
+        assert torch.equal(value, other.network.state_dict()[name]), name
+
+
+def _wait_for_progress(process, folder: Path, before: int) -> None:
+    """Wait until a checkpoint has been written."""
+    names = set(folder.rglob("e*.pt"))
+    while process.poll() is None and set(folder.rglob("e*.pt")) <= names:
+        time.sleep(0.01)
+    assert before >= 0

@@ -1,0 +1,190 @@
+"""Features computed during training are those that the stages would have stored."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from lhotse import MonoCut, Recording, SupervisionSegment
+
+from latflow.configuration import resolve_section
+from latflow.errors import UserError
+from latflow.features.extract import extract_features, normalise_features
+from latflow.features.frames import FrameStore
+from latflow.features.manifests import cut_writer
+from latflow.training.batches import Batch
+from latflow.training.live import (
+    LiveFrames,
+    LiveOptions,
+    on_device,
+    prepare_live_features,
+)
+from latflow.training.sources import estimate_normaliser, open_batches
+
+SAMPLES = [4000, 9000, 6400, 100, 12000]
+
+
+@pytest.fixture(scope="module")
+def cuts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five utterances of noise; that at 3 is too short for a frame."""
+    folder = tmp_path_factory.mktemp("audio")
+    generator = np.random.default_rng(0)
+    with cut_writer(folder / "cuts.jsonl.gz") as writer:
+        for i, num_samples in enumerate(SAMPLES):
+            path = folder / f"{i}.wav"
+            soundfile.write(path, 0.1 * generator.normal(size=num_samples + 800), 8000)
+            name, length = f"utt{i}", num_samples / 8000
+            supervision = SupervisionSegment(
+                name, name, 0.0, length, speaker="a", text="x"
+            )
+            recording = Recording.from_file(path, recording_id=name)
+            cut = MonoCut(
+                name, 0.05, length, 0, supervisions=[supervision], recording=recording
+            )
+            writer.write(cut)
+    return folder / "cuts.jsonl.gz"
+
+
+def section(repository: Path, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return resolve_section(repository / "workflow/schemas", name, values)
+
+
+FBANK = {"type": "fbank", "num_mel_bins": 20, "dither": 1.0}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {**FBANK, "cmvn": {"type": "none"}},
+        {**FBANK, "cmvn": {"type": "utterance", "norm_vars": True}},
+        {
+            "cmvn": {"type": "sliding", "window": 30},
+            "sample_rate": 16000,
+            "snip_edges": False,
+        },
+    ],
+)
+def test_live_features_are_the_stored_ones(
+    tmp_path: Path, repository: Path, cuts: Path, values: dict[str, Any]
+) -> None:
+    options = section(repository, "features", values)
+    extract_features(
+        cuts, tmp_path / "e", options=options, threads=1, max_skipped_fraction=1
+    )
+    normalise_features(tmp_path / "e/cuts.jsonl.gz", tmp_path / "f", options=options)
+    prepare_live_features(
+        cuts, tmp_path / "live", options=options, max_skipped_fraction=1
+    )
+    stored, live = FrameStore.load(tmp_path / "f"), LiveFrames(tmp_path / "live")
+    assert live.utt_ids == stored.utt_ids
+    assert live.begin.tolist() == stored.begin.tolist()
+    assert (live.dim, live.frame_shift) == (stored.dim, stored.frame_shift)
+    for i in range(len(stored)):
+        np.testing.assert_array_equal(live.frames(i), stored.frames(i))
+
+
+def test_the_front_end_on_a_device_computes_the_same(
+    tmp_path: Path, repository: Path, cuts: Path
+) -> None:
+    options = section(repository, "features", {**FBANK, "cmvn": {"type": "none"}})
+    prepare_live_features(cuts, tmp_path, options=options, max_skipped_fraction=1)
+    live = LiveFrames(tmp_path)
+    together = on_device(live._extractor, [live._read(i) for i in range(4)])
+    for i, frames in enumerate(together):
+        np.testing.assert_allclose(frames, live.frames(i), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_computes_the_same(tmp_path: Path, repository: Path, cuts: Path) -> None:
+    options = section(repository, "features", {**FBANK, "cmvn": {"type": "none"}})
+    prepare_live_features(cuts, tmp_path, options=options, max_skipped_fraction=1)
+    there = LiveFrames(tmp_path, LiveOptions(device="cuda"))
+    here = LiveFrames(tmp_path)
+    for got, wanted in zip(there.get(range(4)), here.get(range(4)), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("cache_mb", [0, 1])
+@pytest.mark.parametrize("kind", ["mean", "global"])
+def test_batches_of_live_and_stored_features_agree(
+    tmp_path: Path, repository: Path, cuts: Path, kind: str, cache_mb: int
+) -> None:
+    features = section(repository, "features", {**FBANK, "cmvn": {"type": "none"}})
+    extract_features(
+        cuts, tmp_path / "e", options=features, threads=1, max_skipped_fraction=1
+    )
+    normalise_features(tmp_path / "e/cuts.jsonl.gz", tmp_path / "f", options=features)
+    prepare_live_features(
+        cuts, tmp_path / "live", options=features, max_skipped_fraction=1
+    )
+    options = section(
+        repository,
+        "nnet_data",
+        {
+            "sequences": {"type": "chunks", "size": 20},
+            "max_sequences": 5,
+            "pool": 2,
+            "normalisation": kind,
+            "on_the_fly": {"threads": 2, "cache_mb": cache_mb},
+        },
+    )
+
+    def batches(name: str) -> list[Batch | None]:
+        normaliser = estimate_normaliser(tmp_path / name, options)
+        source = open_batches(tmp_path / name, {}, options, normaliser=normaliser)
+        return [*source.epoch(0), *source.epoch(1)]
+
+    for stored, live in zip(batches("f"), batches("live"), strict=True):
+        assert stored is not None
+        assert live is not None
+        assert live.utterances == stored.utterances
+        np.testing.assert_allclose(live.features, stored.features, atol=1e-4)
+
+
+def test_the_cache_holds_what_was_used_last(
+    tmp_path: Path, repository: Path, cuts: Path
+) -> None:
+    options = section(repository, "features", {**FBANK, "cmvn": {"type": "none"}})
+    prepare_live_features(cuts, tmp_path, options=options, max_skipped_fraction=1)
+    lengths = np.diff(LiveFrames(tmp_path).begin)
+    room = int(lengths[0] + lengths[1]) * 20 * 4
+    live = LiveFrames(tmp_path, LiveOptions(cache_bytes=room))
+    first, second = live.frames(0), live.frames(1)
+    assert live.frames(0) is first
+    live.frames(2)  # has no more frames than 1: takes the place of 1, unused longest
+    assert live.frames(0) is first
+    assert live.frames(1) is not second
+
+
+def test_faults_of_audio_are_told(tmp_path: Path, repository: Path, cuts: Path) -> None:
+    options = section(repository, "features", {**FBANK, "cmvn": {"type": "none"}})
+    prepare_live_features(
+        cuts, tmp_path / "live", options=options, max_skipped_fraction=1
+    )
+    text = (tmp_path / "live/ledger.jsonl").read_text()
+    assert "utt3" in text
+    assert "too short" in text
+    audio = cuts.parent / "1.wav"
+    kept = audio.read_bytes()
+    try:
+        audio.unlink()
+        with pytest.raises(UserError, match=r"1.wav: utt1: audio cannot be read"):
+            LiveFrames(tmp_path / "live").frames(1)
+    finally:
+        audio.write_bytes(kept)
+    with pytest.raises(UserError, match="not readable as features on the fly"):
+        LiveFrames(tmp_path)
+    with pytest.raises(UserError, match="skipped 1 of 5"):
+        prepare_live_features(
+            cuts, tmp_path / "x", options=options, max_skipped_fraction=0.1
+        )
+    by_speaker = section(repository, "features", FBANK)
+    with pytest.raises(UserError, match="speaker needs all features beforehand"):
+        prepare_live_features(
+            cuts, tmp_path / "x", options=by_speaker, max_skipped_fraction=1
+        )
+    assert not (tmp_path / "x").exists()

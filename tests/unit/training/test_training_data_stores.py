@@ -1,0 +1,408 @@
+"""Labels, joins, normalisation, HDF5: round trips and what is refused."""
+
+import json
+import pickle
+import threading
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from reference.small_model import small_model
+
+from latflow.configuration import resolve_section
+from latflow.errors import UserError
+from latflow.features.frames import FrameStore, FrameWriter
+from latflow.kaldi_io import write_int_vectors
+from latflow.ledger import Ledger
+from latflow.training.batches import BatchSource
+from latflow.training.data_options import DataOptions
+from latflow.training.hdf5 import export_hdf, import_hdf
+from latflow.training.joining import LengthBounds, join
+from latflow.training.labels import LabelStore, LabelWriter, write_pdf_labels
+from latflow.training.normalisation import Normaliser
+from latflow.training.ordering import BatchLimits
+from latflow.training.reading import StoreReader
+from latflow.training.sources import estimate_normaliser, open_batches
+
+
+def write_labels(folder: Path, labels: dict[str, list[int]], classes: int = 9) -> Path:
+    with LabelWriter(folder, classes) as writer:
+        for utt_id, values in labels.items():
+            writer.append(utt_id, np.array(values, np.int32))
+    return folder
+
+
+def write_frames(folder: Path, lengths: dict[str, int], dim: int = 2) -> Path:
+    generator = np.random.default_rng(0)
+    with FrameWriter(folder, dim=dim) as writer:
+        for utt_id, length in lengths.items():
+            values = generator.normal(3.0, 2.0, (length, dim))
+            writer.append(utt_id, "speaker", "text", values)
+    return folder
+
+
+def test_labels_come_back_in_any_order(tmp_path: Path) -> None:
+    wanted = {"b": [1, -1, 8], "a": [], "c": [0, 0]}
+    store = LabelStore.load(write_labels(tmp_path / "labels", wanted))
+    assert store.utt_ids == ["b", "a", "c"]
+    assert store.num_classes == 9
+    assert [store.labels(i).tolist() for i in range(3)] == [[1, -1, 8], [], [0, 0]]
+    assert store.counts().tolist() == [2, 1, 0, 0, 0, 0, 0, 0, 1]
+    again = pickle.loads(pickle.dumps(store))
+    assert again.labels(0).tolist() == [1, -1, 8]
+    assert not again.labels(0).flags.writeable
+
+
+def test_an_empty_label_store_is_one(tmp_path: Path) -> None:
+    store = LabelStore.load(write_labels(tmp_path / "labels", {}))
+    assert (len(store), store.utt_ids, store.counts().sum()) == (0, [], 0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [({"a": [9]}, "a: label 9, but there are 9"), ({"a": [-2]}, "a: label -2, but")],
+)
+def test_labels_out_of_range_are_refused(
+    tmp_path: Path, labels: dict[str, list[int]], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        write_labels(tmp_path / "labels", labels)
+
+
+def test_an_utterance_with_labels_twice_is_refused(tmp_path: Path) -> None:
+    with (
+        pytest.raises(UserError, match="a: has labels twice"),
+        LabelWriter(tmp_path, 3) as writer,
+    ):
+        for utt_id in ("a", "b", "a"):
+            writer.append(utt_id, np.zeros(2, np.int32))
+
+
+def test_a_damaged_label_store_is_refused(tmp_path: Path) -> None:
+    folder = write_labels(tmp_path / "labels", {"a": [1, 2]})
+    np.save(folder / "labels.npy", np.zeros(3, np.int32))
+    with pytest.raises(UserError, match="labels and index differ"):
+        LabelStore.load(folder)
+    (folder / "meta.json").unlink()
+    with pytest.raises(UserError, match="not a readable label store"):
+        LabelStore.load(folder)
+
+
+def test_pdf_labels_are_those_of_the_transition_ids(tmp_path: Path) -> None:
+    model = small_model()
+    ids = np.arange(1, model.num_transition_ids + 1, dtype=np.int32)
+    write_int_vectors(tmp_path / "ali.ark", [("a", ids), ("b", ids[::-1])])
+    store = write_pdf_labels(tmp_path / "ali.ark", model, tmp_path / "labels")
+    assert store.num_classes == model.num_pdfs
+    assert store.labels(0).tolist() == model.pdf[1:].tolist()
+    assert store.labels(1).tolist() == model.pdf[:0:-1].tolist()
+    again = write_pdf_labels(store.folder, model, tmp_path / "again")
+    assert again.utt_ids == store.utt_ids
+    assert again.flat.tolist() == store.flat.tolist()
+    others = write_labels(tmp_path / "others", {"a": [model.num_pdfs]}, 999)
+    with pytest.raises(UserError, match=f"a: label {model.num_pdfs}, but there are"):
+        write_pdf_labels(others, model, tmp_path / "labels")
+    write_int_vectors(tmp_path / "bad.ark", [("a", ids + 1)])
+    with pytest.raises(UserError, match=r"bad.ark: a: holds transition-ids outside"):
+        write_pdf_labels(tmp_path / "bad.ark", model, tmp_path / "labels")
+
+
+def test_the_ledger_has_the_utterances_that_cannot_be_used(tmp_path: Path) -> None:
+    lengths = {"a": 4, "b": 4, "c": 4, "d": 4, "e": 2, "f": 9}
+    frames = FrameStore.load(write_frames(tmp_path / "frames", lengths))
+    labels = {"a": [0] * 4, "c": [1] * 2, "d": [1] * 3, "e": [1] * 2, "f": [1] * 9}
+    store = LabelStore.load(write_labels(tmp_path / "labels", labels))
+    ledger = Ledger("train")
+    joined = join(
+        frames.utt_ids,
+        np.diff(frames.begin),
+        {"pdf": store},
+        LengthBounds(shortest=3, longest=8),
+        subsampling=2,
+        ledger=ledger,
+    )
+    # c has a label for two frames; e and f are too short and too long, on purpose
+    assert joined.utterance.tolist() == [0, 2]
+    assert joined.targets["pdf"].step.tolist() == [1, 2]
+    assert joined.num_outside == 2
+    assert [(e.utterance, e.reason) for e in ledger.entries] == [
+        ("b", "has no labels (pdf)"),
+        ("d", "has 3 labels (pdf), but 4 frames"),
+    ]
+    with pytest.raises(UserError, match="none of 6 utterances can be used"):
+        join(frames.utt_ids, np.diff(frames.begin), {"pdf": store}, LengthBounds(99))
+
+
+def test_with_a_tolerance_frames_beyond_the_labels_do_not_count(tmp_path: Path) -> None:
+    frames = FrameStore.load(write_frames(tmp_path / "frames", {"a": 5, "b": 3}))
+    labels = write_labels(tmp_path / "labels", {"a": [1, 2, 3], "b": [4, 5, 6, 7]})
+    options = DataOptions(order="default", bounds=LengthBounds(tolerance=2))
+    source = BatchSource(StoreReader(frames), {"pdf": LabelStore.load(labels)}, options)
+    (batch,) = source.epoch(0)
+    assert batch is not None
+    wanted = [[1, 2, 3, -1, -1], [4, 5, 6, -1, -1]]
+    assert batch.targets["pdf"].tolist() == wanted
+    assert batch.counted.tolist() == [3, 3]
+
+
+def test_labels_at_the_rate_of_the_output_are_taken_as_they_are(tmp_path: Path) -> None:
+    frames = FrameStore.load(write_frames(tmp_path / "frames", {"a": 7}))
+    slow = write_labels(tmp_path / "slow", {"a": [1, 2, 3]})
+    options = DataOptions(size=3, order="default")
+    source = BatchSource(
+        StoreReader(frames), {"x": LabelStore.load(slow)}, options, subsampling=3
+    )
+    (batch,) = source.epoch(0)
+    assert batch is not None
+    # the last chunk counts frame 6; it reaches back to the frame 3 to be a whole one
+    assert batch.first_frame.tolist() == [0, 3, 3]
+    assert batch.targets["x"].tolist() == [[1, -1], [2, -1], [-1, 3]]
+
+
+def test_several_targets_share_the_frames(tmp_path: Path) -> None:
+    frames = FrameStore.load(write_frames(tmp_path / "frames", {"a": 3}))
+    stores = {
+        "pdf": LabelStore.load(write_labels(tmp_path / "p", {"a": [1, -1, -1]})),
+        "phone": LabelStore.load(write_labels(tmp_path / "q", {"a": [-1, 5, -1]}, 6)),
+    }
+    source = BatchSource(StoreReader(frames), stores, DataOptions())
+    assert source.num_classes == {"pdf": 9, "phone": 6}
+    (batch,) = source.epoch(0)
+    assert batch is not None
+    assert batch.targets["phone"].tolist() == [[-1, 5, -1]]
+    assert batch.num_frames == 2
+
+
+def test_chunks_that_do_not_fit_the_subsampling_are_refused(tmp_path: Path) -> None:
+    reader = StoreReader(FrameStore.load(write_frames(tmp_path / "f", {"a": 9})))
+    with pytest.raises(UserError, match="size 80 is not a multiple .* subsampling 3"):
+        BatchSource(reader, {}, DataOptions(size=80), subsampling=3)
+    with pytest.raises(UserError, match="left 1 is not a multiple"):
+        BatchSource(reader, {}, DataOptions(size=81, left=1), subsampling=3)
+    with pytest.raises(UserError, match="step 82 is more than size 80"):
+        BatchSource(reader, {}, DataOptions(size=80, step=82))
+
+
+class BrokenReader(StoreReader):
+    """Fails at the frames of one utterance."""
+
+    def fill(self, utterance, first, length, out):
+        if 2 in utterance:
+            raise UserError("disk gone", utterance=self.utt_ids[2])
+        super().fill(utterance, first, length, out)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 9])
+def test_an_error_of_the_background_comes_in_its_turn(
+    tmp_path: Path, prefetch: int
+) -> None:
+    lengths = {f"u{i}": 4 for i in range(6)}
+    store = FrameStore.load(write_frames(tmp_path / "frames", lengths))
+    options = DataOptions(order="default", limits=BatchLimits(1), prefetch=prefetch)
+    batches = BatchSource(BrokenReader(store), {}, options).epoch(0)
+    assert [next(batches).utterances for _ in range(2)] == [("u0",), ("u1",)]
+    with pytest.raises(UserError, match="u2: disk gone"):
+        next(batches)
+
+
+def test_closing_an_epoch_ends_its_thread(tmp_path: Path) -> None:
+    lengths = {f"u{i}": 4 for i in range(6)}
+    store = FrameStore.load(write_frames(tmp_path / "frames", lengths))
+    options = DataOptions(limits=BatchLimits(1), prefetch=2)
+    before = threading.active_count()
+    batches = BatchSource(StoreReader(store), {}, options).epoch(0)
+    next(batches)
+    assert threading.active_count() == before + 1
+    batches.close()
+    assert threading.active_count() == before
+
+
+def test_a_batch_moves_as_a_whole(tmp_path: Path) -> None:
+    reader = StoreReader(FrameStore.load(write_frames(tmp_path / "f", {"a": 9})))
+    labels = LabelStore.load(write_labels(tmp_path / "l", {"a": [1] * 9}))
+    (batch,) = BatchSource(reader, {"pdf": labels}, DataOptions()).epoch(0)
+    moved = batch.to("meta")
+    assert moved.features.device == moved.targets["pdf"].device == torch.device("meta")
+    assert moved.lengths.device == torch.device("cpu")
+    assert moved.num_frames == 9
+
+
+@pytest.mark.parametrize("kind", ["none", "mean", "mean_variance", "global"])
+def test_a_normalisation_travels_with_the_model(tmp_path: Path, kind: str) -> None:
+    store = FrameStore.load(write_frames(tmp_path / "frames", {"a": 50, "b": 70}))
+    normaliser = Normaliser.estimate(kind, store)
+    again = Normaliser.from_meta(json.loads(json.dumps(normaliser.to_meta())))
+    frames = store.frames(1)
+    np.testing.assert_array_equal(again(frames), normaliser(frames))
+    everything = normaliser(store.block(0, 2) if kind == "global" else frames)
+    if kind != "none":
+        np.testing.assert_allclose(everything.mean(0), 0, atol=1e-5)
+    if kind in {"mean_variance", "global"}:
+        np.testing.assert_allclose(everything.std(0), 1, atol=1e-4)
+
+
+def test_a_constant_feature_becomes_zero_not_noise() -> None:
+    frames = np.full((20, 2), 0.1, np.float32)
+    assert np.abs(Normaliser("mean_variance")(frames)).max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {},
+        {"type": "variance"},
+        {"type": "global"},
+        {"type": "global", "mean": [1], "scale": [1, 2]},
+    ],
+)
+def test_unknown_normalisations_are_refused(meta: dict[str, object]) -> None:
+    with pytest.raises(UserError, match="normalisation"):
+        Normaliser.from_meta(meta)
+
+
+def test_every_key_of_the_section_is_used(tmp_path: Path, repository: Path) -> None:
+    schemas = repository / "workflow/schemas"
+    frames = write_frames(tmp_path / "frames", {f"u{i}": 10 + i for i in range(8)})
+
+    def batches(values: dict[str, object], epoch: int = 0) -> list[object]:
+        options = resolve_section(schemas, "nnet_data", values)
+        normaliser = estimate_normaliser(frames, options)
+        source = open_batches(frames, {}, options, normaliser=normaliser, seed=1)
+        assert source.options.prefetch == options["prefetch"]
+        return [
+            (
+                b.utterances,
+                b.first_frame.tolist(),
+                b.features.sum().item(),
+                b.counted.tolist(),
+            )
+            for b in source.epoch(epoch)
+        ]
+
+    plain = batches({})
+    assert plain == batches({"prefetch": 0})
+    for values in (
+        {"sequences": {"type": "utterances"}, "max_sequences": 3},
+        {"max_sequences": 2},
+        {"max_frames": 30},
+        {"min_length": 12},
+        {"max_length": 12},
+        {"order": "sorted"},
+        {"order": "laplace:2"},
+        {"max_sequences": 3, "buckets": 2},
+        {"partition_epoch": 2},
+        {"normalisation": "none"},
+        {"normalisation": "global"},
+        {"sequences": {"type": "chunks", "size": 5}},
+        {"sequences": {"type": "chunks", "size": 5, "step": 2}},
+        {"sequences": {"type": "chunks", "size": 5, "context": {"left": 2}}},
+        {"sequences": {"type": "chunks", "size": 5, "context": {"right": 2}}},
+    ):
+        assert batches(values) != plain, values
+    few = {"sequences": {"type": "chunks", "size": 5}}
+    assert batches({**few, "pool": 1}) != batches(few)
+    with pytest.raises(UserError, match="order"):
+        resolve_section(schemas, "nnet_data", {"order": "laplace"})
+
+
+def test_frames_and_labels_survive_hdf5(tmp_path: Path) -> None:
+    lengths = {"rec/1": 5, "rec/2": 3, "x": 4, "ü": 1}
+    frames = write_frames(tmp_path / "frames", lengths, dim=3)
+    labels = {"ü": [7], "rec/1": [1, 2, 3, 4, 5], "x": [3, -1, 3, 3]}
+    pdf = write_labels(tmp_path / "pdf", labels)
+    few = write_labels(tmp_path / "few", {u: v[:1] for u, v in labels.items()}, 8)
+    out = tmp_path / "data.hdf"
+    assert export_hdf(frames, {"pdf": pdf, "few": few}, out) == 3
+    with h5py.File(out) as file:  # the layout that RETURNN's HDFDataset reads
+        assert file["inputs"].shape == (10, 3)
+        # columns of seqLengths: data, then the targets by name
+        assert file["seqLengths"][...].tolist() == [[5, 1, 5], [4, 1, 4], [1, 1, 1]]
+        assert file["seqTags"][...].tolist() == [b"rec/1", b"x", "ü".encode()]
+        assert file["targets/size"].attrs["pdf"].tolist() == [9, 1]
+        assert file["targets/data/pdf"].dtype == np.int32
+        assert len(file["targets/labels/few"]) == 8
+        assert file.attrs["inputPattSize"] == 3
+        assert file.attrs["numLabels"] == 8
+    import_hdf([out], tmp_path / "frames2", tmp_path / "labels2")
+    old, new = FrameStore.load(frames), FrameStore.load(tmp_path / "frames2")
+    assert new.utt_ids == ["rec/1", "x", "ü"]
+    for utt_id in new.utt_ids:
+        np.testing.assert_array_equal(
+            new.frames(new.position(utt_id)), old.frames(old.position(utt_id))
+        )
+    store = LabelStore.load(tmp_path / "labels2/pdf")
+    got = {u: store.labels(i).tolist() for i, u in enumerate(store.utt_ids)}
+    assert got == labels
+    assert LabelStore.load(tmp_path / "labels2/few").num_classes == 8
+
+
+def write_hdf(path: Path, tags: list[str], lengths: list[list[int]], **extra) -> Path:
+    """A file as RETURNN's writers make them, with tags of fixed length."""
+    array = np.array(lengths)
+    with h5py.File(path, "w") as file:
+        total = array.sum(0)
+        file["inputs"] = np.arange(total[0] * 2.0).reshape(-1, 2)
+        file["seqLengths"] = array
+        file["seqTags"] = np.array([tag.encode() for tag in tags], "S16")
+        for i, (name, values) in enumerate(sorted(extra.items())):
+            file[f"targets/data/{name}"] = values
+            file.require_group("targets/size").attrs[name] = 10
+            file.require_group("targets/labels")
+            assert len(values) == total[1 + i]
+    return path
+
+
+def test_files_of_other_writers_are_read_in_order_of_their_tags(tmp_path: Path) -> None:
+    classes = np.arange(5, dtype=np.uint8)
+    parts = [
+        write_hdf(tmp_path / "1", ["c", "a"], [[2, 2], [3, 3]], classes=classes),
+        write_hdf(tmp_path / "2", ["b"], [[1, 1]], classes=classes[:1]),
+    ]
+    import_hdf(parts, tmp_path / "f", tmp_path / "l", frame_shift=0.03)
+    frames, labels = (
+        FrameStore.load(tmp_path / "f"),
+        LabelStore.load(tmp_path / "l/classes"),
+    )
+    assert frames.utt_ids == labels.utt_ids == ["a", "b", "c"]
+    assert frames.frames(0).tolist() == [[4, 5], [6, 7], [8, 9]]
+    assert [labels.labels(i).tolist() for i in range(3)] == [[2, 3, 4], [0], [0, 1]]
+    assert (labels.num_classes, frames.frame_shift) == (10, 0.03)
+
+
+def test_files_without_targets_are_read(tmp_path: Path) -> None:
+    path = write_hdf(tmp_path / "x", ["b", "a"], [[2, 0], [1, 0]])
+    import_hdf([path], tmp_path / "f", tmp_path / "l")
+    assert FrameStore.load(tmp_path / "f").frames(1).tolist() == [[0, 1], [2, 3]]
+    assert not (tmp_path / "l").exists()
+
+
+def test_faulty_hdf5_is_refused(tmp_path: Path) -> None:
+    def read(*files: Path, **options) -> None:
+        import_hdf(files, tmp_path / "f", tmp_path / "l", **options)
+
+    good = write_hdf(tmp_path / "good", ["a"], [[2, 2]], classes=np.zeros(2, np.int32))
+    with pytest.raises(UserError, match="a: comes twice"):
+        read(good, good)
+    with pytest.raises(UserError, match="has no target pdf; it has classes"):
+        read(good, targets=["pdf"])
+    (tmp_path / "text").write_text("no HDF5")
+    with pytest.raises(UserError, match="text: not readable as HDF5"):
+        read(tmp_path / "text")
+    with h5py.File(tmp_path / "other", "w") as file:
+        file["inputs"] = np.zeros((2, 2))
+    with pytest.raises(UserError, match="no seqLengths, seqTags in it"):
+        read(tmp_path / "other")
+    dense = write_hdf(tmp_path / "dense", ["a"], [[2, 2]], x=np.zeros((2, 3)))
+    with pytest.raises(UserError, match="target x is of 2 dimensions"):
+        read(dense)
+    with pytest.raises(UserError, match="a target at least"):
+        export_hdf(tmp_path / "f", {}, tmp_path / "out")
+    read(dense, targets=[])
+    assert len(FrameStore.load(tmp_path / "f")) == 1
+    with h5py.File(good, "r+") as file:
+        file["seqLengths"][0, 0] = 1
+    with pytest.raises(UserError, match="seqLengths do not fit"):
+        read(good)
+    assert not (tmp_path / "l/classes").exists()
