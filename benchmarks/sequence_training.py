@@ -117,7 +117,7 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> tuple[Task, dict[str
     alignments = results / "align" / system / "train" / "ali.ark"
     _, transitions = load_transitions(model_dir)
     labels = write_pdf_labels(alignments, transitions, folder / "labels")
-    options = resolve_section(SCHEMAS, "sequence", {})["denominator"]
+    options = resolve_section(SCHEMAS, "denominator", {})
     graph = folder / "HCLG.fst"
     make_denominator(
         results / "lang",
@@ -191,9 +191,7 @@ def measure(
     task: Task, arguments: argparse.Namespace, size: int, threads: int
 ) -> tuple[dict[str, Any], list[str]]:
     """Train on some utterances; figures, and which they were."""
-    criterion_options = {
-        "type": "mmi", "acoustic_scale": 0.1, "lm_scale": 1.0, "drop_frames": True,
-    }  # fmt: skip
+    criterion_options = resolve_section(SCHEMAS, "criterion", {"type": "mmi"})
     options = resolve_section(
         SCHEMAS, "sequence", {"alignments": {"source": arguments.alignments}}
     )

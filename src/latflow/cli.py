@@ -16,11 +16,13 @@ import yaml
 
 import latflow
 from latflow import kaldi_commands
+from latflow.criteria import commands as criteria_commands
 from latflow.errors import UserError
 from latflow.lattice import commands as lattice_commands
 from latflow.logs import log_to_terminal
 from latflow.nnet import commands as network_commands
 from latflow.training import commands as training_commands
+from latflow.training import data_commands
 
 Arguments = argparse.Namespace
 SCHEMAS = Path(__file__).resolve().parents[2] / "workflow" / "schemas"
@@ -55,6 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_model_commands(commands)
     network_commands.add_commands(commands)
     training_commands.add_commands(commands)
+    data_commands.add_commands(commands)
+    criteria_commands.add_commands(commands)
     lattice_commands.add_commands(commands)
     kaldi_commands.add_commands(
         commands, _with_config, lambda arguments: _recipe(arguments).config["features"]

@@ -151,8 +151,22 @@ class Recipe:
 
     def gmm_behind(self, system: str) -> str:
         """The GMM system whose tree, alignments and graphs a system works with."""
-        network = self.networks.get(system)
-        return system if network is None else network["alignments"]
+        seed = self.seed_of(system)
+        return self.networks[seed]["alignments"] if self.is_network(seed) else system
+
+    def seed_of(self, system: str) -> str:
+        """The network that a sequence-trained one goes back to; else the system."""
+        parent = self.networks.get(system, {}).get("parent")
+        return system if parent is None else self.seed_of(parent)
+
+    def stream_of(self, system: str) -> str | None:
+        """The features that a network reads; None for those of the GMM systems."""
+        network = self.networks.get(self.seed_of(system))
+        return None if network is None else network["features"]
+
+    def networks_of(self, kind: str) -> list[str]:
+        """Names of the networks of a type (`ce`, `sequence`)."""
+        return [name for name, n in self.networks.items() if n["type"] == kind]
 
     @property
     def decoded_systems(self) -> list[str]:
@@ -212,10 +226,24 @@ class Recipe:
 
     def network_options(self, system: str) -> dict[str, Any]:
         """Everything that training a network depends on beside its inputs."""
-        own = _without(self.networks[system], "features", "alignments", "decode")
-        shared = ("device", "backend")
-        chosen = {key: self.config["nnet"][key] for key in shared}
-        return {**own, **chosen, "seed": self.config["seed"]}
+        inputs = ("features", "alignments", "network", "parent", "decode")
+        own = _without(self.networks[system], *inputs)
+        shared = {key: self.config["nnet"][key] for key in ("device", "backend")}
+        return {**own, **shared, "seed": self.config["seed"]}
+
+    def sequence_options(self, system: str) -> dict[str, Any]:
+        """Everything that sequence training depends on beside its inputs."""
+        decode = self.decode_network_options(system)
+        judged = {"dev_decode": decode, "score": self.tune_options()}
+        return {**self.network_options(system), **judged}
+
+    def denominator_options(self) -> dict[str, Any]:
+        """Everything that denominator graphs depend on beside their inputs."""
+        return dict(self.config["nnet"]["denominator"])
+
+    def aligns_on_the_fly(self, system: str) -> bool:
+        """Whether a sequence-trained network aligns its training data anew."""
+        return self.networks[system]["sequence"]["alignments"]["source"] != "static"
 
     def stream_extraction_options(self, stream: str) -> dict[str, Any]:
         """Everything that the stored features of a stream depend on."""
@@ -371,6 +399,7 @@ class Recipe:
 
     def _check_networks(self) -> None:
         """Refuse a network that names what is not there, or has a system's name."""
+        earlier: list[str] = []
         for name, network in self.networks.items():
             key = f"configuration nnet.systems.{name}"
             if name in self.systems:
@@ -378,10 +407,14 @@ class Recipe:
                     f"{key}: a GMM system has this name",
                     remedy="give the network another",
                 )
-            _check_choice(f"{key}.alignments", network["alignments"], self.systems)
-            if network["features"] is not None:
-                streams = self.feature_streams
-                _check_choice(f"{key}.features", network["features"], streams)
+            if network["type"] == "sequence":
+                _check_choice(f"{key}.parent", network["parent"], earlier)
+            else:
+                _check_choice(f"{key}.alignments", network["alignments"], self.systems)
+                if network["features"] is not None:
+                    streams = self.feature_streams
+                    _check_choice(f"{key}.features", network["features"], streams)
+            earlier.append(name)
 
     def _check_rescorings(self) -> None:
         """Refuse rescoring that names an unknown system or the first model."""

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from latflow.configuration import resolve_section
+from latflow.criteria.registry import evaluator_of
 from latflow.features.frames import FrameWriter
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
@@ -24,12 +25,24 @@ from latflow.sequence.aligner import Aligner
 from latflow.sequence.assemble import SequenceFiles, assemble
 from latflow.sequence.criterion import LossWeights
 from latflow.sequence.denominator import make_denominator
-from latflow.sequence.objectives import MmiObjective
+from latflow.sequence.objectives import EvaluatedObjective
 from latflow.sequence.transcripts import TranscriptGraphs, compile_transcripts
 from latflow.training.batches import Batch
 
 LEXICON = "A AA B\nB K AA\nC B K\n<UNK> SPN\n"
 SCALE = 0.2
+
+
+SCHEMAS = Path(__file__).resolve().parents[2] / "workflow" / "schemas"
+
+
+class Mmi(EvaluatedObjective):
+    """MMI without frame rejection, for tests to listen in."""
+
+    def __init__(self, model, acoustic_scale=SCALE):
+        given = {"acoustic_scale": acoustic_scale, "absent_numerator": "keep"}
+        options = resolve_section(SCHEMAS, "criterion", given)
+        super().__init__(evaluator_of(options, model, ()))
 
 
 @dataclass
@@ -58,8 +71,7 @@ class System:
         """A criterion without priors, unless the weights say otherwise."""
         return assemble(
             self.files,
-            objective
-            or (lambda model, lang: MmiObjective(model, acoustic_scale=SCALE)),
+            objective or (lambda model, lang: Mmi(model)),
             self.options(**changes),
             log_priors=np.zeros(self.model.num_pdfs, np.float32),
             weights=weights or LossWeights(prior_scale=0.0),
@@ -112,7 +124,7 @@ def make_system(root, repository, *, count=6, seed=1):
     texts = {f"u{n:02}": _text(rng) for n in range(count)}
     _write_cuts(root / "cuts.jsonl.gz", texts)
     _write_frames(root / "texts", texts, {u: np.zeros((1, 1)) for u in texts})
-    options = resolve_section(schemas, "sequence", {})
+    options = resolve_section(schemas, "denominator", {})
     graph = root / "den" / "HCLG.fst"
     graph.parent.mkdir()
     make_denominator(
@@ -120,14 +132,14 @@ def make_system(root, repository, *, count=6, seed=1):
         [root / "cuts.jsonl.gz"],
         root / "model",
         graph,
-        options=options["denominator"],
+        options=options,
     )
     compile_transcripts(
         [root / "texts"],
         root / "lang",
         root / "model",
         root / "graphs",
-        options=options["denominator"],
+        options=options,
         threads=1,
     )
     graphs = TranscriptGraphs(root / "graphs")

@@ -129,7 +129,8 @@ def train_as_rank(
         folder: of checkpoints and parameters.
         settings: by name, further arguments of `make_trainer`.
         device: unused but by the worker.
-        fault: the `rank` that fails, in which `step`, with which `error`.
+        fault: the `rank` that fails, in which `step`, with which `error`; it leaves
+            the file `mark`.
     """
     for name, chosen in settings.items():
         out = Path(folder) / name
@@ -151,7 +152,8 @@ class FailingCriterion(CrossEntropy):
 
     Args:
         network: tells the outputs.
-        fault: `step`: how many parts go well; `error`: `exception` or `kill`.
+        fault: `step`: how many parts go well; `error`: `exception` or `kill`;
+            `mark`: a file that is made then.
     """
 
     def __init__(self, network: Network, fault: dict[str, Any]) -> None:
@@ -162,6 +164,7 @@ class FailingCriterion(CrossEntropy):
         """Compute the loss, or fail."""
         self._count += 1
         if self._count > self._fault["step"]:
+            Path(self._fault["mark"]).touch()
             if self._fault["error"] == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise UserError("the disk is gone", utterance=batch.utterances[0])

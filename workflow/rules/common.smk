@@ -145,3 +145,27 @@ def model_behind(wildcards):
 def network_of(wildcards):
     """Description of a network."""
     return recipe.networks[wildcards.network]["network"]
+
+
+def parent_of(wildcards):
+    """Parameters that sequence training starts from."""
+    parent = recipe.networks[wildcards.network]["parent"]
+    return f"{RESULTS}/nnet/{parent}/weights.safetensors"
+
+
+def scales_of_parent(wildcards):
+    """Scales that the decoding of the seed has chosen on dev."""
+    parent = recipe.networks[wildcards.network]["parent"]
+    return f"{RESULTS}/tune/{parent}/scales.json"
+
+
+def denominator_of(wildcards):
+    """Graph that lattices are made with in training."""
+    return f"{RESULTS}/denominator/{recipe.gmm_behind(wildcards.network)}/HCLG.fst"
+
+
+def training_graphs_of(wildcards):
+    """Graphs of the transcripts, where the training aligns on the fly."""
+    folder = f"{RESULTS}/denominator/{recipe.gmm_behind(wildcards.network)}"
+    is_needed = recipe.aligns_on_the_fly(wildcards.network)
+    return [f"{folder}/transcripts.graphs"] if is_needed else []

@@ -23,6 +23,10 @@ from latflow.gmm.corpus_alignment import why_not
 from latflow.hmm.transition_model import TransitionModel
 from latflow.sequence.alignment_kernel import best_path
 
+# More than any path costs, but for one over a class whose prior is 0, to which
+# `latflow.nnet.model_dir` gives a log-likelihood of about -2e19.
+_IMPOSSIBLE = 1e12
+
 
 @dataclass(frozen=True)
 class AlignmentFailure:
@@ -108,6 +112,9 @@ class Aligner:
             if beam <= 0 or not len(scores) or not len(final):
                 break
             path, _, cost = best_path(arcs, graph.start, final, scores, scale, beam)
+            if cost > _IMPOSSIBLE and len(path):
+                reason = "its words need a pdf that the network was never trained on"
+                return AlignmentFailure(reason, beam)
             if len(path):
                 return Alignment(ids[path], float(cost), beam)
         return AlignmentFailure(why_not(graph, len(scores)), max(self.beams))

@@ -54,7 +54,7 @@ def make_denominator(
         texts: manifests (`cuts.jsonl.gz`) of the training set.
         model_dir: folder with `final.mdl` and `tree`.
         out_fst: where to write.
-        options: section `denominator` of `workflow/schemas/sequence.yaml`.
+        options: `workflow/schemas/denominator.yaml`, filled.
 
     Raises:
         UserError: the transcripts have no words, a file is missing, or the graph cannot

@@ -54,7 +54,7 @@ def compile_transcripts(
         lang_dir: the lang directory.
         model_dir: folder of the system whose tree and transition model are used.
         out_file: the archive.
-        options: section `graph`: `transition_scale`, `self_loop_scale`.
+        options: `transition_scale` and `self_loop_scale`, as for the denominator.
         threads: graphs compiled at a time.
 
     Raises:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -65,6 +65,13 @@ class Backend:
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
+
+    def admit(self) -> None:
+        """Let ranks in that have come since; all ranks ask, after a checkpoint.
+
+        With Horovod's elastic mode this may end the training's function with an
+        exception, after which it is called again with the new ranks.
+        """
 
     def close(self) -> None:
         """End the communication; all ranks do."""
@@ -156,6 +163,9 @@ class HorovodBackend(Backend):
 
     Operations have names that count up alike on all ranks, and that start again
     (`renew`) when the set of ranks changes.
+
+    Attributes:
+        on_admit: what `admit` does, in elastic mode.
     """
 
     name = "horovod"
@@ -163,6 +173,7 @@ class HorovodBackend(Backend):
     def __init__(self) -> None:
         self._horovod = _horovod()
         self._horovod.init()
+        self.on_admit: Callable[[], None] = _nothing
         self.renew()
 
     def renew(self) -> None:
@@ -204,6 +215,10 @@ class HorovodBackend(Backend):
     def barrier(self) -> None:
         """See `Backend`."""
         self.any(flag=False)
+
+    def admit(self) -> None:
+        """See `Backend`."""
+        self.on_admit()
 
     def close(self) -> None:
         """See `Backend`."""
@@ -288,6 +303,10 @@ def resolve_backend(name: str, ranks: int) -> str:
     if name == "auto":
         return "horovod" if importlib.util.find_spec("horovod") else "torch"
     return name
+
+
+def _nothing() -> None:
+    """Admit nobody: the ranks are those that have been started."""
 
 
 def _horovod() -> Any:

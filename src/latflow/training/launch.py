@@ -6,7 +6,8 @@ function that each rank calls and its arguments. The ranks are processes
 
 * by this module, on this machine (`torch`);
 * by `horovodrun`, on the given hosts (`horovod`);
-* by `srun`, where SLURM has given as many tasks as there are ranks (`torch`).
+* by `srun`, on the machines of a SLURM job, where the hosts are called `srun`
+  (`torch`). Snakemake's jobs do not see most of SLURM's variables, hence the word.
 
 A rank that fails leaves `<job>.rank<k>.json` behind, from which the launcher tells the
 first failure in one line: the others fail because of it.
@@ -14,6 +15,7 @@ first failure in one line: the others fail because of it.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import os
@@ -36,11 +38,19 @@ from latflow.training.interruption import RESUME_STATUS, Interrupted
 
 _GRACE = 5.0  # seconds that ranks get to end by themselves once one has failed
 _POLL = 0.05
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 log = logging.getLogger(__name__)
 
 
-def write_job(path: str | Path, function: str, arguments: Mapping[str, Any]) -> Path:
+def write_job(
+    path: str | Path,
+    function: str,
+    arguments: Mapping[str, Any],
+    *,
+    elastic: bool = False,
+) -> Path:
     """Write a job.
 
     Args:
@@ -48,13 +58,15 @@ def write_job(path: str | Path, function: str, arguments: Mapping[str, Any]) -> 
         function: `module:name` of what each rank calls with the back end and
             the arguments by name.
         arguments: values that JSON knows; `device` is one of them.
+        elastic: call the function again when ranks come or go (Horovod).
 
     Returns:
         The path.
     """
     path = Path(path)
     with atomic_output(path) as temporary:
-        job = {"function": function, "arguments": dict(arguments)}
+        values = dict(arguments)
+        job = {"function": function, "arguments": values, "elastic": elastic}
         temporary.write_text(json.dumps(job, indent=1) + "\n", encoding="utf-8")
     return path
 
@@ -75,7 +87,7 @@ def launch(
         ranks: number of processes.
         backend: `torch` or `horovod`.
         threads: of all ranks of this machine together.
-        hosts: for Horovod, as `horovodrun -H`; by default this machine.
+        hosts: for Horovod, as `horovodrun -H`; or `srun`; by default this machine.
         elastic: with Horovod, go on when ranks die as long as one is left.
 
     Raises:
@@ -83,14 +95,16 @@ def launch(
         UserError: a rank failed; the message is the first failing rank's.
     """
     job = Path(job)
-    for old in reports(job):
-        old.unlink()
-    environment = _environment(backend, max(1, threads // ranks))
+    for old in (*reports(job), done_path(job)):
+        old.unlink(missing_ok=True)
+    is_slurm = hosts == "srun"
+    backend = "torch" if is_slurm else backend
+    environment = _environment(backend, max(1, threads // ranks), is_local=not is_slurm)
     if backend == "horovod":
         command = _horovodrun(ranks, hosts, elastic=elastic)
         started = [_start([*command, *_worker(job, backend)], environment)]
-    elif os.environ.get("SLURM_NTASKS") == str(ranks) and shutil.which("srun"):
-        command = ["srun", "--kill-on-bad-exit=1", f"--ntasks={ranks}"]
+    elif is_slurm:
+        command = ["srun", "--overlap", "--kill-on-bad-exit=1", f"--ntasks={ranks}"]
         started = [_start([*command, *_worker(job, backend)], environment)]
     else:
         started = [
@@ -99,12 +113,21 @@ def launch(
         ]
     with _passing_signals(started):
         statuses = _wait(started)
-    _judge(job, statuses)
+    if not (elastic and done_path(job).exists()):
+        _judge(job, statuses)
 
 
 def reports(job: Path) -> list[Path]:
     """What ranks that did not finish have left."""
     return sorted(job.parent.glob(f"{job.name}.rank*.json"))
+
+
+def done_path(job: Path) -> Path:
+    """What the ranks of an elastic job leave when they have finished it.
+
+    Some may have died before, of which `horovodrun` makes a failure.
+    """
+    return job.with_name(f"{job.name}.done")
 
 
 def report_path(job: Path, rank: int) -> Path:
@@ -117,7 +140,7 @@ def _worker(job: Path, backend: str) -> list[str]:
     return [sys.executable, "-m", "latflow.training.worker", str(job), backend]
 
 
-def _environment(backend: str, threads: int) -> dict[str, str]:
+def _environment(backend: str, threads: int, *, is_local: bool) -> dict[str, str]:
     """Variables of all ranks."""
     own = {
         "OMP_NUM_THREADS": str(threads),
@@ -125,7 +148,8 @@ def _environment(backend: str, threads: int) -> dict[str, str]:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH')}",
     }
     if backend == "torch":
-        own[RENDEZVOUS] = f"tcp://{_address()}:{_free_port()}"
+        address = "127.0.0.1" if is_local else socket.gethostname()
+        own[RENDEZVOUS] = f"tcp://{address}:{_free_port()}"
     return {**os.environ, **own}
 
 
@@ -133,11 +157,6 @@ def _place(rank: int, ranks: int) -> dict[str, str]:
     """Variables of one rank that we start ourselves."""
     numbers = {"RANK": rank, "SIZE": ranks, "LOCAL_RANK": rank}
     return {f"LATFLOW_{name}": str(number) for name, number in numbers.items()}
-
-
-def _address() -> str:
-    """Where ranks meet: this machine; by its name where there may be others."""
-    return socket.gethostname() if "SLURM_NTASKS" in os.environ else "127.0.0.1"
 
 
 def _free_port() -> int:
@@ -167,8 +186,22 @@ def _horovodrun(ranks: int, hosts: str | None, *, elastic: bool) -> list[str]:
 def _start(
     command: Sequence[str], environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a process; what it prints goes where our output goes."""
-    return subprocess.Popen(command, env=dict(environment))
+    """Start a process; what it prints goes where our output goes.
+
+    When we are killed it is asked to end: otherwise ranks of a killed job would train
+    on, and write checkpoints beside those of the job's second attempt.
+    """
+    return subprocess.Popen(
+        command,
+        env=dict(environment),
+        preexec_fn=_end_with_parent,  # noqa: PLW1509 - one call of the kernel
+    )
+
+
+def _end_with_parent() -> None:
+    """Have the kernel send SIGTERM to this process when its parent ends (Linux)."""
+    if _LIBC is not None:
+        _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)
 
 
 @contextmanager

@@ -31,13 +31,12 @@ from latflow.training.batches import BatchSource
 from latflow.training.checkpoint import digest_of
 from latflow.training.distributed import Backend
 from latflow.training.growth import Growth
-from latflow.training.labels import LabelStore
 from latflow.training.normalisation import Normaliser
 from latflow.training.priors import priors_of_labels, priors_of_posteriors
 from latflow.training.sources import estimate_normaliser, open_batches
+from latflow.training.targets import Targets, load_targets
 from latflow.training.trainer import Result, Trainer
 
-TARGET = "pdf"
 # What may change between two attempts at the same training.
 _FREE = ("checkpoint_minutes", "keep_checkpoints", "log_interval", "tensorboard")
 
@@ -50,14 +49,14 @@ class Data:
 
     Attributes:
         folders: of the frames of `train` and `dev`.
-        labels: pdf-ids of `train` and `dev`.
+        labels: of `train` and `dev`, by the target's name.
         options: `data` and `seed`.
         normaliser: of the features.
         ledger: gets the utterances that cannot be used.
     """
 
     folders: Mapping[str, str]
-    labels: Mapping[str, LabelStore]
+    labels: Mapping[str, Targets]
     options: Mapping[str, Any]
     normaliser: Normaliser
     ledger: Ledger
@@ -74,11 +73,11 @@ class Data:
 
         Args:
             folders: of the frames of `train` and `dev`.
-            labels_dir: holds a label store for each.
+            labels_dir: holds a folder for each, of `write_targets`.
             options: a network system's, with `seed`.
             ledger: gets the utterances that cannot be used.
         """
-        labels = {split: LabelStore.load(Path(labels_dir) / split) for split in folders}
+        labels = {split: load_targets(Path(labels_dir) / split) for split in folders}
         normaliser = estimate_normaliser(folders["train"], options["data"])
         return cls(folders, labels, options, normaliser, ledger)
 
@@ -92,7 +91,7 @@ class Data:
         train, dev = (
             open_batches(
                 self.folders[split],
-                {TARGET: self.labels[split]},
+                self.labels[split],
                 self.options["data"],
                 normaliser=self.normaliser,
                 subsampling=subsampling,
@@ -107,9 +106,17 @@ class Data:
     def priors(
         self, network: Network, kind: str, batches: BatchSource, backend: Backend
     ) -> np.ndarray:
-        """Priors of the pdfs, from the labels or from the network; on all ranks."""
+        """Priors of the first output's classes; on all ranks.
+
+        Args:
+            network: trained.
+            kind: `alignments` (the labels) or `posteriors` (the network's).
+            batches: the training data.
+            backend: the other ranks.
+        """
         if kind == "alignments":
-            return priors_of_labels(self.labels["train"])
+            target = next(iter(network.outputs.values())).loss.target
+            return priors_of_labels(self.labels["train"][target])
         shares = batches.epoch(0, rank=backend.rank, size=backend.size)
         return priors_of_posteriors(network, shares, backend)
 
@@ -142,7 +149,7 @@ def start_network(
     Raises:
         UserError: the parent has no layer of these names and sizes.
     """
-    classes = {TARGET: data.labels["train"].num_classes}
+    classes = {name: s.num_classes for name, s in data.labels["train"].items()}
     network = Network(description, data.dim, classes, seed=seed)
     if parent is not None:
         adopt(network, parent)
@@ -245,7 +252,7 @@ def identity_of(
     options: Mapping[str, Any],
     description: NetworkDescription,
     frames_dir: str | Path,
-    labels: Mapping[str, LabelStore],
+    labels: Mapping[str, Targets],
     parent: str | Path | None,
 ) -> dict[str, Any]:
     """What a training depends on; checkpoints of another one are not its own.
@@ -257,7 +264,7 @@ def identity_of(
         options: a network system's, with `seed`.
         description: the network.
         frames_dir: frames of the training split.
-        labels: label stores of the splits.
+        labels: of the splits, by the target's name.
         parent: model folder to start from, or None.
     """
     training = {k: v for k, v in options["training"].items() if k not in _FREE}
@@ -269,8 +276,8 @@ def identity_of(
         "network": dict(description.config),
         "frames": dict(FrameStore.load(frames_dir).meta),
         "labels": {
-            split: digest_of({"counts": store.counts().tolist()})
-            for split, store in labels.items()
+            split: digest_of({n: s.counts().tolist() for n, s in targets.items()})
+            for split, targets in labels.items()
         },
         "parent": weights and hashlib.sha256(weights.read_bytes()).hexdigest(),
     }

@@ -31,7 +31,6 @@ from latflow.training.checkpoint import CheckpointStore, digest_of
 from latflow.training.device import choose_device
 from latflow.training.distributed import Backend, resolve_backend
 from latflow.training.interruption import stop_requests
-from latflow.training.labels import write_pdf_labels
 from latflow.training.launch import launch, write_job
 from latflow.training.session import (
     Data,
@@ -42,6 +41,7 @@ from latflow.training.session import (
     start_network,
     write_model,
 )
+from latflow.training.targets import write_targets
 from latflow.training.trainer import Trainer
 
 
@@ -62,7 +62,9 @@ def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
     parent: str | Path | None = None,
     max_skipped_fraction: float = 1.0,
 ) -> None:
-    """Train a network to tell the pdfs of the alignments (cross-entropy).
+    """Train a network on the labels of alignments (cross-entropy).
+
+    Outputs may be trained to tell pdfs or phones; see `latflow.training.targets`.
 
     Goes on from the newest checkpoint of the same training, if there is one.
 
@@ -79,7 +81,8 @@ def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
         checkpoints_dir: where checkpoints are kept until the model is written.
         threads: of all ranks on this machine together.
         ranks: processes that share each batch.
-        hosts: machines of the ranks, as for `horovodrun -H`; None for this one.
+        hosts: machines of the ranks, as for `horovodrun -H`; `srun` for those of the
+            SLURM job (with torch.distributed); None for this one.
         parent: model folder whose parameters the training starts from; None for
             random ones.
         max_skipped_fraction: share of utterances that may have no usable labels.
@@ -90,12 +93,13 @@ def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
     """
     model_dir, work = Path(model_dir), Path(checkpoints_dir)
     _, transitions = load_transitions(model_dir)
+    description = NetworkDescription.load(network)
+    names = [loss.target for loss in description.outputs.values()]
     labels = {
-        split: write_pdf_labels(source, transitions, work / "labels" / split)
+        split: write_targets(source, transitions, work / "labels" / split, names)
         for split, source in (("train", alignments), ("dev", dev_alignments))
     }
     backend = resolve_backend(options["backend"], ranks)
-    description = NetworkDescription.load(network)
     identity = identity_of(options, description, frames_dir, labels, parent)
     folder = work / digest_of(identity)
     arguments = {
@@ -120,8 +124,9 @@ def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
         finally:
             torch.set_num_threads(before)
     else:
-        job = write_job(folder / "job.json", f"{__name__}:train_rank", arguments)
-        elastic = options["training"]["elastic"]
+        elastic = options["training"]["elastic"] and backend == "horovod"
+        function = f"{__name__}:train_rank"
+        job = write_job(folder / "job.json", function, arguments, elastic=elastic)
         launch(
             job,
             ranks=ranks,
@@ -156,7 +161,7 @@ def train_rank(  # noqa: PLR0913 - the values of a job
         backend: the other ranks.
         frames_dir: frames of the training split.
         dev_frames_dir: frames of the dev split.
-        labels_dir: folder of the label stores `train` and `dev`.
+        labels_dir: holds folders `train` and `dev` of `write_targets`.
         model_dir: folder of the system that made the alignments.
         network: description of the network.
         parent: model folder to start from, or None.

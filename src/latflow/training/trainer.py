@@ -171,6 +171,7 @@ class Trainer:
         now.last_train = train
         now.next_epoch()
         self._save()
+        self.backend.admit()
 
     def _grow(self) -> None:
         """Add the layer that falls due with this epoch, if there is one."""
@@ -229,8 +230,9 @@ class Trainer:
         if wishes[STOP] or wishes[CHECKPOINT]:
             self._drain()
             self._save()
-        if wishes[STOP]:
-            raise Interrupted
+            if wishes[STOP]:
+                raise Interrupted
+            self.backend.admit()
 
     def _evaluate_within(self) -> None:
         """Evaluate on dev within an epoch."""

@@ -24,26 +24,31 @@ from latflow.errors import UserError
 from latflow.files import atomic_output
 from latflow.logs import log_to_terminal
 from latflow.training.distributed import open_backend
+from latflow.training.elastic import run_elastic
 from latflow.training.interruption import RESUME_STATUS, Interrupted
-from latflow.training.launch import report_path
+from latflow.training.launch import done_path, report_path
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run a rank; returns the exit status."""
-    log_to_terminal(verbose=True)
+    rank = _rank()
+    log_to_terminal(verbose=rank == 0)
     _die_with_launcher()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    job, name = Path(arguments[0]), arguments[1]
+    job, name = Path(argv[0]), argv[1]
     described = json.loads(job.read_text(encoding="utf-8"))
-    rank = int(os.environ.get("LATFLOW_RANK", os.environ.get("SLURM_PROCID", "0")))
+    function, arguments = _function(described["function"]), described["arguments"]
     try:
-        device = torch.device(described["arguments"]["device"])
-        backend = open_backend(name, device)
-        rank = backend.rank
-        _function(described["function"])(backend, **described["arguments"])
-        backend.close()
+        if described["elastic"]:
+            run_elastic(lambda backend: function(backend, **arguments))
+            done_path(job).touch()
+        else:
+            backend = open_backend(name, torch.device(arguments["device"]))
+            rank = backend.rank
+            function(backend, **arguments)
+            backend.close()
     except Interrupted:
         _report(job, rank, RESUME_STATUS, "asked to stop")
         return RESUME_STATUS
@@ -55,6 +60,13 @@ def main(arguments: Sequence[str]) -> int:
         _report(job, rank, 1, str(error) or type(error).__name__)
         return 1
     return 0
+
+
+def _rank() -> int:
+    """The number that the launcher has given to this process."""
+    names = ("LATFLOW_RANK", "HOROVOD_RANK", "SLURM_PROCID")
+    given = (os.environ[name] for name in names if name in os.environ)
+    return int(next(given, "0"))
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -71,11 +83,7 @@ def _report(job: Path, rank: int, status: int, error: str) -> None:
 
 
 def _die_with_launcher() -> None:
-    """Have the kernel end this process when the one that started it is killed.
-
-    Otherwise ranks of a killed job would train on, and write checkpoints beside those
-    of the job's second attempt.
-    """
+    """Have the kernel end this process at once when its launcher is killed."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)

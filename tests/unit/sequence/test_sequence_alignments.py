@@ -103,6 +103,17 @@ def test_too_short_utterance_is_told(system):
     assert "too short" in found.reason
 
 
+def test_words_of_a_class_without_training_data_are_told(system):
+    utterance = max(system.scores, key=lambda u: len(system.scores[u]))
+    graph, scores = graph_of(system, utterance), system.scores[utterance].copy()
+    aligner = Aligner(system.model)
+    needed = system.model.pdf[aligner.align(graph, scores).transition_ids]
+    scores[:, needed] -= 1.8e19  # what a prior of 0 makes of a score
+    found = aligner.align(graph, scores)
+    assert isinstance(found, AlignmentFailure)
+    assert "never trained" in found.reason
+
+
 def test_scores_of_another_model_are_refused(system):
     utterance = next(iter(system.scores))
     with pytest.raises(UserError, match="pdfs"):

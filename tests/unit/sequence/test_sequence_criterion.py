@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from reference.sequence_system import SCALE
+from reference.sequence_system import SCALE, SCHEMAS, Mmi
 from torch.nn import functional
 
-from latflow.decode.retry import Attempt
+from latflow.configuration import resolve_section
 from latflow.errors import UserError
 from latflow.sequence.criterion import LossWeights
-from latflow.sequence.objectives import MmiObjective
+from latflow.sequence.objectives import objective_of
 
 PLAIN = LossWeights(prior_scale=0.0)
 
@@ -85,34 +85,28 @@ def test_parts_add_up_to_the_batch(system, make, utterances):
 
 
 class FixedLattices:
-    """Lattices made once, with the present scores on them."""
+    """Lattices made once: criteria take the scores of arcs from log-likelihoods."""
 
-    def __init__(self, maker, model):
-        self.maker, self.model, self.kept = maker, model, {}
+    def __init__(self, maker):
+        self.maker, self.kept = maker, {}
 
-    def make(self, utterance, log_likes, lattice_beam):
+    def make(self, utterance, *others):
         if utterance not in self.kept:
-            attempt = self.maker.make(utterance, log_likes, lattice_beam)
-            self.kept[utterance] = attempt
-        attempt = self.kept[utterance]
-        lattice = attempt.decoded.lattice
-        frame = lattice.frame[lattice.source()]
-        scores = log_likes[
-            np.minimum(frame, len(log_likes) - 1), self.model.pdf[lattice.transition_id]
-        ]
-        costs = np.where(lattice.transition_id == 0, 0, -scores)
-        decoded = replace(
-            attempt.decoded, lattice=replace(lattice, acoustic_cost=costs)
-        )
-        return Attempt(decoded, None, attempt.beam, attempt.num_tries)
+            self.kept[utterance] = self.maker.make(utterance, *others)
+        return self.kept[utterance]
 
 
-def test_gradient_is_that_of_the_value_through_a_network(system, make, utterances):
+@pytest.mark.parametrize("kind", ["mmi", "smbr", "mpfe", "phone_mpe"])
+def test_gradient_is_that_of_the_value_through_a_network(
+    system, make, utterances, kind
+):
     """Finite differences of the whole loss to the parameters of a linear layer."""
     weights = LossWeights(prior_scale=0.7, ce=0.3, l2=0.02)
-    criterion = make(weights=weights, threads=2)
+    given = {"type": kind, "acoustic_scale": SCALE, "absent_numerator": "keep"}
+    options = resolve_section(SCHEMAS, "criterion", given)
+    criterion = make(weights=weights, threads=2, objective=objective_of(options))
     generator = criterion._generator
-    generator._maker = FixedLattices(generator._maker, system.model)
+    generator._maker = FixedLattices(generator._maker)
     criterion._priors = torch.linspace(-3, -1, system.model.num_pdfs).double() * 0.7
     batch, scores = system.batch(utterances[:3])
     batch = replace(batch, weight=torch.tensor([1.0, 0.5, 2.0]))
@@ -144,13 +138,13 @@ def test_gradient_is_that_of_the_value_through_a_network(system, make, utterance
 def test_priors_are_taken_off(system, make, utterances):
     seen = []
 
-    class Listening(MmiObjective):
+    class Listening(Mmi):
         def __call__(self, log_likes, *others):
             seen.append(log_likes.copy())
             return super().__call__(log_likes, *others)
 
     criterion = make(
-        objective=lambda model, lang: Listening(model, acoustic_scale=SCALE),
+        objective=lambda model, lang: Listening(model),
         weights=LossWeights(prior_scale=0.5),
     )
     log_priors = torch.randn(system.model.num_pdfs)
@@ -181,15 +175,13 @@ def test_next_part_begins_while_lattices_are_made(system, make, utterances):
     """Work of two parts is under way at a time, and the caller is not held up."""
     reached, go_on = threading.Semaphore(0), threading.Event()
 
-    class Waiting(MmiObjective):
+    class Waiting(Mmi):
         def __call__(self, *args):
             reached.release()
             assert go_on.wait(20)
             return super().__call__(*args)
 
-    criterion = make(
-        objective=lambda model, lang: Waiting(model, acoustic_scale=SCALE), threads=2
-    )
+    criterion = make(objective=lambda model, lang: Waiting(model), threads=2)
     assert criterion.depth == 2
     parts = [system.batch([u]) for u in utterances[:2]]
     pending = [criterion.begin(system.outputs(x, b), b) for b, x in parts]
@@ -236,7 +228,7 @@ def test_oracle_errors_and_depth_are_measured(system, make, utterances):
 def test_frames_are_counted_whose_pdf_the_lattice_holds(system, make, utterances):
     kept = []
 
-    class Keeping(MmiObjective):
+    class Keeping(Mmi):
         def __call__(self, log_likes, lattice, alignment, *others):
             kept.append((lattice, alignment))
             return super().__call__(log_likes, lattice, alignment, *others)
@@ -357,3 +349,20 @@ def test_what_does_not_fit_is_refused(system, make, utterances):
             beam=criterion._beam,
             bound=criterion._bound,
         )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_gives_what_the_processor_gives(system, make, utterances):
+    weights = LossWeights(prior_scale=1.0, ce=0.2, l2=0.01)
+    on_cpu, expected = run(system, make(weights=weights), utterances)
+    batch, logits = system.batch(utterances)
+    logits = logits.detach().cuda().requires_grad_()
+    criterion = make(weights=weights, threads=2)
+    batch = batch.to("cuda")
+    pending = [criterion.begin(system.outputs(logits, batch), batch) for _ in range(2)]
+    losses = [part.finish() for part in pending]
+    losses[0].value.backward()
+    assert losses[0].value.item() == pytest.approx(on_cpu.value.item(), rel=1e-4)
+    assert losses[1].value.item() == losses[0].value.item()
+    np.testing.assert_allclose(logits.grad.cpu().numpy(), expected, atol=1e-4)

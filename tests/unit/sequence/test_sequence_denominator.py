@@ -42,14 +42,14 @@ def test_unigram_is_the_share_of_each_word(system):
 @pytest.mark.parametrize("order", [1, 2])
 def test_stage_writes_graph_and_its_size(system, repository, tmp_path, order):
     options = resolve_section(
-        repository / "workflow/schemas", "sequence", {"denominator": {"order": order}}
+        repository / "workflow/schemas", "denominator", {"order": order}
     )
     make_denominator(
         system.root / "lang",
         [system.root / "cuts.jsonl.gz"],
         system.root / "model",
         tmp_path / "HCLG.fst",
-        options=options["denominator"],
+        options=options,
     )
     graph = Graph.load(tmp_path / "HCLG.fst")
     facts = json.loads((tmp_path / "HCLG.json").read_text())

@@ -112,7 +112,7 @@ def test_a_finished_training_is_not_made_again(task, tmp_path):
 
 def test_the_best_and_the_average_of_epochs(task, tmp_path):
     # so high a rate that dev goes up and down
-    common = {"epochs": 5, "learning_rate": 1.0, "schedule": {"type": "constant"}}
+    common = {"epochs": 4, "learning_rate": 1.0, "schedule": {"type": "constant"}}
     best = make_trainer(task, tmp_path / "best", training={**common, "final": "best"})
     result = best.run()
     losses = [epoch["loss"] for epoch in result.history]
@@ -124,7 +124,7 @@ def test_the_best_and_the_average_of_epochs(task, tmp_path):
     )
     result = mean.run()
     assert result.chosen_epoch == 0
-    states = [mean.store.load(Position(epoch + 1))["model"] for epoch in (4, 5)]
+    states = [mean.store.load(Position(epoch + 1))["model"] for epoch in (3, 4)]
     expected = average_states(states)
     for name, value in mean.network.state_dict().items():
         assert torch.equal(value, expected[name])

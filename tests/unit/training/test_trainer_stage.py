@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,9 +23,15 @@ from reference.training_task import (
 from latflow.cli import main
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
+from latflow.hmm.alignment import pdfs_of
 from latflow.hmm.topology import Topology
 from latflow.hmm.tree import ContextDependency
-from latflow.kaldi_io import KaldiWriter, read_matrices, write_int_vectors
+from latflow.kaldi_io import (
+    KaldiWriter,
+    read_int_vectors,
+    read_matrices,
+    write_int_vectors,
+)
 from latflow.nnet.model_dir import load_model
 from latflow.training.forward import Forward, forward
 from latflow.training.train import train_network
@@ -43,18 +50,16 @@ def inputs(tmp_path_factory) -> Path:
     with KaldiWriter.open(folder / "gmm" / "final.mdl") as writer:
         MODEL.write(writer)
     tree.save(folder / "gmm" / "tree")
-    pdf_of = np.array(
-        [0, *[MODEL.tid_to_pdf[t] for t in range(1, MODEL.num_transition_ids + 1)]]
-    )
     means = np.random.default_rng(5).normal(size=(MODEL.num_pdfs, DIM)) * 2
     for split, count, seed in (("train", 20, 1), ("dev", 6, 2)):
         rng = np.random.default_rng(seed)
         alignments = []
         with FrameWriter(folder / split, dim=DIM) as frames:
             for number in range(count):
-                ids = rng.integers(1, MODEL.num_transition_ids + 1, rng.integers(3, 40))
+                length = rng.integers(3, 40)
+                ids = rng.integers(1, MODEL.num_transition_ids + 1, length, np.int32)
                 noise = rng.normal(size=(len(ids), DIM))
-                values = (means[pdf_of[ids]] + noise).astype(np.float32)
+                values = (means[pdfs_of(ids, MODEL)] + noise).astype(np.float32)
                 frames.append(f"{split}{number:02d}", "s", "", values)
                 alignments.append((f"{split}{number:02d}", ids.astype(np.int32)))
         write_int_vectors(folder / f"{split}.ark", alignments[1:])
@@ -119,23 +124,18 @@ def test_the_folder_is_complete(inputs, trained):
     assert meta["options"]["seed"] == 3
     assert meta["normalisation"]["type"] == "global"
     assert meta["versions"]["torch"]
-    ledger = [json.loads(line) for line in (trained / "ledger.jsonl").open()]
+    lines = (trained / "ledger.jsonl").read_text().splitlines()
+    ledger = [json.loads(line) for line in lines]
     assert [entry["utterance"] for entry in ledger] == ["dev00", "train00"]
     assert not list((trained.parent / "checkpoints").iterdir())
 
 
 def test_priors_are_the_shares_of_the_labels(inputs, trained):
     counts = np.zeros(MODEL.num_pdfs)
-    with (inputs / "train.ark").open("rb"):
-        pass
-    from latflow.kaldi_io import read_int_vectors
-
     for _, ids in read_int_vectors(inputs / "train.ark"):
-        for tid in ids:
-            counts[MODEL.tid_to_pdf[tid]] += 1
-    np.testing.assert_allclose(
-        np.load(trained / "priors.npy"), counts / counts.sum(), rtol=1e-6
-    )
+        counts += np.bincount(pdfs_of(ids, MODEL), minlength=MODEL.num_pdfs)
+    shares = counts / counts.sum()
+    np.testing.assert_allclose(np.load(trained / "priors.npy"), shares, rtol=1e-6)
 
 
 def test_too_many_utterances_without_labels(inputs, tmp_path):
@@ -238,6 +238,42 @@ def test_average_as_a_command(inputs, trained, tmp_path):
     )
 
 
+def test_phones_as_a_second_task(inputs, tmp_path):
+    output = {"class": "output", "from": "rec", "target": "phone", "loss_scale": 0.5}
+    task = tmp_path / "task"
+    shutil.copytree(inputs, task)
+    layers = {**LAYERS, "phones": output}
+    (task / "network.yaml").write_text(json.dumps({"layers": layers}))
+    stage(task, tmp_path / "m", tmp_path / "c", options())
+    dev = json.loads((tmp_path / "m" / "info.json").read_text())["dev"]
+    # three phones of which pdfs tell less than all: 2 and 3 share theirs
+    assert 0.0 < dev["frame_errors"] < 0.6
+    assert 0.0 < dev["frame_errors.phones"] < 0.6
+    assert dev["loss"] > dev["ce.phones"] * 0.5
+    outputs = load_model(tmp_path / "m").network.outputs
+    assert {name: o.num_classes for name, o in outputs.items()} == {
+        "output": MODEL.num_pdfs,
+        "phones": 4,
+    }
+    (task / "network.yaml").write_text(
+        json.dumps({"layers": {**LAYERS, "other": {**output, "target": "tone"}}})
+    )
+    with pytest.raises(UserError, match="no labels for the target tone - .*pdf, phone"):
+        stage(task, tmp_path / "m2", tmp_path / "c2", options())
+
+
+@pytest.mark.slow
+def test_two_ranks_make_the_model_of_one(inputs, trained, tmp_path):
+    chosen = {**options(tensorboard=True), "backend": "torch"}
+    stage(inputs, tmp_path / "m", tmp_path / "c", chosen, ranks=2, threads=2)
+    one, other = load_model(trained), load_model(tmp_path / "m")
+    for name, value in one.network.state_dict().items():
+        found = other.network.state_dict()[name]
+        torch.testing.assert_close(found, value, rtol=1e-3, atol=1e-5)
+    files = {path.name for path in (tmp_path / "m").iterdir()}
+    assert files == {path.name for path in trained.iterdir()}
+
+
 JOB = """
 import json, sys
 from pathlib import Path
@@ -288,4 +324,3 @@ def _wait_for_progress(process, folder: Path, before: int) -> None:
     names = set(folder.rglob("e*.pt"))
     while process.poll() is None and set(folder.rglob("e*.pt")) <= names:
         time.sleep(0.01)
-    assert before >= 0

@@ -1,0 +1,136 @@
+"""The criteria against Kaldi's posteriors: alignments, lattices, scores of digits."""
+
+import numpy as np
+import pytest
+import torch
+
+from latflow.criteria.mbr import MbrOptions, evaluate_mbr
+from latflow.criteria.mmi import MmiOptions, evaluate_mmi, mmi
+from latflow.criteria.phone_arcs import expand, phones_of_alignment
+from latflow.gmm.model import AcousticModel
+from latflow.hmm.alignment import segments
+from latflow.kaldi_io import read_int_vectors, read_matrices
+from latflow.lattice.io import read_lattices
+from latflow.lattice.posterior_io import read_posteriors
+
+
+@pytest.fixture(scope="module")
+def raw(golden):
+    return dict(read_lattices(golden / "lattice" / "raw_beam13.lats"))
+
+
+@pytest.fixture(scope="module")
+def model(golden):
+    return AcousticModel.load(golden / "gmm" / "tri1" / "final.mdl").transitions
+
+
+@pytest.fixture(scope="module")
+def alignments(golden):
+    return dict(read_int_vectors(golden / "align" / "ali_tri1.txt"))
+
+
+@pytest.fixture(scope="module")
+def scores(golden):
+    return dict(read_matrices(golden / "align" / "loglikes_tri1.ark"))
+
+
+@pytest.fixture(scope="module")
+def silence_phones(golden):
+    text = (golden / "lang" / "phones" / "silence.csl").read_text()
+    return [int(phone) for phone in text.split(":")]
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "boost"),
+    [
+        ("den_post_k0.1", 0.1, 0.0),
+        ("den_post_k1.0", 1.0, 0.0),
+        ("boosted_den_post_k0.1", 0.1, 0.1),
+    ],
+)
+def test_mmi_is_the_alignment_minus_kaldis_posteriors(
+    golden, raw, model, alignments, scores, silence_phones, name, scale, boost
+):
+    expected = dict(read_posteriors(golden / "lattice" / f"{name}.txt.gz"))
+    options = MmiOptions(
+        acoustic_scale=scale, boost=boost, silence_phones=silence_phones, absent="keep"
+    )
+    for utterance, lattice in raw.items():
+        said = alignments[utterance]
+        found = evaluate_mmi(scores[utterance], lattice, said, model, options)
+        difference = -expected[utterance].to_pdfs(model).to_matrix(model.num_pdfs)
+        difference[np.arange(len(said)), model.pdf[said]] += 1.0
+        np.testing.assert_allclose(found.gradient / scale, difference, atol=1e-4)
+
+
+def test_mmi_value_holds_kaldis_total(golden, raw, model, alignments, scores):
+    text = (golden / "lattice" / "den_loglike_k0.1.txt").read_text()
+    totals = dict(line.split() for line in text.splitlines())
+    for utterance, lattice in raw.items():
+        said = alignments[utterance]
+        tensor = torch.from_numpy(scores[utterance]).requires_grad_()
+        result = mmi(tensor, lattice, said, model, MmiOptions())
+        of_path = scores[utterance][np.arange(len(said)), model.pdf[said]]
+        total = 0.1 * of_path.sum(dtype=np.float64) - result.objective.item()
+        assert total == pytest.approx(float(totals[utterance]), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("criterion", "scale", "one_silence_class", "name", "accuracy"),
+    [
+        ("mpfe", 0.1, True, "mpfe_post_k0.1", 0.941877),
+        ("mpe", 1.0, True, "mpfe_post_k1.0", 0.98989),
+        ("smbr", 0.1, True, "smbr_post_k0.1", 0.876261),
+        ("smbr", 1.0, True, "smbr_post_k1.0", 0.980441),
+        ("smbr", 0.1, False, "smbr_post_k0.1_nosilclass", 0.607119),
+    ],
+)
+def test_accuracies_and_gradients_are_kaldis(
+    golden,
+    raw,
+    model,
+    alignments,
+    scores,
+    silence_phones,
+    criterion,
+    scale,
+    one_silence_class,
+    name,
+    accuracy,
+):
+    expected = dict(read_posteriors(golden / "lattice" / f"{name}.txt.gz"))
+    options = MbrOptions(
+        criterion, silence_phones, one_silence_class, acoustic_scale=scale
+    )
+    total = 0.0
+    for utterance, lattice in raw.items():
+        found = evaluate_mbr(
+            scores[utterance], lattice, alignments[utterance], model, options
+        )
+        total += found.objective
+        weights = expected[utterance].to_pdfs(model).to_matrix(model.num_pdfs)
+        np.testing.assert_allclose(found.gradient / scale, weights, atol=2e-5)
+    frames = sum(lattice.num_frames for lattice in raw.values())
+    assert total / frames == pytest.approx(accuracy, abs=2e-6)
+
+
+def test_phones_of_alignments_are_kaldis(model, alignments):
+    for alignment in alignments.values():
+        phone, first, length = segments(alignment, model)
+        found = phones_of_alignment(alignment, model)
+        np.testing.assert_array_equal(found, (phone, first, first + length))
+
+
+def test_phones_of_lattices_fit_together(raw, model, silence_phones):
+    """Each phone of the expansion begins where one ended."""
+    for lattice in raw.values():
+        phones = expand(lattice, model)
+        done = phones.phone > 0
+        ends = set(phones.last[done].tolist()) | {0}
+        assert set(phones.first[done].tolist()) <= ends
+        assert (phones.last[done] > phones.first[done]).all()
+        assert set(phones.arc[phones.arc < lattice.num_arcs].tolist()) <= set(
+            range(lattice.num_arcs)
+        )
+        timeless = expand(lattice, model, untimed=silence_phones)
+        print(len(phones.arc)/lattice.num_arcs, len(timeless.arc)/lattice.num_arcs)
