@@ -129,8 +129,7 @@ def test_phones_of_lattices_fit_together(raw, model, silence_phones):
         ends = set(phones.last[done].tolist()) | {0}
         assert set(phones.first[done].tolist()) <= ends
         assert (phones.last[done] > phones.first[done]).all()
-        assert set(phones.arc[phones.arc < lattice.num_arcs].tolist()) <= set(
-            range(lattice.num_arcs)
-        )
-        timeless = expand(lattice, model, untimed=silence_phones)
-        print(len(phones.arc)/lattice.num_arcs, len(timeless.arc)/lattice.num_arcs)
+        fewer = expand(lattice, model, untimed=silence_phones)
+        assert len(fewer.arc) < len(phones.arc)
+        # Splitting loses no path to the end, so that no useful arc is lost either.
+        assert set(fewer.arc.tolist()) == set(phones.arc.tolist())

@@ -22,5 +22,6 @@ train_network(
     checkpoints_dir=snakemake.params["checkpoints"],
     threads=snakemake.threads,
     ranks=snakemake.resources["tasks"],
+    hosts=snakemake.resources.get("mpi"),
     max_skipped_fraction=snakemake.params["max_skipped_fraction"],
 )

@@ -99,7 +99,11 @@ class Criterion(ABC):
         """
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold for the criterion to go on as it would have."""
+        """What a checkpoint must hold for the criterion to go on as it would have.
+
+        Plain values (numbers, strings, lists, mappings) and tensors; rank 0's is kept,
+        and all ranks get it back.
+        """
         return {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - optional

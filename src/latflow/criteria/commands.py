@@ -32,7 +32,10 @@ def add_commands(commands: Any) -> None:
 
 def _selftest(arguments: argparse.Namespace) -> int:
     """Print a table of the proofs; returns 1 if one does not hold."""
-    from latflow.criteria.selftest import LIMITS, run  # torch, Numba: not for all commands
+    from latflow.criteria.selftest import (
+        LIMITS,
+        run,
+    )  # torch, Numba: not for all commands
 
     if arguments.trials < 1:
         raise UserError("no trials asked for", remedy="set --trials to 1 or more")

@@ -175,11 +175,43 @@ def held_frames(
         labels: int32 [ids + 1], e.g. the pdf of each transition-id.
         said: int32 [T], transition-ids.
     """
-    possible = np.flatnonzero((lattice.transition_id != 0) & (weights > 0.0))
-    frame = lattice.frame[lattice.source()[possible]]
-    is_same = labels[lattice.transition_id[possible]] == labels[said[frame]]
-    held = np.zeros(lattice.num_frames, np.bool_)
-    held[frame[is_same]] = True
+    return _held_frames(
+        lattice.arc_begin,
+        lattice.frame,
+        lattice.transition_id,
+        weights,
+        labels,
+        np.asarray(said, np.int32),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _held_frames(
+    arc_begin: np.ndarray,
+    frame: np.ndarray,
+    transition_id: np.ndarray,
+    weights: np.ndarray,
+    labels: np.ndarray,
+    said: np.ndarray,
+) -> np.ndarray:
+    """Frames with an arc of the label that was said, bool[T].
+
+    Args:
+        arc_begin: int64[S + 1].
+        frame: int32[S].
+        transition_id: int32[A].
+        weights: float64[A].
+        labels: int32[ids + 1].
+        said: int32[T].
+    """
+    held = np.zeros(len(said), np.bool_)
+    for s in range(len(frame)):
+        t = frame[s]
+        if t < len(said) and not held[t]:
+            for arc in range(arc_begin[s], arc_begin[s + 1]):
+                id_ = transition_id[arc]
+                if id_ != 0 and weights[arc] > 0.0 and labels[id_] == labels[said[t]]:
+                    held[t] = True
     return held
 
 

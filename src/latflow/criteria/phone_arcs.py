@@ -67,15 +67,14 @@ def expand(
     is_timed = ~np.isin(model.phone, list(untimed))
     is_final = np.isfinite(lattice.final_graph_cost)
     is_final &= np.isfinite(lattice.final_acoustic_cost)
-    shape = lattice.arc_begin, lattice.next_state, lattice.transition_id, lattice.frame
+    begin, ids, frame = lattice.arc_begin, lattice.transition_id, lattice.frame
     labels = model.phone, model.state, model.is_self_loop, model.is_final, is_timed
-    first, keys, after = _splits(*shape, labels)
-    splits = first, keys, after, _numbers(first, after)
-    copies = _lengths(first, after)
-    room = int(copies @ (np.diff(lattice.arc_begin) + is_final))
-    begin, table = _split_arcs(*shape, is_final, labels, splits, room)
+    first, keys, after, reached = _splits(begin, lattice.next_state, ids, frame, labels)
+    splits = first, keys, after, _numbers(first, after), reached
+    room = int(_lengths(first, after) @ (np.diff(begin) + is_final))
+    bounds, table = _split_arcs(begin, ids, frame, is_final, labels, splits, room)
     columns = np.ascontiguousarray(table.T)
-    return PhoneArcs(begin, *columns)
+    return PhoneArcs(bounds, *columns)
 
 
 def phones_of_alignment(
@@ -110,7 +109,7 @@ def _splits(
     transition_id: np.ndarray,
     frame: np.ndarray,
     labels: _Labels,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Find out what the paths to each state can have in hand.
 
     Args:
@@ -124,28 +123,36 @@ def _splits(
     Returns:
         The first split of each state, int64[S], -1 for none; what it has in hand,
         int32[N, 3] (phone, its first frame, the transition-state it was left from, 0
-        where not yet); the next split of the same state, int64[N], -1 for none.
+        where not yet); the next split of the same state, int64[N], -1 for none; the
+        split that each arc from each split leads to, int32, in the order of states,
+        their splits, and arcs.
     """
     first = np.full(len(frame), -1, np.int64)
     keys = np.zeros((2 * len(frame) + 1, 3), np.int32)
     after = np.full(len(keys), -1, np.int64)
-    first[0], count = 0, 1
+    reached = np.empty(2 * len(next_state) + 1, np.int32)
+    first[0], count, filled = 0, 1, 0
     for s in range(len(frame)):
         split = first[s]
         while split >= 0:
+            while filled + arc_begin[s + 1] - arc_begin[s] > len(reached):
+                reached = np.concatenate((reached, np.empty_like(reached)))
             for arc in range(arc_begin[s], arc_begin[s + 1]):
                 key, _ = _step(keys[split], transition_id[arc], frame[s], labels)
                 target = next_state[arc]
-                if _find(first[target], keys, after, key) < 0:
+                found = _find(first[target], keys, after, key)
+                if found < 0:
                     if count == len(keys):
                         keys = np.concatenate((keys, np.zeros_like(keys)))
                         after = np.concatenate((after, np.full_like(after, -1)))
                     keys[count, 0], keys[count, 1], keys[count, 2] = key
                     after[count] = first[target]
-                    first[target] = count
+                    first[target] = found = count
                     count += 1
+                reached[filled] = found
+                filled += 1
             split = after[split]
-    return first, keys[:count], after[:count]
+    return first, keys[:count], after[:count], reached[:filled]
 
 
 @njit(cache=True, nogil=True)
@@ -187,19 +194,17 @@ def _lengths(first: np.ndarray, after: np.ndarray) -> np.ndarray:
 @njit(cache=True, nogil=True)
 def _split_arcs(
     arc_begin: np.ndarray,
-    next_state: np.ndarray,
     transition_id: np.ndarray,
     frame: np.ndarray,
     is_final: np.ndarray,
     labels: _Labels,
-    splits: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    splits: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     room: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """List the arcs between splits.
 
     Args:
         arc_begin: int64[S + 1].
-        next_state: int32[A].
         transition_id: int32[A].
         frame: int32[S].
         is_final: bool[S].
@@ -212,23 +217,23 @@ def _split_arcs(
         lattice's arc, the completed phone, its first frame and one past its last,
         int32[M, 5].
     """
-    first, keys, after, number = splits
+    first, keys, after, number, reached = splits
     begin = np.zeros(len(number) + 2, np.int64)
     table = np.empty((room, 5), np.int32)
-    filled = 0
+    filled, steps = 0, 0
     for s in range(len(frame)):
         split = first[s]
         while split >= 0:
             key = keys[split]
             for arc in range(arc_begin[s], arc_begin[s + 1]):
-                then, is_done = _step(key, transition_id[arc], frame[s], labels)
-                target = number[_find(first[next_state[arc]], keys, after, then)]
-                table[filled, 0], table[filled, 1] = target, arc
+                _, is_done = _step(key, transition_id[arc], frame[s], labels)
+                table[filled, 0], table[filled, 1] = number[reached[steps]], arc
+                steps += 1
                 table[filled, 2] = key[0] if is_done else 0
                 table[filled, 3], table[filled, 4] = key[1], frame[s]
                 filled += 1
             if is_final[s]:
-                table[filled, 0], table[filled, 1] = len(number), len(next_state) + s
+                table[filled, 0], table[filled, 1] = len(number), len(transition_id) + s
                 table[filled, 2], table[filled, 3] = key[0], key[1]
                 table[filled, 4] = frame[s]
                 filled += 1

@@ -55,8 +55,9 @@ class Results:
         return list(self._recipe.networks)
 
     def criterion_of(self, network: str) -> str:
-        """What a network is trained by."""
-        return self._recipe.networks[network]["type"]
+        """What a network is trained by: cross-entropy, or a lattice criterion."""
+        criterion = self._recipe.networks[network].get("criterion")
+        return "cross-entropy" if criterion is None else criterion["type"]
 
     @property
     def decodings(self) -> list[str]:

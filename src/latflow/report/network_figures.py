@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from latflow.report.figures import WIDTH, Point
 from latflow.report.svg import bare, canvas, render, series_colour
@@ -56,6 +56,8 @@ def loss_curves(curves: Mapping[str, Curves]) -> str:
         errors.set_ylabel("frame errors (%)")
         rate.set_ylabel("learning rate")
         rate.set_yscale("log")
+        rate.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        rate.yaxis.set_minor_formatter(NullFormatter())
         rate.set_xlabel("epoch")
         rate.xaxis.set_major_locator(MaxNLocator(integer=True))
         loss.legend(loc="upper right")

@@ -173,6 +173,7 @@ class HorovodBackend(Backend):
     def __init__(self) -> None:
         self._horovod = _horovod()
         self._horovod.init()
+        self._has_nccl = bool(self._horovod.nccl_built())
         self.on_admit: Callable[[], None] = _nothing
         self.renew()
 
@@ -191,17 +192,25 @@ class HorovodBackend(Backend):
     def all_reduce_(self, tensors: Sequence[Tensor]) -> None:
         """See `Backend`."""
         horovod = self._horovod
+        carried = [self._reachable(tensor) for tensor in tensors]
         handles = [
             horovod.allreduce_async_(tensor, name=self._name("sum"), op=horovod.Sum)
-            for tensor in tensors
+            for tensor in carried
         ]
         for handle in handles:
             horovod.synchronize(handle)
+        _copy_back(carried, tensors)
 
     def broadcast_(self, tensors: Sequence[Tensor], root: int = 0) -> None:
         """See `Backend`."""
-        for tensor in tensors:
+        carried = [self._reachable(tensor) for tensor in tensors]
+        for tensor in carried:
             self._horovod.broadcast_(tensor, root, name=self._name("copy"))
+        _copy_back(carried, tensors)
+
+    def _reachable(self, tensor: Tensor) -> Tensor:
+        """The tensor, or a copy on the CPU where Horovod was built without NCCL."""
+        return tensor.cpu() if tensor.is_cuda and not self._has_nccl else tensor
 
     def share(self, item: Any, root: int = 0) -> Any:
         """See `Backend`."""
@@ -303,6 +312,13 @@ def resolve_backend(name: str, ranks: int) -> str:
     if name == "auto":
         return "horovod" if importlib.util.find_spec("horovod") else "torch"
     return name
+
+
+def _copy_back(carried: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
+    """Copy what was carried elsewhere into the tensors themselves."""
+    for source, tensor in zip(carried, tensors, strict=True):
+        if source is not tensor:
+            tensor.copy_(source)
 
 
 def _nothing() -> None:

@@ -16,6 +16,7 @@ first failure in one line: the others fail because of it.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import logging
 import os
@@ -31,9 +32,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
+
 from latflow.errors import UserError
 from latflow.files import atomic_output
-from latflow.training.distributed import RENDEZVOUS
+from latflow.training.distributed import RENDEZVOUS, Backend
 from latflow.training.interruption import RESUME_STATUS, Interrupted
 
 _GRACE = 5.0  # seconds that ranks get to end by themselves once one has failed
@@ -69,6 +72,53 @@ def write_job(
         job = {"function": function, "arguments": values, "elastic": elastic}
         temporary.write_text(json.dumps(job, indent=1) + "\n", encoding="utf-8")
     return path
+
+
+def run_ranks(
+    function: str,
+    arguments: Mapping[str, Any],
+    job: str | Path,
+    *,
+    ranks: int,
+    backend: str,
+    threads: int = 1,
+    hosts: str | None = None,
+    elastic: bool = False,
+) -> None:
+    """Run a function as one rank in this process, or on several ranks.
+
+    Args:
+        function: see `write_job`.
+        arguments: see `write_job`.
+        job: where the job is described, if there are several ranks.
+        ranks: number of processes.
+        backend: `none`, `torch` or `horovod`.
+        threads: of all ranks of this machine together.
+        hosts: see `launch`.
+        elastic: with Horovod, go on when ranks die as long as one is left.
+
+    Raises:
+        Interrupted: the ranks were asked to stop, and wrote a checkpoint.
+        UserError: the training fails.
+    """
+    if backend == "none":
+        module, _, name = function.partition(":")
+        before = torch.get_num_threads()
+        torch.set_num_threads(max(1, threads))
+        try:
+            getattr(importlib.import_module(module), name)(Backend(), **arguments)
+        finally:
+            torch.set_num_threads(before)
+        return
+    elastic = elastic and backend == "horovod"
+    launch(
+        write_job(job, function, arguments, elastic=elastic),
+        ranks=ranks,
+        backend=backend,
+        threads=threads,
+        hosts=hosts,
+        elastic=elastic,
+    )
 
 
 def launch(
@@ -244,7 +294,7 @@ def _wait(started: Sequence[subprocess.Popen[bytes]]) -> list[int]:
             log.error("a rank failed; ending the others")
             break
         time.sleep(_POLL)
-    return [-signal.SIGKILL if status is None else status for status in statuses]
+    return [1 if status is None else status for status in statuses]
 
 
 def _judge(job: Path, statuses: Sequence[int]) -> None:
@@ -253,17 +303,20 @@ def _judge(job: Path, statuses: Sequence[int]) -> None:
         return
     told = [json.loads(path.read_text(encoding="utf-8")) for path in reports(job)]
     failures = [report for report in told if report["status"] != RESUME_STATUS]
-    if told and not failures and all(s in {0, RESUME_STATUS, 1} for s in statuses):
+    killed = [(k, -status) for k, status in enumerate(statuses) if status < 0]
+    if told and not failures and not killed:
         raise Interrupted
+    remedy = "start again to go on from the last checkpoint"
+    if killed:
+        rank, number = killed[0]
+        who = f"rank {rank}" if len(statuses) > 1 else "the launcher of the ranks"
+        what = f"{who} was killed by signal {number}"
+        raise UserError(f"{what} (9 is often a lack of memory)", remedy=remedy)
     if failures:
         first = min(failures, key=lambda report: report["time"])
-        raise UserError(
-            f"rank {first['rank']} failed: {first['error']}",
-            remedy="the ranks' output is above; start again to go on from the last "
-            "checkpoint",
-        )
+        what = f"rank {first['rank']} failed: {first['error']}"
+        remedy = f"the ranks' output tells more; {remedy}"
+        raise UserError(what, remedy=remedy)
     codes = ", ".join(str(status) for status in statuses)
-    raise UserError(
-        f"a rank was killed (exit statuses {codes}; -9 is often a lack of memory)",
-        remedy="start again to go on from the last checkpoint",
-    )
+    what = f"the ranks ended with exit status {codes} and no word why"
+    raise UserError(what, remedy=f"their output may tell; {remedy}")

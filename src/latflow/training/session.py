@@ -19,7 +19,6 @@ import numpy as np
 import torch
 
 from latflow.errors import UserError
-from latflow.features.frames import FrameStore
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger
 from latflow.nnet.description import NetworkDescription
@@ -33,12 +32,21 @@ from latflow.training.distributed import Backend
 from latflow.training.growth import Growth
 from latflow.training.normalisation import Normaliser
 from latflow.training.priors import priors_of_labels, priors_of_posteriors
-from latflow.training.sources import estimate_normaliser, open_batches
+from latflow.training.sources import estimate_normaliser, open_batches, open_frames
 from latflow.training.targets import Targets, load_targets
 from latflow.training.trainer import Result, Trainer
 
 # What may change between two attempts at the same training.
-_FREE = ("checkpoint_minutes", "keep_checkpoints", "log_interval", "tensorboard")
+_FREE = {
+    "training": (
+        "checkpoint_minutes",
+        "elastic",
+        "keep_checkpoints",
+        "log_interval",
+        "tensorboard",
+    ),
+    "data": ("prefetch", "on_the_fly"),
+}
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +92,7 @@ class Data:
     @property
     def dim(self) -> int:
         """Features a frame."""
-        return FrameStore.load(self.folders["train"]).dim
+        return open_frames(self.folders["train"], self.options["data"]).dim
 
     def batches(self, subsampling: int) -> tuple[BatchSource, BatchSource]:
         """Batches of training and of dev, for a network with this subsampling."""
@@ -263,18 +271,20 @@ def identity_of(
     Args:
         options: a network system's, with `seed`.
         description: the network.
-        frames_dir: frames of the training split.
+        frames_dir: features of the training split.
         labels: of the splits, by the target's name.
         parent: model folder to start from, or None.
     """
-    training = {k: v for k, v in options["training"].items() if k not in _FREE}
+    chosen = {
+        section: {k: v for k, v in options[section].items() if k not in free}
+        for section, free in _FREE.items()
+    }
     weights = None if parent is None else Path(parent, "weights.safetensors")
     return {
-        "training": training,
-        "data": options["data"],
+        **chosen,
         "seed": options["seed"],
         "network": dict(description.config),
-        "frames": dict(FrameStore.load(frames_dir).meta),
+        "frames": dict(open_frames(frames_dir, options["data"]).meta),
         "labels": {
             split: digest_of({n: s.counts().tolist() for n, s in targets.items()})
             for split, targets in labels.items()

@@ -21,8 +21,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from latflow.criteria.ce import CrossEntropy
 from latflow.lang.composition import load_model as load_transitions
 from latflow.ledger import Ledger
@@ -31,7 +29,7 @@ from latflow.training.checkpoint import CheckpointStore, digest_of
 from latflow.training.device import choose_device
 from latflow.training.distributed import Backend, resolve_backend
 from latflow.training.interruption import stop_requests
-from latflow.training.launch import launch, write_job
+from latflow.training.launch import run_ranks
 from latflow.training.session import (
     Data,
     growth_of,
@@ -116,25 +114,16 @@ def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
         "device": str(choose_device(options["device"])),
         "max_skipped_fraction": max_skipped_fraction,
     }
-    if backend == "none":
-        before = torch.get_num_threads()
-        torch.set_num_threads(max(1, threads))
-        try:
-            train_rank(Backend(), **arguments)
-        finally:
-            torch.set_num_threads(before)
-    else:
-        elastic = options["training"]["elastic"] and backend == "horovod"
-        function = f"{__name__}:train_rank"
-        job = write_job(folder / "job.json", function, arguments, elastic=elastic)
-        launch(
-            job,
-            ranks=ranks,
-            backend=backend,
-            threads=threads,
-            hosts=hosts,
-            elastic=elastic,
-        )
+    run_ranks(
+        f"{__name__}:train_rank",
+        arguments,
+        folder / "job.json",
+        ranks=ranks,
+        backend=backend,
+        threads=threads,
+        hosts=hosts,
+        elastic=options["training"]["elastic"],
+    )
     shutil.rmtree(folder)
     shutil.rmtree(work / "labels")
 

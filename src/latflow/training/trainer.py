@@ -163,11 +163,11 @@ class Trainer:
             self._step(group)
         self._drain()
         self._synchronise()
-        train = means(self._now.epoch_sums)
+        train, rate = means(self._now.epoch_sums), self._rate()
         dev = self.evaluate()
         now = self._now
         now.history.append(dev)
-        self._write("epoch", train=train, dev=dev, learning_rate=self._rate())
+        self._write("epoch", train=train, dev=dev, learning_rate=rate)
         now.last_train = train
         now.next_epoch()
         self._save()

@@ -147,7 +147,8 @@ def test_newbob_lowers_the_rate(task, tmp_path):
     rates = [
         line["learning_rate"] for line in lines(trainer) if line["kind"] == "epoch"
     ]
-    assert rates == pytest.approx([0.1 / 2, 0.1 / 4, 0.1 / 8, 0.1 / 16], rel=1.01)
+    # of epochs 1 and 2 there is nothing, or one dev result, to compare
+    assert rates == pytest.approx([0.1, 0.1, 0.05, 0.025])
 
 
 def test_a_network_grows_and_goes_on_growing_after_a_stop(task, tmp_path):
