@@ -93,10 +93,7 @@ def frames_of(split):
     """Frames of a split, or of the split that the job names, which a system reads."""
 
     def find(wildcards):
-        system = system_of(wildcards)
-        stream = (
-            recipe.networks[system]["features"] if recipe.is_network(system) else None
-        )
+        stream = recipe.stream_of(system_of(wildcards))
         room = "frames" if stream is None else f"streams/{stream}/frames"
         return f"{RESULTS}/{room}/{split.format(**wildcards)}/meta.json"
 

@@ -137,7 +137,7 @@ rule train_sequence:
     params:
         options=lambda wildcards: recipe.sequence_options(wildcards.network),
         checkpoints="<results>/checkpoints/{network}",
-        code=source_digest("latflow.sequence.criterion"),
+        code=source_digest("latflow.sequence.train"),
     message:
         "Train the network {wildcards.network} on lattices"
     script:

@@ -1,0 +1,264 @@
+"""Stage `train_sequence`: a network learns from lattices made on the fly.
+
+The folder is that of `latflow.training.train`, and holds beside it
+
+* `drift.json`: how far alignments made on the fly have moved, by phone;
+* `sequence_ledger.jsonl`: utterances that were searched again, fell back, or gave
+  nothing.
+
+Public: `train_sequence`, `train_rank`, `Sources`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from latflow.criteria.base import Criterion
+from latflow.lang.composition import load_model as load_transitions
+from latflow.lang.directory import Lang
+from latflow.ledger import Ledger
+from latflow.nnet.model_dir import AcousticNetwork, load_model
+from latflow.sequence.assemble import SequenceFiles, assemble
+from latflow.sequence.criterion import LatticeCriterion, LossWeights
+from latflow.sequence.objectives import objective_of
+from latflow.sequence.word_errors import Scorecard, WordErrors
+from latflow.training.checkpoint import CheckpointStore, digest_of
+from latflow.training.device import choose_device
+from latflow.training.distributed import Backend, resolve_backend
+from latflow.training.interruption import stop_requests
+from latflow.training.launch import run_ranks
+from latflow.training.normalisation import Normaliser
+from latflow.training.session import identity_of, num_kept, place_rank, write_model
+from latflow.training.sources import open_batches
+from latflow.training.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Paths of what sequence training reads.
+
+    Attributes:
+        frames: the `FrameStore` of the training split.
+        dev_frames: of the dev split.
+        parent: model folder of the seed, with `final.mdl` and `tree`.
+        lang: the lang directory.
+        denominator: graph that lattices are made with.
+        graph: decoding graph, for word errors on dev.
+        scales: `scales.json` of the seed's decoding.
+        alignments: `ali.ark` of the training split.
+        training_graphs: of the transcripts, for alignments on the fly; or None.
+    """
+
+    frames: str
+    dev_frames: str
+    parent: str
+    lang: str
+    denominator: str
+    graph: str
+    scales: str
+    alignments: str
+    training_graphs: str | None = None
+
+
+def train_sequence(
+    sources: Sources,
+    out_dir: str | Path,
+    *,
+    options: Mapping[str, Any],
+    checkpoints_dir: str | Path,
+    threads: int = 1,
+    ranks: int = 1,
+    hosts: str | None = None,
+) -> None:
+    """Train a network by a lattice criterion, from a seed.
+
+    Dev is decoded at the end of each epoch; with `training.final: best` the model is
+    the epoch with the fewest word errors there. Goes on from the newest checkpoint of
+    the same training, if there is one.
+
+    Args:
+        sources: what is read.
+        out_dir: the model folder, replaced as a whole.
+        options: a sequence-trained system of `workflow/schemas/nnet.yaml`
+            (`criterion`, `lattices`, `alignments`, `data`, `training`), with
+            `dev_decode`, `score`, `device`, `backend` and `seed`.
+        checkpoints_dir: where checkpoints are kept until the model is written.
+        threads: of all ranks on this machine together.
+        ranks: processes that share each batch.
+        hosts: machines of the ranks, as for `horovodrun -H`; None for this one.
+
+    Raises:
+        UserError: inputs that do not fit each other; too many utterances without
+            lattice; a training that fails.
+        Interrupted: SIGTERM came; the checkpoint is written.
+    """
+    identity = _identity(sources, options)
+    folder = Path(checkpoints_dir) / digest_of(identity)
+    arguments = {
+        "sources": asdict(sources),
+        "out_dir": str(out_dir),
+        "folder": str(folder),
+        "options": dict(options),
+        "identity": identity,
+        "device": str(choose_device(options["device"])),
+        "threads": max(1, threads // ranks),
+    }
+    run_ranks(
+        f"{__name__}:train_rank",
+        arguments,
+        folder / "job.json",
+        ranks=ranks,
+        backend=resolve_backend(options["backend"], ranks),
+        threads=threads,
+        hosts=hosts,
+        elastic=options["training"]["elastic"],
+    )
+    shutil.rmtree(folder)
+
+
+def train_rank(
+    backend: Backend,
+    *,
+    sources: Mapping[str, Any],
+    out_dir: str,
+    folder: str,
+    options: Mapping[str, Any],
+    identity: Mapping[str, Any],
+    device: str,
+    threads: int,
+) -> None:
+    """Train as one rank of several, or alone; rank 0 writes the model.
+
+    Args:
+        backend: the other ranks.
+        sources: as `Sources`.
+        out_dir: the model folder.
+        folder: of the checkpoints.
+        options: see `train_sequence`.
+        identity: what the training depends on.
+        device: `cpu` or `cuda`.
+        threads: for lattices, of this rank.
+    """
+    named = Sources(**sources)
+    where, training = place_rank(device, backend), options["training"]
+    seed = load_model(named.parent, where)
+    network = seed.network.train()
+    ledger = Ledger("train_sequence")
+    train, dev = (
+        open_batches(
+            frames,
+            {},
+            options["data"],
+            normaliser=Normaliser.from_meta(seed.meta["normalisation"]),
+            subsampling=network.subsampling,
+            seed=options["seed"],
+            ledger=ledger,
+            is_training=frames == named.frames,
+        )
+        for frames in (named.frames, named.dev_frames)
+    )
+    criterion = _criterion(named, seed, options, threads)
+    judge = _judge(named, seed, options, threads)
+    with stop_requests() as should_stop:
+        trainer = Trainer(
+            network,
+            criterion,
+            train,
+            dev,
+            training,
+            CheckpointStore(folder, identity, keep=num_kept(training)),
+            seed=options["seed"],
+            backend=backend,
+            dev_criterion=judge,
+            should_stop=should_stop,
+        )
+        result = trainer.run()
+    criterion.journal.join(backend.gather(criterion.journal.contents()))
+    criterion.close()
+    judge.close()
+    if backend.is_main:
+        meta = {
+            "criterion": criterion.name,
+            "options": dict(options),
+            "parent": named.parent,
+            "normalisation": seed.meta["normalisation"],
+        }
+        write_model(
+            out_dir,
+            network,
+            np.load(Path(named.parent, "priors.npy")),
+            meta,
+            result=result,
+            trainer=trainer,
+            ledger=ledger,
+            source_dir=named.parent,
+        )
+        names = {phone: name for name, phone in Lang.load(named.lang).phone_ids.items()}
+        criterion.journal.write(out_dir, names)
+    backend.barrier()
+
+
+def _criterion(
+    sources: Sources, seed: AcousticNetwork, options: Mapping[str, Any], threads: int
+) -> LatticeCriterion:
+    """The criterion that is trained by."""
+    chosen = options["criterion"]
+    return assemble(
+        SequenceFiles(
+            frames_dirs=[sources.frames],
+            lang_dir=sources.lang,
+            model_dir=sources.parent,
+            graph=sources.denominator,
+            alignments=[sources.alignments],
+            training_graphs=sources.training_graphs,
+        ),
+        objective_of(chosen),
+        options["sequence"],
+        log_priors=seed.log_priors,
+        weights=LossWeights(
+            prior_scale=options["sequence"]["prior_scale"],
+            ce=chosen["ce_weight"],
+            l2=chosen["l2"],
+        ),
+        threads=threads,
+    )
+
+
+def _judge(
+    sources: Sources, seed: AcousticNetwork, options: Mapping[str, Any], threads: int
+) -> Criterion:
+    """What dev is evaluated by: its word errors."""
+    decode = options["dev_decode"]
+    lang = Lang.load(sources.lang)
+    _, transitions = load_transitions(sources.parent)
+    scorecard = Scorecard.of(sources.dev_frames, lang, sources.scales, options["score"])
+    priors = torch.zeros(transitions.num_pdfs)
+    if seed.log_priors is not None:
+        priors = decode["prior_scale"] * seed.log_priors
+    return WordErrors(
+        sources.graph, transitions, scorecard, priors, options=decode, threads=threads
+    )
+
+
+def _identity(sources: Sources, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What the training depends on; see `latflow.training.session.identity_of`."""
+    network = load_model(sources.parent).network
+    common = identity_of(
+        options, network.description, sources.frames, {}, sources.parent
+    )
+    files = {
+        name: hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        for name in ("denominator", "alignments", "scales")
+        if (path := getattr(sources, name)) is not None
+    }
+    own = {key: options[key] for key in ("criterion", "sequence")}
+    return json.loads(json.dumps({**common, **own, "files": files}))
