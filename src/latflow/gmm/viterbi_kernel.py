@@ -44,24 +44,24 @@ def best_path(arcs, start, final, acoustics, beam):
     arc_begin, pdf = arcs[0], arcs[1]
     x, mixtures, scale = acoustics
     num_frames, num_states = len(x), len(final)
-    here, there = _empty_list(num_states), _empty_list(num_states)
+    here, there = empty_list(num_states), empty_list(num_states)
     stack = (np.empty(num_states, np.int32), np.zeros(num_states, np.bool_))
-    has_epsilon = _states_with_epsilon(arc_begin, pdf)
+    has_epsilon = states_with_epsilon(arc_begin, pdf)
     book = new_book(mixtures)
-    back = _with_room(_no_back_pointers(), num_states)
+    back = with_room(no_back_pointers(), num_states)
     base = 0
     here[0][0], here[1][0], here[2][start] = start, 0.0, 0
     back[0][0], back[1][0] = -1, -1
-    count = _follow_epsilons(arcs, has_epsilon, here, back, base, 1, beam, stack)
+    count = follow_epsilons(arcs, has_epsilon, here, back, base, 1, beam, stack)
     for t in range(num_frames):
         if t % WIDTH == 0:
             open_tile(book, x, t)
-        back = _with_room(back, base + count + num_states)
+        back = with_room(back, base + count + num_states)
         found, cutoff = _emit(
             arcs, here, there, back, base, count, (book, mixtures, scale, t), beam
         )
         base += count
-        count = _follow_epsilons(
+        count = follow_epsilons(
             arcs, has_epsilon, there, back, base, found, cutoff, stack
         )
         here, there = there, here
@@ -70,12 +70,12 @@ def best_path(arcs, start, final, acoustics, beam):
     for i in range(count):
         if cost[i] + final[states[i]] < total:
             last, total = base + i, cost[i] + final[states[i]]
-    path, log_likes = _trace_back(back, pdf, last, num_frames)
+    path, log_likes = trace_back(back, pdf, last, num_frames)
     return path, log_likes, total
 
 
 @njit(cache=True, nogil=True)
-def _empty_list(num_states):
+def empty_list(num_states):
     """A list of live states, empty, with room for all."""
     return (
         np.empty(num_states, np.int32),
@@ -85,7 +85,7 @@ def _empty_list(num_states):
 
 
 @njit(cache=True, nogil=True)
-def _no_back_pointers():
+def no_back_pointers():
     """Room for the first back pointers."""
     return (
         np.empty(_FIRST_SIZE, np.int32),
@@ -95,7 +95,7 @@ def _no_back_pointers():
 
 
 @njit(cache=True, nogil=True)
-def _states_with_epsilon(arc_begin, pdf):
+def states_with_epsilon(arc_begin, pdf):
     """For each state, whether an arc that emits nothing leaves it, bool[S]."""
     found = np.zeros(len(arc_begin) - 1, np.bool_)
     for state in range(len(found)):
@@ -106,7 +106,7 @@ def _states_with_epsilon(arc_begin, pdf):
 
 
 @njit(cache=True, nogil=True)
-def _with_room(back, count):
+def with_room(back, count):
     """The back pointers, moved if they have fewer than `count` places."""
     source, arc, log_like = back
     filled = len(source)
@@ -197,7 +197,7 @@ def _fill_needed(arcs, states, cost, cutoff, book, tile, mixtures):
 
 
 @njit(cache=True, nogil=True)
-def _follow_epsilons(arcs, has_epsilon, live, back, base, count, cutoff, stack):
+def follow_epsilons(arcs, has_epsilon, live, back, base, count, cutoff, stack):
     """Extend the live states of a frame by arcs that emit nothing.
 
     Args:
@@ -250,7 +250,7 @@ def _follow_epsilons(arcs, has_epsilon, live, back, base, count, cutoff, stack):
 
 
 @njit(cache=True, nogil=True)
-def _trace_back(back, pdf, last, num_frames):
+def trace_back(back, pdf, last, num_frames):
     """Emitting arcs of the path that ends in entry `last`, and their log-likelihoods.
 
     Both are empty if `last` is -1.

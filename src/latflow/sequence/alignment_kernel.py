@@ -13,12 +13,12 @@ import numpy as np
 from numba import njit
 
 from latflow.gmm.viterbi_kernel import (
-    _empty_list,
-    _follow_epsilons,
-    _no_back_pointers,
-    _states_with_epsilon,
-    _trace_back,
-    _with_room,
+    empty_list,
+    follow_epsilons,
+    no_back_pointers,
+    states_with_epsilon,
+    trace_back,
+    with_room,
 )
 
 
@@ -44,21 +44,21 @@ def best_path(arcs, start, final, log_likes, scale, beam):
     """
     arc_begin, pdf = arcs[0], arcs[1]
     num_frames, num_states = len(log_likes), len(final)
-    here, there = _empty_list(num_states), _empty_list(num_states)
+    here, there = empty_list(num_states), empty_list(num_states)
     stack = (np.empty(num_states, np.int32), np.zeros(num_states, np.bool_))
-    has_epsilon = _states_with_epsilon(arc_begin, pdf)
-    back = _with_room(_no_back_pointers(), num_states)
+    has_epsilon = states_with_epsilon(arc_begin, pdf)
+    back = with_room(no_back_pointers(), num_states)
     base = 0
     here[0][0], here[1][0], here[2][start] = start, 0.0, 0
     back[0][0], back[1][0] = -1, -1
-    count = _follow_epsilons(arcs, has_epsilon, here, back, base, 1, beam, stack)
+    count = follow_epsilons(arcs, has_epsilon, here, back, base, 1, beam, stack)
     for t in range(num_frames):
-        back = _with_room(back, base + count + num_states)
+        back = with_room(back, base + count + num_states)
         found, cutoff = _emit(
             arcs, here, there, back, base, count, (log_likes[t], scale), beam
         )
         base += count
-        count = _follow_epsilons(
+        count = follow_epsilons(
             arcs, has_epsilon, there, back, base, found, cutoff, stack
         )
         here, there = there, here
@@ -67,7 +67,7 @@ def best_path(arcs, start, final, log_likes, scale, beam):
     for i in range(count):
         if cost[i] + final[states[i]] < total:
             last, total = base + i, cost[i] + final[states[i]]
-    path, path_log_likes = _trace_back(back, pdf, last, num_frames)
+    path, path_log_likes = trace_back(back, pdf, last, num_frames)
     return path, path_log_likes, total
 
 

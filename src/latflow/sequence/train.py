@@ -15,6 +15,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import numpy as np
 import torch
 
 from latflow.criteria.base import Criterion
+from latflow.errors import UserError
 from latflow.lang.composition import load_model as load_transitions
 from latflow.lang.directory import Lang
 from latflow.ledger import Ledger
@@ -152,6 +154,12 @@ def train_rank(
     where, training = place_rank(device, backend), options["training"]
     seed = load_model(named.parent, where)
     network = seed.network.train()
+    if network.subsampling != 1:
+        raise UserError(
+            f"the network scores one frame in {network.subsampling}; lattices need all",
+            file=named.parent,
+            remedy="use a network without subsampling",
+        )
     ledger = Ledger("train_sequence")
     train, dev = (
         open_batches(
@@ -166,9 +174,11 @@ def train_rank(
         )
         for frames in (named.frames, named.dev_frames)
     )
-    criterion = _criterion(named, seed, options, threads)
-    judge = _judge(named, seed, options, threads)
-    with stop_requests() as should_stop:
+    with (
+        closing(_criterion(named, seed, options, threads)) as criterion,
+        closing(_judge(named, seed, options, threads)) as judge,
+        stop_requests() as should_stop,
+    ):
         trainer = Trainer(
             network,
             criterion,
@@ -183,8 +193,6 @@ def train_rank(
         )
         result = trainer.run()
     criterion.journal.join(backend.gather(criterion.journal.contents()))
-    criterion.close()
-    judge.close()
     if backend.is_main:
         meta = {
             "criterion": criterion.name,
@@ -255,10 +263,19 @@ def _identity(sources: Sources, options: Mapping[str, Any]) -> dict[str, Any]:
     common = identity_of(
         options, network.description, sources.frames, {}, sources.parent
     )
-    files = {
-        name: hashlib.sha256(Path(path).read_bytes()).hexdigest()
-        for name in ("denominator", "alignments", "scales")
-        if (path := getattr(sources, name)) is not None
-    }
+    read = ("denominator", "graph", "alignments", "scales")
+    files = {name: _digest(Path(getattr(sources, name))) for name in read}
     own = {key: options[key] for key in ("criterion", "sequence")}
     return json.loads(json.dumps({**common, **own, "files": files}))
+
+
+def _digest(path: Path) -> str:
+    """Digest of a file's contents.
+
+    Raises:
+        UserError: there is no such file.
+    """
+    if not path.is_file():
+        raise UserError("no such file", file=path, remedy="make it first")
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

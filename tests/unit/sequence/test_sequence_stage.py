@@ -1,0 +1,91 @@
+"""The stage `train_sequence`: a seed folder in, a model folder out."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from latflow.configuration import resolve_section
+from latflow.errors import UserError
+from latflow.features.frames import FrameStore
+from latflow.nnet.model_dir import load_model
+from latflow.sequence.train import Sources, train_sequence
+
+
+@pytest.fixture(scope="module")
+def sources(system, tmp_path_factory):
+    """All that the stage reads; dev is the training set, decoded with its graph."""
+    root = tmp_path_factory.mktemp("stage")
+    (root / "scales.json").write_text(json.dumps({"lmwt": 5, "wip": 0.0}))
+    frames = str(system.root / "frames")
+    return Sources(
+        frames=frames,
+        dev_frames=frames,
+        parent=str(system.root / "seed"),
+        lang=str(system.root / "lang"),
+        denominator=str(system.root / "den/HCLG.fst"),
+        graph=str(system.root / "den/HCLG.fst"),
+        scales=str(root / "scales.json"),
+        alignments=str(system.root / "ali.ark"),
+        training_graphs=str(system.root / "graphs"),
+    )
+
+
+@pytest.fixture
+def options(system, repository):
+    """A sequence-trained system, as the recipe hands it over."""
+    schemas = repository / "workflow/schemas"
+    training = {"epochs": 2, "learning_rate": 0.1, "tensorboard": False}
+    data = {"sequences": {"type": "utterances"}, "max_sequences": 4}
+    decode = resolve_section(schemas, "decode", {"acoustic_scale": 0.2})
+    return {
+        "criterion": resolve_section(
+            schemas, "criterion", {"type": "mmi", "acoustic_scale": 0.2}
+        ),
+        "sequence": system.options(alignments={"source": "on_the_fly"}),
+        "data": resolve_section(schemas, "nnet_data", data),
+        "training": resolve_section(
+            schemas, "nnet_training", {**training, "micro_sequences": 2}
+        ),
+        "dev_decode": {**decode, "prior_scale": 1.0},
+        "score": resolve_section(schemas, "score", {}),
+        "device": "cpu",
+        "backend": "auto",
+        "seed": 1,
+    }
+
+
+def test_model_folder_is_whole_and_its_dev_errors_are_words(
+    sources, options, system, tmp_path
+):
+    out = tmp_path / "model"
+    train_sequence(
+        sources, out, options=options, checkpoints_dir=tmp_path / "work", threads=2
+    )
+    model, seed = load_model(out), load_model(sources.parent)
+    before, after = seed.network.state_dict(), model.network.state_dict()
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    assert torch.equal(model.log_priors, seed.log_priors)
+    assert model.meta["criterion"] == "mmi"
+    assert model.meta["parent"] == sources.parent
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    epochs = [line for line in lines if line["kind"] == "epoch"]
+    num_words = sum(len(t.split()) for t in FrameStore.load(sources.frames).texts)
+    assert [line["dev"]["frames"] for line in epochs] == [num_words] * 2
+    rates = np.array([line["dev"]["loss"] for line in epochs]) * num_words
+    assert np.allclose(rates, np.round(rates))
+    assert json.loads((out / "drift.json").read_text())
+    assert (out / "sequence_ledger.jsonl").is_file()
+    assert not list((tmp_path / "work").iterdir())
+
+
+def test_a_missing_file_is_named(sources, options, tmp_path):
+    missing = {**vars(sources), "scales": str(tmp_path / "none.json")}
+    with pytest.raises(UserError, match=r"none\.json"):
+        train_sequence(
+            Sources(**missing),
+            tmp_path / "m",
+            options=options,
+            checkpoints_dir=tmp_path,
+        )
