@@ -7,13 +7,14 @@ systems and decodings there are, and on which settings each of them depends.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from latflow.configuration import resolve
 from latflow.errors import UserError
+from latflow.recipe_checks import check
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,7 @@ class Recipe:
         if isinstance(gmm, Mapping) and gmm.get("import") and "systems" not in gmm:
             config = {**config, "gmm": {**gmm, "systems": {}}}
         recipe = cls(resolve(schemas, config))
-        recipe._check_import()
-        recipe._check_systems()
-        recipe._check_networks()
-        recipe._check_rescorings()
+        check(recipe)
         return recipe
 
     @property
@@ -160,7 +158,10 @@ class Recipe:
         return system if parent is None else self.seed_of(parent)
 
     def stream_of(self, system: str) -> str | None:
-        """The features that a network reads; None for those of the GMM systems."""
+        """The features that a network reads: a stream's name, or a GMM system's.
+
+        None stands for the frames that GMM systems start from.
+        """
         network = self.networks.get(self.seed_of(system))
         return None if network is None else network["features"]
 
@@ -233,9 +234,9 @@ class Recipe:
 
     def sequence_options(self, system: str) -> dict[str, Any]:
         """Everything that sequence training depends on beside its inputs."""
-        decode = self.decode_network_options(system)
-        judged = {"dev_decode": decode, "score": self.tune_options()}
-        return {**self.network_options(system), **judged}
+        compared = ("alignment", "ignore_words", "fold_case")
+        score = {key: self.config["score"][key] for key in compared}
+        return {**self.network_options(system), "score": score}
 
     def denominator_options(self) -> dict[str, Any]:
         """Everything that denominator graphs depend on beside their inputs."""
@@ -361,82 +362,6 @@ class Recipe:
         raise UserError(
             "configuration lang.lexicon is not set",
             remedy="name the pronunciation lexicon (WORD PHONE PHONE ... lines)",
-        )
-
-    def _check_systems(self) -> None:
-        """Refuse a system that builds on a later, an unknown, or its own system."""
-        earlier: list[str] = []
-        for name, system in self.systems.items():
-            for key in ("alignments", "lexicon"):
-                source = system.get(key)
-                if source is not None and source not in earlier:
-                    raise UserError(
-                        f"configuration gmm.systems.{name}.{key}: no system "
-                        f"{source!r} before it",
-                        remedy=f"choose one of: {', '.join(earlier) or 'none yet'}",
-                    )
-            earlier.append(name)
-
-    def _check_import(self) -> None:
-        """Refuse an imported system without its language, or with a name twice."""
-        gmm = self.config["gmm"]
-        if (gmm["import"] is None) != (gmm["lang"] is None):
-            raise UserError(
-                "configuration gmm: `import` and `lang` go together",
-                remedy="name the folders of both the system and its language",
-            )
-        if not self.systems:
-            raise UserError(
-                "configuration gmm.systems is empty",
-                remedy="describe a system, or import one with gmm.import",
-            )
-        if self.imported_system in gmm["systems"]:
-            raise UserError(
-                f"configuration gmm.systems.{self.imported_system}: the imported "
-                "system has this name",
-                remedy="give the system of your own another name",
-            )
-
-    def _check_networks(self) -> None:
-        """Refuse a network that names what is not there, or has a system's name."""
-        earlier: list[str] = []
-        for name, network in self.networks.items():
-            key = f"configuration nnet.systems.{name}"
-            if name in self.systems:
-                raise UserError(
-                    f"{key}: a GMM system has this name",
-                    remedy="give the network another",
-                )
-            if network["type"] == "sequence":
-                _check_choice(f"{key}.parent", network["parent"], earlier)
-            else:
-                _check_choice(f"{key}.alignments", network["alignments"], self.systems)
-                if network["features"] is not None:
-                    streams = self.feature_streams
-                    _check_choice(f"{key}.features", network["features"], streams)
-            earlier.append(name)
-
-    def _check_rescorings(self) -> None:
-        """Refuse rescoring that names an unknown system or the first model."""
-        for lm, rescoring in self.rescorings.items():
-            if lm == "lm":
-                raise UserError(
-                    "configuration decode.rescore.lm: the first model has this name",
-                    remedy="give the second one another",
-                )
-            for name in rescoring["systems"]:
-                if name not in self.decoded_systems:
-                    raise UserError(
-                        f"configuration decode.rescore.{lm}.systems: no {name!r}",
-                        remedy=f"choose from: {', '.join(self.decoded_systems)}",
-                    )
-
-
-def _check_choice(key: str, chosen: str, known: Iterable[str]) -> None:
-    """Refuse a name that is not among the known ones."""
-    if chosen not in known:
-        raise UserError(
-            f"{key}: no {chosen!r}", remedy=f"choose from: {', '.join(known) or 'none'}"
         )
 
 

@@ -13,10 +13,12 @@ import yaml
 
 from latflow.gmm.speaker_transforms import SpeakerTransforms
 from latflow.lang.directory import Lang
+from latflow.nnet.model_dir import load_model
 
 pytestmark = pytest.mark.slow
 
 SYSTEMS = ("mono", "tri1", "tri2", "tri3")
+NETWORKS = ("tdnn", "mmi")
 STATISTICS = re.compile(r"^Job stats:\n.*\n-.*\n((?:\w.*\n)+?)total", re.MULTILINE)
 
 
@@ -76,7 +78,8 @@ def test_word_error_rates_make_sense(results):
         "system", "set", "wer", "ins", "del", "sub", "words", "sentences",
         "sentence_errors", "lmwt", "wip",
     ]  # fmt: skip
-    assert set(table.system) == {*SYSTEMS, "tri1.longer", "tri3.longer"}
+    rescored = {"tri1.longer", "tri3.longer"}
+    assert set(table.system) == {*SYSTEMS, *NETWORKS, *rescored}
     assert set(table.set) == {"dev", "test"}
     errors = table.ins + table["del"] + table["sub"]
     assert (abs(100 * errors / table.words - table.wer) < 0.006).all()
@@ -90,9 +93,22 @@ def test_training_raises_the_likelihood(results):
         assert values.iloc[-1] > values.iloc[0]
 
 
+def test_networks_learn(results):
+    for network in NETWORKS:
+        lines = (results / "nnet" / network / "log.jsonl").read_text().splitlines()
+        epochs = [e for e in map(json.loads, lines) if e["kind"] == "epoch"]
+        losses = [epoch["train"]["loss"] for epoch in epochs]
+        assert losses[-1] < losses[0]
+    assert epochs[-1]["train"]["objective"] > epochs[0]["train"]["objective"]
+    seed, trained = (load_model(results / "nnet" / name) for name in NETWORKS)
+    assert trained.meta["parent"].endswith("nnet/tdnn")
+    assert trained.meta["normalisation"] == seed.meta["normalisation"]
+    assert not list((results / "checkpoints").rglob("*.pt"))
+
+
 def test_report_stands_alone(results):
     html = (results / "report.html").read_text()
-    for name in (*SYSTEMS, "tri3.longer", "oracle WER", "What a wider beam buys"):
+    for name in (*SYSTEMS, *NETWORKS, "tri3.longer", "oracle WER", "What a wider beam buys"):
         assert name in html
     assert "data:audio/" in html
     for attribute in re.findall(r"""(?:src|href)\s*=\s*["']([^"']+)""", html):
@@ -116,7 +132,8 @@ def changed(finished, recipe, tmp_path, **sections):
 
 
 DECODING = {
-    "decode_lattices", "decode_adapted", "rescore_lattices", "tune_scales",
+    "decode_lattices", "decode_adapted", "decode_network", "rescore_lattices",
+    "tune_scales",
     "sweep_beams", "analyse_lattices", "score_wer", "summarise_wer",
 }  # fmt: skip
 SCORING = {"score_wer", "analyse_lattices", "summarise_wer", "make_report"}
@@ -157,12 +174,12 @@ def test_pronunciations_come_from_alignments(results):
 
 
 def test_lattices_are_measured(results):
-    for system in (*SYSTEMS, "tri3.longer"):
+    for system in (*SYSTEMS, *NETWORKS, "tri3.longer"):
         path = results / "score" / system / "test" / "lattices.json"
         measured = json.loads(path.read_text())
         assert 0 <= measured["oracle_wer"] <= measured["best_wer"]
         assert measured["depth"] >= 1
-    beams = pd.read_csv(results / "tune/tri3/beams.tsv", sep="\t")
+    beams = pd.read_csv(results / "tune/mmi/beams.tsv", sep="\t")
     assert beams.beam.tolist() == [6, 12]
 
 

@@ -133,6 +133,13 @@ def transforms_for(wildcards):
     return [f"{RESULTS}/align/{source}/train/trans.ark"] if is_adapted else []
 
 
+def transforms_of_split(wildcards):
+    """Speaker transforms of a split: of train by alignment, of others by decoding."""
+    stage = "align" if wildcards.split == "train" else "decode"
+    folder = f"{RESULTS}/{stage}/{wildcards.system}/{wildcards.split}"
+    return [f"{folder}/trans.ark"] if recipe.is_adapted(wildcards.system) else []
+
+
 def model_behind(wildcards):
     """Model that made those alignments."""
     source = recipe.systems[wildcards.system]["alignments"]

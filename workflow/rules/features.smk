@@ -89,3 +89,32 @@ use rule normalise_features as normalise_stream with:
         code=source_digest("latflow.features.extract"),
     message:
         "Normalise the features {wildcards.stream} of {wildcards.split}"
+
+
+rule adapt_frames:
+    input:
+        frames="<results>/frames/{split}/meta.json",
+        model="<results>/gmm/{system}/final.mdl",
+        transforms=transforms_of_split,
+    output:
+        frames="<results>/streams/{system}/frames/{split}/frames.npy",
+        index="<results>/streams/{system}/frames/{split}/index.npz",
+        meta="<results>/streams/{system}/frames/{split}/meta.json",
+    log:
+        "<logs>/adapt_frames/{system}.{split}.log",
+    benchmark:
+        "<benchmarks>/adapt_frames/{system}.{split}.jsonl"
+    wildcard_constraints:
+        system="|".join(recipe.systems),
+    conda:
+        "../../envs/gmm.yaml"
+    threads: 4
+    resources:
+        mem_mb=4000,
+        runtime=120,
+    params:
+        code=source_digest("latflow.gmm.adapted_frames"),
+    message:
+        "Store the features of {wildcards.system} for {wildcards.split}"
+    script:
+        "../scripts/adapt_frames.py"

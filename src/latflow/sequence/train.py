@@ -91,8 +91,8 @@ def train_sequence(
         sources: what is read.
         out_dir: the model folder, replaced as a whole.
         options: a sequence-trained system of `workflow/schemas/nnet.yaml`
-            (`criterion`, `lattices`, `alignments`, `data`, `training`), with
-            `dev_decode`, `score`, `device`, `backend` and `seed`.
+            (`criterion`, `sequence`, `data`, `training`), with `score`, `device`,
+            `backend` and `seed`.
         checkpoints_dir: where checkpoints are kept until the model is written.
         threads: of all ranks on this machine together.
         ranks: processes that share each batch.
@@ -245,15 +245,20 @@ def _judge(
     sources: Sources, seed: AcousticNetwork, options: Mapping[str, Any], threads: int
 ) -> Criterion:
     """What dev is evaluated by: its word errors."""
-    decode = options["dev_decode"]
     lang = Lang.load(sources.lang)
     _, transitions = load_transitions(sources.parent)
     scorecard = Scorecard.of(sources.dev_frames, lang, sources.scales, options["score"])
+    sequence = options["sequence"]
     priors = torch.zeros(transitions.num_pdfs)
     if seed.log_priors is not None:
-        priors = decode["prior_scale"] * seed.log_priors
+        priors = sequence["prior_scale"] * seed.log_priors
     return WordErrors(
-        sources.graph, transitions, scorecard, priors, options=decode, threads=threads
+        sources.graph,
+        transitions,
+        scorecard,
+        priors,
+        options=sequence["dev_search"],
+        threads=threads,
     )
 
 

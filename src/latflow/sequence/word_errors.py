@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from latflow.criteria.base import Criterion, Loss
-from latflow.decode.recogniser import policy
+from latflow.decode.retry import RetryPolicy
 from latflow.decode.search import LatticeDecoder
 from latflow.decode.search_graph import GraphFile
 from latflow.decode.tune import read_scales, words_of
@@ -90,7 +90,7 @@ class WordErrors(Criterion):
         model: its transition model.
         scorecard: how words are found and counted.
         log_priors: float32 [P], scaled, taken off the log posteriors.
-        options: section `decode` of the configuration.
+        options: `dev_search` of `workflow/schemas/sequence.yaml`.
         threads: utterances decoded at a time.
     """
 
@@ -109,7 +109,8 @@ class WordErrors(Criterion):
         self._scorecard, self._graph = scorecard, graph
         self._priors = log_priors
         self._scale = options["acoustic_scale"]
-        self._policy = policy(options, options["beam"])
+        beam, factor = options["beam"], options["retry_beam_factor"]
+        self._policy = RetryPolicy((beam, beam * factor) if factor > 1 else (beam,))
         self._decoder = LatticeDecoder(
             GraphFile(Graph.load(graph), graph),
             model.pdf,

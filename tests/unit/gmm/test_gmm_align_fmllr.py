@@ -9,7 +9,9 @@ from reference.adapted_system import LIMITS, make_systems, system_options, write
 
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
+from latflow.gmm.adapted_frames import adapt_frames
 from latflow.gmm.align import align
+from latflow.gmm.speaker_transforms import SpeakerTransforms
 from latflow.gmm.system import GmmSystem
 from latflow.kaldi_io import read_int_vectors, read_matrices
 from latflow.ledger import read_ledger
@@ -153,3 +155,26 @@ def test_features_are_those_of_the_systems_folder(root, options, tmp_path):
     with pytest.raises(UserError, match="dimension 2, but the model is of 4"):
         run(tmp_path, tmp_path / "c/mono", options, system="system")
     assert not (tmp_path / "c/mono/ali.ark").exists()
+
+
+def test_stored_features_are_those_that_the_model_sees(root, tmp_path):
+    system = GmmSystem.load(root / "tri3")
+    adapt_frames(
+        root / "frames",
+        root / "tri3",
+        root / "tri3/trans.ark",
+        tmp_path / "f",
+        threads=2,
+    )
+    plain, adapted = FrameStore.load(root / "frames"), FrameStore.load(tmp_path / "f")
+    transforms = SpeakerTransforms.load(root / "tri3/trans.ark")
+    assert adapted.utt_ids == plain.utt_ids
+    assert adapted.texts == plain.texts
+    for i in range(len(plain)):
+        seen = transforms.apply(plain.speakers[i], system.transform(plain.frames(i)))
+        assert np.array_equal(adapted.frames(i), seen)
+
+
+def test_features_of_an_adapted_system_need_transforms(root, tmp_path):
+    with pytest.raises(UserError, match="no transforms are given"):
+        adapt_frames(root / "frames", root / "tri3", None, tmp_path / "f", threads=1)

@@ -38,17 +38,17 @@ def options(system, repository):
     schemas = repository / "workflow/schemas"
     training = {"epochs": 2, "learning_rate": 0.1, "tensorboard": False}
     data = {"sequences": {"type": "utterances"}, "max_sequences": 4}
-    decode = resolve_section(schemas, "decode", {"acoustic_scale": 0.2})
     return {
         "criterion": resolve_section(
             schemas, "criterion", {"type": "mmi", "acoustic_scale": 0.2}
         ),
-        "sequence": system.options(alignments={"source": "on_the_fly"}),
+        "sequence": system.options(
+            alignments={"source": "on_the_fly"}, dev_search={"acoustic_scale": 0.2}
+        ),
         "data": resolve_section(schemas, "nnet_data", data),
         "training": resolve_section(
             schemas, "nnet_training", {**training, "micro_sequences": 2}
         ),
-        "dev_decode": {**decode, "prior_scale": 1.0},
         "score": resolve_section(schemas, "score", {}),
         "device": "cpu",
         "backend": "auto",

@@ -1,0 +1,112 @@
+"""What makes a configuration contradict itself, beyond what its schemas can say.
+
+Public: `check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from latflow.errors import UserError
+
+if TYPE_CHECKING:
+    from latflow.recipe import Recipe
+
+
+def check(recipe: Recipe) -> None:
+    """Refuse names that stand for nothing, or for two things.
+
+    Raises:
+        UserError: names the key, and what may stand there.
+    """
+    _check_import(recipe)
+    _check_systems(recipe)
+    _check_networks(recipe)
+    _check_rescorings(recipe)
+
+
+def _check_systems(recipe: Recipe) -> None:
+    """Refuse a system that builds on a later, an unknown, or its own system."""
+    earlier: list[str] = []
+    for name, system in recipe.systems.items():
+        for key in ("alignments", "lexicon"):
+            source = system.get(key)
+            if source is not None and source not in earlier:
+                raise UserError(
+                    f"configuration gmm.systems.{name}.{key}: no system "
+                    f"{source!r} before it",
+                    remedy=f"choose one of: {', '.join(earlier) or 'none yet'}",
+                )
+        earlier.append(name)
+
+
+def _check_import(recipe: Recipe) -> None:
+    """Refuse an imported system without its language, or with a name twice."""
+    gmm = recipe.config["gmm"]
+    if (gmm["import"] is None) != (gmm["lang"] is None):
+        raise UserError(
+            "configuration gmm: `import` and `lang` go together",
+            remedy="name the folders of both the system and its language",
+        )
+    if not recipe.systems:
+        raise UserError(
+            "configuration gmm.systems is empty",
+            remedy="describe a system, or import one with gmm.import",
+        )
+    if recipe.imported_system in gmm["systems"]:
+        raise UserError(
+            f"configuration gmm.systems.{recipe.imported_system}: the imported "
+            "system has this name",
+            remedy="give the system of your own another name",
+        )
+
+
+def _check_networks(recipe: Recipe) -> None:
+    """Refuse a network that names what is not there, or has a system's name."""
+    earlier: list[str] = []
+    for name in recipe.feature_streams:
+        if name in recipe.systems:
+            raise UserError(
+                f"configuration nnet.features.{name}: a GMM system has this name",
+                remedy="give the features another",
+            )
+    for name, network in recipe.networks.items():
+        key = f"configuration nnet.systems.{name}"
+        if name in recipe.systems:
+            raise UserError(
+                f"{key}: a GMM system has this name",
+                remedy="give the network another",
+            )
+        if network["type"] == "sequence":
+            _check_choice(f"{key}.parent", network["parent"], earlier)
+        else:
+            _check_choice(f"{key}.alignments", network["alignments"], recipe.systems)
+            if network["features"] is not None:
+                known = [*recipe.feature_streams, *recipe.systems]
+                _check_choice(f"{key}.features", network["features"], known)
+        earlier.append(name)
+
+
+def _check_rescorings(recipe: Recipe) -> None:
+    """Refuse rescoring that names an unknown system or the first model."""
+    for lm, rescoring in recipe.rescorings.items():
+        if lm == "lm":
+            raise UserError(
+                "configuration decode.rescore.lm: the first model has this name",
+                remedy="give the second one another",
+            )
+        for name in rescoring["systems"]:
+            if name not in recipe.decoded_systems:
+                raise UserError(
+                    f"configuration decode.rescore.{lm}.systems: no {name!r}",
+                    remedy=f"choose from: {', '.join(recipe.decoded_systems)}",
+                )
+
+
+def _check_choice(key: str, chosen: str, known: Iterable[str]) -> None:
+    """Refuse a name that is not among the known ones."""
+    if chosen not in known:
+        raise UserError(
+            f"{key}: no {chosen!r}", remedy=f"choose from: {', '.join(known) or 'none'}"
+        )

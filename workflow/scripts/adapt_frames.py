@@ -1,0 +1,19 @@
+"""Rule adapt_frames: calls latflow.gmm.adapted_frames.adapt_frames."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from latflow.gmm.adapted_frames import adapt_frames
+from latflow.logs import log_to
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+log_to(snakemake.log[0])
+adapt_frames(
+    Path(snakemake.input["frames"]).parent,
+    Path(snakemake.input["model"]).parent,
+    snakemake.input["transforms"] or None,
+    Path(snakemake.output["frames"]).parent,
+    threads=snakemake.threads,
+)
