@@ -43,6 +43,7 @@ rule train_network:
     script:
         "../scripts/train_network.py"
 
+
 rule make_denominator:
     input:
         cuts="<results>/corpus/train/cuts.jsonl.gz",
