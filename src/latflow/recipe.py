@@ -143,6 +143,11 @@ class Recipe:
         """Features that networks read beside those of the GMM systems, by name."""
         return self.config["nnet"]["features"]
 
+    def streams_of(self, *, stored: bool) -> list[str]:
+        """Names of those that are stored, or of those computed when they are read."""
+        streams = self.feature_streams.items()
+        return [name for name, stream in streams if stream["stored"] is stored]
+
     def is_network(self, system: str) -> bool:
         """Whether a system is a network's."""
         return system in self.networks
@@ -248,7 +253,11 @@ class Recipe:
 
     def stream_extraction_options(self, stream: str) -> dict[str, Any]:
         """Everything that the stored features of a stream depend on."""
-        return _without(self.feature_streams[stream], "cmvn")
+        return _without(self.feature_streams[stream], "cmvn", "stored")
+
+    def live_stream_options(self, stream: str) -> dict[str, Any]:
+        """Everything that features depend on which are computed when they are read."""
+        return _without(self.feature_streams[stream], "storage", "stored")
 
     def stream_normalisation_options(self, stream: str) -> dict[str, Any]:
         """Everything that the normalised frames of a stream depend on."""

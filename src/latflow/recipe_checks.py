@@ -22,6 +22,7 @@ def check(recipe: Recipe) -> None:
     """
     _check_import(recipe)
     _check_systems(recipe)
+    _check_streams(recipe)
     _check_networks(recipe)
     _check_rescorings(recipe)
 
@@ -62,15 +63,25 @@ def _check_import(recipe: Recipe) -> None:
         )
 
 
+def _check_streams(recipe: Recipe) -> None:
+    """Refuse features with a system's name, or that cannot be made on the fly."""
+    for name, stream in recipe.feature_streams.items():
+        key = f"configuration nnet.features.{name}"
+        if name in recipe.systems:
+            raise UserError(
+                f"{key}: a GMM system has this name",
+                remedy="give the features another",
+            )
+        if stream["cmvn"]["type"] == "speaker" and not stream["stored"]:
+            raise UserError(
+                f"{key}.cmvn: statistics of speakers need stored features",
+                remedy="set its type to utterance, sliding or none, or `stored: true`",
+            )
+
+
 def _check_networks(recipe: Recipe) -> None:
     """Refuse a network that names what is not there, or has a system's name."""
     earlier: list[str] = []
-    for name in recipe.feature_streams:
-        if name in recipe.systems:
-            raise UserError(
-                f"configuration nnet.features.{name}: a GMM system has this name",
-                remedy="give the features another",
-            )
     for name, network in recipe.networks.items():
         key = f"configuration nnet.systems.{name}"
         if name in recipe.systems:

@@ -1,6 +1,7 @@
 # Acoustic features, and their normalised memory-mapped form for training and decoding.
 # Products: <results>/features/<split>/cuts.jsonl.gz, <results>/frames/<split>/;
-# the same below <results>/streams/<stream>/ for the features of networks.
+# the same below <results>/streams/<stream>/ for the features of networks, where
+# those computed when they are read have a description in the place of their frames.
 
 
 rule extract_features:
@@ -65,6 +66,8 @@ use rule extract_features as extract_stream with:
         "<logs>/extract_stream/{stream}.{split}.log",
     benchmark:
         "<benchmarks>/extract_stream/{stream}.{split}.jsonl"
+    wildcard_constraints:
+        stream="|".join(recipe.streams_of(stored=True)) or "none",
     params:
         options=lambda wildcards: recipe.stream_extraction_options(wildcards.stream),
         max_skipped_fraction=recipe.max_skipped_fraction,
@@ -84,11 +87,43 @@ use rule normalise_features as normalise_stream with:
         "<logs>/normalise_stream/{stream}.{split}.log",
     benchmark:
         "<benchmarks>/normalise_stream/{stream}.{split}.jsonl"
+    wildcard_constraints:
+        stream="|".join(recipe.streams_of(stored=True)) or "none",
     params:
         options=lambda wildcards: recipe.stream_normalisation_options(wildcards.stream),
         code=source_digest("latflow.features.extract"),
     message:
         "Normalise the features {wildcards.stream} of {wildcards.split}"
+
+
+rule describe_stream:
+    input:
+        cuts="<results>/corpus/{split}/cuts.jsonl.gz",
+    output:
+        cuts="<results>/streams/{stream}/frames/{split}/cuts.jsonl",
+        index="<results>/streams/{stream}/frames/{split}/index.npz",
+        meta="<results>/streams/{stream}/frames/{split}/meta.json",
+        ledger="<results>/streams/{stream}/frames/{split}/ledger.jsonl",
+    log:
+        "<logs>/describe_stream/{stream}.{split}.log",
+    benchmark:
+        "<benchmarks>/describe_stream/{stream}.{split}.jsonl"
+    wildcard_constraints:
+        stream="|".join(recipe.streams_of(stored=False)) or "none",
+    conda:
+        "../../envs/corpus.yaml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=120,
+    params:
+        options=lambda wildcards: recipe.live_stream_options(wildcards.stream),
+        max_skipped_fraction=recipe.max_skipped_fraction,
+        code=source_digest("latflow.features.live"),
+    message:
+        "Describe the features {wildcards.stream} of {wildcards.split}, to be computed when read"
+    script:
+        "../scripts/describe_stream.py"
 
 
 rule adapt_frames:

@@ -13,7 +13,7 @@ log_to(snakemake.log[0])
 adapt_frames(
     Path(snakemake.input["frames"]).parent,
     Path(snakemake.input["model"]).parent,
-    snakemake.input["transforms"] or None,
+    next(iter(snakemake.input["transforms"]), None),
     Path(snakemake.output["frames"]).parent,
     threads=snakemake.threads,
 )

@@ -21,7 +21,7 @@ train_sequence(
         graph=given["graph"],
         scales=given["scales"],
         alignments=given["alignments"],
-        training_graphs=given["training_graphs"] or None,
+        training_graphs=next(iter(given["training_graphs"]), None),
     ),
     Path(snakemake.output["weights"]).parent,
     options=snakemake.params["options"],

@@ -19,6 +19,7 @@ from latflow.decode.scorer import Scorer
 from latflow.decode.tally import Tally
 from latflow.decode.tune import read_scales, words_of
 from latflow.features.frames import FrameStore
+from latflow.features.live import open_frames
 from latflow.gmm.speaker_transforms import SpeakerTransforms
 from latflow.gmm.system import GmmSystem
 from latflow.lang.directory import Lang
@@ -46,7 +47,7 @@ def sweep_beams(
     """Decode a set at several beams.
 
     Args:
-        frames_dir: the `FrameStore` of the set.
+        frames_dir: features of the set.
         graph: `HCLG.fst`.
         model_dir: folder of the system, GMM or network.
         lang_dir: language directory that the graph was made of.
@@ -63,9 +64,9 @@ def sweep_beams(
     Raises:
         UserError: the parts do not fit each other.
     """
-    store, lang = FrameStore.load(frames_dir), Lang.load(lang_dir)
-    keep = WordFilter.from_options(options)
-    scorer = _scorer(store, Path(model_dir), Path(decode_dir), options)
+    lang, keep = Lang.load(lang_dir), WordFilter.from_options(options)
+    scorer = _scorer(frames_dir, Path(model_dir), Path(decode_dir), options)
+    store = scorer.store
     recogniser = Recogniser.load(scorer, graph, lang, options)
     recogniser.warm_up()
     references = dict(zip(store.utt_ids, store.texts, strict=True))
@@ -102,15 +103,21 @@ def sweep_beams(
 
 
 def _scorer(
-    store: FrameStore, model_dir: Path, decode_dir: Path, options: Mapping[str, Any]
+    frames_dir: str | Path,
+    model_dir: Path,
+    decode_dir: Path,
+    options: Mapping[str, Any],
 ) -> Scorer:
     """The scores of a system, whatever kind it is."""
     if (model_dir / "network.yaml").is_file():
         return NetworkScorer.load(
-            store, model_dir, options["device"], prior_scale=options["prior_scale"]
+            open_frames(frames_dir),
+            model_dir,
+            options["device"],
+            prior_scale=options["prior_scale"],
         )
     system = GmmSystem.load(model_dir)
-    scorer = GmmScorer.of(store, system)
+    scorer = GmmScorer.of(FrameStore.load(frames_dir), system)
     if not system.is_speaker_adapted:
         return scorer
     return scorer.adapted(SpeakerTransforms.load(decode_dir / "trans.ark"))

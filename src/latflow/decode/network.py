@@ -20,7 +20,7 @@ import torch
 from latflow.decode.recogniser import Recogniser
 from latflow.decode.run import write_lattices
 from latflow.errors import UserError
-from latflow.features.frames import FrameStore
+from latflow.features.live import Frames, open_frames
 from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.composition import load_model as load_transitions
 from latflow.lang.directory import Lang
@@ -46,7 +46,7 @@ def decode_network(
     once.
 
     Args:
-        frames_dir: a `FrameStore` of the network's features.
+        frames_dir: the network's features, stored or described for the fly.
         graph: `HCLG.fst` of the system whose alignments the network was trained on.
         model_dir: the network's folder, with `final.mdl` (transition model) and `tree`.
         lang_dir: language directory that the graph was made of.
@@ -59,7 +59,7 @@ def decode_network(
     Raises:
         UserError: see `latflow.decode.run.decode`.
     """
-    store = FrameStore.load(frames_dir)
+    store = open_frames(frames_dir)
     scorer = NetworkScorer.load(
         store, model_dir, options["device"], prior_scale=options["prior_scale"]
     )
@@ -85,7 +85,7 @@ class NetworkScorer:
         device: where the network is.
     """
 
-    store: FrameStore
+    store: Frames
     network: AcousticNetwork
     normalisation: Normaliser
     transitions: TransitionModel
@@ -95,7 +95,7 @@ class NetworkScorer:
     @classmethod
     def load(
         cls,
-        store: FrameStore,
+        store: Frames,
         model_dir: str | Path,
         device: str = "auto",
         *,

@@ -19,7 +19,7 @@ from latflow.decode.scorer import Scorer
 from latflow.decode.search import Decoded, LatticeDecoder
 from latflow.decode.search_graph import GraphFile
 from latflow.errors import UserError
-from latflow.features.frames import FrameStore
+from latflow.features.live import Frames
 from latflow.fst.graph import Graph
 from latflow.lang.directory import Lang
 
@@ -112,7 +112,7 @@ class Recogniser(Generic[ScorerT]):
         return cls(scorer, decoder, tries, options["acoustic_scale"])
 
     @property
-    def store(self) -> FrameStore:
+    def store(self) -> Frames:
         """The frames."""
         return self.scorer.store
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from latflow.features.frames import FrameStore
+from latflow.features.live import Frames
 from latflow.hmm.transition_model import TransitionModel
 
 
@@ -18,7 +18,7 @@ class Scorer(Protocol):
     """Scores the utterances of a frame store; shared by threads."""
 
     @property
-    def store(self) -> FrameStore:
+    def store(self) -> Frames:
         """The frames."""
         ...
 

@@ -91,7 +91,7 @@ class FrameStore:
     @cached_property
     def utt_ids(self) -> list[str]:
         """Utterance ids, sorted."""
-        return _unpack(self._index["utt_ids"], len(self))
+        return unpack(self._index["utt_ids"], len(self))
 
     @cached_property
     def speakers(self) -> list[str]:
@@ -102,7 +102,7 @@ class FrameStore:
     @cached_property
     def speaker_names(self) -> list[str]:
         """The distinct speakers, in order of first appearance."""
-        return _unpack(self._index["speaker_names"], int(self.meta["num_speakers"]))
+        return unpack(self._index["speaker_names"], int(self.meta["num_speakers"]))
 
     @property
     def speaker_codes(self) -> np.ndarray:
@@ -113,7 +113,7 @@ class FrameStore:
     def texts(self) -> list[str]:
         """Transcript of each utterance, words separated by blanks."""
         with np.load(self.folder / INDEX) as arrays:
-            return _unpack(arrays["texts"], len(self))
+            return unpack(arrays["texts"], len(self))
 
     @cached_property
     def _positions(self) -> dict[str, int]:
@@ -209,9 +209,9 @@ class FrameWriter:
         np.savez(
             self._folder / INDEX,
             begin=np.array(self._begin, np.int64),
-            utt_ids=_pack(self._utt_ids),
-            texts=_pack(self._texts),
-            speaker_names=_pack(list(self._speakers)),
+            utt_ids=pack(self._utt_ids),
+            texts=pack(self._texts),
+            speaker_names=pack(list(self._speakers)),
             speaker_codes=np.array(self._codes, np.int32),
         )
         meta = {
@@ -271,11 +271,11 @@ def _map(path: Path) -> np.ndarray:
     return plain
 
 
-def _pack(strings: list[str]) -> np.ndarray:
+def pack(strings: list[str]) -> np.ndarray:
     """Strings as the bytes of their lines, uint8."""
     return np.frombuffer("\n".join(strings).encode("utf-8"), np.uint8)
 
 
-def _unpack(packed: np.ndarray, count: int) -> list[str]:
+def unpack(packed: np.ndarray, count: int) -> list[str]:
     """Strings from the bytes of their lines."""
     return packed.tobytes().decode("utf-8").split("\n") if count else []

@@ -33,7 +33,7 @@ class SequenceFiles:
     """Where the things lie that a lattice criterion needs; all are mapped or small.
 
     Attributes:
-        frames_dirs: `FrameStore` folders of all utterances trained or tested on.
+        frames_dirs: features of all utterances trained or tested on.
         lang_dir: the lang directory.
         model_dir: folder with the tree and `final.mdl` of the system whose pdfs the
             network scores.

@@ -49,7 +49,7 @@ class Sources:
     """Paths of what sequence training reads.
 
     Attributes:
-        frames: the `FrameStore` of the training split.
+        frames: features of the training split, stored or on the fly.
         dev_frames: of the dev split.
         parent: model folder of the seed, with `final.mdl` and `tree`.
         lang: the lang directory.

@@ -19,6 +19,7 @@ import numpy as np
 
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
+from latflow.features.live import open_frames
 from latflow.fst.archive import GraphArchive, GraphWriter
 from latflow.fst.graph import Graph
 from latflow.lang.composition import load_model
@@ -131,12 +132,12 @@ class Transcripts:
     """Word ids of the utterances of some frame stores; safe to share.
 
     Args:
-        frames_dirs: `FrameStore` folders; an utterance is looked for in their order.
+        frames_dirs: folders of features; an utterance is looked for in their order.
         lang: turns words into ids.
     """
 
     def __init__(self, frames_dirs: Sequence[str | Path], lang: Lang) -> None:
-        self._stores = [FrameStore.load(folder) for folder in frames_dirs]
+        self._stores = [open_frames(folder) for folder in frames_dirs]
         self._lang = lang
         for store in self._stores:  # read now, not in the middle of the first batch
             _ = store.texts

@@ -25,7 +25,7 @@ from latflow.decode.retry import RetryPolicy
 from latflow.decode.search import LatticeDecoder
 from latflow.decode.search_graph import GraphFile
 from latflow.decode.tune import read_scales, words_of
-from latflow.features.frames import FrameStore
+from latflow.features.live import open_frames
 from latflow.fst.graph import Graph
 from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.directory import Lang
@@ -65,12 +65,12 @@ class Scorecard:
         """Read references and scales.
 
         Args:
-            frames_dir: the `FrameStore` of the set.
+            frames_dir: features of the set.
             lang: of the decoding graph.
             scales: `scales.json` of the network that training starts from.
             options: section `score`: how words are compared.
         """
-        store = FrameStore.load(frames_dir)
+        store = open_frames(frames_dir)
         texts = zip(store.utt_ids, store.texts, strict=True)
         chosen = read_scales(scales)
         return cls(

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from latflow.errors import UserError
-from latflow.features.frames import FrameStore
+from latflow.features.live import Frames, open_frames
 from latflow.files import atomic_output
 from latflow.kaldi_io import KaldiWriter
 from latflow.logs import progress
@@ -49,7 +49,7 @@ class Forward:
         max_frames: frames that go through the network at once, padding counted.
     """
 
-    store: FrameStore
+    store: Frames
     model: AcousticNetwork
     normaliser: Normaliser
     prior_scale: float = 1.0
@@ -58,7 +58,7 @@ class Forward:
     @classmethod
     def load(
         cls,
-        store: FrameStore,
+        store: Frames,
         model_dir: str | Path,
         *,
         device: str = "auto",
@@ -158,7 +158,7 @@ def forward(  # noqa: PLR0913 - a stage: its inputs and how it runs
     """Write a network's scores of all utterances of a frame store.
 
     Args:
-        frames_dir: the `FrameStore`, of the network's features.
+        frames_dir: the network's features, stored or described for the fly.
         model_dir: the network's folder.
         out: the file.
         form: `ark`: Kaldi's archive of float matrices; `hdf5`: RETURNN's layout with
@@ -174,7 +174,7 @@ def forward(  # noqa: PLR0913 - a stage: its inputs and how it runs
     """
     if form == "hdf5" and scp is not None:
         raise UserError("a list of places belongs to an archive", file=scp)
-    store = FrameStore.load(frames_dir)
+    store = open_frames(frames_dir)
     scores = Forward.load(
         store,
         model_dir,

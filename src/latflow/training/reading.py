@@ -1,6 +1,7 @@
 """Frames of a corpus, put into the tensors of a batch.
 
-`FrameReader` is what a `BatchSource` reads from; `StoreReader` reads a `FrameStore`.
+`FrameReader` is what a `BatchSource` reads from: `StoreReader` reads a `FrameStore`,
+`LiveReader` features that are computed on the fly.
 A store is mapped into memory: what it keeps there is the operating system's page cache,
 which all ranks of a machine share, which fills what memory is free and gives way where
 others need it. A cache of our own would hold the same bytes twice.
@@ -22,6 +23,7 @@ from numba import njit
 
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
+from latflow.features.live import LiveFrames
 from latflow.training.normalisation import Normaliser
 
 
@@ -103,6 +105,47 @@ class StoreReader:
             moments[row] = self._moments.of(int(i), self.store.frames)
         begin = self.store.begin[utterance] + first
         _assemble(self._matrix, begin, length, moments, out)
+
+
+class LiveReader:
+    """Read features that are computed on the fly.
+
+    Args:
+        live: the features.
+        normaliser: applied to what is read.
+    """
+
+    def __init__(self, live: LiveFrames, normaliser: Normaliser | None = None) -> None:
+        self.live = live
+        self.dim = live.dim
+        self.normaliser = normaliser or Normaliser()
+        self._moments = Moments(len(live), live.dim, self.normaliser)
+
+    @property
+    def utt_ids(self) -> list[str]:
+        """Utterance ids, sorted."""
+        return self.live.utt_ids
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Frames of each utterance, int64 [N]."""
+        return np.diff(self.live.begin)
+
+    def fill(
+        self,
+        utterance: np.ndarray,
+        first: np.ndarray,
+        length: np.ndarray,
+        out: np.ndarray,
+    ) -> None:
+        """See `FrameReader.fill`."""
+        numbers = utterance.tolist()
+        frames = dict(zip(numbers, self.live.get(numbers), strict=True))
+        for row, i in enumerate(numbers):
+            last = first[row] + length[row]
+            mean, scale = self._moments.of(i, frames.__getitem__)
+            out[row, : length[row]] = (frames[i][first[row] : last] - mean) * scale
+            out[row, length[row] :] = 0.0
 
 
 class Moments:

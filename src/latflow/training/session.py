@@ -32,7 +32,7 @@ from latflow.training.distributed import Backend
 from latflow.training.growth import Growth
 from latflow.training.normalisation import Normaliser
 from latflow.training.priors import priors_of_labels, priors_of_posteriors
-from latflow.training.sources import estimate_normaliser, open_batches, open_frames
+from latflow.training.sources import estimate_normaliser, open_batches, open_features
 from latflow.training.targets import Targets, load_targets
 from latflow.training.trainer import Result, Trainer
 
@@ -92,7 +92,7 @@ class Data:
     @property
     def dim(self) -> int:
         """Features a frame."""
-        return open_frames(self.folders["train"], self.options["data"]).dim
+        return open_features(self.folders["train"], self.options["data"]).dim
 
     def batches(self, subsampling: int) -> tuple[BatchSource, BatchSource]:
         """Batches of training and of dev, for a network with this subsampling."""
@@ -284,7 +284,7 @@ def identity_of(
         **chosen,
         "seed": options["seed"],
         "network": dict(description.config),
-        "frames": dict(open_frames(frames_dir, options["data"]).meta),
+        "frames": dict(open_features(frames_dir, options["data"]).meta),
         "labels": {
             split: digest_of({n: s.counts().tolist() for n, s in targets.items()})
             for split, targets in labels.items()

@@ -17,14 +17,13 @@ from typing import Any
 
 import torch
 
-from latflow.features.frames import FrameStore
+from latflow.features.live import Frames, LiveFrames, LiveOptions, open_frames
 from latflow.ledger import Ledger
 from latflow.training.batches import BatchSource
 from latflow.training.data_options import DataOptions
 from latflow.training.labels import LabelStore
-from latflow.training.live import CUTS, LiveFrames, LiveOptions, LiveReader
 from latflow.training.normalisation import Normaliser
-from latflow.training.reading import FrameReader, StoreReader
+from latflow.training.reading import FrameReader, LiveReader, StoreReader
 
 
 def estimate_normaliser(
@@ -40,25 +39,21 @@ def estimate_normaliser(
         options: the section `data`.
     """
     return Normaliser.estimate(
-        options["normalisation"], open_frames(frames_dir, options)
+        options["normalisation"], open_features(frames_dir, options)
     )
 
 
-def open_frames(
-    frames_dir: str | Path, options: Mapping[str, Any]
-) -> FrameStore | LiveFrames:
-    """Open features, stored or computed on the fly, whichever the folder is of.
+def open_features(frames_dir: str | Path, options: Mapping[str, Any]) -> Frames:
+    """Open the features of a training.
 
     Args:
         frames_dir: what `normalise_features` or `prepare_live_features` wrote.
         options: the section `data`; its key `on_the_fly` is for the latter.
     """
-    if (Path(frames_dir) / CUTS).is_file():
-        return LiveFrames(frames_dir, LiveOptions.from_config(options["on_the_fly"]))
-    return FrameStore.load(frames_dir)
+    return open_frames(frames_dir, LiveOptions.from_config(options["on_the_fly"]))
 
 
-def open_reader(frames: FrameStore | LiveFrames, normaliser: Normaliser) -> FrameReader:
+def open_reader(frames: Frames, normaliser: Normaliser) -> FrameReader:
     """Make the reader of features for batches."""
     if isinstance(frames, LiveFrames):
         return LiveReader(frames, normaliser)
@@ -79,7 +74,7 @@ def open_batches(
     """Open features and labels as batches, in page-locked memory where there is a GPU.
 
     Args:
-        frames_dir: features, see `open_frames`.
+        frames_dir: features, see `open_features`.
         labels: label stores by the name of the target; empty = features alone.
         options: the section `data`.
         normaliser: of `estimate_normaliser`.
@@ -94,7 +89,7 @@ def open_batches(
     """
     parsed = DataOptions.from_config(options)
     return BatchSource(
-        open_reader(open_frames(frames_dir, options), normaliser),
+        open_reader(open_features(frames_dir, options), normaliser),
         labels,
         parsed if is_training else parsed.for_evaluation(),
         subsampling=subsampling,

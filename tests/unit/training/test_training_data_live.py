@@ -14,14 +14,14 @@ from latflow.configuration import resolve_section
 from latflow.errors import UserError
 from latflow.features.extract import extract_features, normalise_features
 from latflow.features.frames import FrameStore
-from latflow.features.manifests import cut_writer
-from latflow.training.batches import Batch
-from latflow.training.live import (
+from latflow.features.live import (
     LiveFrames,
     LiveOptions,
     on_device,
     prepare_live_features,
 )
+from latflow.features.manifests import cut_writer
+from latflow.training.batches import Batch
 from latflow.training.sources import estimate_normaliser, open_batches
 
 SAMPLES = [4000, 9000, 6400, 100, 12000]

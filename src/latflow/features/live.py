@@ -1,4 +1,4 @@
-"""Features computed from the audio while a network is trained, nothing stored.
+"""Features computed from the audio when they are read, nothing stored.
 
 `prepare_live_features` takes the place of the stages that store features: its folder
 says what is to be computed, and how many frames each utterance will have. Opened as
@@ -10,7 +10,7 @@ runs on the GPU for all utterances of a batch together. Utterances stay in a cac
 given number of bytes, the longest unused going first: with chunks, set `pool` so that
 the chunks of an utterance come soon after each other.
 
-Public: `prepare_live_features`, `LiveFrames`, `LiveReader`.
+Public: `prepare_live_features`, `LiveFrames`, `LiveOptions`, `Frames`, `open_frames`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,13 @@ from lhotse.audio import AudioLoadingError, DurationMismatchError
 from latflow.errors import UserError
 from latflow.features.cmvn import apply_cmvn, cmvn_statistics, sliding_cmvn
 from latflow.features.extractor import KaldiFbank, KaldiMfcc, make_extractor
+from latflow.features.frames import FrameStore, pack, unpack
 from latflow.features.front_end import dither
-from latflow.features.manifests import count_cuts, read_cuts
+from latflow.features.manifests import count_cuts, read_cuts, text_of
 from latflow.features.options import FrameGeometry, FrontEndOptions
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger
 from latflow.logs import progress
-from latflow.training.normalisation import Normaliser
-from latflow.training.reading import Moments
 
 FORMAT = "latflow-live-frames-1"
 CUTS, INDEX, META = "cuts.jsonl", "index.npz", "meta.json"
@@ -93,6 +92,7 @@ def prepare_live_features(
     front_end = FrontEndOptions.from_config(options)
     rate: int | None = options["sample_rate"]
     utt_ids: list[str] = []
+    texts: list[str] = []
     num_frames, offsets = [0], [0]
     with atomic_directory(out_dir) as folder, (folder / CUTS).open("wb") as stream:
         for cut in progress(read_cuts(cuts), "list cuts", total=count_cuts(cuts)):
@@ -105,6 +105,7 @@ def prepare_live_features(
                 continue
             stream.write(json.dumps(at_rate.to_dict()).encode() + b"\n")
             utt_ids.append(cut.id)
+            texts.append(text_of(cut))
             num_frames.append(length)
             offsets.append(stream.tell())
         if rate is None:
@@ -113,7 +114,8 @@ def prepare_live_features(
             folder / INDEX,
             begin=np.cumsum(num_frames, dtype=np.int64),
             offsets=np.array(offsets, np.int64),
-            utt_ids=np.frombuffer("\n".join(utt_ids).encode("utf-8"), np.uint8),
+            utt_ids=pack(utt_ids),
+            texts=pack(texts),
         )
         meta = {"format": FORMAT, "sample_rate": rate, "options": dict(options)}
         (folder / META).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
@@ -208,9 +210,26 @@ class LiveFrames:
     @cached_property
     def utt_ids(self) -> list[str]:
         """Utterance ids, sorted."""
-        if not len(self):
-            return []
-        return self._packed_ids.tobytes().decode("utf-8").split("\n")
+        return unpack(self._packed_ids, len(self))
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Transcript of each utterance, words separated by blanks."""
+        with np.load(self.folder / INDEX) as arrays:
+            return unpack(arrays["texts"], len(self))
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        """Utterance id -> index."""
+        return {utt_id: i for i, utt_id in enumerate(self.utt_ids)}
+
+    def position(self, utt_id: str) -> int:
+        """Index of an utterance.
+
+        Raises:
+            KeyError: no such utterance.
+        """
+        return self._positions[utt_id]
 
     def frames(self, i: int) -> np.ndarray:
         """Return the frames of utterance i, float32 [T_i, D], read only."""
@@ -285,6 +304,24 @@ class LiveFrames:
         return audio[0], zlib.crc32(cut.id.encode())
 
 
+Frames = FrameStore | LiveFrames  # what stages read that take both
+
+
+def open_frames(folder: str | Path, options: LiveOptions | None = None) -> Frames:
+    """Open features, stored or computed on the fly, whichever the folder is of.
+
+    Args:
+        folder: what `normalise_features` or `prepare_live_features` wrote.
+        options: for the latter.
+
+    Raises:
+        UserError: the folder is of neither kind.
+    """
+    if (Path(folder) / CUTS).is_file():
+        return LiveFrames(folder, options)
+    return FrameStore.load(folder)
+
+
 def on_device(
     extractor: KaldiMfcc | KaldiFbank,
     waves: Sequence[tuple[np.ndarray, int]],
@@ -343,44 +380,3 @@ class _Cache:
             while self._bytes > self._max_bytes:
                 _, oldest = self._kept.popitem(last=False)
                 self._bytes -= oldest.nbytes
-
-
-class LiveReader:
-    """Put features that are computed on the fly into batches; see `FrameReader`.
-
-    Args:
-        live: the features.
-        normaliser: applied to what is read.
-    """
-
-    def __init__(self, live: LiveFrames, normaliser: Normaliser | None = None) -> None:
-        self.live = live
-        self.dim = live.dim
-        self.normaliser = normaliser or Normaliser()
-        self._moments = Moments(len(live), live.dim, self.normaliser)
-
-    @property
-    def utt_ids(self) -> list[str]:
-        """Utterance ids, sorted."""
-        return self.live.utt_ids
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Frames of each utterance, int64 [N]."""
-        return np.diff(self.live.begin)
-
-    def fill(
-        self,
-        utterance: np.ndarray,
-        first: np.ndarray,
-        length: np.ndarray,
-        out: np.ndarray,
-    ) -> None:
-        """See `FrameReader.fill`."""
-        numbers = utterance.tolist()
-        frames = dict(zip(numbers, self.live.get(numbers), strict=True))
-        for row, i in enumerate(numbers):
-            last = first[row] + length[row]
-            mean, scale = self._moments.of(i, frames.__getitem__)
-            out[row, : length[row]] = (frames[i][first[row] : last] - mean) * scale
-            out[row, length[row] :] = 0.0
