@@ -162,6 +162,11 @@ class Recipe:
         parent = self.networks.get(system, {}).get("parent")
         return system if parent is None else self.seed_of(parent)
 
+    def teacher_of(self, system: str) -> str | None:
+        """The network that a sequence-trained one learns from, where there is one."""
+        criterion = self.networks[system]["criterion"]
+        return criterion["teacher"] if criterion["type"] == "teacher" else None
+
     def stream_of(self, system: str) -> str | None:
         """The features that a network reads: a stream's name, or a GMM system's.
 

@@ -5,7 +5,7 @@ Public: `check`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from latflow.errors import UserError
@@ -91,12 +91,34 @@ def _check_networks(recipe: Recipe) -> None:
             )
         if network["type"] == "sequence":
             _check_choice(f"{key}.parent", network["parent"], earlier)
+            _check_teacher(recipe, name, earlier)
         else:
             _check_choice(f"{key}.alignments", network["alignments"], recipe.systems)
             if network["features"] is not None:
                 known = [*recipe.feature_streams, *recipe.systems]
                 _check_choice(f"{key}.features", network["features"], known)
         earlier.append(name)
+
+
+def _check_teacher(recipe: Recipe, name: str, earlier: Sequence[str]) -> None:
+    """Refuse a teacher that is not there, or that reads or tells something else."""
+    criterion = recipe.networks[name]["criterion"]
+    key = f"configuration nnet.systems.{name}.criterion.teacher"
+    teacher = criterion["teacher"]
+    if (criterion["type"] == "teacher") != (teacher is not None):
+        raise UserError(
+            f"{key}: goes with the type teacher, and only with it",
+            remedy="name a network for that type, and none for others",
+        )
+    if teacher is None:
+        return
+    _check_choice(key, teacher, earlier)
+    for what, of in (("features", recipe.stream_of), ("alignments", recipe.gmm_behind)):
+        if of(teacher) != of(name):
+            raise UserError(
+                f"{key}: {teacher} has other {what} than {name}",
+                remedy=f"take a teacher with the {what} {of(name)}",
+            )
 
 
 def _check_rescorings(recipe: Recipe) -> None:

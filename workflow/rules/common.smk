@@ -173,3 +173,9 @@ def training_graphs_of(wildcards):
     folder = f"{RESULTS}/denominator/{recipe.gmm_behind(wildcards.network)}"
     is_needed = recipe.aligns_on_the_fly(wildcards.network)
     return [f"{folder}/transcripts.graphs"] if is_needed else []
+
+
+def teacher_of(wildcards):
+    """Parameters of the network that a training learns from, where there is one."""
+    teacher = recipe.teacher_of(wildcards.network)
+    return [] if teacher is None else [f"{RESULTS}/nnet/{teacher}/weights.safetensors"]

@@ -111,6 +111,7 @@ rule train_sequence:
         scales=ancient(scales_of_parent),
         alignments=alignments_of("train"),
         training_graphs=training_graphs_of,
+        teacher=teacher_of,
     output:
         weights="<results>/nnet/{network}/weights.safetensors",
         description="<results>/nnet/{network}/network.yaml",

@@ -22,6 +22,7 @@ train_sequence(
         scales=given["scales"],
         alignments=given["alignments"],
         training_graphs=next(iter(given["training_graphs"]), None),
+        teacher=next((str(Path(path).parent) for path in given["teacher"]), None),
     ),
     Path(snakemake.output["weights"]).parent,
     options=snakemake.params["options"],

@@ -16,6 +16,9 @@ over utterances that count; F is the lattice criterion, labels are those of the
 alignment it is trained with. Threads compute dF / d log-likelihood; the rest is
 torch's.
 
+A teacher network, where the criterion has one, scores the same features without a
+gradient; lattices are made with its scores.
+
 Public: `LatticeCriterion`, `LossWeights`.
 """
 
@@ -127,7 +130,7 @@ class LatticeCriterion(Criterion):
         if self._priors is not None:
             self._priors = self._priors.to(log_probs.device)
             log_likes = log_probs - self._priors.to(log_probs.dtype)
-        copy = _HostCopy(log_likes.detach())
+        copy = _HostCopy(log_likes.detach(), self._taught(batch))
         if log_likes.device.type == "cpu":
             self._quiet.hold()
         # The longest first: a thread that begins it last would be waited for.
@@ -138,6 +141,14 @@ class LatticeCriterion(Criterion):
             )
         tensors = _Tensors(logits, log_probs, log_likes, batch.weight)
         return PendingLattices(self, tensors, copy, [f for f in futures if f])
+
+    def _taught(self, batch: Batch) -> Tensor | None:
+        """Scores of the teacher, [B, T, P]."""
+        teacher = self._generator.objective.teacher
+        if teacher is None:
+            return None
+        with torch.no_grad():
+            return teacher(batch.features, batch.lengths)
 
     def _scores(
         self, outputs: Mapping[str, Output], batch: Batch
@@ -168,11 +179,13 @@ class LatticeCriterion(Criterion):
         """In a thread: all that is to be done for an utterance."""
         copy.gradient[b] = 0.0
         copy.wait()
+        taught = None if copy.taught is None else copy.taught[b, :length]
         return self._generator.work(
             utterance,
             copy.log_likes[b, :length],
             copy.gradient[b, :length],
             lattice_beam=lattice_beam,
+            taught=taught,
         )
 
     def collect(
@@ -307,27 +320,26 @@ class _HostCopy:
 
     Args:
         log_likes: [B, T, P], detached. On the CPU no copy is made.
+        taught: scores of a teacher, likewise.
 
     Attributes:
         device: of `log_likes`.
         log_likes: the same as an array; to be read after `wait`.
+        taught: likewise; None without a teacher.
         gradient: room of the same shape and type, not filled.
     """
 
-    def __init__(self, log_likes: Tensor) -> None:
+    def __init__(self, log_likes: Tensor, taught: Tensor | None = None) -> None:
         self.device = log_likes.device
         self._copied: torch.cuda.Event | None = None
         on_cuda = self.device.type == "cuda"
         shape, dtype = log_likes.shape, log_likes.dtype
         self._gradient = torch.empty(shape, dtype=dtype, pin_memory=on_cuda)
+        self.log_likes: np.ndarray = _on_host(log_likes)
+        self.taught = None if taught is None else _on_host(taught)
         if on_cuda:
-            host = torch.empty(shape, dtype=dtype, pin_memory=True)
-            host.copy_(log_likes, non_blocking=True)
             self._copied = torch.cuda.Event()
             self._copied.record()
-        else:
-            host = log_likes.contiguous().cpu()
-        self.log_likes: np.ndarray = host.numpy()
         self.gradient: np.ndarray = self._gradient.numpy()
 
     def wait(self) -> None:
@@ -338,6 +350,14 @@ class _HostCopy:
     def gradient_on_device(self) -> Tensor:
         """The gradient, [B, T, P]."""
         return self._gradient.to(self.device, non_blocking=True)
+
+
+def _on_host(tensor: Tensor) -> np.ndarray:
+    """A tensor's values in the host's memory; from a GPU they are there only later."""
+    if tensor.device.type != "cuda":
+        return tensor.contiguous().cpu().numpy()
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True).numpy()
 
 
 class _Attached(torch.autograd.Function):

@@ -10,18 +10,19 @@ the utterance is skipped (`lattices.on_no_final`); an utterance that cannot be a
 takes its static alignment, or is skipped. A skipped utterance adds nothing, neither
 value nor frames.
 
-Public: `Generator`, `LatticeMaker`, `Objective`, `Scored`.
+Public: `Generator`, `LatticeMaker`, `Objective`, `Scored`, `Teacher`.
 """
 
 from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from torch import Tensor
 
 from latflow.decode.retry import Attempt, RetryPolicy
 from latflow.decode.search import LatticeDecoder
@@ -33,6 +34,9 @@ from latflow.sequence.alignments import AlignmentSource
 from latflow.sequence.coverage import held_frames
 from latflow.sequence.outcome import Event, Outcome
 from latflow.sequence.transcripts import Transcripts
+
+#: (features [B, T, D], lengths [B]) -> log-likelihoods [B, T, P], without gradient.
+Teacher = Callable[[Tensor, Tensor], Tensor]
 
 
 class Scored(NamedTuple):
@@ -53,10 +57,12 @@ class Objective(Protocol):
     Attributes:
         name: for logs and model folders.
         statistics: names of what `Scored.statistics` may hold.
+        teacher: the network that is learnt from; None without one.
     """
 
     name: str
     statistics: tuple[str, ...]
+    teacher: Teacher | None
 
     def __call__(
         self,
@@ -65,17 +71,19 @@ class Objective(Protocol):
         alignment: np.ndarray,
         words: np.ndarray,
         gradient: np.ndarray,
+        taught: np.ndarray | None = None,
     ) -> Scored:
         """Give the value, and write its derivative.
 
         Args:
             log_likes: float32 or float64 [T, P], unscaled.
             lattice: what might have been said; its acoustic costs are those of
-                `log_likes`, rounded to float32.
+                `taught`, else of `log_likes`, rounded to float32.
             alignment: transition-ids of what was said, int32[T].
             words: word ids of what was said, int32[N].
             gradient: [T, P] of the type of `log_likes`, zeros; receives the
                 derivative of the value.
+            taught: a teacher's scores, of the shape of `log_likes`, if there is one.
         """
         ...
 
@@ -173,6 +181,7 @@ class Generator:
         gradient: np.ndarray,
         *,
         lattice_beam: float,
+        taught: np.ndarray | None = None,
     ) -> Outcome:
         """Align, search, and compute the criterion.
 
@@ -184,6 +193,7 @@ class Generator:
             gradient: the same shape and type, zeros; receives the derivative of the
                 objective. Left as it is if the utterance is skipped.
             lattice_beam: of the lattice.
+            taught: scores of a teacher, [T, P]; the lattice is then made with them.
 
         Raises:
             UserError: the utterance has no transcript, or its alignment has another
@@ -199,11 +209,14 @@ class Generator:
         if alignment is None:
             return outcome
         with _Clock(outcome, "seconds_lattice"):
-            lattice = self._search(outcome, log_likes, lattice_beam)
+            guide = log_likes if taught is None else taught
+            lattice = self._search(outcome, guide, lattice_beam)
         if lattice is None:
             return outcome
         with _Clock(outcome, "seconds_criterion"):
-            scored = self.objective(log_likes, lattice, alignment, words, gradient)
+            scored = self.objective(
+                log_likes, lattice, alignment, words, gradient, taught
+            )
             outcome.objective = scored.value
             outcome.sums.update(scored.statistics)
             outcome.num_frames, outcome.alignment = len(log_likes), alignment

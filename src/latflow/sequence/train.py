@@ -31,6 +31,7 @@ from latflow.ledger import Ledger
 from latflow.nnet.model_dir import AcousticNetwork, load_model
 from latflow.sequence.assemble import SequenceFiles, assemble
 from latflow.sequence.criterion import LatticeCriterion, LossWeights
+from latflow.sequence.generation import Teacher
 from latflow.sequence.objectives import objective_of
 from latflow.sequence.word_errors import Scorecard, WordErrors
 from latflow.training.checkpoint import CheckpointStore, digest_of
@@ -58,6 +59,7 @@ class Sources:
         scales: `scales.json` of the seed's decoding.
         alignments: `ali.ark` of the training split.
         training_graphs: of the transcripts, for alignments on the fly; or None.
+        teacher: model folder of the network that criterion `teacher` learns from.
     """
 
     frames: str
@@ -69,6 +71,7 @@ class Sources:
     scales: str
     alignments: str
     training_graphs: str | None = None
+    teacher: str | None = None
 
 
 def train_sequence(
@@ -229,7 +232,7 @@ def _criterion(
             alignments=[sources.alignments],
             training_graphs=sources.training_graphs,
         ),
-        objective_of(chosen),
+        objective_of(chosen, teacher=_teacher(sources, seed, options)),
         options["sequence"],
         log_priors=seed.log_priors,
         weights=LossWeights(
@@ -239,6 +242,35 @@ def _criterion(
         ),
         threads=threads,
     )
+
+
+def _teacher(
+    sources: Sources, seed: AcousticNetwork, options: Mapping[str, Any]
+) -> Teacher | None:
+    """The network that is learnt from, where there is one.
+
+    Raises:
+        UserError: it reads other features, or has other classes.
+    """
+    if sources.teacher is None:
+        return None
+    device = next(seed.network.parameters()).device
+    teacher = load_model(sources.teacher, device)
+    for what, expected, found in (
+        ("normalisation", seed.meta["normalisation"], teacher.meta["normalisation"]),
+        ("classes", seed.meta["classes"], teacher.meta["classes"]),
+        ("features a frame", seed.network.dim_in, teacher.network.dim_in),
+    ):
+        if found != expected:
+            raise UserError(
+                f"its {what} differ from those of {sources.parent}",
+                file=sources.teacher,
+                remedy="train teacher and parent on the same features and alignments",
+            )
+    scale = options["sequence"]["prior_scale"]
+    return lambda features, lengths: teacher.log_likelihoods(
+        features, lengths, prior_scale=scale
+    )[0]
 
 
 def _judge(
@@ -270,6 +302,8 @@ def _identity(sources: Sources, options: Mapping[str, Any]) -> dict[str, Any]:
     )
     read = ("denominator", "graph", "alignments", "scales")
     files = {name: _digest(Path(getattr(sources, name))) for name in read}
+    if sources.teacher is not None:
+        files["teacher"] = _digest(Path(sources.teacher, "weights.safetensors"))
     own = {key: options[key] for key in ("criterion", "sequence")}
     return json.loads(json.dumps({**common, **own, "files": files}))
 

@@ -1,10 +1,13 @@
 """The stage `train_sequence`: a seed folder in, a model folder out."""
 
 import json
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from latflow.configuration import resolve_section
 from latflow.errors import UserError
@@ -56,6 +59,12 @@ def options(system, repository):
     }
 
 
+def epochs_of(folder):
+    """What the log says of each epoch."""
+    lines = [json.loads(x) for x in (folder / "log.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == "epoch"]
+
+
 def test_model_folder_is_whole_and_its_dev_errors_are_words(
     sources, options, system, tmp_path
 ):
@@ -69,8 +78,7 @@ def test_model_folder_is_whole_and_its_dev_errors_are_words(
     assert torch.equal(model.log_priors, seed.log_priors)
     assert model.meta["criterion"] == "mmi"
     assert model.meta["parent"] == sources.parent
-    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    epochs = [line for line in lines if line["kind"] == "epoch"]
+    epochs = epochs_of(out)
     num_words = sum(len(t.split()) for t in FrameStore.load(sources.frames).texts)
     assert [line["dev"]["frames"] for line in epochs] == [num_words] * 2
     rates = np.array([line["dev"]["loss"] for line in epochs]) * num_words
@@ -87,5 +95,73 @@ def test_a_missing_file_is_named(sources, options, tmp_path):
             Sources(**missing),
             tmp_path / "m",
             options=options,
+            checkpoints_dir=tmp_path,
+        )
+
+
+def teaching(options, repository, **training):
+    """The options, with a teacher's criterion alone."""
+    own = {"type": "teacher", "teacher": "any", "ce_weight": 0.0}
+    schemas = repository / "workflow/schemas"
+    return {
+        **options,
+        "criterion": resolve_section(schemas, "criterion", own),
+        "training": {**options["training"], **training},
+    }
+
+
+def test_who_is_his_own_teacher_learns_nothing(sources, options, repository, tmp_path):
+    out = tmp_path / "model"
+    train_sequence(
+        replace(sources, teacher=sources.parent),
+        out,
+        options=teaching(options, repository, optimiser={"type": "sgd"}),
+        checkpoints_dir=tmp_path / "work",
+    )
+    before, after = (
+        load_model(folder).network.state_dict() for folder in (sources.parent, out)
+    )
+    for name, value in before.items():
+        assert torch.allclose(after[name], value, atol=1e-6), name
+    last = epochs_of(out)[-1]["train"]
+    assert last["objective"] == pytest.approx(-last["teacher_entropy"], abs=1e-6)
+
+
+def test_a_pupil_comes_closer_to_its_teacher(
+    system, sources, options, repository, tmp_path
+):
+    teacher = shutil.copytree(sources.parent, tmp_path / "teacher")
+    weights = load_file(teacher / "weights.safetensors")
+    generator = torch.Generator().manual_seed(3)
+    for value in weights.values():
+        value.add_(torch.randn(value.shape, generator=generator), alpha=0.3)
+    save_file(weights, teacher / "weights.safetensors")
+    out = tmp_path / "model"
+    train_sequence(
+        replace(sources, teacher=str(teacher)),
+        out,
+        options=teaching(options, repository, epochs=6, learning_rate=0.01),
+        checkpoints_dir=tmp_path / "work",
+    )
+    distances = [
+        -epoch["train"]["objective"] - epoch["train"]["teacher_entropy"]
+        for epoch in epochs_of(out)
+    ]
+    assert min(distances) > 0
+    assert distances[-1] < 0.8 * distances[0]
+
+
+def test_a_teacher_of_another_normalisation_is_refused(
+    sources, options, repository, tmp_path
+):
+    teacher = shutil.copytree(sources.parent, tmp_path / "teacher")
+    meta = json.loads((teacher / "meta.json").read_text())
+    meta["normalisation"] = {"kind": "mean"}
+    (teacher / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(UserError, match="normalisation differ"):
+        train_sequence(
+            replace(sources, teacher=str(teacher)),
+            tmp_path / "m",
+            options=teaching(options, repository),
             checkpoints_dir=tmp_path,
         )
