@@ -103,6 +103,7 @@ def test_networks_learn(results):
     seed, trained = (load_model(results / "nnet" / n) for n in ("tdnn", "mmi"))
     assert trained.meta["parent"].endswith("nnet/tdnn")
     assert trained.meta["normalisation"] == seed.meta["normalisation"]
+    assert {path.name for path in (results / "checkpoints").iterdir()} == set(NETWORKS)
     assert not list((results / "checkpoints").rglob("*.pt"))
 
 

@@ -35,7 +35,7 @@ rule train_network:
         tasks=1,  # ranks of the training
     params:
         options=lambda wildcards: recipe.network_options(wildcards.network),
-        checkpoints="<results>/checkpoints/{network}",
+        checkpoints=lambda wildcards: f"{RESULTS}/checkpoints/{wildcards.network}",
         max_skipped_fraction=recipe.max_skipped_fraction,
         code=source_digest("latflow.training.train"),
     message:
@@ -139,7 +139,7 @@ rule train_sequence:
         tasks=1,  # ranks of the training
     params:
         options=lambda wildcards: recipe.sequence_options(wildcards.network),
-        checkpoints="<results>/checkpoints/{network}",
+        checkpoints=lambda wildcards: f"{RESULTS}/checkpoints/{wildcards.network}",
         code=source_digest("latflow.sequence.train"),
     message:
         "Train the network {wildcards.network} on lattices"
