@@ -38,6 +38,7 @@ from latflow.report.scores import (
     rates_section,
     scales_section,
 )
+from latflow.report.sequence import sequence_section
 from latflow.report.training import alignment_section, training_section
 
 log = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ def _sections(results: Results, date: str) -> list[Section]:
         training_section(results),
         alignment_section(results),
         networks_section(results),
+        sequence_section(results),
         data_section(results),
         language_section(results),
         ledger_section(results),

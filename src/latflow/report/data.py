@@ -113,7 +113,7 @@ def ledger_section(results: Results) -> Section:
         "utterances. Numbers within a reason are shown as #."
     )
     section = Section("ledger", "Skipped and repaired utterances", lead)
-    paths = sorted(results.folder.rglob("ledger.jsonl"))
+    paths = sorted(results.folder.rglob("*ledger.jsonl"))
     counts: Counter[tuple[str, str, str, str]] = Counter()
     first: dict[tuple[str, str, str, str], str] = {}
     for path in paths:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from latflow.report import figures
+from latflow.report.comparisons import comparisons
 from latflow.report.inputs import Results, Row, read_json, read_table
 from latflow.report.page import (
     Block,
@@ -26,13 +27,10 @@ from latflow.report.page import (
     missing,
     text_column,
 )
-from latflow.scoring.bootstrap import Comparison, paired_bootstrap
 from latflow.scoring.results import (
     UtteranceScore,
-    blocks,
     by_speaker,
     confusions,
-    count_arrays,
     read_utterance_scores,
     total,
 )
@@ -100,7 +98,7 @@ def rates_section(results: Results) -> Section:
         caption = "Word error rates; the lines across the ends are the intervals."
         section.blocks.append(Figure(figures.error_rates(rates), caption))
     section.blocks.append(_rates_table(rows))
-    section.blocks += _comparisons(results)
+    section.blocks += comparisons(results)
     return section
 
 
@@ -215,78 +213,6 @@ def _rates_table(rows: Sequence[Row]) -> Table:
 def _interval(row: Row) -> str:
     """The interval of a row in words."""
     return f"interval {row['ci_low']} to {row['ci_high']} %"
-
-
-def _comparisons(results: Results) -> list[Block]:
-    """Paired comparison of each system with the one before it."""
-    rows = []
-    for old, new in zip(results.systems, results.systems[1:], strict=False):
-        for name in results.evaluation_sets:
-            found = _compare(results, old, new, name)
-            if found is not None:
-                rows.append([new, old, name, *_verdict(found)])
-    if not rows:
-        return []
-    columns = [
-        text_column("system"),
-        text_column("against"),
-        text_column("set"),
-        Column("change (absolute %)"),
-        Column("interval (%)"),
-        Column("better in (% of draws)"),
-        Column("p"),
-        text_column("reading"),
-    ]
-    note = Note(
-        "Both systems are compared on the same redrawn utterances (paired bootstrap). "
-        "A negative change is an improvement; p is how often chance alone would undo "
-        "or reverse it (two-sided)."
-    )
-    return [Heading("Is the difference real?"), note, Table(columns, rows)]
-
-
-def _compare(results: Results, old: str, new: str, name: str) -> Comparison | None:
-    """Compare two systems on a set; None where one has no scores."""
-    paths = [
-        results.score_folder(system, name) / "per_utterance.tsv"
-        for system in (old, new)
-    ]
-    if not all(path.is_file() for path in paths):
-        return None
-    before, after = (
-        {score.utterance: score for score in read_utterance_scores(path)}
-        for path in paths
-    )
-    shared = sorted(before.keys() & after.keys())
-    bootstrap = results.config["score"]["bootstrap"]
-    old_errors, words = count_arrays([before[utt] for utt in shared])
-    new_errors, _ = count_arrays([after[utt] for utt in shared])
-    if not words.sum():
-        return None
-    return paired_bootstrap(
-        old_errors,
-        new_errors,
-        words,
-        samples=bootstrap["samples"],
-        confidence=bootstrap["confidence"],
-        seed=results.config["seed"],
-        blocks=blocks([before[utt] for utt in shared], by=bootstrap["by"]),
-    )
-
-
-def _verdict(found: Comparison) -> list[str]:
-    """Cells of a comparison."""
-    if found.p_value >= 0.05:
-        reading = "could be chance"
-    else:
-        reading = "better" if found.difference < 0 else "worse"
-    return [
-        f"{found.difference:+.2f}",
-        f"{found.low:+.2f} to {found.high:+.2f}",
-        f"{100 * found.probability_of_improvement:.1f}",
-        f"{found.p_value:.4f}" if found.p_value >= 0.001 else "< 0.001",
-        reading,
-    ]
 
 
 def _is_at_edge(

@@ -24,6 +24,7 @@ def config(repository):
         "report": section("report"),
         "ledger": section("ledger"),
         "decode": section("decode"),
+        "nnet": section("nnet"),
         "gmm": {
             "import": None,
             "systems": {"mono": {"type": "mono"}, "tri1": {"type": "deltas"}},
