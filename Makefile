@@ -9,7 +9,7 @@ CORES ?= $(shell nproc)
 CORPORA ?= ../shared/corpora
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env horovod demo test quick lint format bench system-packages clean
+.PHONY: help env horovod demo test quick lint format bench system-packages cluster-packages cluster clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -30,7 +30,7 @@ demo: env  ## the whole job on synthetic speech, then the report's path and the 
 	$(BIN)/snakemake --cores $(CORES) --quiet rules
 	@$(BIN)/latflow show results/demo
 
-test: env horovod system-packages lint  ## lint and all tests
+test: env horovod system-packages cluster-packages lint  ## lint and all tests
 	$(BIN)/pytest -n 2 --dist loadfile
 
 quick: env  ## tests without the slow ones
@@ -66,6 +66,18 @@ system-packages:
 	  { apt-get update -qq && apt-get install -qq -y --no-install-recommends sctk >/dev/null; } \
 	    || echo "sctk not installed: its tests will skip"; \
 	else echo "sctk (sclite) not installed and not root: its tests will skip"; fi
+
+cluster: env horovod cluster-packages  ## tests on a SLURM cluster of two virtual nodes
+	$(BIN)/pytest -m cluster
+
+# SLURM's daemons for the cluster's tests, from Debian; without root those skip and say so.
+cluster-packages:
+	@if command -v slurmctld >/dev/null && command -v munged >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  { apt-get update -qq && apt-get install -qq -y --no-install-recommends slurm-wlm \
+	    slurm-client slurm-wlm-basic-plugins munge >/dev/null; } \
+	    || echo "SLURM not installed: its tests will skip"; \
+	else echo "SLURM not installed and not root: its tests will skip"; fi
 
 clean:  ## remove results of the demo and caches (not the environment)
 	rm -rf results/demo .pytest_cache .ruff_cache .hypothesis

@@ -1,5 +1,5 @@
 # latflow: from recordings to a scored recogniser and its report.
-# Products: results/<experiment>/report.html, results/<experiment>/wer.tsv
+# Products: results/<experiment>/{report.html,wer.tsv,cost.tsv}
 from snakemake.utils import min_version
 
 min_version("9.19")
@@ -41,3 +41,4 @@ rule all:
     input:
         "<results>/report.html",
         "<results>/wer.tsv",
+        "<results>/cost.tsv",

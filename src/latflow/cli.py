@@ -118,6 +118,10 @@ def _add_experiment_commands(commands: Any) -> None:
     command.add_argument("results", help="folder of an experiment, results/<name>")
     command.add_argument("--out", help="HTML file; <results>/report.html by default")
     _with_config(command)
+    command = _command(
+        commands, "provenance", _provenance, "tell what made a file of the results"
+    )
+    command.add_argument("file", help="any file under results/<name>")
 
 
 def _add_corpus_commands(commands: Any) -> None:
@@ -217,6 +221,15 @@ def _show(arguments: Arguments) -> None:
     sys.stdout.write(f"{format_table(table)}\n\n")
     if report.is_file():
         sys.stdout.write(f"report: {report.resolve()}\n")
+
+
+def _provenance(arguments: Arguments) -> int:
+    """Print the record of a file; status 1 if the file is no longer what was made."""
+    from latflow.records import describe, find_record
+
+    found = find_record(arguments.file)
+    sys.stdout.write(describe(found))
+    return int(found.state in {"changed", "gone"})
 
 
 def _report(arguments: Arguments) -> None:

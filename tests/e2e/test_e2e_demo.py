@@ -1,11 +1,8 @@
 """The main job on a few minutes of synthetic speech, reruns, and bad input."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 
 import pandas as pd
 import pytest
@@ -22,34 +19,13 @@ NETWORKS = ("logmel", "tdnn", "mmi")
 STATISTICS = re.compile(r"^Job stats:\n.*\n-.*\n((?:\w.*\n)+?)total", re.MULTILINE)
 
 
-class Checkout:
-    """A private copy of the workflow and the package that a test may change."""
-
-    def __init__(self, repository, folder):
-        self.folder = folder
-        for name in ("workflow", "src", "config", "profiles", "envs"):
-            ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
-            shutil.copytree(repository / name, folder / name, ignore=ignore)
-        shutil.copy(repository / "Snakefile", folder)
-
-    def run(self, *arguments):
-        environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-        return subprocess.run(
-            [sys.executable, "-m", "snakemake", "--cores", "2", *map(str, arguments)],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            env=environment,
-        )
-
-    def plan(self, *arguments):
-        """Names of the rules that would run."""
-        done = self.run("-n", *arguments)
-        assert done.returncode == 0, done.stderr + done.stdout
-        found = STATISTICS.search(done.stdout + done.stderr)
-        lines = found[1].splitlines() if found else []
-        return {line.split()[0] for line in lines} - {"all"}
+def plan(checkout, *arguments):
+    """Names of the rules that would run."""
+    done = checkout.run("-n", *arguments)
+    assert done.returncode == 0, done.stderr + done.stdout
+    found = STATISTICS.search(done.stdout + done.stderr)
+    lines = found[1].splitlines() if found else []
+    return {line.split()[0] for line in lines} - {"all"}
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +34,8 @@ def recipe(repository):
 
 
 @pytest.fixture(scope="module")
-def finished(repository, tmp_path_factory, recipe):
-    checkout = Checkout(repository, tmp_path_factory.mktemp("checkout"))
+def finished(make_checkout, recipe):
+    checkout = make_checkout()
     path = checkout.folder / "tiny.yaml"
     path.write_text(yaml.safe_dump(recipe))
     done = checkout.run("--configfile", path)
@@ -130,7 +106,7 @@ def changed(finished, recipe, tmp_path, **sections):
         nested = isinstance(values, dict)
         merged[name] = {**recipe.get(name, {}), **values} if nested else values
     path.write_text(yaml.safe_dump(merged))
-    return finished.plan("--configfile", path)
+    return plan(finished, "--configfile", path)
 
 
 DECODING = {
@@ -138,12 +114,13 @@ DECODING = {
     "tune_scales",
     "sweep_beams", "analyse_lattices", "score_wer", "summarise_wer",
 }  # fmt: skip
-SCORING = {"score_wer", "analyse_lattices", "summarise_wer", "make_report"}
+REPORT = {"summarise_cost", "make_report"}
+SCORING = {"score_wer", "analyse_lattices", "summarise_wer", *REPORT}
 
 
 def test_changed_beam_reruns_decoding_only(finished, recipe, tmp_path):
     planned = changed(finished, recipe, tmp_path, decode={"beam": 11.5})
-    assert planned == {*DECODING, "make_report"}
+    assert planned == {*DECODING, *REPORT}
 
 
 def test_changed_bootstrap_reruns_scoring_only(finished, recipe, tmp_path):
@@ -155,9 +132,9 @@ def test_changed_module_reruns_what_imports_it(finished):
     module = finished.folder / "src/latflow/scoring/score.py"
     text = module.read_text()
     module.write_text(text + "\n# a change\n")
-    planned = finished.plan("--configfile", finished.folder / "tiny.yaml")
+    planned = plan(finished, "--configfile", finished.folder / "tiny.yaml")
     module.write_text(text)
-    assert planned == {"score_wer", "summarise_wer", "make_report"}
+    assert planned == {"score_wer", "summarise_wer", *REPORT}
 
 
 def test_adapted_systems_leave_transforms_of_their_speakers(results):
@@ -188,9 +165,9 @@ def test_lattices_are_measured(results):
 def test_named_target_reruns_alone(finished, recipe):
     lattices = finished.folder / "results" / recipe["experiment"] / "gmm/mono/final.mdl"
     assert lattices.is_file()
-    planned = finished.plan(
-        "--configfile", finished.folder / "tiny.yaml", "--forcerun", "train_mono",
-        "--", "gmm_mono",
+    planned = plan(
+        finished, "--configfile", finished.folder / "tiny.yaml",
+        "--forcerun", "train_mono", "--", "gmm_mono",
     )  # fmt: skip
     assert planned == {"train_mono", "gmm_mono"}
 

@@ -10,6 +10,8 @@ sys.path.insert(0, SOURCE)
 os.environ.update(PYTHONPATH=SOURCE)
 
 from latflow.errors import UserError
+from latflow.jobs import check_writable
+from latflow.machine import capacity
 from latflow.provenance import source_digest
 from latflow.recipe import Recipe
 
@@ -20,6 +22,24 @@ except UserError as error:
 
 RESULTS = f"results/{recipe.experiment}"
 LANGUAGE = f"{RESULTS}/corpus/language"
+# On one machine, jobs that run side by side share its memory and GPUs; `--resources` says
+# otherwise. A job that asks for more than there is gets all of it, alone.
+if workflow.local_exec and workflow.is_main_process:
+    for name, amount in capacity().items():
+        if name not in workflow.global_resources:
+            workflow.register_resource(name, amount)
+
+# Environment of network stages under `--sdm conda`.
+DEVICE = recipe.config["nnet"]["device"]
+HAS_GPU = DEVICE == "cuda" or (DEVICE == "auto" and capacity()["gpu"] > 0)
+TORCH = f"../../envs/torch-{'gpu' if HAS_GPU else 'cpu'}.yaml"
+
+
+onstart:
+    try:
+        check_writable(RESULTS)
+    except UserError as error:
+        raise WorkflowError(str(error)) from None
 
 
 wildcard_constraints:
@@ -29,6 +49,15 @@ wildcard_constraints:
     stream="|".join(recipe.feature_streams) or "none",
     decoding="|".join(map(re.escape, recipe.decodings)),
     lm="|".join(recipe.language_models),
+
+
+def growing(amount):
+    """Memory or time that a job asks for: more in each attempt."""
+
+    def wanted(wildcards, attempt):
+        return amount * attempt
+
+    return wanted
 
 
 def source_of(wildcards):

@@ -23,8 +23,8 @@ rule prepare_corpus:
         "../../envs/corpus.yaml"
     threads: 16
     resources:
-        mem_mb=4000,
-        runtime=240,
+        mem_mb=growing(4000),
+        runtime=growing(240),
     params:
         source=source_of,
         seed=recipe.config["seed"],
@@ -64,8 +64,8 @@ if recipe.holds_out_dev:
             "../../envs/corpus.yaml"
         threads: 1
         resources:
-            mem_mb=4000,
-            runtime=60,
+            mem_mb=growing(4000),
+            runtime=growing(60),
         params:
             dev=recipe.config["corpus"]["dev"],
             seed=recipe.config["seed"],
@@ -90,8 +90,8 @@ if recipe.is_synthetic:
             "../../envs/corpus.yaml"
         threads: 1
         resources:
-            mem_mb=1000,
-            runtime=10,
+            mem_mb=growing(1000),
+            runtime=growing(10),
         params:
             options={"lm_sentences": recipe.config["corpus"]["train"]["lm_sentences"]},
             seed=recipe.config["seed"],

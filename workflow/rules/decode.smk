@@ -22,8 +22,8 @@ rule decode_lattices:
         "../../envs/gmm.yaml"
     threads: 16
     resources:
-        mem_mb=lambda wildcards, attempt: 8000 * attempt,
-        runtime=480,
+        mem_mb=growing(8000),
+        runtime=growing(480),
     params:
         options=recipe.decode_options(),
         max_skipped_fraction=recipe.max_skipped_fraction,
@@ -56,8 +56,8 @@ rule decode_adapted:
         "../../envs/gmm.yaml"
     threads: 16
     resources:
-        mem_mb=lambda wildcards, attempt: 8000 * attempt,
-        runtime=960,
+        mem_mb=growing(8000),
+        runtime=growing(960),
     params:
         options=recipe.decode_adapted_options(),
         max_skipped_fraction=recipe.max_skipped_fraction,
@@ -84,11 +84,11 @@ rule decode_network:
     benchmark:
         "<benchmarks>/decode_network/{network}.{split}.jsonl"
     conda:
-        "../../envs/torch.yaml"
+        TORCH
     threads: 16
     resources:
-        mem_mb=lambda wildcards, attempt: 16000 * attempt,
-        runtime=480,
+        mem_mb=growing(16000),
+        runtime=growing(480),
     params:
         options=lambda wildcards: recipe.decode_network_options(wildcards.network),
         max_skipped_fraction=recipe.max_skipped_fraction,
@@ -117,8 +117,8 @@ rule rescore_lattices:
         "../../envs/gmm.yaml"
     threads: 16
     resources:
-        mem_mb=lambda wildcards, attempt: 16000 * attempt,
-        runtime=240,
+        mem_mb=growing(16000),
+        runtime=growing(240),
     params:
         options=rescoring_options,
         max_skipped_fraction=recipe.max_skipped_fraction,
@@ -147,8 +147,8 @@ rule sweep_beams:
         "../../envs/gmm.yaml"
     threads: 16
     resources:
-        mem_mb=lambda wildcards, attempt: 8000 * attempt,
-        runtime=480,
+        mem_mb=growing(8000),
+        runtime=growing(480),
     params:
         options=lambda wildcards: recipe.beam_sweep_options(wildcards.system),
         code=source_digest("latflow.decode.beam_sweep"),
@@ -174,8 +174,8 @@ rule tune_scales:
         "../../envs/gmm.yaml"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=120,
+        mem_mb=growing(4000),
+        runtime=growing(120),
     params:
         options=recipe.tune_options(),
         code=source_digest("latflow.decode.tune"),

@@ -19,8 +19,8 @@ rule extract_features:
         "../../envs/corpus.yaml"
     threads: 16
     resources:
-        mem_mb=4000,
-        runtime=240,
+        mem_mb=growing(4000),
+        runtime=growing(240),
     params:
         options=recipe.extraction_options(),
         max_skipped_fraction=recipe.max_skipped_fraction,
@@ -46,8 +46,8 @@ rule normalise_features:
         "../../envs/corpus.yaml"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=120,
+        mem_mb=growing(4000),
+        runtime=growing(120),
     params:
         options=recipe.normalisation_options(),
         code=source_digest("latflow.features.extract"),
@@ -114,8 +114,8 @@ rule describe_stream:
         "../../envs/corpus.yaml"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=120,
+        mem_mb=growing(4000),
+        runtime=growing(120),
     params:
         options=lambda wildcards: recipe.live_stream_options(wildcards.stream),
         max_skipped_fraction=recipe.max_skipped_fraction,
@@ -145,8 +145,8 @@ rule adapt_frames:
         "../../envs/gmm.yaml"
     threads: 4
     resources:
-        mem_mb=4000,
-        runtime=120,
+        mem_mb=growing(4000),
+        runtime=growing(120),
     params:
         code=source_digest("latflow.gmm.adapted_frames"),
     message:

@@ -23,8 +23,8 @@ rule train_mono:
         "../../envs/gmm.yaml"
     threads: 16
     resources:
-        mem_mb=lambda wildcards, attempt: 8000 * attempt,
-        runtime=480,
+        mem_mb=growing(8000),
+        runtime=growing(480),
     params:
         options=options_of_system,
         max_skipped_fraction=recipe.max_skipped_fraction,
@@ -58,8 +58,8 @@ rule train_deltas:
         "../../envs/gmm.yaml"
     threads: 16
     resources:
-        mem_mb=lambda wildcards, attempt: 16000 * attempt,
-        runtime=480,
+        mem_mb=growing(16000),
+        runtime=growing(480),
     params:
         options=options_of_system,
         max_skipped_fraction=recipe.max_skipped_fraction,
@@ -95,8 +95,8 @@ rule train_lda_mllt:
         "../../envs/gmm.yaml"
     threads: 16
     resources:
-        mem_mb=lambda wildcards, attempt: 16000 * attempt,
-        runtime=480,
+        mem_mb=growing(16000),
+        runtime=growing(480),
     params:
         options=options_of_system,
         max_skipped_fraction=recipe.max_skipped_fraction,
@@ -133,8 +133,8 @@ rule train_sat:
         "../../envs/gmm.yaml"
     threads: 16
     resources:
-        mem_mb=lambda wildcards, attempt: 16000 * attempt,
-        runtime=960,
+        mem_mb=growing(16000),
+        runtime=growing(960),
     params:
         options=options_of_system,
         max_skipped_fraction=recipe.max_skipped_fraction,
@@ -164,8 +164,8 @@ rule align_frames:
         "../../envs/gmm.yaml"
     threads: 16
     resources:
-        mem_mb=lambda wildcards, attempt: 8000 * attempt,
-        runtime=240,
+        mem_mb=growing(8000),
+        runtime=growing(240),
     params:
         options=recipe.align_options(),
         max_skipped_fraction=recipe.max_skipped_fraction,
@@ -197,8 +197,8 @@ rule align_adapted:
         "../../envs/gmm.yaml"
     threads: 16
     resources:
-        mem_mb=lambda wildcards, attempt: 8000 * attempt,
-        runtime=480,
+        mem_mb=growing(8000),
+        runtime=growing(480),
     params:
         options=recipe.align_adapted_options(),
         max_skipped_fraction=recipe.max_skipped_fraction,

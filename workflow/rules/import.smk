@@ -32,8 +32,8 @@ if recipe.imported_system is not None:
             "../../envs/lang.yaml"
         threads: 1
         resources:
-            mem_mb=4000,
-            runtime=30,
+            mem_mb=growing(4000),
+            runtime=growing(30),
         params:
             code=source_digest("latflow.gmm.kaldi_system"),
         message:
@@ -69,8 +69,8 @@ rule import_system:
         "../../envs/gmm.yaml"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=30,
+        mem_mb=growing(4000),
+        runtime=growing(30),
     params:
         features=recipe.config["features"],
         code=source_digest("latflow.gmm.kaldi_system"),
@@ -98,8 +98,8 @@ rule import_graph:
         "../../envs/lang.yaml"
     threads: 1
     resources:
-        mem_mb=16000,
-        runtime=60,
+        mem_mb=growing(16000),
+        runtime=growing(60),
     params:
         code=source_digest("latflow.gmm.kaldi_system"),
     message:
@@ -133,8 +133,8 @@ rule import_alignments:
         "../../envs/gmm.yaml"
     threads: 1
     resources:
-        mem_mb=8000,
-        runtime=60,
+        mem_mb=growing(8000),
+        runtime=growing(60),
     params:
         folder=IMPORT["import"],
         max_skipped_fraction=recipe.max_skipped_fraction,

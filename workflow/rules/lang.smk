@@ -21,8 +21,8 @@ if recipe.imported_system is None:
             "../../envs/lang.yaml"
         threads: 1
         resources:
-            mem_mb=4000,
-            runtime=60,
+            mem_mb=growing(4000),
+            runtime=growing(60),
         params:
             options=recipe.lang_options(),
             code=source_digest("latflow.lang.prepare"),
@@ -51,8 +51,8 @@ rule reestimate_lexicon:
         "../../envs/lang.yaml"
     threads: 1
     resources:
-        mem_mb=8000,
-        runtime=240,
+        mem_mb=growing(8000),
+        runtime=growing(240),
     params:
         code=source_digest("latflow.lang.reestimate"),
     message:
@@ -75,8 +75,8 @@ rule make_lm:
         "../../envs/lang.yaml"
     threads: 1
     resources:
-        mem_mb=8000,
-        runtime=120,
+        mem_mb=growing(8000),
+        runtime=growing(120),
     params:
         options=options_of_lm,
         code=source_digest("latflow.lang.prepare"),
@@ -100,8 +100,8 @@ rule make_grammar:
         "../../envs/lang.yaml"
     threads: 1
     resources:
-        mem_mb=8000,
-        runtime=60,
+        mem_mb=growing(8000),
+        runtime=growing(60),
     params:
         code=source_digest("latflow.lang.prepare"),
     message:
@@ -126,8 +126,8 @@ rule make_graph:
         "../../envs/lang.yaml"
     threads: 1
     resources:
-        mem_mb=lambda wildcards, attempt: 16000 * attempt,
-        runtime=240,
+        mem_mb=growing(16000),
+        runtime=growing(240),
     params:
         options=recipe.config["graph"],
         code=source_digest("latflow.lang.composition"),

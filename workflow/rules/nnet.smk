@@ -27,11 +27,12 @@ rule train_network:
     wildcard_constraints:
         network="|".join(recipe.networks_of("ce")) or "none",
     conda:
-        "../../envs/torch.yaml"
+        TORCH
     threads: 16
     resources:
-        mem_mb=lambda wildcards, attempt: 16000 * attempt,
-        runtime=2880,
+        mem_mb=growing(16000),
+        runtime=growing(2880),
+        gpu=1,  # of all ranks
         tasks=1,  # ranks of the training
     params:
         options=lambda wildcards: recipe.network_options(wildcards.network),
@@ -58,11 +59,11 @@ rule make_denominator:
     benchmark:
         "<benchmarks>/make_denominator/{system}.jsonl"
     conda:
-        "../../envs/torch.yaml"
+        TORCH
     threads: 1
     resources:
-        mem_mb=lambda wildcards, attempt: 16000 * attempt,
-        runtime=480,
+        mem_mb=growing(16000),
+        runtime=growing(480),
     params:
         options=recipe.denominator_options(),
         code=source_digest("latflow.sequence.denominator"),
@@ -85,11 +86,11 @@ rule compile_transcripts:
     benchmark:
         "<benchmarks>/compile_transcripts/{system}.jsonl"
     conda:
-        "../../envs/torch.yaml"
+        TORCH
     threads: 16
     resources:
-        mem_mb=lambda wildcards, attempt: 8000 * attempt,
-        runtime=240,
+        mem_mb=growing(8000),
+        runtime=growing(240),
     params:
         options=recipe.denominator_options(),
         code=source_digest("latflow.sequence.transcripts"),
@@ -131,11 +132,12 @@ rule train_sequence:
     wildcard_constraints:
         network="|".join(recipe.networks_of("sequence")) or "none",
     conda:
-        "../../envs/torch.yaml"
+        TORCH
     threads: 16
     resources:
-        mem_mb=lambda wildcards, attempt: 16000 * attempt,
-        runtime=2880,
+        mem_mb=growing(16000),
+        runtime=growing(2880),
+        gpu=1,  # of all ranks
         tasks=1,  # ranks of the training
     params:
         options=lambda wildcards: recipe.sequence_options(wildcards.network),

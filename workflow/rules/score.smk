@@ -25,8 +25,8 @@ rule score_wer:
         "../../envs/gmm.yaml"
     threads: 4
     resources:
-        mem_mb=4000,
-        runtime=60,
+        mem_mb=growing(4000),
+        runtime=growing(60),
     params:
         options=recipe.score_options(),
         code=source_digest("latflow.scoring.score"),
@@ -53,8 +53,8 @@ rule analyse_lattices:
         "../../envs/gmm.yaml"
     threads: 4
     resources:
-        mem_mb=4000,
-        runtime=60,
+        mem_mb=growing(4000),
+        runtime=growing(60),
     params:
         options=recipe.score_options(),
         code=source_digest("latflow.scoring.lattice_quality"),

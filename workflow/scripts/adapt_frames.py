@@ -4,16 +4,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from latflow.gmm.adapted_frames import adapt_frames
-from latflow.logs import log_to
+from latflow.jobs import job
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-log_to(snakemake.log[0])
-adapt_frames(
-    Path(snakemake.input["frames"]).parent,
-    Path(snakemake.input["model"]).parent,
-    next(iter(snakemake.input["transforms"]), None),
-    Path(snakemake.output["frames"]).parent,
-    threads=snakemake.threads,
-)
+with job(snakemake):
+    adapt_frames(
+        Path(snakemake.input["frames"]).parent,
+        Path(snakemake.input["model"]).parent,
+        next(iter(snakemake.input["transforms"]), None),
+        Path(snakemake.output["frames"]).parent,
+        threads=snakemake.threads,
+    )

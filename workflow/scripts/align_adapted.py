@@ -4,18 +4,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from latflow.gmm.align import align
-from latflow.logs import log_to
+from latflow.jobs import job
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-log_to(snakemake.log[0])
-align(
-    Path(snakemake.input["frames"]).parent,
-    Path(snakemake.input["lexicon_fst"]).parent,
-    Path(snakemake.input["model"]).parent,
-    Path(snakemake.output["alignments"]).parent,
-    options=snakemake.params["options"],
-    threads=snakemake.threads,
-    max_skipped_fraction=snakemake.params["max_skipped_fraction"],
-)
+with job(snakemake):
+    align(
+        Path(snakemake.input["frames"]).parent,
+        Path(snakemake.input["lexicon_fst"]).parent,
+        Path(snakemake.input["model"]).parent,
+        Path(snakemake.output["alignments"]).parent,
+        options=snakemake.params["options"],
+        threads=snakemake.threads,
+        max_skipped_fraction=snakemake.params["max_skipped_fraction"],
+    )

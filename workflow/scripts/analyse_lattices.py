@@ -3,19 +3,19 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latflow.logs import log_to
+from latflow.jobs import job
 from latflow.scoring.lattice_quality import analyse_lattices
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-log_to(snakemake.log[0])
-analyse_lattices(
-    snakemake.input["lattices"],
-    snakemake.input["cuts"],
-    Path(snakemake.input["words"]).parent,
-    snakemake.input["scales"],
-    Path(snakemake.output["summary"]).parent,
-    options=snakemake.params["options"],
-    threads=snakemake.threads,
-)
+with job(snakemake):
+    analyse_lattices(
+        snakemake.input["lattices"],
+        snakemake.input["cuts"],
+        Path(snakemake.input["words"]).parent,
+        snakemake.input["scales"],
+        Path(snakemake.output["summary"]).parent,
+        options=snakemake.params["options"],
+        threads=snakemake.threads,
+    )

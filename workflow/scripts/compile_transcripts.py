@@ -3,18 +3,18 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latflow.logs import log_to
+from latflow.jobs import job
 from latflow.sequence.transcripts import compile_transcripts
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-log_to(snakemake.log[0])
-compile_transcripts(
-    [Path(snakemake.input["frames"]).parent],
-    Path(snakemake.input["lexicon_fst"]).parent,
-    Path(snakemake.input["model"]).parent,
-    snakemake.output["graphs"],
-    options=snakemake.params["options"],
-    threads=snakemake.threads,
-)
+with job(snakemake):
+    compile_transcripts(
+        [Path(snakemake.input["frames"]).parent],
+        Path(snakemake.input["lexicon_fst"]).parent,
+        Path(snakemake.input["model"]).parent,
+        snakemake.output["graphs"],
+        options=snakemake.params["options"],
+        threads=snakemake.threads,
+    )

@@ -4,19 +4,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from latflow.decode.network import decode_network
-from latflow.logs import log_to
+from latflow.jobs import job
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-log_to(snakemake.log[0])
-decode_network(
-    Path(snakemake.input["frames"]).parent,
-    snakemake.input["graph"],
-    Path(snakemake.input["model"]).parent,
-    Path(snakemake.input["words"]).parent,
-    Path(snakemake.output["lattices"]).parent,
-    options=snakemake.params["options"],
-    threads=snakemake.threads,
-    max_skipped_fraction=snakemake.params["max_skipped_fraction"],
-)
+with job(snakemake):
+    decode_network(
+        Path(snakemake.input["frames"]).parent,
+        snakemake.input["graph"],
+        Path(snakemake.input["model"]).parent,
+        Path(snakemake.input["words"]).parent,
+        Path(snakemake.output["lattices"]).parent,
+        options=snakemake.params["options"],
+        threads=snakemake.threads,
+        max_skipped_fraction=snakemake.params["max_skipped_fraction"],
+    )

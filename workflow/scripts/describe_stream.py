@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from latflow.features.live import prepare_live_features
-from latflow.logs import log_to
+from latflow.jobs import job
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-log_to(snakemake.log[0])
-prepare_live_features(
-    snakemake.input["cuts"],
-    Path(snakemake.output["meta"]).parent,
-    options=snakemake.params["options"],
-    max_skipped_fraction=snakemake.params["max_skipped_fraction"],
-)
+with job(snakemake):
+    prepare_live_features(
+        snakemake.input["cuts"],
+        Path(snakemake.output["meta"]).parent,
+        options=snakemake.params["options"],
+        max_skipped_fraction=snakemake.params["max_skipped_fraction"],
+    )

@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 
 from latflow.corpus.download import fetch
-from latflow.logs import log_to
+from latflow.jobs import job
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-log_to(snakemake.log[0])
-fetch(snakemake.params["url"], snakemake.output[0])
+with job(snakemake):
+    fetch(snakemake.params["url"], snakemake.output[0])

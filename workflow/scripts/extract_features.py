@@ -4,16 +4,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from latflow.features.extract import extract_features
-from latflow.logs import log_to
+from latflow.jobs import job
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-log_to(snakemake.log[0])
-extract_features(
-    snakemake.input["cuts"],
-    Path(snakemake.output["cuts"]).parent,
-    options=snakemake.params["options"],
-    threads=snakemake.threads,
-    max_skipped_fraction=snakemake.params["max_skipped_fraction"],
-)
+with job(snakemake):
+    extract_features(
+        snakemake.input["cuts"],
+        Path(snakemake.output["cuts"]).parent,
+        options=snakemake.params["options"],
+        threads=snakemake.threads,
+        max_skipped_fraction=snakemake.params["max_skipped_fraction"],
+    )

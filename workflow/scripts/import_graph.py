@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from latflow.gmm.kaldi_system import import_graph
-from latflow.logs import log_to
+from latflow.jobs import job
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-log_to(snakemake.log[0])
-import_graph(
-    Path(snakemake.input["graph"]).parent,
-    Path(snakemake.input["model"]).parent,
-    Path(snakemake.input["words"]).parent,
-    snakemake.output["graph"],
-)
+with job(snakemake):
+    import_graph(
+        Path(snakemake.input["graph"]).parent,
+        Path(snakemake.input["model"]).parent,
+        Path(snakemake.input["words"]).parent,
+        snakemake.output["graph"],
+    )

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from latflow.gmm.kaldi_system import import_lang
-from latflow.logs import log_to
+from latflow.jobs import job
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-log_to(snakemake.log[0])
-import_lang(
-    Path(snakemake.input["words"]).parent,
-    Path(snakemake.output["words"]).parent,
-)
+with job(snakemake):
+    import_lang(
+        Path(snakemake.input["words"]).parent,
+        Path(snakemake.output["words"]).parent,
+    )

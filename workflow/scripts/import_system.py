@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from latflow.gmm.kaldi_system import import_system
-from latflow.logs import log_to
+from latflow.jobs import job
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-log_to(snakemake.log[0])
-import_system(
-    Path(snakemake.input["model"]).parent,
-    Path(snakemake.input["words"]).parent,
-    Path(snakemake.output["model"]).parent,
-    features=snakemake.params["features"],
-)
+with job(snakemake):
+    import_system(
+        Path(snakemake.input["model"]).parent,
+        Path(snakemake.input["words"]).parent,
+        Path(snakemake.output["model"]).parent,
+        features=snakemake.params["features"],
+    )

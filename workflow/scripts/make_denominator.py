@@ -3,17 +3,17 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latflow.logs import log_to
+from latflow.jobs import job
 from latflow.sequence.denominator import make_denominator
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-log_to(snakemake.log[0])
-make_denominator(
-    Path(snakemake.input["words"]).parent,
-    [snakemake.input["cuts"]],
-    Path(snakemake.input["model"]).parent,
-    snakemake.output["graph"],
-    options=snakemake.params["options"],
-)
+with job(snakemake):
+    make_denominator(
+        Path(snakemake.input["words"]).parent,
+        [snakemake.input["cuts"]],
+        Path(snakemake.input["model"]).parent,
+        snakemake.output["graph"],
+        options=snakemake.params["options"],
+    )

@@ -3,18 +3,18 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from latflow.jobs import job
 from latflow.lang.composition import make_graph
-from latflow.logs import log_to
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-log_to(snakemake.log[0])
-make_graph(
-    Path(snakemake.input["lexicon_fst"]).parent,
-    snakemake.input["grammar"],
-    Path(snakemake.input["model"]).parent,
-    snakemake.output["graph"],
-    transition_scale=snakemake.params["options"]["transition_scale"],
-    self_loop_scale=snakemake.params["options"]["self_loop_scale"],
-)
+with job(snakemake):
+    make_graph(
+        Path(snakemake.input["lexicon_fst"]).parent,
+        snakemake.input["grammar"],
+        Path(snakemake.input["model"]).parent,
+        snakemake.output["graph"],
+        transition_scale=snakemake.params["options"]["transition_scale"],
+        self_loop_scale=snakemake.params["options"]["self_loop_scale"],
+    )

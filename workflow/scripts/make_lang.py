@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from latflow.jobs import job
 from latflow.lang.prepare import make_lang
-from latflow.logs import log_to
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-log_to(snakemake.log[0])
-make_lang(
-    snakemake.input["lexicon"],
-    Path(snakemake.output["words"]).parent,
-    options=snakemake.params["options"],
-)
+with job(snakemake):
+    make_lang(
+        snakemake.input["lexicon"],
+        Path(snakemake.output["words"]).parent,
+        options=snakemake.params["options"],
+    )

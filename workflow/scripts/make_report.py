@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latflow.logs import log_to
+from latflow.jobs import job
 from latflow.report.build import make_report
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-log_to(snakemake.log[0])
-make_report(
-    Path(snakemake.output["html"]).parent,
-    snakemake.output["html"],
-    config=snakemake.params["config"],
-)
+with job(snakemake):
+    make_report(
+        Path(snakemake.output["html"]).parent,
+        snakemake.output["html"],
+        config=snakemake.params["config"],
+    )

@@ -4,14 +4,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from latflow.features.extract import normalise_features
-from latflow.logs import log_to
+from latflow.jobs import job
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-log_to(snakemake.log[0])
-normalise_features(
-    snakemake.input["cuts"],
-    Path(snakemake.output["frames"]).parent,
-    options=snakemake.params["options"],
-)
+with job(snakemake):
+    normalise_features(
+        snakemake.input["cuts"],
+        Path(snakemake.output["frames"]).parent,
+        options=snakemake.params["options"],
+    )

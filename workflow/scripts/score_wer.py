@@ -3,20 +3,20 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latflow.logs import log_to
+from latflow.jobs import job
 from latflow.scoring.score import score
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-log_to(snakemake.log[0])
-score(
-    snakemake.input["lattices"],
-    snakemake.input["cuts"],
-    Path(snakemake.input["words"]).parent,
-    Path(snakemake.input["model"]).parent,
-    snakemake.input["scales"],
-    Path(snakemake.output["text"]).parent,
-    options=snakemake.params["options"],
-    threads=snakemake.threads,
-)
+with job(snakemake):
+    score(
+        snakemake.input["lattices"],
+        snakemake.input["cuts"],
+        Path(snakemake.input["words"]).parent,
+        Path(snakemake.input["model"]).parent,
+        snakemake.input["scales"],
+        Path(snakemake.output["text"]).parent,
+        options=snakemake.params["options"],
+        threads=snakemake.threads,
+    )

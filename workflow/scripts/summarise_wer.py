@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latflow.logs import log_to
+from latflow.jobs import job
 from latflow.scoring.score import summarise_wer
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-log_to(snakemake.log[0])
-systems, sets = snakemake.params["systems"], snakemake.params["sets"]
-pairs = [(system, name) for system in systems for name in sets]
-folders = [Path(path).parent for path in snakemake.input]
-summarise_wer(dict(zip(pairs, folders, strict=True)), snakemake.output["table"])
+with job(snakemake):
+    systems, sets = snakemake.params["systems"], snakemake.params["sets"]
+    pairs = [(system, name) for system in systems for name in sets]
+    folders = [Path(path).parent for path in snakemake.input]
+    summarise_wer(dict(zip(pairs, folders, strict=True)), snakemake.output["table"])

@@ -4,16 +4,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from latflow.decode.tune import tune_scales
-from latflow.logs import log_to
+from latflow.jobs import job
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-log_to(snakemake.log[0])
-tune_scales(
-    Path(snakemake.input["lattices"]).parent,
-    snakemake.input["cuts"],
-    Path(snakemake.input["words"]).parent,
-    Path(snakemake.output["scales"]).parent,
-    options=snakemake.params["options"],
-)
+with job(snakemake):
+    tune_scales(
+        Path(snakemake.input["lattices"]).parent,
+        snakemake.input["cuts"],
+        Path(snakemake.input["words"]).parent,
+        Path(snakemake.output["scales"]).parent,
+        options=snakemake.params["options"],
+    )

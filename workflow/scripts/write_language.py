@@ -4,14 +4,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from latflow.corpus.synthetic import write_synthetic_language
-from latflow.logs import log_to
+from latflow.jobs import job
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-log_to(snakemake.log[0])
-write_synthetic_language(
-    Path(snakemake.output["lexicon"]).parent,
-    snakemake.params["options"],
-    seed=snakemake.params["seed"],
-)
+with job(snakemake):
+    write_synthetic_language(
+        Path(snakemake.output["lexicon"]).parent,
+        snakemake.params["options"],
+        seed=snakemake.params["seed"],
+    )

@@ -46,6 +46,11 @@ class Results:
         return self._recipe.decoded_systems
 
     @property
+    def swept_systems(self) -> list[str]:
+        """Systems that decode dev with several beams."""
+        return self._recipe.swept_systems
+
+    @property
     def gmm_systems(self) -> list[str]:
         """GMM systems of the configuration, in its order."""
         return list(self._recipe.systems)

@@ -50,7 +50,7 @@ def lattices_section(results: Results) -> Section:
             figures.BeamPoint(*(float(row[k]) for k in ("beam", "rtf", "wer", "depth")))
             for row in table
         ]
-        for system in results.systems
+        for system in results.swept_systems
         if (table := read_table(results / f"tune/{system}/beams.tsv"))
     }
     if sweeps:

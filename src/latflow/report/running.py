@@ -6,17 +6,15 @@ Public: `speed_section`, `provenance_section`.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from latflow.files import read_lines
 from latflow.provenance import git_state, versions
 from latflow.report import figures
+from latflow.report.costs import JobCost, read_costs, sum_by_rule
 from latflow.report.inputs import Results, read_json
 from latflow.report.page import (
     Column,
@@ -43,33 +41,20 @@ _DECODING = {
     "lattice arcs a frame": ("mean_lattice_depth",),
 }
 
-
-@dataclass
-class RuleCost:
-    """What the jobs of one rule took, as Snakemake measured it.
-
-    Attributes:
-        jobs: number of jobs.
-        seconds: wall time of all jobs.
-        longest: wall time of the longest job, seconds.
-        cpu_seconds: processor time of all jobs.
-        max_rss: resident memory of the largest job, MiB.
-    """
-
-    jobs: int = 0
-    seconds: float = 0.0
-    longest: float = 0.0
-    cpu_seconds: float = 0.0
-    max_rss: float = 0.0
-
-    def add(self, measured: Mapping[str, Any]) -> None:
-        """Count one job; Snakemake leaves out what it could not measure."""
-        seconds = _number(measured.get("s"))
-        self.jobs += 1
-        self.seconds += seconds
-        self.longest = max(self.longest, seconds)
-        self.cpu_seconds += _number(measured.get("cpu_time"))
-        self.max_rss = max(self.max_rss, _number(measured.get("max_rss")))
+# Columns of the table on rules -> attribute of a cost and form of its number.
+_COSTS = {
+    "jobs": ("jobs", "d"),
+    "wall time (s)": ("seconds", ".1f"),
+    "longest job (s)": ("longest", ".1f"),
+    "processor time (s)": ("cpu_seconds", ".1f"),
+    "processors busy": ("mean_load", ".2f"),
+    "peak memory (MiB)": ("max_rss", ".0f"),
+    "read (MiB)": ("io_in", ".0f"),
+    "written (MiB)": ("io_out", ".0f"),
+    "GPU busy": ("gpu_share", ".1%"),
+    "speech gone through (h)": ("audio_hours", ".2f"),
+    "speech an hour (h)": ("speed", ".1f"),
+}
 
 
 def speed_section(results: Results) -> Section:
@@ -77,7 +62,8 @@ def speed_section(results: Results) -> Section:
     lead = (
         "What the experiment cost. The real-time factor is processing time over the "
         "length of the speech: below 1 is faster than speaking. Jobs may have run "
-        "beside each other, so their times add up to more than the wait."
+        "beside each other, so their times add up to more than the wait. Each job by "
+        "itself is in cost.tsv."
     )
     section = Section("speed", "Speed and memory", lead)
     decoding = [*_decoding_rows(results)]
@@ -88,7 +74,7 @@ def speed_section(results: Results) -> Section:
         section.blocks += [Heading("Decoding"), Table(columns, rows)]
     else:
         section.blocks.append(missing("decoding", "decode"))
-    costs = rule_costs(results / "benchmarks")
+    costs = sum_by_rule(read_costs(results.folder))
     if costs:
         section.blocks += [Heading("Rules of the workflow"), *_cost_blocks(costs)]
     else:
@@ -116,49 +102,27 @@ def provenance_section(results: Results, *, date: str) -> Section:
     return section
 
 
-def rule_costs(folder: Path) -> dict[str, RuleCost]:
-    """Sum up Snakemake's benchmark files, `<folder>/<rule>/*.jsonl` (or `.tsv`).
-
-    Returns:
-        Rule -> costs, longest first; empty where nothing was measured.
-    """
-    costs: dict[str, RuleCost] = {}
-    for path in sorted(folder.glob("*/*")):
-        for measured in _measurements(path):
-            costs.setdefault(path.parent.name, RuleCost()).add(measured)
-    return dict(sorted(costs.items(), key=lambda item: (-item[1].seconds, item[0])))
-
-
-def _measurements(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Jobs of one benchmark file."""
-    if path.suffix == ".jsonl":
-        for _, line in read_lines(path):
-            if line.strip():
-                yield json.loads(line)
-    elif path.suffix in {".tsv", ".txt"}:
-        lines = [line.split("\t") for _, line in read_lines(path)]
-        for row in lines[1:]:
-            yield dict(zip(lines[0], row, strict=False))
-
-
-def _cost_blocks(costs: Mapping[str, RuleCost]) -> Iterator[Figure | Table]:
+def _cost_blocks(costs: Mapping[str, JobCost]) -> Iterator[Figure | Table]:
     """Drawing and table of what the rules took."""
-    shown = {rule: (c.seconds, c.max_rss) for rule, c in costs.items()}
+    shown = {rule: (c.seconds, c.max_rss or 0.0) for rule, c in costs.items()}
     yield Figure(figures.rule_costs(shown), "Wall time and peak memory of each rule.")
-    columns = [text_column("rule"), Column("jobs"), Column("wall time (s)")]
-    columns += [Column("longest job (s)"), Column("processor time (s)")]
+    # A column that no rule has anything in would only be in the way (no GPU, say).
+    titles = {
+        title: shape
+        for title, shape in _COSTS.items()
+        if any(getattr(cost, shape[0]) is not None for cost in costs.values())
+    }
     rows = [
         [
             rule,
-            str(cost.jobs),
-            f"{cost.seconds:.1f}",
-            f"{cost.longest:.1f}",
-            f"{cost.cpu_seconds:.1f}",
-            f"{cost.max_rss:.0f}",
+            *(
+                "" if (value := getattr(cost, name)) is None else f"{value:{form}}"
+                for name, form in titles.values()
+            ),
         ]
         for rule, cost in costs.items()
     ]
-    yield Table([*columns, Column("peak memory (MiB)")], rows)
+    yield Table([text_column("rule"), *map(Column, titles)], rows)
 
 
 def _decoding_rows(results: Results) -> Iterator[dict[str, str]]:
@@ -186,12 +150,3 @@ def _at(found: Mapping[str, Any], path: Sequence[str]) -> float | None:
 def _short(value: float) -> str:
     """A number for a table."""
     return str(value) if isinstance(value, int) else f"{value:.4g}"
-
-
-def _number(value: object) -> float:
-    """A measurement; 0 where Snakemake wrote that it has none."""
-    try:
-        number = float(str(value))
-    except ValueError:
-        return 0.0
-    return number if math.isfinite(number) else 0.0

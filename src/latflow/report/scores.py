@@ -45,30 +45,35 @@ class Headline:
 
 
 def headline(results: Results) -> Headline:
-    """Sum the outcome up: the last system, and the first to compare with."""
+    """Sum the outcome up: the system that dev is best with, beside the first."""
     rows = _rates(results)
     if not rows:
         return Headline("No system has been scored yet.", [])
+    known = [row for row in rows if row["wer"] != "nan"]
+    on_dev = {row["system"]: float(row["wer"]) for row in known if row["set"] == "dev"}
     parts, facts = [], []
     for name in results.test_sets or ["dev"]:
-        own = [row for row in rows if row["set"] == name and row["wer"] != "nan"]
+        own = [row for row in known if row["set"] == name]
         if not own:
             continue
-        first, last = own[0], own[-1]
+        first, latest_first = own[0], reversed(own)
+        best = min(latest_first, key=lambda row: on_dev.get(row["system"], math.inf))
         part = (
-            f"{last['system']} gets {last['wer']} % of the {last['words']} words of "
-            f"{name} wrong ({_interval(last)})"
+            f"{best['system']} gets {best['wer']} % of the {best['words']} words of "
+            f"{name} wrong ({_interval(best)})"
         )
-        if first is not last:
+        if first is not best:
             part += f", where {first['system']} gets {first['wer']} %"
         parts.append(part)
         facts.append(
             Fact(
-                f"{last['wer']} %",
+                f"{best['wer']} %",
                 f"word error rate, {name}",
-                f"{last['system']}, {_interval(last)}",
+                f"{best['system']}, {_interval(best)}",
             )
         )
+    if parts and len(on_dev) > 1:
+        parts[-1] += "; dev chose the system"
     sentence = "; ".join(parts) + "." if parts else "No test set has been scored yet."
     return Headline(sentence, facts)
 

@@ -5,7 +5,6 @@ import pytest
 
 from latflow.report import figures, spectrogram
 from latflow.report.data import split_size
-from latflow.report.running import rule_costs
 from latflow.report.spectrogram import Tier
 from latflow.report.svg import canvas, render, series_colour
 
@@ -76,18 +75,6 @@ def test_labels_are_text_not_formulas():
     svg = spectrogram.draw(np.ones(8000), 8000, [Tier("words", spans)])
     assert ">$5 &amp; &lt;UNK&gt; $x$</text>" in svg
     assert ">日本</text>" in svg
-
-
-def test_costs_are_summed_over_jobs(tmp_path):
-    folder = tmp_path / "decode"
-    folder.mkdir()
-    (folder / "a.jsonl").write_text('{"s": 2.0, "max_rss": 100, "cpu_time": 3}\n')
-    (folder / "b.jsonl").write_text('{"s": 5.0, "max_rss": "NA", "cpu_time": null}\n')
-    (folder / "c.tsv").write_text("s\tmax_rss\tcpu_time\n1.0\t300\t-\n")
-    cost = rule_costs(tmp_path)["decode"]
-    assert (cost.jobs, cost.seconds, cost.longest) == (3, 8.0, 5.0)
-    assert (cost.max_rss, cost.cpu_seconds) == (300, 3)
-    assert rule_costs(tmp_path / "nothing") == {}
 
 
 def test_missing_manifest_has_no_size(tmp_path):

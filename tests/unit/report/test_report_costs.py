@@ -1,0 +1,76 @@
+"""Costs of jobs: from Snakemake's measurements and the jobs' records to one table."""
+
+import json
+
+import pytest
+
+from latflow.report.costs import read_costs, sum_by_rule, summarise_costs
+
+
+@pytest.fixture
+def results(tmp_path):
+    def put(path, value):
+        target = tmp_path / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(value) + "\n")
+
+    put("frames/train/meta.json", {"num_frames": 720_000, "frame_shift": 0.01})
+    put("frames/dev/meta.json", {"num_frames": 36_000, "frame_shift": 0.01})
+    measured = {"s": 100.0, "cpu_time": 150.0, "max_rss": 500.0, "io_in": 1.0}
+    put("benchmarks/train_mono/mono.jsonl", {**measured, "io_out": 2.5})
+    inputs = ["lang/L.fst", "frames/train/meta.json", "frames/dev/meta.json"]
+    record = {"wildcards": {"system": "mono"}, "inputs": inputs, "cpu_seconds": 180.0}
+    put("provenance/train_mono/mono.json", {**record, "gpu_share": 0.25})
+    put("benchmarks/score_wer/mono.dev.jsonl", {**measured, "s": 10.0})
+    put("provenance/score_wer/mono.dev.json", {"wildcards": {"split": "dev"}})
+    put("benchmarks/score_wer/tri1.dev.jsonl", {"s": 30.0, "max_rss": "NA"})
+    put("benchmarks/make_lang/lang.jsonl", {"s": 1.0, "cpu_time": None})
+    return tmp_path
+
+
+def test_job_has_time_memory_and_speech(results):
+    costs = {(c.rule, c.job): c for c in read_costs(results)}
+    training = costs["train_mono", "mono"]
+    assert training.cpu_seconds == 180  # its own record, the later look
+    assert training.mean_load == pytest.approx(1.8)
+    assert training.audio_hours == pytest.approx(2)
+    assert training.speed == pytest.approx(72)
+    assert training.gpu_share == 0.25
+    assert costs["score_wer", "mono.dev"].audio_hours == pytest.approx(0.1)
+    bare = costs["make_lang", "lang"]
+    assert (bare.cpu_seconds, bare.audio_hours, bare.mean_load) == (None, None, None)
+
+
+def test_rules_sum_up_their_jobs(results):
+    rules = sum_by_rule(read_costs(results))
+    assert list(rules) == ["train_mono", "score_wer", "make_lang"]
+    scoring = rules["score_wer"]
+    assert (scoring.jobs, scoring.seconds, scoring.longest) == (2, 40, 30)
+    assert (scoring.cpu_seconds, scoring.max_rss) == (150, 500)
+    assert scoring.gpu_share is None
+    assert rules["train_mono"].gpu_share == 0.25
+
+
+def test_table_has_a_row_a_job_and_blanks_for_the_unknown(results):
+    summarise_costs(results, results / "cost.tsv")
+    head, *rows = [
+        line.split("\t") for line in (results / "cost.tsv").read_text().splitlines()
+    ]
+    assert [row[:2] for row in rows] == [
+        ["train_mono", "mono"],
+        ["score_wer", "mono.dev"],
+        ["score_wer", "tri1.dev"],
+        ["make_lang", "lang"],
+    ]
+    first, last = (dict(zip(head, row, strict=True)) for row in (rows[0], rows[-1]))
+    assert first["audio_hours_per_hour"] == "72.00"
+    assert first["written_mib"] == "2.5"
+    assert last["wall_seconds"] == "1.00"
+    assert {v for k, v in last.items() if k not in {"rule", "job", "wall_seconds"}} == {
+        ""
+    }
+
+
+def test_nothing_measured_yet_is_an_empty_table(tmp_path):
+    summarise_costs(tmp_path, tmp_path / "cost.tsv")
+    assert len((tmp_path / "cost.tsv").read_text().splitlines()) == 1

@@ -1,0 +1,197 @@
+"""A job logs, records what it made, and tells a refusing disk in one line."""
+
+import errno
+import json
+import os
+import stat
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from latflow.cli import main
+from latflow.errors import UserError
+from latflow.gpu_load import GpuLoad, utilisation
+from latflow.jobs import check_writable, job
+from latflow.machine import capacity
+from latflow.records import find_record
+
+
+class Named(list):
+    """What Snakemake gives scripts: a list with names."""
+
+    def __init__(self, **named):
+        super().__init__(named.values())
+        self.items = named.items
+
+
+@pytest.fixture
+def task(tmp_path, monkeypatch):
+    monkeypatch.setattr("logging.raiseExceptions", True)
+    results = tmp_path / "results" / "toy"
+    return SimpleNamespace(
+        rule="train_toy",
+        log=[str(results / "logs/train_toy/mono.log")],
+        input=Named(
+            frames=str(results / "frames/train/meta.json"), other="lexicon.txt"
+        ),
+        output=Named(model=str(results / "gmm/mono/final.mdl")),
+        params=Named(options={"seed": 3, "beam": 7.0}, code="c0de"),
+        wildcards=Named(system="mono"),
+        config={"experiment": "toy"},
+        threads=2,
+        resources={},
+    )
+
+
+def write(task, content=b"model"):
+    os.makedirs(os.path.dirname(task.output[0]), exist_ok=True)
+    with open(task.output[0], "wb") as stream:
+        stream.write(content)
+
+
+def test_record_tells_what_made_a_file(task, capsys):
+    with job(task):
+        write(task)
+    found = find_record(task.output[0])
+    record = found.record
+    assert (found.state, found.is_declared) == ("unchanged", True)
+    assert record["rule"] == "train_toy"
+    assert record["wildcards"] == {"system": "mono"}
+    assert record["inputs"] == ["frames/train/meta.json", "lexicon.txt"]
+    assert record["code_digest"] == "c0de"
+    assert record["seeds"] == {"options.seed": 3}
+    assert record["params"] == {"options": {"seed": 3, "beam": 7.0}}
+    assert record["outputs"]["gmm/mono/final.mdl"]["bytes"] == 5
+    assert "gpu_share" not in record
+    assert main(["provenance", task.output[0]]) == 0
+    assert "rule: train_toy" in capsys.readouterr().out
+
+
+def test_digest_of_settings_follows_their_values_only(task):
+    def digest(**params):
+        task.params = Named(**params)
+        with job(task):
+            write(task)
+        return find_record(task.output[0]).record["params_digest"]
+
+    first = digest(a=1, b={"c": 2, "d": 3}, code="x")
+    assert digest(b={"d": 3, "c": 2}, a=1, code="y") == first
+    assert digest(a=1, b={"c": 2, "d": 4}, code="x") != first
+
+
+@pytest.mark.parametrize("content", [b"other", b"longer than before"])
+def test_changed_file_is_noticed(task, content, capsys):
+    with job(task):
+        write(task)
+    write(task, content)
+    assert find_record(task.output[0]).state == "changed"
+    assert main(["provenance", task.output[0]]) == 1
+    os.unlink(task.output[0])
+    assert find_record(task.output[0]).state == "gone"
+    capsys.readouterr()
+
+
+def test_results_may_be_moved(task, tmp_path):
+    with job(task):
+        write(task)
+    (tmp_path / "results").rename(tmp_path / "elsewhere")
+    moved = tmp_path / "elsewhere/toy/gmm/mono/final.mdl"
+    assert find_record(moved).state == "unchanged"
+
+
+def test_file_beside_outputs_is_told_from_its_folder(task):
+    with job(task):
+        write(task)
+    beside = os.path.join(os.path.dirname(task.output[0]), "notes.txt")
+    with pytest.raises(UserError, match="no record"):
+        find_record(beside)
+    with open(beside, "w") as stream:
+        stream.write("kept by the stage")
+    found = find_record(beside)
+    assert (found.record["rule"], found.is_declared) == ("train_toy", False)
+
+
+def test_failed_job_leaves_no_record(task):
+    with job(task):
+        write(task)
+    with pytest.raises(ZeroDivisionError), job(task):
+        raise ZeroDivisionError
+    with pytest.raises(UserError, match="no record of the job"):
+        find_record(task.output[0])
+
+
+def test_file_outside_results_has_no_record(tmp_path, capsys):
+    (tmp_path / "notes").write_text("")
+    assert main(["provenance", str(tmp_path / "notes")]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            OSError(errno.ENOSPC, "No space", "/disk/a.ark"),
+            "/disk/a.ark: no space left",
+        ),
+        (OSError("400 requested and 12 written"), "gmm/mono: no space left"),
+        (RuntimeError("I/O error: No space left on device"), "no space left"),
+        (OSError(errno.EROFS, "Read-only", "/disk/b"), "/disk/b: refused: read-only"),
+        (PermissionError(errno.EACCES, "No", "/disk/c"), "/disk/c: refused"),
+    ],
+)
+def test_refusing_disk_is_one_line(task, error, told):
+    with pytest.raises(UserError, match=told), job(task):
+        raise error
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOENT, "gone"), ValueError("no")])
+def test_other_errors_stay_what_they_are(task, error):
+    with pytest.raises(type(error)) as caught, job(task):
+        raise error
+    assert caught.value is error
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_numpy_on_a_full_disk(task):
+    with pytest.raises(UserError, match="no space left"), job(task):
+        np.zeros(100_000).tofile("/dev/full")
+
+
+def test_folder_must_be_writable(tmp_path, monkeypatch):
+    check_writable(tmp_path / "results/not/yet/there")
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(UserError, match="may not be written"):
+        check_writable(tmp_path)
+
+
+def test_gpu_share_is_the_mean_of_the_visible_devices(tmp_path, monkeypatch):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 80\necho 20\n")
+    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert utilisation() == pytest.approx(0.5)
+    with GpuLoad(is_asked_for=True, seconds=0.01) as load:
+        time.sleep(1)
+    assert load.share == pytest.approx(0.5)
+    tool.write_text("#!/bin/sh\nexit 9\n")
+    assert utilisation() is None
+
+
+def test_machine_has_memory_and_the_visible_gpus(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
+    assert capacity()["gpu"] == 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert capacity()["gpu"] == 0
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20
+    assert 0.8 * total < capacity()["mem_mb"] < total
+
+
+def test_record_is_whole_json(task):
+    with job(task):
+        write(task)
+    folder = os.path.join(task.log[0].split("/logs/")[0], "provenance/train_toy")
+    assert os.listdir(folder) == ["mono.json"]
+    with open(os.path.join(folder, "mono.json")) as stream:
+        assert json.load(stream)["threads"] == 2
