@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from latflow.errors import UserError
+from latflow.training.slurm import horovod_place
 
 TIMEOUT = timedelta(minutes=30)  # a rank may evaluate or read this long, alone
 RENDEZVOUS = "LATFLOW_RENDEZVOUS"
@@ -159,7 +160,7 @@ class TorchBackend(Backend):
 
 
 class HorovodBackend(Backend):
-    """Ranks joined by Horovod, started by `horovodrun`.
+    """Ranks joined by Horovod, started by `horovodrun` or `srun`.
 
     Operations have names that count up alike on all ranks, and that start again
     (`renew`) when the set of ranks changes.
@@ -283,6 +284,8 @@ def open_backend(name: str, device: torch.device) -> Backend:
     if name == "none":
         return Backend()
     if name == "horovod":
+        if "HOROVOD_RANK" not in os.environ and "SLURM_PROCID" in os.environ:
+            os.environ.update(horovod_place(os.environ))
         return HorovodBackend()
     if name != "torch":
         raise UserError(f"no back end {name!r}", remedy="none, torch or horovod")

@@ -6,8 +6,8 @@ function that each rank calls and its arguments. The ranks are processes
 
 * by this module, on this machine (`torch`);
 * by `horovodrun`, on the given hosts (`horovod`);
-* by `srun`, on the machines of a SLURM job, where the hosts are called `srun`
-  (`torch`). Snakemake's jobs do not see most of SLURM's variables, hence the word.
+* by `srun`, on the machines of the SLURM job that we are in, where the hosts are called
+  `srun` (both back ends; `latflow.training.slurm`).
 
 A rank that fails leaves `<job>.rank<k>.json` behind, from which the launcher tells the
 first failure in one line: the others fail because of it.
@@ -27,7 +27,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -36,6 +36,7 @@ import torch
 
 from latflow.errors import UserError
 from latflow.files import atomic_output
+from latflow.training import slurm
 from latflow.training.distributed import RENDEZVOUS, Backend
 from latflow.training.interruption import RESUME_STATUS, Interrupted
 
@@ -93,7 +94,7 @@ def run_ranks(
         job: where the job is described, if there are several ranks.
         ranks: number of processes.
         backend: `none`, `torch` or `horovod`.
-        threads: of all ranks of this machine together.
+        threads: see `launch`.
         hosts: see `launch`.
         elastic: with Horovod, go on when ranks die as long as one is left.
 
@@ -136,7 +137,8 @@ def launch(
         job: of `write_job`.
         ranks: number of processes.
         backend: `torch` or `horovod`.
-        threads: of all ranks of this machine together.
+        threads: of all ranks of this machine together; with `srun`, of each rank,
+            since a job has so many cores for each of its tasks.
         hosts: for Horovod, as `horovodrun -H`; or `srun`; by default this machine.
         elastic: with Horovod, go on when ranks die as long as one is left.
 
@@ -147,22 +149,32 @@ def launch(
     job = Path(job)
     for old in (*reports(job), done_path(job)):
         old.unlink(missing_ok=True)
-    is_slurm = hosts == "srun"
-    backend = "torch" if is_slurm else backend
-    environment = _environment(backend, max(1, threads // ranks), is_local=not is_slurm)
-    if backend == "horovod":
-        command = _horovodrun(ranks, hosts, elastic=elastic)
-        started = [_start([*command, *_worker(job, backend)], environment)]
-    elif is_slurm:
-        command = ["srun", "--overlap", "--kill-on-bad-exit=1", f"--ntasks={ranks}"]
-        started = [_start([*command, *_worker(job, backend)], environment)]
-    else:
+    is_slurm = hosts == slurm.NAME
+    if is_slurm and elastic:
+        raise UserError(
+            "an elastic training cannot be started by srun, which ends all ranks",
+            remedy="set training.elastic to false: a job that is tried again goes on",
+        )
+    each = threads if is_slurm else max(1, threads // ranks)
+    environment = _environment(backend, each, is_local=not is_slurm)
+    starter: list[str] = []  # nobody: we start the ranks ourselves
+    if is_slurm:
+        starter = slurm.srun(ranks, each)
+    elif backend == "horovod":
+        starter = _horovodrun(ranks, hosts, elastic=elastic)
+    by = Path(starter[0]).name if starter else "this process"
+    log.info("%d ranks (%s) started by %s", ranks, backend, by)
+    places = [{}] if starter else [_place(rank, ranks) for rank in range(ranks)]
+    needs_meeting = is_slurm and backend == "horovod"
+    with slurm.horovod_meeting() if needs_meeting else nullcontext({}) as meeting:
         started = [
-            _start(_worker(job, backend), {**environment, **_place(rank, ranks)})
-            for rank in range(ranks)
+            _start(
+                [*starter, *_worker(job, backend)], {**environment, **meeting, **place}
+            )
+            for place in places
         ]
-    with _passing_signals(started):
-        statuses = _wait(started)
+        with _passing_signals(started):
+            statuses = _wait(started)
     if not (elastic and done_path(job).exists()):
         _judge(job, statuses)
 

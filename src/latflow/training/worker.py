@@ -23,7 +23,7 @@ import torch
 from latflow.errors import UserError
 from latflow.files import atomic_output
 from latflow.logs import log_to_terminal
-from latflow.training.distributed import open_backend
+from latflow.training.distributed import Backend, open_backend
 from latflow.training.elastic import run_elastic
 from latflow.training.interruption import RESUME_STATUS, Interrupted
 from latflow.training.launch import done_path, report_path
@@ -47,8 +47,7 @@ def main(argv: Sequence[str]) -> int:
         else:
             backend = open_backend(name, torch.device(arguments["device"]))
             rank = backend.rank
-            function(backend, **arguments)
-            backend.close()
+            _run(lambda: function(backend, **arguments), backend)
     except Interrupted:
         _report(job, rank, RESUME_STATUS, "asked to stop")
         return RESUME_STATUS
@@ -60,6 +59,20 @@ def main(argv: Sequence[str]) -> int:
         _report(job, rank, 1, str(error) or type(error).__name__)
         return 1
     return 0
+
+
+def _run(train: Callable[[], None], backend: Backend) -> None:
+    """Run a training's function; a rank that is asked to stop waits for the others.
+
+    Launchers end all ranks when one has ended, and rank 0 may still be writing the
+    checkpoint.
+    """
+    try:
+        train()
+    except Interrupted:
+        backend.barrier()
+        raise
+    backend.close()
 
 
 def _rank() -> int:

@@ -93,7 +93,6 @@ def run(
     *,
     fault=None,
     elastic=False,
-    hosts=None,
 ) -> None:
     arguments = {
         "task": str(task),
@@ -104,7 +103,7 @@ def run(
     }
     function = "reference.training_task:train_as_rank"
     job = write_job(folder / "job.json", function, arguments, elastic=elastic)
-    launch(job, ranks=2, backend=backend, threads=2, elastic=elastic, hosts=hosts)
+    launch(job, ranks=2, backend=backend, threads=2, elastic=elastic)
 
 
 def parameters(folder: Path, name: str):
@@ -192,30 +191,6 @@ def test_an_elastic_training_outlives_a_rank(task, tmp_path):
     trainer = make_trainer(task, tmp_path / "alone", **settings)
     trainer.run()
     assert_close(trainer.network.state_dict(), parameters(tmp_path, "one"))
-
-
-SRUN = """#!/bin/sh
-# What srun does for us, on one machine: --overlap --kill-on-bad-exit=1 --ntasks=2 ...
-[ "$1 $2 $3" = "--overlap --kill-on-bad-exit=1 --ntasks=2" ] || exit 9
-shift 3
-SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_LOCALID=0 "$@" & first=$!
-SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_LOCALID=1 "$@" || exit 8
-wait $first
-"""
-
-
-@pytest.mark.slow
-def test_ranks_that_srun_starts_find_each_other(task, tmp_path, monkeypatch):
-    program = tmp_path / "bin" / "srun"
-    program.parent.mkdir()
-    program.write_text(SRUN)
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr("socket.gethostname", lambda: "localhost")
-    run(task, tmp_path, "auto", {"uneven": SETTINGS["uneven"]}, hosts="srun")
-    trainer = make_trainer(task, tmp_path / "alone", **SETTINGS["uneven"])
-    trainer.run()
-    assert_close(trainer.network.state_dict(), parameters(tmp_path, "uneven"))
 
 
 def test_one_process_needs_no_back_end(task, tmp_path):
