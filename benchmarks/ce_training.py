@@ -8,8 +8,7 @@ already: forward, loss, backward, clipping, the same optimiser, and nothing else
 Both take turns in one process. Prints JSON: frames a second by wall clock and by
 processor time (which says more where the machine is not idle), the inverse real-time
 factor (frames of 10 ms), ours / limit, and beside it what PyKaldi2's paper reports for
-this network on a V100. RETURNN's PyTorch backend is named with its version where it is
-installed.
+this network on a V100. (RETURNN is timed by `returnn_peer.py`.)
 
     python benchmarks/ce_training.py [--network blstm_3x512] [--device cuda]
         [--batches 64 256] [--steps 60] [--rounds 5] [--precision bf16]
@@ -18,14 +17,13 @@ installed.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import logging
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -159,8 +157,10 @@ class Contest:
 
     def ours(self) -> tuple[float, float]:
         """Frames a second of an epoch of the trainer."""
-        data = {"sequences": {"type": "chunks", "size": CHUNK}}
-        data["max_sequences"] = self.num_chunks
+        data = {
+            "sequences": {"type": "chunks", "size": CHUNK},
+            "max_sequences": self.num_chunks,
+        }
         options = resolve_section(SCHEMAS, "nnet_data", data)
         labels = LabelStore.load(self.folder / "labels")
         network = self.network()
@@ -247,14 +247,6 @@ def data_rate(folder: Path, num_chunks: int) -> float:
     return round(best)
 
 
-def peers() -> Mapping[str, str]:
-    """Versions of peers that are installed."""
-    try:
-        return {"returnn": importlib.metadata.version("returnn")}
-    except importlib.metadata.PackageNotFoundError:
-        return {"returnn": "not installed"}
-
-
 def main() -> None:
     """Run the contests and print what they gave."""
     is_cuda = torch.cuda.is_available()
@@ -297,7 +289,6 @@ def main() -> None:
         "load_average": os.getloadavg(),
         "torch": torch.__version__,
         "batches": results,
-        "peers": peers(),
     }
     print(json.dumps(report, indent=2))
 

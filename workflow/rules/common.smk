@@ -28,6 +28,9 @@ if workflow.local_exec and workflow.is_main_process:
     for name, amount in capacity().items():
         if name not in workflow.global_resources:
             workflow.register_resource(name, amount)
+elif workflow.is_main_process:
+    # This machine's cores say nothing of the cluster's: its profile has `max-threads`.
+    workflow.register_resource("_cores", sys.maxsize)
 
 # Environment of network stages under `--sdm conda`.
 DEVICE = recipe.config["nnet"]["device"]

@@ -38,7 +38,7 @@ from latflow.training.checkpoint import CheckpointStore, digest_of
 from latflow.training.device import choose_device
 from latflow.training.distributed import Backend, resolve_backend
 from latflow.training.interruption import stop_requests
-from latflow.training.launch import run_ranks
+from latflow.training.launch import run_ranks, threads_of_rank
 from latflow.training.normalisation import Normaliser
 from latflow.training.session import identity_of, num_kept, place_rank, write_model
 from latflow.training.sources import open_batches
@@ -99,7 +99,8 @@ def train_sequence(
         checkpoints_dir: where checkpoints are kept until the model is written.
         threads: of all ranks on this machine together.
         ranks: processes that share each batch.
-        hosts: machines of the ranks, as for `horovodrun -H`; None for this one.
+        hosts: machines of the ranks, as for `horovodrun -H`; `srun` for those of the
+            SLURM job that we are in; None for this one.
 
     Raises:
         UserError: inputs that do not fit each other; too many utterances without
@@ -115,7 +116,7 @@ def train_sequence(
         "options": dict(options),
         "identity": identity,
         "device": str(choose_device(options["device"])),
-        "threads": max(1, threads // ranks),
+        "threads": threads_of_rank(threads, ranks, hosts),
     }
     run_ranks(
         f"{__name__}:train_rank",

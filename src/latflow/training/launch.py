@@ -122,6 +122,17 @@ def run_ranks(
     )
 
 
+def threads_of_rank(threads: int, ranks: int, hosts: str | None) -> int:
+    """Threads of a rank: all of a task of SLURM's, else a share of the machine's.
+
+    Args:
+        threads: see `launch`.
+        ranks: number of processes.
+        hosts: see `launch`.
+    """
+    return threads if hosts == slurm.NAME else max(1, threads // ranks)
+
+
 def launch(
     job: str | Path,
     *,
@@ -155,7 +166,7 @@ def launch(
             "an elastic training cannot be started by srun, which ends all ranks",
             remedy="set training.elastic to false: a job that is tried again goes on",
         )
-    each = threads if is_slurm else max(1, threads // ranks)
+    each = threads_of_rank(threads, ranks, hosts)
     environment = _environment(backend, each, is_local=not is_slurm)
     starter: list[str] = []  # nobody: we start the ranks ourselves
     if is_slurm:
