@@ -37,7 +37,7 @@ def recipe(repository):
 def finished(make_checkout, recipe):
     checkout = make_checkout()
     path = checkout.folder / "tiny.yaml"
-    path.write_text(yaml.safe_dump(recipe))
+    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
     done = checkout.run("--configfile", path)
     assert done.returncode == 0, done.stderr[-6000:] + done.stdout[-3000:]
     return checkout
@@ -105,7 +105,7 @@ def changed(finished, recipe, tmp_path, **sections):
     for name, values in sections.items():
         nested = isinstance(values, dict)
         merged[name] = {**recipe.get(name, {}), **values} if nested else values
-    path.write_text(yaml.safe_dump(merged))
+    path.write_text(yaml.safe_dump(merged, sort_keys=False))
     return plan(finished, "--configfile", path)
 
 
@@ -199,7 +199,7 @@ def bad_corpus(finished, corpora, tmp_path):
         "lm": {"type": "uniform"},
     }
     path = tmp_path / "bad.yaml"
-    path.write_text(yaml.safe_dump(recipe))
+    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
 
     def run(target):
         shutil.rmtree(finished.folder / "results" / "bad", ignore_errors=True)

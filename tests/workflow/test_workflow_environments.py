@@ -68,7 +68,7 @@ def test_workflow_plans_with_conda(repository, tmp_path, device, family):
     recipe["nnet"]["device"] = device
     network = str(repository / "tests/e2e/tiny_network.yaml")
     recipe["nnet"]["systems"]["ce"]["network"] = network
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
     done = subprocess.run(
         [
             sys.executable, "-m", "snakemake", "-n", "--sdm", "conda", "--cores", "1",

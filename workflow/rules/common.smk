@@ -179,8 +179,10 @@ def model_behind(wildcards):
 
 
 def network_of(wildcards):
-    """Description of a network."""
-    return recipe.networks[wildcards.network]["network"]
+    """Description of a network: found from here, else from beside the Snakefile."""
+    path = Path(recipe.networks[wildcards.network]["network"])
+    ours = Path(workflow.basedir, path)
+    return str(ours if ours.exists() and not path.exists() else path)
 
 
 def parent_of(wildcards):
