@@ -84,8 +84,10 @@ class Keeping(Mmi):
         super().__init__(model, SCALE)
         self.kept = kept
 
-    def __call__(self, log_likes, lattice, alignment, words, gradient):
-        scored = super().__call__(log_likes, lattice, alignment, words, gradient)
+    def __call__(self, log_likes, lattice, alignment, words, gradient, taught=None):
+        scored = super().__call__(
+            log_likes, lattice, alignment, words, gradient, taught
+        )
         self.kept.append((log_likes.copy(), gradient.copy()))
         return scored
 

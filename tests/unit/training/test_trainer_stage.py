@@ -99,7 +99,8 @@ def stage(inputs: Path, out: Path, checkpoints: Path, chosen, **others) -> None:
 @pytest.fixture(scope="module")
 def trained(inputs, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("trained") / "model"
-    stage(inputs, out, out.parent / "checkpoints", options(tensorboard=True))
+    chosen = options(tensorboard=True, priors="alignments")
+    stage(inputs, out, out.parent / "checkpoints", chosen)
     return out
 
 
