@@ -111,8 +111,9 @@ def test_a_finished_training_is_not_made_again(task, tmp_path):
 
 
 def test_the_best_and_the_average_of_epochs(task, tmp_path):
-    # so high a rate that dev goes up and down
-    common = {"epochs": 4, "learning_rate": 1.0, "schedule": {"type": "constant"}}
+    # A rate that grows, in the 28 steps, to one so high that dev gets worse and worse.
+    common = {"epochs": 4, "learning_rate": 100.0, "warmup_steps": 28}
+    common["schedule"] = {"type": "constant"}
     best = make_trainer(task, tmp_path / "best", training={**common, "final": "best"})
     result = best.run()
     losses = [epoch["loss"] for epoch in result.history]
