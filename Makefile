@@ -30,8 +30,9 @@ demo: env  ## the whole job on synthetic speech, then the report's path and the 
 	$(BIN)/snakemake --cores $(CORES) --quiet rules
 	@$(BIN)/latflow show results/demo
 
-test: env horovod system-packages lint  ## lint and all tests but those of `make cluster`
+test: env horovod system-packages cluster-packages lint  ## lint and all tests
 	$(BIN)/pytest -n 2 --dist loadfile -m "not cluster"
+	$(BIN)/pytest -m cluster
 
 quick: env  ## tests without the slow ones
 	$(BIN)/pytest -m "not slow"

@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import platform
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -40,7 +41,7 @@ def source_digest(*modules: str) -> str:
     return digest.hexdigest()[:16]
 
 
-@cache
+@cache  # of one process, which Snakemake starts anew for each job of a cluster
 def _closure(module: str) -> frozenset[Path]:
     """Source files of a module and of all latflow modules it reaches."""
     reached: set[Path] = set()
@@ -66,12 +67,13 @@ def _sources(module: str) -> list[Path]:
     raise ModuleNotFoundError(module)
 
 
+@cache
 def _imports(path: Path) -> list[str]:
     """Names of the latflow modules that a source file imports."""
     if path.suffix != ".py":
         return []
     found: list[str] = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _statements(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -79,6 +81,16 @@ def _imports(path: Path) -> list[str]:
                 deeper = f"{node.module}.{alias.name}"
                 found.append(deeper if _is_module(deeper) else node.module)
     return [name for name in found if name.split(".")[0] == "latflow"]
+
+
+def _statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """All statements below a node; unlike `ast.walk` it does not enter expressions."""
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        below = getattr(node, field, ())
+        for child in below if isinstance(below, list) else ():
+            if isinstance(child, ast.stmt):
+                yield child
+            yield from _statements(child)
 
 
 def _is_module(name: str) -> bool:

@@ -32,7 +32,7 @@ AuthType=auth/munge
 CryptoType=crypto/munge
 # A requeued job may start after so many seconds (2 minutes by default).
 AuthInfo=cred_expire=5
-SlurmUser=slurm
+SlurmUser=root
 SlurmdUser=root
 StateSaveLocation={run}/state
 SlurmdSpoolDir={run}/spool/%n
@@ -144,12 +144,6 @@ class Cluster:
     def _configure(self):
         for folder in ("state", "spool"):
             (self.run / folder).mkdir(parents=True)
-        shutil.chown(self.run / "state", "slurm")
-        # slurmctld runs as another user, who must be able to reach its folder.
-        for folder in (self.run, *self.run.parents):
-            if not folder.stat().st_mode & 0o001:
-                folder.chmod(folder.stat().st_mode | 0o001)
-        shutil.chown(self.run, "slurm")
         text = CONFIGURATION.format(
             host=socket.gethostname(),
             ports=_free_ports(3),

@@ -22,15 +22,19 @@ except UserError as error:
 
 RESULTS = f"results/{recipe.experiment}"
 LANGUAGE = f"{RESULTS}/corpus/language"
-# On one machine, jobs that run side by side share its memory and GPUs; `--resources` says
-# otherwise. A job that asks for more than there is gets all of it, alone.
-if workflow.local_exec and workflow.is_main_process:
+# A number of jobs (`--jobs`) is what executors of clusters have instead of cores. Which
+# executor it will be, Snakemake knows only after it has read the rules. A job's Snakemake
+# that starts a step of SLURM has a number of jobs too, the one within the step has not.
+if workflow.resource_settings.nodes is not None:
+    # The cores of the machine where the run was started say nothing of the cluster's,
+    # whose profile has `max-threads`.
+    workflow.register_resource("_cores", sys.maxsize)
+elif workflow.is_main_process:
+    # Jobs that run side by side share this machine's memory and GPUs; `--resources` says
+    # otherwise. A job that asks for more than there is gets all of it, alone.
     for name, amount in capacity().items():
         if name not in workflow.global_resources:
             workflow.register_resource(name, amount)
-elif workflow.is_main_process:
-    # This machine's cores say nothing of the cluster's: its profile has `max-threads`.
-    workflow.register_resource("_cores", sys.maxsize)
 
 # Environment of network stages under `--sdm conda`.
 DEVICE = recipe.config["nnet"]["device"]
