@@ -49,8 +49,6 @@ def test_conda_environments_use_the_locked_versions(repository):
     for path in paths:
         pip = yaml.safe_load(path.read_text())["dependencies"][-1]["pip"]
         for requirement in pip:
-            if requirement.startswith("--extra-index-url https://"):
-                continue
             name, version = requirement.lower().split("==")
             assert versions[name] == version, f"{path.name}: {requirement}"
 
