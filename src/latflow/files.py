@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import gzip
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from latflow.errors import UserError
+
+# Names that are being written, here and in scratch folders of stages.
+_TEMPORARY = re.compile(r"\.(\d+\.)?tmp\.")
 
 
 @contextmanager
@@ -58,6 +62,25 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
             os.replace(temporary, target)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove_leftovers(folder: str | Path) -> list[Path]:
+    """Remove what killed jobs left half written. None may be running in this folder.
+
+    Returns:
+        The files and folders that were there, at any depth.
+    """
+    found = []
+    for parent, folders, files in os.walk(folder):
+        names = [name for name in (*folders, *files) if _TEMPORARY.match(name)]
+        folders[:] = [name for name in folders if name not in names]
+        found += [Path(parent, name) for name in names]
+    for path in found:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    return found
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """The whole pipeline on a real SLURM: two nodes, ranks on both, jobs that end badly.
 
-The profile is the real one. What is changed is what this cluster (`daemons.py`) and jobs
-of seconds need: few cores a job, looks at their states each second (`impatient.py`).
+The profile is the real one. What is changed is what this cluster (`daemons.py`) and
+jobs of seconds need: few cores a job, a look at their states each second
+(`impatient.py`).
 """
 
 import importlib.util

@@ -97,6 +97,7 @@ def test_killed_jobs_change_no_result(undisturbed, prepared):
     expected = contents(undisturbed)
     assert len(expected) > 25
     assert_same(contents(prepared), expected)
+    assert list(prepared.results_of("small").rglob(".*tmp.*")) == []
 
 
 def kill_a_job(process, chance, *, everything):

@@ -6,7 +6,12 @@ import os
 import pytest
 
 from latflow.errors import UserError
-from latflow.files import atomic_directory, atomic_output, read_lines
+from latflow.files import (
+    atomic_directory,
+    atomic_output,
+    read_lines,
+    remove_leftovers,
+)
 
 
 def test_output_appears_only_after_the_block(tmp_path):
@@ -52,6 +57,19 @@ def test_directory_replaces_the_old_one_as_a_whole(tmp_path):
     with atomic_directory(target) as temporary:
         (temporary / "fresh").write_text("y")
     assert os.listdir(target) == ["fresh"]
+
+
+def test_leftovers_of_killed_jobs_are_removed(tmp_path):
+    (tmp_path / "kept.tmp.txt").write_text("x")
+    (tmp_path / "model/.tmp.1/deep").mkdir(parents=True)
+    # As a killed job leaves them: the blocks do not end.
+    file = atomic_output(tmp_path / "model" / "out.txt")
+    file.__enter__().write_text("half")
+    folder = atomic_directory(tmp_path / "model" / "frames")
+    (folder.__enter__() / "meta.json").write_text("half")
+    assert len(remove_leftovers(tmp_path)) == 3
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["kept.tmp.txt", "model"]
+    assert remove_leftovers(tmp_path) == []
 
 
 def test_lines_that_are_not_utf8_are_named(tmp_path):

@@ -10,6 +10,7 @@ sys.path.insert(0, SOURCE)
 os.environ.update(PYTHONPATH=SOURCE)
 
 from latflow.errors import UserError
+from latflow.files import remove_leftovers
 from latflow.jobs import check_writable
 from latflow.machine import capacity
 from latflow.provenance import source_digest
@@ -47,6 +48,9 @@ onstart:
         check_writable(RESULTS)
     except UserError as error:
         raise WorkflowError(str(error)) from None
+    # Snakemake's lock is ours: no other run works here.
+    if leftovers := remove_leftovers(RESULTS):
+        logger.info(f"Removed {len(leftovers)} half-written outputs of killed jobs.")
 
 
 wildcard_constraints:

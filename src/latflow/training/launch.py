@@ -16,7 +16,6 @@ first failure in one line: the others fail because of it.
 from __future__ import annotations
 
 import ctypes
-import importlib
 import json
 import logging
 import os
@@ -29,6 +28,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from pkgutil import resolve_name
 from types import FrameType
 from typing import Any
 
@@ -103,11 +103,10 @@ def run_ranks(
         UserError: the training fails.
     """
     if backend == "none":
-        module, _, name = function.partition(":")
         before = torch.get_num_threads()
         torch.set_num_threads(max(1, threads))
         try:
-            getattr(importlib.import_module(module), name)(Backend(), **arguments)
+            resolve_name(function)(Backend(), **arguments)
         finally:
             torch.set_num_threads(before)
         return

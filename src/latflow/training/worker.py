@@ -7,7 +7,6 @@ goes on; 1 failed. What did not finish is told in `job.json.rank<k>.json`.
 from __future__ import annotations
 
 import ctypes
-import importlib
 import json
 import os
 import signal
@@ -16,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from pkgutil import resolve_name
 
 import torch
 
@@ -39,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     job, name = Path(argv[0]), argv[1]
     described = json.loads(job.read_text(encoding="utf-8"))
-    function, arguments = _function(described["function"]), described["arguments"]
+    function, arguments = resolve_name(described["function"]), described["arguments"]
     try:
         if described["elastic"]:
             run_elastic(lambda backend: function(backend, **arguments))
@@ -80,12 +79,6 @@ def _rank() -> int:
     names = ("LATFLOW_RANK", "HOROVOD_RANK", "SLURM_PROCID")
     given = (os.environ[name] for name in names if name in os.environ)
     return int(next(given, "0"))
-
-
-def _function(name: str) -> Callable[..., Any]:
-    """The function that a job names, `module:name`."""
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)
 
 
 def _report(job: Path, rank: int, status: int, error: str) -> None:
