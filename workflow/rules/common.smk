@@ -50,7 +50,7 @@ onstart:
         raise WorkflowError(str(error)) from None
     # Snakemake's lock is ours: no other run works here.
     if leftovers := remove_leftovers(RESULTS):
-        logger.info(f"Removed {len(leftovers)} half-written outputs of killed jobs.")
+        logger.info(f"Removed {len(leftovers)} outputs that killed jobs left.")
 
 
 wildcard_constraints:
