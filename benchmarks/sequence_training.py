@@ -86,7 +86,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--results", type=Path, default=HERE.parent / "results/speechocean"
     )
-    parser.add_argument("--system", default="tri1")
+    parser.add_argument("--system", default="tri1", help="whose alignments and tree")
+    parser.add_argument(
+        "--frames",
+        default="frames",
+        help="folder in the results with the frames of the splits",
+    )
     parser.add_argument(
         "--network", default=HERE.parent / "config/networks/blstm_small.yaml"
     )
@@ -136,7 +141,7 @@ class Task:
 def prepare(arguments: argparse.Namespace, folder: Path) -> tuple[Task, dict[str, Any]]:
     """Make labels, graphs and a seeded network."""
     results, system = arguments.results, arguments.system
-    model_dir, frames = results / "gmm" / system, results / "frames" / "train"
+    model_dir, frames = results / "gmm" / system, results / arguments.frames / "train"
     alignments = results / "align" / system / "train" / "ali.ark"
     _, transitions = load_transitions(model_dir)
     labels = write_pdf_labels(alignments, transitions, folder / "labels")
