@@ -83,7 +83,8 @@ def _add_import(
     command.add_argument("lang_dir", help="lang directory it was trained with")
     command.add_argument("results", help="folder of an experiment, results/<name>")
     command.add_argument(
-        "--name", help="name of the system; that of exp_dir by default"
+        "--name",
+        help="name of the system; by default exp_dir's, as the workflow writes it",
     )
     command.add_argument("--graph", help="folder with the decoding graph, HCLG.fst")
     command.add_argument(
@@ -160,8 +161,9 @@ def _import_system(arguments: Arguments, features: dict[str, Any]) -> None:
     """Take over a system with its language, and graph and alignments if asked."""
     from latflow.gmm.kaldi_alignments import import_alignments
     from latflow.gmm.kaldi_system import import_graph, import_lang, import_system
+    from latflow.recipe import name_of_import
 
-    name = arguments.name or Path(arguments.exp_dir).resolve().name
+    name = arguments.name or name_of_import(arguments.exp_dir)
     results = Path(arguments.results)
     lang, system = results / "lang", results / "gmm" / name
     import_system(arguments.exp_dir, arguments.lang_dir, system, features=features)

@@ -6,6 +6,7 @@ systems and decodings there are, and on which settings each of them depends.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ class Recipe:
     def imported_system(self) -> str | None:
         """Name of the system that comes from a directory of Kaldi's, if one does."""
         folder = self.config["gmm"]["import"]
-        return None if folder is None else _as_name(Path(folder).name)
+        return None if folder is None else name_of_import(folder)
 
     @property
     def is_import_adapted(self) -> bool:
@@ -379,9 +380,10 @@ class Recipe:
         )
 
 
-def _as_name(text: str) -> str:
-    """A system's name from a folder's: lower case, other characters become `_`."""
-    return re.sub(r"[^a-z0-9_]", "_", text.lower()).lstrip("_") or "imported"
+def name_of_import(folder: str | Path) -> str:
+    """A system's name from its folder's: lower case, other characters become `_`."""
+    name = Path(os.path.abspath(folder)).name.lower()
+    return re.sub(r"[^a-z0-9_]", "_", name).lstrip("_") or "imported"
 
 
 def _without(options: Mapping[str, Any], *keys: str) -> dict[str, Any]:

@@ -5,13 +5,17 @@ Public: `check`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from latflow.errors import UserError
 
 if TYPE_CHECKING:
     from latflow.recipe import Recipe
+
+
+# Options of `training` that sequence training does not read, and what they are there.
+_CROSS_ENTROPY_ONLY = {"label_smoothing": 0.0, "pretraining": 0, "priors": "posteriors"}
 
 
 def check(recipe: Recipe) -> None:
@@ -72,9 +76,10 @@ def _check_streams(recipe: Recipe) -> None:
                 f"{key}: a GMM system has this name",
                 remedy="give the features another",
             )
-        if stream["cmvn"]["type"] == "speaker" and not stream["stored"]:
+        cmvn = stream["cmvn"]["type"]
+        if cmvn in {"speaker", "global"} and not stream["stored"]:
             raise UserError(
-                f"{key}.cmvn: statistics of speakers need stored features",
+                f"{key}.cmvn: statistics of type {cmvn} need stored features",
                 remedy="set its type to utterance, sliding or none, or `stored: true`",
             )
 
@@ -92,12 +97,34 @@ def _check_networks(recipe: Recipe) -> None:
         if network["type"] == "sequence":
             _check_choice(f"{key}.parent", network["parent"], earlier)
             _check_teacher(recipe, name, earlier)
+            _check_sequence_training(f"{key}.training", network["training"])
         else:
             _check_choice(f"{key}.alignments", network["alignments"], recipe.systems)
             if network["features"] is not None:
                 known = [*recipe.feature_streams, *recipe.systems]
                 _check_choice(f"{key}.features", network["features"], known)
         earlier.append(name)
+
+
+def _check_sequence_training(key: str, training: Mapping[str, Any]) -> None:
+    """Refuse what goes with cross-entropy alone, and would do nothing."""
+    for name, unused in _CROSS_ENTROPY_ONLY.items():
+        if training[name] != unused:
+            raise UserError(
+                f"{key}.{name}: is of cross-entropy training only",
+                remedy="set it in the parent's training",
+            )
+    if training["schedule"].get("measure", "loss") != "loss":
+        raise UserError(
+            f"{key}.schedule.measure: dev is judged by its word errors alone",
+            remedy="set it to loss, which they are here",
+        )
+    if training["parameter_averaging"] is not None:
+        raise UserError(
+            f"{key}.parameter_averaging: the ranks of a sequence training decide "
+            "together on beams and failures in each step",
+            remedy="leave it out: gradients are averaged",
+        )
 
 
 def _check_teacher(recipe: Recipe, name: str, earlier: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from latflow.configuration import SECTIONS, document, load_schema, resolve_section
 from latflow.errors import UserError
-from latflow.recipe import Recipe
+from latflow.recipe import Recipe, name_of_import
 
 SCHEMA = """
 type: object
@@ -190,6 +190,20 @@ def test_an_imported_system_comes_first_and_alone(recipe_of, tmp_path):
     recipe = recipe_of(gmm={**gmm, "systems": more})
     assert list(recipe.systems) == ["tri6b_x", "tri7"]
     assert recipe.adapted_systems == ["tri6b_x"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("exp/tri3b", "tri3b"),
+        ("exp/Tri3.B-x/", "tri3_b_x"),
+        ("exp/tri3b/graph/..", "tri3b"),
+        ("exp/_x", "x"),
+        ("exp/-", "imported"),
+    ],
+)
+def test_an_imported_system_is_named_after_its_folder(folder, name):
+    assert name_of_import(folder) == name
 
 
 @pytest.mark.parametrize(

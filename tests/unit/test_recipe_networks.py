@@ -23,6 +23,21 @@ def recipe_of(repository):
     return make
 
 
+@pytest.mark.parametrize(
+    ("training", "told"),
+    [
+        ({"label_smoothing": 0.1}, "label_smoothing: is of cross-entropy"),
+        ({"pretraining": 1}, "pretraining: is of cross-entropy"),
+        ({"priors": "alignments"}, "priors: is of cross-entropy"),
+        ({"schedule": {"type": "newbob", "measure": "frame_errors"}}, "word errors"),
+        ({"parameter_averaging": 4}, "parameter_averaging"),
+    ],
+)
+def test_options_that_sequence_training_does_not_read(recipe_of, training, told):
+    with pytest.raises(UserError, match=told):
+        recipe_of({"tdnn": CE, "mmi": {**MMI, "training": training}})
+
+
 def test_a_sequence_trained_network_keeps_what_its_seed_has(recipe_of):
     smbr = {**MMI, "parent": "mmi", "criterion": {"type": "smbr"}}
     recipe = recipe_of({"tdnn": {**CE, "features": "tri3"}, "mmi": MMI, "smbr": smbr})

@@ -1,13 +1,18 @@
 """Conda environments: their form, their place in the rules, their versions."""
 
+import ast
 import os
 import re
 import stat
 import subprocess
 import sys
+from functools import cache
+from importlib import metadata
+from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 FAMILIES = ("corpus", "gmm", "lang", "report", "torch-cpu", "torch-gpu")
 # Answers what Snakemake asks of conda before it plans, and nothing else.
@@ -20,6 +25,8 @@ case "$*" in
   *) echo "asked for: $*" >&2; exit 9 ;;
 esac
 """
+# What the names in `conda:` stand for; others are files.
+NAMED = {"TORCH": ["torch-cpu", "torch-gpu"]}
 
 
 def environments(repository):
@@ -55,6 +62,86 @@ def test_horovod_has_the_same_version_everywhere(repository):
     versions = {re.search(r"^version=(\S+)$", text, re.MULTILINE)[1] for text in texts}
     assert len(versions) == 1
     assert f"horovod=={versions.pop()}" in (repository / "pyproject.toml").read_text()
+
+
+def tasks(repository):
+    """(script, families) of every rule that has a script."""
+    for path in sorted((repository / "workflow/rules").glob("*.smk")):
+        for text in re.split(r"^ *(?:use )?rule\b", path.read_text(), flags=re.M)[1:]:
+            if script := re.search(r'scripts/(\w+\.py)"', text):
+                name = re.search(r"conda:\s+(\S+)", text)[1]
+                yield script[1], NAMED.get(name) or [re.split(r"[/.]", name)[-2]]
+
+
+def imports(path):
+    """Names that a file imports when it is loaded, whether it is a module or in one."""
+    pending = list(ast.parse(path.read_text()).body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            pending += node.orelse
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inner = (ast.stmt, ast.ExceptHandler)
+            pending += [n for n in ast.iter_child_nodes(node) if isinstance(n, inner)]
+
+
+def needs(script, source):
+    """Foreign modules that a script imports, itself or by modules of ours."""
+    reached, pending, found = set(), [script], set()
+    while pending:
+        if (path := pending.pop()) in reached:
+            continue
+        reached.add(path)
+        for name in imports(path):
+            parts = name.split(".")
+            found.add(parts[0])
+            if parts[0] == "latflow":
+                for end in range(1, len(parts) + 1):
+                    base = source.joinpath(*parts[:end])
+                    files = base.with_suffix(".py"), base / "__init__.py"
+                    pending += filter(Path.is_file, files)
+    return found - sys.stdlib_module_names - {"latflow"}
+
+
+def plain(name):
+    """The name of a package as all spellings have it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@cache
+def brought(package):
+    """A package and all that it requires."""
+    found, pending, no_extra = set(), [package], {"extra": ""}
+    while pending:
+        if (name := plain(pending.pop())) not in found:
+            found.add(name)
+            lines = map(Requirement, metadata.requires(name) or [])
+            wanted = (r for r in lines if not r.marker or r.marker.evaluate(no_extra))
+            pending += [requirement.name for requirement in wanted]
+    return found
+
+
+def test_environments_have_what_scripts_import(repository):
+    packages = metadata.packages_distributions()
+    present = {}
+    for family, environment in environments(repository).items():
+        names = [line.split("==")[0] for line in environment["dependencies"][-1]["pip"]]
+        present[family] = set().union(*map(brought, names))
+    found = list(tasks(repository))
+    scripts = repository / "workflow/scripts"
+    assert {name for name, _ in found} == {path.name for path in scripts.glob("*.py")}
+    lacking = [
+        (script, family, module)
+        for script, families in found
+        for module in needs(scripts / script, repository / "src")
+        for family in families
+        if present[family].isdisjoint(map(plain, packages.get(module, [])))
+    ]
+    assert not lacking
 
 
 @pytest.mark.slow

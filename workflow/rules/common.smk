@@ -41,6 +41,11 @@ elif workflow.is_main_process:
 DEVICE = recipe.config["nnet"]["device"]
 HAS_GPU = DEVICE == "cuda" or (DEVICE == "auto" and capacity()["gpu"] > 0)
 TORCH = f"../../envs/torch-{'gpu' if HAS_GPU else 'cpu'}.yaml"
+# GPUs that jobs ask for. With `auto` only trainings of networks do; decoding asks for none
+# and takes the device that it finds.
+TRAINING_GPUS = 0 if DEVICE == "cpu" else 1
+DECODING_GPUS = 1 if DEVICE == "cuda" else 0
+GMM_GPUS = 1 if recipe.config["gmm"]["device"] == "cuda" else 0
 
 
 onstart:
@@ -148,6 +153,11 @@ def alignments_of(split):
         return f"{RESULTS}/align/{source}/{split}/ali.ark"
 
     return find
+
+
+def gpus_of_sweep(wildcards):
+    """GPUs that decoding with several beams asks for: only networks use them."""
+    return DECODING_GPUS if recipe.is_network(wildcards.system) else 0
 
 
 def model_of_alignments(wildcards):

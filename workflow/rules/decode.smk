@@ -89,6 +89,7 @@ rule decode_network:
     resources:
         mem_mb=growing(16000),
         runtime=growing(480),
+        gpu=DECODING_GPUS,
     params:
         options=lambda wildcards: recipe.decode_network_options(wildcards.network),
         max_skipped_fraction=recipe.max_skipped_fraction,
@@ -144,11 +145,12 @@ rule sweep_beams:
     benchmark:
         "<benchmarks>/sweep_beams/{system}.jsonl"
     conda:
-        "../../envs/gmm.yaml"
+        TORCH
     threads: 16
     resources:
         mem_mb=growing(8000),
         runtime=growing(480),
+        gpu=gpus_of_sweep,
     params:
         options=lambda wildcards: recipe.beam_sweep_options(wildcards.system),
         code=source_digest("latflow.decode.beam_sweep"),

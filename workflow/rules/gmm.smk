@@ -25,6 +25,7 @@ rule train_mono:
     resources:
         mem_mb=growing(8000),
         runtime=growing(480),
+        gpu=GMM_GPUS,
     params:
         options=options_of_system,
         max_skipped_fraction=recipe.max_skipped_fraction,
@@ -60,6 +61,7 @@ rule train_deltas:
     resources:
         mem_mb=growing(16000),
         runtime=growing(480),
+        gpu=GMM_GPUS,
     params:
         options=options_of_system,
         max_skipped_fraction=recipe.max_skipped_fraction,
@@ -97,6 +99,7 @@ rule train_lda_mllt:
     resources:
         mem_mb=growing(16000),
         runtime=growing(480),
+        gpu=GMM_GPUS,
     params:
         options=options_of_system,
         max_skipped_fraction=recipe.max_skipped_fraction,
@@ -135,6 +138,7 @@ rule train_sat:
     resources:
         mem_mb=growing(16000),
         runtime=growing(960),
+        gpu=GMM_GPUS,
     params:
         options=options_of_system,
         max_skipped_fraction=recipe.max_skipped_fraction,

@@ -32,7 +32,7 @@ rule train_network:
     resources:
         mem_mb=growing(16000),
         runtime=growing(2880),
-        gpu=1,  # of all ranks
+        gpu=TRAINING_GPUS,  # of all ranks
         tasks=1,  # ranks of the training
     params:
         options=lambda wildcards: recipe.network_options(wildcards.network),
@@ -137,7 +137,7 @@ rule train_sequence:
     resources:
         mem_mb=growing(16000),
         runtime=growing(2880),
-        gpu=1,  # of all ranks
+        gpu=TRAINING_GPUS,  # of all ranks
         tasks=1,  # ranks of the training
     params:
         options=lambda wildcards: recipe.sequence_options(wildcards.network),

@@ -14,7 +14,7 @@ Public: `Criterion`, `Pending`, `Ready`, `Loss`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -101,13 +101,19 @@ class Criterion(ABC):
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold for the criterion to go on as it would have.
 
-        Plain values (numbers, strings, lists, mappings) and tensors; rank 0's is kept,
-        and all ranks get it back.
+        Plain values (numbers, strings, lists, mappings) and tensors, of this rank.
         """
         return {}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - optional
-        """Go on from a checkpoint."""
+    def load_states(  # noqa: B027 - optional
+        self, states: Sequence[Mapping[str, Any]], *, is_main: bool
+    ) -> None:
+        """Go on from a checkpoint.
+
+        Args:
+            states: `state` of all ranks that wrote it, perhaps more or fewer than now.
+            is_main: whether this is rank 0, which takes what is to be added up.
+        """
 
     def close(self) -> None:  # noqa: B027 - optional
         """End threads and files."""

@@ -168,8 +168,8 @@ class LatticeCriterion(Criterion):
             raise UserError(
                 "only a piece of it is in the batch",
                 utterance=batch.utterances[at_fault],
-                remedy="lattice criteria need whole utterances: set the mode of "
-                "`data` to utterances",
+                remedy="lattice criteria need whole utterances: set data.sequences to "
+                "{type: utterances}",
             )
         return logits, lengths.tolist()
 
@@ -265,18 +265,21 @@ class LatticeCriterion(Criterion):
         self._bound.add(round(totals["utterances"]), round(totals["skipped"]))
 
     def state(self) -> dict[str, Any]:
-        """Beam, failures and drift; see `Criterion.state`."""
+        """Beam, failures, ledger and drift; see `Criterion.state`."""
         return {
             "beam": self._beam.state(),
             "bound": self._bound.state(),
             "journal": self.journal.state(),
         }
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        self._beam.load_state(state["beam"])
-        self._bound.load_state(state["bound"])
-        self.journal.load_state(state["journal"])
+    def load_states(
+        self, states: Sequence[Mapping[str, Any]], *, is_main: bool
+    ) -> None:
+        """Go on from a checkpoint: beam and failures are the same on all ranks."""
+        self._beam.load_state(states[0]["beam"])
+        self._bound.load_state(states[0]["bound"])
+        if is_main:
+            self.journal.load_states([state["journal"] for state in states])
 
     def close(self) -> None:
         """End the threads; work not begun is given up."""

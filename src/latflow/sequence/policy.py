@@ -130,7 +130,7 @@ class FailureBound:
             raise UserError(
                 f"{self.num_skipped} of {self.num_utterances} utterances gave no "
                 f"lattice or alignment (allowed share {self.max_fraction:g})",
-                remedy="see the ledger for reasons; widen lattices.beam or "
+                remedy="see the log for reasons; widen lattices.beam or "
                 "alignments.retry_beam, or raise lattices.max_failed_fraction",
             )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,7 @@ class Journal:
         """
         unique = {entry: None for entries, _ in ranks for entry in entries}
         self.ledger.entries = list(unique)
+        self._entered = {(e.utterance, e.reason, e.action) for e in unique}
         self.drift.counts = np.sum([counts for _, counts in ranks], axis=0)
 
     def write(self, folder: str | Path, names: Mapping[int, str]) -> None:
@@ -151,16 +153,33 @@ class Journal:
             temporary.write_text(text + "\n", encoding="utf-8")
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the drift (the ledger's events will recur)."""
-        return {"drift": self.drift.counts.tolist()}
+        """What a checkpoint keeps."""
+        entries = [asdict(entry) for entry in self.ledger.entries]
+        return {"drift": self.drift.counts.tolist(), "ledger": entries}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        counts = np.array(state["drift"], np.int64)
-        if counts.shape != self.drift.counts.shape:
-            raise UserError(
-                f"a checkpoint with {len(counts) - 1} phones, where the model has "
-                f"{len(self.drift.counts) - 1}",
-                remedy="begin the training anew, or take the system it was begun with",
-            )
-        self.drift.counts[:] = counts
+    def load_states(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Go on from a checkpoint, with what all of its ranks had kept.
+
+        Args:
+            states: `state` of each.
+
+        Raises:
+            UserError: they are of a model with other phones.
+        """
+        for state in states:
+            if np.shape(state["drift"]) != self.drift.counts.shape:
+                raise UserError(
+                    f"a checkpoint with {len(state['drift']) - 1} phones, where the "
+                    f"model has {len(self.drift.counts) - 1}",
+                    remedy="begin the training anew, or take the system it was begun "
+                    "with",
+                )
+        self.join(
+            [
+                (
+                    [Entry(**entry) for entry in state["ledger"]],
+                    np.array(state["drift"], np.int64),
+                )
+                for state in states
+            ]
+        )

@@ -233,7 +233,9 @@ def _criterion(
             alignments=[sources.alignments],
             training_graphs=sources.training_graphs,
         ),
-        objective_of(chosen, teacher=_teacher(sources, seed, options)),
+        objective_of(
+            chosen, teacher=_teacher(sources, seed, options), seed=options["seed"]
+        ),
         options["sequence"],
         log_priors=seed.log_priors,
         weights=LossWeights(

@@ -25,7 +25,7 @@ import torch
 
 from latflow.errors import UserError
 
-FORMAT = "latflow-checkpoint-1"
+FORMAT = "latflow-checkpoint-2"
 _NAME = re.compile(r"e(\d+)-b(\d+)\.pt")
 
 log = logging.getLogger(__name__)
@@ -112,11 +112,19 @@ class CheckpointStore:
         path = self.folder / position.file_name
         try:
             whole = torch.load(path, map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, ValueError, EOFError) as error:
+        except Exception as error:  # of broken files it may raise anything
             what = " ".join(str(error).split())
-            raise UserError(f"not a readable checkpoint ({what})", file=path) from error
+            raise UserError(
+                f"not a readable checkpoint ({what})",
+                file=path,
+                remedy="remove the file; the training goes on from the one before",
+            ) from error
         if not isinstance(whole, dict) or whole.get("format") != FORMAT:
-            raise UserError("not a checkpoint of this version of latflow", file=path)
+            raise UserError(
+                "not a checkpoint of this version of latflow",
+                file=path,
+                remedy="remove the folder; the training begins anew",
+            )
         if whole["identity"] != self.identity:
             different = ", ".join(_differences(whole["identity"], self.identity))
             raise UserError(

@@ -110,7 +110,9 @@ def run_ranks(
         finally:
             torch.set_num_threads(before)
         return
-    elastic = elastic and backend == "horovod"
+    if elastic and backend != "horovod":
+        log.warning("without Horovod training.elastic does nothing")
+        elastic = False
     launch(
         write_job(job, function, arguments, elastic=elastic),
         ranks=ranks,
@@ -129,7 +131,11 @@ def threads_of_rank(threads: int, ranks: int, hosts: str | None) -> int:
         ranks: number of processes.
         hosts: see `launch`.
     """
-    return threads if hosts == slurm.NAME else max(1, threads // ranks)
+    if hosts == slurm.NAME:
+        return threads
+    slots = [host.partition(":")[2] or "1" for host in (hosts or "").split(",")]
+    on_a_machine = ranks if hosts is None else max(map(int, slots))
+    return max(1, threads // on_a_machine)
 
 
 def launch(
@@ -147,7 +153,7 @@ def launch(
         job: of `write_job`.
         ranks: number of processes.
         backend: `torch` or `horovod`.
-        threads: of all ranks of this machine together; with `srun`, of each rank,
+        threads: of all ranks of a machine together; with `srun`, of each rank,
             since a job has so many cores for each of its tasks.
         hosts: for Horovod, as `horovodrun -H`; or `srun`; by default this machine.
         elastic: with Horovod, go on when ranks die as long as one is left.
@@ -164,6 +170,11 @@ def launch(
         raise UserError(
             "an elastic training cannot be started by srun, which ends all ranks",
             remedy="set training.elastic to false: a job that is tried again goes on",
+        )
+    if backend != "horovod" and hosts is not None and not is_slurm:
+        raise UserError(
+            f"torch.distributed cannot start ranks on the hosts {hosts}",
+            remedy="install Horovod (make horovod), or start them with srun",
         )
     each = threads_of_rank(threads, ranks, hosts)
     environment = _environment(backend, each, is_local=not is_slurm)

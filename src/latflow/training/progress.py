@@ -5,7 +5,8 @@ Lines of `log.jsonl` have a `kind`:
 * `step`: means per frame since the line before, learning rate, gradient norm, frames
   per second, and shares of the time;
 * `dev`: means per frame on dev within an epoch;
-* `epoch`: those of training and of dev at the end of an epoch.
+* `epoch`: those of training and of dev at the end of an epoch;
+* `final`: those of dev with the parameters that were chosen, and their `epochs`.
 """
 
 from __future__ import annotations

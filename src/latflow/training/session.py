@@ -12,6 +12,7 @@ import logging
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +126,11 @@ class Data:
         if kind == "alignments":
             target = next(iter(network.outputs.values())).loss.target
             return priors_of_labels(self.labels["train"][target])
-        shares = batches.epoch(0, rank=backend.rank, size=backend.size)
-        return priors_of_posteriors(network, shares, backend)
+        shares = chain.from_iterable(
+            batches.epoch(epoch, rank=backend.rank, size=backend.size)
+            for epoch in range(batches.options.partitions)
+        )
+        return priors_of_posteriors(network, shares, self.options["training"], backend)
 
 
 def place_rank(device: str, backend: Backend) -> torch.device:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,6 +120,7 @@ class Stepper:
         self.averages_parameters = (
             options["parameter_averaging"] is not None and backend.size > 1
         )
+        self.statistics = RunningStatistics(network, backend)
         self._names = (*_FIXED, *criterion.statistics)
 
     def make(
@@ -170,6 +171,7 @@ class Stepper:
             add_loss(numbers, self._names, loss)
             kept = Loss(loss.value.detach(), loss.num_frames, {}, loss.by_sequence)
             parts.append(Part(batch, kept))
+            self.statistics.seen += len(batch)
         return parts
 
     def _update(self, numbers: Tensor, step: int, learning_rate: float) -> Tensor:
@@ -205,7 +207,67 @@ class Stepper:
     def average_parameters(self) -> None:
         """Replace parameters and running statistics by their means over the ranks."""
         average_(self.gradient.parameters, self.backend)
-        average_buffers(self.network, self.backend)
+        self.statistics.average()
+
+    @contextmanager
+    def joined(self) -> Iterator[None]:
+        """Have all ranks evaluate the same network within an epoch; then go on."""
+        if self.backend.size == 1:
+            yield
+            return
+        own, seen = [], self.statistics.seen
+        if self.averages_parameters:
+            own = list(self.gradient.parameters)
+        own += self.statistics.tensors
+        kept = [tensor.detach().clone() for tensor in own]
+        if self.averages_parameters:
+            average_(self.gradient.parameters, self.backend)
+        self.statistics.average()
+        yield
+        with torch.no_grad():
+            for tensor, value in zip(own, kept, strict=True):
+                tensor.copy_(value)
+        self.statistics.seen = seen
+
+
+class RunningStatistics:
+    """Running statistics (of batch normalisation), which each rank has of its shares.
+
+    Args:
+        network: whose.
+        backend: the other ranks.
+
+    Attributes:
+        tensors: the statistics.
+        seen: sequences that this rank has seen since they were last averaged.
+    """
+
+    def __init__(self, network: nn.Module, backend: Backend) -> None:
+        self.tensors = [b for b in network.buffers() if b.dtype == torch.float32]
+        self.seen = 0
+        self._backend = backend
+
+    def average(self) -> None:
+        """Make them the same on all ranks: means, weighted by what each has seen."""
+        if self._backend.size == 1 or not self.tensors:
+            return
+        (total,) = self._backend.all_reduce_numbers([self.seen])
+        weight = self.seen * self._backend.size / total if total else 1.0
+        with torch.no_grad():
+            for tensor in self.tensors:
+                tensor.mul_(weight)
+        average_(self.tensors, self._backend)
+        self.seen = 0
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of this rank."""
+        return {"values": [t.cpu() for t in self.tensors], "seen": self.seen}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        for tensor, value in zip(self.tensors, state["values"], strict=True):
+            tensor.copy_(value)
+        self.seen = state["seen"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,7 +291,7 @@ class Passes:
         device = next(self.network.parameters()).device
         waiting: deque[tuple[Batch, Pending]] = deque()
         for batch in batches:
-            for micro in self._micro_batches(batch):
+            for micro in parts_of(batch, self.options):
                 with self.clock.during("data"):
                     there = micro.to(device, non_blocking=True)
                 with self.clock.during("forward"):
@@ -241,18 +303,24 @@ class Passes:
         while waiting:
             yield self._finished(waiting)
 
-    def _micro_batches(self, batch: Batch | None) -> list[Batch]:
-        """What goes through the network at once."""
-        if batch is None or not len(batch):
-            return []
-        limit = self.options["micro_sequences"]
-        return batch.split(1 if limit is None else math.ceil(len(batch) / limit))
-
     def _finished(self, waiting: deque[tuple[Batch, Pending]]) -> tuple[Batch, Loss]:
         """The part that has waited longest, with its loss."""
         batch, pending = waiting.popleft()
         with self.clock.during("criterion"):
             return batch, pending.finish()
+
+
+def parts_of(batch: Batch | None, options: Mapping[str, Any]) -> list[Batch]:
+    """What goes through the network at once.
+
+    Args:
+        batch: a rank's share of a batch; None is an empty one.
+        options: `micro_sequences` of the section `training`.
+    """
+    if batch is None or not len(batch):
+        return []
+    limit = options["micro_sequences"]
+    return batch.split(1 if limit is None else math.ceil(len(batch) / limit))
 
 
 def not_finite(
@@ -309,12 +377,6 @@ def average_(tensors: Sequence[Tensor], backend: Backend) -> None:
     sizes = [tensor.numel() for tensor in tensors]
     for tensor, mean in zip(tensors, flat.split(sizes), strict=True):
         tensor.copy_(mean.view_as(tensor))
-
-
-def average_buffers(network: nn.Module, backend: Backend) -> None:
-    """Make running statistics (of batch normalisation) the same on all ranks."""
-    floats = [b for b in network.buffers() if b.dtype == torch.float32]
-    average_(floats, backend)
 
 
 def autocast(options: Mapping[str, Any], device: torch.device) -> Any:

@@ -80,7 +80,7 @@ def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
         threads: of all ranks on this machine together.
         ranks: processes that share each batch.
         hosts: machines of the ranks, as for `horovodrun -H`; `srun` for those of the
-            SLURM job (with torch.distributed); None for this one.
+            SLURM job; None for this one.
         parent: model folder whose parameters the training starts from; None for
             random ones.
         max_skipped_fraction: share of utterances that may have no usable labels.
@@ -93,6 +93,8 @@ def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
     _, transitions = load_transitions(model_dir)
     description = NetworkDescription.load(network)
     names = [loss.target for loss in description.outputs.values()]
+    # A training that was killed, or had other outputs, may have left others.
+    shutil.rmtree(work / "labels", ignore_errors=True)
     labels = {
         split: write_targets(source, transitions, work / "labels" / split, names)
         for split, source in (("train", alignments), ("dev", dev_alignments))

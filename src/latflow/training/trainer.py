@@ -40,7 +40,6 @@ from latflow.training.steps import (
     STOP,
     Measured,
     Stepper,
-    average_buffers,
     not_finite,
 )
 
@@ -150,8 +149,7 @@ class Trainer:
 
     def _is_done(self) -> bool:
         """Whether there is no epoch left to make."""
-        history = self._now.history
-        if is_exhausted(history, self.options["patience"]):
+        if is_exhausted(self._judged, self.options["patience"]):
             return True
         return self._now.position.epoch > self.options["epochs"]
 
@@ -237,7 +235,9 @@ class Trainer:
     def _evaluate_within(self) -> None:
         """Evaluate on dev within an epoch."""
         self._drain()
-        self._write("dev", dev=self.evaluate(), learning_rate=self._rate())
+        with self._stepper.joined():
+            dev = self.evaluate()
+        self._write("dev", dev=dev, learning_rate=self._rate())
 
     def _rate(self) -> float:
         """Learning rate of the current step."""
@@ -251,7 +251,7 @@ class Trainer:
             options["learning_rate"],
             options["warmup_steps"],
             moment,
-            now.history,
+            self._judged,
         )
 
     def _synchronise(self) -> None:
@@ -259,7 +259,7 @@ class Trainer:
         if self._stepper.averages_parameters:
             self._stepper.average_parameters()
         else:
-            average_buffers(self.network, self.backend)
+            self._stepper.statistics.average()
 
     # --- numbers of steps ---------------------------------------------------------
 
@@ -367,6 +367,11 @@ class Trainer:
         done = len(self._now.history)
         return 1 if self.growth is None else min(done, self.growth.first_whole)
 
+    @property
+    def _judged(self) -> list[Means]:
+        """Dev results of epochs that may be compared: not those of pretraining."""
+        return self._now.history[max(0, self._first_whole - 1) :]
+
     def _averaged(self) -> list[int]:
         """The last epochs, whose parameters are to be averaged."""
         done = len(self._now.history)
@@ -385,6 +390,8 @@ class Trainer:
         optimisers = [self._stepper.optimiser.state_dict()]
         if self._stepper.averages_parameters:
             optimisers = self.backend.gather(optimisers[0])
+        criteria = self.backend.gather(self.criterion.state())
+        statistics = self.backend.gather(self._stepper.statistics.state())
         if self.backend.is_main:
             now = self._now
             if self._journal is not None:
@@ -392,7 +399,8 @@ class Trainer:
             state = {
                 "model": _on_cpu(self.network.state_dict()),
                 "optimisers": optimisers,
-                "criterion": self.criterion.state(),
+                "statistics": statistics,
+                "criteria": criteria,
                 "standing": now.state(),
             }
             self.store.save(now.position, state, self._wanted())
@@ -414,7 +422,9 @@ class Trainer:
         optimisers = state["optimisers"]
         own = optimisers[self.backend.rank % len(optimisers)]
         self._stepper.optimiser.load_state_dict(own)
-        self.criterion.load_state(state["criterion"])
+        if len(state["statistics"]) == self.backend.size:
+            self._stepper.statistics.load_state(state["statistics"][self.backend.rank])
+        self.criterion.load_states(state["criteria"], is_main=self.backend.is_main)
 
     def _finish(self) -> Result:
         """Give the network its final parameters, and evaluate it."""

@@ -296,14 +296,33 @@ def test_beam_follows_depth_and_survives_a_checkpoint(system, make, utterances):
     assert shallow.statistics["depth"] < before
     state = json.loads(json.dumps(criterion.state()))
     other = make(**changes, alignments={"source": "on_the_fly"})
-    other.load_state(state)
+    other.load_states([state], is_main=True)
     assert other.state() == criterion.state()
     assert other.lattice_beam == criterion.lattice_beam
     again, _ = run(system, other, utterances)
     assert again.value.item() == shallow.value.item()
     state["journal"]["drift"].append([0, 0, 0])
     with pytest.raises(UserError, match="phones"):
-        other.load_state(state)
+        other.load_states([state], is_main=True)
+
+
+def test_what_ranks_have_kept_is_added_up_once(system, make, utterances):
+    settings = {"alignments": {"source": "on_the_fly", "beam": 1e-6}}
+    ranks = [make(**settings), make(**settings)]
+    for criterion, share in zip(ranks, (utterances[:2], utterances[2:]), strict=True):
+        run(system, criterion, share)
+    states = [criterion.state() for criterion in ranks]
+    kept = [np.array(state["journal"]["drift"]) for state in states]
+    assert all(counts.any() for counts in kept)
+    events = sum(len(state["journal"]["ledger"]) for state in states)
+    assert events > 0
+    # Go on, with three ranks now.
+    later = [make(**settings) for _ in range(3)]
+    for rank, criterion in enumerate(later):
+        criterion.load_states(states, is_main=rank == 0)
+    later[0].journal.join([criterion.journal.contents() for criterion in later])
+    assert (later[0].journal.drift.counts == sum(kept)).all()
+    assert len(later[0].journal.ledger.entries) == events
 
 
 def test_journal_is_written(system, make, utterances, tmp_path):

@@ -56,6 +56,14 @@ def test_half_a_file_is_passed_over(tmp_path):
         store.latest()
 
 
+@pytest.mark.parametrize("raw", [b"PK\3\4 cut", b"some text\n", bytes(500), b"\x80\2."])
+def test_what_is_no_checkpoint_is_passed_over(tmp_path, raw):
+    store = CheckpointStore(tmp_path, IDENTITY, keep=5)
+    store.save(Position(2), {"epoch": 2}, ())
+    (tmp_path / Position(3).file_name).write_bytes(raw)
+    assert store.latest()[0] == Position(2)
+
+
 def test_a_failed_write_leaves_the_one_before(tmp_path, monkeypatch):
     store = CheckpointStore(tmp_path, IDENTITY)
     store.save(Position(1, 1), {"a": 1}, ())

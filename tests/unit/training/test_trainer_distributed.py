@@ -11,7 +11,7 @@ from reference.training_task import make_trainer, write_task
 
 from latflow.errors import UserError
 from latflow.training.distributed import Backend, Place, open_backend, resolve_backend
-from latflow.training.launch import launch, write_job
+from latflow.training.launch import launch, threads_of_rank, write_job
 
 NEEDS_HOROVOD = pytest.mark.skipif(
     importlib.util.find_spec("horovod") is None,
@@ -43,6 +43,16 @@ SETTINGS = {
     "uneven": {"data": {"max_sequences": 5}, "training": TRAINING},
     # one sequence a batch: in every step one of two ranks has nothing
     "empty": {"data": {"max_sequences": 1}, "training": {**TRAINING, "epochs": 1}},
+    # of which the one that has seen something makes the running statistics
+    "normalised": {
+        "data": {"max_sequences": 1},
+        "training": {**TRAINING, "epochs": 1},
+        "layers": {
+            "hidden": {"class": "linear", "size": 12, "activation": "tanh"},
+            "norm": {"class": "batch_norm"},
+            "output": {"class": "output"},
+        },
+    },
     "accumulated": {
         "data": {"max_sequences": 4},
         "training": {**TRAINING, "accumulate": 2, "micro_sequences": 3},
@@ -115,7 +125,7 @@ def assert_close(one, other) -> None:
         torch.testing.assert_close(other[name], value, rtol=2e-5, atol=2e-6, msg=name)
 
 
-@pytest.mark.parametrize("name", ["uneven", "empty", "accumulated"])
+@pytest.mark.parametrize("name", ["uneven", "empty", "normalised", "accumulated"])
 def test_two_ranks_make_the_model_of_one_process(task, tmp_path, by_two_ranks, name):
     trainer = make_trainer(task, tmp_path, **SETTINGS[name])
     trainer.run()
@@ -155,6 +165,19 @@ def test_parameter_averaging_every_few_steps_learns(task, tmp_path, by_two_ranks
     before = trainer.evaluate()["loss"]
     trainer.network.load_state_dict(parameters(by_two_ranks, "averaging_often"))
     assert trainer.evaluate()["loss"] < 0.9 * before
+
+
+def test_torch_starts_no_ranks_on_other_hosts(tmp_path):
+    job = write_job(tmp_path / "job.json", "reference.training_task:train_as_rank", {})
+    with pytest.raises(UserError, match="hosts a:4,b:4 - install Horovod"):
+        launch(job, ranks=8, backend="torch", hosts="a:4,b:4")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"), [(None, 2), ("a:4,b:4", 4), ("a,b", 16), ("srun", 16)]
+)
+def test_ranks_share_the_threads_of_their_machine(hosts, expected):
+    assert threads_of_rank(16, 8, hosts) == expected
 
 
 @pytest.mark.parametrize(

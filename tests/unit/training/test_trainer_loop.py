@@ -1,6 +1,7 @@
 """The whole training: log, choice of parameters, stopping and going on, growth."""
 
 import json
+from itertools import pairwise
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from latflow.training.session import growth_of
 
 DROPOUT = {
     "hidden": {"class": "linear", "from": "data", "size": 12, "activation": "tanh"},
+    "norm": {"class": "batch_norm"},
     "dropout": {"class": "dropout", "rate": 0.3},
     "rec": {"class": "rec", "unit": "lstm", "direction": "bidirectional", "size": 5},
     "output": {"class": "output"},
@@ -152,16 +154,19 @@ def test_newbob_lowers_the_rate(task, tmp_path):
     assert rates == pytest.approx([0.1, 0.1, 0.05, 0.025])
 
 
-def test_a_network_grows_and_goes_on_growing_after_a_stop(task, tmp_path):
+@pytest.fixture
+def grown(task):
+    """Make a trainer whose network gets its three layers in three epochs."""
     layers = {
         "one": {"class": "linear", "from": "data", "size": 8, "activation": "tanh"},
         "two": {"class": "linear", "size": 8, "activation": "tanh"},
         "three": {"class": "linear", "size": 8, "activation": "tanh"},
         "output": {"class": "output"},
     }
-    training = {"epochs": 4, "pretraining": 1, "learning_rate": 0.02}
+    common = {"epochs": 4, "pretraining": 1, "learning_rate": 0.02}
 
-    def grown(folder, **others):
+    def make(folder, training=None, **others):
+        training = {**common, **(training or {})}
         trainer = make_trainer(task, folder, layers=layers, training=training, **others)
         trainer.growth = growth_of(
             trainer.network, {"training": trainer.options, "seed": trainer.seed}
@@ -169,6 +174,10 @@ def test_a_network_grows_and_goes_on_growing_after_a_stop(task, tmp_path):
         trainer.__post_init__()
         return trainer
 
+    return make
+
+
+def test_a_network_grows_and_goes_on_growing_after_a_stop(grown, tmp_path):
     whole = grown(tmp_path / "whole")
     assert whole.network.layer("one")
     with pytest.raises(KeyError):
@@ -183,6 +192,17 @@ def test_a_network_grows_and_goes_on_growing_after_a_stop(task, tmp_path):
     rest = grown(tmp_path / "parts")
     assert rest.run() == expected
     assert_same(whole.network, rest.network)
+
+
+def test_patience_begins_when_all_layers_are_there(grown, tmp_path):
+    # So low a rate that dev changes by little but what new layers do to it.
+    training = {"epochs": 9, "learning_rate": 1e-9, "patience": 1}
+    trainer = grown(tmp_path, {**training, "schedule": {"type": "constant"}})
+    result = trainer.run()
+    losses = [epoch["loss"] for epoch in result.history]
+    assert any(later >= first for first, later in pairwise(losses[:3]))
+    assert result.epochs >= 4
+    assert trainer.network.layer("three")
 
 
 def test_pretraining_must_end_before_the_training(task, tmp_path):
@@ -219,7 +239,9 @@ class Deep(CrossEntropy):
     def state(self):
         return {"steps": len(self.totals)}
 
-    def load_state(self, state) -> None:
+    def load_states(self, states, *, is_main) -> None:
+        assert is_main
+        (state,) = states
         self.totals = [{}] * state["steps"]
 
 

@@ -159,6 +159,18 @@ def test_a_training_that_starts_from_a_parent(inputs, trained, tmp_path):
     assert 1e-4 < np.abs(priors - shares).max() < 0.1
 
 
+def test_priors_are_of_all_parts_of_the_data(inputs, tmp_path):
+    found = []
+    for parts, micro in ((1, None), (3, 1)):
+        still = {"epochs": 1, "learning_rate": 1e-12, "final": "last"}
+        chosen = options(**still, priors="posteriors", micro_sequences=micro)
+        chosen["data"] = {**chosen["data"], "partition_epoch": parts}
+        out = tmp_path / str(parts)
+        stage(inputs, out, tmp_path / f"c{parts}", chosen)
+        found.append(np.load(out / "priors.npy"))
+    np.testing.assert_allclose(*found, rtol=1e-4)
+
+
 def scores_by_hand(inputs: Path, folder: Path, scale: float):
     """One utterance at a time, with the formula."""
     model, store = load_model(folder), FrameStore.load(inputs / "dev")
