@@ -11,7 +11,6 @@ from reference.small_model import SILENCE, small_model
 from latflow.configuration import resolve_section
 from latflow.criteria.evaluation import Evaluation
 from latflow.criteria.function import differentiable
-from latflow.criteria.interpolate import interpolate
 from latflow.criteria.mbr import MbrOptions, evaluate_mbr, mbr
 from latflow.criteria.mmi import MmiOptions, evaluate_mmi, mmi
 from latflow.criteria.mpe import MpeOptions, evaluate_mpe
@@ -254,32 +253,6 @@ def test_there_is_no_second_derivative():
     (gradient,) = torch.autograd.grad(result.objective**2, x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
-
-
-def test_cross_entropy_and_squares_are_added():
-    logits = torch.randn(4, MODEL.num_pdfs, dtype=torch.float64, requires_grad=True)
-    lattice, labels = (
-        linear((A, [1], 0.0), (SIL, [2], 0.7)),
-        torch.tensor([0, 1, 2, -1]),
-    )
-
-    def total(x):
-        result = mmi(torch.log_softmax(x, 1), lattice, array(A), MODEL, MmiOptions())
-        return interpolate(result, x, labels, ce_weight=0.4, l2=0.3)
-
-    found = total(logits)
-    own = mmi(
-        torch.log_softmax(logits, 1), lattice, array(A), MODEL, MmiOptions()
-    ).objective
-    log_probs = torch.log_softmax(logits, 1)
-    nats = -log_probs[[0, 1, 2], [0, 1, 2]].sum()
-    squares = logits[:3].square().sum()
-    expected = own - 0.4 * nats - 0.15 * squares
-    assert found.objective.item() == pytest.approx(expected.item())
-    assert found.statistics["ce"] == pytest.approx(nats.item())
-    assert found.statistics["squares"] == pytest.approx(squares.item())
-    check = torch.autograd.gradcheck
-    assert check(lambda x: total(x).objective, (logits,), eps=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("kind", TYPES)
