@@ -14,7 +14,14 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-FAMILIES = ("corpus", "gmm", "lang", "report", "torch-cpu", "torch-gpu")
+FAMILIES = ("corpus", "gmm", "lang", "report", "serve", "torch-cpu", "torch-gpu")
+# What a server loads: front end, network, decoder.
+SERVED = (
+    "features/streaming",
+    "nnet/model_dir",
+    "decode/streaming",
+    "decode/recogniser",
+)
 # Answers what Snakemake asks of conda before it plans, and nothing else.
 STAND_IN = """#!/bin/sh
 case "$*" in
@@ -131,13 +138,15 @@ def test_environments_have_what_scripts_import(repository):
     for family, environment in environments(repository).items():
         names = [line.split("==")[0] for line in environment["dependencies"][-1]["pip"]]
         present[family] = set().union(*map(brought, names))
-    found = list(tasks(repository))
     scripts = repository / "workflow/scripts"
-    assert {name for name, _ in found} == {path.name for path in scripts.glob("*.py")}
+    found = [(scripts / name, families) for name, families in tasks(repository)]
+    assert {path for path, _ in found} == set(scripts.glob("*.py"))
+    rooms = repository / "src/latflow"
+    found += [(rooms / f"{name}.py", ["serve"]) for name in SERVED]
     lacking = [
-        (script, family, module)
-        for script, families in found
-        for module in needs(scripts / script, repository / "src")
+        (path.name, family, module)
+        for path, families in found
+        for module in needs(path, repository / "src")
         for family in families
         if present[family].isdisjoint(map(plain, packages.get(module, [])))
     ]
