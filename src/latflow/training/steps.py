@@ -204,9 +204,10 @@ class Stepper:
         arrived.record()
         return Measured(step, names, parts, there, arrived)
 
-    def average_parameters(self) -> None:
-        """Replace parameters and running statistics by their means over the ranks."""
-        average_(self.gradient.parameters, self.backend)
+    def synchronise(self) -> None:
+        """Average parameters, or running statistics alone, over the ranks."""
+        if self.averages_parameters:
+            average_(self.gradient.parameters, self.backend)
         self.statistics.average()
 
     @contextmanager
@@ -215,14 +216,11 @@ class Stepper:
         if self.backend.size == 1:
             yield
             return
-        own, seen = [], self.statistics.seen
+        own, seen = [*self.statistics.tensors], self.statistics.seen
         if self.averages_parameters:
-            own = list(self.gradient.parameters)
-        own += self.statistics.tensors
+            own += self.gradient.parameters
         kept = [tensor.detach().clone() for tensor in own]
-        if self.averages_parameters:
-            average_(self.gradient.parameters, self.backend)
-        self.statistics.average()
+        self.synchronise()
         yield
         with torch.no_grad():
             for tensor, value in zip(own, kept, strict=True):

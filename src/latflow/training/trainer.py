@@ -160,7 +160,7 @@ class Trainer:
         for group in self._groups():
             self._step(group)
         self._drain()
-        self._synchronise()
+        self._stepper.synchronise()
         train, rate = means(self._now.epoch_sums), self._rate()
         dev = self.evaluate()
         now = self._now
@@ -221,7 +221,7 @@ class Trainer:
         now.position = Position(at.epoch, at.batch + len(group))
         every = options["parameter_averaging"]
         if every is not None and now.step % every == 0:
-            self._synchronise()
+            self._stepper.synchronise()
         wishes = self._look_at(measured)
         if options["dev_interval"] and now.step % options["dev_interval"] == 0:
             self._evaluate_within()
@@ -253,13 +253,6 @@ class Trainer:
             moment,
             self._judged,
         )
-
-    def _synchronise(self) -> None:
-        """Average parameters, or running statistics alone, over the ranks."""
-        if self._stepper.averages_parameters:
-            self._stepper.average_parameters()
-        else:
-            self._stepper.statistics.average()
 
     # --- numbers of steps ---------------------------------------------------------
 

@@ -46,7 +46,7 @@ SETTINGS = {
     # of which the one that has seen something makes the running statistics
     "normalised": {
         "data": {"max_sequences": 1},
-        "training": {**TRAINING, "epochs": 1},
+        "training": {**TRAINING, "epochs": 1, "dev_interval": 2},
         "layers": {
             "hidden": {"class": "linear", "size": 12, "activation": "tanh"},
             "norm": {"class": "batch_norm"},
@@ -64,6 +64,7 @@ SETTINGS = {
             "learning_rate": 0.1,
             "epochs": 6,
             "parameter_averaging": 2,
+            "dev_interval": 3,
             "final": "last",
         }
     },
