@@ -7,9 +7,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 CORES ?= $(shell nproc)
 CORPORA ?= ../shared/corpora
+TRITON ?= ../triton-env
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env horovod demo test quick lint format bench system-packages cluster-packages cluster clean
+.PHONY: help env horovod triton demo test quick lint format bench system-packages cluster-packages cluster clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -26,9 +27,15 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 horovod: env  ## Horovod for training on several devices, built from source once
 	@envs/install_horovod.sh $(BIN)/python
 
-demo: env  ## the whole job on synthetic speech, then the report's path and the WER table
+triton: env  ## Triton's server in an environment of its own (TRITON=folder), for its tests and docs/triton.md
+	@envs/install_triton.sh $(BIN)/python $(TRITON)
+
+demo: env  ## the whole job on synthetic speech, WER table, report's path; a file transcribed
 	$(BIN)/snakemake --cores $(CORES) --quiet rules
 	@$(BIN)/latflow show results/demo
+	@set -- results/demo/corpus/test/audio/*.flac; \
+	  echo; echo "latflow transcribe results/demo/package/chain $$1"; \
+	  $(BIN)/latflow transcribe results/demo/package/chain "$$1"
 
 test: env horovod system-packages cluster-packages lint  ## lint and all tests
 	$(BIN)/pytest -n 2 --dist loadfile -m "not cluster"
@@ -62,6 +69,7 @@ bench: env  ## benchmarks on speechocean (set CORPORA), all but RETURNN's, JSON 
 	$(BIN)/python benchmarks/lattice_forward_backward.py
 	$(BIN)/python benchmarks/lattice_generation.py
 	$(BIN)/python benchmarks/criteria.py
+	$(BIN)/python benchmarks/lfmmi_denominator.py
 	$(BIN)/python benchmarks/ce_training.py
 	$(BIN)/python benchmarks/sequence_training.py --system tri3 \
 	  --frames streams/tri3/frames --model results/speechocean/nnet/tdnnf

@@ -1,5 +1,5 @@
-# latflow: from recordings to a scored recogniser and its report.
-# Products: results/<experiment>/{report.html,wer.tsv,cost.tsv}
+# latflow: from recordings to a scored recognizer and its report.
+# Products: results/<experiment>/{report.html,wer.tsv,cost.tsv,package/<system>/}
 from snakemake.utils import min_version
 
 min_version("9.19")
@@ -33,6 +33,7 @@ include: "workflow/rules/nnet.smk"
 include: "workflow/rules/decode.smk"
 include: "workflow/rules/score.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/serving.smk"
 include: "workflow/rules/targets.smk"
 
 
@@ -42,3 +43,11 @@ rule all:
         "<results>/report.html",
         "<results>/wer.tsv",
         "<results>/cost.tsv",
+        expand(
+            "<results>/package/{system}/package.json",
+            system=recipe.options.package.systems,
+        ),
+        expand(
+            "<results>/transcribe/{transcription}/recordings.tsv",
+            transcription=recipe.options.transcribe,
+        ),

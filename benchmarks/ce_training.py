@@ -1,9 +1,9 @@
 """Throughput of cross-entropy training against a bare torch loop, the limit.
 
 Ours is the trainer as the workflow runs it: frames and labels from the disk, cut into
-chunks, normalised, shuffled; forward, loss, backward, clipping, optimiser, log. The
+chunks, normalized, shuffled; forward, loss, backward, clipping, optimizer, log. The
 limit is the same network on random tensors of the same shapes that lie on the device
-already: forward, loss, backward, clipping, the same optimiser, and nothing else.
+already: forward, loss, backward, clipping, the same optimizer, and nothing else.
 
 Both take turns in one process. Prints JSON: frames a second by wall clock and by
 processor time (which says more where the machine is not idle), the inverse real-time
@@ -31,22 +31,26 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from latflow.configuration import resolve_section
-from latflow.criteria.ce import CrossEntropy
 from latflow.features.frames import FrameWriter
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network
-from latflow.training.batches import Batch, BatchSource
+from latflow.options import read_options
+from latflow.training.batches import (
+    Batch,
+    BatchSource,
+    open_batches,
+)
 from latflow.training.checkpoint import CheckpointStore
 from latflow.training.data_options import DataOptions
 from latflow.training.labels import LabelStore, LabelWriter
-from latflow.training.optimisers import make_optimiser
-from latflow.training.sources import estimate_normaliser, open_batches
+from latflow.training.losses import losses_of
+from latflow.training.optimizers import make_optimizer
+from latflow.training.options import TrainingOptions
+from latflow.training.readers import estimate_normalizer
 from latflow.training.steps import autocast
 from latflow.training.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[1]
-SCHEMAS = ROOT / "workflow" / "schemas"
 CHUNK, FRAME_SHIFT, WARM_UP = 80, 0.01, 4
 PYKALDI2 = {64: "190 (1 GPU)", 256: "520 (4 GPUs)"}  # iRTF, arXiv 1907.05955, table 2
 SETTINGS = {  # features a frame, classes
@@ -133,12 +137,12 @@ class Contest:
             "final": "last",
             "tensorboard": False,
         }
-        self.options = resolve_section(SCHEMAS, "nnet_training", values)
+        self.options = read_options(TrainingOptions, values)
         self.limit_network = self.network()
-        self.optimiser = make_optimiser(
+        self.optimizer = make_optimizer(
             self.limit_network.parameters(),
-            self.options["optimiser"],
-            self.options["learning_rate"],
+            self.options.optimizer,
+            self.options.learning_rate,
         )
         shape = (num_chunks, CHUNK)
         self.tensors = [
@@ -161,29 +165,29 @@ class Contest:
             "sequences": {"type": "chunks", "size": CHUNK},
             "max_sequences": self.num_chunks,
         }
-        options = resolve_section(SCHEMAS, "nnet_data", data)
+        options = read_options(DataOptions, data)
         labels = LabelStore.load(self.folder / "labels")
         network = self.network()
         targets = {o.loss.target: labels for o in network.outputs.values()}
         frames = self.folder / "frames"
-        normaliser = estimate_normaliser(frames, options)
+        normalizer = estimate_normalizer(frames, options)
         dev = open_batches(
             frames,
             targets,
-            {**options, "max_length": 4 * CHUNK},
-            normaliser=normaliser,
+            options.replace(max_length=4 * CHUNK),
+            normalizer=normalizer,
             is_training=False,
         )
         train = TimedSource(
             dev.reader,
             targets,
-            DataOptions.from_config(options),
+            options,
             pin=self.device.type == "cuda",
         )
         assert self.steps <= train.num_batches(0)
         with tempfile.TemporaryDirectory() as folder:
             store = CheckpointStore(Path(folder), {}, keep=1)
-            criterion = CrossEntropy.of(network)
+            criterion = losses_of(network)
             Trainer(network, criterion, train, dev, self.options, store).run()
         return train.rates()
 
@@ -203,10 +207,10 @@ class Contest:
             loss = functional.cross_entropy(
                 logits.float().flatten(0, 1), labels.flatten(), reduction="sum"
             )
-            self.optimiser.zero_grad()
+            self.optimizer.zero_grad()
             (loss / num_frames).backward()
-            torch.nn.utils.clip_grad_norm_(parameters, self.options["clip_norm"])
-            self.optimiser.step()
+            torch.nn.utils.clip_grad_norm_(parameters, self.options.clip_norm)
+            self.optimizer.step()
         return rates((self.steps - WARM_UP) * num_frames, begin, now())
 
 
@@ -234,10 +238,10 @@ def compare(contest: Contest, rounds: int) -> dict[str, Any]:
 def data_rate(folder: Path, num_chunks: int) -> float:
     """Frames a second of the data path alone (reading, no network)."""
     values = {"max_sequences": num_chunks, "prefetch": 0}
-    options = resolve_section(SCHEMAS, "nnet_data", values)
-    normaliser = estimate_normaliser(folder / "frames", options)
+    options = read_options(DataOptions, values)
+    normalizer = estimate_normalizer(folder / "frames", options)
     labels = {"pdf": LabelStore.load(folder / "labels")}
-    source = open_batches(folder / "frames", labels, options, normaliser=normaliser)
+    source = open_batches(folder / "frames", labels, options, normalizer=normalizer)
     best = 0.0
     for epoch in range(3):
         begin, frames = time.process_time(), 0

@@ -29,28 +29,34 @@ from typing import Any, NamedTuple
 import numpy as np
 from lattice_forward_backward import GOLDEN, kaldi_accuracy, kaldi_recursion
 
-from latflow.configuration import resolve_section
-from latflow.criteria.evaluation import Evaluation
-from latflow.criteria.registry import evaluator_of
-from latflow.criteria.teacher import TeacherOptions, evaluate_teacher
+from latflow.criteria.criterion import Evaluation, Utterance
+from latflow.criteria.options import (
+    CriterionOptions,
+    MbrOptions,
+    MmiOptions,
+    MweOptions,
+    PhoneMpeOptions,
+    TeacherOptions,
+)
+from latflow.criteria.registry import make_criterion
 from latflow.gmm.model import AcousticModel
 from latflow.hmm.transition_model import TransitionModel
-from latflow.kaldi_io import read_int_vectors, read_matrices
-from latflow.lattice.accuracy import arc_accuracies
+from latflow.kaldi.io import read_int_vectors, read_matrices
 from latflow.lattice.best_path import best_path
-from latflow.lattice.forward_backward import forward_backward
-from latflow.lattice.io import read_lattices
+from latflow.lattice.discriminative import arc_accuracies
+from latflow.lattice.io.archives import read_lattices
 from latflow.lattice.lattice import Lattice
+from latflow.lattice.path_sums import forward_backward
 
-SCHEMAS = Path(__file__).parent.parent / "workflow" / "schemas"
-CASES: dict[str, dict[str, Any]] = {
-    "mmi": {"type": "mmi"},
-    "mmi_boosted": {"type": "mmi", "boost": 0.1},
-    "mmi_numerator_added": {"type": "mmi", "absent_numerator": "add"},
-    "smbr": {"type": "smbr"},
-    "mpfe": {"type": "mpfe"},
-    "phone_mpe": {"type": "phone_mpe"},
-    "mwe": {"type": "mwe"},
+CASES: dict[str, CriterionOptions] = {
+    "mmi": MmiOptions(),
+    "mmi_boosted": MmiOptions(boost=0.1),
+    "mmi_numerator_added": MmiOptions(absent_numerator="add"),
+    "smbr": MbrOptions(type="smbr"),
+    "mpfe": MbrOptions(type="mpfe"),
+    "phone_mpe": PhoneMpeOptions(),
+    "mwe": MweOptions(),
+    "teacher": TeacherOptions(teacher="any"),
 }
 
 
@@ -110,15 +116,16 @@ def contenders(
         finals = lattice.final_graph_cost, lattice.final_acoustic_cost
         return lattice.arc_begin, lattice.next_state, costs, finals, scale, *more
 
-    def criterion(options: Mapping[str, Any]) -> Callable[[Item], Evaluation]:
-        given = {**options, "acoustic_scale": scale}
-        full = resolve_section(SCHEMAS, "criterion", given)
-        evaluate = evaluator_of(full, model, arguments.silence_phones).evaluate
+    def work(options: CriterionOptions) -> Callable[[Item], Evaluation]:
+        options = options.replace(acoustic_scale=scale)
+        evaluate = make_criterion(options, model, arguments.silence_phones).evaluate
         return lambda item: evaluate(
-            item.scores, item.lattice, item.alignment, item.words, None
+            Utterance(
+                item.scores, item.lattice, item.alignment, item.words, item.scores
+            ),
+            np.zeros_like(item.scores),
         )
 
-    taught = TeacherOptions(scale, 1.0, scale)
     return {
         "forward_backward": lambda item: forward_backward(
             item.lattice, acoustic_scale=scale
@@ -127,10 +134,7 @@ def contenders(
         "kaldi_accuracy_recursion": lambda item: kaldi_accuracy(
             *arrays(item.lattice, item.accuracy)
         ),
-        **{name: criterion(options) for name, options in CASES.items()},
-        "teacher": lambda item: evaluate_teacher(
-            item.scores, item.scores, item.lattice, model, taught
-        ),
+        **{name: work(options) for name, options in CASES.items()},
     }
 
 
@@ -170,8 +174,7 @@ def main() -> None:
         "pdfs": model.num_pdfs,
         "nanoseconds_per_arc": times,
         "times_forward_backward": {
-            name: round(times[name] / times["forward_backward"], 2)
-            for name in (*CASES, "teacher")
+            name: round(times[name] / times["forward_backward"], 2) for name in CASES
         },
         "times_kaldi_recursion": {
             name: round(
@@ -181,11 +184,10 @@ def main() -> None:
                 ],
                 2,
             )
-            for name in (*CASES, "teacher")
+            for name in CASES
         },
         "real_time_factor": {
-            name: times[name] * 1e-9 * arcs / (frames * 0.01)
-            for name in (*CASES, "teacher")
+            name: times[name] * 1e-9 * arcs / (frames * 0.01) for name in CASES
         },
         "phone_mpe_expansion": round(expanded / arcs, 2),
         "load_average": os.getloadavg()[0],

@@ -25,10 +25,9 @@ from lhotse import CutSet
 from lhotse.features.io import NumpyFilesWriter, NumpyHdf5Writer
 from lhotse.features.kaldi.extractors import Fbank, FbankConfig, Mfcc, MfccConfig
 
-from latflow.configuration import resolve_section
 from latflow.features.extract import extract_features
+from latflow.features.options import ExtractionOptions
 
-SCHEMAS = Path(__file__).resolve().parents[1] / "workflow" / "schemas"
 WRITERS = {"numpy_hdf5": NumpyHdf5Writer, "numpy_files": NumpyFilesWriter}
 
 
@@ -38,7 +37,7 @@ def cpu_seconds() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def ours(path: Path, folder: Path, options: dict, threads: int) -> float:
+def ours(path: Path, folder: Path, options: ExtractionOptions, threads: int) -> float:
     """Seconds that the stage takes."""
     started = time.perf_counter()
     extract_features(
@@ -47,22 +46,22 @@ def ours(path: Path, folder: Path, options: dict, threads: int) -> float:
     return time.perf_counter() - started
 
 
-def peer(path: Path, folder: Path, options: dict, threads: int) -> float:
+def peer(path: Path, folder: Path, options: ExtractionOptions, threads: int) -> float:
     """Seconds that Lhotse takes for the same, its jobs being processes."""
     started = time.perf_counter()
     cuts = CutSet.from_file(path)
     common = {
         "sampling_rate": next(iter(cuts)).sampling_rate,
         "snip_edges": False,
-        "num_filters": options["num_mel_bins"],
-        "low_freq": options["low_freq"],
-        "high_freq": options["high_freq"],
+        "num_filters": options.num_mel_bins,
+        "low_freq": options.low_freq,
+        "high_freq": options.high_freq,
     }
-    if options["type"] == "mfcc":
-        extractor = Mfcc(MfccConfig(num_ceps=options["num_ceps"] or 13, **common))
+    if options.type == "mfcc":
+        extractor = Mfcc(MfccConfig(num_ceps=options.num_ceps, **common))
     else:
         extractor = Fbank(FbankConfig(**common))
-    storage = WRITERS[options["storage"]]
+    storage = WRITERS[options.storage]
     with ProcessPoolExecutor(
         threads, initializer=torch.set_num_threads, initargs=(1,)
     ) as pool:
@@ -89,7 +88,7 @@ def main() -> None:
     values = {
         "type": arguments.type, "storage": arguments.storage, "snip_edges": False
     }  # fmt: skip
-    options = resolve_section(SCHEMAS, "features", values)
+    options = ExtractionOptions(**values)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     cuts = CutSet.from_file(arguments.cuts)

@@ -34,62 +34,54 @@ KALDI_SECONDS = {
     "tri3": 123.0,
 }
 PEER_FRAMES = 20_000
-SCHEMAS = Path(__file__).resolve().parents[1] / "workflow/schemas"
 
 
 def options():
-    from latflow.configuration import resolve_section
+    from latflow.gmm.options import (
+        DeltasOptions,
+        LdaMlltOptions,
+        MonoOptions,
+        SatOptions,
+    )
 
-    systems = {
-        "mono": {"type": "mono", "subset_shortest": 800},
-        "tri1": {
-            "type": "deltas",
-            "alignments": "mono",
-            "num_leaves": 1200,
-            "num_gaussians": 8000,
-        },
-        "tri2": {
-            "type": "lda_mllt",
-            "alignments": "tri1",
-            "num_leaves": 1500,
-            "num_gaussians": 10000,
-        },
-        "tri3": {
-            "type": "sat",
-            "alignments": "tri2",
-            "num_leaves": 1500,
-            "num_gaussians": 10000,
-        },
+    sizes = {"num_leaves": 1500, "num_gaussians": 10000}
+    return {
+        "mono": MonoOptions(subset_shortest=800),
+        "tri1": DeltasOptions(alignments="mono", num_leaves=1200, num_gaussians=8000),
+        "tri2": LdaMlltOptions(alignments="tri1", **sizes),
+        "tri3": SatOptions(alignments="tri2", **sizes),
     }
-    section = resolve_section(SCHEMAS, "gmm", {"systems": systems})
-    common = {
-        "transform": {"type": "deltas", "order": 2, "window": 2},
-        "graph": {"transition_scale": 1.0, "self_loop_scale": 0.1},
-        "seed": 1,
-        "device": "cpu",
-    }
-    stages = {name: {**values, **common} for name, values in section["systems"].items()}
-    return {**stages, "align": {**section["align"], **common}}
 
 
 def run_stage(stage, frames, lang, work, threads):
-    from latflow.gmm.align import align
+    from latflow.gmm.alignment import align_gmm
     from latflow.gmm.lda_mllt import train_lda_mllt
+    from latflow.gmm.options import AlignAdaptedOptions, SharedOptions
     from latflow.gmm.sat import train_sat
     from latflow.gmm.train import train_deltas, train_mono
+    from latflow.graphs.options import GraphOptions
 
-    limits = {"threads": threads, "max_skipped_fraction": 0.05}
     if stage.startswith("align_"):
         system = stage.removeprefix("align_")
         out = work / "align" / system / "train"
-        align(frames, lang, work / system, out, options=options()["align"], **limits)
+        align_gmm(
+            frames,
+            lang,
+            work / system,
+            out,
+            options=AlignAdaptedOptions(),
+            graph=GraphOptions(),
+            threads=threads,
+            max_skipped_fraction=0.05,
+        )
         return
-    chosen = {"options": options()[stage], **limits}
+    shared = SharedOptions(max_skipped_fraction=0.05)
+    chosen = {"options": options()[stage], "shared": shared, "threads": threads}
     if stage == "mono":
         train_mono(frames, lang, work / stage, **chosen)
         return
     train = {"tri1": train_deltas, "tri2": train_lda_mllt, "tri3": train_sat}[stage]
-    source = chosen["options"]["alignments"]
+    source = chosen["options"].alignments
     ali = work / "align" / source / "train/ali.ark"
     train(frames, lang, ali, work / source, work / stage, **chosen)
 
@@ -187,7 +179,7 @@ def spawn(arguments, step):
     return seconds, json.loads(done.stdout or "null")
 
 
-def summarise(arguments, work, threads):
+def summarize(arguments, work, threads):
     load_before = os.getloadavg()
     stages = {}
     for stage, kaldi in KALDI_SECONDS.items():
@@ -246,7 +238,7 @@ def main():
     else:
         paths = [str(given.frames), str(given.lang), str(given.work)]
         arguments = [*paths, "--threads", str(given.threads)]
-        print(json.dumps(summarise(arguments, given.work, given.threads), indent=1))
+        print(json.dumps(summarize(arguments, given.work, given.threads), indent=1))
 
 
 if __name__ == "__main__":

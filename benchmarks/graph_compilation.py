@@ -19,13 +19,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from reference.training_graph import compile_training_graph
 
-from latflow.configuration import resolve_section
+from latflow.graphs.hclg import build_hclg
+from latflow.graphs.options import GraphOptions
+from latflow.graphs.training import TrainingGraphCompiler
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency, Root, stub_map
-from latflow.lang.composition import build_hclg
 from latflow.lang.directory import Lang
-from latflow.lang.graphs import TrainingGraphCompiler
+from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_grammar, make_lang
+from latflow.parallel import in_order, worker_pool
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -45,18 +47,18 @@ def seconds_of(action):
 
 def measure(lang, grammar, name, tree, utterances, num_peer):
     model = TransitionModel.from_tree(tree, lang.topology)
-    compiler = TrainingGraphCompiler(
-        lang, tree, model, transition_scale=0.0, self_loop_scale=0.0
-    )
+    compiler = TrainingGraphCompiler(lang, tree, model)
     compiler.compile(utterances[0][1])  # compiles the kernels
     row = {"system": name, "utterances": len(utterances)}
     for threads in (1, 2):
-        row[f"compile_s_{threads}_threads"], states = seconds_of(
-            lambda threads=threads: sum(
-                graph.num_states
-                for _, graph in compiler.compile_all(utterances, threads=threads)
+        texts = [words for _, words in utterances]
+        with worker_pool(threads) as pool:
+            row[f"compile_s_{threads}_threads"], states = seconds_of(
+                lambda pool=pool, texts=texts: sum(
+                    graph.num_states
+                    for graph in in_order(pool, compiler.compile, texts)
+                )
             )
-        )
     row["states_per_graph"] = round(states / len(utterances), 1)
     peer, _ = seconds_of(
         lambda: [
@@ -67,7 +69,7 @@ def measure(lang, grammar, name, tree, utterances, num_peer):
     row["kaldifst_s_per_graph"] = round(peer / num_peer, 5)
     row["ours_s_per_graph"] = round(row["compile_s_1_threads"] / len(utterances), 5)
     row["hclg_s"], graph = seconds_of(
-        lambda: build_hclg(lang.folder, grammar, tree, model)
+        lambda: build_hclg(lang.folder, grammar, tree, model, GraphOptions())
     )
     row["hclg_states"], row["hclg_arcs"] = graph.num_states, graph.num_arcs
     row["load_average"] = os.getloadavg()[0]
@@ -80,13 +82,8 @@ def main():
     parser.add_argument("--peer-utterances", type=int, default=20)
     arguments = parser.parse_args()
     corpus = arguments.corpus
-    options = resolve_section(
-        REPOSITORY / "workflow/schemas",
-        "lang",
-        {"lexicon": str(corpus / "lexicon.txt")},
-    )
     with tempfile.TemporaryDirectory() as folder:
-        make_lang(corpus / "lexicon.txt", Path(folder) / "lang", options=options)
+        make_lang(corpus / "lexicon.txt", Path(folder) / "lang", options=LangOptions())
         grammar = Path(folder) / "G.fst"
         make_grammar(corpus / "lm.arpa", Path(folder) / "lang", grammar)
         lang = Lang.load(Path(folder) / "lang")

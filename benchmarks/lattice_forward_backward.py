@@ -38,15 +38,17 @@ from numba import njit
 
 from latflow.fst.graph import Graph
 from latflow.gmm.model import AcousticModel
-from latflow.lattice.accuracy import (
-    arc_accuracies,
-    expected_accuracy,
-    expected_arc_score,
-)
 from latflow.lattice.best_path import best_path
-from latflow.lattice.forward_backward import best_ways, forward, forward_backward
-from latflow.lattice.io import read_lattices
+from latflow.lattice.discriminative import arc_accuracies, expected_accuracy
+from latflow.lattice.io.archives import read_lattices
 from latflow.lattice.lattice import Lattice
+from latflow.lattice.path_sums import (
+    best_costs,
+    expected_arc_score,
+    forward,
+    forward_backward,
+    scaled_arcs,
+)
 from latflow.lattice.posteriors import posteriors
 from latflow.parallel import in_order, worker_pool
 
@@ -98,7 +100,7 @@ class Item(NamedTuple):
 def prepare(lattice: Lattice, arguments: argparse.Namespace, model) -> Item:
     scale = arguments.acoustic_scale
     alignment = best_path(lattice, acoustic_scale=scale).transition_ids
-    ways = best_ways(lattice, acoustic_scale=scale)
+    arcs = scaled_arcs(lattice, acoustic_scale=scale)
     accuracy = arc_accuracies(
         lattice,
         alignment,
@@ -111,11 +113,11 @@ def prepare(lattice: Lattice, arguments: argparse.Namespace, model) -> Item:
         lattice.arc_begin,
         lattice.transition_id,
         lattice.word,
-        ways.arc_cost.astype(np.float32),
+        arcs.cost.astype(np.float32),
         lattice.next_state,
-        ways.final_cost.astype(np.float32),
+        arcs.final_cost.astype(np.float32),
     )
-    cost = float(ways.best[-1])
+    cost = float(best_costs(arcs)[-1])
     return Item(lattice, alignment, accuracy, cost, graph.to_fst(), scale)
 
 
@@ -212,10 +214,7 @@ def contenders(
     def accuracy_of_arcs(item: Item):
         lattice = item.lattice
         sums = forward(lattice, acoustic_scale=scale)
-        weights = sums.weight, sums.final_weight, sums.total
-        return expected_arc_score(
-            lattice.arc_begin, lattice.next_state, *weights, item.accuracy
-        )
+        return expected_arc_score(sums, item.accuracy)
 
     def by_frame(item: Item):
         result = forward_backward(item.lattice, acoustic_scale=scale)

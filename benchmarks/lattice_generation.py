@@ -48,7 +48,7 @@ class Task:
 
     def log_likes(self) -> dict[str, np.ndarray]:
         """Log-likelihoods of all utterances, float32[T, P] each."""
-        from latflow.kaldi_io import read_matrices
+        from latflow.kaldi.io import read_matrices
 
         return dict(read_matrices(GOLDEN / "align" / "loglikes_tri1.ark"))
 
@@ -97,7 +97,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def make_decoder(task: Task, arguments: argparse.Namespace) -> Any:
     """Our decoder of a task."""
-    from latflow.decode.search import LatticeDecoder
+    from latflow.decode.decoder import LatticeDecoder
     from latflow.fst.graph import Graph
     from latflow.gmm.model import AcousticModel
 
@@ -133,7 +133,7 @@ def run_peer(
     """Kaldi's lattices and times: (search, search and lattice)."""
     from latflow.fst.graph import Graph
     from latflow.gmm.model import AcousticModel
-    from latflow.lattice.io import read_lattices
+    from latflow.lattice.io.archives import read_lattices
 
     pdf = AcousticModel.load(task.model).transitions.pdf
     Graph.load(task.graph).to_fst().write(str(folder / "graph.fst"))
@@ -191,7 +191,7 @@ def agreement(
 
 def scaling(decoder: Any, log_likes: dict[str, np.ndarray], scale: float) -> float:
     """How many times as fast two threads are as one, by the clock."""
-    from latflow.decode.batch import decode_batch
+    from latflow.decode.decoder import decode_batch
 
     least = [np.inf, np.inf]
     batch = list(log_likes.values()) * max(1, 40 // len(log_likes))

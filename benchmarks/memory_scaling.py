@@ -32,7 +32,6 @@ from typing import Any
 from latflow.corpus.kaldi_dir import import_kaldi_dir
 
 ROOT = Path(__file__).resolve().parents[1]
-SCHEMAS = ROOT / "workflow" / "schemas"
 
 
 def repeat_cuts(source: Path, target: Path, repeats: int) -> int:
@@ -54,116 +53,99 @@ def repeat_cuts(source: Path, target: Path, repeats: int) -> int:
 
 def extract(folder: Path, threads: int) -> None:
     """The stage extract_features."""
-    from latflow.configuration import resolve_section
     from latflow.features.extract import extract_features
+    from latflow.features.options import ExtractionOptions
 
     extract_features(
         folder / "cuts.jsonl.gz",
         folder / "features",
-        options=resolve_section(SCHEMAS, "features", {}),
+        options=ExtractionOptions(),
         threads=threads,
         max_skipped_fraction=1.0,
     )
 
 
-def normalise(folder: Path, threads: int) -> None:  # noqa: ARG001 - same form for all
-    """The stage normalise_features."""
-    from latflow.configuration import resolve_section
-    from latflow.features.extract import normalise_features
+def normalize(folder: Path, threads: int) -> None:  # noqa: ARG001 - same form for all
+    """The stage normalize_features."""
+    from latflow.features.cmvn import normalize_features
+    from latflow.features.options import SpeakerCmvn
 
-    normalise_features(
+    normalize_features(
         folder / "features" / "cuts.jsonl.gz",
         folder / "frames",
-        options=resolve_section(SCHEMAS, "features", {}),
+        cmvn=SpeakerCmvn(),
     )
-
-
-def _acoustics() -> dict[str, object]:
-    """What training, alignment and decoding share."""
-    from latflow.configuration import resolve_section
-
-    features = resolve_section(SCHEMAS, "features", {})
-    graph = resolve_section(SCHEMAS, "graph", {})
-    shared = {"transform": features["transform"], "graph": graph}
-    return {**shared, "seed": 1, "device": "cpu"}
 
 
 def train(folder: Path, threads: int) -> None:
     """The stage train_mono: training graphs, alignments and statistics."""
-    from latflow.configuration import resolve_section
+    from latflow.gmm.options import MonoOptions, SharedOptions
     from latflow.gmm.train import train_mono
 
-    mono = {"type": "mono", "num_gaussians": 200, "num_iterations": 4}
-    options = resolve_section(SCHEMAS, "gmm", {"systems": {"mono": mono}})
     train_mono(
         folder / "frames",
         folder / "golden" / "lang",
         folder / "mono",
-        options={**options["systems"]["mono"], **_acoustics()},
+        options=MonoOptions(num_gaussians=200, num_iterations=4),
+        shared=SharedOptions(max_skipped_fraction=1.0),
         threads=threads,
-        max_skipped_fraction=1.0,
     )
 
 
-def _train_triphones(folder: Path, threads: int, system: str, function) -> None:
+def _train_triphones(folder: Path, threads: int, kind, function) -> None:
     """Train a triphone system from the alignments of Kaldi's."""
-    from latflow.configuration import resolve_section
+    from latflow.gmm.options import SharedOptions
 
-    chosen = {
-        "type": system,
-        "alignments": "mono",
-        "num_leaves": 100,
-        "num_gaussians": 400,
-    }
-    mono = {"type": "mono"}
-    options = resolve_section(
-        SCHEMAS, "gmm", {"systems": {"mono": mono, system: chosen}}
-    )
+    options = kind(alignments="mono", num_leaves=100, num_gaussians=400)
     function(
         folder / "frames",
         folder / "golden" / "lang",
         folder / "align" / "ali.ark",
         folder / "system",
-        folder / system,
-        options={**options["systems"][system], **_acoustics()},
+        folder / options.type,
+        options=options,
+        shared=SharedOptions(max_skipped_fraction=1.0),
         threads=threads,
-        max_skipped_fraction=1.0,
     )
 
 
 def deltas(folder: Path, threads: int) -> None:
     """The stage train_deltas."""
+    from latflow.gmm.options import DeltasOptions
     from latflow.gmm.train import train_deltas
 
-    _train_triphones(folder, threads, "deltas", train_deltas)
+    _train_triphones(folder, threads, DeltasOptions, train_deltas)
 
 
 def lda_mllt(folder: Path, threads: int) -> None:
     """The stage train_lda_mllt."""
     from latflow.gmm.lda_mllt import train_lda_mllt
+    from latflow.gmm.options import LdaMlltOptions
 
-    _train_triphones(folder, threads, "lda_mllt", train_lda_mllt)
+    _train_triphones(folder, threads, LdaMlltOptions, train_lda_mllt)
 
 
 def sat(folder: Path, threads: int) -> None:
     """The stage train_sat."""
+    from latflow.gmm.options import SatOptions
     from latflow.gmm.sat import train_sat
 
-    _train_triphones(folder, threads, "sat", train_sat)
+    _train_triphones(folder, threads, SatOptions, train_sat)
 
 
 def align(folder: Path, threads: int) -> None:
     """The stage align_frames, with Kaldi's triphones."""
-    from latflow.configuration import resolve_section
-    from latflow.gmm.align import align as align_frames
+    from latflow.gmm.alignment import align_gmm
+    from latflow.gmm.options import AlignAdaptedOptions
+    from latflow.graphs.options import GraphOptions
 
-    options = resolve_section(SCHEMAS, "gmm", {})["align"]
-    align_frames(
+    align_gmm(
         folder / "frames",
         folder / "golden" / "lang",
         folder / "system",
         folder / "align",
-        options={**options, **_acoustics()},
+        options=AlignAdaptedOptions(),
+        graph=GraphOptions(),
         threads=threads,
         max_skipped_fraction=1.0,
     )
@@ -171,8 +153,8 @@ def align(folder: Path, threads: int) -> None:
 
 def decode(folder: Path, threads: int) -> None:
     """The stage decode_lattices, with Kaldi's triphones and graph."""
-    from latflow.configuration import resolve_section
-    from latflow.decode.run import decode as decode_lattices
+    from latflow.decode.lattices import decode_lattices
+    from latflow.decode.options import SearchOptions
 
     decode_lattices(
         folder / "frames",
@@ -180,7 +162,7 @@ def decode(folder: Path, threads: int) -> None:
         folder / "system",
         folder / "golden" / "lang",
         folder / "decode",
-        options={**resolve_section(SCHEMAS, "decode", {}), **_acoustics()},
+        options=SearchOptions(),
         threads=threads,
         max_skipped_fraction=1.0,
     )
@@ -188,21 +170,22 @@ def decode(folder: Path, threads: int) -> None:
 
 def decode_to_speakers(folder: Path, threads: int) -> None:
     """The stage decode_adapted, with the system that train_sat made."""
-    from latflow.configuration import resolve_section
     from latflow.decode.adapt import decode_adapted
-    from latflow.lang.composition import make_graph
+    from latflow.decode.options import AdaptOptions, SearchOptions
+    from latflow.graphs.hclg import make_graph
+    from latflow.graphs.options import GraphOptions
 
     lang = folder / "golden" / "lang"
     graph = folder / "graph" / "HCLG.fst"
-    scales = {"transition_scale": 1.0, "self_loop_scale": 0.1}
-    make_graph(lang, lang / "G.fst", folder / "sat", graph, **scales)
+    make_graph(lang, lang / "G.fst", folder / "sat", graph, options=GraphOptions())
     decode_adapted(
         folder / "frames",
         graph,
         folder / "sat",
         lang,
         folder / "decode_adapted",
-        options=resolve_section(SCHEMAS, "decode", {}),
+        options=SearchOptions(),
+        adapt=AdaptOptions(),
         threads=threads,
         max_skipped_fraction=1.0,
     )
@@ -210,20 +193,21 @@ def decode_to_speakers(folder: Path, threads: int) -> None:
 
 def copy_system(source: Path, target: Path) -> None:
     """Copy Kaldi's triphone system and save the transform of its features with it."""
-    from latflow.configuration import resolve_section
+    from latflow.features.options import FeatureOptions
     from latflow.features.transform import FeatureTransform
-    from latflow.gmm.system import save_transform
+    from latflow.gmm.model import save_transform
 
     target.mkdir()
     for name in ("final.mdl", "tree"):
         shutil.copy(source / name, target / name)
-    config = resolve_section(SCHEMAS, "features", {})["transform"]
-    save_transform(target, FeatureTransform.from_config(config))
+    save_transform(
+        target, FeatureTransform.from_config(FeatureOptions().transform.values())
+    )
 
 
 STAGES: dict[str, Callable[[Path, int], None]] = {
     "extract_features": extract,
-    "normalise_features": normalise,
+    "normalize_features": normalize,
     "train_mono": train,
     "align_frames": align,
     "train_deltas": deltas,

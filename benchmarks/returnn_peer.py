@@ -48,23 +48,27 @@ from typing import Any
 import numpy as np
 import torch
 
-from latflow.configuration import resolve_section
-from latflow.criteria.ce import CrossEntropy
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.files import atomic_directory
-from latflow.lang.composition import load_model
+from latflow.graphs.hclg import load_model
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network
-from latflow.training.batches import Batch, BatchSource
+from latflow.options import read_options
+from latflow.training.batches import (
+    Batch,
+    BatchSource,
+    open_batches,
+)
 from latflow.training.checkpoint import CheckpointStore
 from latflow.training.data_options import DataOptions
 from latflow.training.hdf5 import export_hdf
-from latflow.training.labels import LabelStore, LabelWriter, write_pdf_labels
-from latflow.training.sources import estimate_normaliser, open_batches
+from latflow.training.labels import LabelStore, LabelWriter, write_labels
+from latflow.training.losses import losses_of
+from latflow.training.options import TrainingOptions
+from latflow.training.readers import estimate_normalizer
 from latflow.training.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[1]
-SCHEMAS = ROOT / "workflow" / "schemas"
 RESULTS = ROOT / "results" / "speechocean"
 PACKAGES = ("returnn==1.20261022.211313", "dm-tree==0.1.10")  # without dependencies
 ANSWER = "stamps.json"  # left by either side where it runs
@@ -185,7 +189,7 @@ def install(cache: Path) -> Path:
 def prepare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Write the first utterances as stores and as HDF5; sizes."""
     _, transitions = load_model(arguments.model)
-    every = write_pdf_labels(arguments.alignments, transitions, folder / "all_labels")
+    every = write_labels(arguments.alignments, transitions, folder / "all_labels")
     places = {utt_id: i for i, utt_id in enumerate(every.utt_ids)}
     store = FrameStore.load(arguments.frames)
     num_frames = num_utterances = 0
@@ -226,18 +230,18 @@ def train_ours(folder: Path, network_name: str, threads: int) -> None:
     data = {
         "sequences": {"type": "chunks", "size": CHUNK},
         "max_sequences": BATCH,
-        "normalisation": "none",
+        "normalization": "none",
     }
-    options = resolve_section(SCHEMAS, "nnet_data", data)
+    options = read_options(DataOptions, data)
     targets = {o.loss.target: labels for o in network.outputs.values()}
     dev = open_batches(
         folder / "frames",
         targets,
         options,
-        normaliser=estimate_normaliser(folder / "frames", options),
+        normalizer=estimate_normalizer(folder / "frames", options),
         is_training=False,
     )
-    train = StampedSource(dev.reader, targets, DataOptions.from_config(options))
+    train = StampedSource(dev.reader, targets, options)
     values = {
         "epochs": 1,
         "learning_rate": RATE,
@@ -246,9 +250,9 @@ def train_ours(folder: Path, network_name: str, threads: int) -> None:
         "final": "last",
         "tensorboard": False,
     }
-    settings = resolve_section(SCHEMAS, "nnet_training", values)
+    settings = read_options(TrainingOptions, values)
     checkpoints = CheckpointStore(Path("checkpoints"), {}, keep=1)
-    Trainer(network, CrossEntropy.of(network), train, dev, settings, checkpoints).run()
+    Trainer(network, losses_of(network), train, dev, settings, checkpoints).run()
     answer = {
         "stamps": train.stamps,
         "parameters": sum(p.numel() for p in network.parameters()),

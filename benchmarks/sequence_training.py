@@ -49,32 +49,39 @@ from typing import Any
 import numpy as np
 import torch
 
-from latflow.configuration import resolve_section
-from latflow.criteria.base import Criterion
-from latflow.criteria.ce import CrossEntropy
+from latflow.align.graphs import compile_transcripts
+from latflow.criteria.mmi import Mmi
+from latflow.criteria.options import MmiOptions
 from latflow.features.frames import FrameStore
 from latflow.fst.graph import Graph
-from latflow.lang.composition import load_model as load_transitions
+from latflow.graphs.denominator import make_denominator
+from latflow.graphs.hclg import load_model as load_transitions
+from latflow.graphs.options import DenominatorOptions, GraphOptions
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import load_model
 from latflow.nnet.network import Network
-from latflow.sequence.assemble import SequenceFiles, assemble
-from latflow.sequence.criterion import LossWeights
-from latflow.sequence.denominator import make_denominator
-from latflow.sequence.objectives import objective_of
-from latflow.sequence.transcripts import compile_transcripts
-from latflow.training.batches import Batch, BatchSource
+from latflow.nnet.normalization import Normalizer
+from latflow.options import read_options
+from latflow.sequence.criterion import SequenceCriterion
+from latflow.sequence.generation import SequenceFiles, load_generator
+from latflow.sequence.options import (
+    AlignmentOptions,
+    LatticeSearchOptions,
+    SequenceOptions,
+)
+from latflow.training.batches import Batch, BatchSource, open_batches
+from latflow.training.criterion import Criterion
+from latflow.training.data_options import DataOptions
 from latflow.training.distributed import Backend
-from latflow.training.labels import LabelStore, write_pdf_labels
-from latflow.training.normalisation import Normaliser
-from latflow.training.optimisers import make_optimiser
-from latflow.training.priors import priors_of_labels
+from latflow.training.evaluation import priors_of_labels
+from latflow.training.labels import LabelStore, write_labels
+from latflow.training.losses import losses_of
+from latflow.training.optimizers import make_optimizer
+from latflow.training.options import AdamOptions, TrainingOptions
 from latflow.training.progress import Clock
-from latflow.training.sources import open_batches
 from latflow.training.steps import Stepper
 
 HERE = Path(__file__).parent
-SCHEMAS = HERE.parent / "workflow" / "schemas"
 SECONDS = ("seconds_align", "seconds_lattice", "seconds_criterion")
 # iRTF of MMI training of blstm_3x512, arXiv 1907.05955
 PYKALDI2 = {"1 V100, batch 4": 16.7, "4 V100": 50.4, "16 V100": 176}
@@ -125,7 +132,7 @@ class Task:
     labels: LabelStore
     network: Network
     log_priors: np.ndarray
-    normaliser: Normaliser
+    normalizer: Normalizer
 
     def batches(self, size: int, sequences: str) -> BatchSource:
         """Batches of a size."""
@@ -133,8 +140,8 @@ class Task:
         return open_batches(
             self.frames,
             {"pdf": self.labels},
-            resolve_section(SCHEMAS, "nnet_data", options),
-            normaliser=self.normaliser,
+            read_options(DataOptions, options),
+            normalizer=self.normalizer,
         )
 
 
@@ -144,22 +151,20 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> tuple[Task, dict[str
     model_dir, frames = results / "gmm" / system, results / arguments.frames / "train"
     alignments = results / "align" / system / "train" / "ali.ark"
     _, transitions = load_transitions(model_dir)
-    labels = write_pdf_labels(alignments, transitions, folder / "labels")
-    options = resolve_section(SCHEMAS, "denominator", {})
+    labels = write_labels(alignments, transitions, folder / "labels")
     graph = folder / "HCLG.fst"
     make_denominator(
         results / "lang",
-        [results / "corpus/train/cuts.jsonl.gz"],
+        results / "corpus/train/cuts.jsonl.gz",
         model_dir,
         graph,
-        options=options,
+        options=DenominatorOptions(),
     )
     compile_transcripts(
-        [frames],
+        frames,
         results / "lang",
         model_dir,
         folder / "graphs",
-        options=options,
         threads=2,
     )
     files = SequenceFiles(
@@ -168,7 +173,7 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> tuple[Task, dict[str
     if arguments.model:
         seed = load_model(arguments.model)
         network, priors = seed.network, np.load(arguments.model / "priors.npy")
-        normaliser = Normaliser.from_meta(seed.meta["normalisation"])
+        normalizer = Normalizer.from_meta(seed.meta["normalization"])
     else:
         network = Network(
             NetworkDescription.load(arguments.network),
@@ -176,10 +181,10 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> tuple[Task, dict[str
             {"pdf": labels.num_classes},
             seed=1,
         )
-        priors, normaliser = priors_of_labels(labels), Normaliser("none")
+        priors, normalizer = priors_of_labels(labels), Normalizer("none")
     priors = np.maximum(priors / priors.sum(), 1e-8)
     network.to(arguments.device).train()
-    task = Task(files, frames, labels, network, np.log(priors), normaliser)
+    task = Task(files, frames, labels, network, np.log(priors), normalizer)
     facts = json.loads(graph.with_suffix(".json").read_text())
     if not arguments.model:
         facts["ce_frame_errors"] = seed_network(task, arguments.ce_steps)
@@ -188,16 +193,16 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> tuple[Task, dict[str
 
 def stepper_of(task: Task, criterion: Criterion, rate: float, micro: int) -> Stepper:
     """The trainer's steps."""
-    options = resolve_section(SCHEMAS, "nnet_training", {"micro_sequences": micro})
-    optimiser = make_optimiser(task.network.parameters(), {"type": "adam"}, rate)
+    options = read_options(TrainingOptions, {"micro_sequences": micro})
+    optimizer = make_optimizer(task.network.parameters(), AdamOptions(), rate)
     return Stepper(
-        task.network, criterion, optimiser, options, seed=1, backend=Backend()
+        task.network, criterion, optimizer, options, seed=1, backend=Backend()
     )
 
 
 def seed_network(task: Task, steps: int) -> float:
     """Train on cross-entropy for a while; frame errors of the last steps, in shares."""
-    stepper = stepper_of(task, CrossEntropy.of(task.network), 2e-3, 64)
+    stepper = stepper_of(task, losses_of(task.network), 2e-3, 64)
     errors = []
     for step, batch in zip(
         range(1, steps + 1), endless(task.batches(64, "chunks")), strict=False
@@ -219,17 +224,14 @@ def measure(
     task: Task, arguments: argparse.Namespace, size: int, threads: int
 ) -> tuple[dict[str, Any], list[str]]:
     """Train on some utterances; figures, and which they were."""
-    criterion_options = resolve_section(SCHEMAS, "criterion", {"type": "mmi"})
-    options = resolve_section(
-        SCHEMAS, "sequence", {"alignments": {"source": arguments.alignments}}
-    )
+    options = SequenceOptions(alignments=AlignmentOptions(source=arguments.alignments))
     torch.set_num_threads(threads)
-    criterion = assemble(
-        task.files,
-        objective_of(criterion_options),
+    mmi = Mmi(MmiOptions(), load_transitions(task.files.model_dir)[1])
+    criterion = SequenceCriterion(
+        load_generator(task.files, mmi, options, GraphOptions()),
+        task.log_priors.astype(np.float32),
         options,
-        log_priors=task.log_priors.astype(np.float32),
-        weights=LossWeights(1.0, 0.1),
+        ce_weight=0.1,
         threads=threads,
     )
     state = {name: value.clone() for name, value in task.network.state_dict().items()}
@@ -284,27 +286,23 @@ def shares(clock: Clock, wait: float, wall: float) -> dict[str, float]:
 def kaldi_seconds(task: Task, utterances: list[str], folder: Path) -> float:
     """Processor time of Kaldi's search, per second of speech."""
     _, transitions = load_transitions(task.files.model_dir)
-    store, options = (
-        FrameStore.load(task.frames),
-        resolve_section(SCHEMAS, "sequence", {}),
-    )
-    lattices = options["lattices"]
+    store, lattices = FrameStore.load(task.frames), LatticeSearchOptions()
     Graph.load(task.files.graph).to_fst().write(str(folder / "graph.fst"))
     task.network.eval()
     num_frames = 0
     for number, utterance in enumerate(utterances):
-        frames = task.normaliser(store.frames(store.position(utterance)))
+        frames = task.normalizer(store.frames(store.position(utterance)))
         with torch.no_grad():
             x = torch.from_numpy(np.array(frames))[None]
             device = next(task.network.parameters()).device
             outputs = task.network(x.to(device), torch.tensor([len(frames)]))
         scores = next(iter(outputs.values())).logits[0].log_softmax(-1).cpu().numpy()
-        scores = lattices["acoustic_scale"] * (scores - task.log_priors)
+        scores = lattices.acoustic_scale * (scores - task.log_priors)
         by_id = scores[:, transitions.pdf[1:]].astype(np.float32)
         np.save(folder / f"{number:06d}.npy", by_id)
         num_frames += len(frames)
     task.network.train()
-    limits = (lattices["beam"], lattices["lattice_beam"], lattices["max_active"], 1)
+    limits = (lattices.beam, lattices.lattice_beam, lattices.max_active, 1)
     program = str(HERE / "kaldi_lattice_decoder.py")
     command = [sys.executable, program, str(folder), *map(str, limits)]
     answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)

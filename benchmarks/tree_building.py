@@ -14,10 +14,9 @@ import time
 
 import numpy as np
 
-from latflow.hmm.questions import cluster_phones
 from latflow.hmm.topology import Topology
 from latflow.hmm.tree_building import build_tree, leaf_statistics
-from latflow.hmm.tree_statistics import StatisticsArrays
+from latflow.hmm.tree_statistics import StatisticsArrays, cluster_phones
 
 NUM_SETS, NUM_POSITIONS = 39, 4
 

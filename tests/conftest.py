@@ -1,6 +1,9 @@
 """Fixtures that every layer of tests shares."""
 
+import faulthandler
+import gc
 import os
+import tracemalloc  # noqa: F401 - else imported within a warning, which cannot be told
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,51 @@ settings.register_profile("dev", max_examples=25, deadline=None, print_blob=True
 settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
+_TERMINAL = pytest.StashKey[int]()
+SLOW_LIMIT = 3600  # seconds; pyproject.toml has the limit of other tests
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def pytest_configure(config) -> None:
+    """Keep the terminal at hand, which a worker of pytest-xdist has as errors only."""
+    config.stash[_TERMINAL] = os.dup(2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer(item, settings):
+    """Print all stacks shortly before the limit of a test in a worker of pytest-xdist.
+
+    There nobody sees what pytest-timeout prints.
+    """
+    if hasattr(item.config, "workerinput"):
+        terminal = item.config.stash[_TERMINAL]
+        faulthandler.dump_traceback_later(0.95 * settings.timeout, file=terminal)
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_cancel_timer(item):
+    """End what `pytest_timeout_set_timer` began."""
+    faulthandler.cancel_dump_traceback_later()
+    return (yield)
+
+
+def pytest_collection_modifyitems(items) -> None:
+    """Give slow tests more time, where they do not say how much."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_LIMIT))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collect():
+    """Collect what the tests of a file have left.
+
+    Warnings of unclosed files in it then fail the last of them, and no test of another
+    file, or none: at the end of a process of pytest-xdist nobody sees them.
+    """
+    yield
+    gc.collect()
 
 
 def shared_folder(name: str) -> Path:

@@ -31,6 +31,21 @@ class UserError(Exception):
         line = f"{where}: {what}" if where else what
         super().__init__(f"{line} - {remedy}" if remedy else line)
 
+    def at(
+        self,
+        *,
+        file: str | Path | None = None,
+        utterance: str | None = None,
+        remedy: str | None = None,
+    ) -> UserError:
+        """Return the error with what is known of it further up; None keeps its own."""
+        return UserError(
+            self.what,
+            file=file or self.file,
+            utterance=utterance or self.utterance,
+            remedy=remedy or self.remedy,
+        )
+
     def __reduce__(self) -> tuple[object, ...]:
         """Survive the trip back from a worker process."""
         return (_rebuild, (self.what, self.file, self.utterance, self.remedy))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import json
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from latflow.errors import UserError
 
@@ -62,6 +64,17 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
             os.replace(temporary, target)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file as UTF-8, whole or not at all."""
+    with atomic_output(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write a value as JSON, whole or not at all."""
+    write_text(path, json.dumps(value, indent=1) + "\n")
 
 
 def remove_leftovers(folder: str | Path) -> list[Path]:

@@ -2,17 +2,22 @@
 
 `log_to` serves the workflow's scripts, `log_to_terminal` the commands; both make a
 `UserError` one line and exit status 1, and any other exception a traceback in the log.
-`progress` is the one progress bar.
+`progress` is the one progress bar. `watched` writes the stacks of a process that hangs.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import logging
+import os
+import signal
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TextIO, TypeVar
 
 from tqdm import tqdm
 
@@ -20,14 +25,20 @@ from latflow.errors import UserError
 
 T = TypeVar("T")
 log = logging.getLogger("latflow")
+STALL_MINUTES = (
+    "LATFLOW_STALL_MINUTES"  # tells ranks of a training of their job's limit
+)
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
-def log_to(path: str | Path) -> None:
-    """Send the log to a file and errors also to the terminal (workflow scripts)."""
+def log_to(path: str | Path) -> TextIO:
+    """Send the log to a file, which is returned, and errors also to the terminal."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    _configure([logging.FileHandler(target, mode="w", encoding="utf-8")])
+    handler = logging.FileHandler(target, mode="w", encoding="utf-8")
+    _configure([handler])
+    assert handler.stream is not None  # only with delay=True
+    return handler.stream
 
 
 def log_to_terminal(*, verbose: bool = False) -> None:
@@ -43,7 +54,7 @@ def progress(
     Off a terminal the bar prints one line at most every 30 s, so that logs stay short.
     """
     is_terminal = sys.stderr.isatty()
-    return tqdm(
+    return _Bar(
         items,
         desc=description,
         total=total,
@@ -53,8 +64,93 @@ def progress(
     )
 
 
+class _Bar(tqdm):
+    """A bar that may be collected anywhere: tqdm's takes its lock when it is.
+
+    tqdm holds that lock while it starts a thread; collected within that start, its own
+    bar would wait for itself.
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the items; the bar ends with the last one."""
+        for item in self.iterable:
+            yield item
+            self.update()
+            note_progress()
+        self.close()
+
+    def __del__(self) -> None:
+        """Leave the bar as it stands."""
+
+
+@contextmanager
+def watched(stream: TextIO, minutes: float) -> Iterator[None]:
+    """Write the stacks of all threads to a stream: on SIGUSR1, and when nothing moves.
+
+    A line of the log, an item of `progress` and `note_progress` are movement.
+
+    Args:
+        stream: a file with a descriptor.
+        minutes: without any movement, until the stacks are written, again and again; 0
+            for never. Processes that this one starts find it as `STALL_MINUTES`.
+    """
+    faulthandler.register(signal.SIGUSR1, file=stream)
+    os.environ[STALL_MINUTES] = str(minutes)
+    _watchdog.start(stream, 60.0 * minutes)
+    try:
+        yield
+    finally:
+        _watchdog.stop()
+        os.environ.pop(STALL_MINUTES, None)
+        faulthandler.unregister(signal.SIGUSR1)
+
+
+def note_progress() -> None:
+    """Tell the watchdog that work goes on; cheap enough for each item."""
+    _watchdog.note_progress()
+
+
+class _Watchdog:
+    """Has faulthandler's thread, which needs no interpreter, wait for a standstill."""
+
+    def __init__(self) -> None:
+        self._stream: TextIO | None = None
+        self._seconds = 0.0
+        self._since = 0.0
+
+    def start(self, stream: TextIO, seconds: float) -> None:
+        """Wait from now on; 0 seconds: do not."""
+        self._stream, self._seconds, self._since = stream, seconds, 0.0
+        self.note_progress()
+
+    def note_progress(self) -> None:
+        """Begin to wait anew, at most once a second."""
+        now = time.monotonic()
+        if self._stream is None or not self._seconds or now < self._since + 1:
+            return
+        self._since = now
+        faulthandler.dump_traceback_later(self._seconds, repeat=True, file=self._stream)
+
+    def stop(self) -> None:
+        """Wait no more."""
+        if self._seconds:
+            faulthandler.cancel_dump_traceback_later()
+        self._stream, self._seconds = None, 0.0
+
+
+_watchdog = _Watchdog()
+
+
+def _is_told(_: logging.LogRecord) -> bool:
+    """Let a line through, which is a sign of life."""
+    note_progress()
+    return True
+
+
 def _configure(handlers: list[logging.Handler], level: int = logging.INFO) -> None:
     """Install handlers and the exception hook."""
+    for handler in handlers:
+        handler.addFilter(_is_told)
     logging.basicConfig(level=level, format=FORMAT, handlers=handlers, force=True)
     logging.captureWarnings(capture=True)
     sys.excepthook = _report_exception
@@ -63,7 +159,7 @@ def _configure(handlers: list[logging.Handler], level: int = logging.INFO) -> No
 def _report_exception(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """One line for the user's errors, a traceback in the log for ours."""
+    """Return one line for the user's errors, a traceback in the log for ours."""
     if isinstance(error, UserError):
         log.error("%s", error)
     else:

@@ -3,7 +3,17 @@
 Numba kernels, torch and the audio decoders release the interpreter's lock, so that
 threads of one process keep all cores busy and share what they read.
 
-Public: `worker_pool`, `in_order`, `map_in_order`.
+Whoever uses the results opens the pool and closes it:
+
+    with worker_pool(threads) as pool:
+        for result in in_order(pool, work, items):
+
+A generator owns no pool: it may be left suspended by an error of its consumer and then
+be collected anywhere, even within the start of a thread, where waiting for another
+thread to end waits for ever. So nothing here waits, or takes a lock that others hold,
+when it is collected.
+
+Public: `worker_pool`, `in_order`, `Prefetched`.
 """
 
 from __future__ import annotations
@@ -11,33 +21,48 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import TypeVar
+from types import TracebackType
+from typing import Generic, Self, TypeVar
 
 import torch
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_AHEAD = 2  # items per thread that may be begun or done before they are asked for
 
 
-@contextmanager
-def worker_pool(threads: int) -> Iterator[Executor]:
-    """Yield a pool of threads in which every torch operation uses one thread only.
+class worker_pool(ThreadPoolExecutor):  # noqa: N801 - used like a function
+    """A pool of threads in which every torch operation uses one thread only.
+
+    For use in a `with` statement, which waits for the threads and gives torch its own
+    back. Where the statement stands in a generator that is closed or collected, the
+    pool is only let go: its threads end by themselves, torch is left alone.
 
     Args:
         threads: how many; at least one is made.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    pool = ThreadPoolExecutor(
-        max(1, threads), initializer=torch.set_num_threads, initargs=(1,)
-    )
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(before)
+
+    def __init__(self, threads: int) -> None:
+        super().__init__(
+            max(1, threads), initializer=torch.set_num_threads, initargs=(1,)
+        )
+        self._before = torch.get_num_threads()
+
+    def __enter__(self) -> Self:
+        """Hold torch to one thread here, too."""
+        torch.set_num_threads(1)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the threads; work not begun is given up."""
+        is_collected = kind is GeneratorExit
+        self.shutdown(wait=not is_collected, cancel_futures=True)
+        if not is_collected:
+            torch.set_num_threads(self._before)
 
 
 def in_order(
@@ -50,7 +75,6 @@ def in_order(
     """Yield work(item) of each item, in the items' order.
 
     Args:
-        pool: where the work is done.
         work: safe to call from several threads.
         items: taken one by one, in the calling thread.
         ahead: greatest number of items begun or done before they are asked for; it
@@ -72,12 +96,39 @@ def in_order(
             future.cancel()
 
 
-def map_in_order(
-    work: Callable[[Item], Result], items: Iterable[Item], threads: int
-) -> Iterator[Result]:
-    """Yield work(item) of each item, in order, from a pool of its own.
+class Prefetched(Iterator[Result], Generic[Result]):
+    """Results that a thread makes ready in the background, in order.
 
-    At most `2 * threads` items are under way or waiting, whatever their number.
+    Close it (`contextlib.closing`) when the work reads what is closed afterwards. One
+    that is collected instead waits for nothing: its thread ends by itself.
+
+    Args:
+        work: called in the thread.
+        items: taken one by one, in the calling thread.
+        ahead: greatest number of results made before they are asked for; 0 makes them
+            in the calling thread.
     """
-    with worker_pool(threads) as pool:
-        yield from in_order(pool, work, items, ahead=_AHEAD * max(1, threads))
+
+    def __init__(
+        self, work: Callable[[Item], Result], items: Iterable[Item], *, ahead: int
+    ) -> None:
+        self._pool = ThreadPoolExecutor(1, "prefetched") if ahead else None
+        self._results: Iterator[Result] = (
+            in_order(self._pool, work, items, ahead=ahead + 1)
+            if self._pool
+            else map(work, items)
+        )
+
+    def __next__(self) -> Result:
+        """Return the next result, or raise what the work raised; the end closes it."""
+        try:
+            return next(self._results)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give up the work that is left, and wait for the thread to end."""
+        self._results = iter(())
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)

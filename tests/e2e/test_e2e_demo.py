@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from latflow.gmm.speaker_transforms import SpeakerTransforms
+from latflow.gmm.source import SpeakerTransforms
 from latflow.lang.directory import Lang
 from latflow.nnet.model_dir import load_model
 
@@ -78,7 +78,7 @@ def test_networks_learn(results):
     assert epochs[-1]["train"]["objective"] > epochs[0]["train"]["objective"]
     seed, trained = (load_model(results / "nnet" / n) for n in ("tdnn", "mmi"))
     assert trained.meta["parent"].endswith("nnet/tdnn")
-    assert trained.meta["normalisation"] == seed.meta["normalisation"]
+    assert trained.meta["normalization"] == seed.meta["normalization"]
     assert {path.name for path in (results / "checkpoints").iterdir()} == set(NETWORKS)
     assert not list((results / "checkpoints").rglob("*.pt"))
 
@@ -112,10 +112,10 @@ def changed(finished, recipe, tmp_path, **sections):
 DECODING = {
     "decode_lattices", "decode_adapted", "decode_network", "rescore_lattices",
     "tune_scales",
-    "sweep_beams", "analyse_lattices", "score_wer", "summarise_wer",
+    "sweep_beams", "analyze_lattices", "score_wer", "summarize_wer",
 }  # fmt: skip
-REPORT = {"summarise_cost", "make_report"}
-SCORING = {"score_wer", "analyse_lattices", "summarise_wer", *REPORT}
+REPORT = {"summarize_cost", "make_report"}
+SCORING = {"score_wer", "summarize_wer", *REPORT}
 
 
 def test_changed_beam_reruns_decoding_and_what_adapts_to_speakers(
@@ -132,13 +132,17 @@ def test_changed_bootstrap_reruns_scoring_only(finished, recipe, tmp_path):
     assert planned == SCORING
 
 
-def test_changed_module_reruns_what_imports_it(finished):
+def test_changed_code_reruns_what_reaches_it(finished):
     module = finished.folder / "src/latflow/scoring/score.py"
     text = module.read_text()
-    module.write_text(text + "\n# a change\n")
-    planned = plan(finished, "--configfile", finished.folder / "tiny.yaml")
+    recipe = finished.folder / "tiny.yaml"
+    module.write_text(text + "\n# a comment\n")
+    assert not plan(finished, "--configfile", recipe)
+    assert "ahead=2 * threads" in text
+    module.write_text(text.replace("ahead=2 * threads", "ahead=3 * threads"))
+    planned = plan(finished, "--configfile", recipe)
     module.write_text(text)
-    assert planned == {"score_wer", "summarise_wer", *REPORT}
+    assert planned == SCORING
 
 
 def test_adapted_systems_leave_transforms_of_their_speakers(results):

@@ -11,8 +11,8 @@ import time
 import psutil
 import pytest
 
-from latflow.cli import main
-from latflow.records import find_record
+from latflow.cli.main import main
+from latflow.workflow.jobs import find_record
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +20,7 @@ RECIPE = ("--configfile", "tests/e2e/small.yaml")
 KILLS = 10
 WER = "results/small/wer.tsv"
 NETWORK_SCORE = "results/small/score/mmi/test/wer.json"
-# Everything that a result is: tables, models, networks, what was recognised.
+# Everything that a result is: tables, models, networks, what was recognized.
 RESULTS = (
     "wer.tsv", "gmm/*/final.mdl", "gmm/*/tree", "nnet/*/weights.safetensors",
     "nnet/*/priors.npy", "graph/*/HCLG.fst", "decode/*/*/lattices.ark",

@@ -4,14 +4,18 @@ import numpy as np
 import pytest
 import torch
 
-from latflow.criteria.mbr import MbrOptions, evaluate_mbr
-from latflow.criteria.mmi import MmiOptions, evaluate_mmi, mmi
-from latflow.criteria.phone_arcs import expand, phones_of_alignment
+from latflow.criteria.criterion import Utterance
+from latflow.criteria.mmi import Mmi
+from latflow.criteria.mpe import Mbr
+from latflow.criteria.options import MbrOptions, MmiOptions
 from latflow.gmm.model import AcousticModel
 from latflow.hmm.alignment import segments
-from latflow.kaldi_io import read_int_vectors, read_matrices
-from latflow.lattice.io import read_lattices
-from latflow.lattice.posterior_io import read_posteriors
+from latflow.kaldi.io import read_int_vectors, read_matrices
+from latflow.lattice.io.archives import read_lattices
+from latflow.lattice.phone_arcs import expand, phones_of_alignment
+from latflow.lattice.posteriors import read_posteriors
+
+NO_WORDS = np.zeros(0, np.int32)
 
 
 @pytest.fixture(scope="module")
@@ -52,15 +56,16 @@ def test_mmi_is_the_alignment_minus_kaldis_posteriors(
     golden, raw, model, alignments, scores, silence_phones, name, scale, boost
 ):
     expected = dict(read_posteriors(golden / "lattice" / f"{name}.txt.gz"))
-    options = MmiOptions(
-        acoustic_scale=scale, boost=boost, silence_phones=silence_phones, absent="keep"
-    )
+    options = MmiOptions(acoustic_scale=scale, boost=boost, absent_numerator="keep")
+    criterion = Mmi(options, model, silence_phones)
     for utterance, lattice in raw.items():
         said = alignments[utterance]
-        found = evaluate_mmi(scores[utterance], lattice, said, model, options)
+        gradient = np.zeros_like(scores[utterance])
+        given = Utterance(scores[utterance], lattice, said, NO_WORDS)
+        criterion.evaluate(given, gradient)
         difference = -expected[utterance].to_pdfs(model).to_matrix(model.num_pdfs)
         difference[np.arange(len(said)), model.pdf[said]] += 1.0
-        np.testing.assert_allclose(found.gradient / scale, difference, atol=1e-4)
+        np.testing.assert_allclose(gradient / scale, difference, atol=1e-4)
 
 
 def test_mmi_value_holds_kaldis_total(golden, raw, model, alignments, scores):
@@ -69,9 +74,9 @@ def test_mmi_value_holds_kaldis_total(golden, raw, model, alignments, scores):
     for utterance, lattice in raw.items():
         said = alignments[utterance]
         tensor = torch.from_numpy(scores[utterance]).requires_grad_()
-        result = mmi(tensor, lattice, said, model, MmiOptions())
+        objective = Mmi(MmiOptions(), model)(tensor, lattice, said, NO_WORDS)
         of_path = scores[utterance][np.arange(len(said)), model.pdf[said]]
-        total = 0.1 * of_path.sum(dtype=np.float64) - result.objective.item()
+        total = 0.1 * of_path.sum(dtype=np.float64) - objective.item()
         assert total == pytest.approx(float(totals[utterance]), rel=1e-6)
 
 
@@ -100,16 +105,18 @@ def test_accuracies_and_gradients_are_kaldis(
 ):
     expected = dict(read_posteriors(golden / "lattice" / f"{name}.txt.gz"))
     options = MbrOptions(
-        criterion, silence_phones, one_silence_class, acoustic_scale=scale
+        type=criterion, one_silence_class=one_silence_class, acoustic_scale=scale
     )
+    mbr = Mbr(options, model, silence_phones)
     total = 0.0
     for utterance, lattice in raw.items():
-        found = evaluate_mbr(
-            scores[utterance], lattice, alignments[utterance], model, options
-        )
+        gradient = np.zeros_like(scores[utterance])
+        said = alignments[utterance]
+        given = Utterance(scores[utterance], lattice, said, NO_WORDS)
+        found = mbr.evaluate(given, gradient)
         total += found.objective
         weights = expected[utterance].to_pdfs(model).to_matrix(model.num_pdfs)
-        np.testing.assert_allclose(found.gradient / scale, weights, atol=2e-5)
+        np.testing.assert_allclose(gradient / scale, weights, atol=2e-5)
     frames = sum(lattice.num_frames for lattice in raw.values())
     assert total / frames == pytest.approx(accuracy, abs=2e-6)
 

@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 from reference.data_dir import write_mfcc_store
 
-from latflow.configuration import resolve_section
 from latflow.decode.adapt import decode_adapted
+from latflow.decode.options import AdaptOptions, SearchOptions
 from latflow.features.transform import Chain, Linear, Splice
-from latflow.gmm.system import save_transform
-from latflow.kaldi_io import KaldiReader
-from latflow.lang.composition import make_graph
+from latflow.gmm.model import save_transform
+from latflow.graphs.hclg import make_graph
+from latflow.graphs.options import GraphOptions
+from latflow.kaldi.io import KaldiReader
 from latflow.lang.directory import Lang
 from latflow.lattice.best_path import Scales, best_paths
-from latflow.lattice.io import read_lattices
-from latflow.scoring.alignment import count_errors
-from latflow.scoring.text import read_text
+from latflow.lattice.edit_distance import count_errors
+from latflow.lattice.io.archives import read_lattices
+from latflow.scoring.transcripts import read_text
 
 
 @pytest.fixture(scope="module")
@@ -31,15 +32,15 @@ def decoded(golden, corpora, repository, tmp_path_factory):
     save_transform(system, Chain([Splice(3, 3), Linear(matrix)]))
     write_mfcc_store(root / "frames", corpora / "digits/test")
     lang, graph = golden / "lang", root / "HCLG.fst"
-    scales = {"transition_scale": 1.0, "self_loop_scale": 0.1}
-    make_graph(lang, lang / "G.fst", system, graph, **scales)
+    make_graph(lang, lang / "G.fst", system, graph, options=GraphOptions())
     decode_adapted(
         root / "frames",
         graph,
         system,
         lang,
         root / "out",
-        options=resolve_section(repository / "workflow/schemas", "decode", {}),
+        options=SearchOptions(),
+        adapt=AdaptOptions(),
         threads=2,
         max_skipped_fraction=0.0,
     )

@@ -7,14 +7,13 @@ import kaldifst
 import numpy as np
 import pytest
 
-from latflow.decode.batch import decode_batch
-from latflow.decode.decoded import Decoded
-from latflow.decode.search import LatticeDecoder
+from latflow.decode.decoder import LatticeDecoder, decode_batch
+from latflow.decode.streaming import Decoded
 from latflow.fst.graph import Graph
 from latflow.gmm.model import AcousticModel
-from latflow.kaldi_io import read_int_vectors, read_matrices
+from latflow.kaldi.io import read_int_vectors, read_matrices
 from latflow.lattice.best_path import best_path
-from latflow.lattice.io import read_lattices, write_lattices
+from latflow.lattice.io.archives import read_lattices, write_lattices
 
 SCALE = 0.1
 

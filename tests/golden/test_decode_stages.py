@@ -7,33 +7,25 @@ import shutil
 import numpy as np
 import pytest
 
-from latflow.configuration import resolve_section
-from latflow.decode.beam_sweep import sweep_beams
-from latflow.decode.run import decode
-from latflow.decode.tune import tune_scales
+from latflow.decode.lattices import decode_lattices, sweep_beams
+from latflow.decode.options import SearchOptions
 from latflow.errors import UserError
 from latflow.features.frames import FrameWriter
 from latflow.features.transform import Deltas, Identity
-from latflow.gmm.system import save_transform
-from latflow.kaldi_io import read_int_vectors, read_matrices
+from latflow.gmm.model import save_transform
+from latflow.kaldi.io import read_int_vectors, read_matrices
 from latflow.lattice.best_path import best_path
-from latflow.lattice.io import read_lattices
+from latflow.lattice.io.archives import read_lattices
 from latflow.ledger import read_ledger
-from latflow.scoring.text import read_text
+from latflow.scoring.options import ComparisonOptions, LmwtOptions, TuneOptions
+from latflow.scoring.results import read_table
+from latflow.scoring.transcripts import read_text
+from latflow.scoring.tune import tune_scales
 
 
 @pytest.fixture
 def options(repository):
-    schemas = repository / "workflow" / "schemas"
-    return resolve_section(schemas, "decode", {"acoustic_scale": 0.1})
-
-
-@pytest.fixture
-def tune_options(repository):
-    schemas = repository / "workflow" / "schemas"
-    score = resolve_section(schemas, "score", {})
-    kept = {k: score[k] for k in ("alignment", "ignore_words", "fold_case")}
-    return {**resolve_section(schemas, "decode", {})["tune"], **kept}
+    return SearchOptions(acoustic_scale=0.1)
 
 
 @pytest.fixture
@@ -55,13 +47,13 @@ def run(golden, tmp_path, options, features):
         with FrameWriter(folder, dim=39) as writer:
             for utterance, matrix in sorted((frames or features).items()):
                 writer.append(utterance, "speaker", "", matrix)
-        decode(
+        decode_lattices(
             folder,
             golden / "graph" / "HCLG_tri1.fst",
             system,
             golden / "lang",
             tmp_path / name,
-            options={**options, **changes},
+            options=options.replace(**changes),
             threads=threads,
             max_skipped_fraction=allowed,
         )
@@ -154,9 +146,7 @@ def test_parts_that_do_not_fit(run, features):
         run(transform=Deltas(2, 2))
 
 
-def test_wider_beams_cost_more_and_hold_more(
-    golden, tmp_path, options, tune_options, features
-):
+def test_wider_beams_cost_more_and_hold_more(golden, tmp_path, options, features):
     texts = read_text(golden / "align" / "text")
     texts["george-test-0000"] = ["NINE", *texts["george-test-0000"]]  # one error
     with FrameWriter(tmp_path / "frames", dim=39) as writer:
@@ -169,9 +159,10 @@ def test_wider_beams_cost_more_and_hold_more(
     (tmp_path / "tune" / "scales.json").write_text('{"lmwt": 10, "wip": 0.0}')
     sweep_beams(
         tmp_path / "frames", golden / "graph" / "HCLG_tri1.fst", system,
-        golden / "lang", tmp_path / "decode", tmp_path / "tune",
-        options={**options, **tune_options, "beams": [13, 8], "min_active": 0},
-        threads=2,
+        golden / "lang", tmp_path / "decode", tmp_path / "tune" / "scales.json",
+        tmp_path / "tune" / "beams.tsv",
+        options=options.replace(min_active=0), beams=[13, 8],
+        score=ComparisonOptions(), threads=2,
     )  # fmt: skip
     lines = (tmp_path / "tune" / "beams.tsv").read_text().splitlines()
     narrow, wide = (
@@ -187,14 +178,18 @@ def test_wider_beams_cost_more_and_hold_more(
     assert narrow["rtf"] > 0
 
 
-def test_scales_are_chosen_on_the_references(golden, tmp_path, tune_options):
+def tune(golden, folder, options):
+    tune_scales(
+        golden / "lattice" / "raw_beam13.lats", folder / "cuts.jsonl.gz",
+        golden / "lang", folder / "tune",
+        options=options, comparison=ComparisonOptions(),
+    )  # fmt: skip
+
+
+def test_scales_are_chosen_on_the_references(golden, tmp_path):
     texts = read_text(golden / "align" / "text")
-    (tmp_path / "decode").mkdir()
-    link = tmp_path / "decode" / "lattices.ark"
-    link.symlink_to(golden / "lattice" / "raw_beam13.lats")
     write_cuts(tmp_path / "cuts.jsonl.gz", texts)
-    places = (tmp_path / "decode", tmp_path / "cuts.jsonl.gz", golden / "lang")
-    tune_scales(*places, tmp_path / "tune", options=tune_options)
+    tune(golden, tmp_path, TuneOptions())
     scales = json.loads((tmp_path / "tune" / "scales.json").read_text())
     assert scales == {"lmwt": 23, "wip": 0.0, "wer": 0.0, "at_edge": False}
     rows = (tmp_path / "tune" / "sweep.tsv").read_text().splitlines()
@@ -203,23 +198,27 @@ def test_scales_are_chosen_on_the_references(golden, tmp_path, tune_options):
     assert rows[1].split("\t") == ["7", "0", "0.0000", "0", "0", "0", "31"]
 
 
-def test_edges_and_missing_lattices_are_told(golden, tmp_path, tune_options, caplog):
+def test_sweep_goes_on_beyond_its_edge(golden, tmp_path):
+    write_cuts(tmp_path / "cuts.jsonl.gz", read_text(golden / "align" / "text"))
+    tune(golden, tmp_path, TuneOptions(lmwt=LmwtOptions(min=10, max=11)))
+    scales = json.loads((tmp_path / "tune" / "scales.json").read_text())
+    # All weights are as good: 10, the middle of 10 and 11, is an edge, 8 is not.
+    assert (scales["lmwt"], scales["at_edge"]) == (8, False)
+    sweep = read_table(tmp_path / "tune" / "sweep.tsv")
+    assert sorted(set(sweep["lmwt"].astype(int))) == list(range(5, 12))
+
+
+def test_edges_and_missing_lattices_are_told(golden, tmp_path, caplog):
     texts = read_text(golden / "align" / "text")
-    (tmp_path / "decode").mkdir()
-    link = tmp_path / "decode" / "lattices.ark"
-    link.symlink_to(golden / "lattice" / "raw_beam13.lats")
     write_cuts(tmp_path / "cuts.jsonl.gz", {**texts, "zoe": ["ONE", "<SIL>", "TWO"]})
-    places = (tmp_path / "decode", tmp_path / "cuts.jsonl.gz", golden / "lang")
-    options = {**tune_options, "lmwt": {"min": 10, "max": 11}}
-    tune_scales(*places, tmp_path / "tune", options=options)
+    options = TuneOptions(lmwt=LmwtOptions(min=10, max=11, widen=False))
+    tune(golden, tmp_path, options)
     scales = json.loads((tmp_path / "tune" / "scales.json").read_text())
     assert scales["at_edge"]
     assert scales["wer"] == pytest.approx(100 * 2 / 33)
     assert "at the edge of 10 ... 11" in caplog.text
     with pytest.raises(UserError, match="min 12 is above max 11"):
-        tune_scales(
-            *places, tmp_path, options={**options, "lmwt": {"min": 12, "max": 11}}
-        )
+        tune(golden, tmp_path, TuneOptions(lmwt=LmwtOptions(min=12, max=11)))
     write_cuts(tmp_path / "cuts.jsonl.gz", {"zoe": ["ONE"]})
     with pytest.raises(UserError, match="a lattice without a reference"):
-        tune_scales(*places, tmp_path, options=options)
+        tune(golden, tmp_path, options)

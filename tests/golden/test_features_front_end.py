@@ -10,11 +10,10 @@ import torch
 from lhotse.features.kaldi.layers import Wav2LogFilterBank, Wav2MFCC
 
 from latflow.features.cmvn import apply_cmvn, cmvn_statistics
-from latflow.features.front_end import SAMPLE_SCALE, KaldiFrontEnd
+from latflow.features.front_end import SAMPLE_SCALE, KaldiFrontEnd, StreamingFrontEnd
 from latflow.features.options import FrontEndOptions
-from latflow.features.streaming import StreamingFrontEnd
 from latflow.features.transform import Deltas
-from latflow.kaldi_io import read_matrices
+from latflow.kaldi.io import read_matrices
 
 MFCC_TOLERANCE, FBANK_TOLERANCE = 2e-3, 1e-3
 FBANK = {"type": "fbank", "num_mel_bins": 40}

@@ -3,16 +3,15 @@
 import numpy as np
 from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 
-from latflow.configuration import resolve_section
-from latflow.features.extract import extract_features, normalise_features
+from latflow.features.cmvn import normalize_features
+from latflow.features.extract import extract_features
 from latflow.features.frames import FrameStore
+from latflow.features.options import FeatureOptions
 from latflow.features.transform import FeatureTransform
-from latflow.kaldi_io import read_matrices
+from latflow.kaldi.io import read_matrices
 
 
-def test_default_recipe_equals_kaldis_mfcc_cmvn_deltas(
-    golden, corpora, repository, tmp_path
-):
+def test_default_recipe_equals_kaldis_mfcc_cmvn_deltas(golden, corpora, tmp_path):
     wanted = dict(read_matrices(golden / "features" / "mfcc39_cmvn.txt.gz"))
     folder = corpora / "digits" / "test"
     paths = dict(line.split() for line in (folder / "wav.scp").read_text().splitlines())
@@ -31,16 +30,16 @@ def test_default_recipe_equals_kaldis_mfcc_cmvn_deltas(
             )
         )  # fmt: skip
     CutSet.from_cuts(cuts).to_jsonl(tmp_path / "cuts.jsonl.gz")
-    options = resolve_section(repository / "workflow" / "schemas", "features", {})
+    options = FeatureOptions()
     extract_features(
         tmp_path / "cuts.jsonl.gz", tmp_path / "features", options=options, threads=2,
         max_skipped_fraction=0.0,
     )  # fmt: skip
-    normalise_features(
-        tmp_path / "features" / "cuts.jsonl.gz", tmp_path / "frames", options=options
+    normalize_features(
+        tmp_path / "features" / "cuts.jsonl.gz", tmp_path / "frames", cmvn=options.cmvn
     )
     store = FrameStore.load(tmp_path / "frames")
-    transform = FeatureTransform.from_config(options["transform"])
+    transform = FeatureTransform.from_config(options.transform.values())
     assert store.utt_ids == sorted(wanted)
     for i, utt_id in enumerate(store.utt_ids):
         made = transform(store.frames(i))

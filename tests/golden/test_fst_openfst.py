@@ -3,8 +3,9 @@
 import kaldifst
 import numpy as np
 import pytest
+from reference.graphs import read_graphs
 
-from latflow.fst.graph import Graph, read_graphs
+from latflow.fst.graph import Graph
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,16 @@ import json
 
 import numpy as np
 import pytest
+from reference.fmllr_naive import auxiliary
 
-from latflow.configuration import resolve_section
 from latflow.features.frames import FrameWriter
 from latflow.features.transform import Chain, Linear, Splice
 from latflow.gmm.adaptation import FmllrAccumulator, SpeakerEstimates
-from latflow.gmm.align import align
-from latflow.gmm.fmllr import FmllrOptions, auxiliary
-from latflow.gmm.model import AcousticModel
-from latflow.gmm.system import save_transform
-from latflow.kaldi_io import KaldiReader, read_int_vectors, read_matrices
+from latflow.gmm.alignment import align_gmm
+from latflow.gmm.model import AcousticModel, save_transform
+from latflow.gmm.options import AlignAdaptedOptions, FmllrOptions
+from latflow.graphs.options import GraphOptions
+from latflow.kaldi.io import KaldiReader, read_int_vectors, read_matrices
 from latflow.lattice.posteriors import alignment_posteriors
 from latflow.parallel import worker_pool
 
@@ -102,17 +102,14 @@ def test_aligning_with_kaldis_system_gives_kaldis_transforms(
     golden, repository, system, frames, wanted, tmp_path
 ):
     """Both passes of the stage, from the stored frames: alignments and transforms."""
-    schemas = repository / "workflow/schemas"
-    align_options = {"fmllr": {"min_count": 50.0}}
-    section = resolve_section(schemas, "gmm", {"align": align_options})["align"]
-    graph = {"transition_scale": 1.0, "self_loop_scale": 0.1}
     out = tmp_path / "tri3b" / "test"
-    align(
+    align_gmm(
         frames,
         golden / "lang",
         system,
         out,
-        options={**section, "graph": graph},
+        options=AlignAdaptedOptions(fmllr={"min_count": 50.0}),
+        graph=GraphOptions(),
         threads=1,
         max_skipped_fraction=0.0,
     )

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 from reference.data_dir import write_mfcc_store
+from reference.graphs import read_graphs
 from reference.kaldi_exp import (
     FEATURES,
     SYSTEMS,
@@ -16,21 +17,24 @@ from reference.kaldi_exp import (
     read_table,
 )
 
-from latflow.cli import main
-from latflow.configuration import resolve_section
-from latflow.decode.run import decode
+from latflow.cli.main import main
+from latflow.decode.lattices import decode_lattices
+from latflow.decode.options import SearchOptions
 from latflow.features.frames import FrameStore
-from latflow.fst.graph import read_graphs
-from latflow.gmm.archives import write_features, write_log_likes
-from latflow.gmm.kaldi_alignments import import_alignments
+from latflow.gmm.apply import write_features, write_log_likes
 from latflow.gmm.kaldi_export import export_system, export_training_graphs
-from latflow.gmm.kaldi_system import import_graph, import_lang, import_system
-from latflow.gmm.speaker_transforms import SpeakerTransforms
-from latflow.gmm.system import GmmSystem
-from latflow.kaldi_io import read_int_vectors, read_matrices, write_int_vectors
+from latflow.gmm.kaldi_import import (
+    import_alignments,
+    import_graph,
+    import_system,
+)
+from latflow.gmm.model import GmmSystem
+from latflow.gmm.source import SpeakerTransforms
+from latflow.kaldi.io import read_int_vectors, read_matrices, write_int_vectors
 from latflow.lang.directory import Lang
+from latflow.lang.prepare import import_lang
 from latflow.lattice.best_path import best_path
-from latflow.lattice.io import read_lattices
+from latflow.lattice.io.archives import read_lattices
 from latflow.ledger import read_ledger
 
 SAME_FILES = (
@@ -212,7 +216,7 @@ def test_an_adapted_system_is_asked_with_and_without_transforms(
         features = transforms.apply(store.speakers[u], features)
         wanted = system.model.gmms.log_likelihoods(features)
         np.testing.assert_allclose(adapted[utterance], wanted, atol=1e-4, rtol=1e-5)
-    # what fMLLR maximises: likelihood of the aligned states and log-determinant
+    # what fMLLR maximizes: likelihood of the aligned states and log-determinant
     pdf = system.model.transitions.pdf
     for utterance, ids in read_int_vectors(golden / "transform/ali_tri3b_pass1.txt"):
         u = store.position(utterance)
@@ -316,7 +320,7 @@ def test_kaldis_own_code_reads_and_decodes_what_is_written(golden, frames, tmp_p
     assert len(ours) == 3
 
 
-def test_the_imported_system_recognises_the_digits_as_kaldi_does(
+def test_the_imported_system_recognizes_the_digits_as_kaldi_does(
     golden, corpora, repository, tmp_path
 ):
     """One error in 297 words, at the scale that was Kaldi's best."""
@@ -328,14 +332,13 @@ def test_the_imported_system_recognises_the_digits_as_kaldi_does(
     words += ["--graph", exp / "graph", "--configfile"]
     words += [repository / "config/config.yaml"]
     assert main([str(word) for word in words]) == 0
-    options = resolve_section(repository / "workflow/schemas", "decode", {})
-    decode(
+    decode_lattices(
         write_mfcc_store(tmp_path / "frames", data),
         results / "graph/tri1/HCLG.fst",
         results / "gmm/tri1",
         results / "lang",
         tmp_path / "decoded",
-        options={**options, "acoustic_scale": 0.1},
+        options=SearchOptions(acoustic_scale=0.1),
         threads=1,
         max_skipped_fraction=0.0,
     )

@@ -1,19 +1,23 @@
 """What does not belong together is refused in one line with the file and a remedy."""
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from reference.kaldi_exp import FEATURES, make_exp, make_frames, make_graph_dir
 
 from latflow.errors import UserError
-from latflow.gmm.archives import write_features, write_log_likes
-from latflow.gmm.kaldi_alignments import import_alignments
+from latflow.gmm.apply import write_features, write_log_likes
 from latflow.gmm.kaldi_export import export_system, export_training_graphs
-from latflow.gmm.kaldi_system import import_graph, import_lang, import_system
+from latflow.gmm.kaldi_import import (
+    import_alignments,
+    import_graph,
+    import_system,
+)
 from latflow.hmm.topology import Topology
 from latflow.hmm.tree import ContextDependency
-from latflow.kaldi_io import (
+from latflow.kaldi.io import (
     KaldiReader,
     KaldiWriter,
     read_int_vectors,
@@ -21,6 +25,8 @@ from latflow.kaldi_io import (
     write_matrices,
 )
 from latflow.lang.directory import Lang
+from latflow.lang.options import LangOptions
+from latflow.lang.prepare import import_lang
 from latflow.ledger import read_ledger
 
 
@@ -45,7 +51,7 @@ def take(golden, tmp_path):
 
     def take(exp, *, lang=None, **features):
         out = tmp_path / "gmm" / exp.name
-        options = {**FEATURES, **features}
+        options = FEATURES.replace(**features)
         import_system(exp, lang or golden / "lang", out, features=options)
         return out
 
@@ -99,13 +105,12 @@ def test_a_language_with_other_hmms(golden, exp, take, tmp_path, silence_states)
 
 
 def test_a_language_with_other_phones(golden, exp, take, tmp_path, repository):
-    from latflow.configuration import resolve_section
     from latflow.lang.prepare import make_lang
 
     lines = (golden / "lang/lexicon.txt").read_text().splitlines()
     kept = [line for line in lines if not line.startswith("THREE")]
     (tmp_path / "lexicon.txt").write_text("\n".join(kept) + "\n")
-    options = resolve_section(repository / "workflow/schemas", "lang", {})
+    options = LangOptions()
     make_lang(tmp_path / "lexicon.txt", tmp_path / "lang", options=options)
     folder = exp("mono")
     (folder / "phones.txt").unlink()  # as directories of old Kaldi versions
@@ -176,16 +181,16 @@ def test_splicing_that_does_not_fit_the_matrix(exp, take):
     [
         ("--norm-vars=true", {"type": "speaker", "norm_vars": False}, ["norm_vars: t"]),
         ("", {"type": "utterance", "norm_vars": True}, ["means and variances"]),
-        ("", {"type": "none"}, ["nothing normalised", "type: speaker"]),
-        ("--norm-means=false", FEATURES["cmvn"], ["type: none"]),
+        ("", {"type": "none"}, ["nothing normalized", "type: speaker"]),
+        ("--norm-means=false", FEATURES.cmvn, ["type: none"]),
         ("", {"type": "sliding", "norm_vars": False}, ["sliding"]),
-        ("--norm-means=maybe", FEATURES["cmvn"], ["proper value"]),
-        ("--skip-dims=0:1", FEATURES["cmvn"], ["--skip-dims=0:1", "does not know"]),
-        ("--reverse=true", FEATURES["cmvn"], ["--reverse"]),
-        ("norm-vars", FEATURES["cmvn"], ["norm-vars"]),
+        ("--norm-means=maybe", FEATURES.cmvn, ["proper value"]),
+        ("--skip-dims=0:1", FEATURES.cmvn, ["--skip-dims=0:1", "does not know"]),
+        ("--reverse=true", FEATURES.cmvn, ["--reverse"]),
+        ("norm-vars", FEATURES.cmvn, ["norm-vars"]),
     ],
 )
-def test_another_normalisation(exp, take, options, cmvn, words):
+def test_another_normalization(exp, take, options, cmvn, words):
     folder = exp("tri1")
     (folder / "cmvn_opts").write_text(options + "\n")
     with pytest.raises(UserError) as error:
@@ -201,7 +206,7 @@ def test_another_normalisation(exp, take, options, cmvn, words):
         ("--norm-vars", {"type": "speaker", "norm_vars": True}),
     ],
 )
-def test_the_same_normalisation_in_other_words(exp, take, options, cmvn):
+def test_the_same_normalization_in_other_words(exp, take, options, cmvn):
     folder = exp("tri1")
     (folder / "cmvn_opts").write_text(options + "\n")
     take(folder, cmvn=cmvn)
@@ -326,6 +331,12 @@ def test_without_num_jobs_all_pieces_are_taken(exp, align):
     assert len(list(read_int_vectors(align(folder) / "ali.ark"))) == 6
 
 
+def opened_below(folder):
+    """Files below a folder that this process has open."""
+    names = map(Path.resolve, Path("/proc/self/fd").iterdir())
+    return [name for name in names if name.is_relative_to(folder.resolve())]
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -342,6 +353,7 @@ def test_alignments_of_something_else(exp, align, spoil, words):
     write_int_vectors(folder / "ali.1.gz", spoil(items))
     with pytest.raises(UserError) as error:
         align(folder)
+    assert not opened_below(folder)  # though the error holds all frames
     refused(error, "exp/tri1", *words)
     assert error.value.utterance
     assert not (folder.parents[1] / "align/tri1/train/ali.ark").exists()

@@ -11,26 +11,25 @@ import numpy as np
 import pytest
 from reference.data_dir import write_mfcc_store
 
-from latflow.configuration import resolve_section
+from latflow.align.corpus import AlignmentSummary
+from latflow.align.options import AlignOptions
 from latflow.features.frames import FrameStore
 from latflow.features.transform import Chain, Linear, Splice
 from latflow.gmm import lda_mllt
-from latflow.gmm.align import align
-from latflow.gmm.corpus_alignment import Beams, PassSummary, align_all
-from latflow.gmm.lda import LdaAccumulator, LdaEstimate
-from latflow.gmm.lda_mllt import lda_of, pdfs_without
-from latflow.gmm.model import AcousticModel
+from latflow.gmm.alignment import align_gmm, align_source
+from latflow.gmm.lda_mllt import LdaAccumulator, LdaEstimate, lda_of, pdfs_without
+from latflow.gmm.model import AcousticModel, GmmSystem, save_transform
+from latflow.gmm.options import AlignAdaptedOptions, LdaMlltOptions, SharedOptions
 from latflow.gmm.source import FrameSource
-from latflow.gmm.system import GmmSystem, save_transform
 from latflow.gmm.train import known_alignments
-from latflow.gmm.training_graphs import on_demand
-from latflow.gmm.viterbi import Aligner, Scales
-from latflow.kaldi_io import KaldiReader, read_matrices
+from latflow.graphs.options import GraphOptions
+from latflow.graphs.training import TrainingGraphCompiler
+from latflow.kaldi.io import KaldiReader, read_matrices
 from latflow.lang.directory import Lang
+from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_lang
 from latflow.parallel import worker_pool
 
-GRAPH = {"transition_scale": 1.0, "self_loop_scale": 0.1}
 LIMITS = {"threads": 2, "max_skipped_fraction": 0.0}
 
 
@@ -63,17 +62,22 @@ def test_features_through_kaldis_matrix(golden, kind):
 def digits(golden, corpora, repository, tmp_path_factory):
     """Frames of the training set, aligned with the triphones that Kaldi trained."""
     root = tmp_path_factory.mktemp("digits")
-    schemas = repository / "workflow/schemas"
     write_mfcc_store(root / "frames", corpora / "digits/train")
-    lang_options = resolve_section(schemas, "lang", {})
+    lang_options = LangOptions()
     make_lang(golden / "lang/lexicon.txt", root / "lang", options=lang_options)
     shutil.copytree(golden / "gmm/tri1", root / "tri1")
     deltas = {"type": "deltas", "order": 2, "window": 2}
     (root / "tri1/transform.json").write_text(json.dumps(deltas))
-    options = {**resolve_section(schemas, "gmm", {})["align"]}
-    options |= {"transform": deltas, "graph": GRAPH}
     frames, lang, tri1 = root / "frames", root / "lang", root / "tri1"
-    align(frames, lang, tri1, root / "ali/tri1", options=options, **LIMITS)
+    align_gmm(
+        frames,
+        lang,
+        tri1,
+        root / "ali/tri1",
+        options=AlignAdaptedOptions(),
+        graph=GraphOptions(),
+        **LIMITS,
+    )
     return root
 
 
@@ -82,12 +86,21 @@ def summary_of(folder, frames, lang):
     store, system = FrameStore.load(frames), GmmSystem.load(folder)
     source = FrameSource(store, system.transform, np.arange(len(store)))
     transitions = system.model.transitions
-    graphs = on_demand(source, Lang.load(lang), system.tree, transitions)
-    summary, beams = PassSummary(), Beams(10.0, 40.0)
+    lang, options = Lang.load(lang), AlignOptions()
+    compiler = TrainingGraphCompiler(lang, system.tree, transitions)
+    summary = AlignmentSummary(options)
     with worker_pool(2) as pool:
-        aligner = Aligner(system.model, scales=Scales())
-        for outcome in align_all(aligner, source, graphs, beams, pool):
-            summary.add(outcome, beams)
+        found = align_source(
+            system.model,
+            source,
+            lambda u: compiler.compile(lang.words_to_ids(source.text(u))),
+            options,
+            GraphOptions(),
+            [],
+            pool,
+        )
+        for u, alignment in enumerate(found):
+            summary.add(u, alignment)
     return summary
 
 
@@ -111,7 +124,7 @@ def test_lda_is_as_good_as_kaldis(digits, golden):
         digits / "ali/tri1/ali.ark",
         transitions,
         lang,
-        {"lda_dim": 40},
+        40,
         threads=1,
     )
     kaldis = matrix_of(golden / "transform/lda.mat")
@@ -128,7 +141,7 @@ def test_lda_is_as_good_as_kaldis(digits, golden):
 
 
 @pytest.mark.slow
-def test_tri2_is_as_likely_as_kaldis(digits, golden, corpora, repository, monkeypatch):
+def test_tri2_is_as_likely_as_kaldis(digits, golden, corpora, monkeypatch):
     """On unseen speech, with Kaldi's directions of LDA, which MLLT only turns.
 
     The density of the projected frames A x depends on the volume of A; in orthonormal
@@ -137,19 +150,15 @@ def test_tri2_is_as_likely_as_kaldis(digits, golden, corpora, repository, monkey
     full = matrix_of(golden / "transform/lda_mllt_full.mat")
     kaldis_lda = LdaEstimate(full, np.zeros(91), np.zeros(91))
     monkeypatch.setattr(lda_mllt, "lda_of", lambda *_, **__: kaldis_lda)
-    schemas = repository / "workflow/schemas"
-    systems = {
-        "mono": {"type": "mono"},
-        "tri1": {"type": "deltas", "alignments": "mono"},
-        "tri2": {"type": "lda_mllt", "alignments": "tri1"},
-    }
-    systems["tri2"] |= {"num_leaves": 150, "num_gaussians": 1000}
-    section = resolve_section(schemas, "gmm", {"systems": systems})
-    options = {**section["systems"]["tri2"], "graph": GRAPH, "seed": 1, "device": "cpu"}
+    sizes = {"num_leaves": 150, "num_gaussians": 1000}
+    options = LdaMlltOptions(alignments="tri1", **sizes)
+    shared = SharedOptions(max_skipped_fraction=LIMITS["max_skipped_fraction"])
     ours, theirs = digits / "tri2", digits / "tri2b"
     frames, lang, tri1 = (digits / name for name in ("frames", "lang", "tri1"))
     ali = digits / "ali/tri1/ali.ark"
-    lda_mllt.train_lda_mllt(frames, lang, ali, tri1, ours, options=options, **LIMITS)
+    lda_mllt.train_lda_mllt(
+        frames, lang, ali, tri1, ours, options=options, shared=shared, threads=2
+    )
     shutil.copytree(golden / "gmm/tri2b", theirs)
     matrix = matrix_of(theirs / "final.mat")
     save_transform(theirs, Chain([Splice(3, 3), Linear(matrix)]))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from latflow.gmm.model import AcousticModel
-from latflow.kaldi_io import read_matrices
+from latflow.kaldi.io import read_matrices
 
 SYSTEMS = ["mono", "tri1", "tri2b", "tri3b"]
 

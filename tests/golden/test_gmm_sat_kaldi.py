@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 from reference.data_dir import write_mfcc_store
 
-from latflow.configuration import resolve_section
 from latflow.features.frames import FrameStore
 from latflow.features.transform import Chain, Linear, Splice
-from latflow.gmm.align import align
-from latflow.gmm.model import AcousticModel
+from latflow.gmm.alignment import align_gmm
+from latflow.gmm.model import AcousticModel, save_transform
+from latflow.gmm.options import AlignAdaptedOptions, SatOptions, SharedOptions
 from latflow.gmm.sat import train_sat
-from latflow.gmm.system import save_transform
-from latflow.kaldi_io import KaldiReader, read_matrices
+from latflow.graphs.options import GraphOptions
+from latflow.kaldi.io import KaldiReader, read_matrices
 
-GRAPH = {"transition_scale": 1.0, "self_loop_scale": 0.1}
 LIMITS = {"threads": 2, "max_skipped_fraction": 0.0}
 
 
@@ -36,34 +35,26 @@ def fit(folder):
 
 
 @pytest.mark.slow
-def test_system_is_like_kaldis(golden, corpora, repository, tmp_path):
+def test_system_is_like_kaldis(golden, corpora, tmp_path):
     """Sizes, and how well held-out speech fits, over both passes of alignment."""
-    schemas = repository / "workflow/schemas"
     for name in ("tri2b", "tri3b"):
         shutil.copytree(golden / "gmm" / name, tmp_path / name)
         with KaldiReader.open(tmp_path / name / "final.mat") as reader:
             matrix = reader.float_matrix()
         save_transform(tmp_path / name, Chain([Splice(3, 3), Linear(matrix)]))
-    systems = {
-        "mono": {"type": "mono"},
-        "tri2b": {"type": "lda_mllt", "alignments": "mono"},
-        "ours": {"type": "sat", "alignments": "tri2b"},
-    }
-    systems["ours"] |= {"num_leaves": 150, "num_gaussians": 1000}
-    section = resolve_section(schemas, "gmm", {"systems": systems})
-    common = {"graph": GRAPH, "seed": 1, "device": "cpu"}
     lang, train = golden / "lang", tmp_path / "train"
     write_mfcc_store(train, corpora / "digits/train")
-    aligning = {**section["align"], **common}
-    align(train, lang, tmp_path / "tri2b", tmp_path / "ali", options=aligning, **LIMITS)
-    options = {**section["systems"]["ours"], **common}
+    aligning = {"options": AlignAdaptedOptions(), "graph": GraphOptions(), **LIMITS}
+    align_gmm(train, lang, tmp_path / "tri2b", tmp_path / "ali", **aligning)
+    options = SatOptions(alignments="tri2b", num_leaves=150, num_gaussians=1000)
+    chosen = {"options": options, "shared": SharedOptions(max_skipped_fraction=0.0)}
     ali, source = tmp_path / "ali/ali.ark", tmp_path / "tri2b"
-    train_sat(train, lang, ali, source, tmp_path / "ours", options=options, **LIMITS)
+    train_sat(train, lang, ali, source, tmp_path / "ours", threads=2, **chosen)
     sizes, fits = [], []
     for name in ("ours", "tri3b"):
         out = tmp_path / "test" / name
         write_mfcc_store(out / "frames", corpora / "digits/test")
-        align(out / "frames", lang, tmp_path / name, out, options=aligning, **LIMITS)
+        align_gmm(out / "frames", lang, tmp_path / name, out, **aligning)
         fits.append(fit(out))
         gmms = AcousticModel.load(tmp_path / name / "final.mdl").gmms
         sizes.append((gmms.num_pdfs, gmms.num_gaussians))

@@ -4,21 +4,28 @@ import numpy as np
 import pytest
 import soundfile
 
-from latflow.configuration import resolve_section
+from latflow.align.corpus import AlignmentSummary
+from latflow.align.options import AlignOptions
 from latflow.features.cmvn import apply_cmvn, cmvn_statistics
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.front_end import KaldiFrontEnd
 from latflow.features.options import FrontEndOptions
 from latflow.features.transform import Deltas
-from latflow.gmm.align import align
-from latflow.gmm.corpus_alignment import Beams, PassSummary, align_all
+from latflow.gmm.alignment import align_gmm, align_source
 from latflow.gmm.model import AcousticModel
+from latflow.gmm.options import (
+    AlignAdaptedOptions,
+    DeltasOptions,
+    MonoOptions,
+    SharedOptions,
+)
 from latflow.gmm.source import FrameSource
 from latflow.gmm.train import train_deltas, train_mono
-from latflow.gmm.training_graphs import on_demand
-from latflow.gmm.viterbi import Aligner, Scales
+from latflow.graphs.options import GraphOptions
+from latflow.graphs.training import TrainingGraphCompiler
 from latflow.hmm.tree import ContextDependency
 from latflow.lang.directory import Lang
+from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_lang
 from latflow.parallel import worker_pool
 
@@ -53,12 +60,21 @@ def summary_of(model_dir, frames, lang):
     source = FrameSource(store, Deltas(), np.arange(len(store)))
     model = AcousticModel.load(model_dir / "final.mdl")
     tree = ContextDependency.load(model_dir / "tree")
-    graphs = on_demand(source, lang, tree, model.transitions)
-    summary, beams = PassSummary(), Beams(10.0, 40.0)
-    aligner = Aligner(model, scales=Scales())
+    compiler = TrainingGraphCompiler(lang, tree, model.transitions)
+    options = AlignOptions()
+    summary = AlignmentSummary(options)
     with worker_pool(2) as pool:
-        for outcome in align_all(aligner, source, graphs, beams, pool):
-            summary.add(outcome, beams)
+        found = align_source(
+            model,
+            source,
+            lambda u: compiler.compile(lang.words_to_ids(source.text(u))),
+            options,
+            GraphOptions(),
+            [],
+            pool,
+        )
+        for u, alignment in enumerate(found):
+            summary.add(u, alignment)
     return summary
 
 
@@ -66,32 +82,25 @@ def summary_of(model_dir, frames, lang):
 def test_systems_are_as_good_as_kaldis(golden, corpora, repository, tmp_path):
     train = write_store(tmp_path / "train", corpora / "digits/train")
     test = write_store(tmp_path / "test", corpora / "digits/test")
-    schemas, lang = repository / "workflow/schemas", tmp_path / "lang"
-    lang_options = resolve_section(schemas, "lang", {})
+    lang = tmp_path / "lang"
+    lang_options = LangOptions()
     make_lang(golden / "lang/lexicon.txt", lang, options=lang_options)
-    systems = {
-        "mono": {"type": "mono", "num_gaussians": 400},
-        "tri1": {
-            "type": "deltas",
-            "alignments": "mono",
-            "num_leaves": 150,
-            "num_gaussians": 1000,
-        },
-    }
-    section = resolve_section(schemas, "gmm", {"systems": systems})
-    common = {
-        "transform": {"type": "deltas"},
-        "graph": {"transition_scale": 1.0, "self_loop_scale": 0.1},
-        "seed": 1,
-        "device": "cpu",
-    }
-    limits = {"threads": 2, "max_skipped_fraction": 0.0}
     mono, tri1, ali = tmp_path / "mono", tmp_path / "tri1", tmp_path / "ali"
-    options = {name: {**o, **common} for name, o in section["systems"].items()}
-    train_mono(train, lang, mono, options=options["mono"], **limits)
-    align(train, lang, mono, ali, options={**section["align"], **common}, **limits)
-    source = ali / "ali.ark"
-    train_deltas(train, lang, source, mono, tri1, options=options["tri1"], **limits)
+    shared = {"shared": SharedOptions(max_skipped_fraction=0.0), "threads": 2}
+    train_mono(train, lang, mono, options=MonoOptions(num_gaussians=400), **shared)
+    align_gmm(
+        train,
+        lang,
+        mono,
+        ali,
+        options=AlignAdaptedOptions(),
+        graph=GraphOptions(),
+        threads=2,
+        max_skipped_fraction=0.0,
+    )
+    sizes = {"num_leaves": 150, "num_gaussians": 1000}
+    options = DeltasOptions(alignments="mono", **sizes)
+    train_deltas(train, lang, ali / "ali.ark", mono, tri1, options=options, **shared)
     for system, sizes in (("mono", (67, 398)), ("tri1", (96, 1001))):
         ours = AcousticModel.load(tmp_path / system / "final.mdl")
         assert ours.gmms.num_pdfs == pytest.approx(sizes[0], abs=4)

@@ -4,14 +4,15 @@ import json
 
 import numpy as np
 import pytest
-from reference.graphs import canonical
+from reference.graphs import add_transition_probs, canonical, read_graphs
 from reference.training_graph import compile_training_graph
 
-from latflow.fst.graph import Graph, read_graphs
-from latflow.hmm.transducer import add_transition_probs
-from latflow.lang.composition import build_hclg, load_model, make_graph
+from latflow.fst.graph import Graph
+from latflow.graphs.hclg import build_hclg, load_model, make_graph
+from latflow.graphs.options import GraphOptions
+from latflow.graphs.training import TrainingGraphCompiler
 from latflow.lang.directory import Lang
-from latflow.lang.graphs import TrainingGraphCompiler
+from latflow.parallel import in_order, worker_pool
 
 SYSTEMS = ["mono", "tri1"]
 
@@ -35,7 +36,9 @@ def transcripts(golden):
 
 def test_hclg_is_that_of_mkgraph(golden, system):
     name, tree, model = system
-    ours = build_hclg(golden / "lang", golden / "lang/G.fst", tree, model)
+    ours = build_hclg(
+        golden / "lang", golden / "lang/G.fst", tree, model, GraphOptions()
+    )
     kaldi = Graph.load(golden / f"graph/HCLG_{name}.fst")
     assert ours.start == kaldi.start
     for field in ("arc_begin", "ilabel", "olabel", "next_state"):
@@ -50,8 +53,7 @@ def test_stage_writes_the_graph_and_its_counts(golden, tmp_path):
         golden / "lang/G.fst",
         golden / "gmm/tri1",
         tmp_path / "HCLG.fst",
-        transition_scale=1.0,
-        self_loop_scale=0.1,
+        options=GraphOptions(),
     )
     kaldi = Graph.load(golden / "graph/HCLG_tri1.fst")
     ours = Graph.load(tmp_path / "HCLG.fst")
@@ -78,12 +80,12 @@ def test_training_graphs_are_those_of_compile_train_graphs(
 def test_many_are_compiled_in_order(lang, system, transcripts, threads):
     _, tree, model = system
     compiler = TrainingGraphCompiler(lang, tree, model)
-    items = [(f"{n}", words) for n in range(20) for words in transcripts.values()]
-    items.insert(7, ("empty", []))
-    found = list(compiler.compile_all(items, threads=threads))
-    assert [utterance for utterance, _ in found] == [key for key, _ in items]
-    assert "transcript is empty" in str(found[7][1])
-    for (_, words), (_, graph) in zip(items, found, strict=True):
+    items = [words for _ in range(20) for words in transcripts.values()]
+    items.insert(7, [])
+    with worker_pool(threads) as pool:
+        found = list(in_order(pool, compiler.graph_or_reason, items))
+    assert "transcript is empty" in found[7]
+    for words, graph in zip(items, found, strict=True):
         if words:
             assert canonical(graph) == canonical(compiler.compile(words))
 

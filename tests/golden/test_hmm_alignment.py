@@ -12,7 +12,7 @@ from latflow.hmm.alignment import (
 )
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
-from latflow.kaldi_io import KaldiReader, read_int_vectors
+from latflow.kaldi.io import KaldiReader, read_int_vectors
 
 SYSTEMS = ["mono", "tri1"]
 

@@ -9,7 +9,7 @@ import pytest
 from latflow.hmm.topology import Topology
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
-from latflow.kaldi_io import KaldiReader, KaldiWriter
+from latflow.kaldi.io import KaldiReader, KaldiWriter
 
 SYSTEMS = ["mono", "tri1", "tri2b", "tri3b"]
 

@@ -4,9 +4,9 @@ import kaldifst
 import numpy as np
 import pytest
 
-from latflow.configuration import resolve_section
 from latflow.fst.graph import Graph
 from latflow.lang.directory import Lang
+from latflow.lang.options import LangOptions, UniformLm
 from latflow.lang.prepare import make_grammar, make_lang, make_lm
 
 OTHERWISE_MADE = {"G.fst", "silence.csl"}
@@ -15,7 +15,7 @@ OTHERWISE_MADE = {"G.fst", "silence.csl"}
 @pytest.fixture(scope="module")
 def made(golden, repository, tmp_path_factory):
     folder = tmp_path_factory.mktemp("golden") / "lang"
-    options = resolve_section(repository / "workflow/schemas", "lang", {})
+    options = LangOptions()
     make_lang(golden / "lang/lexicon.txt", folder, options=options)
     return folder
 
@@ -35,7 +35,7 @@ def test_every_file_equals_kaldis_byte_for_byte(golden, made):
 def test_lexicon_without_silence_and_unknown_words_gives_the_same(
     golden, corpora, repository, made, tmp_path
 ):
-    options = resolve_section(repository / "workflow/schemas", "lang", {})
+    options = LangOptions()
     make_lang(corpora / "digits/lexicon.txt", tmp_path / "lang", options=options)
     for path in sorted(made.rglob("*")):
         if path.is_file():
@@ -57,11 +57,9 @@ def test_kaldis_directory_and_ours_are_read_alike(golden, made):
 
 
 def test_uniform_grammar_equals_kaldis(golden, repository, tmp_path):
-    options = resolve_section(
-        repository / "workflow/schemas", "lm", {"type": "uniform"}
-    )
+    options = UniformLm()
     lang = golden / "lang"
-    make_lm(tmp_path / "lm.arpa", options=options, lang_dir=lang, texts=[])
+    make_lm(tmp_path / "lm.arpa", options=options, lang_dir=lang, text=[])
     make_grammar(tmp_path / "lm.arpa", lang, tmp_path / "G.fst")
     ours, theirs = Graph.load(tmp_path / "G.fst"), Graph.load(lang / "G.fst")
     assert ours.num_states == theirs.num_states == 1

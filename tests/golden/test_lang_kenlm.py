@@ -16,8 +16,13 @@ import numpy as np
 import pytest
 from reference.kneser_ney import table
 
-from latflow.lang.ngram import Discounts, _adjusted_counts, estimate
-from latflow.lang.ngram_counts import count_ngrams, encode
+from latflow.lang.ngram import (
+    Discounts,
+    _adjusted_counts,
+    count_ngrams,
+    encode,
+    estimate,
+)
 
 TEXT_405 = [
     line.split()

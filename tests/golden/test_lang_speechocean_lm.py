@@ -3,10 +3,8 @@
 import pytest
 from reference.kneser_ney import backoff_log_prob, table
 
-from latflow.lang.arpa import read_arpa
-from latflow.lang.ngram import estimate
-from latflow.lang.perplexity import perplexity
-from latflow.lang.texts import text_sentences
+from latflow.lang.arpa import perplexity, read_arpa
+from latflow.lang.ngram import estimate, text_sentences
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ import gzip
 import numpy as np
 import pytest
 
-from latflow.kaldi_io import read_int_vectors
+from latflow.kaldi.io import read_int_vectors
 from latflow.lattice.best_path import Scales, best_path, best_paths
-from latflow.lattice.io import read_lattices, write_lattices
+from latflow.lattice.io.archives import read_lattices, write_lattices
 
 SCALE = 0.1
 

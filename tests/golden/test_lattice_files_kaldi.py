@@ -6,14 +6,12 @@ import kaldifst
 import numpy as np
 import pytest
 
-from latflow.lattice.compact import CompactLattice
-from latflow.lattice.io import (
+from latflow.lattice.io.archives import (
+    LatticeArchive,
     read_compact_lattices,
     read_lattices,
-    write_compact_lattices,
     write_lattices,
 )
-from latflow.lattice.random_access import LatticeArchive
 
 COSTS = {"graph_cost", "acoustic_cost", "final_graph_cost", "final_acoustic_cost"}
 
@@ -27,23 +25,23 @@ def assert_equal(one, two, *, leave_out=frozenset()):
 
 def test_kaldis_compact_binary_archive_is_written_back_byte_for_byte(golden, tmp_path):
     source = golden / "lattice" / "boosted_b0.1.lats"
-    write_compact_lattices(tmp_path / "copy", read_compact_lattices(source))
+    write_lattices(tmp_path / "copy", read_compact_lattices(source))
     assert (tmp_path / "copy").read_bytes() == source.read_bytes()
 
 
 def test_kaldis_compact_text_is_written_back_byte_for_byte(golden, tmp_path):
     source = golden / "lattice" / "raw_beam13.txt.gz"
     items = read_compact_lattices(source)
-    write_compact_lattices(tmp_path / "a.gz", items, binary=False)
+    write_lattices(tmp_path / "a.gz", items, binary=False)
     with gzip.open(tmp_path / "a.gz") as copy, gzip.open(source) as original:
         assert copy.read() == original.read()
 
 
-def test_text_of_kaldis_determinised_lattices_keeps_all_lines(golden, tmp_path):
+def test_text_of_kaldis_determinized_lattices_keeps_all_lines(golden, tmp_path):
     # Kaldi does not sort these states; only their numbers may change.
     source = golden / "lattice" / "compact_beam13.txt"
     items = read_compact_lattices(source)
-    write_compact_lattices(tmp_path / "a", items, binary=False)
+    write_lattices(tmp_path / "a", items, binary=False)
     written = (tmp_path / "a").read_text().splitlines()
     original = source.read_text().splitlines()
     assert len(written) == len(original)
@@ -79,9 +77,7 @@ def test_either_kind_is_read_as_either_kind(golden):
             assert np.count_nonzero(spread.transition_id) == round(
                 one.depth * one.num_frames
             )
-            assert_equal(
-                CompactLattice.from_lattice(one), CompactLattice.from_lattice(spread)
-            )
+            assert_equal(one.to_compact(), spread.to_compact())
 
 
 @pytest.mark.parametrize("name", ["raw_beam13.lats", "boosted_b0.1.lats"])
@@ -90,9 +86,8 @@ def test_lists_of_places_lead_to_the_same_lattices(golden, tmp_path, name, binar
     source, archive = golden / "lattice" / name, tmp_path / "copy.ark"
     is_compact = name.startswith("boosted")
     read = read_compact_lattices if is_compact else read_lattices
-    write = write_compact_lattices if is_compact else write_lattices
     wanted = dict(read(source))
-    write(archive, wanted.items(), binary=binary, scp=tmp_path / "copy.scp")
+    write_lattices(archive, wanted.items(), binary=binary, scp=tmp_path / "copy.scp")
     lines = (tmp_path / "copy.scp").read_text().splitlines()
     backwards = tmp_path / "backwards.scp"
     backwards.write_text("\n".join(reversed(lines)) + "\n")

@@ -12,8 +12,8 @@ from latflow.lang.directory import Lang
 from latflow.lang.lm_trie import LmTrie
 from latflow.lang.ngram import estimate
 from latflow.lattice.best_path import best_path
-from latflow.lattice.determinise import determinise
-from latflow.lattice.io import (
+from latflow.lattice.determinize.pruned import determinize
+from latflow.lattice.io.archives import (
     read_compact_lattices,
     read_lattices,
     write_lattices,
@@ -116,7 +116,7 @@ def test_kaldis_compact_lattices_give_the_same_best_paths(golden, raw, old, new)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_stage_determinises_and_rescores(
+def test_the_stage_determinizes_and_rescores(
     golden, raw, arpa, old, new, tmp_path, threads
 ):
     write_lattices(tmp_path / "lattices.ark", raw.items())
@@ -126,7 +126,8 @@ def test_the_stage_determinises_and_rescores(
         arpa,
         golden / "lang",
         tmp_path / "out",
-        options={"beam": BEAM, "acoustic_scale": SCALE},
+        beam=BEAM,
+        acoustic_scale=SCALE,
         threads=threads,
     )
     found = dict(read_compact_lattices(tmp_path / "out" / "lattices.ark"))
@@ -136,7 +137,7 @@ def test_the_stage_determinises_and_rescores(
         other = best_path(found[utterance].to_lattice(), acoustic_scale=SCALE)
         assert best.words.tolist() == other.words.tolist()
         np.testing.assert_allclose(best.graph_cost, other.graph_cost, rtol=1e-4)
-        small = determinise(lattice, beam=BEAM, acoustic_scale=SCALE)
+        small = determinize(lattice, beam=BEAM, acoustic_scale=SCALE)
         whole = rescore(small, old, new)
         pruned = prune(whole, BEAM, acoustic_scale=SCALE)
         assert found[utterance].num_arcs == pruned.num_arcs
@@ -148,5 +149,5 @@ def test_the_stage_determinises_and_rescores(
     assert summary["depth_before"] == pytest.approx(arcs / summary["frames"])
     arcs = sum(lattice.depth * lattice.num_frames for lattice in found.values())
     assert summary["depth_after"] == pytest.approx(arcs / summary["frames"])
-    assert summary["depth_before"] > summary["depth_determinised"]
+    assert summary["depth_before"] > summary["depth_determinized"]
     assert (tmp_path / "out" / "ledger.jsonl").read_text() == ""

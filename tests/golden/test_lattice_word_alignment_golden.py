@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from reference.lattice_paths import enumerate_paths
 
+from latflow.align.word_times import Pronunciations, phone_segments, split_phones
 from latflow.gmm.model import AcousticModel
 from latflow.hmm.alignment import segments
-from latflow.kaldi_io import read_int_vectors
+from latflow.kaldi.io import read_int_vectors
 from latflow.lang.directory import Lang
-from latflow.lattice.io import read_compact_lattices, read_lattices
+from latflow.lattice.edit_distance import ErrorCounts
+from latflow.lattice.io.archives import read_compact_lattices, read_lattices
 from latflow.lattice.mbr import minimum_bayes_risk
 from latflow.lattice.n_best import n_best
-from latflow.lattice.oracle import oracle_errors
+from latflow.lattice.oracle import oracle
 from latflow.lattice.word_alignment import WordAligner, align_words
-from latflow.scoring.alignment import ErrorCounts
-from latflow.scoring.ctm import timed_words
-from latflow.scoring.word_times import Pronunciations, phone_segments, split_phones
+from latflow.scoring.transcripts import timed_words
 
 SCALE = 0.1
 
@@ -107,7 +107,7 @@ def test_best_of_n_is_kaldis_best(golden, raw, compact):
         many = n_best(lattice, 20, acoustic_scale=SCALE)
         np.testing.assert_array_equal(many[0].words, words[utterance])
         np.testing.assert_array_equal(many[0].transition_ids, ids[utterance])
-        # Determinising keeps each word sequence with its best path.
+        # Determinizing keeps each word sequence with its best path.
         few = n_best(compact[utterance], 20, acoustic_scale=SCALE)
         assert [p.words.tolist() for p in many] == [p.words.tolist() for p in few]
         for a, b in zip(many, few, strict=True):
@@ -122,8 +122,8 @@ def test_oracle_errors_are_at_most_those_of_the_best_path(corpora, raw, compact,
     texts = dict(line.split(maxsplit=1) for line in lines)
     references = {u: np.array(lang.words_to_ids(texts[u]), np.int32) for u in raw}
     for lattices in (raw, compact):
-        found = dict(oracle_errors(lattices.items(), references))
-        total = sum((one.counts for one in found.values()), ErrorCounts())
+        found = [oracle(lattices[u], references[u]) for u in lattices]
+        total = sum((one.counts for one in found), ErrorCounts())
         assert total.words == sum(map(len, references.values()))
         assert total.errors == 0
 

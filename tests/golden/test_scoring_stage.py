@@ -7,22 +7,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from latflow.configuration import resolve_section
+from latflow.align.word_times import phone_segments
 from latflow.errors import UserError
 from latflow.gmm.model import AcousticModel
 from latflow.lang.directory import Lang
-from latflow.scoring.ctm import read_ctm
-from latflow.scoring.lattice_quality import analyse_lattices
-from latflow.scoring.score import score, summarise_wer
-from latflow.scoring.summary import read_summary
-from latflow.scoring.text import read_text
-from latflow.scoring.word_times import phone_segments
-
-
-@pytest.fixture
-def options(repository):
-    section = resolve_section(repository / "workflow" / "schemas", "score", {})
-    return {**section, "seed": 1}
+from latflow.scoring.lattice_quality import analyze_lattices
+from latflow.scoring.options import ScoreOptions
+from latflow.scoring.results import read_table, summarize_wer
+from latflow.scoring.score import recognize, score
+from latflow.scoring.transcripts import read_ctm, read_text
 
 
 def write_cuts(path, references):
@@ -58,7 +51,7 @@ def write_cuts(path, references):
 
 
 @pytest.fixture
-def run(golden, tmp_path, options):
+def run(golden, tmp_path):
     """Score the golden lattices against references; returns the folder."""
 
     def run(references, **changes):
@@ -71,7 +64,8 @@ def run(golden, tmp_path, options):
             golden / "gmm" / "tri1",
             tmp_path / "scales.json",
             tmp_path / "out",
-            options={**options, **changes},
+            options=ScoreOptions(**changes),
+            seed=1,
         )
         return tmp_path / "out"
 
@@ -150,8 +144,8 @@ def test_errors_are_counted_where_references_differ(run, golden):
     confusions = (out / "confusions.tsv").read_text()
     assert "sub\tONE\tZERO\t1" in confusions
     assert len((out / "per_speaker.tsv").read_text().splitlines()) == 8
-    summarise_wer({("tri1", "test"): out}, out / "wer.tsv")
-    row = read_summary(out / "wer.tsv")[0]
+    summarize_wer([out / "wer.json"], out / "wer.tsv")
+    row = read_table(out / "wer.tsv").iloc[0]
     assert (row["wer"], row["sentences"], row["lmwt"]) == ("11.76", "7", "10")
 
 
@@ -181,7 +175,7 @@ def test_no_reference_at_all_is_refused(run):
         run({})
 
 
-def test_missing_scales_are_refused(golden, tmp_path, options):
+def test_missing_scales_are_refused(golden, tmp_path):
     write_cuts(tmp_path / "cuts.jsonl.gz", {"a": ["ONE"]})
     with pytest.raises(UserError, match=r"scales\.json: no such file"):
         score(
@@ -191,7 +185,8 @@ def test_missing_scales_are_refused(golden, tmp_path, options):
             golden / "gmm" / "tri1",
             tmp_path / "scales.json",
             tmp_path / "out",
-            options=options,
+            options=ScoreOptions(),
+            seed=1,
         )
     assert not (tmp_path / "out").exists()
 
@@ -214,23 +209,23 @@ def test_least_risk_finds_the_same_clear_words(run, golden):
         assert b.confidence == pytest.approx(a.confidence, abs=1e-3)
 
 
-def analysed(golden, folder, options, references, **changes):
+def analyzed(golden, folder, references, **changes):
     """Measure the golden lattices; returns (summary, rows by utterance)."""
     write_cuts(folder / "cuts.jsonl.gz", references)
     (folder / "scales.json").write_text('{"lmwt": 10, "wip": 0.0}')
-    analyse_lattices(
+    analyze_lattices(
         golden / "lattice" / "raw_beam13.lats", folder / "cuts.jsonl.gz",
         golden / "lang", folder / "scales.json", folder,
-        options={**options, **changes}, threads=2,
+        options=ScoreOptions(**changes), threads=2,
     )  # fmt: skip
     lines = (folder / "lattices.tsv").read_text().splitlines()
     rows = [dict(zip(lines[0].split("\t"), x.split("\t"), strict=True)) for x in lines]
     return json.loads((folder / "lattices.json").read_text()), rows[1:]
 
 
-def test_lattices_hold_what_was_said(golden, tmp_path, options):
+def test_lattices_hold_what_was_said(golden, tmp_path):
     references = read_text(golden / "align" / "text")
-    summary, rows = analysed(golden, tmp_path, options, references)
+    summary, rows = analyzed(golden, tmp_path, references)
     assert summary["utterances"] == len(rows) == 6
     assert summary["words"] == sum(map(len, references.values()))
     assert summary["oracle_wer"] == 0.0
@@ -239,18 +234,39 @@ def test_lattices_hold_what_was_said(golden, tmp_path, options):
     assert summary["depth"] == pytest.approx(depth, rel=1e-3)
 
 
-def test_no_path_is_better_than_the_oracle(golden, tmp_path, options):
+def test_no_path_is_better_than_the_oracle(golden, tmp_path):
     references = read_text(golden / "align" / "text")
     wrong = {u: ["ZERO", *words[1:], "UNHEARD"] for u, words in references.items()}
-    summary, rows = analysed(golden, tmp_path, options, wrong)
+    summary, rows = analyzed(golden, tmp_path, wrong)
     assert all(1 <= int(r["oracle"]) <= int(r["best"]) <= 2 for r in rows)
-    kept, _ = analysed(
-        golden, tmp_path, options, wrong, ignore_words=["ZERO", "UNHEARD"]
-    )
+    kept, _ = analyzed(golden, tmp_path, wrong, ignore_words=["ZERO", "UNHEARD"])
     assert kept["words"] < summary["words"]
     assert kept["best_wer"] < summary["best_wer"]
 
 
-def test_a_lattice_without_reference_is_named(golden, tmp_path, options):
+def test_a_lattice_without_reference_is_named(golden, tmp_path):
     with pytest.raises(UserError, match="a lattice without a reference"):
-        analysed(golden, tmp_path, options, {"nobody": ["ONE"]})
+        analyzed(golden, tmp_path, {"nobody": ["ONE"]})
+
+
+def test_words_of_a_set_without_transcripts_are_written_without_scores(
+    run, golden, tmp_path
+):
+    scored = run(read_text(golden / "align" / "text"))
+    silent = {utterance: [] for utterance in read_text(scored / "hyp.txt")}
+    write_cuts(tmp_path / "calls.jsonl.gz", silent)
+    recognize(
+        golden / "lattice" / "raw_beam13.lats",
+        tmp_path / "calls.jsonl.gz",
+        golden / "lang",
+        golden / "gmm" / "tri1",
+        tmp_path / "scales.json",
+        tmp_path / "words",
+        options=ScoreOptions(),
+        threads=2,
+    )
+    names = {"hyp.txt", "hyp.ctm", "hyp_phones.ctm"}
+    assert {path.name for path in (tmp_path / "words").iterdir()} == names
+    for name in names:
+        written = (tmp_path / "words" / name).read_bytes()
+        assert written == (scored / name).read_bytes()

@@ -12,17 +12,20 @@ import pytest
 import torch
 from reference.sequence_system import Mmi
 
-from latflow.configuration import resolve_section
+from latflow.align.aligner import Aligner
+from latflow.align.graphs import TrainingGraphs, compile_transcripts
+from latflow.align.options import AlignOptions
 from latflow.features.frames import FrameWriter
-from latflow.kaldi_io import read_int_vectors, read_matrices, write_int_vectors
-from latflow.lang.composition import load_model
+from latflow.graphs.hclg import load_model
+from latflow.graphs.options import GraphOptions
+from latflow.kaldi.io import read_int_vectors, read_matrices, write_int_vectors
 from latflow.lang.directory import Lang
-from latflow.lattice.posterior_io import read_posteriors
+from latflow.lattice.posteriors import read_posteriors
 from latflow.nnet.network import Output
-from latflow.sequence.aligner import Aligner
-from latflow.sequence.assemble import SequenceFiles, assemble
-from latflow.sequence.criterion import LossWeights
-from latflow.sequence.transcripts import TranscriptGraphs, compile_transcripts
+from latflow.options import read_options
+from latflow.sequence.criterion import SequenceCriterion
+from latflow.sequence.generation import SequenceFiles, load_generator
+from latflow.sequence.options import SequenceOptions
 from latflow.training.batches import Batch
 
 SCALE = 0.1
@@ -51,11 +54,10 @@ def system(request, golden, tmp_path):
         root / "graphs",
     )
     compile_transcripts(
-        files.frames_dirs,
+        root / "frames",
         files.lang_dir,
         files.model_dir,
         root / "graphs",
-        options={"transition_scale": 1.0, "self_loop_scale": 0.1},
         threads=1,
     )
     alignments = dict(read_int_vectors(golden / "align" / f"ali_{name}.txt"))
@@ -66,8 +68,8 @@ def system(request, golden, tmp_path):
 def test_alignments_are_kaldis(system):
     files, scores, alignments = system
     _, model = load_model(files.model_dir)
-    graphs, lang = TranscriptGraphs(files.training_graphs), Lang.load(files.lang_dir)
-    aligner = Aligner(model, acoustic_scale=SCALE)
+    graphs, lang = TrainingGraphs.load(files.training_graphs), Lang.load(files.lang_dir)
+    aligner = Aligner(model, AlignOptions(acoustic_scale=SCALE), GraphOptions())
     lines = (files.lang_dir.parent / "align/text").read_text().splitlines()
     assert len(lines) == len(scores)
     for line in lines:
@@ -84,38 +86,28 @@ class Keeping(Mmi):
         super().__init__(model, SCALE)
         self.kept = kept
 
-    def __call__(self, log_likes, lattice, alignment, words, gradient, taught=None):
-        scored = super().__call__(
-            log_likes, lattice, alignment, words, gradient, taught
-        )
-        self.kept.append((log_likes.copy(), gradient.copy()))
-        return scored
+    def evaluate(self, utterance, gradient):
+        found = super().evaluate(utterance, gradient)
+        self.kept.append((utterance.log_likes.copy(), gradient.copy()))
+        return found
 
 
 @pytest.mark.parametrize("system", ["tri1"], indirect=True)
-def test_gradient_holds_kaldis_posteriors(system, golden, repository):
+def test_gradient_holds_kaldis_posteriors(system, golden):
     files, scores, alignments = system
-    options = resolve_section(
-        repository / "workflow/schemas",
-        "sequence",
-        {"lattices": {"beam": 13, "lattice_beam": 7, "max_active": 7000}},
-    )
+    lattices = {"beam": 13, "lattice_beam": 7, "max_active": 7000}
+    options = read_options(SequenceOptions, {"lattices": lattices, "prior_scale": 0.0})
     kept = []
-    criterion = assemble(
-        files,
-        lambda model, lang: Keeping(model, kept),
-        options,
-        log_priors=None,
-        weights=LossWeights(prior_scale=0.0),
-    )
+    _, model = load_model(files.model_dir)
+    generator = load_generator(files, Keeping(model, kept), options, GraphOptions())
+    criterion = SequenceCriterion(generator, None, options)
     posteriors = dict(read_posteriors(golden / "lattice/den_post_k0.1.txt.gz"))
     totals = dict(
         line.split()
         for line in (golden / "lattice/den_loglike_k0.1.txt").read_text().splitlines()
     )
-    _, model = load_model(files.model_dir)
     for utterance, log_likes in scores.items():
-        loss = criterion.begin(*_network(utterance, log_likes)).finish()
+        loss = criterion.begin(*_network(utterance, log_likes))()
         given, gradient = kept.pop()
         rows = np.arange(len(log_likes))
         pdfs = model.pdf[alignments[utterance]]

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lhotse import AudioSource, CutSet, Recording, SupervisionSegment
 
-from latflow.corpus.assemble import Checks, CorpusWriter
+from latflow.corpus.assemble import CorpusWriter
 from latflow.corpus.kaldi_dir import _duration, export_kaldi_dir, import_kaldi_dir
 from latflow.corpus.manifests import read_recordings, read_supervisions
+from latflow.corpus.options import GivenSource
 from latflow.ledger import Ledger
 
 MANIFESTS = ("recordings", "supervisions", "cuts")
@@ -87,7 +88,7 @@ def corpora(draw, audio):
 
 def write_corpus(folder, recordings, supervisions):
     folder.mkdir()
-    checks = Checks(min_duration=0.0)
+    checks = GivenSource(min_duration=0.0)
     with CorpusWriter(folder, folder, checks, Ledger("test")) as writer:
         jobs = ((rec.id, lambda rec=rec: rec) for rec in recordings)
         writer.add_recordings(jobs, threads=1)
@@ -106,7 +107,7 @@ def test_going_out_and_in_is_the_identity(audio, data):
         root = Path(name)
         write_corpus(root / "first", recordings, supervisions)
         export_kaldi_dir(root / "first", root / "kaldi")
-        checks = Checks(verify_audio=False, min_duration=0.0)
+        checks = GivenSource(verify_audio=False, min_duration=0.0)
         import_kaldi_dir(root / "kaldi", root / "second", checks=checks)
         assert list(read_recordings(root / "second/recordings.jsonl.gz")) == recordings
         found = list(read_supervisions(root / "second/supervisions.jsonl.gz"))
@@ -134,7 +135,7 @@ def test_times_survive_as_text(start, duration):
 @pytest.mark.parametrize("name", ["yesno/test", "digits/test", "speechocean/test"])
 def test_real_directories_survive(corpora, tmp_path, name):
     source = corpora / name
-    import_kaldi_dir(source, tmp_path / "in", checks=Checks(verify_audio=False))
+    import_kaldi_dir(source, tmp_path / "in", checks=GivenSource(verify_audio=False))
     export_kaldi_dir(tmp_path / "in", tmp_path / "out")
 
     def rows(path):

@@ -9,12 +9,16 @@ from reference.lattice_paths import lattices
 from reference.small_model import SILENCE, small_model
 
 from latflow.criteria import enumeration
-from latflow.criteria.mbr import MbrOptions, mbr
-from latflow.criteria.mmi import MmiOptions, mmi
-from latflow.criteria.mpe import MpeOptions, mpe
-from latflow.criteria.mwe import MweOptions, mwe
-from latflow.criteria.phone_arcs import expand, phones_of_alignment
-from latflow.criteria.teacher import TeacherOptions, teacher_student
+from latflow.criteria.criterion import Utterance
+from latflow.criteria.options import (
+    MbrOptions,
+    MmiOptions,
+    MweOptions,
+    PhoneMpeOptions,
+    TeacherOptions,
+)
+from latflow.criteria.registry import make_criterion
+from latflow.lattice.phone_arcs import expand, phones_of_alignment
 
 MODEL = small_model()
 random_lattices = lattices(4, impossible=0.1, num_ids=MODEL.num_transition_ids)
@@ -40,6 +44,29 @@ def some_scores(lattice, seed):
     return torch.from_numpy(scores).requires_grad_(), alignment
 
 
+NO_WORDS = np.zeros(0, np.int32)
+
+
+def statistics_of(criterion, scores, lattice, alignment, teacher=None):
+    """The statistics of a criterion."""
+    scores = scores.detach().numpy()
+    gradient = np.zeros_like(scores)
+    utterance = Utterance(scores, lattice, alignment, NO_WORDS, teacher)
+    return criterion.evaluate(utterance, gradient).statistics
+
+
+def check(options, scores, lattice, alignment, words=NO_WORDS, teacher=None):
+    """Values and gradients are those over paths; the criterion and its value."""
+    criterion = make_criterion(options, MODEL, SILENCE)
+    given = {} if teacher is None else {"teacher": teacher.detach().numpy()}
+    ours = criterion(scores, lattice, alignment, words, **given)
+    naive = enumeration.value_over_paths(
+        criterion, scores, lattice, alignment, words, teacher=teacher
+    )
+    assert_same(ours, naive, scores)
+    return criterion, ours.item()
+
+
 def assert_same(ours, naive, scores):
     """Values and gradients are those over paths."""
     np.testing.assert_allclose(ours.item(), naive.item(), atol=1e-9)
@@ -63,17 +90,14 @@ def test_mmi_over_paths(lattice, seed, scales, absent, drop_by, boost, silence_e
     scores, alignment = some_scores(lattice, seed)
     options = MmiOptions(
         **scales,
-        absent=absent,
+        absent_numerator=absent,
         drop_by=drop_by,
         boost=boost,
         max_silence_error=silence_error,
-        silence_phones=SILENCE,
     )
-    ours = mmi(scores, lattice, alignment, MODEL, options)
-    naive = enumeration.naive_mmi(scores, lattice, alignment, MODEL, options)
-    assert_same(ours.objective, naive, scores)
+    _, value = check(options, scores, lattice, alignment)
     if absent == "add" and scales["lm_scale"] == 0.0:
-        assert ours.objective.item() <= 1e-9
+        assert value <= 1e-9
 
 
 @given(
@@ -85,62 +109,57 @@ def test_mmi_over_paths(lattice, seed, scales, absent, drop_by, boost, silence_e
 )
 def test_frame_risks_over_paths(lattice, seed, scales, criterion, one_silence_class):
     scores, alignment = some_scores(lattice, seed)
-    options = MbrOptions(criterion, SILENCE, one_silence_class, **scales)
-    ours = mbr(scores, lattice, alignment, MODEL, options)
-    naive = enumeration.naive_mbr(scores, lattice, alignment, MODEL, options)
-    assert_same(ours.objective, naive, scores)
-    assert -1e-9 <= ours.objective.item() <= lattice.num_frames + 1e-9
+    options = MbrOptions(type=criterion, one_silence_class=one_silence_class, **scales)
+    _, value = check(options, scores, lattice, alignment)
+    assert -1e-9 <= value <= lattice.num_frames + 1e-9
 
 
 @given(lattice=random_lattices, seed=seeds, scales=scales, ignores=st.booleans())
 def test_phone_errors_over_paths(lattice, seed, scales, ignores):
     scores, alignment = some_scores(lattice, seed)
-    options = MpeOptions(SILENCE, ignore_silence=ignores, **scales)
-    ours = mpe(scores, lattice, alignment, MODEL, options)
-    naive = enumeration.naive_mpe(scores, lattice, alignment, MODEL, options)
-    assert_same(ours.objective, naive, scores)
+    options = PhoneMpeOptions(ignore_silence=ignores, **scales)
+    criterion, _ = check(options, scores, lattice, alignment)
     said = [
         phone
         for phone, *_ in enumeration.phones_of(alignment.tolist(), MODEL)
         if phone not in SILENCE or not ignores
     ]
-    assert ours.statistics["reference_phones"] == len(said)
+    statistics = statistics_of(criterion, scores, lattice, alignment)
+    assert statistics["reference_phones"] == len(said)
 
 
-@given(lattice=random_lattices, seed=seeds, scales=scales, n=st.integers(1, 6))
+@given(lattice=random_lattices, seed=seeds, scales=scales, n=st.integers(2, 6))
 def test_word_errors_over_paths(lattice, seed, scales, n):
     # Without graph costs word sequences tie where their pdfs are the same.
     scales = {**scales, "lm_scale": scales["lm_scale"] or 0.5}
     scores, alignment = some_scores(lattice, seed)
     words = np.random.default_rng(seed).integers(1, 3, 2).astype(np.int32)
     options = MweOptions(num_paths=n, **scales)
-    ours = mwe(scores, lattice, alignment, words, MODEL, options)
-    naive = enumeration.naive_mwe(scores, lattice, words.tolist(), MODEL, options)
-    assert_same(ours.objective, naive, scores)
+    check(options, scores, lattice, alignment, words)
 
 
 @given(lattice=random_lattices, seed=seeds, scales=scales)
 def test_teacher_over_paths(lattice, seed, scales):
-    scores, _ = some_scores(lattice, seed)
+    scores, alignment = some_scores(lattice, seed)
     teacher = torch.from_numpy(
         np.random.default_rng(seed + 1).normal(size=scores.shape)
     )
-    options = TeacherOptions(**scales, teacher_scale=0.7)
-    ours = teacher_student(scores, teacher, lattice, MODEL, options)
-    naive = enumeration.naive_teacher(scores, teacher, lattice, MODEL, options)
-    assert_same(ours.objective, naive, scores)
-    assert ours.objective.item() <= -ours.statistics["teacher_entropy"] + 1e-9
+    options = TeacherOptions(teacher="any", **scales, teacher_scale=0.7)
+    given = scores, lattice, alignment
+    criterion, value = check(options, *given, teacher=teacher)
+    statistics = statistics_of(criterion, *given, teacher.numpy())
+    assert value <= -statistics["teacher_entropy"] + 1e-9
 
 
 @given(lattice=random_lattices, seed=seeds)
 def test_a_teacher_teaches_itself_nothing(lattice, seed):
-    scores, _ = some_scores(lattice, seed)
-    options = TeacherOptions(acoustic_scale=0.5, teacher_scale=0.5)
-    result = teacher_student(scores, scores, lattice, MODEL, options)
-    assert result.objective.item() == pytest.approx(
-        -result.statistics["teacher_entropy"], abs=1e-9
-    )
-    (gradient,) = torch.autograd.grad(result.objective, scores)
+    scores, alignment = some_scores(lattice, seed)
+    options = TeacherOptions(teacher="any", acoustic_scale=0.5, teacher_scale=0.5)
+    criterion, teacher = make_criterion(options, MODEL, ()), scores.detach().numpy()
+    value = criterion(scores, lattice, alignment, NO_WORDS, teacher=teacher)
+    statistics = statistics_of(criterion, scores, lattice, alignment, teacher)
+    assert value.item() == pytest.approx(-statistics["teacher_entropy"], abs=1e-9)
+    (gradient,) = torch.autograd.grad(value, scores)
     np.testing.assert_allclose(gradient, 0.0, atol=1e-12)
 
 
@@ -148,13 +167,15 @@ def test_a_teacher_teaches_itself_nothing(lattice, seed):
 def test_frames_have_no_scale_of_their_own(lattice, seed):
     """A constant added to a frame's scores changes nothing: gradients sum to 0."""
     scores, alignment = some_scores(lattice, seed)
-    for result in (
-        mmi(scores, lattice, alignment, MODEL, MmiOptions(absent="keep")),
-        mbr(scores, lattice, alignment, MODEL, MbrOptions("smbr", SILENCE)),
-        mpe(scores, lattice, alignment, MODEL, MpeOptions(SILENCE)),
-        mwe(scores, lattice, alignment, alignment, MODEL, MweOptions()),
+    for options in (
+        MmiOptions(absent_numerator="keep"),
+        MbrOptions(type="smbr"),
+        PhoneMpeOptions(),
+        MweOptions(),
     ):
-        (gradient,) = torch.autograd.grad(result.objective, scores)
+        criterion = make_criterion(options, MODEL, SILENCE)
+        value = criterion(scores, lattice, alignment, alignment)
+        (gradient,) = torch.autograd.grad(value, scores)
         np.testing.assert_allclose(gradient.sum(1), 0.0, atol=1e-9)
 
 

@@ -13,7 +13,8 @@ from reference.decode_paths import (
     random_graph,
 )
 
-from latflow.decode.search import DeadEndError, LatticeDecoder
+from latflow.decode.decoder import LatticeDecoder
+from latflow.decode.streaming import DeadEndError
 from latflow.lattice.best_path import best_path
 
 TID_TO_PDF = np.array([0, 0, 1, 2, 1], np.int32)
@@ -59,7 +60,7 @@ def test_lattice_holds_the_paths_near_the_best(
     graph, log_likes = make(seed, num_states, num_frames, has_cycles)
     paths = graph_paths(graph, TID_TO_PDF, log_likes, SCALE)
     if not paths:
-        with pytest.raises(DeadEndError, match="no way through the decoding graph"):
+        with pytest.raises(DeadEndError, match="no path through the decoding graph"):
             search(graph, log_likes)
         return
     decoded = search(graph, log_likes)

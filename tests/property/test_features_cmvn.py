@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from reference import features as reference
 
 from latflow.errors import UserError
-from latflow.features.cmvn import apply_cmvn, cmvn_statistics, sliding_cmvn
+from latflow.features.cmvn import (
+    SlidingCmvnStream,
+    apply_cmvn,
+    cmvn_statistics,
+    sliding_cmvn,
+)
+from latflow.features.options import SlidingCmvn
 
 
 def random_frames(T, seed, D=4):
@@ -24,17 +30,17 @@ def test_speaker_statistics_add_up_and_give_zero_mean(lengths, seed):
     stats = sum(cmvn_statistics(u) for u in utterances)
     together = np.concatenate(utterances)
     np.testing.assert_allclose(stats, cmvn_statistics(together), rtol=1e-12)
-    normalised = np.concatenate([apply_cmvn(u, stats) for u in utterances])
-    np.testing.assert_allclose(normalised.mean(axis=0), 0.0, atol=1e-4)
-    assert normalised.dtype == np.float32
+    normalized = np.concatenate([apply_cmvn(u, stats) for u in utterances])
+    np.testing.assert_allclose(normalized.mean(axis=0), 0.0, atol=1e-4)
+    assert normalized.dtype == np.float32
 
 
 @given(st.integers(5, 100), st.integers(0, 1000))
 def test_norm_vars_gives_unit_variance(T, seed):
     frames = random_frames(T, seed)
-    normalised = apply_cmvn(frames, cmvn_statistics(frames), norm_vars=True)
-    np.testing.assert_allclose(normalised.mean(axis=0), 0.0, atol=1e-4)
-    np.testing.assert_allclose(normalised.var(axis=0), 1.0, atol=1e-2)
+    normalized = apply_cmvn(frames, cmvn_statistics(frames), norm_vars=True)
+    np.testing.assert_allclose(normalized.mean(axis=0), 0.0, atol=1e-4)
+    np.testing.assert_allclose(normalized.var(axis=0), 1.0, atol=1e-2)
 
 
 @given(
@@ -71,3 +77,34 @@ def test_constant_frames_do_not_divide_by_zero():
 def test_statistics_of_nothing_are_refused():
     with pytest.raises(UserError, match="no frames"):
         apply_cmvn(np.ones((1, 2)), cmvn_statistics(np.empty((0, 2))))
+
+
+@given(
+    st.integers(0, 60), st.integers(1, 40), st.integers(1, 40), st.booleans(),
+    st.lists(st.integers(0, 60), max_size=4), st.integers(0, 100),
+)  # fmt: skip
+def test_frames_in_pieces_are_normalized_as_the_whole(
+    T, window, min_window, norm_vars, cuts, seed
+):
+    options = SlidingCmvn(
+        window=window, min_window=min_window, center=False, norm_vars=norm_vars
+    )
+
+    def streamed(cuts):
+        stream = SlidingCmvnStream(options)
+        found = [stream.accept(piece) for piece in np.split(frames, sorted(cuts))]
+        waited = len(np.concatenate(found))
+        assert waited == (T if min_window <= T else 0)
+        return np.concatenate([*found, stream.finish()])
+
+    frames = random_frames(T, seed)
+    whole = streamed([])
+    np.testing.assert_array_equal(streamed([min(cut, T) for cut in cuts]), whole)
+    if T:
+        given = {"window": window, "min_window": min_window, "norm_vars": norm_vars}
+        np.testing.assert_allclose(whole, sliding_cmvn(frames, **given), atol=1e-3)
+
+
+def test_a_window_around_the_frame_does_not_stream():
+    with pytest.raises(ValueError, match="frames to come"):
+        SlidingCmvnStream(SlidingCmvn(center=True))

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latflow.errors import UserError
-from latflow.features.frames import FrameStore, FrameWriter, batches
+from latflow.features.frames import FrameStore, FrameWriter
+from latflow.ragged import windows
 
 names = st.text(
     st.characters(exclude_characters="\n", exclude_categories=["Cs"]), min_size=1
@@ -49,13 +50,13 @@ def test_read_of_write_is_identity(utterances, dim):
 
 
 @given(st.lists(st.integers(0, 20), max_size=20), st.integers(1, 30))
-def test_batches_cover_all_utterances_in_order(lengths, max_frames):
+def test_windows_cover_all_utterances_in_order(lengths, max_frames):
     with tempfile.TemporaryDirectory() as folder:
         with FrameWriter(folder, dim=1) as writer:
             for i, T in enumerate(lengths):
                 writer.append(f"{i:03d}", "s", "", np.zeros((T, 1)))
         store = FrameStore.load(folder)
-        edges = list(batches(store, max_frames))
+        edges = list(windows(store.begin, max_frames))
     covered = [i for first, last in edges for i in range(first, last)]
     assert covered == list(range(len(lengths)))
     for first, last in edges:

@@ -116,3 +116,17 @@ def test_linear_is_a_matrix_product_with_an_offset(T, D, D_out, has_offset):
 def test_linear_names_the_dimensions_that_do_not_fit():
     with pytest.raises(UserError, match="frames of dimension 7, but .* 2 x 4"):
         Linear(np.ones((2, 4)))(np.ones((3, 7), np.float32))
+
+
+@given(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2), st.integers(1, 2))
+def test_frames_beyond_the_context_change_nothing(left, right, order, window):
+    transform = Chain([Deltas(order, window), Splice(left, right), Identity()])
+    before, behind = transform.context
+    frames = random_frames(40, 2, 1)
+    whole, t = transform(frames)[20], 20
+    part = transform(frames[t - before : t + behind + 1])[before]
+    np.testing.assert_allclose(part, whole, rtol=1e-5, atol=1e-6)
+    if before:
+        changed = frames.copy()
+        changed[t - before] += 100.0
+        assert np.abs(transform(changed)[20] - whole).max() > 1.0

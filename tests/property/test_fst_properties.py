@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from reference.graphs import canonical, paths
 from reference.training_graph import compile_training_graph
 
-from latflow.fst.determinise import LINK, by_source, determinise
+from latflow.fst.determinize import LINK, by_source, determinize
 from latflow.fst.graph import Graph
-from latflow.fst.minimise import minimise
+from latflow.fst.minimize import minimize
 from latflow.fst.openfst import ARC
-from latflow.fst.optimise import push_special, remove_epsilons_locally
-from latflow.lang.composition import load_model
+from latflow.fst.optimize import push_special, remove_epsilons_locally
+from latflow.graphs.hclg import load_model
+from latflow.graphs.training import TrainingGraphCompiler
 from latflow.lang.directory import Lang
-from latflow.lang.graphs import TrainingGraphCompiler
 
 labels = st.integers(0, 3)
 costs = st.floats(0, 8, width=16)
@@ -118,7 +118,7 @@ def test_determinised_machines_have_the_same_totals(machine):
     final = np.full(len(position), np.inf)
     final[-1] = cost
     begin, links = by_source(links, len(position))
-    arcs, finals = determinise(begin, links, position, final, words)
+    arcs, finals = determinize(begin, links, position, final, words)
     wanted = {}
     stack = [(0, (), 0.0)]
     while stack:
@@ -133,7 +133,7 @@ def test_determinised_machines_have_the_same_totals(machine):
                 (int(link["target"]), following, so_far + float(link["weight"]))
             )
     wanted = {(ins, tuple(words.tolist())): total for ins, total in wanted.items()}
-    arc_begin, kept, costs_left = minimise(arcs, finals)
+    arc_begin, kept, costs_left = minimize(arcs, finals)
     graph = Graph.from_arrays(
         0,
         arc_begin,

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference.fmllr_naive import auxiliary
 
 from latflow.gmm.fmllr import (
-    FmllrOptions,
     FmllrStatistics,
-    auxiliary,
     estimate_fmllr,
 )
 from latflow.gmm.model import DiagGmms
-from latflow.gmm.speaker_transforms import SpeakerTransforms
+from latflow.gmm.options import FmllrOptions
+from latflow.gmm.source import SpeakerTransforms
 from latflow.lattice.posteriors import FramePosteriors
 
 seeds = st.integers(0, 2**32 - 1)
@@ -84,7 +84,10 @@ def test_estimates_gain_and_no_small_change_gains_more(seed, dim):
     identity = auxiliary(np.eye(dim, dim + 1), statistics)
     last = 0.0
     for kind in ("none", "offset", "diag", "full"):
-        found = estimate_fmllr(statistics, FmllrOptions(kind, 0.0, 300))
+        found = estimate_fmllr(
+            statistics,
+            FmllrOptions(update_type=kind, min_count=0.0, num_iterations=300),
+        )
         reached = auxiliary(found.matrix, statistics)
         assert found.gain == pytest.approx(reached - identity, abs=1e-6)
         assert found.gain >= last - 1e-9 * statistics.count
@@ -99,7 +102,7 @@ def test_more_iterations_never_lose(seed, dim):
     gmms, frames, posteriors, _ = speaker(seed, dim)
     statistics = of(gmms, frames, posteriors)
     gains = [
-        estimate_fmllr(statistics, FmllrOptions("full", 0.0, n)).gain
+        estimate_fmllr(statistics, FmllrOptions(min_count=0.0, num_iterations=n)).gain
         for n in (1, 2, 5, 40)
     ]
     assert all(b >= a - 1e-9 * statistics.count for a, b in pairwise(gains))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import lda_naive
 
-from latflow.gmm.lda import LdaAccumulator, estimate_lda
+from latflow.gmm.lda_mllt import LdaAccumulator, estimate_lda
 from latflow.gmm.mllt import MlltAccumulator, estimate_mllt
 from latflow.gmm.model import DiagGmms
 from latflow.parallel import worker_pool
@@ -14,17 +14,19 @@ from latflow.parallel import worker_pool
 seeds = st.integers(0, 2**32 - 1)
 
 
-def lda_of(frames, classes, num_classes):
-    found = LdaAccumulator.zeros(num_classes, frames.shape[1])
+def lda_of(num_classes, *parts):
+    found = LdaAccumulator.zeros(num_classes, parts[0][0].shape[1])
     with worker_pool(1) as pool:
-        found.accumulate(frames, classes, pool)
+        for frames, classes in parts:
+            found.accumulate(frames, classes, pool)
     return found
 
 
-def mllt_of(gmms, frames, pdfs):
+def mllt_of(gmms, *parts):
     found = MlltAccumulator.zeros(gmms.dim)
     with worker_pool(1) as pool:
-        found.accumulate(gmms, frames, pdfs, pool)
+        for frames, pdfs in parts:
+            found.accumulate(gmms, frames, pdfs, pool)
     return found
 
 
@@ -49,15 +51,11 @@ def test_statistics_of_parts_add_up(seed, dim, num_pdfs, num_frames, share):
     gmms, frames, pdfs = data(seed, dim, num_pdfs, num_frames)
     cut = int(share * num_frames)
     parts = ((frames[:cut], pdfs[:cut]), (frames[cut:], pdfs[cut:]))
-    whole = lda_of(frames, pdfs, num_pdfs)
-    first, second = (lda_of(*part, num_pdfs) for part in parts)
-    both = first + second
+    whole, both = lda_of(num_pdfs, (frames, pdfs)), lda_of(num_pdfs, *parts)
     np.testing.assert_allclose(both.scatter, whole.scatter, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(both.sums, whole.sums, rtol=1e-9, atol=1e-9)
     np.testing.assert_array_equal(both.counts, whole.counts)
-    whole = mllt_of(gmms, frames, pdfs)
-    first, second = (mllt_of(gmms, *part) for part in parts)
-    both = first + second
+    whole, both = mllt_of(gmms, (frames, pdfs)), mllt_of(gmms, *parts)
     scale = max(1.0, float(np.abs(whole.scatters).max()))
     # The posteriors are float32: blocks of other sizes may round them differently.
     np.testing.assert_allclose(both.scatters, whole.scatters, atol=1e-5 * scale)
@@ -67,7 +65,7 @@ def test_statistics_of_parts_add_up(seed, dim, num_pdfs, num_frames, share):
 @given(seeds, st.integers(2, 5), st.integers(3, 7))
 def test_covariances_are_those_of_the_plain_loops(seed, dim, num_classes):
     _, frames, classes = data(seed, dim, num_classes, 80)
-    within, between = lda_of(frames, classes, num_classes).covariances()
+    within, between = lda_of(num_classes, (frames, classes)).covariances()
     expected = lda_naive.covariances(frames, classes)
     np.testing.assert_allclose(within, expected[0], rtol=1e-7, atol=1e-7)
     np.testing.assert_allclose(between, expected[1], rtol=1e-7, atol=1e-7)
@@ -76,7 +74,7 @@ def test_covariances_are_those_of_the_plain_loops(seed, dim, num_classes):
 @given(seeds, st.integers(2, 5))
 def test_no_direction_tells_classes_apart_better_than_the_first(seed, dim):
     _, frames, classes = data(seed, dim, dim + 3, 120)
-    statistics = lda_of(frames, classes, dim + 3)
+    statistics = lda_of(dim + 3, (frames, classes))
     lda = estimate_lda(statistics, dim=dim)
     covariances = statistics.covariances()
     rng = np.random.default_rng(seed)
@@ -90,7 +88,7 @@ def test_no_direction_tells_classes_apart_better_than_the_first(seed, dim):
 @given(seeds, st.integers(1, 5))
 def test_mllt_gains_and_no_small_change_gains_more(seed, dim):
     gmms, frames, pdfs = data(seed, dim, 3, 150)
-    statistics = mllt_of(gmms, frames, pdfs)
+    statistics = mllt_of(gmms, (frames, pdfs))
     found = estimate_mllt(statistics)
     assert found.gain_per_frame >= -1e-9
 

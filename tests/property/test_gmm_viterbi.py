@@ -7,19 +7,18 @@ from hypothesis import strategies as st
 from numba import njit
 from reference import gmm_naive
 
+from latflow.align.aligner import best_path, least_frames, with_second_copy
 from latflow.fst.graph import Graph
-from latflow.gmm.corpus_alignment import least_frames
-from latflow.gmm.initial import equal_alignment
-from latflow.gmm.lazy_scores import (
+from latflow.gmm.alignment import (
     WIDTH,
+    MixtureScores,
     fill,
     new_book,
     open_tile,
     padded_factors,
 )
 from latflow.gmm.model import DiagGmms
-from latflow.gmm.viterbi import with_second_copy
-from latflow.gmm.viterbi_kernel import best_path
+from latflow.gmm.train import equal_alignment
 
 
 @st.composite
@@ -64,9 +63,23 @@ def search(graph, acoustic_costs, beam):
     factors = np.zeros((num_pdfs, 1 + 2 * num_pdfs), np.float32)
     factors[:, 1 : 1 + num_pdfs] = -np.eye(num_pdfs)
     mixtures = (np.arange(num_pdfs + 1), padded_factors(factors))
-    acoustics = (acoustic_costs, mixtures, np.float32(1.0))
+    lazily = MixtureScores(acoustic_costs, mixtures, new_book(mixtures))
     final = np.array(graph.final)
-    path, log_likes, cost = best_path(arcs, graph.start, final, acoustics, float(beam))
+    searches = [
+        best_path(
+            arcs,
+            graph.start,
+            final,
+            scores,
+            len(acoustic_costs),
+            np.float32(1.0),
+            float(beam),
+        )
+        for scores in (lazily, -acoustic_costs)
+    ]
+    (path, log_likes, cost), (other_path, _, other_cost) = searches
+    np.testing.assert_array_equal(path, other_path)
+    assert cost == other_cost
     pdfs = arcs[1][path]
     np.testing.assert_array_equal(
         log_likes, -acoustic_costs[np.arange(len(path)), pdfs]

@@ -8,19 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import naive_tree
 
-from latflow.hmm.event_map import PDF_CLASS
-from latflow.hmm.gauss_clustering import (
+from latflow.hmm.clustering import (
     cluster_bottom_up,
     cluster_top_down,
     log_likelihood,
 )
-from latflow.hmm.questions import Questions, cluster_phones, phone_clusters
+from latflow.hmm.event_map import PDF_CLASS
 from latflow.hmm.topology import Topology
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
 from latflow.hmm.tree_building import build_tree, leaf_statistics
-from latflow.hmm.tree_statistics import StatisticsArrays, TreeStatistics
-from latflow.kaldi_io import KaldiReader, KaldiWriter
+from latflow.hmm.tree_statistics import (
+    Questions,
+    StatisticsArrays,
+    TreeStatistics,
+    cluster_phones,
+    phone_clusters,
+)
+from latflow.kaldi.io import KaldiReader, KaldiWriter
 
 FLOOR = 0.01
 PHONES = range(1, 7)  # 1, 2: silence, context-independent
@@ -264,7 +269,7 @@ def test_updated_probabilities_sum_to_one(seed, data):
     assert frames == pytest.approx(counts[1:].sum())
     probs = np.exp(model.log_prob[1:].astype(float))
     sums = np.bincount(model.state[1:], probs)[1:]
-    # the third flooring is not followed by a normalisation, as in Kaldi
+    # the third flooring is not followed by a normalization, as in Kaldi
     np.testing.assert_allclose(sums, 1.0, atol=2e-5)
     assert probs.min() >= floor * (1 - 1e-5)
     if floor < 1e-3:

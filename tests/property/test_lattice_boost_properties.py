@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from reference.lattice_paths import enumerate_paths, lattices
 from reference.small_model import SILENCE, small_model
 
-from latflow.lattice.boost import boost
+from latflow.lattice.discriminative import boost
 
 MODEL = small_model()
 

@@ -3,23 +3,25 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from reference.determinise_naive import tangled_lattice
+from reference.determinize_naive import tangled_lattice
 
 from latflow.errors import UserError
-from latflow.lattice.compact import CompactLattice
-from latflow.lattice.determinise import determinise
-from latflow.lattice.io import read_compact_lattices, write_compact_lattices
-from latflow.lattice.random_access import LatticeArchive
+from latflow.lattice.determinize.pruned import determinize
+from latflow.lattice.io.archives import (
+    LatticeArchive,
+    read_compact_lattices,
+    write_lattices,
+)
 
 
 def random_compact(seed, frames):
-    """A lattice as determinised, or as its chains make it, with costs of all digits."""
+    """Return a lattice, determinized or made compact, with costs of all digits."""
     generator = np.random.default_rng(seed)
     raw = tangled_lattice(generator, frames)
     try:
-        lattice = determinise(raw, beam=np.inf)
+        lattice = determinize(raw, beam=np.inf)
     except UserError:  # no path
-        lattice = CompactLattice.from_lattice(raw)
+        lattice = raw.to_compact()
     for costs in (lattice.graph_cost, lattice.final_acoustic_cost):
         scale = 10.0 ** generator.integers(-9, 9)
         costs[:] += scale * generator.normal(0, 1, len(costs)).astype(np.float32)
@@ -46,7 +48,7 @@ def test_write_then_read_is_the_identity(tmp_path_factory, items, suffix, binary
     path = folder / ("a.gz" if suffix == ".gz" else "a.ark")
     named = [(f"utt-{i}", lattice) for i, lattice in enumerate(items)]
     scp = folder / "a.scp" if suffix == ".scp" else None
-    write_compact_lattices(path, named, binary=binary, scp=scp)
+    write_lattices(path, named, binary=binary, scp=scp)
     found = list(read_compact_lattices(folder / f"a{suffix}"))
     assert [utterance for utterance, _ in found] == [name for name, _ in named]
     for (_, before), (_, after) in zip(named, found, strict=True):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from reference.decode_paths import lattice_paths, random_lattice
 
 from latflow.lattice.best_path import Scales, best_path, best_paths
-from latflow.lattice.io import read_lattices, write_lattices
+from latflow.lattice.io.archives import read_lattices, write_lattices
 
 lattices = st.builds(
     lambda seed, frames: random_lattice(np.random.default_rng(seed), frames),

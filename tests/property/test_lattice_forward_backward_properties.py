@@ -16,7 +16,7 @@ from reference.lattice_paths import (
 )
 
 from latflow.errors import UserError
-from latflow.lattice.forward_backward import forward_backward
+from latflow.lattice.path_sums import forward_backward
 
 scales = st.fixed_dictionaries(
     {
@@ -87,7 +87,7 @@ def test_without_a_possible_path_there_is_an_error(lattice):
     if any(path.cost() < math.inf for path in enumerate_paths(lattice)):
         assert np.isfinite(forward_backward(lattice).log_like)
     else:
-        with pytest.raises(UserError, match="without a possible path"):
+        with pytest.raises(UserError, match="without a path to a final state"):
             forward_backward(lattice)
 
 

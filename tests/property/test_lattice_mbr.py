@@ -12,7 +12,6 @@ from reference.mbr_naive import (
     word_posteriors,
 )
 
-from latflow.lattice.compact import CompactLattice
 from latflow.lattice.lattice import Lattice
 from latflow.lattice.mbr import minimum_bayes_risk
 from latflow.lattice.word_graph import WordGraph
@@ -110,7 +109,7 @@ def test_risk_is_exact_where_paths_do_not_rejoin(lattice):
 
 @given(lattice=lattices)
 def test_words_have_confidences_and_do_not_overlap(lattice):
-    compact = CompactLattice.from_lattice(lattice)
+    compact = lattice.to_compact()
     for print_silence in (False, True):
         found = minimum_bayes_risk(compact, print_silence=print_silence)
         assert ((found.confidence > 0.0) & (found.confidence <= 1.0)).all()

@@ -11,7 +11,6 @@ from reference.lattice_paths import (
 )
 
 from latflow.lattice.best_path import best_path
-from latflow.lattice.compact import CompactLattice
 from latflow.lattice.n_best import n_best, random_paths
 
 lattices = lattices_with_a_path(4, num_words=4, impossible=0.1)
@@ -39,7 +38,7 @@ def cost_of(path, setting):
     is_compact=st.booleans(),
 )
 def test_n_best_is_the_sorted_list_of_word_sequences(lattice, n, setting, is_compact):
-    given_lattice = CompactLattice.from_lattice(lattice) if is_compact else lattice
+    given_lattice = lattice.to_compact() if is_compact else lattice
     found = n_best(given_lattice, n, **setting)
     least, ids = {}, {}
     for path in enumerate_paths(lattice):

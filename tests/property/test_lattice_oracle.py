@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from reference.lattice_paths import enumerate_paths, lattices_with_a_path
 from reference.oracle_naive import least_errors
 
-from latflow.lattice.compact import CompactLattice
 from latflow.lattice.oracle import oracle
 
 references = st.lists(st.integers(1, 4), max_size=4)
@@ -34,7 +33,7 @@ def test_no_path_has_fewer_errors(lattice, reference, ignore):
 def test_compact_and_raw_lattices_have_the_same_oracle(lattice, reference):
     wanted = np.array(reference, np.int32)
     raw = oracle(lattice, wanted)
-    compact = oracle(CompactLattice.from_lattice(lattice), wanted)
+    compact = oracle(lattice.to_compact(), wanted)
     assert compact.counts.errors == raw.counts.errors
     assert compact.path.graph_cost + compact.path.acoustic_cost == pytest.approx(
         raw.path.graph_cost + raw.path.acoustic_cost, abs=1e-4

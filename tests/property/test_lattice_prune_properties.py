@@ -8,8 +8,7 @@ from reference.lattice_paths import enumerate_paths, lattices_with_a_path
 
 from latflow.errors import UserError
 from latflow.lattice.best_path import best_path
-from latflow.lattice.compact import CompactLattice
-from latflow.lattice.lattice import Lattice
+from latflow.lattice.lattice import CompactLattice, Lattice
 from latflow.lattice.prune import depth_per_frame, prune
 
 small_lattices = lattices_with_a_path(impossible=0.1)
@@ -57,7 +56,7 @@ def check_consistency(lattice):
 
 @given(lattice=small_lattices, beam=beams)
 def test_compact_lattices_lose_the_same_paths(lattice, beam):
-    compact = CompactLattice.from_lattice(lattice)
+    compact = lattice.to_compact()
     pruned = prune(compact, beam, **SCALES)
     found = {path[2:4] for path in enumerate_paths(pruned.to_lattice())}
     expected = {path[2:4] for path in enumerate_paths(prune(lattice, beam, **SCALES))}
@@ -72,7 +71,7 @@ def test_compact_lattices_lose_the_same_paths(lattice, beam):
 def test_strings_of_final_states_go_with_them(lattice):
     """The last arc of each path becomes a string of its state."""
     num_ends = 3
-    compact = CompactLattice.from_lattice(lattice)
+    compact = lattice.to_compact()
     extra = np.arange(1, num_ends + 1, dtype=np.int32)
     filled = CompactLattice(
         **{
@@ -116,7 +115,7 @@ def test_depth_counts_the_arcs_over_each_frame(lattice):
     found = depth_per_frame(lattice)
     np.testing.assert_array_equal(found, expected)
     assert found.mean() == pytest.approx(lattice.depth)
-    compact = CompactLattice.from_lattice(lattice)
+    compact = lattice.to_compact()
     np.testing.assert_array_equal(depth_per_frame(compact), expected)
 
 
@@ -130,7 +129,7 @@ def test_a_beam_must_be_above_zero(beam):
     with pytest.raises(UserError, match="a beam of"):
         prune(lattice, beam)
     assert prune(lattice, 1.0).num_arcs == 1
-    with pytest.raises(UserError, match="without a possible path"):
+    with pytest.raises(UserError, match="without a path to a final state"):
         prune(
             Lattice(**{**vars(lattice), "acoustic_cost": np.full(1, np.inf)}),
             1.0,

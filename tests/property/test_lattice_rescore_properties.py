@@ -15,7 +15,6 @@ from reference.lm_rescore_naive import (
 )
 
 from latflow.lang.lm_trie import LmTrie
-from latflow.lattice.compact import CompactLattice
 from latflow.lattice.rescore import rescore
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -37,7 +36,7 @@ def test_all_paths_cost_what_enumeration_says(lattice, seed, orders, more, lm_sc
     expected = rescored_paths(lattice, old, new, lm_scale)
     found = rescore(lattice, grammar, trie, lm_scale=lm_scale)
     assert_same_paths(listed_paths(found), expected)
-    compact = CompactLattice.from_lattice(lattice)  # it adds costs up in float32
+    compact = lattice.to_compact()  # it adds costs up in float32
     expected = rescored_paths(compact.to_lattice(), old, new, lm_scale)
     found = rescore(compact, grammar, trie, lm_scale=lm_scale).to_lattice()
     assert_same_paths(listed_paths(found), expected)

@@ -10,7 +10,6 @@ from reference.lattice_paths import enumerate_paths
 from latflow.hmm.topology import Topology
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
-from latflow.lattice.compact import CompactLattice
 from latflow.lattice.lattice import Lattice
 from latflow.lattice.word_alignment import WordAligner
 
@@ -170,7 +169,7 @@ def assert_same(found, expected):
 def test_each_arc_is_a_word_and_paths_stay(seed, num_slots, has_positions):
     speech = SPEECH[has_positions]
     raw = speech.lattice(np.random.default_rng(seed), num_slots)
-    aligned = speech.aligner(CompactLattice.from_lattice(raw))
+    aligned = speech.aligner(raw.to_compact())
     for arc in range(aligned.num_arcs):
         ids = aligned.arc_string(arc).tolist()
         assert speech.is_word(int(aligned.word[arc]), ids)
@@ -183,7 +182,7 @@ def test_each_arc_is_a_word_and_paths_stay(seed, num_slots, has_positions):
 def test_aligning_again_changes_no_path(seed, has_positions):
     speech = SPEECH[has_positions]
     raw = speech.lattice(np.random.default_rng(seed), 3)
-    once = speech.aligner(CompactLattice.from_lattice(raw))
+    once = speech.aligner(raw.to_compact())
     twice = speech.aligner(once)
     assert_same(all_paths(twice.to_lattice()), all_paths(once.to_lattice()))
 
@@ -192,7 +191,7 @@ def test_aligning_again_changes_no_path(seed, has_positions):
 def test_a_word_that_is_cut_off_keeps_its_label(seed):
     speech = SPEECH[True]
     raw = speech.lattice(np.random.default_rng(seed), 2, is_whole=False)
-    aligned = speech.aligner(CompactLattice.from_lattice(raw))
+    aligned = speech.aligner(raw.to_compact())
     assert_same(all_paths(aligned.to_lattice()), all_paths(raw))
     last = {
         int(aligned.word[arc])

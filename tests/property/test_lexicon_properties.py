@@ -31,12 +31,12 @@ entries = st.lists(
 def test_reading_a_written_lexicon_gives_it_back(tmp_path_factory, found):
     path = tmp_path_factory.mktemp("lexicon") / "lexiconp.txt"
     write_lexicon(Lexicon(tuple(found)), path, with_probabilities=True)
-    again = read_lexicon(path, has_probabilities=True, max_normalise=False)
+    again = read_lexicon(path, has_probabilities=True, max_normalize=False)
     assert again.entries == tuple(found)
 
 
 @given(entries)
-def test_max_normalised_probabilities_have_a_one_for_each_word(tmp_path_factory, found):
+def test_max_normalized_probabilities_have_a_one_for_each_word(tmp_path_factory, found):
     path = tmp_path_factory.mktemp("lexicon") / "lexiconp.txt"
     write_lexicon(Lexicon(tuple(found)), path, with_probabilities=True)
     for alternatives in read_lexicon(path, has_probabilities=True).by_word().values():

@@ -8,9 +8,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from reference.kneser_ney import KneserNey, backoff_log_prob, table
 
-from latflow.lang.arpa import read_arpa, write_arpa
+from latflow.lang.arpa import perplexity, read_arpa, write_arpa
 from latflow.lang.ngram import estimate
-from latflow.lang.perplexity import perplexity
 
 sentences = st.lists(
     st.lists(st.sampled_from("abcd"), min_size=0, max_size=7), min_size=1, max_size=9

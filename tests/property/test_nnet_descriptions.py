@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from latflow.errors import UserError
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network
-from latflow.nnet.options import REQUIRED
-from latflow.nnet.registry import layer_classes
+from latflow.nnet.options import facts_of
+from latflow.nnet.registry import LAYER_CLASSES
 
-CLASSES = sorted(layer_classes().keys() - {"output", "subnetwork"})
+CLASSES = sorted(LAYER_CLASSES.keys() - {"output", "subnetwork"})
 
 
 def values_of(option):
@@ -19,17 +19,17 @@ def values_of(option):
     if option.choices:
         return st.sampled_from(option.choices)
     return {
-        "int": st.integers(-1, 7),
-        "float": st.floats(-0.5, 1.5),
-        "bool": st.booleans(),
-        "ints": st.lists(st.integers(-3, 3), max_size=3),
+        "integer": st.integers(-1, 7),
+        "number": st.floats(-0.5, 1.5),
+        "boolean": st.booleans(),
+        "array": st.lists(st.integers(-3, 3), max_size=3),
     }[option.kind] | st.none()
 
 
 def options_of(name):
-    table = layer_classes()[name].OPTIONS
-    needed = {k: values_of(o) for k, o in table.items() if o.default is REQUIRED}
-    free = {k: values_of(o) for k, o in table.items() if o.default is not REQUIRED}
+    table = facts_of(LAYER_CLASSES[name].OPTIONS)
+    needed = {k: values_of(o) for k, o in table.items() if o.is_required}
+    free = {k: values_of(o) for k, o in table.items() if not o.is_required}
     return st.fixed_dictionaries(needed, optional=free)
 
 
@@ -61,7 +61,7 @@ def test_options_are_refused_or_work(name, data):
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_misspelt_option_is_refused_and_the_right_one_proposed(name):
-    for option in layer_classes()[name].OPTIONS:
+    for option in LAYER_CLASSES[name].OPTIONS.model_fields:
         layers = {"it": {"class": name, option + "e": 1}, "output": {"class": "output"}}
         with pytest.raises(UserError, match=f"layer it: unknown key {option}e") as got:
             NetworkDescription.from_config({"layers": layers})

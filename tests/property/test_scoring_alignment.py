@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference.edit_distance import cost, least_cost
 
-from latflow.scoring.alignment import align_words, count_errors
+from latflow.lattice.edit_distance import align_words, count_errors
 
 words = st.lists(st.sampled_from("abcd"), max_size=12)
 short = st.lists(st.sampled_from("abc"), max_size=5)

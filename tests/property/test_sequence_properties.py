@@ -5,12 +5,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference.graphs import add_transition_probs
 from reference.sequence_system import make_system
 from reference.viterbi_naive import best_cost, path_cost
 
-from latflow.lang.composition import load_model
-from latflow.lang.graphs import TrainingGraphCompiler
-from latflow.sequence.aligner import Aligner, AlignmentFailure
+from latflow.align.aligner import Aligner, AlignmentFailure
+from latflow.align.options import AlignOptions
+from latflow.graphs.hclg import load_model
+from latflow.graphs.options import GraphOptions
+from latflow.graphs.training import TrainingGraphCompiler
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +39,9 @@ def test_alignment_is_the_best_path(system, compiler, words, num_frames, scale, 
     rng = np.random.default_rng(seed)
     graph = compiler.compile(system.lang.words_to_ids(" ".join(words)))
     scores = rng.normal(0, 3, (num_frames, system.model.num_pdfs)).astype(np.float32)
-    aligner = Aligner(system.model, acoustic_scale=scale, beam=1e4, retry_beam=0)
-    found = aligner.align(graph, scores)
+    options = AlignOptions(acoustic_scale=scale, beam=1e4, retry_beam=0)
+    found = Aligner(system.model, options, GraphOptions()).align(graph, scores)
+    graph = add_transition_probs(graph, system.model)
     expected = best_cost(graph, system.model.pdf, scores, scale)
     if isinstance(found, AlignmentFailure):
         assert expected == np.inf
@@ -62,7 +66,7 @@ def test_any_sharing_of_a_batch_gives_the_same_sums(system, data, seed):
         total, frames = 0.0, 0
         for part in parts:
             batch, logits = system.batch(part)
-            loss = criterion.begin(system.outputs(logits, batch), batch).finish()
+            loss = criterion.begin(system.outputs(logits, batch), batch)()
             loss.value.backward()
             total, frames = total + loss.value.item(), frames + loss.num_frames
             for b, utterance in enumerate(part):

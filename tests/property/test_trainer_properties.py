@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.training_task import make_trainer, training_options, write_task
 
-from latflow.training.average import average_states
-from latflow.training.interruption import Interrupted
-from latflow.training.schedules import Moment, learning_rate
+from latflow.nnet.model_dir import average_states
+from latflow.training.launch import Interrupted
+from latflow.training.optimizers import Moment, learning_rate
 
 TRAINING = {
     "epochs": 2,
     "learning_rate": 0.02,
     "gradient_noise": 1e-3,
-    "optimiser": {"type": "adamw"},
+    "optimizer": {"type": "adamw"},
     "final": "last",
 }
 LAYERS = {
@@ -74,10 +74,11 @@ def test_wherever_it_is_stopped_it_ends_with_the_same_bits(task, uninterrupted, 
 )
 def test_newbob_never_rises_and_keeps_its_floor(losses, decay, threshold, floor):
     chosen = {"type": "newbob", "decay": decay, "threshold": threshold}
-    schedule = training_options(schedule={**chosen, "min_learning_rate": floor})
+    schedule = {**chosen, "min_learning_rate": floor}
+    options = training_options(schedule=schedule, learning_rate=0.1)
     history = [{"loss": loss} for loss in losses]
     rates = [
-        learning_rate(schedule["schedule"], 0.1, 0, Moment(1, n + 1, 0.0), history[:n])
+        learning_rate(options, Moment(1, n + 1, 0.0), history[:n])
         for n in range(len(history) + 1)
     ]
     assert rates == sorted(rates, reverse=True)

@@ -4,7 +4,6 @@ import subprocess
 import sys
 import tracemalloc
 from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,22 +13,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from reference.training_data_naive import batches as naive_batches
-from reference.training_data_naive import chunks, normalise, targets
+from reference.training_data_naive import chunks, data_of, normalize, targets
 
 from latflow.features.frames import FrameStore, FrameWriter
+from latflow.nnet.normalization import KINDS, Normalizer
 from latflow.training.batches import Batch, BatchSource
-from latflow.training.cutting import Cutting
+from latflow.training.chunks import Chunker
 from latflow.training.data_options import DataOptions
 from latflow.training.labels import LabelStore, LabelWriter
-from latflow.training.normalisation import KINDS, Normaliser
 from latflow.training.ordering import (
-    BatchLimits,
-    Order,
     epoch_order,
     form_batches,
+    num_windows,
     share_out,
 )
-from latflow.training.reading import StoreReader
+from latflow.training.readers import StoreReader
 
 DIM, CLASSES = 3, 7
 LENGTHS = [5, 31, 1, 17, 64, 2, 40, 23, 23, 90, 8, 12]
@@ -59,16 +57,17 @@ def data_options(draw: st.DrawFn, subsampling: int = 1) -> DataOptions:
     step = None if size is None else draw(st.integers(1, size // subsampling))
     orders = ["default", "sorted", "reverse", "random", "laplace:3", "laplace:.4"]
     max_frames = draw(st.none() | st.integers(1, 300))
-    limits = BatchLimits(draw(st.integers(1, 9)), max_frames, draw(st.integers(1, 4)))
-    return DataOptions(
+    return data_of(
+        max_sequences=draw(st.integers(1, 9)),
+        max_frames=max_frames,
+        buckets=draw(st.integers(1, 4)),
         size=size,
         step=None if step is None else step * subsampling,
         left=draw(st.integers(0, 3)) * subsampling if size else 0,
         right=draw(st.integers(0, 9)) if size else 0,
         order=draw(st.sampled_from(orders)),
         pool=draw(st.none() | st.integers(1, 14)),
-        partitions=draw(st.integers(1, 3)),
-        limits=limits,
+        partition_epoch=draw(st.integers(1, 3)),
         prefetch=draw(st.integers(0, 3)),
     )
 
@@ -78,7 +77,7 @@ def source(
 ) -> BatchSource:
     """Batches of the fixture's data."""
     store = FrameStore.load(folder / "frames")
-    reader = StoreReader(store, Normaliser.estimate(kind, store))
+    reader = StoreReader(store, Normalizer.estimate(kind, store))
     labels = {"pdf": LabelStore.load(folder / "labels")}
     return BatchSource(reader, labels, options, subsampling=subsampling, seed=5)
 
@@ -101,6 +100,12 @@ def sequences(batch: Batch | None) -> list[tuple[object, ...]]:
     return result
 
 
+def global_batches(batches, epoch):
+    """Pieces of each batch of an epoch, of all ranks together."""
+    plan = batches._plan(epoch)
+    return [plan.chunks(b) for b in range(len(plan))]
+
+
 @given(
     length=st.integers(1, 200),
     size=st.integers(1, 40),
@@ -114,10 +119,9 @@ def test_chunks_are_those_of_the_obvious_loop(
     step = max(1, round(share * size)) * stride
     size *= stride
     left, right = context[0] * stride, context[1]
-    cutting = Cutting(
-        np.array([3, length, 1]), size, step, left=left, right=right, subsampling=stride
-    )
-    pieces = cutting.pieces(np.arange(cutting.num_pieces))
+    options = data_of(size, step, left, right).chunks
+    chunker = Chunker(np.array([3, length, 1]), options, subsampling=stride)
+    pieces = chunker.chunks(np.arange(chunker.num_chunks))
     own = pieces.select(np.flatnonzero(pieces.utterance == 1))
     counted = list(zip(own.count_from.tolist(), own.count_to.tolist(), strict=True))
     assert counted == chunks(length, size, step)
@@ -142,7 +146,9 @@ def test_each_frame_is_counted_as_often_as_chunks_hold_it(
     batches = source(folder, options, subsampling=subsampling)
     labels = LabelStore.load(folder / "labels")
     seen: Counter[tuple[int, int]] = Counter()
-    whole_pass = range(epoch * options.partitions, (epoch + 1) * options.partitions)
+    whole_pass = range(
+        epoch * options.partition_epoch, (epoch + 1) * options.partition_epoch
+    )
     for part in whole_pass:
         for batch in batches.epoch(part):
             assert batch is not None
@@ -155,8 +161,9 @@ def test_each_frame_is_counted_as_often_as_chunks_hold_it(
                     seen[i, frame] += 1
     wanted: Counter[tuple[int, int]] = Counter()
     for i, length in enumerate(LENGTHS):
-        size = options.size or length
-        for first, last in chunks(length, size, options.step or size):
+        size = options.chunks.size if options.chunks else length
+        step = options.chunks.step if options.chunks else None
+        for first, last in chunks(length, size, step or size):
             wanted.update((i, t) for t in range(first, last) if t % subsampling == 0)
     assert seen == wanted
 
@@ -165,17 +172,19 @@ def test_each_frame_is_counted_as_often_as_chunks_hold_it(
 def test_shifted_passes_count_every_frame(
     folder: Path, data: st.DataObject, subsampling: int, labelled: bool, start: int
 ) -> None:
-    options = replace(data.draw(data_options(subsampling)), shift_frames=True)
-    if options.size:
-        options = replace(options, step=options.size)
+    options = data.draw(data_options(subsampling)).replace(shift_frames=True)
+    if options.chunks:
+        options = options.replace(
+            sequences=options.chunks.replace(step=options.chunks.size)
+        )
     batches = source(folder, options, subsampling=subsampling)
     if not labelled:
         batches = BatchSource(batches.reader, {}, options, subsampling=subsampling)
     seen: Counter[tuple[int, int]] = Counter()
     counted = 0
-    first = start * subsampling * options.partitions
-    for epoch in range(first, first + subsampling * options.partitions):
-        for pieces in batches.global_batches(epoch):
+    first = start * subsampling * options.partition_epoch
+    for epoch in range(first, first + subsampling * options.partition_epoch):
+        for pieces in global_batches(batches, epoch):
             for b in range(len(pieces)):
                 frames = range(
                     int(pieces.first[b]),
@@ -205,12 +214,12 @@ def test_batches_hold_the_frames_and_targets_of_their_pieces(
     )
     store, labels = batches.reader.store, LabelStore.load(folder / "labels")
     everything = [store.frames(i) for i in range(len(store))]
-    for batch, pieces in zip(batches.epoch(1), batches.global_batches(1), strict=True):
+    for batch, pieces in zip(batches.epoch(1), global_batches(batches, 1), strict=True):
         assert batch is not None
         for b, length in enumerate(batch.lengths.tolist()):
             i, first = int(batch.indices[b]), int(batch.first_frame[b])
             assert batch.utterances[b] == store.utt_ids[i]
-            wanted = normalise(store.frames(i), kind, everything)
+            wanted = normalize(store.frames(i), kind, everything)
             got = batch.features[b].numpy()
             np.testing.assert_allclose(
                 got[:length], wanted[first : first + length], rtol=1e-4, atol=1e-4
@@ -275,10 +284,12 @@ def test_micro_batches_hold_the_same_pieces(
 def test_orders_are_permutations_of_each_pass(
     lengths: list[int], text: str, partitions: int, whole_pass: int
 ) -> None:
-    order = Order.parse(text, partitions=partitions, seed=3)
+    options = data_of(order=text, partition_epoch=partitions)
     array = np.array(lengths)
     first = whole_pass * partitions
-    parts = [epoch_order(array, order, first + part) for part in range(partitions)]
+    parts = [
+        epoch_order(array, options, first + part, seed=3) for part in range(partitions)
+    ]
     sizes = [len(part) for part in parts]
     assert max(sizes) - min(sizes) <= 1
     joined = np.concatenate(parts)
@@ -289,7 +300,7 @@ def test_orders_are_permutations_of_each_pass(
     if text == "reverse":
         assert joined.tolist() == sorted(range(len(lengths)), key=lambda i: -lengths[i])
     if text.startswith("laplace"):
-        windows = order.num_windows(len(lengths))
+        windows = num_windows(text, len(lengths))
         bounds = [-(-len(lengths) * w // windows) for w in range(windows + 1)]
         for w in range(windows):
             part = ordered[bounds[w] : bounds[w + 1]].tolist()
@@ -302,8 +313,7 @@ def test_a_pool_keeps_the_chunks_of_its_utterances_together(
 ) -> None:
     begin = np.concatenate(([0], np.cumsum(chunks_of)))
     lengths = np.ones(begin[-1], np.int64)
-    order = Order("random", seed=1, pool=pool)
-    ordered = epoch_order(lengths, order, 4, begin)
+    ordered = epoch_order(lengths, data_of(pool=pool), 4, seed=1, begin=begin)
     assert sorted(ordered.tolist()) == list(range(len(lengths)))
     utterance = (np.searchsorted(begin, ordered, side="right") - 1).tolist()
     at = 0
@@ -318,7 +328,7 @@ def test_a_pool_keeps_the_chunks_of_its_utterances_together(
 def test_random_orders_differ_between_passes_and_seeds() -> None:
     lengths = np.ones(50, np.int64)
     orders = {
-        tuple(epoch_order(lengths, Order("random", seed=seed), epoch).tolist())
+        tuple(epoch_order(lengths, data_of(), epoch, seed=seed).tolist())
         for seed in range(3)
         for epoch in range(3)
     }
@@ -333,7 +343,7 @@ def test_random_orders_differ_between_passes_and_seeds() -> None:
 def test_batches_without_buckets_are_those_of_the_obvious_loop(
     lengths: list[int], max_sequences: int, max_frames: int
 ) -> None:
-    limits = BatchLimits(max_sequences, max_frames)
+    limits = data_of(max_sequences=max_sequences, max_frames=max_frames)
     positions, begin = form_batches(np.array(lengths, np.int64), limits)
     got = [positions[a:b].tolist() for a, b in pairwise(begin)]
     assert got == naive_batches(lengths, max_sequences, max_frames)
@@ -348,7 +358,7 @@ def test_buckets_keep_lengths_apart(
     lengths: list[int], max_sequences: int, buckets: int
 ) -> None:
     array = np.array(lengths, np.int64)
-    limits = BatchLimits(max_sequences, None, buckets)
+    limits = data_of(max_sequences=max_sequences, buckets=buckets)
     positions, begin = form_batches(array, limits)
     assert sorted(positions.tolist()) == list(range(len(lengths)))
     assert (np.diff(begin) <= max_sequences).all()
@@ -381,10 +391,10 @@ def test_batches_are_the_same_in_another_process(folder: Path) -> None:
         "import sys; from pathlib import Path;"
         "from latflow.features.frames import FrameStore;"
         "from latflow.training.batches import BatchSource;"
-        "from latflow.training.data_options import DataOptions;"
-        "from latflow.training.reading import StoreReader;"
+        "from latflow.training.data_options import ChunkOptions, DataOptions;"
+        "from latflow.training.readers import StoreReader;"
         "store = FrameStore.load(Path(sys.argv[1]) / 'frames');"
-        "options = DataOptions(size=10, order='laplace:3');"
+        "options = DataOptions(sequences=ChunkOptions(size=10), order='laplace:3');"
         "source = BatchSource(StoreReader(store), {}, options, seed=5);"
         "print([b.utterances for b in source.epoch(2)])"
     )
@@ -398,7 +408,7 @@ def test_batches_are_the_same_in_another_process(folder: Path) -> None:
         ).stdout
         for seed in ("1", "2")
     }
-    options = DataOptions(size=10, order="laplace:3")
+    options = data_of(10, order="laplace:3")
     here = BatchSource(
         StoreReader(FrameStore.load(folder / "frames")), {}, options, seed=5
     )
@@ -411,7 +421,7 @@ def test_an_epoch_keeps_a_few_bytes_a_piece(tmp_path: Path) -> None:
         for i in range(num_utterances):
             writer.append(f"{i:03}", "", "", np.zeros((length, 20), np.float32))
     reader = StoreReader(FrameStore.load(tmp_path))
-    source = BatchSource(reader, {}, DataOptions(size=1, prefetch=0))
+    source = BatchSource(reader, {}, data_of(1, prefetch=0))
     next(source.epoch(0))  # compiles, and unpacks the ids
     tracemalloc.start()
     try:

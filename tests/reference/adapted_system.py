@@ -2,11 +2,20 @@
 
 import numpy as np
 
-from latflow.configuration import resolve_section
+from latflow.decode.options import AdaptOptions, DecodeOptions
 from latflow.features.frames import FrameWriter
-from latflow.gmm.align import align
+from latflow.gmm.alignment import align_gmm
+from latflow.gmm.options import (
+    AlignAdaptedOptions,
+    DeltasOptions,
+    MonoOptions,
+    SatOptions,
+    SharedOptions,
+)
 from latflow.gmm.sat import train_sat
 from latflow.gmm.train import train_deltas, train_mono
+from latflow.graphs.options import GraphOptions
+from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_grammar, make_lang
 
 # No phone is in two words, so that phones of any length say what the words are.
@@ -28,6 +37,9 @@ DISTORTION = {
 }
 GRAPH = {"transition_scale": 1.0, "self_loop_scale": 0.1}
 LIMITS = {"threads": 1, "max_skipped_fraction": 0.05}
+SHARED = SharedOptions(
+    transform={"type": "deltas", "order": 1}, max_skipped_fraction=0.05
+)
 ARPA = """\\data\\
 ngram 1=5
 
@@ -72,30 +84,16 @@ def system_options(repository, **sat):
     }
     tree = {"alignments": "mono", "num_leaves": 24, "split_threshold": 10.0}
     fmllr = {"min_count": 50.0}
-    systems = {
-        "mono": {"type": "mono", **small},
-        "tri1": {"type": "deltas", **tree, **small},
-        "tri3": {
-            "type": "sat",
-            **tree,
-            **small,
-            "fmllr_iterations": [2, 4],
-            "fmllr": fmllr,
-            **sat,
-        },
+    named = {
+        "mono": MonoOptions(**small),
+        "tri1": DeltasOptions(**tree, **small),
+        "tri3": SatOptions(
+            **{**tree, **small, "fmllr_iterations": [2, 4], "fmllr": fmllr, **sat}
+        ),
     }
-    schemas = repository / "workflow/schemas"
-    section = {"systems": systems, "align": {"fmllr": fmllr}}
-    full = resolve_section(schemas, "gmm", section)
-    common = {
-        "transform": {"type": "deltas", "order": 1, "window": 2},
-        "graph": GRAPH,
-        "seed": 1,
-        "device": "cpu",
-    }
-    named = {name: {**values, **common} for name, values in full["systems"].items()}
-    decode = resolve_section(schemas, "decode", {"adapt": fmllr})
-    return {**named, "align": {**full["align"], **common}, "decode": decode}
+    align = AlignAdaptedOptions(fmllr=fmllr)
+    decode = DecodeOptions(adapt=AdaptOptions(**fmllr))
+    return {**named, "align": align, "decode": decode}
 
 
 def make_systems(root, repository):
@@ -103,13 +101,23 @@ def make_systems(root, repository):
     options = system_options(repository)
     write_frames(root / "frames")
     (root / "lexicon.txt").write_text(LEXICON)
-    lang_options = resolve_section(repository / "workflow/schemas", "lang", {})
+    lang_options = LangOptions()
     make_lang(root / "lexicon.txt", root / "lang", options=lang_options)
     (root / "lm.arpa").write_text(ARPA)
     make_grammar(root / "lm.arpa", root / "lang", root / "G.fst")
     frames, lang = root / "frames", root / "lang"
-    train_mono(frames, lang, root / "mono", options=options["mono"], **LIMITS)
-    align(frames, lang, root / "mono", root / "ali", options=options["align"], **LIMITS)
+    train_mono(
+        frames, lang, root / "mono", options=options["mono"], shared=SHARED, threads=1
+    )
+    align_gmm(
+        frames,
+        lang,
+        root / "mono",
+        root / "ali",
+        options=options["align"],
+        graph=GraphOptions(),
+        **LIMITS,
+    )
     for name, stage in (("tri1", train_deltas), ("tri3", train_sat)):
         train(root, root / name, options[name], stage=stage)
     return root
@@ -124,6 +132,6 @@ def train(root, out, options, *, stage=train_sat, ali="ali", threads=1):
         root / "mono",
         out,
         options=options,
+        shared=SHARED,
         threads=threads,
-        max_skipped_fraction=0.05,
     )

@@ -65,7 +65,7 @@ def splice(frames, left, right):
 
 
 def sliding_cmvn(frames, *, window, min_window, center, norm_vars):
-    """Each frame normalised by its window, statistics computed anew every time."""
+    """Each frame normalized by its window, statistics computed anew every time."""
     T = len(frames)
     frames = frames.astype(np.float64)
     out = np.empty_like(frames)

@@ -34,7 +34,7 @@ def accumulate(gmms, frames, weights, target=None):
 
 
 def log_likelihood(matrix, gmms, frames, weights, target=None):
-    """What fMLLR maximises, straight from the densities of transformed frames."""
+    """What fMLLR maximizes, straight from the densities of transformed frames."""
     target = gmms if target is None else target
     dim = gmms.dim
     _, log_det = np.linalg.slogdet(matrix[:, :dim])
@@ -47,7 +47,7 @@ def log_likelihood(matrix, gmms, frames, weights, target=None):
 
 
 def best_matrix(count, linear, scatters):
-    """The maximum by a general optimiser; (matrix, gain over the identity)."""
+    """The maximum by a general optimizer; (matrix, gain over the identity)."""
     dim = len(linear)
 
     def loss(flat):
@@ -65,3 +65,13 @@ def best_matrix(count, linear, scatters):
     start = np.eye(dim, dim + 1).ravel()
     found = minimize(loss, start, jac=slope, method="BFGS", options={"gtol": 1e-9})
     return found.x.reshape(dim, dim + 1), count * (loss(start) - found.fun)
+
+
+def auxiliary(matrix, statistics):
+    """Objective that a transform [D, D + 1] reaches (Kaldi's FmllrAuxFuncDiagGmm)."""
+    value = statistics.count * np.linalg.slogdet(matrix[:, :-1])[1]
+    for row, linear, scatter in zip(
+        matrix, statistics.linear, statistics.scatters(), strict=True
+    ):
+        value += row @ linear - 0.5 * row @ scatter @ row
+    return float(value)

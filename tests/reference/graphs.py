@@ -1,6 +1,10 @@
-"""Slow views of a graph: canonical form, and all its paths."""
+"""Views of graphs, slow and obvious; graphs as Kaldi stores them."""
+
+import gzip
 
 import numpy as np
+
+from latflow.fst.graph import Graph
 
 
 def canonical(graph, digits=4):
@@ -50,3 +54,25 @@ def paths(graph):
     if graph.num_states:
         visit(graph.start, (), (), 0.0)
     return found
+
+
+def read_graphs(path):
+    """(key, graph) of an archive of FSTs as Kaldi writes it (`.gz` too)."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rb") as stream:
+        raw = stream.read()
+    at = 0
+    while at < len(raw):
+        space = raw.index(b" ", at)
+        key = raw[at:space].decode()
+        graph, at = Graph._parse(memoryview(raw), space + 1, path)
+        graph.check(name=path)
+        yield key, graph
+
+
+def add_transition_probs(graph, model, *, transition_scale=1.0, self_loop_scale=0.1):
+    """Add the costs of transitions to a graph made without (Kaldi's function)."""
+    arcs = np.array(graph.arcs)
+    scaled = model.scaled_log_prob(transition_scale, self_loop_scale)
+    arcs["weight"] -= scaled[graph.ilabel]
+    return Graph(graph.start, graph.states, arcs)

@@ -6,16 +6,11 @@ import numpy as np
 
 from latflow.features.cmvn import apply_cmvn
 from latflow.features.frames import FrameWriter
-from latflow.kaldi_io import read_int_vectors, read_matrices, write_int_vectors
+from latflow.features.options import FeatureOptions
+from latflow.kaldi.io import read_int_vectors, read_matrices, write_int_vectors
 
 SYSTEMS = ("mono", "tri1", "tri2b", "tri3b")
-FEATURES = {
-    "type": "mfcc",
-    "num_ceps": None,
-    "num_mel_bins": 23,
-    "use_energy": False,
-    "cmvn": {"type": "speaker", "norm_vars": False},
-}
+FEATURES = FeatureOptions()
 
 
 def make_exp(golden, system, folder):
@@ -60,7 +55,7 @@ def make_frames(golden, folder):
     statistics = dict(read_matrices(golden / "features/cmvn_per_speaker.txt"))
     speakers = read_table(golden / "utt2spk")
     texts = read_table(golden / "align/text")
-    meta = {"cmvn": FEATURES["cmvn"]}
+    meta = {"cmvn": FEATURES.cmvn.values()}
     with FrameWriter(folder, dim=13, meta=meta) as writer:
         path = golden / "features/mfcc13_snip_true.txt.gz"
         for utterance, frames in read_matrices(path):

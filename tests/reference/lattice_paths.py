@@ -145,3 +145,9 @@ def lattices_with_a_path(max_frames=5, **options):
     return lattices(max_frames, **options).filter(
         lambda lattice: any(path.cost() < math.inf for path in enumerate_paths(lattice))
     )
+
+
+def frame_sums(posteriors):
+    """Sum of the weights of each frame, [T]."""
+    entries = posteriors.frame_of_entry()
+    return np.bincount(entries, posteriors.weights, posteriors.num_frames)

@@ -6,9 +6,15 @@ import random
 from pathlib import Path
 from typing import Any
 
-from reference.made_up_results import SETS, SYSTEMS, write_json, write_scores
+from reference.made_up_results import (
+    SETS,
+    SYSTEMS,
+    write_json,
+    write_rates,
+    write_scores,
+)
 
-from latflow.scoring.score import summarise_wer
+from latflow.scoring.options import ScoreOptions
 
 NETWORKS = ("wide", "tall", "mmi", "smbr")
 CONFIG: dict[str, Any] = {
@@ -43,7 +49,7 @@ ERRORS = {"wide": 0.3, "tall": 0.3, "mmi": 0.1, "smbr": 0.1}
 DEV_ERRORS = {"mmi": (24, 14, 18), "smbr": (15, 13, 13)}
 
 
-def write_networks(folder: Path, score_options: dict[str, Any]) -> None:
+def write_networks(folder: Path, score_options: ScoreOptions) -> None:
     """Add networks to the experiment of `write_experiment`: `wide` and `tall` by
     cross-entropy, `mmi` from `tall`, `smbr` from `mmi` with alignments on the fly."""
     generator = random.Random(2)
@@ -67,12 +73,7 @@ def write_networks(folder: Path, score_options: dict[str, Any]) -> None:
     language = {"lm_order": 1, "lm_words": 95, "lm_ngrams": [97]}
     facts = {**graph, **language, "train_perplexity": 54.093}
     write_json(folder / "denominator/tri1/HCLG.json", facts)
-    scored = {
-        (system, where): folder / "score" / system / where
-        for system in (*SYSTEMS, *NETWORKS)
-        for where in SETS
-    }
-    summarise_wer(scored, folder / "wer.tsv")
+    write_rates(folder, (*SYSTEMS, *NETWORKS))
 
 
 DRIFT = {
@@ -129,7 +130,7 @@ def sequence_log(name: str) -> list[dict[str, Any]]:
 
 
 def statistics(name: str, step: int) -> dict[str, float]:
-    """Means per frame; names are those of `latflow.sequence.statistics`."""
+    """Means per frame; names are those of `latflow.sequence.journal`."""
     flies = name == "smbr"
     return {
         "frames": FRAMES / 2,

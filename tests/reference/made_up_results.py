@@ -4,15 +4,18 @@ import gzip
 import json
 import math
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import soundfile
 
-from latflow.scoring import results as tables
-from latflow.scoring.ctm import TimedWord, write_ctm
-from latflow.scoring.score import summarise_wer
+from latflow.scoring import score
+from latflow.scoring.options import ScoreOptions
+from latflow.scoring.results import summarize_wer
+from latflow.scoring.transcripts import References, TimedWord, ctm_line
+from latflow.workflow.experiment import Experiment, load
 
 SYSTEMS = ("mono", "tri1")
 SETS = ("dev", "test")
@@ -27,8 +30,19 @@ LEXICON = {
 SHIFT, RATE = 0.01, 8000
 
 
+def made_up_recipe(**sections: Any) -> Experiment:
+    """The recipe of the experiment; sections take the place of the defaults."""
+    systems = {"mono": {"type": "mono"}}
+    systems["tri1"] = {"type": "deltas", "alignments": "mono"}
+    source = {"type": "kaldi", "path": "made/up"}
+    corpus = {"train": source, "dev": source, "test": {"test": source}}
+    lm = {"type": "transcripts"}
+    recipe = {"experiment": "made_up", "corpus": corpus, "lm": lm}
+    return load({**recipe, "gmm": {"systems": systems}, **sections})
+
+
 def write_experiment(
-    folder: Path, score_options: dict[str, Any], *, num_utterances: int = 40
+    folder: Path, score_options: ScoreOptions, *, num_utterances: int = 40
 ) -> None:
     """Write the experiment; audio is tones, errors are random, and tri1 makes fewer."""
     generator = random.Random(1)
@@ -40,11 +54,13 @@ def write_experiment(
         for name in SETS:
             write_scores(folder, system, name, 0.35 - 0.2 * i, score_options)
         write_sweep(folder, system, generator)
-    pairs = [(system, name) for system in SYSTEMS for name in SETS]
-    summarise_wer(
-        {(s, n): folder / "score" / s / n for s, n in pairs}, folder / "wer.tsv"
-    )
+    write_rates(folder, SYSTEMS)
     write_costs(folder, generator)
+
+
+def write_rates(folder: Path, systems: Iterable[str]) -> None:
+    paths = [folder / "score" / s / n / "wer.json" for s in systems for n in SETS]
+    summarize_wer(paths, folder / "wer.tsv")
 
 
 def write_json(path: Path, content: object) -> None:
@@ -186,7 +202,7 @@ def write_sweep(folder: Path, system: str, generator: random.Random) -> None:
 
 
 def write_scores(
-    folder: Path, system: str, name: str, error_rate: float, options: dict[str, Any]
+    folder: Path, system: str, name: str, error_rate: float, options: ScoreOptions
 ) -> None:
     generator = random.Random(f"{system}{name}")
     references, speakers = {}, {}
@@ -194,16 +210,21 @@ def write_scores(
         for item in map(json.loads, stream):
             references[item["id"]] = item["supervisions"][0]["text"].split()
             speakers[item["id"]] = item["supervisions"][0]["speaker"]
-    recognised = {
+    recognized = {
         utt: misheard(words, error_rate, generator) for utt, words in references.items()
     }
     target = folder / "score" / system / name
     target.mkdir(parents=True)
-    scores = tables.score_utterances(references, recognised, speakers, options=options)
-    tables.write_per_utterance(target / "per_utterance.tsv", scores)
-    tables.write_per_speaker(target / "per_speaker.tsv", scores)
+    score.write_scores(
+        target,
+        References(references, speakers, SHIFT),
+        recognized,
+        {"lmwt": 12, "wip": 0.0},
+        options=options,
+        seed=1,
+    )
     words, phones = [], []
-    for utt, heard in recognised.items():
+    for utt, heard in recognized.items():
         for i, word in enumerate(heard):
             start = 0.2 + 0.3 * i
             words.append(TimedWord(utt, start, 0.3, word))
@@ -213,27 +234,14 @@ def write_scores(
                 TimedWord(utt, start + step * k, step, phone)
                 for k, phone in enumerate(entry)
             ]
-    write_ctm(target / "hyp.ctm", words)
-    write_ctm(target / "hyp_phones.ctm", phones)
-    counts, bounds = tables.total(scores), tables.interval(scores, options=options)
-    result = {
-        "wer": counts.wer,
-        "ins": counts.ins,
-        "del": counts.del_,
-        "sub": counts.sub,
-        "words": counts.words,
-        "sentences": len(scores),
-        "sentence_errors": tables.num_sentence_errors(scores),
-        "lmwt": 12,
-        "wip": 0.0,
-        "confidence_interval": {"low": bounds.low, "high": bounds.high},
-    }
-    write_json(target / "wer.json", result)
+    for file, labels in (("hyp.ctm", words), ("hyp_phones.ctm", phones)):
+        (target / file).write_text("".join(map(ctm_line, labels)), encoding="utf-8")
+    wer = json.loads((target / "wer.json").read_text())["wer"]
     percentiles = {"5": 2.1, "25": 4.0, "50": 7.5, "75": 12.0, "95": 30.2}
-    measured = {"best_wer": counts.wer, "oracle_wer": counts.wer / 2, "depth": 9.4}
+    measured = {"best_wer": wer, "oracle_wer": wer / 2, "depth": 9.4}
     write_json(target / "lattices.json", {**measured, "depth_percentiles": percentiles})
     factor = {
-        "utterances": len(scores),
+        "utterances": len(references),
         "audio_seconds": 80.5,
         "real_time_factor_per_core": {"search": 0.061, "both": 0.071},
         "wall_seconds": 3.1,

@@ -30,7 +30,7 @@ def expected_errors(sequences, words):
 
 
 def plain_sausage(graph, places):
-    """Figures 4 and 5 of Xu et al. 2011, by memoised recursion over a `WordGraph`.
+    """Figures 4 and 5 of Xu et al. 2011, by memoized recursion over a `WordGraph`.
 
     Returns:
         (risk, {(place, word): (posterior, mean start, mean end)}); places from 0.

@@ -32,7 +32,7 @@ def accumulate(gmms, frames, pdfs):
 
 
 def auxiliary(matrix, gmms, frames, pdfs):
-    """What MLLT maximises, straight from the densities of transformed frames."""
+    """What MLLT maximizes, straight from the densities of transformed frames."""
     total = 0.0
     _, log_det = np.linalg.slogdet(matrix)
     for x, pdf in zip(frames.astype(np.float64), pdfs, strict=True):
@@ -46,7 +46,7 @@ def auxiliary(matrix, gmms, frames, pdfs):
 
 
 def best_matrix(scatters, count):
-    """Maximum of the objective by a general optimiser; (matrix, gain over identity)."""
+    """Maximum of the objective by a general optimizer; (matrix, gain over identity)."""
     dim = len(scatters)
 
     def loss(flat):

@@ -9,40 +9,40 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from latflow.configuration import resolve_section
-from latflow.criteria.registry import evaluator_of
+from latflow.align.aligner import Aligner
+from latflow.align.graphs import TrainingGraphs, compile_transcripts
+from latflow.align.options import AlignOptions
+from latflow.criteria import mmi
+from latflow.criteria.options import MmiOptions
 from latflow.features.frames import FrameWriter
+from latflow.graphs.denominator import make_denominator
+from latflow.graphs.hclg import load_model
+from latflow.graphs.options import DenominatorOptions, GraphOptions
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
-from latflow.kaldi_io import KaldiWriter, write_int_vectors
-from latflow.lang.composition import load_model
+from latflow.kaldi.io import KaldiWriter, write_int_vectors
 from latflow.lang.directory import Lang
+from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_lang
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import save_model
 from latflow.nnet.network import Network, Output
-from latflow.sequence.aligner import Aligner
-from latflow.sequence.assemble import SequenceFiles, assemble
-from latflow.sequence.criterion import LossWeights
-from latflow.sequence.denominator import make_denominator
-from latflow.sequence.objectives import EvaluatedObjective
-from latflow.sequence.transcripts import TranscriptGraphs, compile_transcripts
+from latflow.options import read_options
+from latflow.sequence.criterion import SequenceCriterion
+from latflow.sequence.generation import SequenceFiles, load_generator
+from latflow.sequence.options import SequenceOptions
 from latflow.training.batches import Batch
 
 LEXICON = "A AA B\nB K AA\nC B K\n<UNK> SPN\n"
 SCALE = 0.2
 
 
-SCHEMAS = Path(__file__).resolve().parents[2] / "workflow" / "schemas"
-
-
-class Mmi(EvaluatedObjective):
+class Mmi(mmi.Mmi):
     """MMI without frame rejection, for tests to listen in."""
 
     def __init__(self, model, acoustic_scale=SCALE):
-        given = {"acoustic_scale": acoustic_scale, "absent_numerator": "keep"}
-        options = resolve_section(SCHEMAS, "criterion", given)
-        super().__init__(evaluator_of(options, model, ()))
+        options = MmiOptions(acoustic_scale=acoustic_scale, absent_numerator="keep")
+        super().__init__(options, model)
 
 
 @dataclass
@@ -65,16 +65,19 @@ class System:
             "lattices": {**lattices, **changes.get("lattices", {})},
             "alignments": {"acoustic_scale": SCALE, **changes.get("alignments", {})},
         }
-        return resolve_section(self.repository / "workflow/schemas", "sequence", given)
+        return read_options(SequenceOptions, given)
 
-    def criterion(self, *, objective=None, weights=None, threads=1, **changes):
-        """A criterion without priors, unless the weights say otherwise."""
-        return assemble(
-            self.files,
-            objective or (lambda model, lang: Mmi(model)),
-            self.options(**changes),
-            log_priors=np.zeros(self.model.num_pdfs, np.float32),
-            weights=weights or LossWeights(prior_scale=0.0),
+    def criterion(self, *, criterion=None, ce_weight=0.0, l2=0.0, threads=1, **changes):
+        """A criterion without priors, unless `prior_scale` says otherwise."""
+        options = self.options(**{"prior_scale": 0.0, **changes})
+        return SequenceCriterion(
+            load_generator(
+                self.files, criterion or Mmi(self.model), options, GraphOptions()
+            ),
+            np.zeros(self.model.num_pdfs, np.float32),
+            options,
+            ce_weight=ce_weight,
+            l2=l2,
             threads=threads,
         )
 
@@ -105,18 +108,7 @@ class System:
 def make_system(root, repository, *, count=6, seed=1):
     """Write everything below a folder."""
     rng = np.random.default_rng(seed)
-    schemas = repository / "workflow/schemas"
-    lang_options = resolve_section(
-        schemas,
-        "lang",
-        {
-            "lexicon": None,
-            "silence_phone": "SIL",
-            "spoken_noise_phone": "SPN",
-            "num_nonsilence_states": 2,
-            "num_silence_states": 1,
-        },
-    )
+    lang_options = LangOptions(num_nonsilence_states=2, num_silence_states=1)
     (root / "lexicon.txt").write_text(LEXICON)
     make_lang(root / "lexicon.txt", root / "lang", options=lang_options)
     lang = Lang.load(root / "lang")
@@ -124,26 +116,24 @@ def make_system(root, repository, *, count=6, seed=1):
     texts = {f"u{n:02}": _text(rng) for n in range(count)}
     _write_cuts(root / "cuts.jsonl.gz", texts)
     _write_frames(root / "texts", texts, {u: np.zeros((1, 1)) for u in texts})
-    options = resolve_section(schemas, "denominator", {})
     graph = root / "den" / "HCLG.fst"
     graph.parent.mkdir()
     make_denominator(
         root / "lang",
-        [root / "cuts.jsonl.gz"],
+        root / "cuts.jsonl.gz",
         root / "model",
         graph,
-        options=options,
+        options=DenominatorOptions(),
     )
     compile_transcripts(
-        [root / "texts"],
+        root / "texts",
         root / "lang",
         root / "model",
         root / "graphs",
-        options=options,
         threads=1,
     )
-    graphs = TranscriptGraphs(root / "graphs")
-    aligner = Aligner(model, acoustic_scale=SCALE)
+    graphs = TrainingGraphs.load(root / "graphs")
+    aligner = Aligner(model, AlignOptions(acoustic_scale=SCALE), GraphOptions())
     scores, alignments = {}, {}
     for u, text in texts.items():
         graph_of = graphs.get(lang.words_to_ids(text))
@@ -201,7 +191,7 @@ def _write_seed(root, num_pdfs):
             parameter.mul_(0.1)
             if parameter.ndim == 2:
                 parameter.add_(torch.eye(num_pdfs))
-    meta = {"normalisation": {"type": "none"}}
+    meta = {"normalization": {"type": "none"}}
     save_model(root / "seed", network, description, np.ones(num_pdfs), meta)
     for name in ("tree", "final.mdl"):
         shutil.copyfile(root / "model" / name, root / "seed" / name)

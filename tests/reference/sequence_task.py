@@ -8,17 +8,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from latflow.configuration import resolve_section
+from latflow.criteria.options import CriterionOptions
+from latflow.criteria.registry import make_criterion
+from latflow.graphs.hclg import load_model as load_transitions
+from latflow.graphs.options import GraphOptions
+from latflow.lang.directory import Lang
 from latflow.ledger import Ledger
 from latflow.nnet.model_dir import load_model
-from latflow.sequence.assemble import SequenceFiles, assemble
-from latflow.sequence.criterion import LossWeights
-from latflow.sequence.objectives import objective_of
+from latflow.nnet.normalization import Normalizer
+from latflow.options import read_options
+from latflow.sequence.criterion import SequenceCriterion
+from latflow.sequence.generation import SequenceFiles, load_generator
+from latflow.sequence.options import SequenceOptions
+from latflow.training.batches import open_batches
 from latflow.training.checkpoint import CheckpointStore
+from latflow.training.data_options import DataOptions
 from latflow.training.distributed import Backend
-from latflow.training.interruption import stop_requests
-from latflow.training.normalisation import Normaliser
-from latflow.training.sources import open_batches
+from latflow.training.launch import stop_requests
+from latflow.training.options import TrainingOptions
 from latflow.training.trainer import Trainer
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "workflow" / "schemas"
@@ -40,18 +47,18 @@ def train_as_rank(
     Returns:
         (parameters, means on dev of each epoch).
     """
-    system, given = Path(root), {"learning_rate": 0.2, "optimiser": {"type": "sgd"}}
+    system, given = Path(root), {"learning_rate": 0.2, "optimizer": {"type": "sgd"}}
     quiet = {"epochs": 3, "tensorboard": False, "log_interval": 1, "micro_sequences": 2}
-    training = resolve_section(SCHEMAS, "nnet_training", {**given, **quiet})
+    training = read_options(TrainingOptions, {**given, **quiet})
     data = {"sequences": {"type": "utterances"}, "max_sequences": 4}
-    data = resolve_section(SCHEMAS, "nnet_data", {**data, "normalisation": "none"})
+    data = read_options(DataOptions, {**data, "normalization": "none"})
     seed = load_model(system / "seed")
     batches = [
         open_batches(
             system / "frames",
             {},
             data,
-            normaliser=Normaliser("none"),
+            normalizer=Normalizer("none"),
             seed=3,
             ledger=Ledger("train"),
             is_training=is_training,
@@ -66,14 +73,18 @@ def train_as_rank(
         [system / "ali.ark"],
         system / "graphs",
     )
-    criterion = assemble(
-        files,
-        objective_of(
-            resolve_section(SCHEMAS, "criterion", {"type": kind, "acoustic_scale": 0.2})
-        ),
-        sequence,
-        log_priors=seed.log_priors,
-        weights=LossWeights(ce=ce),
+    options = read_options(SequenceOptions, sequence)
+    chosen = read_options(CriterionOptions, {"type": kind, "acoustic_scale": 0.2})
+    lattices = make_criterion(
+        chosen,
+        load_transitions(files.model_dir)[1],
+        Lang.load(files.lang_dir).silence_phones,
+    )
+    criterion = SequenceCriterion(
+        load_generator(files, lattices, options, GraphOptions()),
+        seed.log_priors,
+        options,
+        ce_weight=ce,
         threads=threads,
     )
     with stop_requests() as should_stop:

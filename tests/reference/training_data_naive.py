@@ -1,6 +1,26 @@
 """Obvious twins of the data kernels: chunks by a loop, targets frame by frame."""
 
+from typing import Any
+
 import numpy as np
+
+from latflow.training.data_options import ChunkOptions, DataOptions, UtteranceOptions
+
+
+def data_of(
+    size: int | None = None,
+    step: int | None = None,
+    left: int = 0,
+    right: int = 0,
+    **others: Any,
+) -> DataOptions:
+    """Data in chunks of a size, or of whole utterances."""
+    sequences: Any = UtteranceOptions()
+    if size is not None:
+        context = {"left": left, "right": right}
+        values = {"size": size, "step": step, "context": context}
+        sequences = ChunkOptions.model_validate(values)
+    return DataOptions(sequences=sequences, **{"shift_frames": False, **others})
 
 
 def chunks(length: int, size: int, step: int) -> list[tuple[int, int]]:
@@ -24,8 +44,8 @@ def targets(
     return result
 
 
-def normalise(frames: np.ndarray, kind: str, training: list[np.ndarray]) -> np.ndarray:
-    """Normalised features of an utterance, float64."""
+def normalize(frames: np.ndarray, kind: str, training: list[np.ndarray]) -> np.ndarray:
+    """Normalized features of an utterance, float64."""
     frames = frames.astype(np.float64)
     over = np.concatenate(training).astype(np.float64) if kind == "global" else frames
     if kind == "none":

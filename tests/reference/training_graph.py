@@ -3,7 +3,7 @@
 import kaldifst
 
 from latflow.fst.graph import Graph
-from latflow.fst.optimise import remove_input_symbols
+from latflow.fst.optimize import remove_input_symbols
 from latflow.hmm.transducer import add_self_loops, h_transducer
 
 

@@ -10,22 +10,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from latflow.configuration import resolve_section
-from latflow.criteria.ce import CrossEntropy
 from latflow.errors import UserError
 from latflow.features.frames import FrameWriter
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network
+from latflow.nnet.normalization import Normalizer
+from latflow.options import read_options
+from latflow.training.batches import open_batches
 from latflow.training.checkpoint import CheckpointStore
+from latflow.training.data_options import DataOptions
 from latflow.training.distributed import Backend
-from latflow.training.interruption import stop_requests
 from latflow.training.labels import LabelStore, LabelWriter
-from latflow.training.normalisation import Normaliser
-from latflow.training.sources import open_batches
+from latflow.training.launch import stop_requests
+from latflow.training.losses import CrossEntropy, losses_of
+from latflow.training.options import TrainingOptions
 from latflow.training.trainer import Trainer
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-SCHEMAS = REPOSITORY / "workflow" / "schemas"
 DIM, CLASSES = 6, 5
 LAYERS: dict[str, Any] = {
     "hidden": {"class": "linear", "from": "data", "size": 12, "activation": "tanh"},
@@ -34,20 +34,20 @@ LAYERS: dict[str, Any] = {
 }
 
 
-def training_options(**changes: Any) -> dict[str, Any]:
+def training_options(**changes: Any) -> TrainingOptions:
     """Section `training` with its defaults and some changes."""
     quiet = {"tensorboard": False, "log_interval": 2}
-    return resolve_section(SCHEMAS, "nnet_training", {**quiet, **changes})
+    return read_options(TrainingOptions, {**quiet, **changes}, "training")
 
 
-def data_options(**changes: Any) -> dict[str, Any]:
+def data_options(**changes: Any) -> DataOptions:
     """Section `data` with its defaults and some changes."""
     small = {
         "sequences": {"type": "chunks", "size": 10},
         "max_sequences": 6,
-        "normalisation": "none",
+        "normalization": "none",
     }
-    return resolve_section(SCHEMAS, "nnet_data", {**small, **changes})
+    return read_options(DataOptions, {**small, **changes}, "data")
 
 
 def write_task(folder: Path, *, utterances: int = 12, seed: int = 1) -> None:
@@ -92,7 +92,7 @@ def make_trainer(
             task / "frames",
             {"pdf": store},
             data_options(**(data or {})),
-            normaliser=Normaliser(),
+            normalizer=Normalizer(),
             subsampling=network.subsampling,
             seed=seed,
             is_training=is_training,
@@ -101,11 +101,11 @@ def make_trainer(
     )
     return Trainer(
         network,
-        CrossEntropy.of(network, label_smoothing=options["label_smoothing"]),
+        losses_of(network, label_smoothing=options.label_smoothing),
         train,
         dev,
         options,
-        CheckpointStore(checkpoints, {"seed": seed}, keep=options["keep_checkpoints"]),
+        CheckpointStore(checkpoints, {"seed": seed}, keep=options.keep_checkpoints),
         seed=seed,
         backend=backend or Backend(),
         **others,

@@ -1,9 +1,15 @@
 """The commands are thin, documented, and end user errors in one line."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import yaml
 
-from latflow.cli import main
+from latflow.cli.main import main
+from latflow.provenance import PACKAGE_ROOT
 
 
 def run(capsys, *arguments):
@@ -38,6 +44,66 @@ def test_settings_override_the_recipe(capsys, in_repository):
     status, out, _ = run(capsys, "config", "--config", "seed=7", "corpora=elsewhere")
     assert status == 0
     assert yaml.safe_load(out)["seed"] == 7
+
+
+def test_settings_are_merged_into_sections(capsys, in_repository):
+    setting = "decode={beam: 11, rescore: {}}"
+    status, out, _ = run(capsys, "config", "--config", setting)
+    assert status == 0
+    found, before = yaml.safe_load(out), yaml.safe_load(run(capsys, "config")[1])
+    assert found["decode"] == {**before["decode"], "beam": 11}
+    assert found["gmm"] == before["gmm"]
+
+
+def test_help_waits_for_no_large_library():
+    code = (
+        "import sys; from latflow.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'torch', 'numba', 'lhotse', 'pydantic', 'snakemake'}"
+        " & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.endswith("[]\n")
+
+
+def test_init_writes_a_recipe_that_is_complete(capsys, tmp_path, monkeypatch):
+    assert run(capsys, "init", tmp_path / "mine")[0] == 0
+    monkeypatch.chdir(tmp_path / "mine")
+    status, out, err = run(capsys, "config", "--configfile", "recipe.yaml")
+    assert (status, err) == (0, "")
+    systems = yaml.safe_load(out)["nnet"]["systems"]
+    assert Path(systems["tdnnf"]["network"]).is_file()
+    assert run(capsys, "network", "network.yaml")[0] == 0
+    status, _, err = run(capsys, "init", tmp_path / "mine")
+    assert status == 1
+    assert "is there already" in err
+
+
+def test_run_prints_what_it_does_and_does_it(tmp_path):
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "latflow.cli.main", "run", "demo", "gmm_mono", "-n",
+            "--quiet", "rules", "--config", "gmm={systems: {mono: {num_gaussians: 9}}}",
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert done.stderr.startswith("snakemake gmm_mono -n --quiet rules")
+    assert "train_mono" in said
+
+
+def test_run_takes_one_recipe(capsys):
+    status, _, err = run(capsys, "run", "demo", "-n", "--configfile", "other.yaml")
+    assert status == 1
+    assert "named already" in err
 
 
 def test_misspelt_setting_is_one_line(capsys, in_repository):

@@ -4,23 +4,25 @@ import numpy as np
 import pytest
 import soundfile
 
-from latflow import doctor
-from latflow.configuration import resolve_section
-from latflow.corpus.assemble import Checks
 from latflow.corpus.kaldi_dir import import_kaldi_dir
-from latflow.corpus.survey import Finding, _num_frames
-from latflow.doctor import examine, examine_sources, render
+from latflow.corpus.options import CorpusOptions, GivenSource
+from latflow.features.options import FeatureOptions
 from latflow.hmm.topology import Topology
+from latflow.lang.options import LangOptions
+from latflow.options import read_options
+from latflow.workflow import doctor
+from latflow.workflow.doctor import examine, examine_sources, render
+from latflow.workflow.survey import Finding, _num_frames
 
 RATE = 8000
 
 
-@pytest.fixture
-def options(repository):
-    def resolve(section, values):
-        return resolve_section(repository / "workflow/schemas", section, values)
+SECTIONS = {"lang": LangOptions, "features": FeatureOptions, "corpus": CorpusOptions}
 
-    return resolve
+
+@pytest.fixture
+def options():
+    return lambda section, values: read_options(SECTIONS[section], values, section)
 
 
 def put(folder, name, lines):
@@ -63,7 +65,9 @@ def prepared(make, tmp_path):
             ("test", test, rates[1]),
         ):
             data = make(f"data_{name}", utterances, rate)
-            import_kaldi_dir(data, tmp_path / name, checks=Checks(min_duration=0.0))
+            import_kaldi_dir(
+                data, tmp_path / name, checks=GivenSource(min_duration=0.0)
+            )
             cuts[name] = tmp_path / name / "cuts.jsonl.gz"
         return cuts
 

@@ -1,28 +1,34 @@
 """A job logs, records what it made, and tells a refusing disk in one line."""
 
 import errno
+import itertools
 import json
+import logging
 import os
+import signal
 import stat
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from latflow.cli import main
+from latflow.cli.main import main
 from latflow.errors import UserError
-from latflow.gpu_load import GpuLoad, utilisation
-from latflow.jobs import check_writable, job
-from latflow.machine import capacity
-from latflow.records import find_record
+from latflow.logs import STALL_MINUTES, log_to, progress, watched
+from latflow.options import Options
+from latflow.workflow.jobs import check_writable, find_record, job, run
+from latflow.workflow.machine import GpuLoad, capacity, utilization
 
 
 class Named(list):
     """What Snakemake gives scripts: a list with names."""
 
     def __init__(self, **named):
-        super().__init__(named.values())
+        lists = [v if isinstance(v, list) else [v] for v in named.values()]
+        super().__init__(item for one in lists for item in one)
         self.items = named.items
 
 
@@ -67,6 +73,49 @@ def test_record_tells_what_made_a_file(task, capsys):
     assert "gpu_share" not in record
     assert main(["provenance", task.output[0]]) == 0
     assert "rule: train_toy" in capsys.readouterr().out
+
+
+class Toy(Options):
+    seed: int
+    beam: float = 10.0
+
+
+def test_stage_gets_what_its_rule_gives_by_name(task):
+    found = {}
+
+    def stage(
+        frames_dir: Path,
+        other: Path,
+        teacher: Path | None,
+        graphs: Sequence[Path],
+        out_dir: Path,
+        *,
+        options: Toy,
+        threads: int,
+        retries: int = 3,
+    ) -> None:
+        found.update(locals())
+        write(task)
+
+    files = dict(task.input.items())
+    task.input = Named(**files, teacher=[], graphs=["a.graphs", "b.graphs"])
+    run(stage, task)
+    results = Path(task.log[0]).parents[2]
+    assert found["frames_dir"] == results / "frames/train"
+    assert found["other"] == Path("lexicon.txt")
+    assert found["teacher"] is None
+    assert found["graphs"] == [Path("a.graphs"), Path("b.graphs")]
+    assert found["out_dir"] == results / "gmm/mono"
+    assert found["options"] == Toy(seed=3, beam=7.0)
+    assert (found["threads"], found["retries"]) == (2, 3)
+
+
+def test_stage_that_wants_what_its_rule_lacks_is_refused(task):
+    def stage(alignments: Path) -> None:
+        write(task)
+
+    with pytest.raises(TypeError, match="rule train_toy gives no alignments to stage"):
+        run(stage, task)
 
 
 def test_digest_of_settings_follows_their_values_only(task):
@@ -171,12 +220,12 @@ def test_gpu_share_is_the_mean_of_the_visible_devices(tmp_path, monkeypatch):
     tool.write_text("#!/bin/sh\necho 80\necho 20\n")
     tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert utilisation() == pytest.approx(0.5)
+    assert utilization() == pytest.approx(0.5)
     with GpuLoad(is_asked_for=True, seconds=0.01) as load:
         time.sleep(1)
     assert load.share == pytest.approx(0.5)
     tool.write_text("#!/bin/sh\nexit 9\n")
-    assert utilisation() is None
+    assert utilization() is None
 
 
 def test_machine_has_memory_and_the_visible_gpus(monkeypatch):
@@ -195,3 +244,56 @@ def test_record_is_whole_json(task):
     assert os.listdir(folder) == ["mono.json"]
     with open(os.path.join(folder, "mono.json")) as stream:
         assert json.load(stream)["threads"] == 2
+
+
+def test_a_job_writes_its_stacks_when_asked(task):
+    with job(task):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        write(task)
+    said = Path(task.log[0]).read_text()
+    assert f"process {os.getpid()} on " in said
+    assert "test_a_job_writes_its_stacks_when_asked" in said
+    assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
+
+
+def test_a_job_that_stands_still_writes_its_stacks(task):
+    task.resources = {"stall_minutes": 0.005}
+    with job(task):
+        time.sleep(1)
+        write(task)
+    said = Path(task.log[0]).read_text()
+    assert "Timeout (0:00:00.300000)!" in said
+    assert "test_a_job_that_stands_still_writes_its_stacks" in said
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """Seconds of each wait for a standstill; a clock gains a second at each look."""
+    clock, begun = itertools.count(100.0), []
+    monkeypatch.setattr("latflow.logs.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr(
+        "latflow.logs.faulthandler.dump_traceback_later",
+        lambda seconds, **_: begun.append(seconds),
+    )
+    return begun
+
+
+def test_lines_of_the_log_and_items_of_progress_are_movement(tmp_path, waits):
+    stream = log_to(tmp_path / "log")
+    with watched(stream, 2.0):
+        assert waits == [120.0]
+        logging.getLogger("latflow.toy").info("a line")
+        assert len(waits) == 2
+        list(progress(range(3), "items"))
+        assert len(waits) == 5
+        assert os.environ[STALL_MINUTES] == "2.0"
+    logging.getLogger("latflow.toy").info("after the end")
+    assert len(waits) == 5
+    assert STALL_MINUTES not in os.environ
+
+
+def test_nothing_is_waited_for_by_default(task, waits):
+    with job(task):
+        list(progress(range(3), "items"))
+        write(task)
+    assert waits == []

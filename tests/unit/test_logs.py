@@ -1,7 +1,10 @@
 """User errors are one line and status 1, bugs are tracebacks in the log."""
 
+import pickle
 import subprocess
 import sys
+
+from latflow.errors import UserError
 
 
 def run(code, tmp_path):
@@ -23,6 +26,15 @@ def test_user_error_is_one_line_in_log_and_terminal(tmp_path):
     assert done.stderr == "error: wav.scp: u1: no audio - add it\n"
     assert "Traceback" not in log
     assert "wav.scp: u1: no audio - add it" in log
+
+
+def test_error_is_told_more_of_further_up():
+    inner = UserError("no audio", utterance="u1", remedy="add it")
+    outer = inner.at(file="wav.scp")
+    assert str(outer) == "wav.scp: u1: no audio - add it"
+    assert str(outer.at(utterance="u2")) == "wav.scp: u2: no audio - add it"
+    assert str(pickle.loads(pickle.dumps(outer))) == str(outer)
+    assert str(inner) == "u1: no audio - add it"
 
 
 def test_bug_leaves_its_traceback_in_the_log(tmp_path):

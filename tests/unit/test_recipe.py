@@ -1,71 +1,67 @@
 """The configuration is closed, complete, and documented."""
 
+import json
+from typing import Annotated, Literal
+
 import pytest
+from pydantic import Field
 
-from latflow.configuration import SECTIONS, document, load_schema, resolve_section
+from latflow.corpus.options import CorpusOptions, has_transcripts
 from latflow.errors import UserError
-from latflow.recipe import Recipe, name_of_import
-
-SCHEMA = """
-type: object
-additionalProperties: false
-required: [source]
-properties:
-  source:
-    oneOf:
-      - type: object
-        additionalProperties: false
-        required: [type, path]
-        properties:
-          type: {const: kaldi}
-          path: {type: string, description: folder}
-          speed: {type: number, minimum: 0.5, default: 1.0, description: tempo}
-      - type: object
-        additionalProperties: false
-        required: [type]
-        properties:
-          type: {const: synthetic}
-          hours: {type: number, default: 0.5, description: amount}
-  systems:
-    type: object
-    default: {}
-    additionalProperties:
-      type: object
-      additionalProperties: false
-      properties:
-        beam: {type: number, default: 10, description: beam}
-"""
+from latflow.options import Options, read_options
+from latflow.workflow.experiment import document, json_schema
+from latflow.workflow.recipe import Recipe
+from latflow.workflow.systems import name_of_import
 
 
-@pytest.fixture
-def schemas(tmp_path):
-    (tmp_path / "toy.yaml").write_text(SCHEMA)
-    return tmp_path
+class Kaldi(Options):
+    type: Literal["kaldi"]
+    path: str
+    speed: float = Field(default=1.0, ge=0.5)
 
 
-def test_defaults_are_filled_in_the_chosen_branch(schemas):
+class Synthetic(Options):
+    type: Literal["synthetic"]
+    hours: float = 0.5
+
+
+class System(Options):
+    beam: float = 10.0
+
+
+class Toy(Options):
+    source: Annotated[Kaldi | Synthetic, Field(discriminator="type")]
+    systems: dict[str, System] = Field(default_factory=dict)
+    sizes: tuple[int, ...] = (1,)
+
+
+def test_defaults_are_filled_in_the_chosen_branch():
     source = {"type": "kaldi", "path": "x"}
-    found = resolve_section(schemas, "toy", {"source": source, "systems": {"a": {}}})
-    assert found == {
-        "source": {"type": "kaldi", "path": "x", "speed": 1.0},
-        "systems": {"a": {"beam": 10}},
-    }
+    values = {"source": source, "systems": {"kaldi": {}}, "sizes": None}
+    found = read_options(Toy, values, "toy")
+    assert found.source == Kaldi(type="kaldi", path="x", speed=1.0)
+    assert found.systems == {"kaldi": System(beam=10)}
+    assert found.sizes == (1,)
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"source": {"type": "synthetic", "hour": 1}}, "toy.source.hour.*mean hours"),
-        ({"source": {"type": "kaldi"}}, "toy.source.*'path' is a required"),
-        ({"source": {"type": "zip"}}, "toy.source.type.*'zip' is not one of"),
-        ({"source": {"type": "kaldi", "path": 3}}, "toy.source.path.*not of type"),
+        ({"source": {"type": "synthetic", "hour": 1}}, "toy.source.hour .*mean hours"),
+        ({"source": {"type": "kaldi"}}, "toy.source.path is missing"),
+        ({"source": {"type": "zip"}}, "toy.source.type: 'zip' is not one of"),
+        ({"source": {"path": "x"}}, "toy.source.type is missing"),
+        ({"source": {"type": "kaldi", "path": 3}}, "toy.source.path: .*string, not 3"),
+        ({"source": {"type": "kaldi", "path": "x", "speed": 0.1}}, r"speed: .*0\.5"),
         ({"source": {"type": "synthetic"}, "systems": {"a": {"beem": 1}}}, "a.beem"),
+        ({"source": {"type": "synthetic"}, "sizes": [1, "2"]}, r"toy.sizes.1: .*\"2\""),
         ({"sourse": {}}, "toy.*sourse"),
+        ([], "configuration toy: "),
     ],
 )
-def test_mistakes_name_the_path_of_the_key(schemas, values, message):
+def test_mistakes_name_the_path_of_the_key(values, message):
     with pytest.raises(UserError, match=message):
-        resolve_section(schemas, "toy", values)
+        read_options(Toy, values, "toy")
 
 
 def objects(schema):
@@ -79,25 +75,26 @@ def objects(schema):
             yield from objects(child)
 
 
-@pytest.mark.parametrize("section", ["experiment", *SECTIONS])
-def test_schemas_are_closed_and_described(repository, section):
-    for schema in objects(load_schema(repository / "workflow/schemas", section)):
-        assert "additionalProperties" in schema, schema["properties"].keys()
-        assert schema["additionalProperties"] is not True
+def test_options_are_closed_and_described():
+    for schema in objects(json_schema()):
+        assert schema["additionalProperties"] is False, schema["title"]
         for name, child in schema["properties"].items():
-            assert "const" in child or child.get("description"), f"{section}: {name}"
+            told = {"const", "description", "$ref"} & child.keys()
+            assert told, f"{schema['title']}: {name}"
 
 
 def test_readme_of_the_configuration_is_in_sync(repository):
-    text = (repository / "config/README.md").read_text()
-    assert text == document(repository / "workflow/schemas")
+    assert (repository / "config/README.md").read_text() == document()
 
 
-def test_unknown_section_proposes_the_known_one(repository):
+def test_schema_for_editors_is_in_sync(repository):
+    text = (repository / "config/recipe.schema.json").read_text()
+    assert json.loads(text) == json_schema()
+
+
+def test_unknown_section_proposes_the_known_one():
     with pytest.raises(UserError, match="featurs.*did you mean features"):
-        Recipe.from_config(
-            {"experiment": "x", "featurs": {}}, repository / "workflow/schemas"
-        )
+        Recipe.from_config({"experiment": "x", "featurs": {}})
 
 
 @pytest.fixture
@@ -110,7 +107,7 @@ def recipe_of(repository):
         config = {"experiment": "x", "corpus": corpus, **sections}
         config["lang"] = {"lexicon": "lexicon.txt"}
         config.setdefault("lm", {"type": "uniform"})
-        return Recipe.from_config(config, repository / "workflow/schemas")
+        return Recipe.from_config(config)
 
     return make
 
@@ -151,7 +148,7 @@ def test_rescoring_adds_decodings(recipe_of):
     assert recipe.system_of("tri1.big") == "tri1"
     assert recipe.system_of("mono") == "mono"
     assert recipe.language_models == ["lm", "big", "last"]
-    assert recipe.lm_options("big", "language")["order"] == 4
+    assert recipe.lm_options("big", "language").order == 4
     assert recipe.lm_inputs("last", "results", "language") == ["a.arpa"]
     assert recipe.lm_inputs("big", "results", "l") == [
         "results/corpus/train/cuts.jsonl.gz"
@@ -221,3 +218,19 @@ def test_an_imported_system_is_named_after_its_folder(folder, name):
 def test_an_import_that_cannot_be_is_refused(recipe_of, gmm, message):
     with pytest.raises(UserError, match=message):
         recipe_of(gmm=gmm)
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_only_test_sets_do_without_transcripts(split):
+    given = {"type": "kaldi", "path": "x"}
+    corpus = {"train": given, "dev": given, "test": {"test": given}}
+    options = read_options(CorpusOptions, corpus, "corpus")
+    corpus["test"] = {"test": {**given, "transcripts": False}}
+    options = read_options(CorpusOptions, corpus, "corpus")
+    assert [has_transcripts(s) for s in (options.dev, options.test["test"])] == [
+        True,
+        False,
+    ]
+    corpus[split] = {**given, "transcripts": False}
+    with pytest.raises(UserError, match=rf"{split}\.transcripts: only test sets"):
+        read_options(CorpusOptions, corpus, "corpus")

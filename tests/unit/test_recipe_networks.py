@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from latflow.errors import UserError
-from latflow.recipe import Recipe
+from latflow.workflow.recipe import Recipe
 
 CE = {"type": "ce", "network": "tdnn.yaml", "alignments": "tri1"}
 MMI = {"type": "sequence", "parent": "tdnn", "criterion": {"type": "mmi"}}
@@ -14,11 +14,14 @@ MMI = {"type": "sequence", "parent": "tdnn", "criterion": {"type": "mmi"}}
 def recipe_of(repository):
     """Make a recipe with networks, and with features for them."""
 
-    def make(systems, features=None):
+    def make(systems, features=None, corpus=None, ivectors=None):
         path = repository / "tests/e2e/tiny.yaml"
         config = yaml.safe_load(path.read_text())
-        config["nnet"] = {"systems": systems, "features": features or {}}
-        return Recipe.from_config(config, repository / "workflow/schemas")
+        config["corpus"].update(corpus or {})
+        config["nnet"] = {
+            "systems": systems, "features": features or {}, "ivectors": ivectors or {},
+        }  # fmt: skip
+        return Recipe.from_config(config)
 
     return make
 
@@ -38,6 +41,36 @@ def test_options_that_sequence_training_does_not_read(recipe_of, training, told)
         recipe_of({"tdnn": CE, "mmi": {**MMI, "training": training}})
 
 
+CHAIN = {**CE, "type": "lfmmi", "network": "config/networks/tdnnf_chain_small.yaml"}
+
+
+def test_a_network_for_lfmmi_has_tree_and_graphs_of_its_own(recipe_of):
+    recipe = recipe_of({"chain": {**CHAIN, "tree": {"num_leaves": 50}}})
+    assert recipe.networks_of("lfmmi") == ["chain"]
+    assert recipe.tree_folder("chain") == "chain/chain"
+    assert recipe.gmm_behind("chain") == "tri1"
+    assert recipe.chain_system("chain").tree.num_leaves == 50
+    assert recipe.graph_options("chain").self_loop_scale == 1.0
+    assert "tree" not in recipe.network_options("chain")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"tree": {"frame_subsampling": 2}}, "scores one frame in 3"),
+        ({"tree": {"phone_lm": {"ngram_order": 2}}}, "above ngram_order"),
+        ({"training": {"label_smoothing": 0.1}}, "label_smoothing: is of cross"),
+        (
+            {"training": {"schedule": {"type": "newbob", "measure": "frame_errors"}}},
+            "counts no frame errors",
+        ),
+    ],
+)
+def test_what_lfmmi_cannot_do_is_refused(recipe_of, changes, told):
+    with pytest.raises(UserError, match=told):
+        recipe_of({"chain": {**CHAIN, **changes}})
+
+
 def test_a_sequence_trained_network_keeps_what_its_seed_has(recipe_of):
     smbr = {**MMI, "parent": "mmi", "criterion": {"type": "smbr"}}
     recipe = recipe_of({"tdnn": {**CE, "features": "tri3"}, "mmi": MMI, "smbr": smbr})
@@ -49,8 +82,37 @@ def test_a_sequence_trained_network_keeps_what_its_seed_has(recipe_of):
         assert recipe.stream_of(name) == "tri3"
     assert recipe.gmm_behind("mono") == "mono"
     data = recipe.sequence_options("mmi")["data"]
-    assert data["normalisation"] == "inherited"
+    assert data["normalization"] == "inherited"
     assert data["sequences"] == {"type": "utterances"}
+
+
+def test_a_network_may_learn_the_alignments_of_an_earlier_one(recipe_of):
+    networks = {
+        "tdnn": CE,
+        "mmi": MMI,
+        "second": {**CE, "alignments": "mmi", "features": "tri3"},
+        "third": {**CE, "alignments": "second"},
+    }
+    recipe = recipe_of(networks)
+    assert recipe.aligner_of("tdnn") == recipe.aligner_of("mmi") == "tri1"
+    assert recipe.aligner_of("second") == "mmi"
+    assert recipe.aligner_of("third") == "second"
+    assert {recipe.gmm_behind(name) for name in networks} == {"tri1"}
+    assert recipe.lang_folder("third") == "lang"
+    assert recipe.align_network_options("mmi")["scores"]["prior_scale"] is None
+
+
+@pytest.mark.parametrize(
+    "networks",
+    [
+        {"a": {**CE, "alignments": "a"}},
+        {"a": {**CE, "alignments": "b"}, "b": {**CE, "alignments": "a"}},
+        {"a": {**CE, "alignments": "b"}, "b": CE},
+    ],
+)
+def test_alignments_come_from_earlier_systems_alone(recipe_of, networks):
+    with pytest.raises(UserError, match=r"systems.a.alignments: no .*choose from"):
+        recipe_of(networks)
 
 
 def test_features_are_stored_or_not(recipe_of):
@@ -58,8 +120,8 @@ def test_features_are_stored_or_not(recipe_of):
     recipe = recipe_of({}, {"kept": {"type": "fbank"}, "live": live})
     assert recipe.streams_of(stored=True) == ["kept"]
     assert recipe.streams_of(stored=False) == ["live"]
-    assert "stored" not in recipe.stream_extraction_options("kept")
-    assert recipe.live_stream_options("live")["cmvn"] == {"type": "none"}
+    assert "stored" not in recipe.extraction_options("kept")
+    assert recipe.extraction_options("kept")["type"] == "fbank"
 
 
 def test_a_teacher_is_told_to_the_rules(recipe_of):
@@ -88,13 +150,111 @@ def taught(**criterion):
         ({"mmi": MMI, "tdnn": CE}, {}, r"mmi\.parent: no 'tdnn'"),
         ({}, {"mono": {"type": "fbank"}}, r"features\.mono: a GMM system has"),
         ({}, {"live": {"type": "fbank", "stored": False}}, r"live\.cmvn: statistics"),
-        (taught(type="teacher"), {}, r"teacher: goes with the type teacher"),
-        (taught(type="mmi", teacher="tdnn"), {}, r"teacher: goes with the type"),
+        (taught(type="teacher"), {}, r"criterion\.teacher is missing"),
+        (taught(type="mmi", teacher="tdnn"), {}, r"unknown .*criterion\.teacher"),
         (taught(type="teacher", teacher="nobody"), {}, r"teacher: no 'nobody'"),
         (taught(type="teacher", teacher="other"), {}, r"other has other features"),
-        (taught(type="teacher", teacher="late"), {}, r"late has other alignments"),
+        (taught(type="teacher", teacher="late"), {}, r"late has another tree"),
     ],
 )
 def test_networks_that_cannot_be_are_refused(recipe_of, systems, features, message):
     with pytest.raises(UserError, match=message):
         recipe_of(systems, features)
+
+
+@pytest.fixture
+def thirds(tmp_path):
+    """A network that scores one frame in three."""
+    layers = {"slow": {"class": "subsample"}, "output": {"class": "output"}}
+    path = tmp_path / "thirds.yaml"
+    path.write_text(yaml.safe_dump({"layers": layers}, sort_keys=False))
+    return {**CE, "network": str(path)}
+
+
+def test_frame_rates_that_do_not_fit_are_refused(recipe_of, thirds):
+    recipe = recipe_of({"slow": thirds, "mmi": {**MMI, "parent": "slow"}})
+    assert recipe.subsampling_of("slow") == recipe.subsampling_of("mmi") == 3
+    assert recipe.subsampling_of("tri1") == 1
+    recipe_of({"slow": thirds, "again": {**thirds, "alignments": "slow"}})
+    with pytest.raises(
+        UserError, match=r"every\.alignments: slow aligns one frame in 3"
+    ):
+        recipe_of({"slow": thirds, "every": {**CE, "alignments": "slow"}})
+    phones = {**MMI, "parent": "slow", "criterion": {"type": "phone_mpe"}}
+    with pytest.raises(UserError, match=r"mpe\.criterion: counts phones"):
+        recipe_of({"slow": thirds, "mpe": phones})
+    fresh = {"alignments": {"source": "on_the_fly", "on_failure": "skip"}}
+    recipe_of({"slow": thirds, "mpe": {**phones, "sequence": fresh}})
+    teacher = {"type": "teacher", "teacher": "slow"}
+    with pytest.raises(UserError, match="slow has another frame rate"):
+        recipe_of({"slow": thirds, "tdnn": CE, "pupil": {**MMI, "criterion": teacher}})
+
+
+def test_networks_may_have_a_training_set_of_their_own(recipe_of):
+    corpus = {"perturbed": {"train_sp": {}, "train_fast": {"speeds": [1.1]}}}
+    networks = {
+        "tdnn": {**CE, "training_set": "train_sp"},
+        "plain": CE,
+        "mmi": MMI,
+        "fast": {**MMI, "parent": "mmi", "training_set": "train_fast"},
+    }
+    recipe = recipe_of(networks, corpus=corpus)
+    found = {name: recipe.training_set_of(name) for name in networks}
+    assert found == {
+        "tdnn": "train_sp", "plain": "train", "mmi": "train_sp", "fast": "train_fast",
+    }  # fmt: skip
+    assert "training_set" not in recipe.network_options("tdnn")
+
+
+@pytest.mark.parametrize(
+    ("corpus", "network", "told"),
+    [
+        ({}, {"training_set": "train_sp"}, "training_set: no 'train_sp'"),
+        ({"perturbed": {"test": {}}}, {}, "a test set has this name"),
+        ({"perturbed": {"dev": {}}}, {}, "no name for a set"),
+        ({"perturbed": {"sp": {"speeds": [0.9, 0.9]}}}, {}, "twice"),
+        ({"perturbed": {"sp": {"volume": [2.0, 1.0]}}}, {}, "2 is above 1"),
+    ],
+)
+def test_training_sets_that_cannot_be(recipe_of, corpus, network, told):
+    with pytest.raises(UserError, match=told):
+        recipe_of({"tdnn": {**CE, **network}}, corpus=corpus)
+
+
+LIVE = {"live": {"type": "fbank", "stored": False, "cmvn": {"type": "none"}}}
+
+
+def test_speeds_are_drawn_where_features_and_labels_can_follow(recipe_of):
+    draws = {"data": {"perturbation": {}}}
+    live = {**CE, "features": "live"}
+    recipe_of({"tdnn": {**live, **draws}}, LIVE)
+    with pytest.raises(UserError, match=r"tdnn\.data\.perturbation: .* stored"):
+        recipe_of({"tdnn": {**CE, **draws}}, LIVE)
+    with pytest.raises(UserError, match=r"perturbation\.speeds: only labels"):
+        recipe_of({"tdnn": live, "mmi": {**MMI, **draws}}, LIVE)
+    volume = {"data": {"perturbation": {"speeds": [1.0]}}}
+    recipe_of({"tdnn": live, "mmi": {**MMI, **volume}}, LIVE)
+
+
+HIRES = {"hires": {"type": "fbank"}}
+IV = {"iv": {"features": "hires"}}
+
+
+def test_networks_read_features_with_ivectors(recipe_of):
+    ce = {**CE, "features": "iv", "data": {"normalization": "global"}}
+    recipe = recipe_of({"tdnn": ce, "mmi": MMI}, HIRES, ivectors=IV)
+    assert recipe.stream_of("mmi") == "iv"
+
+
+@pytest.mark.parametrize(
+    ("features", "ivectors", "data", "told"),
+    [
+        (HIRES, IV, {}, "normalization: would take the i-vectors away"),
+        (HIRES, {"hires": IV["iv"]}, {}, "ivectors.hires: .* have this name"),
+        (LIVE, {"iv": {"features": "live"}}, {}, "iv.features: no 'live'"),
+    ],
+)
+def test_ivectors_that_cannot_be(recipe_of, features, ivectors, data, told):
+    ce = {**CE, "features": next(iter(ivectors)), "data": data}
+    with pytest.raises(UserError, match=told):
+        recipe_of({"tdnn": ce}, features, ivectors=ivectors)

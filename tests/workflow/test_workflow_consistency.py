@@ -1,6 +1,8 @@
 """Names agree: rule = script = log folder = benchmark folder; versions = lock file."""
 
 import re
+import tomllib
+from importlib import metadata
 
 import pytest
 import yaml
@@ -35,6 +37,17 @@ def test_every_script_belongs_to_a_rule_and_is_short(repository):
         assert len(path.read_text().splitlines()) <= 40, path.name
 
 
+def test_every_rule_has_the_digest_of_what_its_script_calls(repository):
+    for path in sorted((repository / "workflow/rules").glob("*.smk")):
+        for part in re.split(r"^ *(?:use )?rule ", path.read_text(), flags=re.M)[1:]:
+            digests = re.findall(r'source_digest\("(.+)"\)', part)
+            script = re.search(r"scripts/(\w+)\.py", part)
+            if digests and script:
+                text = (repository / f"workflow/scripts/{script[1]}.py").read_text()
+                module, _, name = digests[0].rpartition(".")
+                assert re.search(rf"^from {module} import .*\b{name}\b", text, re.M)
+
+
 def locked(repository):
     """Versions of the lock file by lower-case name."""
     lines = (repository / "requirements.lock").read_text().splitlines()
@@ -53,7 +66,7 @@ def test_conda_environments_use_the_locked_versions(repository):
             assert versions[name] == version, f"{path.name}: {requirement}"
 
 
-@pytest.mark.parametrize("mark", ["@ ", "http", "file:", "--hash", "-e "])
+@pytest.mark.parametrize("mark", ["@ ", "://", "file:", "--hash", "-e "])
 def test_lock_file_holds_names_and_versions_only(repository, mark):
     assert mark not in (repository / "requirements.lock").read_text()
 
@@ -65,3 +78,26 @@ def test_required_packages_are_in_the_lock_file(repository):
     versions = locked(repository).keys()
     assert len(names) > 10
     assert {name.lower() for name in names} <= versions
+
+
+# Required by what others load by name.
+LOADED_BY_NAME = {"lilcom", "tensorboard", "espeakng-loader"}
+
+
+def test_every_required_package_is_imported_by_a_source_file(repository):
+    modules = metadata.packages_distributions()
+    sources = (repository / "src").rglob("*.py")
+    imported = {
+        name.split(".")[0]
+        for path in sources
+        for name in re.findall(r"^ *(?:from|import) ([\w.]+)", path.read_text(), re.M)
+    }
+    present = {plain(d) for module in imported for d in modules.get(module, ())}
+    text = (repository / "pyproject.toml").read_text()
+    required = tomllib.loads(text)["project"]["dependencies"]
+    names = {plain(re.match(r"[\w.-]+", line)[0]) for line in required}
+    assert names - present <= LOADED_BY_NAME
+
+
+def plain(name):
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -17,10 +17,10 @@ from packaging.requirements import Requirement
 FAMILIES = ("corpus", "gmm", "lang", "report", "serve", "torch-cpu", "torch-gpu")
 # What a server loads: front end, network, decoder.
 SERVED = (
-    "features/streaming",
+    "features/front_end",
     "nnet/model_dir",
     "decode/streaming",
-    "decode/recogniser",
+    "decode/recognizer",
 )
 # Answers what Snakemake asks of conda before it plans, and nothing else.
 STAND_IN = """#!/bin/sh

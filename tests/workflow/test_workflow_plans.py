@@ -74,6 +74,74 @@ def test_a_system_of_kaldi_takes_the_place_of_training(
     assert ("decode_adapted" in done.stdout) == is_adapted
 
 
+def test_a_network_that_aligns_comes_before_the_one_that_learns(repository, tmp_path):
+    config = yaml.safe_load((repository / "tests/e2e/tiny.yaml").read_text())
+    networks = config["nnet"]["systems"]
+    networks["second"] = {**networks["logmel"], "alignments": "tdnn"}
+    path = tmp_path / "second.yaml"
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    target = "results/tiny/nnet/second/weights.safetensors"
+    done = snakemake(repository, tmp_path, "--configfile", path, "-n", target)
+    assert done.returncode == 0, done.stderr
+    for message in (
+        "Align train with tdnn",
+        "Align dev with tdnn",
+        "Train the network tdnn",
+        "Train the network second",
+    ):
+        assert message in done.stdout
+    assert "network mmi" not in done.stdout
+
+
+def test_a_network_learns_from_the_perturbed_set_that_its_system_aligns(
+    repository, tmp_path
+):
+    config = yaml.safe_load((repository / "tests/e2e/tiny.yaml").read_text())
+    config["corpus"]["perturbed"] = {"train_sp": {}}
+    config["nnet"] = {
+        "features": {"hires": {"type": "fbank"}},
+        "ivectors": {"iv": {"features": "hires"}},
+        "systems": {
+            "tdnn": {
+                "type": "ce", "alignments": "tri3", "training_set": "train_sp",
+                "network": "tests/e2e/tiny_network.yaml",
+            },
+            "wide": {
+                "type": "ce", "alignments": "tri3", "training_set": "train_sp",
+                "network": "tests/e2e/tiny_network.yaml", "features": "iv",
+                "data": {"normalization": "global"},
+            },
+            "mmi": {
+                "type": "sequence", "parent": "tdnn", "criterion": {"type": "mmi"},
+                "sequence": {"alignments": {"source": "on_the_fly"}},
+            },
+        },
+    }  # fmt: skip
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    targets = [f"results/{config['experiment']}/nnet/{n}/meta.json"
+               for n in ("wide", "mmi")]  # fmt: skip
+    done = snakemake(repository, tmp_path, "--configfile", path, "-n", *targets)
+    assert done.returncode == 0, done.stderr
+    for message in (
+        "Take train at other speeds and volumes: train_sp",
+        "Extract features of train_sp",
+        "Extract the features hires of train_sp",
+        "Train the extractor of the i-vectors iv",
+        "Append i-vectors to the features of train_sp: iv",
+        "Append i-vectors to the features of dev: iv",
+        "Align train_sp with tri3, adapted to each speaker",
+        "Compile the training graphs of train_sp for tri3",
+    ):
+        assert message in done.stdout, message
+    trained = [job for job in done.stdout.split("Job ") if "Train the network" in job]
+    assert len(trained) == 3
+    for job in trained:
+        assert "align/tri3/train_sp/ali.ark" in job
+        assert "frames/train_sp/" in job
+        assert "frames/train/" not in job
+
+
 def test_misspelt_key_is_refused_when_the_workflow_is_read(repository, tmp_path):
     config = yaml.safe_load((repository / "config/config.yaml").read_text())
     config["decode"] = {**config.get("decode", {}), "beem": 13}
@@ -85,3 +153,74 @@ def test_misspelt_key_is_refused_when_the_workflow_is_read(repository, tmp_path)
     assert "decode.beem" in told
     assert "did you mean beam?" in told
     assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    ("kind", "network", "learns"),
+    [
+        ("lfmmi", "tdnnf_chain_small", "chain/chain/supervisions"),
+        ("ctc", "tdnnf_ctc_small", "ctc/chain"),
+    ],
+)
+def test_a_recipe_without_a_gmm_plans(repository, tmp_path, kind, network, learns):
+    """All stages up to the report, and none of a GMM system."""
+    network = f"config/networks/{network}.yaml"
+    config = yaml.safe_load((repository / "config/config.yaml").read_text())
+    del config["package"], config["transcribe"]  # of the recipe's own network
+    config["nnet"] = {"systems": {"chain": {"type": kind, "network": network}}}
+    config["gmm"] = {"systems": {}}
+    path = tmp_path / "flat_start.yaml"
+    path.write_text(yaml.safe_dump(config))
+    done = snakemake(repository, tmp_path, "--configfile", path, "-n")
+    assert done.returncode == 0, done.stderr
+    for name in (
+        f"{learns}/dev/meta.json",
+        "graph/chain/HCLG.fst",
+        "decode/chain/test/lattices.ark",
+        "report.html",
+    ):
+        assert f"/{name}" in done.stdout, name
+    assert "/gmm/" not in done.stdout
+
+
+def test_a_network_with_a_tree_of_its_own_plans(repository, tmp_path):
+    """Graph, denominator and alignments of sequence training are of that tree."""
+    chain = {
+        "type": "lfmmi",
+        "network": "config/networks/tdnnf_chain_small.yaml",
+        "alignments": "tri1",
+    }
+    mmi = {"type": "sequence", "parent": "chain", "criterion": {"type": "mmi"}}
+    config = yaml.safe_load((repository / "config/config.yaml").read_text())
+    del config["package"], config["transcribe"]  # of the recipe's own network
+    config["nnet"] = {"systems": {"chain": chain, "mmi": mmi}}
+    path = tmp_path / "chain.yaml"
+    path.write_text(yaml.safe_dump(config))
+    done = snakemake(repository, tmp_path, "--configfile", path, "-n")
+    assert done.returncode == 0, done.stderr
+    for name in (
+        "chain/chain/final.mdl",
+        "graph/chain/HCLG.fst",
+        "denominator/chain/HCLG.fst",
+        "align/chain/train/ali.ark",
+        "decode/mmi/dev/lattices.ark",
+    ):
+        assert f"/{name}" in done.stdout, name
+
+
+def test_a_test_set_without_transcripts_is_decoded_and_not_scored(repository, tmp_path):
+    config = yaml.safe_load((repository / "tests/e2e/tiny.yaml").read_text())
+    (tmp_path / "calls").mkdir()
+    calls = {"type": "kaldi", "path": str(tmp_path / "calls"), "transcripts": False}
+    config["corpus"]["test"]["calls"] = calls
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    done = snakemake(repository, tmp_path, "--configfile", path, "-n")
+    assert done.returncode == 0, done.stderr
+    assert "Decode calls with mono" in done.stdout
+    assert "Write the words that mono finds in calls" in done.stdout
+    assert "Write the words that tri1.longer finds in calls" in done.stdout
+    assert "Score mono on test" in done.stdout
+    assert "lattices of mono on test" in done.stdout
+    for message in ("Score mono on calls", "lattices of mono on calls"):
+        assert message not in done.stdout

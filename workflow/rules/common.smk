@@ -1,23 +1,33 @@
-# What all rules share: the checked configuration and one-line adapters to latflow.recipe.
+# What all rules share: the checked configuration and one-line adapters to latflow.workflow.recipe.
 # Products: none.
 import os
 import re
 import sys
 from pathlib import Path
 
-SOURCE = str(Path(workflow.basedir, "src"))
-sys.path.insert(0, SOURCE)
-os.environ.update(PYTHONPATH=SOURCE)
+# A checkout brings the package along; else it is installed beside Snakemake.
+SOURCE = Path(workflow.basedir, "src")
+if SOURCE.is_dir():
+    sys.path.insert(0, str(SOURCE))
 
 from latflow.errors import UserError
 from latflow.files import remove_leftovers
-from latflow.jobs import check_writable
-from latflow.machine import capacity
-from latflow.provenance import source_digest
-from latflow.recipe import Recipe
+from latflow.workflow.jobs import check_writable
+from latflow.workflow.machine import capacity
+from latflow.workflow.code_digest import source_digest
+from latflow.workflow.settings import search_path
+from latflow.workflow.packages import PackagePlan
+from latflow.workflow.recipe import Recipe
+from latflow.workflow.settings import nested_values
+from snakemake.utils import update_config
 
+if SOURCE.is_dir() or workflow.deployment_settings.deployment_method:
+    os.environ.update(PYTHONPATH=str(search_path()))
+
+# `--config decode={beam: 11}` means a number, as `--config seed=7` does.
+update_config(config, nested_values(workflow.config_settings.config))
 try:
-    recipe = Recipe.from_config(config, Path(workflow.basedir, "workflow", "schemas"))
+    recipe = Recipe.from_config(config)
 except UserError as error:
     raise WorkflowError(str(error)) from None
 
@@ -38,14 +48,14 @@ elif workflow.is_main_process:
             workflow.register_resource(name, amount)
 
 # Environment of network stages under `--sdm conda`.
-DEVICE = recipe.config["nnet"]["device"]
+DEVICE = recipe.options.nnet.device
 HAS_GPU = DEVICE == "cuda" or (DEVICE == "auto" and capacity()["gpu"] > 0)
 TORCH = f"../../envs/torch-{'gpu' if HAS_GPU else 'cpu'}.yaml"
 # GPUs that jobs ask for. With `auto` only trainings of networks do; decoding asks for none
 # and takes the device that it finds.
 TRAINING_GPUS = 0 if DEVICE == "cpu" else 1
 DECODING_GPUS = 1 if DEVICE == "cuda" else 0
-GMM_GPUS = 1 if recipe.config["gmm"]["device"] == "cuda" else 0
+GMM_GPUS = 1 if recipe.options.gmm.device == "cuda" else 0
 
 
 onstart:
@@ -59,12 +69,13 @@ onstart:
 
 
 wildcard_constraints:
-    split="|".join(["full", *recipe.splits]),
+    split="|".join(["full", *recipe.splits, *recipe.options.corpus.perturbed]),
     system="|".join(recipe.decoded_systems),
     network="|".join(recipe.networks) or "none",
     stream="|".join(recipe.feature_streams) or "none",
     decoding="|".join(map(re.escape, recipe.decodings)),
     lm="|".join(recipe.language_models),
+    transcription="|".join(recipe.options.transcribe) or "none",
 
 
 def growing(amount):
@@ -78,7 +89,7 @@ def growing(amount):
 
 def source_of(wildcards):
     """Source description of a split."""
-    return recipe.sources[wildcards.split]
+    return recipe.sources[wildcards.split].values()
 
 
 def source_files(wildcards):
@@ -119,19 +130,31 @@ def lm_inputs(wildcards):
 
 def options_of_lm(wildcards):
     """Settings that a language model depends on."""
-    return recipe.lm_options(wildcards.lm, LANGUAGE)
+    return recipe.lm_options(wildcards.lm, LANGUAGE).values()
 
 
 def model_of(wildcards):
     """Model of a system; a network's folder has the transition model of its alignments."""
     system = system_of(wildcards)
-    room = "nnet" if recipe.is_network(system) else "gmm"
-    return f"{RESULTS}/{room}/{system}/final.mdl"
+    folder = "nnet" if recipe.is_network(system) else "gmm"
+    return f"{RESULTS}/{folder}/{system}/final.mdl"
+
+
+def tree_model_of(wildcards):
+    """Transition model of the tree that a system works with; the tree lies beside it."""
+    return f"{RESULTS}/{recipe.tree_folder(system_of(wildcards))}/final.mdl"
 
 
 def graph_of(wildcards):
     """Decoding graph of a system."""
-    return f"{RESULTS}/graph/{recipe.gmm_behind(system_of(wildcards))}/HCLG.fst"
+    return f"{RESULTS}/graph/{recipe.tree_owner(system_of(wildcards))}/HCLG.fst"
+
+
+def split_of(wildcards, split):
+    """Split that an input is of; `train` stands for the network's training set."""
+    if split == "train":
+        return recipe.training_set_of(wildcards.network)
+    return split.format(**wildcards)
 
 
 def frames_of(split):
@@ -139,20 +162,80 @@ def frames_of(split):
 
     def find(wildcards):
         stream = recipe.stream_of(system_of(wildcards))
-        room = "frames" if stream is None else f"streams/{stream}/frames"
-        return f"{RESULTS}/{room}/{split.format(**wildcards)}/meta.json"
+        folder = "frames" if stream is None else f"streams/{stream}/frames"
+        return f"{RESULTS}/{folder}/{split_of(wildcards, split)}/meta.json"
 
     return find
+
+
+def frames_below_ivectors(ivectors, split):
+    """Frames of a split that i-vectors are made of and follow."""
+    features = recipe.options.nnet.ivectors[ivectors].features
+    return f"{RESULTS}/streams/{features}/frames/{split}/meta.json"
 
 
 def alignments_of(split):
     """Alignments of a split that a network is trained on."""
 
     def find(wildcards):
-        source = recipe.gmm_behind(wildcards.network)
-        return f"{RESULTS}/align/{source}/{split}/ali.ark"
+        source = recipe.aligner_of(wildcards.network)
+        return f"{RESULTS}/align/{source}/{split_of(wildcards, split)}/ali.ark"
 
     return find
+
+
+def labels_of(split):
+    """Alignments that give a network its labels, where it has some."""
+
+    def find(wildcards):
+        has_some = recipe.has_aligner(wildcards.network)
+        return [alignments_of(split)(wildcards)] if has_some else []
+
+    return find
+
+
+def ctc_graphs_of(split):
+    """Graphs of the transcripts of a split, where an output learns by CTC."""
+
+    def find(wildcards):
+        name = wildcards.network
+        folder = f"{RESULTS}/ctc/{name}/{split_of(wildcards, split)}"
+        return [f"{folder}/meta.json"] if recipe.learns_by_ctc(name) else []
+
+    return find
+
+
+def features_learnt(split):
+    """Features of a split that outputs of a network learn, if any."""
+
+    def find(wildcards):
+        streams = recipe.features_learnt(wildcards.network)
+        own = split_of(wildcards, split)
+        return [f"{RESULTS}/streams/{name}/frames/{own}/meta.json" for name in streams]
+
+    return find
+
+
+def supervisions_of(split):
+    """Supervision that a network is trained on by LF-MMI."""
+
+    def find(wildcards):
+        folder = f"{RESULTS}/chain/{wildcards.network}/supervisions"
+        return f"{folder}/{split_of(wildcards, split)}/meta.json"
+
+    return find
+
+
+def gmm_behind(wildcards):
+    """Model of the GMM system that a network goes back to."""
+    return f"{RESULTS}/gmm/{recipe.gmm_behind(wildcards.network)}/final.mdl"
+
+
+def alignments_behind(wildcards, name):
+    """Alignments of that system, or its transforms where it has some."""
+    source = recipe.gmm_behind(wildcards.network)
+    is_there = name != "trans.ark" or recipe.is_adapted(source)
+    return [f"{RESULTS}/align/{source}/train/{name}"] if is_there else []
 
 
 def gpus_of_sweep(wildcards):
@@ -162,69 +245,103 @@ def gpus_of_sweep(wildcards):
 
 def model_of_alignments(wildcards):
     """Model that made the alignments that a network is trained on."""
-    return f"{RESULTS}/gmm/{recipe.gmm_behind(wildcards.network)}/final.mdl"
+    source = recipe.aligner_of(wildcards.network)
+    folder = "nnet" if recipe.is_network(source) else "gmm"
+    return f"{RESULTS}/{folder}/{source}/final.mdl"
 
 
-def rescoring_options(wildcards):
-    """Settings that rescoring with a language model depends on."""
-    return recipe.rescoring_options(wildcards.lm)
+def source_of_network(wildcards):
+    """Model of the tree that a network works with, or that made its alignments."""
+    is_own = recipe.has_own_tree(wildcards.network)
+    return (tree_model_of if is_own else model_of_alignments)(wildcards)
+
+
+def aligner_of_network(wildcards):
+    """Model that made a network's alignments, where its own tree is another."""
+    name = wildcards.network
+    is_other = recipe.has_own_tree(name) and recipe.has_aligner(name)
+    return [model_of_alignments(wildcards)] if is_other else []
 
 
 def alignments_for(wildcards):
     """Alignments that a system is trained on."""
-    source = recipe.systems[wildcards.system]["alignments"]
+    source = recipe.alignments_of(wildcards.system)
     return f"{RESULTS}/align/{source}/train/ali.ark"
 
 
 def transforms_for(wildcards):
     """Speaker transforms that belong to those alignments, where their system adapts."""
-    source = recipe.systems[wildcards.system]["alignments"]
+    source = recipe.alignments_of(wildcards.system)
     is_adapted = recipe.is_adapted(source)
     return [f"{RESULTS}/align/{source}/train/trans.ark"] if is_adapted else []
 
 
 def transforms_of_split(wildcards):
-    """Speaker transforms of a split: of train by alignment, of others by decoding."""
-    stage = "align" if wildcards.split == "train" else "decode"
+    """Speaker transforms: of training sets by alignment, of others by decoding."""
+    stage = "align" if wildcards.split in recipe.training_sets else "decode"
     folder = f"{RESULTS}/{stage}/{wildcards.system}/{wildcards.split}"
     return [f"{folder}/trans.ark"] if recipe.is_adapted(wildcards.system) else []
 
 
 def model_behind(wildcards):
     """Model that made those alignments."""
-    source = recipe.systems[wildcards.system]["alignments"]
+    source = recipe.alignments_of(wildcards.system)
     return f"{RESULTS}/gmm/{source}/final.mdl"
 
 
 def network_of(wildcards):
     """Description of a network: found from here, else from beside the Snakefile."""
-    path = Path(recipe.networks[wildcards.network]["network"])
+    path = Path(recipe.networks[wildcards.network].network)
     ours = Path(workflow.basedir, path)
     return str(ours if ours.exists() and not path.exists() else path)
 
 
 def parent_of(wildcards):
     """Parameters that sequence training starts from."""
-    parent = recipe.networks[wildcards.network]["parent"]
+    parent = recipe.sequence_system(wildcards.network).parent
     return f"{RESULTS}/nnet/{parent}/weights.safetensors"
 
 
 def scales_of_parent(wildcards):
     """Scales that the decoding of the seed has chosen on dev."""
-    parent = recipe.networks[wildcards.network]["parent"]
+    parent = recipe.sequence_system(wildcards.network).parent
     return f"{RESULTS}/tune/{parent}/scales.json"
 
 
 def denominator_of(wildcards):
     """Graph that lattices are made with in training."""
-    return f"{RESULTS}/denominator/{recipe.gmm_behind(wildcards.network)}/HCLG.fst"
+    return f"{RESULTS}/denominator/{recipe.tree_owner(wildcards.network)}/HCLG.fst"
 
 
 def training_graphs_of(wildcards):
     """Graphs of the transcripts, where the training aligns on the fly."""
-    folder = f"{RESULTS}/denominator/{recipe.gmm_behind(wildcards.network)}"
+    folder = f"{RESULTS}/denominator/{recipe.tree_owner(wildcards.network)}"
+    split = recipe.training_set_of(wildcards.network)
     is_needed = recipe.aligns_on_the_fly(wildcards.network)
-    return [f"{folder}/transcripts.graphs"] if is_needed else []
+    return [f"{folder}/transcripts/{split}/meta.json"] if is_needed else []
+
+
+def files_of_package(wildcards):
+    """Files that a package is made of, by name."""
+    plan = PackagePlan(recipe, wildcards.system)
+    plan.check()
+    return plan.files(RESULTS)
+
+
+def transcription_of(wildcards):
+    """Recordings to transcribe, and the system that does it."""
+    return recipe.options.transcribe[wildcards.transcription]
+
+
+def recordings_of(wildcards):
+    """Manifest of the set that is transcribed, where it is no folder."""
+    split = transcription_of(wildcards).set
+    return [] if split is None else f"{RESULTS}/corpus/{split}/recordings.jsonl.gz"
+
+
+def criterion_files_of(wildcards):
+    """Files of the user's own that a network's criterion has, if any."""
+    return recipe.criterion_files_of(wildcards.network)
 
 
 def teacher_of(wildcards):

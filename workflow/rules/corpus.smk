@@ -27,9 +27,10 @@ rule prepare_corpus:
         runtime=growing(240),
     params:
         source=source_of,
-        seed=recipe.config["seed"],
+        split="{split}",
+        seed=recipe.options.seed,
         max_skipped_fraction=recipe.max_skipped_fraction,
-        code=source_digest("latflow.corpus.prepare"),
+        code=source_digest("latflow.corpus.prepare.prepare_corpus"),
     message:
         "Prepare the {wildcards.split} recordings and transcripts"
     script:
@@ -40,16 +41,16 @@ if recipe.holds_out_dev:
 
     rule hold_out:
         input:
-            "<results>/corpus/full/cuts.jsonl.gz",
+            cuts="<results>/corpus/full/cuts.jsonl.gz",
         output:
-            multiext(
+            train=multiext(
                 "<results>/corpus/train/",
                 "recordings.jsonl.gz",
                 "supervisions.jsonl.gz",
                 "cuts.jsonl.gz",
                 "ledger.jsonl",
             ),
-            multiext(
+            dev=multiext(
                 "<results>/corpus/dev/",
                 "recordings.jsonl.gz",
                 "supervisions.jsonl.gz",
@@ -67,13 +68,48 @@ if recipe.holds_out_dev:
             mem_mb=growing(4000),
             runtime=growing(60),
         params:
-            dev=recipe.config["corpus"]["dev"],
-            seed=recipe.config["seed"],
-            code=source_digest("latflow.corpus.prepare"),
+            options=recipe.options.corpus.dev.values(),
+            seed=recipe.options.seed,
+            code=source_digest("latflow.corpus.prepare.hold_out"),
         message:
             "Hold a dev set out of train"
         script:
             "../scripts/hold_out.py"
+
+
+rule perturb_corpus:
+    input:
+        cuts="<results>/corpus/train/cuts.jsonl.gz",
+    output:
+        multiext(
+            "<results>/corpus/{split}/",
+            "recordings.jsonl.gz",
+            "supervisions.jsonl.gz",
+            "cuts.jsonl.gz",
+            "ledger.jsonl",
+        ),
+    log:
+        "<logs>/perturb_corpus/{split}.log",
+    benchmark:
+        "<benchmarks>/perturb_corpus/{split}.jsonl"
+    wildcard_constraints:
+        split="|".join(recipe.options.corpus.perturbed) or "none",
+    conda:
+        "../../envs/corpus.yaml"
+    threads: 1
+    resources:
+        mem_mb=growing(4000),
+        runtime=growing(120),
+    params:
+        options=lambda wildcards: recipe.options.corpus.perturbed[
+            wildcards.split
+        ].values(),
+        seed=recipe.options.seed,
+        code=source_digest("latflow.corpus.perturb.perturb_corpus"),
+    message:
+        "Take train at other speeds and volumes: {wildcards.split}"
+    script:
+        "../scripts/perturb_corpus.py"
 
 
 if recipe.is_synthetic:
@@ -93,9 +129,9 @@ if recipe.is_synthetic:
             mem_mb=growing(1000),
             runtime=growing(10),
         params:
-            options={"lm_sentences": recipe.config["corpus"]["train"]["lm_sentences"]},
-            seed=recipe.config["seed"],
-            code=source_digest("latflow.corpus.synthetic"),
+            lm_sentences=recipe.options.corpus.train.lm_sentences,
+            seed=recipe.options.seed,
+            code=source_digest("latflow.corpus.synthetic.write_synthetic_language"),
         message:
             "Write the lexicon and sentences of the synthetic corpus"
         script:

@@ -7,7 +7,7 @@ rule decode_lattices:
         frames="<results>/frames/{split}/meta.json",
         graph="<results>/graph/{system}/HCLG.fst",
         model="<results>/gmm/{system}/final.mdl",
-        words=words_for,
+        lang=words_for,
     output:
         lattices="<results>/decode/{system}/{split}/lattices.ark",
         ledger="<results>/decode/{system}/{split}/ledger.jsonl",
@@ -25,9 +25,9 @@ rule decode_lattices:
         mem_mb=growing(8000),
         runtime=growing(480),
     params:
-        options=recipe.decode_options(),
+        options=recipe.search_options(),
         max_skipped_fraction=recipe.max_skipped_fraction,
-        code=source_digest("latflow.decode.run"),
+        code=source_digest("latflow.decode.lattices.decode_lattices"),
     message:
         "Decode {wildcards.split} with {wildcards.system}"
     script:
@@ -40,7 +40,7 @@ rule decode_adapted:
         graph="<results>/graph/{system}/HCLG.fst",
         model="<results>/gmm/{system}/final.mdl",
         alignment_model="<results>/gmm/{system}/final.alimdl",
-        words=words_for,
+        lang=words_for,
     output:
         lattices="<results>/decode/{system}/{split}/lattices.ark",
         transforms="<results>/decode/{system}/{split}/trans.ark",
@@ -59,9 +59,10 @@ rule decode_adapted:
         mem_mb=growing(8000),
         runtime=growing(960),
     params:
-        options=recipe.decode_adapted_options(),
+        options=recipe.search_options(),
+        adapt=recipe.options.decode.adapt.values(),
         max_skipped_fraction=recipe.max_skipped_fraction,
-        code=source_digest("latflow.decode.adapt"),
+        code=source_digest("latflow.decode.adapt.decode_adapted"),
     message:
         "Decode {wildcards.split} with {wildcards.system}, adapted to each speaker"
     script:
@@ -74,7 +75,7 @@ rule decode_network:
         graph=graph_of,
         model="<results>/nnet/{network}/final.mdl",
         network="<results>/nnet/{network}/weights.safetensors",
-        words=words_for,
+        lang=words_for,
     output:
         lattices="<results>/decode/{network}/{split}/lattices.ark",
         ledger="<results>/decode/{network}/{split}/ledger.jsonl",
@@ -91,9 +92,10 @@ rule decode_network:
         runtime=growing(480),
         gpu=DECODING_GPUS,
     params:
-        options=lambda wildcards: recipe.decode_network_options(wildcards.network),
+        options=recipe.search_options(),
+        scores=lambda wildcards: recipe.scores_options(wildcards.network),
         max_skipped_fraction=recipe.max_skipped_fraction,
-        code=source_digest("latflow.decode.network"),
+        code=source_digest("latflow.decode.lattices.decode_lattices"),
     message:
         "Decode {wildcards.split} with the network {wildcards.network}"
     script:
@@ -105,7 +107,7 @@ rule rescore_lattices:
         lattices="<results>/decode/{system}/{split}/lattices.ark",
         grammar="<results>/lm/G.fst",
         arpa="<results>/lm/{lm}.arpa",
-        words=words_for,
+        lang=words_for,
     output:
         lattices="<results>/decode/{system}.{lm}/{split}/lattices.ark",
         ledger="<results>/decode/{system}.{lm}/{split}/ledger.jsonl",
@@ -121,9 +123,10 @@ rule rescore_lattices:
         mem_mb=growing(16000),
         runtime=growing(240),
     params:
-        options=rescoring_options,
+        beam=lambda wildcards: recipe.rescorings[wildcards.lm].beam,
+        acoustic_scale=recipe.options.decode.acoustic_scale,
         max_skipped_fraction=recipe.max_skipped_fraction,
-        code=source_digest("latflow.decode.rescore"),
+        code=source_digest("latflow.decode.rescore.rescore_lattices"),
     message:
         "Rescore the lattices of {wildcards.system} on {wildcards.split} with {wildcards.lm}"
     script:
@@ -135,7 +138,7 @@ rule sweep_beams:
         frames=frames_of("dev"),
         graph=graph_of,
         model=model_of,
-        words=words_for,
+        lang=words_for,
         lattices="<results>/decode/{system}/dev/lattices.ark",
         scales="<results>/tune/{system}/scales.json",
     output:
@@ -152,8 +155,11 @@ rule sweep_beams:
         runtime=growing(480),
         gpu=gpus_of_sweep,
     params:
-        options=lambda wildcards: recipe.beam_sweep_options(wildcards.system),
-        code=source_digest("latflow.decode.beam_sweep"),
+        options=recipe.search_options(),
+        beams=recipe.options.decode.beam_sweep,
+        score=recipe.comparison_options(),
+        scores=lambda wildcards: recipe.scores_options(wildcards.system),
+        code=source_digest("latflow.decode.lattices.sweep_beams"),
     message:
         "Decode dev with {wildcards.system} at several beams"
     script:
@@ -164,7 +170,7 @@ rule tune_scales:
     input:
         lattices="<results>/decode/{decoding}/dev/lattices.ark",
         cuts="<results>/features/dev/cuts.jsonl.gz",
-        words=words_for,
+        lang=words_for,
     output:
         sweep="<results>/tune/{decoding}/sweep.tsv",
         scales="<results>/tune/{decoding}/scales.json",
@@ -179,8 +185,9 @@ rule tune_scales:
         mem_mb=growing(4000),
         runtime=growing(120),
     params:
-        options=recipe.tune_options(),
-        code=source_digest("latflow.decode.tune"),
+        options=recipe.options.decode.tune.values(),
+        comparison=recipe.comparison_options(),
+        code=source_digest("latflow.scoring.tune.tune_scales"),
     message:
         "Choose language model weight and insertion penalty of {wildcards.decoding} on dev"
     script:

@@ -1,13 +1,13 @@
 # Files that a recipe fetches: lexicons, language models.
 # Products: the paths in the section `downloads` of the configuration.
 
-for path, source in recipe.config["downloads"].items():
+for path, source in recipe.options.downloads.items():
 
     rule:
         name:
             f"download_{recipe.download_name(path)}"
         output:
-            path,
+            path=path,
         log:
             f"<logs>/download/{recipe.download_name(path)}.log",
         retries: 2
@@ -15,7 +15,7 @@ for path, source in recipe.config["downloads"].items():
         conda:
             "../../envs/corpus.yaml"
         params:
-            url=source["url"],
+            url=source.url,
         message:
             f"Fetch {path}"
         script:

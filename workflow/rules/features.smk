@@ -1,4 +1,4 @@
-# Acoustic features, and their normalised memory-mapped form for training and decoding.
+# Acoustic features, and their normalized memory-mapped form for training and decoding.
 # Products: <results>/features/<split>/cuts.jsonl.gz, <results>/frames/<split>/;
 # the same below <results>/streams/<stream>/ for the features of networks, where
 # those computed when they are read have a description in the place of their frames.
@@ -23,15 +23,16 @@ rule extract_features:
         runtime=growing(240),
     params:
         options=recipe.extraction_options(),
+        volumes=False,
         max_skipped_fraction=recipe.max_skipped_fraction,
-        code=source_digest("latflow.features.extract"),
+        code=source_digest("latflow.features.extract.extract_features"),
     message:
         "Extract features of {wildcards.split}"
     script:
         "../scripts/extract_features.py"
 
 
-rule normalise_features:
+rule normalize_features:
     input:
         cuts="<results>/features/{split}/cuts.jsonl.gz",
     output:
@@ -39,9 +40,9 @@ rule normalise_features:
         index="<results>/frames/{split}/index.npz",
         meta="<results>/frames/{split}/meta.json",
     log:
-        "<logs>/normalise_features/{split}.log",
+        "<logs>/normalize_features/{split}.log",
     benchmark:
-        "<benchmarks>/normalise_features/{split}.jsonl"
+        "<benchmarks>/normalize_features/{split}.jsonl"
     conda:
         "../../envs/corpus.yaml"
     threads: 1
@@ -49,12 +50,12 @@ rule normalise_features:
         mem_mb=growing(4000),
         runtime=growing(120),
     params:
-        options=recipe.normalisation_options(),
-        code=source_digest("latflow.features.extract"),
+        cmvn=recipe.options.features.cmvn.values(),
+        code=source_digest("latflow.features.cmvn.normalize_features"),
     message:
-        "Normalise the features of {wildcards.split}"
+        "Normalize the features of {wildcards.split}"
     script:
-        "../scripts/normalise_features.py"
+        "../scripts/normalize_features.py"
 
 
 use rule extract_features as extract_stream with:
@@ -69,14 +70,15 @@ use rule extract_features as extract_stream with:
     wildcard_constraints:
         stream="|".join(recipe.streams_of(stored=True)) or "none",
     params:
-        options=lambda wildcards: recipe.stream_extraction_options(wildcards.stream),
+        options=lambda wildcards: recipe.extraction_options(wildcards.stream),
+        volumes=True,
         max_skipped_fraction=recipe.max_skipped_fraction,
-        code=source_digest("latflow.features.extract"),
+        code=source_digest("latflow.features.extract.extract_features"),
     message:
         "Extract the features {wildcards.stream} of {wildcards.split}"
 
 
-use rule normalise_features as normalise_stream with:
+use rule normalize_features as normalize_stream with:
     input:
         cuts="<results>/streams/{stream}/features/{split}/cuts.jsonl.gz",
     output:
@@ -84,16 +86,18 @@ use rule normalise_features as normalise_stream with:
         index="<results>/streams/{stream}/frames/{split}/index.npz",
         meta="<results>/streams/{stream}/frames/{split}/meta.json",
     log:
-        "<logs>/normalise_stream/{stream}.{split}.log",
+        "<logs>/normalize_stream/{stream}.{split}.log",
     benchmark:
-        "<benchmarks>/normalise_stream/{stream}.{split}.jsonl"
+        "<benchmarks>/normalize_stream/{stream}.{split}.jsonl"
     wildcard_constraints:
         stream="|".join(recipe.streams_of(stored=True)) or "none",
     params:
-        options=lambda wildcards: recipe.stream_normalisation_options(wildcards.stream),
-        code=source_digest("latflow.features.extract"),
+        cmvn=lambda wildcards: recipe.options.nnet.features[
+            wildcards.stream
+        ].cmvn.values(),
+        code=source_digest("latflow.features.cmvn.normalize_features"),
     message:
-        "Normalise the features {wildcards.stream} of {wildcards.split}"
+        "Normalize the features {wildcards.stream} of {wildcards.split}"
 
 
 rule describe_stream:
@@ -117,13 +121,75 @@ rule describe_stream:
         mem_mb=growing(4000),
         runtime=growing(120),
     params:
-        options=lambda wildcards: recipe.live_stream_options(wildcards.stream),
+        options=lambda wildcards: recipe.options.nnet.features[
+            wildcards.stream
+        ].values(),
         max_skipped_fraction=recipe.max_skipped_fraction,
-        code=source_digest("latflow.features.live"),
+        code=source_digest("latflow.features.live.prepare_live_features"),
     message:
         "Describe the features {wildcards.stream} of {wildcards.split}, to be computed when read"
     script:
         "../scripts/describe_stream.py"
+
+
+rule train_ivectors:
+    input:
+        frames=lambda wildcards: frames_below_ivectors(wildcards.ivectors, "train"),
+    output:
+        model="<results>/ivectors/{ivectors}/extractor.npz",
+        info="<results>/ivectors/{ivectors}/info.json",
+    log:
+        "<logs>/train_ivectors/{ivectors}.log",
+    benchmark:
+        "<benchmarks>/train_ivectors/{ivectors}.jsonl"
+    wildcard_constraints:
+        ivectors="|".join(recipe.options.nnet.ivectors) or "none",
+    conda:
+        "../../envs/gmm.yaml"
+    threads: 4
+    resources:
+        mem_mb=growing(8000),
+        runtime=growing(480),
+    params:
+        options=lambda wildcards: recipe.options.nnet.ivectors[
+            wildcards.ivectors
+        ].values(),
+        seed=recipe.options.seed,
+        code=source_digest("latflow.gmm.ivector_training.train_ivectors"),
+    message:
+        "Train the extractor of the i-vectors {wildcards.ivectors}"
+    script:
+        "../scripts/train_ivectors.py"
+
+
+rule append_ivectors:
+    input:
+        frames=lambda wildcards: frames_below_ivectors(
+            wildcards.ivectors, wildcards.split
+        ),
+        model="<results>/ivectors/{ivectors}/extractor.npz",
+    output:
+        frames="<results>/streams/{ivectors}/frames/{split}/frames.npy",
+        index="<results>/streams/{ivectors}/frames/{split}/index.npz",
+        meta="<results>/streams/{ivectors}/frames/{split}/meta.json",
+    log:
+        "<logs>/append_ivectors/{ivectors}.{split}.log",
+    benchmark:
+        "<benchmarks>/append_ivectors/{ivectors}.{split}.jsonl"
+    wildcard_constraints:
+        ivectors="|".join(recipe.options.nnet.ivectors) or "none",
+    conda:
+        "../../envs/gmm.yaml"
+    threads: 4
+    resources:
+        mem_mb=growing(4000),
+        runtime=growing(240),
+    params:
+        code=source_digest("latflow.gmm.ivector.append_ivectors"),
+    message:
+        "Append i-vectors to the features of {wildcards.split}: {wildcards.ivectors}"
+    script:
+        "../scripts/append_ivectors.py"
 
 
 rule adapt_frames:
@@ -140,7 +206,7 @@ rule adapt_frames:
     benchmark:
         "<benchmarks>/adapt_frames/{system}.{split}.jsonl"
     wildcard_constraints:
-        system="|".join(recipe.systems),
+        system="|".join(recipe.systems) or "none",
     conda:
         "../../envs/gmm.yaml"
     threads: 4
@@ -148,7 +214,7 @@ rule adapt_frames:
         mem_mb=growing(4000),
         runtime=growing(120),
     params:
-        code=source_digest("latflow.gmm.adapted_frames"),
+        code=source_digest("latflow.gmm.apply.adapt_frames"),
     message:
         "Store the features of {wildcards.system} for {wildcards.split}"
     script:

@@ -5,7 +5,7 @@
 rule train_mono:
     input:
         frames="<results>/frames/train/meta.json",
-        lexicon_fst=lexicon_for,
+        lang=lexicon_for,
     output:
         model="<results>/gmm/{system}/final.mdl",
         tree="<results>/gmm/{system}/tree",
@@ -28,8 +28,8 @@ rule train_mono:
         gpu=GMM_GPUS,
     params:
         options=options_of_system,
-        max_skipped_fraction=recipe.max_skipped_fraction,
-        code=source_digest("latflow.gmm.train"),
+        shared=recipe.shared_options(),
+        code=source_digest("latflow.gmm.train.train_mono"),
     message:
         "Train the monophone system {wildcards.system}"
     script:
@@ -39,7 +39,7 @@ rule train_mono:
 rule train_deltas:
     input:
         frames="<results>/frames/train/meta.json",
-        lexicon_fst=lexicon_for,
+        lang=lexicon_for,
         alignments=alignments_for,
         source=model_behind,
     output:
@@ -64,8 +64,8 @@ rule train_deltas:
         gpu=GMM_GPUS,
     params:
         options=options_of_system,
-        max_skipped_fraction=recipe.max_skipped_fraction,
-        code=source_digest("latflow.gmm.train"),
+        shared=recipe.shared_options(),
+        code=source_digest("latflow.gmm.train.train_deltas"),
     message:
         "Train the triphone system {wildcards.system}"
     script:
@@ -75,7 +75,7 @@ rule train_deltas:
 rule train_lda_mllt:
     input:
         frames="<results>/frames/train/meta.json",
-        lexicon_fst=lexicon_for,
+        lang=lexicon_for,
         alignments=alignments_for,
         source=model_behind,
     output:
@@ -102,8 +102,8 @@ rule train_lda_mllt:
         gpu=GMM_GPUS,
     params:
         options=options_of_system,
-        max_skipped_fraction=recipe.max_skipped_fraction,
-        code=source_digest("latflow.gmm.lda_mllt"),
+        shared=recipe.shared_options(),
+        code=source_digest("latflow.gmm.lda_mllt.train_lda_mllt"),
     message:
         "Train the triphone system {wildcards.system} on features from LDA and MLLT"
     script:
@@ -113,7 +113,7 @@ rule train_lda_mllt:
 rule train_sat:
     input:
         frames="<results>/frames/train/meta.json",
-        lexicon_fst=lexicon_for,
+        lang=lexicon_for,
         alignments=alignments_for,
         source=model_behind,
         transforms=transforms_for,
@@ -141,8 +141,8 @@ rule train_sat:
         gpu=GMM_GPUS,
     params:
         options=options_of_system,
-        max_skipped_fraction=recipe.max_skipped_fraction,
-        code=source_digest("latflow.gmm.sat"),
+        shared=recipe.shared_options(),
+        code=source_digest("latflow.gmm.sat.train_sat"),
     message:
         "Train the speaker-adapted system {wildcards.system}"
     script:
@@ -152,7 +152,7 @@ rule train_sat:
 rule align_frames:
     input:
         frames="<results>/frames/{split}/meta.json",
-        lexicon_fst=lexicon_for,
+        lang=lexicon_for,
         model="<results>/gmm/{system}/final.mdl",
     output:
         alignments="<results>/align/{system}/{split}/ali.ark",
@@ -172,8 +172,9 @@ rule align_frames:
         runtime=growing(240),
     params:
         options=recipe.align_options(),
+        graph=recipe.options.graph.values(),
         max_skipped_fraction=recipe.max_skipped_fraction,
-        code=source_digest("latflow.gmm.align"),
+        code=source_digest("latflow.gmm.alignment.align_gmm"),
     message:
         "Align {wildcards.split} with {wildcards.system}"
     script:
@@ -183,7 +184,7 @@ rule align_frames:
 rule align_adapted:
     input:
         frames="<results>/frames/{split}/meta.json",
-        lexicon_fst=lexicon_for,
+        lang=lexicon_for,
         model="<results>/gmm/{system}/final.mdl",
         alignment_model="<results>/gmm/{system}/final.alimdl",
     output:
@@ -204,9 +205,10 @@ rule align_adapted:
         mem_mb=growing(8000),
         runtime=growing(480),
     params:
-        options=recipe.align_adapted_options(),
+        options=recipe.options.gmm.align.values(),
+        graph=recipe.options.graph.values(),
         max_skipped_fraction=recipe.max_skipped_fraction,
-        code=source_digest("latflow.gmm.align"),
+        code=source_digest("latflow.gmm.alignment.align_gmm"),
     message:
         "Align {wildcards.split} with {wildcards.system}, adapted to each speaker"
     script:

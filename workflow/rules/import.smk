@@ -1,7 +1,7 @@
 # A system that Kaldi trained, with its language, graph and alignments.
 # Products: <results>/lang/, <results>/gmm/<system>/, <results>/graph/<system>/HCLG.fst,
 #           <results>/align/<system>/train/ali.ark
-IMPORT = recipe.config["gmm"]
+IMPORT = recipe.options.gmm
 IMPORTED = recipe.imported_system or "none"
 
 
@@ -14,10 +14,10 @@ if recipe.imported_system is not None:
 
     rule import_lang:
         input:
-            words=f"{IMPORT['lang']}/words.txt",
-            phones=f"{IMPORT['lang']}/phones.txt",
-            lexicon_fst=f"{IMPORT['lang']}/L.fst",
-            lexicon_fst_disambig=f"{IMPORT['lang']}/L_disambig.fst",
+            lang=f"{IMPORT.lang}/words.txt",
+            phones=f"{IMPORT.lang}/phones.txt",
+            lexicon_fst=f"{IMPORT.lang}/L.fst",
+            lexicon_fst_disambig=f"{IMPORT.lang}/L_disambig.fst",
         output:
             words="<results>/lang/words.txt",
             phones="<results>/lang/phones.txt",
@@ -35,7 +35,7 @@ if recipe.imported_system is not None:
             mem_mb=growing(4000),
             runtime=growing(30),
         params:
-            code=source_digest("latflow.gmm.kaldi_system"),
+            code=source_digest("latflow.lang.prepare.import_lang"),
         message:
             "Take the language directory of Kaldi over"
         script:
@@ -44,12 +44,12 @@ if recipe.imported_system is not None:
 
 rule import_system:
     input:
-        model=f"{IMPORT['import']}/final.mdl",
-        tree=f"{IMPORT['import']}/tree",
+        exp=f"{IMPORT.import_}/final.mdl",
+        tree=f"{IMPORT.import_}/tree",
         others=recipe.imported_files(
             "phones.txt", "*_opts", "final.mat", "full.mat", "final.alimdl"
         ),
-        words="<results>/lang/words.txt",
+        lang="<results>/lang/words.txt",
     output:
         model="<results>/gmm/{system}/final.mdl",
         tree="<results>/gmm/{system}/tree",
@@ -72,8 +72,8 @@ rule import_system:
         mem_mb=growing(4000),
         runtime=growing(30),
     params:
-        features=recipe.config["features"],
-        code=source_digest("latflow.gmm.kaldi_system"),
+        features=recipe.options.features.values(),
+        code=source_digest("latflow.gmm.kaldi_import.import_system"),
     message:
         "Take the system {wildcards.system} of Kaldi over"
     script:
@@ -82,18 +82,18 @@ rule import_system:
 
 rule import_graph:
     input:
-        graph=f"{IMPORT['graph']}/HCLG.fst",
-        model="<results>/gmm/{system}/final.mdl",
-        words="<results>/lang/words.txt",
+        graph=f"{IMPORT.graph}/HCLG.fst",
+        system="<results>/gmm/{system}/final.mdl",
+        lang="<results>/lang/words.txt",
     output:
-        graph="<results>/graph/{system}/HCLG.fst",
+        out_fst="<results>/graph/{system}/HCLG.fst",
         facts="<results>/graph/{system}/HCLG.json",
     log:
         "<logs>/import_graph/{system}.log",
     benchmark:
         "<benchmarks>/import_graph/{system}.jsonl"
     wildcard_constraints:
-        system="none" if IMPORT["graph"] is None else IMPORTED,
+        system="none" if IMPORT.graph is None else IMPORTED,
     conda:
         "../../envs/lang.yaml"
     threads: 1
@@ -101,7 +101,7 @@ rule import_graph:
         mem_mb=growing(16000),
         runtime=growing(60),
     params:
-        code=source_digest("latflow.gmm.kaldi_system"),
+        code=source_digest("latflow.gmm.kaldi_import.import_graph"),
     message:
         "Take the decoding graph of {wildcards.system} over"
     script:
@@ -112,8 +112,8 @@ rule import_alignments:
     input:
         pieces=recipe.imported_files("ali.*.gz", "trans.*"),
         frames="<results>/frames/train/meta.json",
-        model="<results>/gmm/{system}/final.mdl",
-        words="<results>/lang/words.txt",
+        system="<results>/gmm/{system}/final.mdl",
+        lang="<results>/lang/words.txt",
     output:
         alignments="<results>/align/{system}/train/ali.ark",
         ledger="<results>/align/{system}/train/ledger.jsonl",
@@ -136,9 +136,9 @@ rule import_alignments:
         mem_mb=growing(8000),
         runtime=growing(60),
     params:
-        folder=IMPORT["import"],
+        exp_dir=IMPORT.import_,
         max_skipped_fraction=recipe.max_skipped_fraction,
-        code=source_digest("latflow.gmm.kaldi_alignments"),
+        code=source_digest("latflow.gmm.kaldi_import.import_alignments"),
     message:
         "Take the alignments of {wildcards.system} over"
     script:

@@ -24,8 +24,8 @@ if recipe.imported_system is None:
             mem_mb=growing(4000),
             runtime=growing(60),
         params:
-            options=recipe.lang_options(),
-            code=source_digest("latflow.lang.prepare"),
+            options=recipe.options.lang.values(),
+            code=source_digest("latflow.lang.prepare.make_lang"),
         message:
             "Build phones, words, topology and the lexicon transducer"
         script:
@@ -35,7 +35,7 @@ if recipe.imported_system is None:
 rule reestimate_lexicon:
     input:
         frames="<results>/frames/train/meta.json",
-        lexicon_fst=lexicon_for,
+        lang=lexicon_for,
         alignments="<results>/align/{system}/train/ali.ark",
         model="<results>/gmm/{system}/final.mdl",
     output:
@@ -54,7 +54,7 @@ rule reestimate_lexicon:
         mem_mb=growing(8000),
         runtime=growing(240),
     params:
-        code=source_digest("latflow.lang.reestimate"),
+        code=source_digest("latflow.align.reestimate.reestimate_lexicon"),
     message:
         "Estimate pronunciations and silence from the alignments of {wildcards.system}"
     script:
@@ -63,7 +63,7 @@ rule reestimate_lexicon:
 
 rule make_lm:
     input:
-        words="<results>/lang/words.txt",
+        lang="<results>/lang/words.txt",
         text=lm_inputs,
     output:
         arpa="<results>/lm/{lm}.arpa",
@@ -79,7 +79,7 @@ rule make_lm:
         runtime=growing(120),
     params:
         options=options_of_lm,
-        code=source_digest("latflow.lang.prepare"),
+        code=source_digest("latflow.lang.prepare.make_lm"),
     message:
         "Estimate or fetch the language model {wildcards.lm}"
     script:
@@ -88,7 +88,7 @@ rule make_lm:
 
 rule make_grammar:
     input:
-        words="<results>/lang/words.txt",
+        lang="<results>/lang/words.txt",
         arpa="<results>/lm/lm.arpa",
     output:
         grammar="<results>/lm/G.fst",
@@ -103,7 +103,7 @@ rule make_grammar:
         mem_mb=growing(8000),
         runtime=growing(60),
     params:
-        code=source_digest("latflow.lang.prepare"),
+        code=source_digest("latflow.lang.prepare.make_grammar"),
     message:
         "Turn the language model into the grammar acceptor G"
     script:
@@ -112,9 +112,9 @@ rule make_grammar:
 
 rule make_graph:
     input:
-        lexicon_fst=lambda wildcards: lang_file(wildcards, "L_disambig.fst"),
+        lang=lambda wildcards: lang_file(wildcards, "L_disambig.fst"),
         grammar="<results>/lm/G.fst",
-        model="<results>/gmm/{system}/final.mdl",
+        model=tree_model_of,
     output:
         graph="<results>/graph/{system}/HCLG.fst",
         facts="<results>/graph/{system}/HCLG.json",
@@ -122,6 +122,8 @@ rule make_graph:
         "<logs>/make_graph/{system}.log",
     benchmark:
         "<benchmarks>/make_graph/{system}.jsonl"
+    wildcard_constraints:
+        system="|".join(recipe.tree_owners),
     conda:
         "../../envs/lang.yaml"
     threads: 1
@@ -129,8 +131,8 @@ rule make_graph:
         mem_mb=growing(16000),
         runtime=growing(240),
     params:
-        options=recipe.config["graph"],
-        code=source_digest("latflow.lang.composition"),
+        options=lambda wildcards: recipe.graph_options(wildcards.system).values(),
+        code=source_digest("latflow.graphs.hclg.make_graph"),
     message:
         "Compose the decoding graph HCLG of {wildcards.system}"
     script:

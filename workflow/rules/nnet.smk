@@ -5,10 +5,15 @@
 rule train_network:
     input:
         frames=frames_of("train"),
-        alignments=alignments_of("train"),
+        alignments=labels_of("train"),
         dev_frames=frames_of("dev"),
-        dev_alignments=alignments_of("dev"),
-        source=model_of_alignments,
+        dev_alignments=labels_of("dev"),
+        source=source_of_network,
+        aligner=aligner_of_network,
+        graphs=ctc_graphs_of("train"),
+        dev_graphs=ctc_graphs_of("dev"),
+        targets=features_learnt("train"),
+        dev_targets=features_learnt("dev"),
         network=network_of,
     output:
         weights="<results>/nnet/{network}/weights.safetensors",
@@ -25,7 +30,7 @@ rule train_network:
     benchmark:
         "<benchmarks>/train_network/{network}.jsonl"
     wildcard_constraints:
-        network="|".join(recipe.networks_of("ce")) or "none",
+        network="|".join(recipe.networks_of("ce", "ctc")) or "none",
     conda:
         TORCH
     threads: 16
@@ -38,19 +43,295 @@ rule train_network:
         options=lambda wildcards: recipe.network_options(wildcards.network),
         checkpoints=lambda wildcards: f"{RESULTS}/checkpoints/{wildcards.network}",
         max_skipped_fraction=recipe.max_skipped_fraction,
-        code=source_digest("latflow.training.train"),
+        code=source_digest("latflow.training.train.train_network"),
     message:
         "Train the network {wildcards.network}"
     script:
         "../scripts/train_network.py"
 
 
+rule build_ctc_tree:
+    input:
+        lang=lexicon_for,
+    output:
+        model="<results>/chain/{network}/final.mdl",
+        tree="<results>/chain/{network}/tree",
+        info="<results>/chain/{network}/info.json",
+    log:
+        "<logs>/build_ctc_tree/{network}.log",
+    benchmark:
+        "<benchmarks>/build_ctc_tree/{network}.jsonl"
+    wildcard_constraints:
+        network="|".join(recipe.networks_of("ctc")) or "none",
+    conda:
+        TORCH
+    threads: 1
+    resources:
+        mem_mb=growing(2000),
+        runtime=growing(30),
+    params:
+        code=source_digest("latflow.align.ctc.build_ctc_tree"),
+    message:
+        "Write the labels of {wildcards.network}"
+    script:
+        "../scripts/build_ctc_tree.py"
+
+
+rule compile_ctc:
+    input:
+        frames=frames_of("{split}"),
+        lang=lexicon_for,
+    output:
+        graphs="<results>/ctc/{network}/{split}/meta.json",
+        ledger="<results>/ctc/{network}/{split}/ledger.jsonl",
+    log:
+        "<logs>/compile_ctc/{network}.{split}.log",
+    benchmark:
+        "<benchmarks>/compile_ctc/{network}.{split}.jsonl"
+    conda:
+        TORCH
+    threads: 16
+    resources:
+        mem_mb=growing(8000),
+        runtime=growing(240),
+    params:
+        subsampling=lambda wildcards: recipe.subsampling_of(wildcards.network),
+        max_skipped_fraction=recipe.max_skipped_fraction,
+        code=source_digest("latflow.align.ctc.compile_ctc"),
+    message:
+        "Compile the CTC graphs of {wildcards.split} for {wildcards.network}"
+    script:
+        "../scripts/compile_ctc.py"
+
+
+rule build_chain_tree:
+    input:
+        frames="<results>/frames/train/meta.json",
+        lang=lexicon_for,
+        alignments=lambda wildcards: alignments_behind(wildcards, "ali.ark"),
+        source=gmm_behind,
+        transforms=lambda wildcards: alignments_behind(wildcards, "trans.ark"),
+    output:
+        model="<results>/chain/{network}/final.mdl",
+        tree="<results>/chain/{network}/tree",
+        phone_lm="<results>/chain/{network}/phone_lm.fst",
+        denominator="<results>/chain/{network}/den.fst",
+        normalization="<results>/chain/{network}/normalization.fst",
+        info="<results>/chain/{network}/info.json",
+        ledger="<results>/chain/{network}/ledger.jsonl",
+    log:
+        "<logs>/build_chain_tree/{network}.log",
+    benchmark:
+        "<benchmarks>/build_chain_tree/{network}.jsonl"
+    wildcard_constraints:
+        network="|".join(recipe.lattice_free_networks(flat_start=False)) or "none",
+    conda:
+        TORCH
+    threads: 16
+    resources:
+        mem_mb=growing(8000),
+        runtime=growing(240),
+    params:
+        options=lambda wildcards: recipe.chain_system(wildcards.network).tree.values(),
+        code=source_digest("latflow.gmm.chain_tree.build_chain_tree"),
+    message:
+        "Build tree and denominator of {wildcards.network}"
+    script:
+        "../scripts/build_chain_tree.py"
+
+
+rule build_full_tree:
+    input:
+        frames=frames_of("train"),
+        lang=lexicon_for,
+    output:
+        model="<results>/chain/{network}/final.mdl",
+        tree="<results>/chain/{network}/tree",
+        phone_lm="<results>/chain/{network}/phone_lm.fst",
+        denominator="<results>/chain/{network}/den.fst",
+        normalization="<results>/chain/{network}/normalization.fst",
+        info="<results>/chain/{network}/info.json",
+        ledger="<results>/chain/{network}/ledger.jsonl",
+    log:
+        "<logs>/build_full_tree/{network}.log",
+    benchmark:
+        "<benchmarks>/build_full_tree/{network}.jsonl"
+    wildcard_constraints:
+        network="|".join(recipe.lattice_free_networks(flat_start=True)) or "none",
+    conda:
+        TORCH
+    threads: 1
+    resources:
+        mem_mb=growing(8000),
+        runtime=growing(240),
+    params:
+        options=lambda wildcards: recipe.chain_system(wildcards.network).tree.values(),
+        seed=recipe.options.seed,
+        code=source_digest("latflow.align.full_tree.build_full_tree"),
+    message:
+        "Build tree and denominator of {wildcards.network} from transcripts"
+    script:
+        "../scripts/build_full_tree.py"
+
+
+rule make_supervisions:
+    input:
+        alignments=alignments_of("{split}"),
+        model=model_of_alignments,
+        chain="<results>/chain/{network}/den.fst",
+    output:
+        supervisions="<results>/chain/{network}/supervisions/{split}/meta.json",
+        ledger="<results>/chain/{network}/supervisions/{split}/ledger.jsonl",
+    log:
+        "<logs>/make_supervisions/{network}.{split}.log",
+    benchmark:
+        "<benchmarks>/make_supervisions/{network}.{split}.jsonl"
+    wildcard_constraints:
+        network="|".join(recipe.lattice_free_networks(flat_start=False)) or "none",
+    conda:
+        TORCH
+    threads: 16
+    resources:
+        mem_mb=growing(8000),
+        runtime=growing(240),
+    params:
+        options=lambda wildcards: recipe.chain_system(
+            wildcards.network
+        ).supervision.values(),
+        subsampling=lambda wildcards: recipe.chain_system(
+            wildcards.network
+        ).tree.frame_subsampling,
+        # The phone language model knows what training has: dev may have other phones.
+        max_skipped_fraction=lambda wildcards: (
+            recipe.max_skipped_fraction
+            if wildcards.split in recipe.training_sets
+            else 1.0
+        ),
+        code=source_digest("latflow.align.supervision_store.make_supervisions"),
+    message:
+        "Make the supervision of {wildcards.network} for {wildcards.split}"
+    script:
+        "../scripts/make_supervisions.py"
+
+
+rule supervise_flat_start:
+    input:
+        frames=frames_of("{split}"),
+        lang=lexicon_for,
+        chain="<results>/chain/{network}/den.fst",
+    output:
+        supervisions="<results>/chain/{network}/supervisions/{split}/meta.json",
+        ledger="<results>/chain/{network}/supervisions/{split}/ledger.jsonl",
+    log:
+        "<logs>/supervise_flat_start/{network}.{split}.log",
+    benchmark:
+        "<benchmarks>/supervise_flat_start/{network}.{split}.jsonl"
+    wildcard_constraints:
+        network="|".join(recipe.lattice_free_networks(flat_start=True)) or "none",
+    conda:
+        TORCH
+    threads: 16
+    resources:
+        mem_mb=growing(8000),
+        runtime=growing(240),
+    params:
+        subsampling=lambda wildcards: recipe.chain_system(
+            wildcards.network
+        ).tree.frame_subsampling,
+        # The phone language model knows what training has: dev may have other phones.
+        max_skipped_fraction=lambda wildcards: (
+            recipe.max_skipped_fraction
+            if wildcards.split in recipe.training_sets
+            else 1.0
+        ),
+        code=source_digest("latflow.align.flat_start.supervise_flat_start"),
+    message:
+        "Make the supervision of {wildcards.network} for {wildcards.split} from transcripts"
+    script:
+        "../scripts/supervise_flat_start.py"
+
+
+rule train_lfmmi:
+    input:
+        frames=frames_of("train"),
+        supervisions=supervisions_of("train"),
+        dev_frames=frames_of("dev"),
+        dev_supervisions=supervisions_of("dev"),
+        chain="<results>/chain/{network}/den.fst",
+        network=network_of,
+    output:
+        weights="<results>/nnet/{network}/weights.safetensors",
+        description="<results>/nnet/{network}/network.yaml",
+        priors="<results>/nnet/{network}/priors.npy",
+        meta="<results>/nnet/{network}/meta.json",
+        model="<results>/nnet/{network}/final.mdl",
+        tree="<results>/nnet/{network}/tree",
+        info="<results>/nnet/{network}/info.json",
+        history="<results>/nnet/{network}/log.jsonl",
+        ledger="<results>/nnet/{network}/ledger.jsonl",
+    log:
+        "<logs>/train_lfmmi/{network}.log",
+    benchmark:
+        "<benchmarks>/train_lfmmi/{network}.jsonl"
+    wildcard_constraints:
+        network="|".join(recipe.networks_of("lfmmi")) or "none",
+    conda:
+        TORCH
+    threads: 16
+    resources:
+        mem_mb=growing(16000),
+        runtime=growing(2880),
+        gpu=TRAINING_GPUS,  # of all ranks
+        tasks=1,  # ranks of the training
+    params:
+        options=lambda wildcards: recipe.network_options(wildcards.network),
+        checkpoints=lambda wildcards: f"{RESULTS}/checkpoints/{wildcards.network}",
+        max_skipped_fraction=recipe.max_skipped_fraction,
+        code=source_digest("latflow.training.lfmmi.train_lfmmi"),
+    message:
+        "Train the network {wildcards.network} by lattice-free MMI"
+    script:
+        "../scripts/train_lfmmi.py"
+
+
+rule align_network:
+    input:
+        frames=frames_of("{split}"),
+        lang=lexicon_for,
+        weights="<results>/nnet/{network}/weights.safetensors",
+        model="<results>/nnet/{network}/final.mdl",
+    output:
+        alignments="<results>/align/{network}/{split}/ali.ark",
+        ledger="<results>/align/{network}/{split}/ledger.jsonl",
+        statistics="<results>/align/{network}/{split}/statistics.json",
+    log:
+        "<logs>/align_network/{network}.{split}.log",
+    benchmark:
+        "<benchmarks>/align_network/{network}.{split}.jsonl"
+    conda:
+        TORCH
+    threads: 16
+    resources:
+        mem_mb=growing(8000),
+        runtime=growing(240),
+        gpu=DECODING_GPUS,
+    params:
+        options=lambda wildcards: recipe.align_network_options(wildcards.network),
+        graph=lambda wildcards: recipe.graph_options(wildcards.network).values(),
+        max_skipped_fraction=recipe.max_skipped_fraction,
+        code=source_digest("latflow.decode.align.align_network"),
+    message:
+        "Align {wildcards.split} with {wildcards.network}"
+    script:
+        "../scripts/align_network.py"
+
+
 rule make_denominator:
     input:
         cuts="<results>/corpus/train/cuts.jsonl.gz",
-        lexicon_fst=lexicon_for,
+        lang=lexicon_for,
         words=words_for,
-        model="<results>/gmm/{system}/final.mdl",
+        model=tree_model_of,
     output:
         graph="<results>/denominator/{system}/HCLG.fst",
         facts="<results>/denominator/{system}/HCLG.json",
@@ -65,8 +346,8 @@ rule make_denominator:
         mem_mb=growing(16000),
         runtime=growing(480),
     params:
-        options=recipe.denominator_options(),
-        code=source_digest("latflow.sequence.denominator"),
+        options=lambda wildcards: recipe.denominator_options(wildcards.system).values(),
+        code=source_digest("latflow.graphs.denominator.make_denominator"),
     message:
         "Compose the denominator graph of {wildcards.system}"
     script:
@@ -75,16 +356,16 @@ rule make_denominator:
 
 rule compile_transcripts:
     input:
-        frames="<results>/frames/train/meta.json",
-        lexicon_fst=lexicon_for,
-        model="<results>/gmm/{system}/final.mdl",
+        frames="<results>/frames/{split}/meta.json",
+        lang=lexicon_for,
+        model=tree_model_of,
     output:
-        graphs="<results>/denominator/{system}/transcripts.graphs",
-        ledger="<results>/denominator/{system}/transcripts.graphs.ledger.jsonl",
+        graphs="<results>/denominator/{system}/transcripts/{split}/meta.json",
+        ledger="<results>/denominator/{system}/transcripts/{split}/ledger.jsonl",
     log:
-        "<logs>/compile_transcripts/{system}.log",
+        "<logs>/compile_transcripts/{system}.{split}.log",
     benchmark:
-        "<benchmarks>/compile_transcripts/{system}.jsonl"
+        "<benchmarks>/compile_transcripts/{system}.{split}.jsonl"
     conda:
         TORCH
     threads: 16
@@ -92,10 +373,9 @@ rule compile_transcripts:
         mem_mb=growing(8000),
         runtime=growing(240),
     params:
-        options=recipe.denominator_options(),
-        code=source_digest("latflow.sequence.transcripts"),
+        code=source_digest("latflow.align.graphs.compile_transcripts"),
     message:
-        "Compile the training graphs of {wildcards.system}"
+        "Compile the training graphs of {wildcards.split} for {wildcards.system}"
     script:
         "../scripts/compile_transcripts.py"
 
@@ -105,7 +385,7 @@ rule train_sequence:
         frames=frames_of("train"),
         dev_frames=frames_of("dev"),
         parent=parent_of,
-        words=words_for,
+        lang=words_for,
         denominator=denominator_of,
         graph=graph_of,
         # Scales only rank epochs on dev: another decoding of the seed changes nothing.
@@ -113,6 +393,7 @@ rule train_sequence:
         alignments=alignments_of("train"),
         training_graphs=training_graphs_of,
         teacher=teacher_of,
+        criterion=criterion_files_of,
     output:
         weights="<results>/nnet/{network}/weights.safetensors",
         description="<results>/nnet/{network}/network.yaml",
@@ -142,7 +423,7 @@ rule train_sequence:
     params:
         options=lambda wildcards: recipe.sequence_options(wildcards.network),
         checkpoints=lambda wildcards: f"{RESULTS}/checkpoints/{wildcards.network}",
-        code=source_digest("latflow.sequence.train"),
+        code=source_digest("latflow.sequence.train.train_sequence"),
     message:
         "Train the network {wildcards.network} on lattices"
     script:

@@ -1,8 +1,8 @@
 # What the jobs took, and the results report: one HTML file that opens offline.
-# Products: <results>/cost.tsv, <results>/report.html
+# Products: <results>/cost.tsv, <results>/report.html, <results>/RESULTS.md
 
 
-rule summarise_cost:
+rule summarize_cost:
     input:
         "<results>/wer.tsv",
         expand("<results>/align/{system}/train/statistics.json", system=recipe.systems),
@@ -17,23 +17,24 @@ rule summarise_cost:
     output:
         table=report(
             "<results>/cost.tsv",
-            caption="../report/summarise_cost.rst",
+            caption="../report/summarize_cost.rst",
             category="Cost",
         ),
     log:
-        "<logs>/summarise_cost/cost.log",
+        "<logs>/summarize_cost/cost.log",
     benchmark:
-        "<benchmarks>/summarise_cost/cost.jsonl"
+        "<benchmarks>/summarize_cost/cost.jsonl"
     localrule: True
     conda:
         "../../envs/report.yaml"
     threads: 1
     params:
-        code=source_digest("latflow.report.costs"),
+        results_dir=subpath(output.table, parent=True),
+        code=source_digest("latflow.report.costs.summarize_costs"),
     message:
         "Collect what all jobs took"
     script:
-        "../scripts/summarise_cost.py"
+        "../scripts/summarize_cost.py"
 
 
 rule make_report:
@@ -48,13 +49,26 @@ rule make_report:
             decoding=recipe.decodings,
             split=recipe.evaluation_sets,
         ),
+        expand(
+            "<results>/score/{decoding}/{split}/hyp.txt",
+            decoding=recipe.decodings,
+            split=recipe.untranscribed_sets,
+        ),
         "<results>/cost.tsv",
+        expand(
+            "<results>/package/{system}/package.json",
+            system=recipe.options.package.systems,
+        ),
+        expand(
+            "<results>/capacity/{system}.tsv", system=recipe.options.capacity.systems
+        ),
     output:
         html=report(
             "<results>/report.html",
             caption="../report/make_report.rst",
             category="Report",
         ),
+        markdown="<results>/RESULTS.md",
     log:
         "<logs>/make_report/report.log",
     benchmark:
@@ -66,8 +80,9 @@ rule make_report:
         mem_mb=growing(4000),
         runtime=growing(30),
     params:
-        config=dict(recipe.config),
-        code=source_digest("latflow.report"),
+        results_dir=subpath(output.html, parent=True),
+        config=recipe.options.values(),
+        code=source_digest("latflow.report.build.make_report"),
     message:
         "Write the results report"
     script:

@@ -1,5 +1,5 @@
-# Word error rates.
-# Products: <results>/score/<decoding>/<split>/wer.json, <results>/wer.tsv
+# Words of decoded sets, and word error rates of those with transcripts.
+# Products: <results>/score/<decoding>/<split>/{hyp.txt,wer.json}, <results>/wer.tsv
 
 
 rule score_wer:
@@ -7,7 +7,7 @@ rule score_wer:
         lattices="<results>/decode/{decoding}/{split}/lattices.ark",
         scales="<results>/tune/{decoding}/scales.json",
         cuts="<results>/features/{split}/cuts.jsonl.gz",
-        words=words_for,
+        lang=words_for,
         model=model_of,
     output:
         text="<results>/score/{decoding}/{split}/hyp.txt",
@@ -21,6 +21,8 @@ rule score_wer:
         "<logs>/score_wer/{decoding}.{split}.log",
     benchmark:
         "<benchmarks>/score_wer/{decoding}.{split}.jsonl"
+    wildcard_constraints:
+        split="|".join(["train", *recipe.evaluation_sets]),
     conda:
         "../../envs/gmm.yaml"
     threads: 4
@@ -28,27 +30,32 @@ rule score_wer:
         mem_mb=growing(4000),
         runtime=growing(60),
     params:
-        options=recipe.score_options(),
-        code=source_digest("latflow.scoring.score"),
+        options=recipe.options.score.values(),
+        seed=recipe.options.seed,
+        code=source_digest("latflow.scoring.score.score"),
     message:
         "Score {wildcards.decoding} on {wildcards.split}"
     script:
         "../scripts/score_wer.py"
 
 
-rule analyse_lattices:
+rule recognize_words:
     input:
         lattices="<results>/decode/{decoding}/{split}/lattices.ark",
         scales="<results>/tune/{decoding}/scales.json",
         cuts="<results>/features/{split}/cuts.jsonl.gz",
-        words=words_for,
+        lang=words_for,
+        model=model_of,
     output:
-        summary="<results>/score/{decoding}/{split}/lattices.json",
-        utterances="<results>/score/{decoding}/{split}/lattices.tsv",
+        text="<results>/score/{decoding}/{split}/hyp.txt",
+        ctm="<results>/score/{decoding}/{split}/hyp.ctm",
+        phones="<results>/score/{decoding}/{split}/hyp_phones.ctm",
     log:
-        "<logs>/analyse_lattices/{decoding}.{split}.log",
+        "<logs>/recognize_words/{decoding}.{split}.log",
     benchmark:
-        "<benchmarks>/analyse_lattices/{decoding}.{split}.jsonl"
+        "<benchmarks>/recognize_words/{decoding}.{split}.jsonl"
+    wildcard_constraints:
+        split="|".join(recipe.untranscribed_sets) or "none",
     conda:
         "../../envs/gmm.yaml"
     threads: 4
@@ -56,17 +63,45 @@ rule analyse_lattices:
         mem_mb=growing(4000),
         runtime=growing(60),
     params:
-        options=recipe.score_options(),
-        code=source_digest("latflow.scoring.lattice_quality"),
+        options=recipe.options.score.values(),
+        code=source_digest("latflow.scoring.score.recognize"),
+    message:
+        "Write the words that {wildcards.decoding} finds in {wildcards.split}"
+    script:
+        "../scripts/recognize_words.py"
+
+
+rule analyze_lattices:
+    input:
+        lattices="<results>/decode/{decoding}/{split}/lattices.ark",
+        scales="<results>/tune/{decoding}/scales.json",
+        cuts="<results>/features/{split}/cuts.jsonl.gz",
+        lang=words_for,
+    output:
+        summary="<results>/score/{decoding}/{split}/lattices.json",
+        utterances="<results>/score/{decoding}/{split}/lattices.tsv",
+    log:
+        "<logs>/analyze_lattices/{decoding}.{split}.log",
+    benchmark:
+        "<benchmarks>/analyze_lattices/{decoding}.{split}.jsonl"
+    conda:
+        "../../envs/gmm.yaml"
+    threads: 4
+    resources:
+        mem_mb=growing(4000),
+        runtime=growing(60),
+    params:
+        options=recipe.comparison_options(),
+        code=source_digest("latflow.scoring.lattice_quality.analyze_lattices"),
     message:
         "Measure the lattices of {wildcards.decoding} on {wildcards.split}"
     script:
-        "../scripts/analyse_lattices.py"
+        "../scripts/analyze_lattices.py"
 
 
-rule summarise_wer:
+rule summarize_wer:
     input:
-        expand(
+        scores=expand(
             "<results>/score/{decoding}/{split}/wer.json",
             decoding=recipe.decodings,
             split=recipe.evaluation_sets,
@@ -74,22 +109,20 @@ rule summarise_wer:
     output:
         table=report(
             "<results>/wer.tsv",
-            caption="../report/summarise_wer.rst",
+            caption="../report/summarize_wer.rst",
             category="Word error rates",
         ),
     log:
-        "<logs>/summarise_wer/wer.log",
+        "<logs>/summarize_wer/wer.log",
     benchmark:
-        "<benchmarks>/summarise_wer/wer.jsonl"
+        "<benchmarks>/summarize_wer/wer.jsonl"
     localrule: True
     conda:
         "../../envs/gmm.yaml"
     threads: 1
     params:
-        systems=recipe.decodings,
-        sets=recipe.evaluation_sets,
-        code=source_digest("latflow.scoring.score"),
+        code=source_digest("latflow.scoring.results.summarize_wer"),
     message:
         "Collect the word error rates of all systems"
     script:
-        "../scripts/summarise_wer.py"
+        "../scripts/summarize_wer.py"

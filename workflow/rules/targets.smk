@@ -43,12 +43,14 @@ for network in recipe.networks:
 
 rule graphs:
     input:
-        expand("<results>/graph/{system}/HCLG.fst", system=recipe.systems),
+        expand("<results>/graph/{system}/HCLG.fst", system=recipe.tree_owners),
 
 
 rule align:
     input:
-        f"<results>/align/{recipe.final_system}/train/ali.ark",
+        expand(
+            "<results>/align/{system}/train/ali.ark", system=list(recipe.systems)[-1:]
+        ),
 
 
 rule decode:
@@ -56,15 +58,35 @@ rule decode:
         expand(
             "<results>/decode/{decoding}/{split}/lattices.ark",
             decoding=recipe.decodings,
-            split=recipe.evaluation_sets,
+            split=recipe.decoded_sets,
         ),
 
 
 rule score:
     input:
         "<results>/wer.tsv",
+        expand(
+            "<results>/score/{decoding}/{split}/hyp.txt",
+            decoding=recipe.decodings,
+            split=recipe.untranscribed_sets,
+        ),
 
 
 rule report:
     input:
         "<results>/report.html",
+
+
+rule package:
+    input:
+        expand(
+            "<results>/package/{system}/package.json",
+            system=recipe.options.package.systems,
+        ),
+
+
+rule capacity:
+    input:
+        expand(
+            "<results>/capacity/{system}.tsv", system=recipe.options.capacity.systems
+        ),

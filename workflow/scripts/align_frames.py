@@ -1,21 +1,11 @@
-"""Rule align_frames: calls latflow.gmm.align.align."""
+"""Rule align_frames: calls latflow.gmm.alignment.align_gmm."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latflow.gmm.align import align
-from latflow.jobs import job
+from latflow.gmm.alignment import align_gmm
+from latflow.workflow.jobs import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-with job(snakemake):
-    align(
-        Path(snakemake.input["frames"]).parent,
-        Path(snakemake.input["lexicon_fst"]).parent,
-        Path(snakemake.input["model"]).parent,
-        Path(snakemake.output["alignments"]).parent,
-        options=snakemake.params["options"],
-        threads=snakemake.threads,
-        max_skipped_fraction=snakemake.params["max_skipped_fraction"],
-    )
+run(align_gmm, snakemake)

@@ -1,20 +1,11 @@
-"""Rule compile_transcripts: calls latflow.sequence.transcripts.compile_transcripts."""
+"""Rule compile_transcripts: calls latflow.align.graphs.compile_transcripts."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latflow.jobs import job
-from latflow.sequence.transcripts import compile_transcripts
+from latflow.align.graphs import compile_transcripts
+from latflow.workflow.jobs import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-with job(snakemake):
-    compile_transcripts(
-        [Path(snakemake.input["frames"]).parent],
-        Path(snakemake.input["lexicon_fst"]).parent,
-        Path(snakemake.input["model"]).parent,
-        snakemake.output["graphs"],
-        options=snakemake.params["options"],
-        threads=snakemake.threads,
-    )
+run(compile_transcripts, snakemake)

@@ -1,22 +1,11 @@
-"""Rule decode_lattices: calls latflow.decode.run.decode."""
+"""Rule decode_lattices: calls latflow.decode.lattices.decode_lattices."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latflow.decode.run import decode
-from latflow.jobs import job
+from latflow.decode.lattices import decode_lattices
+from latflow.workflow.jobs import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-with job(snakemake):
-    decode(
-        Path(snakemake.input["frames"]).parent,
-        snakemake.input["graph"],
-        Path(snakemake.input["model"]).parent,
-        Path(snakemake.input["words"]).parent,
-        Path(snakemake.output["lattices"]).parent,
-        options=snakemake.params["options"],
-        threads=snakemake.threads,
-        max_skipped_fraction=snakemake.params["max_skipped_fraction"],
-    )
+run(decode_lattices, snakemake)

@@ -1,12 +1,11 @@
-"""Rules download_*: call latflow.corpus.download.fetch."""
+"""Rules download_*: call latflow.corpus.recipes.fetch."""
 
 from typing import TYPE_CHECKING
 
-from latflow.corpus.download import fetch
-from latflow.jobs import job
+from latflow.corpus.recipes import fetch
+from latflow.workflow.jobs import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-with job(snakemake):
-    fetch(snakemake.params["url"], snakemake.output[0])
+run(fetch, snakemake)

@@ -1,16 +1,11 @@
-"""Rule import_lang: calls latflow.gmm.kaldi_system.import_lang."""
+"""Rule import_lang: calls latflow.lang.prepare.import_lang."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latflow.gmm.kaldi_system import import_lang
-from latflow.jobs import job
+from latflow.lang.prepare import import_lang
+from latflow.workflow.jobs import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-with job(snakemake):
-    import_lang(
-        Path(snakemake.input["words"]).parent,
-        Path(snakemake.output["words"]).parent,
-    )
+run(import_lang, snakemake)

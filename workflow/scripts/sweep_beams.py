@@ -1,22 +1,11 @@
-"""Rule sweep_beams: calls latflow.decode.beam_sweep.sweep_beams."""
+"""Rule sweep_beams: calls latflow.decode.lattices.sweep_beams."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latflow.decode.beam_sweep import sweep_beams
-from latflow.jobs import job
+from latflow.decode.lattices import sweep_beams
+from latflow.workflow.jobs import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-with job(snakemake):
-    sweep_beams(
-        Path(snakemake.input["frames"]).parent,
-        snakemake.input["graph"],
-        Path(snakemake.input["model"]).parent,
-        Path(snakemake.input["words"]).parent,
-        Path(snakemake.input["lattices"]).parent,
-        Path(snakemake.output["sweep"]).parent,
-        options=snakemake.params["options"],
-        threads=snakemake.threads,
-    )
+run(sweep_beams, snakemake)

@@ -1,1 +1,1 @@
-"""Room of latflow: see docs/architecture.md."""
+"""Corpora: Lhotse manifests, Kaldi data directories, synthetic speech."""

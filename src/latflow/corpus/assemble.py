@@ -5,16 +5,15 @@ recordings, then utterances, to one `CorpusWriter`, which checks them the same w
 writes the manifests. A fault of one utterance either stops the preparation with one
 clear line or, where the source says `on_bad_utterance: skip`, goes to the ledger.
 
-Public: `Checks`, `CorpusWriter`, `RecordingJob`.
+Public: `CorpusWriter`, `RecordingJob`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from lhotse import MonoCut, Recording, SupervisionSegment
 from lhotse.utils import fastcopy
@@ -22,33 +21,17 @@ from lhotse.utils import fastcopy
 from latflow.corpus.audio import BadAudio
 from latflow.corpus.kaldi_tables import split_fields
 from latflow.corpus.manifests import ManifestWriter, Spool
+from latflow.corpus.options import GivenSource
 from latflow.errors import UserError
 from latflow.ledger import Ledger
 from latflow.logs import progress
-from latflow.parallel import map_in_order
+from latflow.parallel import in_order, worker_pool
 
 RecordingJob = tuple[str, Callable[[], Recording]]
 SKIP = "or set on_bad_utterance: skip"
 MAX_OVERSHOOT_S = 0.5  # as Kaldi's extract-segments --max-overshoot
 NOTED_OVERSHOOT_S = 0.01  # less is the rounding of segments to two decimals
 TIME_EPSILON_S = 1e-9
-
-
-@dataclass(frozen=True)
-class Checks:
-    """How strictly a source is taken; the schema `corpus.yaml` describes the keys."""
-
-    verify_audio: bool = True
-    on_bad_utterance: str = "fail"
-    min_duration: float = 0.1
-    sample_rate: int | None = None
-    speaker: str = "given"
-
-    @classmethod
-    def of(cls, source: Mapping[str, Any]) -> Checks:
-        """Take the keys of a source description that are checks."""
-        names = {field.name for field in fields(cls)}
-        return cls(**{key: source[key] for key in names & source.keys()})
 
 
 class CorpusWriter:
@@ -68,7 +51,11 @@ class CorpusWriter:
     """
 
     def __init__(
-        self, folder: str | Path, origin: str | Path, checks: Checks, ledger: Ledger
+        self,
+        folder: str | Path,
+        origin: str | Path,
+        checks: GivenSource,
+        ledger: Ledger,
     ) -> None:
         self._folder = Path(folder)
         self._origin = origin
@@ -103,14 +90,15 @@ class CorpusWriter:
         Args:
             jobs: (id, function that makes the recording or raises `BadAudio`), sorted
                 by id.
-            threads: number of recordings examined at the same time.
-            total: number of jobs, for the progress bar.
 
         Raises:
             UserError: a recording is bad and bad utterances are not to be skipped.
         """
-        with ManifestWriter(self._folder / "recordings.jsonl.gz") as writer:
-            results = map_in_order(_attempt, jobs, threads)
+        with (
+            ManifestWriter(self._folder / "recordings.jsonl.gz") as writer,
+            worker_pool(threads) as pool,
+        ):
+            results = in_order(pool, _attempt, jobs, ahead=2 * threads)
             for recording_id, result in progress(results, "recordings", total):
                 if isinstance(result, BadAudio):
                     self._refuse_recording(recording_id, result)
@@ -126,7 +114,6 @@ class CorpusWriter:
 
         Args:
             supervisions: sorted by id, without two of the same id.
-            total: their number, for the progress bar.
 
         Raises:
             UserError: an utterance is bad and bad utterances are not to be skipped.
@@ -173,7 +160,7 @@ class CorpusWriter:
         )
 
     def is_bad(self, recording_id: str) -> bool:
-        """Whether a recording was refused."""
+        """Return whether a recording was refused."""
         return recording_id in self._bad
 
     def reject_with_recording(self, utterance: str, recording_id: str) -> None:
@@ -188,7 +175,7 @@ class CorpusWriter:
             self.reject_with_recording(recording_id, recording_id)
 
     def _resampled(self, recording: Recording) -> Recording:
-        """The recording at the wanted sample rate; resampled when it is read."""
+        """Return the recording at the wanted sample rate; resampled when it is read."""
         wanted = self._checks.sample_rate
         if wanted is None or wanted == recording.sampling_rate:
             return recording
@@ -197,7 +184,7 @@ class CorpusWriter:
     def _check(
         self, supervision: SupervisionSegment
     ) -> tuple[SupervisionSegment, Recording] | None:
-        """The utterance and its recording, or None if it was rejected."""
+        """Return the utterance and its recording, or None if it was rejected."""
         if self.is_bad(supervision.recording_id):
             self.reject_with_recording(supervision.id, supervision.recording_id)
             return None
@@ -233,9 +220,8 @@ class CorpusWriter:
     def _fault(
         self, supervision: SupervisionSegment, recording: Recording
     ) -> tuple[str, str] | None:
-        """What is wrong with an utterance, and the remedy."""
-        text = supervision.text
-        if not text or not split_fields(text):
+        """Return what is wrong with an utterance, and the remedy."""
+        if self._checks.transcripts and not split_fields(supervision.text or ""):
             return "the transcript is empty", "add the words, remove the utterance"
         if self._checks.speaker == "given" and not supervision.speaker:
             return "the speaker is not known", "add it, set speaker: utterance"

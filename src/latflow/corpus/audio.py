@@ -5,7 +5,9 @@ reads headers and, when asked to verify, decodes everything in blocks (FLAC's fr
 checksums then tell of any damaged byte). Files that libsndfile does not know (shortened
 SPHERE, video containers) are left to Lhotse's readers.
 
-Public: `AudioFacts`, `BadAudio`, `examine`, `probe`, `confirm`.
+`AudioReader` reads a file of any length in blocks.
+
+Public: `AudioFacts`, `AudioReader`, `BadAudio`, `examine`, `probe`, `confirm`.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ import io
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from pathlib import Path
+from typing import BinaryIO, Self
 
 import numpy as np
 import soundfile
@@ -33,7 +37,7 @@ _UNKNOWN_LENGTHS = range(0x7FFF0000, 0x1_0000_0000)
 
 @dataclass(frozen=True)
 class AudioFacts:
-    """What an audio source holds: samples per second, samples per channel, channels."""
+    """Contents of a source: samples per second, samples per channel, channels."""
 
     sample_rate: int
     num_samples: int
@@ -100,6 +104,100 @@ def confirm(recording: Recording, *, verify: bool) -> Recording:
     return recording
 
 
+class AudioReader:
+    """A file, read in blocks; close it, or use it in a `with` statement.
+
+    Files that libsndfile does not know are read by Lhotse, as a whole.
+
+    Args:
+        path: the file.
+        raw_rate: Hz, where the file holds nothing but 16-bit samples, little-endian, of
+            one channel; None for a file that says what it holds.
+
+    Raises:
+        BadAudio: missing, empty, or in no known format.
+    """
+
+    def __init__(self, path: str | Path, *, raw_rate: int | None = None) -> None:
+        self._path = str(path)
+        _check_size(self._path)
+        self._stream: soundfile.SoundFile | None = None
+        self._whole: np.ndarray | None = None
+        raw = {"subtype": "PCM_16", "endian": "LITTLE", "format": "RAW"}
+        given = {} if raw_rate is None else {**raw, "samplerate": raw_rate}
+        channels = None if raw_rate is None else 1
+        try:
+            self._stream = soundfile.SoundFile(self._path, channels=channels, **given)
+            self.sample_rate = int(self._stream.samplerate)
+            self.num_channels = int(self._stream.channels)
+        except soundfile.LibsndfileError as error:
+            if error.code != 1:  # 1: format not recognized
+                raise _corrupt(self._path, error) from error
+            recording, self._whole = _load_with_lhotse(self._path)
+            self.sample_rate = int(recording.sampling_rate)
+            self.num_channels = len(self._whole)
+
+    def __enter__(self) -> Self:
+        """Return the reader itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._stream is not None:
+            self._stream.close()
+
+    def blocks(self, channel: int | None = None) -> Iterator[np.ndarray]:
+        """Yield the samples in blocks, float32[n], full scale at 1.
+
+        Args:
+            channel: the one to read, from 1; None for the mean of all.
+
+        Raises:
+            BadAudio: there is no such channel, no sample, a sample that is no number,
+                or the file is damaged or cut short.
+        """
+        if channel is not None and channel > self.num_channels:
+            raise BadAudio(
+                f"audio file {self._path} has no channel {channel}",
+                f"choose from 1 to {self.num_channels}",
+            )
+        is_empty = True
+        for block in self._blocks():
+            is_empty = False
+            samples = block.mean(axis=1) if channel is None else block[:, channel - 1]
+            if not np.isfinite(samples).all():
+                reason = f"audio file {self._path} has samples that are no numbers"
+                raise BadAudio(reason, RESTORE)
+            yield np.ascontiguousarray(samples, np.float32)
+        if is_empty:
+            raise BadAudio(f"audio file {self._path} holds no samples", RESTORE)
+
+    def _blocks(self) -> Iterator[np.ndarray]:
+        """Yield all channels, float32[n, channels]."""
+        if self._stream is None:
+            assert self._whole is not None
+            for first in range(0, self._whole.shape[1], BLOCK_SAMPLES):
+                yield self._whole[:, first : first + BLOCK_SAMPLES].T
+            return
+        decoded = 0
+        try:
+            while len(block := self._read(self._stream)):
+                decoded += len(block)
+                yield block
+        except soundfile.LibsndfileError as error:
+            raise _corrupt(self._path, error) from error
+        _check_length(self._stream, decoded, self._path)
+
+    @staticmethod
+    def _read(stream: soundfile.SoundFile) -> np.ndarray:
+        """Return the next block."""
+        return stream.read(BLOCK_SAMPLES, dtype="float32", always_2d=True)
+
+
 def _compare(recording: Recording, source: AudioSource, facts: AudioFacts) -> None:
     """Refuse a source whose facts are not those of its recording."""
     resampled = bool(recording.transforms)
@@ -121,6 +219,20 @@ def _compare(recording: Recording, source: AudioSource, facts: AudioFacts) -> No
 
 def _examine_file(path: str, *, verify: bool) -> AudioFacts:
     """Facts of a file; libsndfile first, Lhotse's readers if it does not know it."""
+    _check_size(path)
+    try:
+        facts = _decode(path) if verify else _header(path)
+    except soundfile.LibsndfileError as error:
+        if error.code == 1:  # format not recognized
+            return _examine_with_lhotse(path)
+        raise _corrupt(path, error) from error
+    if facts.num_samples == 0:
+        raise BadAudio(f"audio file {path} holds no samples", RESTORE)
+    return facts
+
+
+def _check_size(path: str) -> None:
+    """Refuse a file that is not there, or empty."""
     try:
         size = os.stat(path).st_size
     except OSError as error:
@@ -129,16 +241,11 @@ def _examine_file(path: str, *, verify: bool) -> AudioFacts:
         ) from error
     if size == 0:
         raise BadAudio(f"audio file {path} is empty (0 bytes)", RESTORE)
-    try:
-        facts = _decode(path) if verify else _header(path)
-    except soundfile.LibsndfileError as error:
-        if error.code == 1:  # format not recognised
-            return _examine_with_lhotse(path)
-        reason = f"audio file {path} is corrupt ({_tidy(error)})"
-        raise BadAudio(reason, RESTORE) from error
-    if facts.num_samples == 0:
-        raise BadAudio(f"audio file {path} holds no samples", RESTORE)
-    return facts
+
+
+def _corrupt(path: str, error: soundfile.LibsndfileError) -> BadAudio:
+    """Return the finding that a file cannot be decoded."""
+    return BadAudio(f"audio file {path} is corrupt ({_tidy(error)})", RESTORE)
 
 
 def _why_not(error: OSError) -> str:
@@ -148,7 +255,7 @@ def _why_not(error: OSError) -> str:
 
 
 def _archive_hint(path: str) -> str:
-    """A word on `archive:offset` entries, which Kaldi's wav-copy writes."""
+    """Return a word on `archive:offset` entries, which Kaldi's wav-copy writes."""
     if re.search(r"\.ark:\d+$", path):
         return "; audio inside Kaldi archives must be copied out with wav-copy"
     return ""
@@ -209,6 +316,12 @@ def _examine_command(command: str) -> AudioFacts:
 
 def _examine_with_lhotse(path: str) -> AudioFacts:
     """Facts of a file that only Lhotse's other readers know; always decoded."""
+    recording, audio = _load_with_lhotse(path)
+    return AudioFacts(int(recording.sampling_rate), audio.shape[1], audio.shape[0])
+
+
+def _load_with_lhotse(path: str) -> tuple[Recording, np.ndarray]:
+    """Read a file with Lhotse's other readers; float32[channels, samples]."""
     try:
         recording = Recording.from_file(path, recording_id="probe")
         audio = recording.load_audio()
@@ -225,9 +338,9 @@ def _examine_with_lhotse(path: str) -> AudioFacts:
             f"audio file {path} is in no format that soundfile or Lhotse reads",
             f"{RESTORE}; or {CONVERT}",
         ) from error
-    return AudioFacts(int(recording.sampling_rate), audio.shape[1], audio.shape[0])
+    return recording, audio
 
 
 def _tidy(error: soundfile.LibsndfileError) -> str:
-    """The library's message without decoration."""
+    """Return the library's message without decoration."""
     return error.error_string.removeprefix("Error : ").strip().rstrip(".")

@@ -1,6 +1,6 @@
-"""The eSpeak NG synthesiser, by ctypes, and a worker program that speaks for one voice.
+"""The eSpeak NG synthesizer, by ctypes, and a worker program that speaks for one voice.
 
-eSpeak NG is a formant synthesiser: robotic, but with dozens of voices and accents, a
+eSpeak NG is a formant synthesizer: robotic, but with dozens of voices and accents, a
 thousand times faster than real time, and small enough to come in a wheel
 (`espeakng_loader`). Its library keeps state from one sentence to the next (even beyond
 `espeak_Terminate`), so the same sentence sounds slightly different after another one,
@@ -12,7 +12,7 @@ corpus does not depend on how many workers make it, nor when.
 `speak_job`), writes FLAC files, and prints their lengths in samples as JSON. The
 module imports little, so that a worker starts in a fraction of a second.
 
-Public: `Synthesiser`, `Utterance`, `speak_job`, `resample`, `add_noise`.
+Public: `Synthesizer`, `Utterance`, `speak_job`, `resample`, `add_noise`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ CHARACTERS_UTF8 = 1
 POSITION_CHARACTER = 1
 PARAMETER_RATE = 1
 PARAMETER_PITCH = 3
-PHONEMES_IPA = 2
 
 _Callback = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p
@@ -41,7 +40,7 @@ _Callback = ctypes.CFUNCTYPE(
 
 
 class Utterance(TypedDict):
-    """What to say and how.
+    """A sentence to synthesize, and its voice.
 
     `rate` is in words per minute, `pitch` in eSpeak's units (0-99), `lead_s` and
     `tail_s` are seconds of silence around the speech, `peak_db` is the level of the
@@ -62,7 +61,7 @@ class Utterance(TypedDict):
 
 
 @dataclass
-class Synthesiser:
+class Synthesizer:
     """One instance of the library, set to one voice.
 
     Args:
@@ -85,18 +84,16 @@ class Synthesiser:
             self._library.espeak_Initialize(SYNCHRONOUS_OUTPUT, 0, data, 0)
         )
         if self.sample_rate <= 0:
-            raise ValueError("eSpeak NG cannot be initialised")
+            raise ValueError("eSpeak NG cannot be initialized")
         self._library.espeak_SetSynthCallback(self._callback)
         self._library.espeak_ng_SetRandSeed(ctypes.c_long(self.seed))
         if self._library.espeak_SetVoiceByName(self.voice.encode()) != 0:
             raise ValueError(f"eSpeak NG has no voice {self.voice}")
-        self._library.espeak_TextToPhonemes.restype = ctypes.c_char_p
 
     def speak(self, text: str, *, rate: int, pitch: int) -> np.ndarray:
         """Say a sentence.
 
         Args:
-            text: the sentence.
             rate: words per minute, 80-450.
             pitch: 0-99; 50 is the voice's own.
 
@@ -114,14 +111,6 @@ class Synthesiser:
         if status != 0 or not self._chunks:
             raise ValueError(f"eSpeak NG cannot say {text!r} with voice {self.voice}")
         return np.concatenate(self._chunks)
-
-    def phonemes(self, text: str) -> str:
-        """Phonemes of a text in the International Phonetic Alphabet."""
-        pointer = ctypes.c_char_p(text.encode())
-        found = self._library.espeak_TextToPhonemes(
-            ctypes.byref(pointer), CHARACTERS_UTF8, PHONEMES_IPA
-        )
-        return found.decode()
 
     def _collect(self, samples: Any, count: int, _: Any) -> int:
         """Receive a piece of speech from the library; 0 asks for more."""
@@ -159,7 +148,6 @@ def add_noise(
     Args:
         samples: [L] float.
         snr_db: mean power of all of `samples` over that of the noise, decibels.
-        rng: source of the noise.
     """
     spectrum = np.fft.rfft(rng.standard_normal(len(samples)))
     spectrum /= np.sqrt(np.maximum(np.arange(len(spectrum)), 1))
@@ -172,36 +160,36 @@ def speak_job(job: dict[str, Any]) -> list[int]:
     """Speak the utterances of one speaker, in order, and write them as 16-bit FLAC.
 
     Args:
-        job: `voice`, `seed` (see `Synthesiser`), `sample_rate` (of the files) and
+        job: `voice`, `seed` (see `Synthesizer`), `sample_rate` (of the files) and
             `utterances` (`Utterance` each).
 
     Returns:
         Length of each utterance, samples.
     """
-    synthesiser = Synthesiser(job["voice"], job["seed"])
+    synthesizer = Synthesizer(job["voice"], job["seed"])
     return [
-        _write(synthesiser, utterance, job["sample_rate"])
+        _write(synthesizer, utterance, job["sample_rate"])
         for utterance in job["utterances"]
     ]
 
 
-def _write(synthesiser: Synthesiser, wanted: Utterance, rate_out: int) -> int:
+def _write(synthesizer: Synthesizer, wanted: Utterance, rate_out: int) -> int:
     """Speak one utterance into its file; returns its length in samples."""
-    speech = synthesiser.speak(
+    speech = synthesizer.speak(
         wanted["text"], rate=wanted["rate"], pitch=wanted["pitch"]
     )
-    rate_in = synthesiser.sample_rate
+    rate_in = synthesizer.sample_rate
     silences = [np.zeros(round(wanted[k] * rate_in)) for k in ("lead_s", "tail_s")]
     samples = np.concatenate([silences[0], speech, silences[1]])
     samples = resample(samples, rate_in, rate_out)
     rng = np.random.default_rng(wanted["noise_key"])
     samples = add_noise(samples, wanted["snr_db"], rng)
     samples *= 10 ** (wanted["peak_db"] / 20) / np.abs(samples).max()
-    quantised = np.round(samples * 32767).astype(np.int16)
+    quantized = np.round(samples * 32767).astype(np.int16)
     soundfile.write(
-        wanted["path"], quantised, rate_out, format="FLAC", subtype="PCM_16"
+        wanted["path"], quantized, rate_out, format="FLAC", subtype="PCM_16"
     )
-    return len(quantised)
+    return len(quantized)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What the speakers of the demo corpus say: orders to a kitchen robot.
+"""Make the sentences of the demo corpus: orders to a kitchen robot.
 
 A small context-free grammar draws sentences such as "my dear robot bring the captain a
 cup of tea at half past seven". Its hundred words have hand-made pronunciations in
 ARPAbet (the phones of the CMU dictionary, without stress), some with alternatives as
 real lexica have them. There are enough sentences that a 3-gram model has something to
-generalise, and enough short, similar words (bowl and boil, two and to, ten and then)
+generalize, and enough short, similar words (bowl and boil, two and to, ten and then)
 that acoustic models have something to tell apart.
 
 Every sentence belongs to one side, train, dev or test, by a checksum of its words: no
@@ -224,12 +224,12 @@ YOU Y UW
 
 
 def lexicon_lines() -> list[str]:
-    """Lines `WORD PHONE PHONE ...`, sorted."""
+    """Return the lines `WORD PHONE PHONE ...`, sorted."""
     return sorted(line for line in PRONUNCIATIONS.splitlines() if line)
 
 
 def words() -> list[str]:
-    """The words that the grammar can say, sorted."""
+    """Return the words that the grammar can say, sorted."""
     found = {
         token
         for alternatives in PRODUCTIONS.values()
@@ -244,7 +244,6 @@ def draw_sentence(rng: np.random.Generator, side: str) -> str:
     """Draw a sentence that belongs to one side of the corpus.
 
     Args:
-        rng: source of the draws.
         side: `train`, `dev` or `test`; see `side_of`.
 
     Returns:
@@ -257,7 +256,7 @@ def draw_sentence(rng: np.random.Generator, side: str) -> str:
 
 
 def side_of(sentence: str) -> str:
-    """The side, `train`, `dev` or `test`, that a sentence belongs to (6 : 1 : 1)."""
+    """Return the side, `train`, `dev` or `test`, of a sentence (6 : 1 : 1)."""
     remainder = zlib.crc32(sentence.encode()) % 8
     return {0: "test", 1: "dev"}.get(remainder, "train")
 

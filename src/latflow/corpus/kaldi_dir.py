@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from decimal import Context, Decimal, InvalidOperation
 from functools import partial
 from pathlib import Path
 
 from lhotse import AudioSource, Recording, SupervisionSegment
 
-from latflow.corpus.assemble import Checks, CorpusWriter, RecordingJob
+from latflow.corpus.assemble import CorpusWriter, RecordingJob
 from latflow.corpus.audio import BadAudio, probe
 from latflow.corpus.kaldi_tables import (
     Table,
@@ -33,7 +33,8 @@ from latflow.corpus.kaldi_tables import (
     split_fields,
     write_table,
 )
-from latflow.corpus.manifests import Spool, read_recordings, read_supervisions
+from latflow.corpus.manifests import Spool, read_recordings, read_supervisions, spools
+from latflow.corpus.options import GivenSource
 from latflow.errors import UserError
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger
@@ -51,15 +52,17 @@ class KaldiDir:
     Use as a context manager. Only ids and file offsets stay in memory.
 
     Args:
-        folder: the data directory.
         has_speakers: whether `utt2spk` is needed.
+        has_text: whether `text` is needed.
 
     Raises:
         UserError: a file is missing or not UTF-8, an id occurs twice, or a line of
             `segments` is malformed.
     """
 
-    def __init__(self, folder: str | Path, *, has_speakers: bool = True) -> None:
+    def __init__(
+        self, folder: str | Path, *, has_speakers: bool = True, has_text: bool = True
+    ) -> None:
         self.folder = Path(os.path.abspath(folder))
         if not self.folder.is_dir():
             raise UserError(
@@ -68,7 +71,9 @@ class KaldiDir:
         self._stack = ExitStack()
         with ExitStack() as stack:
             self.wav = self._table("wav.scp", stack)
-            self.text = self._table("text", stack)
+            table = self._table if has_text else self._table_if_present
+            self.text = table("text", stack)
+            self._has_text = has_text
             self.segments = self._table_if_present("segments", stack)
             self.utt2spk = self._speakers(stack, needed=has_speakers)
             self._gender = self._table_if_present("spk2gender", stack)
@@ -128,7 +133,7 @@ class KaldiDir:
                         yield table.path, utt_id
 
     def source(self, recording_id: str, *, allow_commands: bool) -> AudioSource:
-        """Where the audio of a recording comes from.
+        """Return where the audio of a recording comes from.
 
         Raises:
             BadAudio: the entry is empty, or a command that is not allowed.
@@ -177,11 +182,11 @@ class KaldiDir:
                     remedy="add it to wav.scp, remove the utterance",
                 )
                 continue
-            if utt_id not in self.text:
+            if self._has_text and not self.has_transcript(utt_id):
                 writer.reject(
                     utt_id,
                     "this utterance has no transcript",
-                    file=self.text.path,
+                    file=self.folder / "text",
                     remedy="add its line, remove it from the other files",
                 )
                 continue
@@ -189,6 +194,14 @@ class KaldiDir:
             yield self._supervision(
                 utt_id, recording_id, channel, start, _duration(start, end, last)
             )
+
+    def has_transcript(self, utt_id: str) -> bool:
+        """Return whether an utterance has a line in `text`."""
+        return self.text is not None and utt_id in self.text
+
+    def words(self, utt_id: str) -> list[str]:
+        """Return the words of an utterance; none without a transcript."""
+        return split_fields(self.text.get(utt_id) or "") if self.text else []
 
     def place(self, utt_id: str) -> tuple[str, Decimal, Decimal, int]:
         """Recording, start and end in seconds, and channel of an utterance.
@@ -237,7 +250,7 @@ class KaldiDir:
             start=float(start),
             duration=duration,
             channel=channel,
-            text=" ".join(split_fields(self.text[utt_id])),
+            text=" ".join(self.words(utt_id)),
             speaker=speaker or None,
             gender=self._gender.get(speaker or "") if self._gender else None,
             language=self._language.get(utt_id) if self._language else None,
@@ -249,7 +262,7 @@ def import_kaldi_dir(
     data_dir: str | Path,
     out_dir: str | Path,
     *,
-    checks: Checks | None = None,
+    checks: GivenSource | None = None,
     allow_commands: bool = False,
     threads: int = 1,
     max_skipped_fraction: float = 1.0,
@@ -262,7 +275,6 @@ def import_kaldi_dir(
         checks: how strictly utterances are taken; by default everything is verified
             and the first fault stops.
         allow_commands: whether entries of `wav.scp` that end in `|` are run.
-        threads: number of audio files decoded at the same time.
         max_skipped_fraction: largest share of utterances that may be skipped.
 
     Raises:
@@ -273,7 +285,7 @@ def import_kaldi_dir(
         read_kaldi_dir(
             data_dir,
             folder,
-            checks=checks or Checks(),
+            checks=checks or GivenSource(),
             ledger=ledger,
             allow_commands=allow_commands,
             threads=threads,
@@ -285,7 +297,7 @@ def read_kaldi_dir(
     data_dir: str | Path,
     folder: str | Path,
     *,
-    checks: Checks,
+    checks: GivenSource,
     ledger: Ledger,
     allow_commands: bool,
     threads: int,
@@ -294,7 +306,9 @@ def read_kaldi_dir(
     """Do the work of `import_kaldi_dir` in a folder that exists."""
     has_speakers = checks.speaker == "given"
     with (
-        KaldiDir(data_dir, has_speakers=has_speakers) as kaldi,
+        KaldiDir(
+            data_dir, has_speakers=has_speakers, has_text=checks.transcripts
+        ) as kaldi,
         CorpusWriter(folder, kaldi.wav.path, checks, ledger) as writer,
     ):
         for file, utt_id in kaldi.strangers():
@@ -330,10 +344,9 @@ def export_kaldi_dir(corpus_dir: str | Path, out_dir: str | Path) -> None:
     corpus = Path(corpus_dir)
     recordings = corpus / "recordings.jsonl.gz"
     supervisions = corpus / "supervisions.jsonl.gz"
-    with (
-        atomic_directory(out_dir) as folder,
-        _sorted_spool(folder, recordings, supervisions) as (recs, sups),
-    ):
+    with atomic_directory(out_dir) as folder, spools(folder) as (recs, sups):
+        recs.extend(read_recordings(recordings), file=recordings)
+        sups.extend(read_supervisions(supervisions), file=supervisions)
         write_table(
             folder / "wav.scp", ((rec.id, _wav_entry(rec, recordings)) for rec in recs)
         )
@@ -350,22 +363,8 @@ def export_kaldi_dir(corpus_dir: str | Path, out_dir: str | Path) -> None:
         _write_custom(folder, sups)
 
 
-@contextmanager
-def _sorted_spool(
-    folder: Path, recordings: Path, supervisions: Path
-) -> Iterator[tuple[Spool[Recording], Spool[SupervisionSegment]]]:
-    """Manifests of any order, readable sorted and by id."""
-    with (
-        Spool(folder, Recording.from_dict) as recs,
-        Spool(folder, SupervisionSegment.from_dict) as sups,
-    ):
-        recs.extend(read_recordings(recordings), file=recordings)
-        sups.extend(read_supervisions(supervisions), file=supervisions)
-        yield recs, sups
-
-
 def _wav_entry(recording: Recording, file: Path) -> str:
-    """The entry of a recording in `wav.scp`."""
+    """Return the entry of a recording in `wav.scp`."""
     check_field(recording.id, file, "recording id")
     if len(recording.sources) != 1 or recording.transforms:
         raise UserError(
@@ -388,7 +387,7 @@ def _wav_entry(recording: Recording, file: Path) -> str:
 
 
 def _is_whole(supervision: SupervisionSegment, recordings: Spool[Recording]) -> bool:
-    """Whether an utterance is all of the recording of its name."""
+    """Return whether an utterance is all of the recording of its name."""
     if supervision.id != supervision.recording_id or supervision.start != 0.0:
         return False
     recording = recordings[supervision.recording_id]
@@ -398,7 +397,7 @@ def _is_whole(supervision: SupervisionSegment, recordings: Spool[Recording]) -> 
 def _segment(
     supervision: SupervisionSegment, recordings: Spool[Recording], file: Path
 ) -> str:
-    """The entry of an utterance in `segments`; the end is exact."""
+    """Return the entry of an utterance in `segments`; the end is exact."""
     check_field(supervision.id, file, "utterance id")
     start = Decimal(repr(supervision.start))
     end = _EXACT.add(start, Decimal(repr(supervision.duration)))
@@ -442,7 +441,7 @@ def _write_custom(folder: Path, supervisions: Spool[SupervisionSegment]) -> None
 
 
 def _facts(supervision: SupervisionSegment) -> dict[str, str]:
-    """What is known of an utterance and its speaker, by the name of its Kaldi file."""
+    """Return what is known of an utterance and its speaker, by Kaldi file."""
     facts = {
         **(supervision.custom or {}),
         "spk2gender": supervision.gender,

@@ -91,7 +91,7 @@ class Table:
         offsets[key] = position
 
     def _decode(self, raw: bytes, number: int) -> str:
-        """One line as text."""
+        """Return one line as text."""
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -114,7 +114,7 @@ class Table:
         return iter(sorted(self._offsets))
 
     def __getitem__(self, key: str) -> str:
-        """The rest of the line of an id, without blanks around it; may be empty."""
+        """Return the rest of an id's line, without blanks around it; may be empty."""
         self._stream.seek(self._offsets[key])
         fields = split_fields(self._stream.readline().decode("utf-8"), maxsplit=1)
         return fields[1] if len(fields) > 1 else ""

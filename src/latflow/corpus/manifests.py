@@ -6,7 +6,12 @@ Lhotse's JSONL manifests are the only inner form of a corpus. A corpus folder ho
 in them are absolute: manifests are read from many working directories (jobs of a
 cluster, notebooks), and the audio seldom lies below them.
 
-Public: `read_recordings`, `read_supervisions`, `read_cuts`, `ManifestWriter`, `Spool`.
+Cuts are read one at a time and checked to be sorted, so that a corpus of any size
+passes through the stages.
+
+Public: `read_recordings`, `read_supervisions`, `read_cuts`, `ManifestWriter`, `Spool`,
+`spools`; of cuts `at_rate`, `load_samples`, `file_of`, `volume_of`, `count_cuts`,
+`speaker_of`, `text_of`.
 """
 
 from __future__ import annotations
@@ -14,19 +19,25 @@ from __future__ import annotations
 import gzip
 import json
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
-from lhotse import MonoCut, Recording, SupervisionSegment
+import numpy as np
+from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
+from lhotse.audio import AudioLoadingError, DurationMismatchError
 
 from latflow.errors import UserError
 from latflow.files import read_lines
 
+# Field of a cut: factor of its samples, where a corpus with changed volumes has one.
+VOLUME = "volume"
+
 
 class Item(Protocol):
-    """What Lhotse's manifest items have in common."""
+    """Describe the part that Lhotse's manifest items have in common."""
 
     id: str
 
@@ -34,6 +45,18 @@ class Item(Protocol):
         """Turn into what JSON can hold."""
         ...
 
+
+_REMEDY = "run the prepare_corpus stage again"
+# Errors that Lhotse and its readers raise on damaged audio.
+UNREADABLE = (
+    AudioLoadingError,
+    DurationMismatchError,
+    AssertionError,
+    EOFError,
+    OSError,
+    RuntimeError,
+    ValueError,
+)
 
 ItemT = TypeVar("ItemT", bound=Item)
 
@@ -46,17 +69,6 @@ def read_recordings(path: str | Path) -> Iterator[Recording]:
 def read_supervisions(path: str | Path) -> Iterator[SupervisionSegment]:
     """Yield the supervisions of a JSONL manifest (`.gz` or plain)."""
     return _read(path, SupervisionSegment.from_dict, "supervision")
-
-
-def read_cuts(path: str | Path) -> Iterator[MonoCut]:
-    """Yield the cuts of a JSONL manifest (`.gz` or plain)."""
-    return _read(path, _mono_cut, "cut")
-
-
-def _mono_cut(data: dict[str, Any]) -> MonoCut:
-    """Make a cut of its dictionary."""
-    data.pop("type", None)
-    return MonoCut.from_dict(data)
 
 
 def _read(
@@ -80,14 +92,110 @@ def _read(
             ) from error
 
 
+def read_cuts(path: str | Path) -> Iterator[MonoCut]:
+    """Yield the cuts of a `cuts.jsonl.gz`.
+
+    Raises:
+        UserError: the file is missing or garbled, an id comes twice or out of order, or
+            a cut is not one channel of one recording.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError("no such file", file=path, remedy=_REMEDY)
+    last = ""
+    try:
+        for cut in CutSet.from_jsonl_lazy(path):
+            if not isinstance(cut, MonoCut):
+                raise UserError(
+                    "is not a cut of one channel of one recording",
+                    file=path,
+                    utterance=cut.id,
+                    remedy="cut the channel that is to be recognized",
+                )
+            if cut.id <= last:
+                twice = "comes twice" if cut.id == last else f"comes after {last}"
+                raise UserError(twice, file=path, utterance=cut.id, remedy=_REMEDY)
+            last = cut.id
+            yield cut
+    except (EOFError, OSError, ValueError, KeyError, TypeError, zlib.error) as error:
+        raise UserError(
+            f"is not a manifest of cuts ({error})", file=path, remedy=_REMEDY
+        ) from error
+
+
+def at_rate(
+    cuts: Iterable[MonoCut], rate: int, *, may_resample: bool
+) -> Iterator[MonoCut]:
+    """Yield the cuts, those with another sample rate to be resampled on reading.
+
+    Raises:
+        UserError: a cut has another sample rate and may not be resampled.
+    """
+    for cut in cuts:
+        if cut.sampling_rate == rate:
+            yield cut
+        elif may_resample:
+            yield cast("MonoCut", cut.resample(rate))
+        else:
+            raise UserError(
+                f"sample rate {cut.sampling_rate} Hz, but others have {rate} Hz",
+                file=file_of(cut),
+                utterance=cut.id,
+                remedy="set features.sample_rate: recordings are then resampled to it",
+            )
+
+
+def load_samples(cut: MonoCut) -> np.ndarray:
+    """Return the samples of a cut, float32 [L].
+
+    Raises:
+        Exception: one of `UNREADABLE`.
+    """
+    recording = cut.recording
+    assert recording is not None
+    return recording.load_audio(
+        channels=cut.channel, offset=cut.start, duration=cut.duration
+    )[0]
+
+
+def volume_of(cut: MonoCut) -> float:
+    """Return the factor of a cut's samples that `perturb_corpus` drew; 1 if none."""
+    return float((cut.custom or {}).get(VOLUME, 1.0))
+
+
+def file_of(cut: MonoCut) -> str:
+    """Return the first source of a cut's recording, for messages."""
+    recording = cut.recording
+    assert recording is not None
+    return str(recording.sources[0].source) if recording.sources else recording.id
+
+
+def count_cuts(path: str | Path) -> int:
+    """Count the lines of a manifest, for progress bars; 0 if it cannot be read."""
+    try:
+        with gzip.open(path, "rb") as stream:
+            return sum(1 for _ in stream)
+    except (OSError, EOFError, zlib.error):
+        return 0
+
+
+def speaker_of(cut: MonoCut) -> str:
+    """Return the speaker of an utterance; its id where none is known, as in Kaldi."""
+    supervisions = cut.supervisions
+    return (supervisions[0].speaker if supervisions else None) or cut.id
+
+
+def text_of(cut: MonoCut) -> str:
+    """Return the transcript of an utterance, empty where there is none."""
+    supervisions = cut.supervisions
+    return (supervisions[0].text if supervisions else None) or ""
+
+
 class ManifestWriter:
     """Writes items as JSON lines, compressed; equal items give equal bytes.
 
     Use as a context manager. The file's time stamp field is left empty (Lhotse's own
     writer puts the clock there, so that no two runs would agree).
-
-    Args:
-        path: `.jsonl.gz` file to write.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -103,16 +211,23 @@ class ManifestWriter:
     def __enter__(self) -> ManifestWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self._stream.close()
         finally:
             self._raw.close()
+
+
+@contextmanager
+def spools(
+    folder: str | Path,
+) -> Iterator[tuple[Spool[Recording], Spool[SupervisionSegment]]]:
+    """Open empty spools of recordings and of supervisions."""
+    with (
+        Spool(folder, Recording.from_dict) as recordings,
+        Spool(folder, SupervisionSegment.from_dict) as supervisions,
+    ):
+        yield recordings, supervisions
 
 
 class Spool(Generic[ItemT]):
@@ -178,5 +293,5 @@ class Spool(Generic[ItemT]):
 
 
 def _line(item: Item) -> bytes:
-    """One item as a line of JSON."""
+    """Return one item as a line of JSON."""
     return (json.dumps(item.to_dict(), ensure_ascii=False) + "\n").encode()

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from lhotse import Recording, SupervisionSegment
 
-from latflow.corpus.assemble import Checks, CorpusWriter, RecordingJob
+from latflow.corpus.assemble import CorpusWriter, RecordingJob
 from latflow.corpus.audio import confirm
 from latflow.corpus.kaldi_dir import read_kaldi_dir
 from latflow.corpus.manifests import (
@@ -26,12 +26,23 @@ from latflow.corpus.manifests import (
     read_cuts,
     read_recordings,
     read_supervisions,
+    spools,
+)
+from latflow.corpus.options import (
+    GivenSource,
+    HoldOutSource,
+    KaldiSource,
+    LhotseSource,
+    ManifestSource,
+    Source,
+    SyntheticSource,
 )
 from latflow.corpus.recipes import missing_utterances, recipe_manifests
-from latflow.corpus.synthetic import synthesise
+from latflow.corpus.synthetic import synthesize
 from latflow.errors import UserError
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger, read_ledger
+from latflow.parallel import worker_pool
 
 
 @dataclass(frozen=True)
@@ -39,7 +50,6 @@ class _Task:
     """One preparation.
 
     Attributes:
-        source: complete source description (schema `corpus.yaml`).
         split: name of the split.
         folder: where to write; becomes `final` when all went well.
         final: the corpus folder.
@@ -49,7 +59,6 @@ class _Task:
         ledger: where skipped utterances are noted.
     """
 
-    source: Mapping[str, Any]
     split: str
     folder: Path
     final: Path
@@ -60,7 +69,7 @@ class _Task:
 
 
 def prepare_corpus(
-    source: Mapping[str, Any],
+    source: Source,
     split: str,
     out_dir: str | Path,
     *,
@@ -71,14 +80,11 @@ def prepare_corpus(
     """Write the manifests of one split.
 
     Args:
-        source: source description, complete with defaults; `type` is one of
-            `synthetic`, `kaldi`, `lhotse`, `manifests` (schema `corpus.yaml`).
+        source: of recordings and transcripts.
         split: name of the split, e.g. `train`.
         out_dir: folder for `recordings.jsonl.gz`, `supervisions.jsonl.gz`,
             `cuts.jsonl.gz` and `ledger.jsonl` (synthetic speech: also `audio/`);
             replaced if it exists, untouched if anything fails.
-        seed: of all draws.
-        threads: audio files decoded, or speakers synthesised, at the same time.
         max_skipped_fraction: largest share of utterances that may be skipped.
 
     Raises:
@@ -86,130 +92,113 @@ def prepare_corpus(
     """
     final = Path(os.path.abspath(out_dir))
     with atomic_directory(out_dir) as folder:
-        _PREPARATIONS[source["type"]](
-            _Task(
-                source=source,
-                split=split,
-                folder=folder,
-                final=final,
-                seed=seed,
-                threads=threads,
-                max_skipped_fraction=max_skipped_fraction,
-                ledger=Ledger("prepare_corpus"),
-            )
+        task = _Task(
+            split=split,
+            folder=folder,
+            final=final,
+            seed=seed,
+            threads=threads,
+            max_skipped_fraction=max_skipped_fraction,
+            ledger=Ledger("prepare_corpus"),
         )
+        match source:
+            case SyntheticSource():
+                _prepare_synthetic(task, source)
+            case KaldiSource():
+                read_kaldi_dir(
+                    source.path,
+                    folder,
+                    checks=source,
+                    ledger=task.ledger,
+                    allow_commands=source.allow_commands,
+                    threads=threads,
+                    max_skipped_fraction=max_skipped_fraction,
+                )
+            case LhotseSource():
+                _prepare_lhotse(task, source)
+            case ManifestSource():
+                _prepare_manifests(task, source)
 
 
-def _prepare_synthetic(task: _Task) -> None:
+def _prepare_synthetic(task: _Task, source: SyntheticSource) -> None:
     """Speak the demo corpus."""
     with (
-        CorpusWriter(task.folder, task.final, Checks(), task.ledger) as writer,
+        CorpusWriter(task.folder, task.final, GivenSource(), task.ledger) as writer,
         Spool(task.folder, SupervisionSegment.from_dict) as supervisions,
+        worker_pool(task.threads) as pool,
     ):
-        jobs = _synthetic_jobs(task, supervisions)
-        writer.add_recordings(jobs, threads=1, total=task.source["utterances"])
+        jobs = _synthetic_jobs(task, source, supervisions, pool)
+        writer.add_recordings(jobs, threads=1, total=source.utterances)
         writer.add_utterances(iter(supervisions), total=len(supervisions))
         writer.finish(max_skipped_fraction=task.max_skipped_fraction)
 
 
 def _synthetic_jobs(
-    task: _Task, supervisions: Spool[SupervisionSegment]
+    task: _Task,
+    source: SyntheticSource,
+    supervisions: Spool[SupervisionSegment],
+    pool: Executor,
 ) -> Iterator[RecordingJob]:
     """Yield spoken recordings, and keep their supervisions."""
-    for recording, supervision in synthesise(
-        task.source,
+    for recording, supervision in synthesize(
+        source,
         task.split,
         task.folder / "audio",
         task.final / "audio",
         seed=task.seed,
-        threads=task.threads,
+        pool=pool,
     ):
         supervisions.add(supervision)
-        yield recording.id, partial(_itself, recording)
+        yield recording.id, lambda recording=recording: recording  # just made
 
 
-def _itself(recording: Recording) -> Recording:
-    """A recording that needs no check: it was just made."""
-    return recording
-
-
-def _prepare_kaldi(task: _Task) -> None:
-    """Read a Kaldi data directory."""
-    read_kaldi_dir(
-        task.source["path"],
-        task.folder,
-        checks=Checks.of(task.source),
-        ledger=task.ledger,
-        allow_commands=task.source["allow_commands"],
-        threads=task.threads,
-        max_skipped_fraction=task.max_skipped_fraction,
-    )
-
-
-def _prepare_manifests(task: _Task) -> None:
+def _prepare_manifests(task: _Task, source: ManifestSource) -> None:
     """Read Lhotse manifests."""
-    recordings, supervisions = task.source["recordings"], task.source["supervisions"]
-    with _Spools(task.folder) as spools:
-        spools.recordings.extend(read_recordings(recordings), file=recordings)
-        spools.supervisions.extend(read_supervisions(supervisions), file=supervisions)
-        _write_checked(task, spools, supervisions, [])
+    recordings, supervisions = source.recordings, source.supervisions
+    with spools(task.folder) as (recs, sups):
+        recs.extend(read_recordings(recordings), file=recordings)
+        sups.extend(read_supervisions(supervisions), file=supervisions)
+        _write_checked(task, source, recs, sups, supervisions, [])
 
 
-def _prepare_lhotse(task: _Task) -> None:
+def _prepare_lhotse(task: _Task, source: LhotseSource) -> None:
     """Prepare a corpus by Lhotse's recipe."""
-    source = task.source
     lost: list[tuple[Path, str]] = []
-    with _Spools(task.folder) as spools:
+    with spools(task.folder) as (recs, sups):
         for part, (recordings, supervisions) in recipe_manifests(
-            source["recipe"],
-            source["root"],
-            source["parts"],
-            download=source["download"],
+            source.recipe,
+            source.root,
+            source.parts,
+            download=source.download,
         ):
-            file = Path(source["root"], part)
-            spools.recordings.extend(recordings, file=file)
-            spools.supervisions.extend(supervisions, file=file)
-            lost += missing_utterances(
-                source["recipe"], source["root"], part, recordings
-            )
-        _write_checked(task, spools, source["root"], lost)
-
-
-class _Spools:
-    """Recordings and supervisions of a source in any order, sorted on disk."""
-
-    def __init__(self, folder: Path) -> None:
-        self._stack = ExitStack()
-        self.recordings = self._stack.enter_context(Spool(folder, Recording.from_dict))
-        self.supervisions = self._stack.enter_context(
-            Spool(folder, SupervisionSegment.from_dict)
-        )
-
-    def __enter__(self) -> _Spools:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+            file = Path(source.root, part)
+            recs.extend(recordings, file=file)
+            sups.extend(supervisions, file=file)
+            lost += missing_utterances(source.recipe, source.root, part, recordings)
+        _write_checked(task, source, recs, sups, source.root, lost)
 
 
 def _write_checked(
-    task: _Task, spools: _Spools, origin: str | Path, lost: list[tuple[Path, str]]
+    task: _Task,
+    checks: GivenSource,
+    recordings: Spool[Recording],
+    supervisions: Spool[SupervisionSegment],
+    origin: str | Path,
+    lost: list[tuple[Path, str]],
 ) -> None:
     """Check and write recordings and supervisions of a source.
 
     Args:
-        task: the preparation.
-        spools: what the source holds.
+        checks: how strictly utterances are taken.
         origin: file or folder that errors name.
         lost: (file, utterance) of utterances whose audio is missing.
     """
-    checks = Checks.of(task.source)
     jobs: Iterator[RecordingJob] = (
         (
             rec.id,
             partial(confirm, _with_absolute_paths(rec), verify=checks.verify_audio),
         )
-        for rec in spools.recordings
+        for rec in recordings
     )
     with CorpusWriter(task.folder, origin, checks, task.ledger) as writer:
         for file, utt_id in lost:
@@ -219,13 +208,13 @@ def _write_checked(
                 file=file,
                 remedy="restore the file, remove the line",
             )
-        writer.add_recordings(jobs, threads=task.threads, total=len(spools.recordings))
-        writer.add_utterances(iter(spools.supervisions), total=len(spools.supervisions))
+        writer.add_recordings(jobs, threads=task.threads, total=len(recordings))
+        writer.add_utterances(iter(supervisions), total=len(supervisions))
         writer.finish(max_skipped_fraction=task.max_skipped_fraction)
 
 
 def _with_absolute_paths(recording: Recording) -> Recording:
-    """The recording with paths that hold from any working directory."""
+    """Return the recording with paths that hold from any working directory."""
     sources = [
         replace(s, source=os.path.abspath(str(s.source))) if s.type == "file" else s
         for s in recording.sources
@@ -233,21 +222,12 @@ def _with_absolute_paths(recording: Recording) -> Recording:
     return replace(recording, sources=sources)
 
 
-_PREPARATIONS: dict[str, Callable[[_Task], None]] = {
-    "synthetic": _prepare_synthetic,
-    "kaldi": _prepare_kaldi,
-    "lhotse": _prepare_lhotse,
-    "manifests": _prepare_manifests,
-}
-
-
 def hold_out(
-    cuts_dir: str | Path,
-    out_train_dir: str | Path,
-    out_dev_dir: str | Path,
+    cuts_dir: Path,
+    train_dir: Path,
+    dev_dir: Path,
     *,
-    by: str,
-    fraction: float,
+    options: HoldOutSource,
     seed: int,
 ) -> None:
     """Divide a corpus folder in two: a dev set, and the rest to train on.
@@ -257,17 +237,15 @@ def hold_out(
 
     Args:
         cuts_dir: corpus folder to divide.
-        out_train_dir: corpus folder of the rest; it gets the ledger of `cuts_dir`.
-        out_dev_dir: corpus folder of the dev set.
-        by: `speaker` (all utterances of a speaker go to one side) or `utterance`.
-        fraction: share of the speech, in seconds, that the dev set holds at least.
-        seed: of the draws.
+        train_dir: corpus folder of the rest; it gets the ledger of `cuts_dir`.
+        options: the unit that goes to one side, and the share of the speech, in
+            seconds, that the dev set holds at least.
 
     Raises:
         UserError: there is only one speaker or utterance to draw from.
     """
-    corpus = Path(cuts_dir)
-    file = corpus / "supervisions.jsonl.gz"
+    by = options.by
+    file = cuts_dir / "supervisions.jsonl.gz"
     seconds: dict[str, float] = {}
     for supervision in read_supervisions(file):
         key = _key(supervision, by)
@@ -280,16 +258,16 @@ def hold_out(
             if by == "speaker"
             else "name a dev set in corpus.dev",
         )
-    held = _draw_held(seconds, fraction, seed)
+    held = _draw_held(seconds, options.fraction, seed)
     with (
-        atomic_directory(out_train_dir) as train,
-        atomic_directory(out_dev_dir) as dev,
+        atomic_directory(train_dir) as train,
+        atomic_directory(dev_dir) as dev,
     ):
-        _divide(corpus, {False: train, True: dev}, held, by)
+        _divide(cuts_dir, {False: train, True: dev}, held, by)
 
 
 def _key(supervision: SupervisionSegment, by: str) -> str:
-    """What an utterance is drawn with."""
+    """Return what an utterance is drawn with."""
     return supervision.speaker or "" if by == "speaker" else supervision.id
 
 

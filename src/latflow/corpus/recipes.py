@@ -5,7 +5,7 @@ some 150 corpora. `recipe_manifests` calls them and returns manifests as files, 
 shape the recipe gives them. LibriSpeech's lexicon and language models are not part of
 its recipe: they are files of OpenSLR resource 11, which `missing_resource` explains.
 
-Public: `recipe_manifests`, `missing_utterances`, `missing_resource`.
+Public: `recipe_manifests`, `missing_utterances`, `missing_resource`, `fetch`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
+import shutil
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,7 @@ from lhotse.audio.utils import AudioLoadingError
 
 from latflow.corpus.kaldi_tables import split_fields
 from latflow.errors import UserError
-from latflow.files import read_lines
+from latflow.files import atomic_output, read_lines
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +114,7 @@ def missing_utterances(
 
 
 def missing_resource(path: str | Path) -> UserError:
-    """The error for a lexicon or language model that is not there.
+    """Return the error for a lexicon or language model that is not there.
 
     For the files of LibriSpeech that Lhotse does not fetch, it says where they are.
     """
@@ -126,7 +129,7 @@ def missing_resource(path: str | Path) -> UserError:
 
 
 def _function(recipe: str, name: str) -> Callable[..., Any]:
-    """A function of Lhotse's recipes.
+    """Return a function of Lhotse's recipes.
 
     Raises:
         UserError: there is none of that name.
@@ -161,7 +164,7 @@ def _download(recipe: str, name: str, root: Path, parts: Sequence[str]) -> None:
 
 
 def _corpus_folder(name: str, root: Path, parts: Sequence[str], recipe: str) -> Path:
-    """The folder that Lhotse's preparation wants."""
+    """Return the folder that Lhotse's preparation wants."""
     corpus = root / _SUBFOLDERS.get(name, ".")
     if not corpus.is_dir() and all((root / part).is_dir() for part in parts):
         corpus = root  # the root is the corpus itself
@@ -227,12 +230,41 @@ def _manifests(result: Any, part: str, recipe: str, corpus: Path) -> Manifests:
 
 
 def _part_argument(function: Callable[..., Any]) -> str | None:
-    """How a recipe's function calls its selection of parts."""
+    """Return how a recipe's function calls its selection of parts."""
     names = inspect.signature(function).parameters
     return next((name for name in _PART_ARGUMENTS if name in names), None)
 
 
 def _first_line(error: BaseException) -> str:
-    """The kind of an error and the first line of its message."""
+    """Return the kind of an error and the first line of its message."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def fetch(url: str, path: Path) -> None:
+    """Fetch a file; it appears under its name only once it is whole.
+
+    Args:
+        url: http, https, ftp or file address.
+        path: where to put it; folders are made.
+
+    Raises:
+        UserError: the address does not answer, or the disk is full.
+    """
+    try:
+        with atomic_output(path) as temporary, temporary.open("wb") as target:
+            with urllib.request.urlopen(url, timeout=60) as source:  # noqa: S310
+                shutil.copyfileobj(source, target, 1 << 20)
+                expected = source.headers.get("Content-Length")
+            size = target.tell()
+            if expected is not None and size != int(expected):
+                raise UserError(
+                    f"got {size} of {expected} bytes", file=url, remedy="try again"
+                )
+    except (urllib.error.URLError, TimeoutError) as error:
+        raise UserError(
+            f"cannot be fetched ({error})",
+            file=url,
+            remedy=f"check the network, or put the file at {path} by hand",
+        ) from error
+    log.info("fetched %s: %d bytes", path, size)

@@ -6,7 +6,7 @@ and test are different ones, and so are their sentences (see `grammar.side_of`).
 draws are seeded by (seed, split, speaker), so the same seed gives the same bytes,
 however many workers speak.
 
-Public: `synthesise`, `write_synthetic_language`, `VOICES`, `ACCENTS`.
+Public: `synthesize`, `write_synthetic_language`, `VOICES`, `ACCENTS`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,10 @@ from lhotse import AudioSource, Recording, SupervisionSegment
 import latflow
 from latflow.corpus import grammar
 from latflow.corpus.espeak import Utterance
+from latflow.corpus.options import SyntheticSource
 from latflow.errors import UserError
 from latflow.files import atomic_directory
-from latflow.parallel import map_in_order
+from latflow.parallel import in_order
 
 FEMALE = frozenset(
     {
@@ -62,19 +64,22 @@ class Speaker:
     pitch: float
 
 
-def synthesise(
-    options: Mapping[str, Any], split: str, folder: Path, final: Path, **how: int
+def synthesize(
+    options: SyntheticSource,
+    split: str,
+    folder: Path,
+    final: Path,
+    *,
+    seed: int,
+    pool: Executor,
 ) -> Iterator[tuple[Recording, SupervisionSegment]]:
     """Speak one split of the corpus into FLAC files.
 
     Args:
-        options: `speakers`, `utterances`, `sample_rate`, `rate`, `pitch`, `snr_db`,
-            `silence_s`; see the schema `corpus.yaml`.
+        options: speakers, utterances, and what they are drawn from.
         split: name of the split; it decides the voices and sentences (see `side_of`).
         folder: folder for the files while they are written.
         final: the same folder under the name it will have when all is done.
-        how: `seed` of all draws, and `threads`, the number of speakers that speak at
-            the same time.
 
     Yields:
         (recording, supervision) of each utterance, sorted by id.
@@ -82,43 +87,39 @@ def synthesise(
     Raises:
         UserError: eSpeak NG fails.
     """
-    seed, threads = how["seed"], how["threads"]
     folder.mkdir(parents=True, exist_ok=True)
     jobs = [
         _job(options, split, index, folder, seed)
-        for index in range(options["speakers"])
+        for index in range(options.speakers)
         if _share(options, index)
     ]
     jobs.sort(key=lambda job: job[0].speaker_id)
-    spoken = map_in_order(lambda job: _speak(job[1]), jobs, threads)
+    spoken = in_order(pool, lambda job: _speak(job[1]), jobs)
     for (speaker, job), lengths in zip(jobs, spoken, strict=True):
         for utterance, length in zip(job["utterances"], lengths, strict=True):
-            yield _manifest(speaker, utterance, length, options["sample_rate"], final)
+            yield _manifest(speaker, utterance, length, options.sample_rate, final)
 
 
 def write_synthetic_language(
-    out_dir: str | Path, options: Mapping[str, Any], *, seed: int
+    out_dir: str | Path, *, lm_sentences: int, seed: int
 ) -> None:
     """Write what a language model and a lexicon of the demo corpus are made of.
 
     Args:
         out_dir: folder for `lexicon.txt` (all words that the grammar can say) and
             `lm_text.txt` (sentences drawn for it alone; none is in dev or test).
-        options: `lm_sentences`, the number of sentences.
-        seed: of the draws.
     """
     rng = np.random.default_rng([seed, zlib.crc32(b"lm_text")])
-    count = options["lm_sentences"]
     with atomic_directory(out_dir) as folder:
         lexicon = "".join(f"{line}\n" for line in grammar.lexicon_lines())
         (folder / "lexicon.txt").write_text(lexicon, encoding="utf-8")
         with (folder / "lm_text.txt").open("w", encoding="utf-8") as stream:
-            for _ in range(count):
+            for _ in range(lm_sentences):
                 stream.write(grammar.draw_sentence(rng, "train") + "\n")
 
 
 def side_of(split: str) -> str:
-    """The side of the corpus that a split takes voices and sentences from.
+    """Return the side of the corpus that a split takes voices and sentences from.
 
     `train` and `full` (from which a dev set is held out) are the train side, `dev` is
     its own, every other split is a test set.
@@ -126,14 +127,14 @@ def side_of(split: str) -> str:
     return {"train": "train", "full": "train", "dev": "dev"}.get(split, "test")
 
 
-def _share(options: Mapping[str, Any], index: int) -> int:
+def _share(options: SyntheticSource, index: int) -> int:
     """Number of utterances of a speaker: equal shares, the first ones get the rest."""
-    share, rest = divmod(options["utterances"], options["speakers"])
+    share, rest = divmod(options.utterances, options.speakers)
     return share + (index < rest)
 
 
 def _job(
-    options: Mapping[str, Any], split: str, index: int, folder: Path, seed: int
+    options: SyntheticSource, split: str, index: int, folder: Path, seed: int
 ) -> tuple[Speaker, dict[str, Any]]:
     """Draw a speaker and everything that is said."""
     rng = np.random.default_rng([seed, zlib.crc32(f"{split}/{index}".encode())])
@@ -145,14 +146,14 @@ def _job(
     job = {
         "voice": speaker.voice,
         "seed": int(rng.integers(1, 1 << 31)),
-        "sample_rate": options["sample_rate"],
+        "sample_rate": options.sample_rate,
         "utterances": utterances,
     }
     return speaker, job
 
 
 def _draw_speaker(
-    options: Mapping[str, Any], split: str, index: int, rng: np.random.Generator
+    options: SyntheticSource, split: str, index: int, rng: np.random.Generator
 ) -> Speaker:
     """Draw a speaker; voices are taken in turn, everything else is drawn."""
     voices = VOICES[side_of(split)]
@@ -162,13 +163,13 @@ def _draw_speaker(
         speaker_id=f"{variant.lower()}-{split}{index:03d}",
         voice=f"{accent}+{variant}",
         gender="F" if variant in FEMALE else "M",
-        rate=float(rng.uniform(*options["rate"])),
-        pitch=float(rng.uniform(*options["pitch"])),
+        rate=float(rng.uniform(*options.rate)),
+        pitch=float(rng.uniform(*options.pitch)),
     )
 
 
 def _draw_utterance(
-    options: Mapping[str, Any],
+    options: SyntheticSource,
     side: str,
     speaker: Speaker,
     folder: Path,
@@ -181,10 +182,10 @@ def _draw_utterance(
         text=sentence.lower(),
         rate=round(speaker.rate * rng.uniform(0.9, 1.1)),
         pitch=round(np.clip(speaker.pitch + rng.uniform(-5, 5), 0, 99)),
-        lead_s=float(rng.uniform(*options["silence_s"])),
-        tail_s=float(rng.uniform(*options["silence_s"])),
+        lead_s=float(rng.uniform(*options.silence_s)),
+        tail_s=float(rng.uniform(*options.silence_s)),
         peak_db=float(rng.uniform(-15.0, -3.0)),
-        snr_db=float(rng.uniform(*options["snr_db"])),
+        snr_db=float(rng.uniform(*options.snr_db)),
         noise_key=[int(rng.integers(1 << 32))],
         path=str(folder / f"{speaker.speaker_id}-{number:04d}.flac"),
     )

@@ -1,1 +1,1 @@
-"""Training criteria: what is minimised, its gradient, and what is logged of it."""
+"""Training criteria: what is minimized, its gradient, and what is logged of it."""

@@ -1,27 +1,27 @@
 """The criteria path by path: slow, plain, and by another way.
 
-All paths of a small lattice are listed; each criterion is written down as its formula
-says, over paths, in torch. Values check the kernels' values, torch's own derivatives
-their gradients. For `latflow selftest` and the tests.
+All paths of a small lattice (LF-MMI: graph) are listed; each criterion is written down
+as its formula says, over paths, in torch. Its values check those of the kernels,
+torch's own derivatives their gradients. For `latflow selftest` and the tests.
 
-Public: `Path`, `list_paths`, `naive_mmi`, `naive_mbr`, `naive_mpe`, `naive_mwe`,
-`naive_teacher`.
+Public: `value_over_paths`, `list_paths`, `phones_of`, `Path`; `lfmmi_over_paths`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from latflow.criteria.mbr import MbrOptions
-from latflow.criteria.mmi import MmiOptions
-from latflow.criteria.mpe import MpeOptions
-from latflow.criteria.mwe import MweOptions
-from latflow.criteria.teacher import TeacherOptions
+from latflow.criteria.criterion import LatticeCriterion
+from latflow.criteria.mmi import Mmi, TeacherStudent
+from latflow.criteria.mpe import Mbr, PhoneMpe
+from latflow.criteria.mwe import Mwe
+from latflow.criteria.options import LfmmiOptions
+from latflow.fst.graph import Graph
 from latflow.hmm.transition_model import TransitionModel
 from latflow.lattice.lattice import Lattice
 
@@ -30,7 +30,7 @@ _Phone = tuple[int, int, int]  # phone, first frame, one past the last
 
 @dataclass(frozen=True)
 class Path:
-    """One way through a lattice.
+    """A path of a lattice.
 
     Attributes:
         ids: its transition-ids, one a frame.
@@ -44,7 +44,7 @@ class Path:
 
 
 def list_paths(lattice: Lattice) -> list[Path]:
-    """All paths that end in a final state and whose cost is finite."""
+    """List all paths that end in a final state and whose cost is finite."""
     found: list[Path] = []
 
     def walk(state: int, path: Path) -> None:
@@ -67,17 +67,50 @@ def list_paths(lattice: Lattice) -> list[Path]:
     return found
 
 
-def naive_mmi(
+def value_over_paths(
+    criterion: LatticeCriterion,
     log_likes: Tensor,
     lattice: Lattice,
     alignment: np.ndarray,
-    model: TransitionModel,
-    options: MmiOptions,
+    words: Sequence[int] | np.ndarray,
+    *,
+    teacher: Tensor | None = None,
 ) -> Tensor:
-    """MMI; see `latflow.criteria.mmi`."""
+    """Compute the value of one of latflow's criteria, over paths.
+
+    Args:
+        criterion: of `latflow.criteria.registry`.
+        log_likes: float64 [T, P].
+        lattice: T frames; few paths.
+        alignment: int32[T].
+        words: of the reference.
+        teacher: [T, P], for `TeacherStudent`.
+
+    Raises:
+        TypeError: there is no such formula.
+    """
     paths = list_paths(lattice)
-    said = model.pdf[alignment].tolist()
-    if options.absent == "drop":
+    match criterion:
+        case Mmi():
+            return _mmi(criterion, log_likes, paths, alignment)
+        case Mbr():
+            return _mbr(criterion, log_likes, paths, alignment)
+        case PhoneMpe():
+            return _phone_mpe(criterion, log_likes, paths, alignment)
+        case Mwe():
+            return _mwe(criterion, log_likes, paths, words)
+        case TeacherStudent() if teacher is not None:
+            return _teacher(criterion, log_likes, paths, teacher)
+    raise TypeError(f"no formula over paths for {criterion!r}")
+
+
+def _mmi(
+    criterion: Mmi, log_likes: Tensor, paths: Sequence[Path], alignment: np.ndarray
+) -> Tensor:
+    """Compute MMI; see `latflow.criteria.mmi`."""
+    options, model = criterion.options, criterion.model
+    reference = model.pdf[alignment].tolist()
+    if options.absent_numerator == "drop":
         label = model.pdf if options.drop_by == "pdf" else np.arange(len(model.pdf))
         held = [
             any(label[path.ids[t]] == label[alignment[t]] for path in paths)
@@ -85,101 +118,89 @@ def naive_mmi(
         ]
         is_held = torch.tensor(held).unsqueeze(1)
         log_likes = torch.where(is_held, log_likes, log_likes.detach())
-    scores = _scores(log_likes, paths, model, options.acoustic_scale, options.lm_scale)
-    wrong = [_boost_errors(path, alignment, model, options) for path in paths]
+    scores = _scores(criterion, log_likes, paths, options.acoustic_scale)
+    wrong = [_boost_errors(criterion, path, alignment) for path in paths]
     scores = scores + options.boost * torch.tensor(wrong, dtype=scores.dtype)
-    numerator = options.acoustic_scale * _acoustic(log_likes, said)
-    is_there = any(model.pdf[list(path.ids)].tolist() == said for path in paths)
-    if options.absent == "add" and not is_there:
-        plain = _scores(
-            log_likes, paths, model, options.acoustic_scale, options.lm_scale
-        ) + options.boost * torch.tensor(wrong, dtype=scores.dtype)
-        cost = paths[int(plain.argmax())].graph_cost
+    numerator = options.acoustic_scale * _acoustic(log_likes, reference)
+    is_there = any(model.pdf[list(path.ids)].tolist() == reference for path in paths)
+    if options.absent_numerator == "add" and not is_there:
+        cost = paths[int(scores.argmax())].graph_cost
         extra = numerator - options.lm_scale * cost
         scores = torch.cat([scores, extra.unsqueeze(0)])
     return numerator - torch.logsumexp(scores, 0)
 
 
-def naive_mbr(
-    log_likes: Tensor,
-    lattice: Lattice,
-    alignment: np.ndarray,
-    model: TransitionModel,
-    options: MbrOptions,
+def _mbr(
+    criterion: Mbr, log_likes: Tensor, paths: Sequence[Path], alignment: np.ndarray
 ) -> Tensor:
-    """Expected right frames; see `latflow.criteria.mbr`."""
-    label = model.pdf if options.criterion == "smbr" else model.phone
-    silence = set(options.silence_phones)
+    """Compute the expected right frames; see `latflow.criteria.mpe`."""
+    options, model = criterion.options, criterion.model
+    label = model.pdf if options.type == "smbr" else model.phone
+    silence = set(criterion.silence_phones)
 
-    def is_right(heard: int, said: int) -> bool:
-        same = bool(label[heard] == label[said])
-        silent = int(model.phone[heard]) in silence
+    def is_right(hypothesis: int, reference: int) -> bool:
+        same = bool(label[hypothesis] == label[reference])
+        silent = int(model.phone[hypothesis]) in silence
         if options.one_silence_class:
-            return same or (silent and int(model.phone[said]) in silence)
+            return same or (silent and int(model.phone[reference]) in silence)
         return same and not silent
 
-    def value(path: Path) -> float:
-        return float(sum(map(is_right, path.ids, alignment.tolist())))
+    values = [sum(map(is_right, path.ids, alignment.tolist())) for path in paths]
+    scores = _scores(criterion, log_likes, paths, options.acoustic_scale)
+    return _expectation(scores, values)
 
-    return _expectation(log_likes, lattice, model, options, value)
 
-
-def naive_mpe(
-    log_likes: Tensor,
-    lattice: Lattice,
-    alignment: np.ndarray,
-    model: TransitionModel,
-    options: MpeOptions,
+def _phone_mpe(
+    criterion: PhoneMpe, log_likes: Tensor, paths: Sequence[Path], alignment: np.ndarray
 ) -> Tensor:
-    """Expected raw phone accuracy; see `latflow.criteria.mpe`."""
-    ignored = set(options.silence_phones) if options.ignore_silence else set()
+    """Compute the expected raw phone accuracy; see `latflow.criteria.mpe`."""
+    options, model = criterion.options, criterion.model
+    ignored = set(criterion.silence_phones) if options.ignore_silence else set()
 
     def phones(ids: Sequence[int]) -> list[_Phone]:
         return [phone for phone in phones_of(ids, model) if phone[0] not in ignored]
 
-    said = phones(alignment.tolist())
+    reference = phones(alignment.tolist())
+    values = [
+        sum(_raw_accuracy(phone, reference) for phone in phones(path.ids))
+        for path in paths
+    ]
+    scores = _scores(criterion, log_likes, paths, options.acoustic_scale)
+    return _expectation(scores, values)
 
-    def value(path: Path) -> float:
-        return sum(_raw_accuracy(heard, said) for heard in phones(path.ids))
 
-    return _expectation(log_likes, lattice, model, options, value)
-
-
-def naive_mwe(
+def _mwe(
+    criterion: Mwe,
     log_likes: Tensor,
-    lattice: Lattice,
-    words: Sequence[int],
-    model: TransitionModel,
-    options: MweOptions,
+    paths: Sequence[Path],
+    words: Sequence[int] | np.ndarray,
 ) -> Tensor:
-    """Minus the expected word errors of the n best; see `latflow.criteria.mwe`."""
-    paths = list_paths(lattice)
-    scores = _scores(log_likes, paths, model, options.acoustic_scale, options.lm_scale)
+    """Compute minus the expected errors of the n best; see `latflow.criteria.mwe`."""
+    options = criterion.options
+    scores = _scores(criterion, log_likes, paths, options.acoustic_scale)
     best: dict[tuple[int, ...], int] = {}
     for n in torch.argsort(scores, descending=True).tolist():
         best.setdefault(paths[n].words, n)
     chosen = list(best.values())[: options.num_paths]
-    errors = [float(_edit_distance(words, paths[n].words)) for n in chosen]
-    shares = torch.softmax(scores[chosen], 0)
-    return -(shares * torch.tensor(errors, dtype=scores.dtype)).sum()
+    errors = [_edit_distance(list(words), paths[n].words) for n in chosen]
+    return -_expectation(scores[chosen], errors)
 
 
-def naive_teacher(
+def _teacher(
+    criterion: TeacherStudent,
     log_likes: Tensor,
+    paths: Sequence[Path],
     teacher: Tensor,
-    lattice: Lattice,
-    model: TransitionModel,
-    options: TeacherOptions,
 ) -> Tensor:
-    """Teacher-student MMI; see `latflow.criteria.teacher`."""
-    paths = list_paths(lattice)
-    student = _scores(log_likes, paths, model, options.acoustic_scale, options.lm_scale)
-    taught = _scores(teacher, paths, model, options.teacher_scale, options.lm_scale)
-    return (torch.softmax(taught, 0) * torch.log_softmax(student, 0)).sum()
+    """Compute teacher-student MMI; see `latflow.criteria.mmi`."""
+    options = criterion.options
+    student = _scores(criterion, log_likes, paths, options.acoustic_scale)
+    guide = _scores(criterion, teacher, paths, options.teacher_scale)
+    return (torch.softmax(guide, 0) * torch.log_softmax(student, 0)).sum()
 
 
 def phones_of(ids: Sequence[int], model: TransitionModel) -> list[_Phone]:
-    """Phones of a path: one ends once its last state is left and loops no more."""
+    """List the phones of a path; one ends where its last state loops no more."""
     found: list[_Phone] = []
     left = first = 0
     for t, id_ in enumerate(ids):
@@ -195,70 +216,132 @@ def phones_of(ids: Sequence[int], model: TransitionModel) -> list[_Phone]:
 
 
 def _acoustic(log_likes: Tensor, pdfs: Sequence[int]) -> Tensor:
-    """Summed log-likelihood of one pdf a frame."""
+    """Sum the log-likelihood of one pdf a frame."""
     rows = torch.arange(len(pdfs))
     return log_likes[rows, torch.tensor(list(pdfs), dtype=torch.int64)].sum()
 
 
 def _scores(
+    criterion: LatticeCriterion,
     log_likes: Tensor,
     paths: Sequence[Path],
-    model: TransitionModel,
     acoustic_scale: float,
-    lm_scale: float,
 ) -> Tensor:
-    """Scaled scores of paths, [N]."""
+    """Compute the scaled scores of paths, [N]."""
+    pdf, lm_scale = criterion.model.pdf, criterion.options.lm_scale
     scores = []
     for path in paths:
-        acoustic = _acoustic(log_likes, model.pdf[list(path.ids)].tolist())
+        acoustic = _acoustic(log_likes, pdf[list(path.ids)].tolist())
         scores.append(acoustic_scale * acoustic - lm_scale * path.graph_cost)
     return torch.stack(scores)
 
 
-def _expectation(
-    log_likes: Tensor,
-    lattice: Lattice,
-    model: TransitionModel,
-    options: MbrOptions | MpeOptions,
-    value: Callable[[Path], float],
-) -> Tensor:
-    """Mean of a value of paths under their posteriors."""
-    paths = list_paths(lattice)
-    scores = _scores(log_likes, paths, model, options.acoustic_scale, options.lm_scale)
-    values = torch.tensor([value(path) for path in paths], dtype=scores.dtype)
-    return (torch.softmax(scores, 0) * values).sum()
+def _expectation(scores: Tensor, values: Sequence[float]) -> Tensor:
+    """Return the mean of a value of paths under their posteriors."""
+    return (torch.softmax(scores, 0) * torch.tensor(values, dtype=scores.dtype)).sum()
 
 
-def _boost_errors(
-    path: Path, alignment: np.ndarray, model: TransitionModel, options: MmiOptions
-) -> float:
-    """Wrong frames of a path, those in silence weighted."""
-    errors = 0.0
-    for heard, said in zip(path.ids, alignment.tolist(), strict=True):
-        if model.phone[heard] != model.phone[said]:
-            is_silent = int(model.phone[heard]) in set(options.silence_phones)
-            errors += options.max_silence_error if is_silent else 1.0
+def _boost_errors(criterion: Mmi, path: Path, alignment: np.ndarray) -> float:
+    """Count the wrong frames of a path, those in silence weighted."""
+    phone, errors = criterion.model.phone, 0.0
+    for hypothesis, reference in zip(path.ids, alignment.tolist(), strict=True):
+        if phone[hypothesis] != phone[reference]:
+            is_silent = int(phone[hypothesis]) in set(criterion.silence_phones)
+            errors += criterion.options.max_silence_error if is_silent else 1.0
     return errors
 
 
-def _raw_accuracy(heard: _Phone, said: Sequence[_Phone]) -> float:
-    """A(q) of Povey's thesis."""
+def _raw_accuracy(phone: _Phone, reference: Sequence[_Phone]) -> float:
+    """Compute A(q) of Povey's thesis."""
     best = -1.0
-    for phone, first, last in said:
-        shared = min(heard[2], last) - max(heard[1], first)
+    for other, first, last in reference:
+        shared = min(phone[2], last) - max(phone[1], first)
         if shared > 0:
             e = shared / (last - first)
-            best = max(best, -1.0 + (2.0 if phone == heard[0] else 1.0) * e)
+            best = max(best, -1.0 + (2.0 if other == phone[0] else 1.0) * e)
     return best
 
 
-def _edit_distance(said: Sequence[int], heard: Sequence[int]) -> int:
-    """Least number of words to insert, delete or exchange."""
-    row = list(range(len(heard) + 1))
-    for i, word in enumerate(said):
+def _edit_distance(reference: Sequence[int], hypothesis: Sequence[int]) -> int:
+    """Return the least number of words to insert, delete or exchange."""
+    row = list(range(len(hypothesis) + 1))
+    for i, word in enumerate(reference):
         before, row[0] = row[0], i + 1
-        for j, other in enumerate(heard):
+        for j, other in enumerate(hypothesis):
             cost = before + (word != other)
             before = row[j + 1]
             row[j + 1] = min(cost, before + 1, row[j] + 1)
     return row[-1]
+
+
+def lfmmi_over_paths(
+    log_likes: Tensor,
+    supervision: Graph,
+    denominator: Graph,
+    initial: np.ndarray,
+    options: LfmmiOptions,
+    weight: float,
+) -> Tensor:
+    """Compute the value of LF-MMI with its penalties, over paths.
+
+    Args:
+        log_likes: [T, P].
+        supervision: its final costs count.
+        denominator: all its states are final.
+        initial: float64[S], probability to begin in, and leak to, each state.
+        options: of the criterion.
+        weight: of the sequence.
+    """
+    num_frames = len(log_likes)
+    start = [
+        float(state == supervision.start) for state in range(supervision.num_states)
+    ]
+    num = _log_sum(
+        log_likes, _walk(supervision, num_frames, start, 0.0), supervision.final
+    )
+    ways = _walk(denominator, num_frames, initial.tolist(), options.leaky_hmm)
+    den = _log_sum(log_likes, ways, np.zeros(denominator.num_states))
+    beyond = torch.relu(log_likes.abs() - 30.0)
+    l2 = 0.5 * options.l2 * (log_likes**2).sum()
+    return weight * (num - den - l2) - 0.5 * options.out_of_range * (beyond**2).sum()
+
+
+def _walk(
+    graph: Graph, num_frames: int, initial: list[float], leaky: float
+) -> list[tuple[int, tuple[int, ...], float]]:
+    """List all ways of a number of arcs: (last state, pdfs, probability).
+
+    Before each arc, and at the end, a way can leak from its state to any.
+    """
+    ways = [(state, (), p) for state, p in enumerate(initial) if p > 0.0]
+    for t in range(num_frames + 1):
+        if leaky > 0.0:
+            ways += [
+                (state, pdfs, probability * leaky * p)
+                for _, pdfs, probability in ways
+                for state, p in enumerate(initial)
+            ]
+        if t < num_frames:
+            ways = [
+                (
+                    int(graph.next_state[arc]),
+                    (*pdfs, int(graph.ilabel[arc]) - 1),
+                    probability * float(np.exp(-float(graph.weight[arc]))),
+                )
+                for state, pdfs, probability in ways
+                for arc in range(graph.arc_begin[state], graph.arc_begin[state + 1])
+            ]
+    return ways
+
+
+def _log_sum(
+    log_likes: Tensor,
+    ways: list[tuple[int, tuple[int, ...], float]],
+    final: np.ndarray,
+) -> Tensor:
+    """Sum the ways, with the final costs of their last states."""
+    states, pdfs, probability = zip(*ways, strict=True)
+    scores = log_likes[torch.arange(len(log_likes)), torch.tensor(pdfs)].sum(1)
+    weights = torch.tensor(probability, dtype=torch.float64).log()
+    costs = torch.from_numpy(final[list(states)].astype(np.float64))
+    return torch.logsumexp(scores + weights - costs, 0)

@@ -1,4 +1,4 @@
-"""Maximum mutual information (MMI), plain and boosted.
+"""Maximum mutual information (MMI): plain, boosted, and with a teacher.
 
     F = log p(numerator) - log of the sum over all paths of the lattice,
 
@@ -11,228 +11,147 @@ lattice.
 Boosted MMI adds b times the number of its wrong frames to the score of each path of the
 lattice: it asks for a margin that grows with the errors.
 
-A lattice that lacks what was said has no path to take the probability to; three ways to
-treat it:
+A lattice that lacks the reference has no path to take the probability to. It is treated
+by one of three options:
 
 * `keep`: nothing is done. F is not bounded by 0 then, and gradients of frames where the
-  said pdf does not occur are as large as they get.
+  aligned pdf does not occur are as large as they get.
 * `drop` (frame rejection; what Kaldi's recipes and PyKaldi2 do): frames at which no
-  path has the said pdf get no gradient. F is the same number, taken as a function of
+  path has the aligned pdf get no gradient. F is the same number, taken as a function of
   the log-likelihoods of the other frames; those of dropped frames are constants.
   PyKaldi2 compares transition-ids (it converts to pdfs later), which drops a few frames
   more: `drop_by: transition_id`.
 * `add`: where the alignment is not a path of the lattice (pdf by pdf), it is added as
-  one more path. It gets the graph cost of the lattice's best path, unless its own is
-  given. F <= 0 then, and no frame is dropped. This is what HTK's tools do (they merge
+  one more path, with the graph cost of the lattice's best path. F <= 0 then, and no
+  frame is dropped. This is what HTK's tools do (they merge
   numerator and denominator lattices); Kaldi does not.
 
 Kaldi's option `cancel` decides whether the numerator and the denominator weight of an
 id are listed apart or as their sum. A matrix of derivatives holds the sum either way:
 there is no such option here (`latflow.lattice.posteriors.mmi_posteriors` has it).
 
-Public: `MmiOptions`, `evaluate_mmi`, `mmi`.
+Teacher-student MMI puts a teacher's path posteriors into the numerator's place:
+
+    F = sum over paths of P_teacher(path) * log P_student(path)
+
+over the paths of one lattice (commonly made with the teacher's scores), P being
+normalized over it. F is minus the cross-entropy of the two distributions: at most 0,
+and greatest where they agree. Since a path's score is a sum over its arcs,
+
+    F = sum over arcs of P_teacher(arc) * student's score(arc) - student's total,
+
+and the gradient to a scaled log-likelihood is the teacher's posterior minus the
+student's.
+
+Public: `Mmi`, `TeacherStudent`.
 
 Source: Bahl et al. 1986, "Maximum mutual information estimation of hidden Markov model
 parameters"; Povey et al. 2008, "Boosted MMI for model and feature-space discriminative
 training"; Vesely et al. 2013, "Sequence-discriminative training of deep neural
-networks"; Kaldi `lat/lattice-functions.cc` (`LatticeForwardBackwardMmi`).
+networks"; Kaldi `lat/lattice-functions.cc` (`LatticeForwardBackwardMmi`); Wong, Gales
+2016, "Sequence student-teacher training of deep neural networks"; the class
+`TeacherStudent` in PyKaldi2's `ops/ops.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 import numpy as np
-from torch import Tensor
 
-from latflow.criteria.evaluation import (
-    Evaluation,
+from latflow.criteria.arc_scores import (
     add_arcs,
     alignment_score,
     held_frames,
-    raw_lattice,
     scored,
 )
-from latflow.criteria.function import CriterionResult, differentiable
+from latflow.criteria.criterion import Evaluation, PathCriterion, Utterance
+from latflow.criteria.options import MmiOptions, TeacherOptions
 from latflow.errors import UserError
-from latflow.hmm.transition_model import TransitionModel
 from latflow.lattice.best_path import best_path
-from latflow.lattice.boost import boost
-from latflow.lattice.compact import CompactLattice
-from latflow.lattice.forward_backward import forward_backward
+from latflow.lattice.discriminative import boost
 from latflow.lattice.lattice import Lattice
-from latflow.lattice.posteriors import check_alignment
-
-STATISTICS = ("held_frames", "dropped_frames", "added_numerators")
+from latflow.lattice.path_sums import ForwardBackward, forward_backward
 
 
-@dataclass(frozen=True)
-class MmiOptions:
-    """How MMI is computed.
+class Mmi(PathCriterion):
+    """MMI, in nats; see the module's description and `LatticeCriterion`.
 
-    Attributes:
-        acoustic_scale: factor on log-likelihoods.
-        lm_scale: factor on graph costs.
-        boost: b, in nats for a wrong frame of a path; 0 = plain MMI. Not scaled.
-        max_silence_error: share of b for wrong frames that are silence in the lattice.
-        silence_phones: phone ids, for `max_silence_error`.
-        absent: what is done where the lattice lacks the alignment, see above.
-        drop_by: what `absent="drop"` compares.
+    With a numerator lattice boosting and dropping still go by the alignment.
+
+    Statistics: frames whose aligned pdf (or transition-id) is in the lattice, frames
+    dropped, and T or 0 as the numerator was added or not.
     """
 
-    acoustic_scale: float = 0.1
-    lm_scale: float = 1.0
-    boost: float = 0.0
-    max_silence_error: float = 0.0
-    silence_phones: Sequence[int] = ()
-    absent: Literal["keep", "drop", "add"] = "drop"
-    drop_by: Literal["pdf", "transition_id"] = "pdf"
+    name = "mmi"
+    statistics = ("held_frames", "dropped_frames", "added_numerators")
+    options: MmiOptions
 
+    def evaluate(self, utterance: Utterance, gradient: np.ndarray) -> Evaluation:
+        """Return the value; see `LatticeCriterion.evaluate`."""
+        alignment, options, model = utterance.alignment, self.options, self.model
+        boosts = self._boosts(utterance) if options.boost else None
+        arcs = self.arcs(utterance, boosts)
+        sums = forward_backward(arcs)
+        held = held_frames(arcs, self._labels(), alignment, sums.arc_posterior)
+        reference = self._numerator(utterance, gradient)
+        total, share = sums.log_like, 0.0
+        adds = options.absent_numerator == "add" and utterance.numerator is None
+        if adds and not _is_path(arcs, alignment, model.pdf, sums.arc_posterior):
+            path = reference - options.lm_scale * _graph_cost(arcs, utterance.raw)
+            total = float(np.logaddexp(total, path))
+            share = float(np.exp(path - total))
+            gradient *= 1.0 - share
+        denominator = -options.acoustic_scale * (1.0 - share)
+        add_arcs(arcs, sums.arc_posterior, model, denominator, gradient)
+        dropped = 0
+        if options.absent_numerator == "drop":
+            gradient[~held] = 0.0
+            dropped = int(np.count_nonzero(~held))
+        values = float(held.sum()), float(dropped), len(held) * float(share > 0.0)
+        return self.evaluation(reference - total, len(held), *values)
 
-def mmi(
-    log_likes: Tensor,
-    lattice: Lattice | CompactLattice,
-    alignment: np.ndarray,
-    model: TransitionModel,
-    options: MmiOptions,
-    *,
-    numerator: Lattice | CompactLattice | None = None,
-) -> CriterionResult:
-    """MMI of one utterance, differentiable; see `evaluate_mmi`.
+    def _labels(self) -> np.ndarray:
+        """Return what frames are compared by, int32[ids + 1]."""
+        if self.options.drop_by == "pdf":
+            return self.model.pdf
+        return np.arange(self.model.num_transition_ids + 1, dtype=np.int32)
 
-    Args:
-        log_likes: [T, P].
-        lattice: of T frames; its acoustic costs are not used.
-        alignment: transition-ids of what was said, int32[T].
-        model: what they mean.
-        options: see there.
-        numerator: a lattice of what was said, in place of the alignment.
-    """
-    return differentiable(
-        lambda scores: evaluate_mmi(
-            scores, lattice, alignment, model, options, numerator=numerator
-        ),
-        log_likes,
-    )
-
-
-def evaluate_mmi(
-    log_likes: np.ndarray,
-    lattice: Lattice | CompactLattice,
-    alignment: np.ndarray,
-    model: TransitionModel,
-    options: MmiOptions,
-    *,
-    numerator: Lattice | CompactLattice | None = None,
-    numerator_graph_cost: float | None = None,
-    gradient: np.ndarray | None = None,
-) -> Evaluation:
-    """Value and gradient of MMI.
-
-    Args:
-        log_likes: float32 or float64 [T, P].
-        lattice: of T frames; its acoustic costs are not used.
-        alignment: transition-ids of what was said, int32[T]; with `numerator`, it is
-            still what boosting and dropping go by.
-        model: what they mean.
-        options: scales and so on.
-        numerator: a lattice of what was said, in place of the alignment.
-        numerator_graph_cost: unscaled, of the alignment, for `absent="add"`.
-        gradient: [T, P] zeros of the type of `log_likes`, to be filled; made if None.
-
-    Returns:
-        The value in nats, its gradient, and as statistics the frames whose said pdf (or
-        transition-id) is in the lattice, dropped frames, and whether the numerator was
-        added, as T or 0 frames.
-
-    Raises:
-        UserError: the lattice has no path, scores are NaN, or sizes differ.
-    """
-    lattice = raw_lattice(lattice)
-    check_alignment(lattice, alignment, model)
-    extra = _boosts(lattice, alignment, model, options) if options.boost else None
-    scales = {"acoustic_scale": options.acoustic_scale, "lm_scale": options.lm_scale}
-    arcs = scored(lattice, log_likes, model, **scales, extra=extra)
-    sums = forward_backward(arcs)
-    labels = _labels(options, model)
-    held = held_frames(arcs, sums.arc_posterior, labels, alignment)
-    gradient = np.zeros_like(log_likes) if gradient is None else gradient
-    said = _numerator(log_likes, alignment, numerator, model, options, gradient)
-    total, share = sums.log_like, 0.0
-    adds = options.absent == "add" and numerator is None
-    if adds and not _is_path(arcs, alignment, model.pdf, sums.arc_posterior):
-        cost = (
-            _graph_cost(arcs, lattice)
-            if numerator_graph_cost is None
-            else (numerator_graph_cost)
+    def _boosts(self, utterance: Utterance) -> np.ndarray:
+        """Return what is added to the score of each arc, float64[A]."""
+        lattice = utterance.raw
+        free = replace(lattice, graph_cost=np.zeros(lattice.num_arcs, np.float32))
+        errors = boost(
+            free,
+            utterance.alignment,
+            self.model,
+            b=1.0,
+            silence_phones=self.silence_phones,
+            max_silence_error=self.options.max_silence_error,
         )
-        path = said - options.lm_scale * cost
-        total = float(np.logaddexp(total, path))
-        share = float(np.exp(path - total))
-        gradient *= 1.0 - share
-    denominator = -options.acoustic_scale * (1.0 - share)
-    add_arcs(arcs, sums.arc_posterior, model, denominator, gradient)
-    dropped = 0
-    if options.absent == "drop":
-        gradient[~held] = 0.0
-        dropped = int(np.count_nonzero(~held))
-    values = float(held.sum()), float(dropped), len(held) * float(share > 0.0)
-    return Evaluation(
-        said - total, gradient, len(held), dict(zip(STATISTICS, values, strict=True))
-    )
+        return -self.options.boost * errors.graph_cost.astype(np.float64)
 
-
-def _labels(options: MmiOptions, model: TransitionModel) -> np.ndarray:
-    """What frames are compared by, int32[ids + 1]."""
-    if options.drop_by == "pdf":
-        return model.pdf
-    return np.arange(model.num_transition_ids + 1, dtype=np.int32)
-
-
-def _boosts(
-    lattice: Lattice,
-    alignment: np.ndarray,
-    model: TransitionModel,
-    options: MmiOptions,
-) -> np.ndarray:
-    """What is added to the score of each arc, float64[A]."""
-    free = replace(lattice, graph_cost=np.zeros(lattice.num_arcs, np.float32))
-    errors = boost(
-        free,
-        alignment,
-        model,
-        b=1.0,
-        silence_phones=options.silence_phones,
-        max_silence_error=options.max_silence_error,
-    )
-    return -options.boost * errors.graph_cost.astype(np.float64)
-
-
-def _numerator(
-    log_likes: np.ndarray,
-    alignment: np.ndarray,
-    numerator: Lattice | CompactLattice | None,
-    model: TransitionModel,
-    options: MmiOptions,
-    gradient: np.ndarray,
-) -> float:
-    """Score of the numerator; adds its occupancies, scaled, to the gradient."""
-    scale = options.acoustic_scale
-    if numerator is None:
-        gradient[np.arange(len(alignment)), model.pdf[alignment]] += scale
-        return scale * alignment_score(log_likes, alignment, model)
-    arcs = scored(
-        numerator, log_likes, model, acoustic_scale=scale, lm_scale=options.lm_scale
-    )
-    sums = forward_backward(arcs)
-    add_arcs(arcs, sums.arc_posterior, model, scale, gradient)
-    return sums.log_like
+    def _numerator(self, utterance: Utterance, gradient: np.ndarray) -> float:
+        """Return the numerator's score; add its occupancies, scaled, to gradient."""
+        scale, model = self.options.acoustic_scale, self.model
+        log_likes, alignment = utterance.log_likes, utterance.alignment
+        if utterance.numerator is None:
+            gradient[np.arange(len(alignment)), model.pdf[alignment]] += scale
+            return scale * alignment_score(log_likes, alignment, model)
+        arcs = scored(
+            utterance.numerator,
+            log_likes,
+            model,
+            acoustic_scale=scale,
+            lm_scale=self.options.lm_scale,
+        )
+        sums = forward_backward(arcs)
+        add_arcs(arcs, sums.arc_posterior, model, scale, gradient)
+        return sums.log_like
 
 
 def _graph_cost(arcs: Lattice, lattice: Lattice) -> float:
-    """Unscaled graph cost of the best path, a stand-in for the alignment's."""
+    """Return the best path's unscaled graph cost, in place of the alignment's."""
     # Costs of `arcs` lead the search, those of the lattice are summed along its path.
     path = best_path(
         replace(
@@ -248,8 +167,8 @@ def _graph_cost(arcs: Lattice, lattice: Lattice) -> float:
 def _is_path(
     lattice: Lattice, alignment: np.ndarray, pdf: np.ndarray, posterior: np.ndarray
 ) -> bool:
-    """Whether some possible path has the alignment's pdfs."""
-    # Arcs that have them; is there a way over them alone?
+    """Tell whether some possible path has the alignment's pdfs."""
+    # Arcs that have them; is there a path over them alone?
     source = lattice.source()
     frame = np.minimum(lattice.frame[source], lattice.num_frames - 1)
     fits = pdf[lattice.transition_id] == pdf[alignment[frame]]
@@ -261,3 +180,59 @@ def _is_path(
     except UserError:
         return False
     return True
+
+
+class TeacherStudent(PathCriterion):
+    """Teacher-student MMI, in nats, at most 0; see `LatticeCriterion`.
+
+    Statistic: the entropy of the teacher's paths, minus the value that no student can
+    exceed.
+    """
+
+    name = "teacher"
+    statistics = ("teacher_entropy",)
+    options: TeacherOptions
+
+    def evaluate(self, utterance: Utterance, gradient: np.ndarray) -> Evaluation:
+        """Return the value; alignment and words are not used.
+
+        Raises:
+            UserError: see `LatticeCriterion.evaluate`.
+            ValueError: there are no log-likelihoods of a teacher.
+        """
+        if utterance.teacher is None:
+            raise ValueError("no log-likelihoods of a teacher")
+        options, lattice = self.options, utterance.raw
+        student, teacher = utterance.log_likes, utterance.teacher
+        arcs, of_student = self._sums(lattice, student, options.acoustic_scale)
+        guide, of_teacher = self._sums(lattice, teacher, options.teacher_scale)
+        value = _mean_score(arcs, of_teacher) - of_student.log_like
+        entropy = of_teacher.log_like - _mean_score(guide, of_teacher)
+        weights = of_teacher.arc_posterior - of_student.arc_posterior
+        add_arcs(arcs, weights, self.model, options.acoustic_scale, gradient)
+        return self.evaluation(value, arcs.num_frames, entropy)
+
+    def _sums(
+        self, lattice: Lattice, log_likes: np.ndarray, acoustic_scale: float
+    ) -> tuple[Lattice, ForwardBackward]:
+        """Return the lattice with scores, and sums over its paths."""
+        arcs = scored(
+            lattice,
+            log_likes,
+            self.model,
+            acoustic_scale=acoustic_scale,
+            lm_scale=self.options.lm_scale,
+        )
+        return arcs, forward_backward(arcs)
+
+
+def _mean_score(arcs: Lattice, of: ForwardBackward) -> float:
+    """Compute the mean score of a path, with the posteriors of `of`."""
+    score = _weighted(of.arc_posterior, arcs.graph_cost)
+    return -(score + _weighted(of.final_posterior, arcs.final_graph_cost))
+
+
+def _weighted(weights: np.ndarray, costs: np.ndarray) -> float:
+    """Sum weights times costs, where 0 times inf is 0."""
+    used = weights > 0.0
+    return float(weights[used] @ costs[used])

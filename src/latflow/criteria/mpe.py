@@ -1,6 +1,17 @@
-"""Minimum phone error (MPE) as in Povey's thesis: expected raw phone accuracy.
+"""Minimum Bayes risk over the paths of a lattice: sMBR, MPFE and MPE.
 
-    F = sum over paths of posterior(path) * sum over its phones q of A(q),
+    F = sum over paths of posterior(path) * accuracy(path),
+
+with posteriors at the scaled scores of the paths. Its gradient to the scaled
+log-likelihood of an arc is the arc's posterior times what the paths over it are more
+accurate than the mean.
+
+*sMBR* and *MPFE* count the frames of a path with the right pdf, or phone. PyKaldi2 and
+Kaldi's nnet1 tools call MPFE `mpe`; that name is understood too. With
+`one_silence_class` silence for silence is right; without, a frame in silence is never
+right.
+
+*MPE* of Povey's thesis (`phone_mpe`) sums over the phones q of a path
 
     A(q) = max over phones z of the alignment that overlap q of
                -1 + 2 e(q, z)   where q and z are the same phone,
@@ -10,178 +21,157 @@
 
 and -1 where none overlaps (an insertion). A(q) is 1 for a right phone at the right
 place: F approximates the number of right phones less the inserted ones, without an edit
-distance. MPFE, which PyKaldi2 calls `mpe`, counts right frames
-(`latflow.criteria.mbr`).
+distance. With `ignore_silence` silences of the lattice count 0, and those of the
+alignment are overlooked, so that a phone where silence was is an insertion. Without it
+silence is a phone like any other.
 
-Silence: with `ignore_silence` silences of the lattice count 0, and those of the
-alignment are overlooked, so that a phone heard where silence was is an insertion.
-Without it silence is a phone like any other.
+Public: `Mbr`, `PhoneMpe`.
 
-Public: `MpeOptions`, `evaluate_mpe`, `mpe`, `phone_accuracies`.
-
-Source: Povey, Woodland 2002, "Minimum phone error and I-smoothing for improved
-discriminative training"; Povey 2003, "Discriminative training for large vocabulary
-speech recognition", chapter 4.
+Source: Gibson, Hain 2006, "Hypothesis spaces for minimum Bayes risk training in large
+vocabulary speech recognition"; Zheng, Stolcke 2005, "Improved discriminative training
+using phone lattices" (MPFE); Kaldi `lat/lattice-functions.cc`
+(`LatticeForwardBackwardMpeVariants`); Povey, Woodland 2002, "Minimum phone error and
+I-smoothing for improved discriminative training"; Povey 2003, "Discriminative training
+for large vocabulary speech recognition", chapter 4.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 from numba import njit
-from torch import Tensor
 
-from latflow.criteria.evaluation import Evaluation, add_arcs, raw_lattice, scored
-from latflow.criteria.function import CriterionResult, differentiable
-from latflow.criteria.phone_arcs import PhoneArcs, expand, phones_of_alignment
+from latflow.criteria.arc_scores import add_arcs
+from latflow.criteria.criterion import Evaluation, PathCriterion, Utterance
+from latflow.criteria.options import MbrOptions, PhoneMpeOptions
 from latflow.hmm.transition_model import TransitionModel
-from latflow.lattice.accuracy import expected_arc_score
-from latflow.lattice.compact import CompactLattice
-from latflow.lattice.forward_backward import forward
+from latflow.lattice.discriminative import arc_accuracies
 from latflow.lattice.lattice import Lattice
-from latflow.lattice.posteriors import check_alignment
+from latflow.lattice.path_sums import expected_arc_score, forward
+from latflow.lattice.phone_arcs import PhoneArcs, expand, phones_of_alignment
 
-STATISTICS = ("reference_phones", "expanded_arcs")
+
+class _ExpectedAccuracy(PathCriterion):
+    """Expected accuracy of a path; words are not used; see `LatticeCriterion`."""
+
+    def evaluate(self, utterance: Utterance, gradient: np.ndarray) -> Evaluation:
+        """Return the expected accuracy; see `LatticeCriterion.evaluate`."""
+        arcs = self.arcs(utterance)
+        expected, weights, values = self._expectation(utterance, arcs)
+        add_arcs(arcs, weights, self.model, self.options.acoustic_scale, gradient)
+        return self.evaluation(expected, arcs.num_frames, *values)
+
+    @abstractmethod
+    def _expectation(
+        self, utterance: Utterance, arcs: Lattice
+    ) -> tuple[float, np.ndarray, tuple[float, ...]]:
+        """Return the expected accuracy, its derivative by arc, and statistics.
+
+        Args:
+            utterance: its lattice has A arcs.
+            arcs: the same with scaled costs.
+        """
 
 
-@dataclass(frozen=True)
-class MpeOptions:
-    """How expected phone accuracies are computed.
+class Mbr(_ExpectedAccuracy):
+    """Expected right frames, 0 to T."""
 
-    Attributes:
-        silence_phones: phone ids.
-        ignore_silence: how silence counts, see above.
-        acoustic_scale: factor on log-likelihoods.
-        lm_scale: factor on graph costs.
+    options: MbrOptions
+
+    def __init__(
+        self,
+        options: MbrOptions,
+        model: TransitionModel,
+        silence_phones: Sequence[int] = (),
+        *,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(options, model, silence_phones, seed=seed)
+        self._compared: Literal["smbr", "mpfe"]
+        self._compared = self.name = "smbr" if options.type == "smbr" else "mpfe"
+
+    def _expectation(
+        self, utterance: Utterance, arcs: Lattice
+    ) -> tuple[float, np.ndarray, tuple[float, ...]]:
+        right = arc_accuracies(
+            arcs,
+            utterance.alignment,
+            self.model,
+            criterion=self._compared,
+            silence_phones=self.silence_phones,
+            one_silence_class=self.options.one_silence_class,
+        )
+        return *expected_arc_score(forward(arcs), right), ()
+
+
+class PhoneMpe(_ExpectedAccuracy):
+    """Expected raw phone accuracy.
+
+    The lattice is to be of a graph with reordered transitions (Kaldi's default).
+    Statistics: phones of the alignment that count, and arcs of the lattice once its
+    phones are told apart.
     """
 
-    silence_phones: Sequence[int]
-    ignore_silence: bool = True
-    acoustic_scale: float = 0.1
-    lm_scale: float = 1.0
+    name = "phone_mpe"
+    statistics = ("reference_phones", "expanded_arcs")
+    options: PhoneMpeOptions
+
+    def _expectation(
+        self, utterance: Utterance, arcs: Lattice
+    ) -> tuple[float, np.ndarray, tuple[float, ...]]:
+        ignored = self.silence_phones if self.options.ignore_silence else ()
+        phones = expand(utterance.raw, self.model, untimed=ignored)
+        accuracy, num_phones = _phone_accuracies(
+            phones, utterance.alignment, self.model, ignored
+        )
+        cost = np.concatenate([arcs.graph_cost, arcs.final_graph_cost])[phones.arc]
+        num_states = len(phones.arc_begin) - 1
+        final = np.full(num_states, np.inf)
+        final[-1] = 0.0
+        paths = replace(
+            utterance.raw,
+            arc_begin=phones.arc_begin,
+            next_state=phones.next_state,
+            graph_cost=cost,
+            acoustic_cost=np.zeros(len(cost)),
+            final_graph_cost=final,
+            final_acoustic_cost=np.zeros(num_states),
+        )
+        expected, weights = expected_arc_score(forward(paths), accuracy)
+        by_arc = np.bincount(phones.arc, weights, arcs.num_arcs + arcs.num_states)
+        statistics = float(num_phones), float(len(cost))
+        return expected, by_arc[: arcs.num_arcs], statistics
 
 
-def mpe(
-    log_likes: Tensor,
-    lattice: Lattice | CompactLattice,
-    alignment: np.ndarray,
-    model: TransitionModel,
-    options: MpeOptions,
-) -> CriterionResult:
-    """Phone-level MPE of one utterance, differentiable; see `evaluate_mpe`.
-
-    Args:
-        log_likes: [T, P].
-        lattice: of T frames; its acoustic costs are not used.
-        alignment: transition-ids of what was said, int32[T].
-        model: what they mean.
-        options: see there.
-    """
-    return differentiable(
-        lambda scores: evaluate_mpe(scores, lattice, alignment, model, options),
-        log_likes,
-    )
-
-
-def evaluate_mpe(
-    log_likes: np.ndarray,
-    lattice: Lattice | CompactLattice,
-    alignment: np.ndarray,
-    model: TransitionModel,
-    options: MpeOptions,
-    *,
-    gradient: np.ndarray | None = None,
-) -> Evaluation:
-    """Value and gradient of phone-level MPE.
-
-    Args:
-        log_likes: float32 or float64 [T, P].
-        lattice: of T frames, of a graph with reordered transitions (Kaldi's default);
-            its acoustic costs are not used.
-        alignment: transition-ids of what was said, int32[T].
-        model: what they mean.
-        options: scales and so on.
-        gradient: [T, P] zeros of the type of `log_likes`, to be filled; made if None.
-
-    Returns:
-        The expected accuracy, in phones (at most those of the alignment), its gradient,
-        and as statistics the phones of the alignment that count, and arcs of the
-        lattice once its phones are told apart.
-
-    Raises:
-        UserError: the lattice has no path, scores are NaN, or sizes differ.
-    """
-    lattice = raw_lattice(lattice)
-    check_alignment(lattice, alignment, model)
-    arcs = scored(
-        lattice,
-        log_likes,
-        model,
-        acoustic_scale=options.acoustic_scale,
-        lm_scale=options.lm_scale,
-    )
-    ignored = options.silence_phones if options.ignore_silence else ()
-    phones = expand(lattice, model, untimed=ignored)
-    accuracy, num_phones = phone_accuracies(phones, alignment, model, options)
-    cost = np.concatenate([arcs.graph_cost, arcs.final_graph_cost])[phones.arc]
-    num_states = len(phones.arc_begin) - 1
-    final = np.full(num_states, np.inf)
-    final[-1] = 0.0
-    paths = replace(
-        lattice,
-        arc_begin=phones.arc_begin,
-        next_state=phones.next_state,
-        graph_cost=cost,
-        acoustic_cost=np.zeros(len(cost)),
-        final_graph_cost=final,
-        final_acoustic_cost=np.zeros(num_states),
-    )
-    sums = forward(paths)
-    expected, weights = expected_arc_score(
-        phones.arc_begin,
-        phones.next_state,
-        sums.weight,
-        sums.final_weight,
-        sums.total,
-        accuracy,
-    )
-    by_arc = np.bincount(phones.arc, weights, arcs.num_arcs + arcs.num_states)
-    gradient = np.zeros_like(log_likes) if gradient is None else gradient
-    add_arcs(arcs, by_arc[: arcs.num_arcs], model, options.acoustic_scale, gradient)
-    statistics: dict[str, float] = dict(
-        zip(STATISTICS, (float(num_phones), float(len(cost))), strict=True)
-    )
-    return Evaluation(expected, gradient, arcs.num_frames, statistics)
-
-
-def phone_accuracies(
+def _phone_accuracies(
     phones: PhoneArcs,
     alignment: np.ndarray,
     model: TransitionModel,
-    options: MpeOptions,
+    ignored: Sequence[int],
 ) -> tuple[np.ndarray, int]:
-    """A(q) of the phone that each arc completes.
+    """Compute A(q) of the phone that each arc completes, and count the reference.
 
     Args:
         phones: M arcs.
-        alignment: transition-ids of what was said, int32[T].
+        alignment: transition-ids of the reference, int32[T].
         model: what they mean.
-        options: how silence counts.
+        ignored: phones that do not count.
 
     Returns:
-        (float64 [M], 0 where no phone is completed; number of phones said).
+        (float64 [M], 0 where no phone is completed; phones of the reference).
     """
-    said, first, last = phones_of_alignment(alignment, model)
-    silence = list(options.silence_phones) if options.ignore_silence else []
-    counts = ~np.isin(said, silence)
-    is_heard = (phones.phone > 0) & ~np.isin(phones.phone, silence)
+    reference, first, last = phones_of_alignment(alignment, model)
+    counts = ~np.isin(reference, ignored)
+    is_counted = (phones.phone > 0) & ~np.isin(phones.phone, ignored)
     accuracy = _accuracies(
-        np.where(is_heard, phones.phone, np.int32(0)),
+        np.where(is_counted, phones.phone, np.int32(0)),
         phones.first,
         phones.last,
-        (said[counts], first[counts], last[counts]),
+        (reference[counts], first[counts], last[counts]),
     )
     return accuracy, int(np.count_nonzero(counts))
 
@@ -191,26 +181,26 @@ def _accuracies(
     phone: np.ndarray,
     first: np.ndarray,
     last: np.ndarray,
-    said: tuple[np.ndarray, np.ndarray, np.ndarray],
+    reference: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> np.ndarray:
-    """A(q) of each phone heard, float64[M].
+    """Compute A(q) of each phone of the lattice, float64[M].
 
     Args:
         phone: int32[M]; 0 for none, which counts 0.
         first: int32[M], first frame.
         last: int32[M], one past the last.
-        said: the same of the phones said, int32[N] each, in order of time.
+        reference: the same of the reference's phones, int32[N] each, in order of time.
     """
     accuracy = np.zeros(len(phone))
     for m in range(len(phone)):
         if phone[m] == 0:
             continue
         best = -1.0
-        z = np.searchsorted(said[2], first[m] + 1)  # the first that ends behind it
-        while z < len(said[0]) and said[1][z] < last[m]:
-            shared = min(last[m], said[2][z]) - max(first[m], said[1][z])
-            e = shared / (said[2][z] - said[1][z])
-            is_same = said[0][z] == phone[m]
+        z = np.searchsorted(reference[2], first[m] + 1)  # the first that ends behind it
+        while z < len(reference[0]) and reference[1][z] < last[m]:
+            shared = min(last[m], reference[2][z]) - max(first[m], reference[1][z])
+            e = shared / (reference[2][z] - reference[1][z])
+            is_same = reference[0][z] == phone[m]
             best = max(best, -1.0 + (2.0 * e if is_same else e))
             z += 1
         accuracy[m] = best

@@ -1,7 +1,8 @@
 """Proofs of the criteria that anyone can run in seconds: `latflow selftest`.
 
 Small random lattices with parallel arcs, arcs without a frame, dead ends and several
-final states; for each criterion
+final states; for LF-MMI a batch of a small random denominator and supervisions, one of
+them cyclic; for each criterion
 
 * `paths`: value and gradient against all paths, one by one, with torch's derivatives;
 * `differences`: the gradient against central differences of the value;
@@ -9,33 +10,39 @@ final states; for each criterion
   against central differences through the network;
 * `incoming`: an incoming gradient of 3.7 gives 3.7 times the gradient.
 
-Public: `run`, `Proof`, `CASES`, `LIMITS`; the command: `latflow.criteria.commands`.
+Public: `run`, `Proof`, `CASES`, `LIMITS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from latflow.criteria.denominator import Denominator
 from latflow.criteria.enumeration import (
+    lfmmi_over_paths,
     list_paths,
-    naive_mbr,
-    naive_mmi,
-    naive_mpe,
-    naive_mwe,
-    naive_teacher,
+    value_over_paths,
 )
-from latflow.criteria.mbr import MbrOptions, mbr
-from latflow.criteria.mmi import MmiOptions, mmi
-from latflow.criteria.mpe import MpeOptions, mpe
-from latflow.criteria.mwe import MweOptions, mwe
-from latflow.criteria.teacher import TeacherOptions, teacher_student
+from latflow.criteria.lfmmi import evaluate_lfmmi
+from latflow.criteria.options import (
+    CriterionOptions,
+    LfmmiOptions,
+    MbrOptions,
+    MmiOptions,
+    MweOptions,
+    PhoneMpeOptions,
+    TeacherOptions,
+)
+from latflow.criteria.registry import make_criterion
 from latflow.errors import UserError
+from latflow.fst.graph import Graph
+from latflow.fst.openfst import ARC
 from latflow.hmm.topology import Topology
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
@@ -48,11 +55,27 @@ _STEP = 1e-4
 LIMITS = {"paths": 1e-9, "differences": 1e-6, "network": 1e-6, "incoming": 1e-12}
 
 
-class Task(NamedTuple):
-    """What a criterion is tried on.
+class Trial(NamedTuple):
+    """A function of scores, and what it is held to.
 
     Attributes:
-        model: silence and two phones.
+        scores: float64 [T, P], where it is tried.
+        value: the criterion, differentiable.
+        over_paths: the same, path by path.
+        constants: bool [T], frames that it gives no gradient though its value depends
+            on them.
+    """
+
+    scores: Tensor
+    value: Callable[[Tensor], Tensor]
+    over_paths: Callable[[Tensor], Tensor]
+    constants: Tensor
+
+
+class Task(NamedTuple):
+    """Lattice, reference and scores that a criterion is tried on.
+
+    Attributes:
         lattice: T frames.
         alignment: int32[T].
         words: int32[N].
@@ -60,7 +83,6 @@ class Task(NamedTuple):
         teacher: float64 [T, P].
     """
 
-    model: TransitionModel
     lattice: Lattice
     alignment: np.ndarray
     words: np.ndarray
@@ -68,83 +90,37 @@ class Task(NamedTuple):
     teacher: Tensor
 
 
-class Case(NamedTuple):
-    """A criterion with options.
-
-    Attributes:
-        ours: from scores to a scalar.
-        naive: its plain twin.
-        drops: whether frames can be dropped; these are constants then.
-    """
-
-    ours: Callable[[Tensor, Task], Tensor]
-    naive: Callable[[Tensor, Task], Tensor]
-    drops: bool = False
-
-
-def _mmi(**options: Any) -> Case:
-    chosen = MmiOptions(acoustic_scale=0.5, silence_phones=_SILENCE, **options)
-    return Case(
-        lambda x, k: mmi(x, k.lattice, k.alignment, k.model, chosen).objective,
-        lambda x, k: naive_mmi(x, k.lattice, k.alignment, k.model, chosen),
-        chosen.absent == "drop",
-    )
-
-
-def _mbr(criterion: Any, **options: Any) -> Case:
-    chosen = MbrOptions(criterion, _SILENCE, acoustic_scale=0.5, **options)
-    return Case(
-        lambda x, k: mbr(x, k.lattice, k.alignment, k.model, chosen).objective,
-        lambda x, k: naive_mbr(x, k.lattice, k.alignment, k.model, chosen),
-    )
-
-
-def _mpe(**options: Any) -> Case:
-    chosen = MpeOptions(_SILENCE, acoustic_scale=0.5, **options)
-    return Case(
-        lambda x, k: mpe(x, k.lattice, k.alignment, k.model, chosen).objective,
-        lambda x, k: naive_mpe(x, k.lattice, k.alignment, k.model, chosen),
-    )
-
-
-def _mwe() -> Case:
-    chosen = MweOptions(num_paths=4, acoustic_scale=0.5)
-    return Case(
-        lambda x, k: mwe(x, k.lattice, k.alignment, k.words, k.model, chosen).objective,
-        lambda x, k: naive_mwe(x, k.lattice, k.words.tolist(), k.model, chosen),
-    )
-
-
-def _teacher() -> Case:
-    chosen = TeacherOptions(acoustic_scale=0.5, teacher_scale=0.3, lm_scale=0.7)
-    return Case(
-        lambda x, k: (
-            teacher_student(x, k.teacher, k.lattice, k.model, chosen).objective
-        ),
-        lambda x, k: naive_teacher(x, k.teacher, k.lattice, k.model, chosen),
-    )
-
-
-#: Name -> criterion and options.
-CASES: dict[str, Case] = {
-    "mmi": _mmi(absent="keep", lm_scale=0.8),
-    "mmi, frames dropped": _mmi(absent="drop"),
-    "mmi, by transition-id": _mmi(absent="drop", drop_by="transition_id"),
-    "mmi, numerator added": _mmi(absent="add"),
-    "mmi, boosted": _mmi(absent="keep", boost=0.3, max_silence_error=0.5),
-    "smbr": _mbr("smbr"),
-    "smbr, silence is wrong": _mbr("smbr", one_silence_class=False),
-    "mpfe": _mbr("mpfe", lm_scale=0.8),
-    "phone_mpe": _mpe(lm_scale=0.8),
-    "phone_mpe, with silence": _mpe(ignore_silence=False),
-    "mwe": _mwe(),
-    "teacher": _teacher(),
+#: Name -> options of the criterion.
+CASES: dict[str, CriterionOptions | LfmmiOptions] = {
+    "mmi": MmiOptions(acoustic_scale=0.5, absent_numerator="keep", lm_scale=0.8),
+    "mmi, frames dropped": MmiOptions(acoustic_scale=0.5),
+    "mmi, by transition-id": MmiOptions(acoustic_scale=0.5, drop_by="transition_id"),
+    "mmi, numerator added": MmiOptions(acoustic_scale=0.5, absent_numerator="add"),
+    "mmi, boosted": MmiOptions(
+        acoustic_scale=0.5, absent_numerator="keep", boost=0.3, max_silence_error=0.5
+    ),
+    "smbr": MbrOptions(type="smbr", acoustic_scale=0.5),
+    "smbr, silence is wrong": MbrOptions(
+        type="smbr", acoustic_scale=0.5, one_silence_class=False
+    ),
+    "mpfe": MbrOptions(type="mpfe", acoustic_scale=0.5, lm_scale=0.8),
+    "phone_mpe": PhoneMpeOptions(acoustic_scale=0.5, lm_scale=0.8),
+    "phone_mpe, with silence": PhoneMpeOptions(
+        acoustic_scale=0.5, ignore_silence=False
+    ),
+    "mwe": MweOptions(num_paths=4, acoustic_scale=0.5),
+    "teacher": TeacherOptions(
+        teacher="any", acoustic_scale=0.5, teacher_scale=0.3, lm_scale=0.7
+    ),
+    "lfmmi": LfmmiOptions(),
+    "lfmmi, does not leak": LfmmiOptions(leaky_hmm=0.0),
+    "lfmmi, with penalties": LfmmiOptions(l2=0.1, out_of_range=0.5),
 }
 
 
 @dataclass(frozen=True)
 class Proof:
-    """The outcome of a proof.
+    """The result of a proof.
 
     Attributes:
         case: of `CASES`.
@@ -160,7 +136,7 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Whether the deviation is within the limit."""
+        """Tell whether the deviation is within the limit."""
         return self.deviation <= LIMITS[self.proof]
 
 
@@ -179,22 +155,21 @@ def run(criterion: str | None = None, *, trials: int = 5) -> Iterator[Proof]:
         raise UserError(
             f"no criterion {criterion}", remedy=f"choose one of: {'; '.join(CASES)}"
         )
-    tasks = [make_task(seed) for seed in range(trials)]
-    proofs = {
+    proofs: dict[str, Callable[[Trial], float]] = {
         "paths": _against_paths,
         "differences": _against_differences,
         "network": _through_network,
         "incoming": _incoming,
     }
     for name in chosen:
+        made = [_make_trial(CASES[name], seed) for seed in range(trials)]
         for proof, deviation in proofs.items():
-            found = [deviation(CASES[name], task) for task in tasks]
-            worst = float(np.max(found))  # NaN stays NaN
+            worst = float(np.max([deviation(trial) for trial in made]))  # NaN stays NaN
             yield Proof(name, proof, worst, trials)
 
 
 def make_task(seed: int) -> Task:
-    """A lattice with at least three paths, and scores."""
+    """Make a lattice with at least three paths, and scores."""
     model = _model()
     rng = np.random.default_rng([seed, 17])
     while True:
@@ -207,7 +182,6 @@ def make_task(seed: int) -> Task:
     for t in np.flatnonzero(rng.random(len(alignment)) < 0.3):
         alignment[t] = rng.integers(1, model.num_transition_ids + 1)
     return Task(
-        model,
         lattice,
         alignment,
         rng.integers(1, 3, 2).astype(np.int32),
@@ -219,7 +193,7 @@ def make_task(seed: int) -> Task:
 def random_lattice(
     rng: np.random.Generator, num_frames: int, num_ids: int, *, width: int = 3
 ) -> Lattice:
-    """A small lattice; a path through it is likely, but not sure.
+    """Make a small lattice; a path through it is likely, but not sure.
 
     Args:
         rng: where chance comes from.
@@ -248,66 +222,134 @@ def random_lattice(
 
 
 def _model() -> TransitionModel:
-    """Silence (1) of one state; phones 2 and 3 of two states, of which they share."""
+    """Make a model: silence (1) of one state; phones 2 and 3 share two states."""
     topology = Topology.standard([2, 3], _SILENCE, 2, 1)
     tree = ContextDependency.monophone([[1], [2, 3]], topology.pdf_class_counts())
     return TransitionModel.from_tree(tree, topology)
 
 
-def _value_and_gradient(
-    function: Callable[[Tensor, Task], Tensor], task: Task
-) -> tuple[float, Tensor]:
-    """A function's value and torch's derivative."""
-    scores = task.log_likes.clone().requires_grad_()
-    value = function(scores, task)
+def _make_trial(options: CriterionOptions | LfmmiOptions, seed: int) -> Trial:
+    """Make a trial of a criterion."""
+    if isinstance(options, LfmmiOptions):
+        return _make_lfmmi_trial(options, seed)
+    task = make_task(seed)
+    criterion = make_criterion(options, _model(), _SILENCE)
+    said = task.lattice, task.alignment
+
+    def value(scores: Tensor) -> Tensor:
+        return criterion(scores, *said, task.words, teacher=task.teacher.numpy())
+
+    def over_paths(scores: Tensor) -> Tensor:
+        words = task.words.tolist()
+        return value_over_paths(criterion, scores, *said, words, teacher=task.teacher)
+
+    trial = Trial(task.log_likes, value, over_paths, torch.zeros(0))
+    drops = getattr(options, "absent_numerator", None) == "drop"
+    is_still = _gradient(trial)[1].abs().sum(1) == 0.0
+    return trial._replace(constants=is_still & drops)
+
+
+def _make_lfmmi_trial(options: LfmmiOptions, seed: int) -> Trial:
+    """Make a trial of LF-MMI; the scores are those of two sequences, one after another.
+
+    The sequences have 3 and 2 frames, the second a cyclic supervision.
+    """
+    rng = np.random.default_rng([seed, 18])
+    lengths, num_pdfs = [3, 2], 3
+    graph = _random_graph(rng, [(0, 1), (1, 2), (2, 0), (1, 1), (2, 1)], num_pdfs)
+    initial = rng.dirichlet(np.ones(3))
+    acyclic = [(0, 1), (0, 2), (1, 3), (2, 3), (2, 3), (3, 4)]
+    supervisions = [
+        _random_graph(rng, acyclic, num_pdfs),
+        _random_graph(rng, [(0, 0), (0, 1), (1, 1), (1, 0)], num_pdfs),
+    ]
+    denominator = Denominator(graph, initial, num_pdfs)
+    weights = torch.from_numpy(rng.uniform(0.5, 2.0, 2))
+
+    def value(scores: Tensor) -> Tensor:
+        batch = torch.nn.utils.rnn.pad_sequence(
+            list(scores.split(lengths)), batch_first=True
+        )
+        return evaluate_lfmmi(
+            batch, supervisions, denominator, options, weights, lengths=lengths
+        ).value.sum()
+
+    def over_paths(scores: Tensor) -> Tensor:
+        values = [
+            lfmmi_over_paths(part, said, graph, initial, options, float(weight))
+            for part, said, weight in zip(
+                scores.split(lengths), supervisions, weights, strict=True
+            )
+        ]
+        return torch.stack(values).sum()
+
+    scores = torch.from_numpy(rng.normal(size=(sum(lengths), num_pdfs)))
+    scores[0, 0], scores[4, 1] = 31.0, -31.0  # out of range
+    return Trial(scores, value, over_paths, torch.zeros(sum(lengths), dtype=torch.bool))
+
+
+def _random_graph(
+    rng: np.random.Generator, pairs: list[tuple[int, int]], num_pdfs: int
+) -> Graph:
+    """Make a graph of arcs between pairs of states; the last state is final."""
+    source, target = np.array(pairs, np.int32).T
+    arcs = np.empty(len(pairs), ARC)
+    arcs["ilabel"] = arcs["olabel"] = rng.integers(1, num_pdfs + 1, len(pairs))
+    arcs["weight"], arcs["next_state"] = rng.normal(size=len(pairs)), target
+    final = np.full(int(target.max()) + 1, np.inf, np.float32)
+    final[-1] = rng.normal()
+    return Graph.from_arc_list(0, source, arcs, final)
+
+
+def _gradient(trial: Trial) -> tuple[float, Tensor]:
+    """Compute the criterion's value, and the derivative that torch gets."""
+    scores = trial.scores.clone().requires_grad_()
+    value = trial.value(scores)
     (gradient,) = torch.autograd.grad(value, scores)
     return value.item(), gradient
 
 
-def _against_paths(case: Case, task: Task) -> float:
-    """Deviation of value and gradient from those over paths."""
-    value, gradient = _value_and_gradient(case.ours, task)
-    expected, derivative = _value_and_gradient(case.naive, task)
-    return max(abs(value - expected), float((gradient - derivative).abs().max()))
+def _against_paths(trial: Trial) -> float:
+    """Return the deviation of value and gradient from those over paths."""
+    value, gradient = _gradient(trial)
+    scores = trial.scores.clone().requires_grad_()
+    expected = trial.over_paths(scores)
+    (derivative,) = torch.autograd.grad(expected, scores)
+    worst = float((gradient - derivative).abs().max())
+    return max(abs(value - expected.item()), worst)
 
 
-def _against_differences(case: Case, task: Task) -> float:
-    """Deviation of the gradient from central differences of the value."""
-    _, gradient = _value_and_gradient(case.ours, task)
+def _against_differences(trial: Trial) -> float:
+    """Return the gradient's deviation from central differences of the value."""
+    _, gradient = _gradient(trial)
     worst = 0.0
-    for t in torch.nonzero(~_constants(case, gradient)).flatten().tolist():
+    for t in torch.nonzero(~trial.constants).flatten().tolist():
         for p in range(gradient.shape[1]):
             values = []
             for step in (_STEP, -_STEP):
-                moved = task.log_likes.clone()
+                moved = trial.scores.clone()
                 moved[t, p] += step
-                values.append(float(case.ours(moved, task)))
+                values.append(float(trial.value(moved)))
             slope = (values[0] - values[1]) / (2.0 * _STEP)
             worst = max(worst, abs(slope - float(gradient[t, p])))
     return worst
 
 
-def _constants(case: Case, gradient: Tensor) -> Tensor:
-    """Frames that are dropped, bool [T]: what they score is a constant."""
-    return (gradient.abs().sum(1) == 0.0) & case.drops
-
-
-def _through_network(case: Case, task: Task) -> float:
-    """Deviation of derivatives along random directions of a network's parameters."""
+def _through_network(trial: Trial) -> float:
+    """Return the deviation along random directions of a network's parameters."""
     generator = torch.Generator().manual_seed(5)
-    num_frames, num_pdfs = task.log_likes.shape
+    num_frames, num_pdfs = trial.scores.shape
     inputs = torch.randn(num_frames, 3, generator=generator, dtype=torch.float64)
     weights = [
         torch.randn(*shape, generator=generator, dtype=torch.float64)
         for shape in ((3, 6), (6, num_pdfs))
     ]
-    _, gradient = _value_and_gradient(case.ours, task)
-    dropped = _constants(case, gradient).unsqueeze(1)
+    dropped = trial.constants.unsqueeze(1)
 
     def objective(parameters: list[Tensor]) -> Tensor:
         hidden = torch.tanh(inputs @ parameters[0])
-        scores = torch.log_softmax(hidden @ parameters[1], 1) + task.log_likes
-        return case.ours(torch.where(dropped, task.log_likes, scores), task)
+        scores = torch.log_softmax(hidden @ parameters[1], 1) + trial.scores
+        return trial.value(torch.where(dropped, trial.scores, scores))
 
     leaves = [weight.clone().requires_grad_() for weight in weights]
     derivative = torch.autograd.grad(objective(leaves), leaves)
@@ -327,11 +369,12 @@ def _through_network(case: Case, task: Task) -> float:
     return worst
 
 
-def _incoming(case: Case, task: Task) -> float:
-    """Deviation of the gradient for an incoming gradient."""
-    _, gradient = _value_and_gradient(case.ours, task)
-    scores = task.log_likes.clone().requires_grad_()
-    case.ours(scores, task).backward(torch.tensor(_FACTOR, dtype=torch.float64))
+def _incoming(trial: Trial) -> float:
+    """Return the deviation of the gradient for an incoming gradient."""
+    _, gradient = _gradient(trial)
+    scores = trial.scores.clone().requires_grad_()
+    value = trial.value(scores)
+    value.backward(torch.tensor(_FACTOR, dtype=torch.float64))
     if scores.grad is None:
         return float("nan")
     return float((scores.grad - _FACTOR * gradient).abs().max())

@@ -1,1 +1,1 @@
-"""Room of latflow: see docs/architecture.md."""
+"""Lattice decoder, scorers of GMMs and networks, recognizer, rescoring."""

@@ -10,7 +10,7 @@ Lattices are determinised before posteriors are taken, so that each word sequenc
 its best alignment only. The main lattices lie in a scratch file between the passes;
 what is in memory is a few utterances and the statistics of the speakers under way.
 
-Written files, as by `latflow.decode.run`:
+Written files, as by `latflow.decode.lattices`:
 
 * `lattices.ark`: raw lattices, Kaldi's binary form, acoustic costs unscaled;
 * `trans.ark`: the transforms by speaker, both as one;
@@ -28,18 +28,18 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from latflow.decode.gmm_scorer import GmmScorer
-from latflow.decode.recogniser import Recogniser, Result
-from latflow.decode.retry import RetryPolicy
-from latflow.decode.tally import Tally, record
+from latflow.decode.decoder import RetryPolicy
+from latflow.decode.lattices import Totals, take
+from latflow.decode.options import AdaptOptions, SearchOptions
+from latflow.decode.recognizer import Recognizer, Result
+from latflow.decode.scorers import GmmScorer
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
 from latflow.files import atomic_output
@@ -50,14 +50,14 @@ from latflow.gmm.adaptation import (
     FmllrAccumulator,
     SpeakerEstimates,
 )
-from latflow.gmm.fmllr import FmllrOptions, FmllrStatistics
-from latflow.gmm.speaker_transforms import SpeakerTransforms
-from latflow.gmm.system import GmmSystem
+from latflow.gmm.fmllr import FmllrStatistics
+from latflow.gmm.model import GmmSystem
+from latflow.gmm.source import SpeakerTransforms
 from latflow.lang.directory import Lang
-from latflow.lattice.determinise import determinise
-from latflow.lattice.forward_backward import forward_backward
-from latflow.lattice.io import LatticeWriter, read_lattices
+from latflow.lattice.determinize.pruned import determinize
+from latflow.lattice.io.archives import LatticeWriter, read_lattices
 from latflow.lattice.lattice import Lattice
+from latflow.lattice.path_sums import forward_backward
 from latflow.lattice.posteriors import FramePosteriors, posteriors
 from latflow.lattice.prune import prune
 from latflow.ledger import Ledger
@@ -66,13 +66,14 @@ from latflow.parallel import in_order, worker_pool
 
 
 def decode_adapted(
-    frames_dir: str | Path,
-    graph: str | Path,
-    model_dir: str | Path,
-    lang_dir: str | Path,
-    out_dir: str | Path,
+    frames_dir: Path,
+    graph: Path,
+    model_dir: Path,
+    lang_dir: Path,
+    out_dir: Path,
     *,
-    options: Mapping[str, Any],
+    options: SearchOptions,
+    adapt: AdaptOptions,
     threads: int,
     max_skipped_fraction: float,
 ) -> None:
@@ -85,7 +86,8 @@ def decode_adapted(
             itself makes the first search.
         lang_dir: language directory that the graph was made of.
         out_dir: folder for the files named in the module's description.
-        options: section `decode` of the configuration without `tune`.
+        options: of the main search.
+        adapt: of the other passes.
         threads: utterances worked on at a time.
         max_skipped_fraction: share of utterances that may be left out.
 
@@ -95,37 +97,37 @@ def decode_adapted(
             than allowed are skipped.
     """
     started = time.perf_counter()
-    out, store = Path(out_dir), FrameStore.load(frames_dir)
+    store = FrameStore.load(frames_dir)
     system, lang = GmmSystem.load(model_dir), Lang.load(lang_dir)
-    out.mkdir(parents=True, exist_ok=True)
+    out_dir.mkdir(parents=True, exist_ok=True)
     with (
         worker_pool(threads) as pool,
-        tempfile.TemporaryDirectory(prefix=".tmp.", dir=out) as scratch,
+        tempfile.TemporaryDirectory(prefix=".tmp.", dir=out_dir) as scratch,
     ):
-        ledger, tally = Ledger("decode"), Tally(store.frame_shift, threads)
-        passes = _Passes(store, system, lang, options, pool, ledger)
+        ledger, totals = Ledger("decode"), Totals(store.frame_shift, threads)
+        passes = _Passes(store, system, lang, options, adapt, pool, ledger)
         first = passes.first(graph)
-        plain = passes.recogniser(graph, system, options)
+        plain = passes.recognizer(graph, system, options)
         main = adapted(plain, first.transforms)
         raw = Path(scratch) / "lattices.ark"
-        second = passes.main(main, raw, tally)
-        ledger.write(out / "ledger.jsonl")
+        second = passes.main(main, raw, totals)
+        ledger.write(out_dir / "ledger.jsonl")
         ledger.check(len(store), max_skipped_fraction=max_skipped_fraction)
         transforms = second.transforms.after(first.transforms)
-        transforms.save(out / SPEAKER_TRANSFORMS)
-        passes.rescore(adapted(plain, transforms), raw, out / "lattices.ark")
+        transforms.save(out_dir / SPEAKER_TRANSFORMS)
+        passes.rescore(adapted(plain, transforms), raw, out_dir / "lattices.ark")
     summary = {
-        **tally.summary(options, time.perf_counter() - started),
+        **totals.summary(options, time.perf_counter() - started),
         "adaptation": [first.as_dict(), second.as_dict()],
         "other_cpu_seconds": passes.seconds,
     }
-    with atomic_output(out / "decode.json") as temporary:
+    with atomic_output(out_dir / "decode.json") as temporary:
         temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True, eq=False)
 class _Adapted:
-    """What became of an utterance in a search, and what it says of its speaker.
+    """Result of a search, and the statistics that it gives of the speaker.
 
     Attributes:
         result: of the search.
@@ -152,20 +154,22 @@ class _Passes:
         store: FrameStore,
         system: GmmSystem,
         lang: Lang,
-        options: Mapping[str, Any],
+        options: SearchOptions,
+        adapt: AdaptOptions,
         pool: Executor,
         ledger: Ledger,
     ) -> None:
         self._store, self._system, self._lang = store, system, lang
         self._options, self._pool, self._ledger = options, pool, ledger
+        self._adapt_options = adapt
         self.seconds = {"first_search": 0.0, "adaptation": 0.0, "rescoring": 0.0}
 
-    def recogniser(
-        self, graph: str | Path, system: GmmSystem, options: Mapping[str, Any]
-    ) -> Recogniser[GmmScorer]:
-        """What decodes with the model of a system."""
+    def recognizer(
+        self, graph: str | Path, system: GmmSystem, options: SearchOptions
+    ) -> Recognizer[GmmScorer]:
+        """Return what decodes with the model of a system."""
         scorer = GmmScorer.of(self._store, system)
-        made = Recogniser.load(scorer, graph, self._lang, options)
+        made = Recognizer.load(scorer, graph, self._lang, options)
         made.warm_up()
         return made
 
@@ -175,29 +179,28 @@ class _Passes:
         An utterance that comes to no end here says nothing of its speaker; the main
         search has its own try.
         """
-        adapt = self._options["adapt"]
+        adapt = self._adapt_options
         alignment_model = self._system.alignment_model
-        options = {
-            **self._options,
-            "beam": adapt["first_beam"],
-            "lattice_beam": adapt["first_lattice_beam"],
-            "max_active": adapt["first_max_active"],
-            "min_active": min(self._options["min_active"], adapt["first_max_active"]),
-        }
+        options = self._options.replace(
+            beam=adapt.first_beam,
+            lattice_beam=adapt.first_lattice_beam,
+            max_active=adapt.first_max_active,
+            min_active=min(self._options.min_active, adapt.first_max_active),
+        )
         unadapted = replace(self._system, model=alignment_model)
-        recogniser = replace(
-            self.recogniser(graph, unadapted, options),
-            policy=RetryPolicy((float(adapt["first_beam"]),)),
+        recognizer = replace(
+            self.recognizer(graph, unadapted, options),
+            policy=RetryPolicy((adapt.first_beam,)),
         )
         work = self._search(
-            recogniser,
+            recognizer,
             FmllrAccumulator.of(
                 alignment_model,
                 self._lang.silence_phones,
-                adapt["silence_weight"],
+                adapt.silence_weight,
                 target=self._system.model.gmms,
             ),
-            adapt["first_lattice_beam"],
+            adapt.first_lattice_beam,
         )
 
         def count(found: _Adapted) -> None:
@@ -208,51 +211,44 @@ class _Passes:
         return self._adapt(work, count, "first search")
 
     def main(
-        self, recogniser: Recogniser[GmmScorer], raw: Path, tally: Tally
+        self, recognizer: Recognizer[GmmScorer], raw: Path, totals: Totals
     ) -> Adaptation:
         """Search with the adapted model, write lattices, estimate on top of the first.
 
         Args:
-            recogniser: with the first transforms.
+            recognizer: with the first transforms.
             raw: where the lattices go.
-            tally: gets sizes and times.
+            totals: gets sizes and times.
         """
-        adapt = self._options["adapt"]
+        adapt = self._adapt_options
         accumulator = FmllrAccumulator.of(
-            recogniser.scorer.model, self._lang.silence_phones, adapt["silence_weight"]
+            recognizer.scorer.model, self._lang.silence_phones, adapt.silence_weight
         )
-        work = self._search(recogniser, accumulator, adapt["second_lattice_beam"])
+        work = self._search(recognizer, accumulator, adapt.second_lattice_beam)
         with LatticeWriter.open(raw) as writer:
 
             def write(found: _Adapted) -> None:
-                result = found.result
-                error = result.attempt.error
-                if error is not None and self._options["on_no_final"] == "fail":
-                    raise error
-                record(self._ledger, result)
-                tally.add(result)
-                if result.decoded is not None:
-                    writer.write(result.utterance, result.decoded.lattice)
+                take(found.result, self._options, writer, self._ledger, totals)
 
             return self._adapt(work, write, "main search")
 
-    def rescore(self, recogniser: Recogniser[GmmScorer], raw: Path, path: Path) -> None:
+    def rescore(self, recognizer: Recognizer[GmmScorer], raw: Path, path: Path) -> None:
         """Score lattices anew on features after all transforms, and prune them.
 
         Args:
-            recogniser: with the composed transforms.
+            recognizer: with the composed transforms.
             raw: the lattices of the main search.
             path: where the lattices go.
         """
-        places = {utterance: i for i, utterance in enumerate(self._store.utt_ids)}
-        scale = self._options["acoustic_scale"]
+        index_of = {utterance: i for i, utterance in enumerate(self._store.utt_ids)}
+        scale = self._options.acoustic_scale
 
         def do(item: tuple[str, Lattice]) -> tuple[str, Lattice, float]:
             begun = time.thread_time()
             utterance, lattice = item
-            frames = recogniser.scorer.frames(places[utterance])
-            new = score_frames(lattice, frames, recogniser)
-            pruned = prune(new, self._options["lattice_beam"], acoustic_scale=scale)
+            frames = recognizer.scorer.frames(index_of[utterance])
+            new = score_frames(lattice, frames, recognizer)
+            pruned = prune(new, self._options.lattice_beam, acoustic_scale=scale)
             return utterance, pruned, time.thread_time() - begun
 
         with LatticeWriter.open(path) as writer:
@@ -264,15 +260,15 @@ class _Passes:
 
     def _search(
         self,
-        recogniser: Recogniser[GmmScorer],
+        recognizer: Recognizer[GmmScorer],
         accumulator: FmllrAccumulator,
         beam: float,
     ) -> Callable[[int], _Adapted]:
-        """What decodes an utterance and makes statistics of its lattice."""
-        scale = self._options["acoustic_scale"]
+        """Return a function that decodes an utterance and makes statistics of it."""
+        scale = self._options.acoustic_scale
 
         def do(index: int) -> _Adapted:
-            result = recogniser.work(index)
+            result = recognizer.work(index)
             if result.decoded is None:
                 return _Adapted(result)
             begun = time.thread_time()
@@ -281,7 +277,7 @@ class _Passes:
             except UserError as error:
                 return _Adapted(result, reason=error.what)
             statistics = accumulator.statistics(
-                recogniser.scorer.frames(index), weights
+                recognizer.scorer.frames(index), weights
             )
             seconds = time.thread_time() - begun
             return _Adapted(result, statistics, seconds=seconds)
@@ -295,8 +291,8 @@ class _Passes:
         what: str,
     ) -> Adaptation:
         """Go through all utterances, and estimate the transforms of their speakers."""
-        adapt, store = self._options["adapt"], self._store
-        options = FmllrOptions.from_options(adapt)
+        store = self._store
+        options = self._adapt_options
         estimates = SpeakerEstimates(store.speakers, options, self._pool)
         utterances = range(len(store))
         results = in_order(self._pool, work, utterances, ahead=WAITING)
@@ -311,10 +307,10 @@ class _Passes:
 
 
 def adapted(
-    recogniser: Recogniser[GmmScorer], transforms: SpeakerTransforms
-) -> Recogniser[GmmScorer]:
-    """The same recogniser on features that are adapted to speakers."""
-    return replace(recogniser, scorer=recogniser.scorer.adapted(transforms))
+    recognizer: Recognizer[GmmScorer], transforms: SpeakerTransforms
+) -> Recognizer[GmmScorer]:
+    """Return the same recognizer on features that are adapted to speakers."""
+    return replace(recognizer, scorer=recognizer.scorer.adapted(transforms))
 
 
 def word_posteriors(
@@ -329,30 +325,30 @@ def word_posteriors(
 
     Source: Kaldi's `lattice-determinize-pruned | lattice-to-post`.
     """
-    compact = determinise(lattice, beam=beam, acoustic_scale=acoustic_scale)
+    compact = determinize(lattice, beam=beam, acoustic_scale=acoustic_scale)
     spread = compact.to_lattice()
     sums = forward_backward(spread, acoustic_scale=acoustic_scale)
     return posteriors(spread, sums)
 
 
 def score_frames(
-    lattice: Lattice, frames: np.ndarray, recogniser: Recogniser[GmmScorer]
+    lattice: Lattice, frames: np.ndarray, recognizer: Recognizer[GmmScorer]
 ) -> Lattice:
-    """Give a lattice the acoustic costs of frames under a recogniser's model.
+    """Give a lattice the acoustic costs of frames under a recognizer's model.
 
     Only the pdfs that the lattice holds are computed.
 
     Args:
         lattice: raw, T frames.
         frames: float32[T, D].
-        recogniser: the model of its scorer is used.
+        recognizer: the model of its scorer is used.
     """
-    tid_to_pdf = recogniser.scorer.model.transitions.pdf
+    tid_to_pdf = recognizer.scorer.model.transitions.pdf
     pdfs = np.unique(tid_to_pdf[lattice.transition_id[lattice.transition_id > 0]])
     column = np.zeros(int(pdfs.max(initial=0)) + 1, np.int32)
     column[pdfs] = np.arange(len(pdfs))
     tid_to_column = column[np.minimum(tid_to_pdf, len(column) - 1)]
-    log_likes = recogniser.scorer.model.gmms.log_likelihoods(frames, pdfs)
+    log_likes = recognizer.scorer.model.gmms.log_likelihoods(frames, pdfs)
     return rescore_acoustic(lattice, log_likes, tid_to_column)
 
 

@@ -23,7 +23,6 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from latflow.decode.prefetch import prefetch
 from latflow.decode.search_graph import HAS_EPSILON, STATE_BITS, SearchGraph
 from latflow.decode.tokens import (
     BASE,
@@ -34,6 +33,7 @@ from latflow.decode.tokens import (
     TOKENS,
     Scratch,
     Store,
+    prefetch,
     with_queue,
     with_room,
 )
@@ -46,7 +46,7 @@ _AHEAD = 8  # tokens whose arcs are asked for early; twice as many for their sta
 
 
 class SearchLimits(NamedTuple):
-    """What bounds the search.
+    """Limits of the search.
 
     Attributes:
         beam: tokens costing more than the best of their frame plus this are dropped.
@@ -113,14 +113,14 @@ def advance(
 
 @njit(cache=True, nogil=True)
 def _num_epsilon(graph: SearchGraph, state: np.integer | int) -> np.integer:
-    """Number of epsilon arcs of a state."""
+    """Return number of epsilon arcs of a state."""
     return np.int64(graph.states[state + 1].begin) - graph.states[state].middle
 
 
 # The flags promise only that costs are never NaN; a vector instruction does the rest.
 @njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
 def _least(cost: np.ndarray) -> float:
-    """The least cost."""
+    """Return the least cost."""
     least = np.inf
     for i in range(len(cost)):
         least = min(least, cost[i])

@@ -3,7 +3,7 @@
 The *extra cost* of a token is how much the best path through it costs more than the
 best path of all. Working backwards from the last frame,
 
-    extra(link)  = extra(target) + cost of the way that ends in the link - cost(target)
+    extra(link)  = extra(target) + cost of the path that ends in the link - cost(target)
     extra(token) = least extra of its links, inf without any,
 
 and links above the lattice beam are removed, tokens with them. In the middle of an

@@ -1,6 +1,6 @@
 """Stage `rescore_lattices`: the lattices of a set with another language model's costs.
 
-Each lattice is determinised, so that every word sequence has one path; then the costs
+Each lattice is determinized, so that every word sequence has one path; then the costs
 of the grammar that it was decoded with are taken out, and those of the new model put
 in. Determinising first makes the result many times smaller, and takes less time than
 exchanging the costs of all paths of a raw lattice. Lattices are read, worked on by a
@@ -11,11 +11,11 @@ Written files:
 * `lattices.ark`: compact lattices, Kaldi's binary form, acoustic costs unscaled;
 * `ledger.jsonl`: utterances without a path;
 * `rescore.json`: `utterances`, `skipped`, `frames`; `depth_before` and `depth_after`,
-  mean numbers of transition-ids over a frame, and `depth_determinised`, between the
+  mean numbers of transition-ids over a frame, and `depth_determinized`, between the
   two; `cpu_seconds` of reading both models and of all lattices; `wall_seconds`,
   `threads` and the options.
 
-Public: `rescore_lattices`.
+Public: `rescore_lattices` (stage), `LanguageModels`.
 
 Source: Kaldi `steps/lmrescore_const_arpa.sh`.
 """
@@ -37,27 +37,27 @@ from latflow.files import atomic_output
 from latflow.fst.graph import Graph
 from latflow.lang.directory import read_symbols
 from latflow.lang.lm_trie import LmTrie
-from latflow.lattice.compact import CompactLattice
-from latflow.lattice.determinise import determinise
-from latflow.lattice.io import CompactLatticeWriter, read_lattices
-from latflow.lattice.lattice import Lattice
+from latflow.lattice.determinize.pruned import determinize
+from latflow.lattice.io.archives import LatticeWriter, read_lattices
+from latflow.lattice.lattice import CompactLattice, Lattice
 from latflow.lattice.prune import prune
 from latflow.lattice.rescore import rescore
 from latflow.ledger import Ledger
 from latflow.logs import progress
-from latflow.parallel import map_in_order
+from latflow.parallel import in_order, worker_pool
 
 log = logging.getLogger(__name__)
 
 
 def rescore_lattices(
-    lattices: str | Path,
-    grammar: str | Path,
-    arpa: str | Path,
-    lang_dir: str | Path,
-    out_dir: str | Path,
+    lattices: Path,
+    grammar: Path,
+    arpa: Path,
+    lang_dir: Path,
+    out_dir: Path,
     *,
-    options: Mapping[str, Any],
+    beam: float,
+    acoustic_scale: float,
     threads: int,
     max_skipped_fraction: float = 0.0,
 ) -> None:
@@ -69,8 +69,9 @@ def rescore_lattices(
         arpa: the new model: an ARPA file, or what `LmTrie.save` wrote.
         lang_dir: language directory of both, for its `words.txt`.
         out_dir: folder for the files named in the module's description.
-        options: `beam`, how much more than the best path a path may cost, in scaled
-            costs: before, in determinising, and after; `acoustic_scale`.
+        beam: cost above that of the best path that a path may have, scaled: before, in
+            determinizing, and after.
+        acoustic_scale: factor on acoustic costs.
         threads: lattices worked on at a time.
         max_skipped_fraction: share of utterances that may be left out.
 
@@ -78,39 +79,44 @@ def rescore_lattices(
         UserError: a file is missing or faulty; a word of the grammar is not in the new
             model, which has no `<unk>` either; too many utterances are skipped.
     """
-    started, out = time.perf_counter(), Path(out_dir)
+    started = time.perf_counter()
     before = time.process_time()
-    models = _Models.load(grammar, arpa, read_symbols(Path(lang_dir, "words.txt")))
-    tally = _Tally(time.process_time() - before)
+    word_ids = read_symbols(Path(lang_dir, "words.txt"))
+    models = LanguageModels.load(grammar, arpa, word_ids)
+    totals = _Totals(time.process_time() - before)
     ledger = Ledger("rescore_lattices")
 
     def work(item: tuple[str, Lattice]) -> _Rescored:
-        return _rescored(*item, models, options)
+        return _rescored(*item, models, beam, acoustic_scale)
 
-    with CompactLatticeWriter.open(out / "lattices.ark") as writer:
-        results = map_in_order(work, read_lattices(lattices), threads)
+    with (
+        LatticeWriter.open(out_dir / "lattices.ark") as writer,
+        worker_pool(threads) as pool,
+    ):
+        items = read_lattices(lattices)
+        results = in_order(pool, work, items, ahead=2 * threads)
         for result in progress(results, "rescore"):
-            tally.add(result)
+            totals.add(result)
             if result.lattice is not None:
                 writer.write(result.utterance, result.lattice)
             elif result.error is not None:
                 reason = f"{result.error.what} - {result.error.remedy}"
                 ledger.record(result.utterance, reason)
-        ledger.write(out / "ledger.jsonl")
-        ledger.check(tally.utterances, max_skipped_fraction=max_skipped_fraction)
+        ledger.write(out_dir / "ledger.jsonl")
+        ledger.check(totals.utterances, max_skipped_fraction=max_skipped_fraction)
     summary = {
-        **tally.summary(),
+        **totals.summary(),
         "wall_seconds": time.perf_counter() - started,
         "threads": threads,
-        "beam": options["beam"],
-        "acoustic_scale": options["acoustic_scale"],
+        "beam": beam,
+        "acoustic_scale": acoustic_scale,
     }
-    with atomic_output(out / "rescore.json") as temporary:
+    with atomic_output(out_dir / "rescore.json") as temporary:
         temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True, eq=False)
-class _Models:
+class LanguageModels:
     """The model that goes and the one that comes."""
 
     old: LmTrie
@@ -119,7 +125,7 @@ class _Models:
     @classmethod
     def load(
         cls, grammar: str | Path, arpa: str | Path, word_ids: Mapping[str, int]
-    ) -> _Models:
+    ) -> LanguageModels:
         """Read both, and see whether the new one knows the words of the old one."""
         old = LmTrie.from_graph(Graph.load(grammar), word_ids, file=grammar)
         new = LmTrie.load(arpa, word_ids)
@@ -127,7 +133,7 @@ class _Models:
         try:
             new.labels(words)
         except UserError as error:
-            raise UserError(error.what, file=arpa, remedy=error.remedy) from None
+            raise error.at(file=arpa) from None
         unknown = words[new.lacks(words)]
         if len(unknown):
             log.warning(
@@ -138,14 +144,31 @@ class _Models:
             )  # fmt: skip
         return cls(old, new)
 
+    def exchange(
+        self, lattice: Lattice, beam: float, acoustic_scale: float
+    ) -> tuple[CompactLattice, CompactLattice]:
+        """Return a lattice determinized, and with the costs of the new model.
+
+        Args:
+            lattice: raw, with the costs of the old one.
+            beam: cost above that of the best path that a path may have, scaled.
+            acoustic_scale: factor on acoustic costs.
+
+        Raises:
+            UserError: the lattice has no path.
+        """
+        small = determinize(lattice, beam=beam, acoustic_scale=acoustic_scale)
+        changed = rescore(small, self.old, self.new)
+        return small, prune(changed, beam, acoustic_scale=acoustic_scale)
+
 
 @dataclass(frozen=True, eq=False)
 class _Rescored:
-    """What became of one lattice.
+    """Result of rescoring one lattice.
 
     Attributes:
         lattice: with the new costs; None where there is an error.
-        arcs: arcs over frames, before, determinised and after.
+        arcs: arcs over frames, before, determinized and after.
         seconds: processor time.
     """
 
@@ -158,17 +181,14 @@ class _Rescored:
 
 
 def _rescored(
-    utterance: str, lattice: Lattice, models: _Models, options: Mapping[str, Any]
+    utterance: str, lattice: Lattice, models: LanguageModels, beam: float, scale: float
 ) -> _Rescored:
     """Exchange the costs of one lattice."""
     started = time.thread_time()
-    beam, scale = options["beam"], options["acoustic_scale"]
     result, error = None, None
     arcs = int(np.count_nonzero(lattice.transition_id)), 0, 0
     try:
-        small = determinise(lattice, beam=beam, acoustic_scale=scale)
-        changed = rescore(small, models.old, models.new)
-        result = prune(changed, beam, acoustic_scale=scale)
+        small, result = models.exchange(lattice, beam, scale)
         arcs = arcs[0], _arc_frames(small), _arc_frames(result)
     except UserError as caught:
         error = caught
@@ -177,11 +197,11 @@ def _rescored(
 
 
 def _arc_frames(lattice: CompactLattice) -> int:
-    """Frames of all arcs together."""
+    """Return frames of all arcs together."""
     return len(lattice.string) + len(lattice.final_string)
 
 
-class _Tally:
+class _Totals:
     """Adds up sizes and times.
 
     Args:
@@ -206,14 +226,14 @@ class _Tally:
         self._arcs += result.arcs
 
     def summary(self) -> dict[str, Any]:
-        """What was added up, for `rescore.json`."""
+        """Return the totals, for `rescore.json`."""
         depth = (self._arcs / max(self._frames, 1)).tolist()
         return {
             "utterances": self.utterances,
             "skipped": self._skipped,
             "frames": self._frames,
             "depth_before": depth[0],
-            "depth_determinised": depth[1],
+            "depth_determinized": depth[1],
             "depth_after": depth[2],
             "cpu_seconds": self._seconds,
         }

@@ -36,7 +36,7 @@ STATE_BITS = np.uint32((1 << 31) - 1)  # the rest of the code: its number
 
 
 class ArcArrays(Protocol):
-    """What is needed of a `latflow.fst.graph.Graph`; see there."""
+    """Arrays of a `latflow.fst.graph.Graph` that a search reads; see there."""
 
     start: int
 
@@ -151,7 +151,7 @@ class GraphFile:
 def mapped_search_graph(
     graph: ArcArrays, tid_to_pdf: np.ndarray, path: str | Path
 ) -> SearchGraph:
-    """The packed graph from a file beside the graph; written if it is not there yet.
+    """Return the packed graph from a file beside the graph; write it if absent.
 
     The file `<path>.packed` belongs to one version of the graph's file (by size and
     time of change) and one model (by the pdfs of its transition-ids); it is made anew
@@ -289,7 +289,7 @@ def _fill_arcs(
 
 @njit(cache=True, nogil=True)
 def _target(arcs: Records, arc: int) -> np.integer:
-    """The state that an arc leads to."""
+    """Return the state that an arc leads to."""
     return np.int64(arcs[arc].code & STATE_BITS)
 
 
@@ -329,7 +329,7 @@ def _epsilon_cycle(states: Records, arcs: Records) -> int:
 def _comes_to_rest(
     states: Records, arcs: Records, pending: np.ndarray, rounds: int
 ) -> bool:
-    """Whether relaxing the epsilon arcs among the pending states ends."""
+    """Return whether relaxing the epsilon arcs among the pending states ends."""
     cost = np.zeros(len(pending))
     for _ in range(rounds + 1):
         changed = False

@@ -9,7 +9,7 @@ lattices.
 However the frames are cut into pieces, the result is the same to the last bit: links
 are pruned after every `prune_interval` frames, wherever the pieces end.
 
-Public: `Engine`, `Session`.
+Public: `Engine`, `Session`, `Decoded`, `DeadEndError`.
 """
 
 from __future__ import annotations
@@ -18,30 +18,85 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
-from types import TracebackType
 
 import numpy as np
 from numba import njit
 
-from latflow.decode import collect, passing, pruning, tokens
-from latflow.decode.decoded import DeadEndError, Decoded, make_lattice
+from latflow.decode import passing, pruning, tokens, tracing
 from latflow.decode.search_graph import ArcArrays, SearchGraph
-from latflow.decode.tracing import PathTracer
 from latflow.errors import UserError
-from latflow.lattice.lattice import BestPath
+from latflow.lattice.best_path import BestPath
+from latflow.lattice.lattice import Lattice
+
+
+class DeadEndError(UserError):
+    """The search came to a frame where no token survived."""
+
+
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    """Result of a search.
+
+    Attributes:
+        lattice: with unscaled acoustic costs.
+        reached_final: whether some path ends in a final state of the graph. If not, all
+            states of the last frame are final at no cost: a partial result.
+        mean_active: tokens followed per frame.
+    """
+
+    lattice: Lattice
+    reached_final: bool
+    mean_active: float
+
+
+def make_lattice(
+    graph: ArcArrays,
+    packed: SearchGraph,
+    store: tokens.Store,
+    collected: tracing.Collected,
+    final_cost: np.ndarray,
+) -> Lattice:
+    """Look the labels and costs of states and arcs up.
+
+    Args:
+        graph: the graph that was searched.
+        packed: the same, packed.
+        store: what the search has left.
+        collected: its states and arcs in order.
+        final_cost: float32[graph states], inf where an utterance may not end.
+    """
+    frame, graph_state, arc_begin, next_state, link = collected
+    links = store.link[link]
+    arcs = packed.origin[links["arc"]]
+    num_frames = int(frame[-1])
+    final = np.where(frame == num_frames, final_cost[graph_state], np.inf)
+    final_acoustic = np.where(np.isfinite(final), 0.0, np.inf)
+    return Lattice(
+        arc_begin=arc_begin,
+        next_state=next_state,
+        transition_id=np.asarray(graph.ilabel[arcs], np.int32),
+        word=np.asarray(graph.olabel[arcs], np.int32),
+        graph_cost=np.asarray(graph.weight[arcs], np.float32),
+        acoustic_cost=np.ascontiguousarray(links["acoustic"]),
+        final_graph_cost=final.astype(np.float32),
+        final_acoustic_cost=final_acoustic.astype(np.float32),
+        frame=frame,
+        num_frames=num_frames,
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class Engine:
-    """What the searches on one graph share; safe to use from many threads.
+    """Graph, limits and memory that searches share; safe to use from many threads.
 
     Attributes:
         graph: the graph.
         packed: the same, packed.
         num_pdfs: pdfs that it has.
         limits: beams.
-        lattice_beam: ways costing more than the best path plus this are dropped.
+        lattice_beam: paths costing more than the best path plus this are dropped.
         prune_interval: frames between prunings.
+        stores: those that no search holds.
     """
 
     graph: ArcArrays
@@ -50,23 +105,13 @@ class Engine:
     limits: passing.SearchLimits
     lattice_beam: float
     prune_interval: int
-    _stores: list[tokens.Store] = field(default_factory=list)
+    stores: tokens.StorePool = field(default_factory=tokens.StorePool)
     _scratches: list[tokens.Scratch] = field(default_factory=list)
     _lock: Lock = field(default_factory=Lock)
 
-    def take_store(self) -> tokens.Store:
-        """A store that nobody else uses."""
-        with self._lock:
-            return self._stores.pop() if self._stores else tokens.new_store()
-
-    def give_store(self, store: tokens.Store) -> None:
-        """Put a store back that is no longer used."""
-        with self._lock:
-            self._stores.append(store)
-
     @contextmanager
     def scratch(self) -> Iterator[list[tokens.Scratch]]:
-        """Lend a scratch; in a list, since growth replaces it."""
+        """Lend a scratch; in a list, since a larger one may replace it."""
         with self._lock:
             found = self._scratches.pop() if self._scratches else None
         holder = [found or tokens.new_scratch(len(self.packed.states) - 1)]
@@ -104,8 +149,8 @@ class Session:
             self._limits = engine.limits._replace(beam=float(beam))
         self._scale = float(acoustic_scale)
         self._utterance = utterance
-        self._tracer = PathTracer(engine.graph, engine.packed)
-        store = engine.take_store()
+        self._tracer = tracing.PathTracer(engine.graph, engine.packed)
+        store = engine.stores.take()
         with engine.scratch() as holder:
             store, holder[0] = passing.begin(
                 engine.packed, store, holder[0], self._limits
@@ -148,7 +193,7 @@ class Session:
                     pruning.prune(store, engine.lattice_beam)
 
     def best_path(self, *, use_final: bool = False) -> BestPath:
-        """The best path through the frames so far.
+        """Return the best path through the frames so far.
 
         Args:
             use_final: as if the utterance ended here: only paths to final states
@@ -159,6 +204,21 @@ class Session:
         """
         self._check_alive()
         return self._tracer.best_path(self._open_store(), use_final=use_final)
+
+    def final_relative_cost(self) -> float:
+        """Return what ending here costs more: best path to a final state less best.
+
+        Inf if no final state is reached.
+
+        Source: Kaldi `LatticeFasterDecoder::FinalRelativeCost`.
+        """
+        store, final = self._open_store(), self._engine.packed.final
+        first = store.token_begin[store.counts[tokens.FRAMES]]
+        cost = store.cost[first : store.counts[tokens.TOKENS]]
+        if not len(cost):
+            return np.inf
+        at_end = cost + final[store.state[first : first + len(cost)]]
+        return float(at_end.min() - cost.min())
 
     def finalise(self) -> Decoded:
         """End the utterance and the session; the same as decoding it at once.
@@ -179,11 +239,11 @@ class Session:
         self._check_alive()
         reached_final = pruning.finish(packed, store, lattice_beam)
         if packed.has_epsilon_cycle:
-            collect.break_cycles(packed, store)
+            tracing.break_cycles(packed, store)
             pruning.finish(packed, store, lattice_beam)
         final = packed.final if reached_final else np.zeros_like(packed.final)
         lattice = make_lattice(
-            self._engine.graph, packed, store, collect.collect(packed, store), final
+            self._engine.graph, packed, store, tracing.collect(packed, store), final
         )
         expanded = float(store.counts[tokens.EXPANDED])
         self.close()
@@ -192,24 +252,19 @@ class Session:
     def close(self) -> None:
         """Give up what the session holds; no more calls after that but this one."""
         if self._store is not None:
-            self._engine.give_store(self._store)
+            self._engine.stores.give(self._store)
             self._store = None
 
     def __enter__(self) -> Session:
-        """The session itself."""
+        """Return the session itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
 
     def _open_store(self) -> tokens.Store:
-        """The store, as long as there is one."""
+        """Return the store, as long as there is one."""
         if self._store is None:
             raise RuntimeError("this session is over: it was finalised or closed")
         return self._store
@@ -238,7 +293,7 @@ class Session:
         frame = int(store.counts[tokens.FRAMES])
         if store.token_begin[frame] == store.counts[tokens.TOKENS]:
             raise DeadEndError(
-                f"no way through the decoding graph survives frame {frame - 1}",
+                f"no path through the decoding graph survives frame {frame - 1}",
                 utterance=self._utterance,
                 remedy="widen decode.beam, or check the features of this utterance",
             )

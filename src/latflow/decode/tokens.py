@@ -11,16 +11,20 @@ What is needed only while a frame is searched, above all the map from graph stat
 tokens, is kept apart in a `Scratch`: it belongs to whoever searches at the moment, so
 that any number of searches that wait for their next frames share a few of them.
 
-Public: `Store`, `Scratch`, `LINK`, `new_store`, `new_scratch`, and for kernels
-`with_room`, `with_queue`.
+Public: `Store`, `StorePool`, `Scratch`, `LINK`, `new_store`, `new_scratch`, and for
+kernels `with_room`, `with_queue`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from threading import Lock
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 from latflow.decode.search_graph import Records
 
@@ -45,11 +49,11 @@ class Store(NamedTuple):
     """Tokens and links; all arrays have room to spare.
 
     Attributes:
-        cost: float64[tokens], graph cost plus scaled acoustic cost of the best way.
+        cost: float64[tokens], graph cost plus scaled acoustic cost of the best path.
         state: uint32[tokens], graph state.
         link: `LINK`[links]: source and target token, numbers in their frames; packed
-            arc (`SearchGraph.arcs`); unscaled acoustic cost; cost of the best way that
-            ends in this link.
+            arc (`SearchGraph.arcs`); unscaled acoustic cost; cost of the best path
+            that ends in this link.
         token_begin: int64[frames + 2].
         epsilon_begin: int64[frames + 2], first epsilon link of each frame.
         emitting_begin: int64[frames + 2], first link that leaves each frame.
@@ -68,7 +72,7 @@ class Store(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """What the search through one frame needs besides the store.
+    """Working memory of the search through one frame, beside the store.
 
     Attributes:
         serial: int32[S], for each graph state the token that reached it last: its
@@ -98,6 +102,53 @@ def new_store() -> Store:
     )
 
 
+class StorePool:
+    """Stores that no search holds, for those to come; safe to use from many threads.
+
+    A store grows with its search and never shrinks, so only so many bytes are kept:
+    else each store would grow, one search after the other, to what the longest needs.
+
+    Args:
+        max_bytes: the most that is kept.
+    """
+
+    def __init__(self, max_bytes: int = 128 << 20) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._stores: list[Store] = []
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._stores)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the stores that are kept."""
+        return self._bytes
+
+    def take(self) -> Store:
+        """Return a store that nobody else uses."""
+        with self._lock:
+            if not self._stores:
+                return new_store()
+            store = self._stores.pop()
+            self._bytes -= _num_bytes(store)
+            return store
+
+    def give(self, store: Store) -> None:
+        """Keep a store that is no longer used, if there is room for it."""
+        size = _num_bytes(store)
+        with self._lock:
+            if self._bytes + size <= self._max_bytes:
+                self._stores.append(store)
+                self._bytes += size
+
+
+def _num_bytes(store: Store) -> int:
+    """Return the bytes that a store's arrays have room for."""
+    return sum(array.nbytes for array in store)
+
+
 def new_scratch(num_states: int) -> Scratch:
     """Make the scratch for a graph of `num_states` states."""
     return Scratch(
@@ -110,7 +161,7 @@ def new_scratch(num_states: int) -> Scratch:
 
 @njit(cache=True, nogil=True)
 def grown(array: np.ndarray, size: int) -> np.ndarray:
-    """The array, or a larger copy that has at least `size` entries."""
+    """Return the array, or a larger copy that has at least `size` entries."""
     if len(array) >= size:
         return array
     larger = np.empty(max(size, 2 * len(array)), array.dtype)
@@ -121,7 +172,7 @@ def grown(array: np.ndarray, size: int) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def with_room(store: Store, tokens: int = 0, links: int = 0, frames: int = 0) -> Store:
-    """The store with room for at least so many of each."""
+    """Return the store with room for at least so many of each."""
     return Store(
         grown(store.cost, tokens),
         grown(store.state, tokens),
@@ -135,10 +186,43 @@ def with_room(store: Store, tokens: int = 0, links: int = 0, frames: int = 0) ->
 
 @njit(cache=True, nogil=True)
 def with_queue(scratch: Scratch, size: int) -> Scratch:
-    """The scratch with room for `size` tokens that have epsilon arcs."""
+    """Return the scratch with room for `size` tokens that have epsilon arcs."""
     return Scratch(
         scratch.serial,
         grown(scratch.with_epsilon, size),
         grown(scratch.queue, size),
         scratch.clock,
     )
+
+
+_POINTER, _INT = ir.IntType(8).as_pointer(), ir.IntType(32)
+_READ, _KEEP, _DATA = ir.Constant(_INT, 0), ir.Constant(_INT, 3), ir.Constant(_INT, 1)
+
+
+def _typed(_context: Any, array: Any, index: Any) -> tuple[Any, Any]:
+    """In a kernel, `prefetch(array, index)`: fetch the line of array[index].
+
+    The index is not checked: it must not be negative; an address beyond the end of the
+    array does no harm.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array_type, index_type = signature.args
+        values = context.make_array(array_type)(context, builder, arguments[0])
+        at = context.cast(builder, arguments[1], index_type, types.intp)
+        address = cgutils.get_item_pointer(
+            context, builder, array_type, values, [at], wraparound=False
+        )
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [_POINTER, _INT, _INT, _INT]),
+            "llvm.prefetch.p0",
+        )
+        line = builder.bitcast(address, _POINTER)
+        builder.call(function, [line, _READ, _KEEP, _DATA])
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
+
+
+prefetch: Any = intrinsic(_typed)

@@ -1,13 +1,12 @@
-"""Acoustic features: samples to normalised frames, with Kaldi's numbers.
+"""Acoustic features: samples to normalized frames, with Kaldi's numbers.
 
 options      settings of the front end, frame counts
-filters      window function, mel filters, cosine transform
-front_end    the torch module: batches (differentiable) and whole signals
-streaming    the same on a signal that arrives in pieces
-extractor    the same as Lhotse's feature extractors
-cmvn         mean and variance normalisation
+front_end    the torch module: batches (differentiable), whole signals, streams
+cmvn         mean and variance normalization, and the stage normalize_features
 transform    deltas and splicing, made when frames are read
 frames       FrameStore: all frames of a corpus, flat and memory-mapped
-manifests    Lhotse's cuts and storage, streamed
-extract      the stages extract_features and normalise_features
+extract      the stage extract_features, and Lhotse's feature extractors
+live         features computed from the audio when they are read
+perturb      speed and volume of signals, drawn on the fly
+source       stored or live features, whichever a folder is of
 """

@@ -1,18 +1,58 @@
-"""Cepstral mean and variance normalisation (CMVN), as Kaldi's programs do it.
+"""Cepstral mean and variance normalization (CMVN), as Kaldi's programs do it.
 
 Statistics are float64 [2, D + 1] in Kaldi's form: sums and the number of frames in the
-first row, sums of squares (and a zero) in the second; they add up. `apply_cmvn` uses
-them on the frames of a speaker or utterance; `sliding_cmvn` needs none.
+first row, sums of squares (and a zero) in the second; they add up.
+
+Public: `normalize_features` (stage), `normalize`, `apply_cmvn`, `sliding_cmvn`,
+`SlidingCmvnStream`, `cmvn_statistics`.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
 import numpy as np
+from lhotse import MonoCut
+from lhotse.features.io import close_cached_file_handles
 
+from latflow.corpus.manifests import count_cuts, read_cuts, speaker_of, text_of
 from latflow.errors import UserError
+from latflow.features.frames import FrameWriter
+from latflow.features.options import CmvnOptions, NoCmvn, SlidingCmvn
+from latflow.files import atomic_directory
+from latflow.kaldi.io import KaldiWriter
+from latflow.logs import progress
 
+GLOBAL = "global"  # key of the statistics of all speakers
 _SMALLEST_VARIANCE = 1e-20  # Kaldi's floors
 _SMALLEST_SLIDING_VARIANCE = 1e-10
+
+
+def normalize(
+    frames: np.ndarray, options: CmvnOptions, stats: np.ndarray | None = None
+) -> np.ndarray:
+    """Normalize the frames [T, D] of an utterance: float32 [T, D].
+
+    Args:
+        frames: [T, D].
+        stats: of the speaker or the corpus, where `options` is about these; None takes
+            the utterance's own.
+    """
+    if isinstance(options, NoCmvn):
+        return frames
+    if isinstance(options, SlidingCmvn):
+        return sliding_cmvn(
+            frames,
+            window=options.window,
+            min_window=options.min_window,
+            center=options.center,
+            norm_vars=options.norm_vars,
+        )
+    if stats is None:
+        stats = cmvn_statistics(frames)
+    return apply_cmvn(frames, stats, norm_vars=options.norm_vars)
 
 
 def cmvn_statistics(frames: np.ndarray) -> np.ndarray:
@@ -68,7 +108,7 @@ def sliding_cmvn(
     center: bool = False,
     norm_vars: bool = False,
 ) -> np.ndarray:
-    """Normalise each frame by the frames around it, or before it.
+    """Normalize each frame by the frames around it, or before it.
 
     Args:
         frames: [T, D].
@@ -103,7 +143,7 @@ def sliding_cmvn(
 def _sliding_windows(
     num_frames: int, *, window: int, min_window: int, center: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """First frame of each frame's window, and the one after its last."""
+    """Return the first frame of each frame's window, and the one after its last."""
     t = np.arange(num_frames)
     if center:
         begin = np.maximum(t - window // 2, 0)
@@ -116,7 +156,185 @@ def _sliding_windows(
 
 
 def _window_sums(values: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Sums over rows begin[t]..end[t]-1 for every t, [T, D]."""
+    """Return sums over rows begin[t]..end[t]-1 for every t, [T, D]."""
     sums = np.zeros((len(values) + 1, values.shape[1]))
     np.cumsum(values, axis=0, out=sums[1:])
     return sums[end] - sums[begin]
+
+
+class SlidingCmvnStream:
+    """Sliding normalization of frames that arrive in pieces.
+
+    However they are cut, the result has the same bits; it is that of `sliding_cmvn` but
+    for rounding (that one takes the mean of the whole from its sums beforehand). The
+    first frames wait until `min_window` are there.
+
+    Args:
+        options: of a window that ends with the frame (`center: false`).
+
+    Raises:
+        ValueError: the window lies around the frame.
+    """
+
+    def __init__(self, options: SlidingCmvn) -> None:
+        if options.center:
+            raise ValueError("a window around the frame needs frames to come")
+        self._options = options
+        self._waiting: list[np.ndarray] = []
+        self._num_frames = self._num_done = 0
+        self._origin: np.ndarray | None = None
+        self._sums = np.zeros((1, 2, 0))  # over frames before the first, ..., the last
+        self._first = 0  # frame that the first of them stand before
+
+    def accept(self, frames: np.ndarray) -> np.ndarray:
+        """Take the next frames [T, D]; return those ready, float32 [T', D]."""
+        if self._origin is None:
+            self._sums = np.zeros((1, 2, frames.shape[1]))
+        if len(frames):
+            self._add(frames.astype(np.float64))
+        is_enough = self._num_frames >= self._options.min_window
+        return self._advance(self._num_frames if is_enough else 0)
+
+    def finish(self) -> np.ndarray:
+        """Return the frames that were waiting, float32 [T, D]."""
+        return self._advance(self._num_frames)
+
+    def _add(self, exact: np.ndarray) -> None:
+        """Sum up frames."""
+        if self._origin is None:
+            self._origin = exact[0]
+        exact = exact - self._origin  # keeps sums small
+        powers = np.stack([exact, exact**2], axis=1)
+        sums = np.cumsum(np.concatenate([self._sums[-1:], powers]), axis=0)
+        self._sums = np.concatenate([self._sums, sums[1:]])
+        self._waiting.append(exact)
+        self._num_frames += len(exact)
+
+    def _advance(self, end: int) -> np.ndarray:
+        """Normalize frames up to `end`, forget what is no longer needed."""
+        if end <= self._num_done:
+            return np.empty((0, self._sums.shape[2]), np.float32)
+        options = self._options
+        t = np.arange(self._num_done, end)
+        behind = np.maximum(t + 1, options.min_window)
+        overshoot = np.maximum(behind - self._num_frames, 0)  # of short signals alone
+        behind = behind - overshoot
+        begin = np.maximum(np.maximum(t - options.window, 0) - overshoot, 0)
+        count = (behind - begin)[:, np.newaxis].astype(np.float64)
+        sums = self._sums[behind - self._first] - self._sums[begin - self._first]
+        mean = sums[:, 0] / count
+        centred = np.concatenate(self._waiting) - mean
+        if options.norm_vars:
+            variance = sums[:, 1] / count - mean**2
+            centred /= np.sqrt(np.maximum(variance, _SMALLEST_SLIDING_VARIANCE))
+            centred[count[:, 0] == 1] = 0.0
+        self._waiting, self._num_done = [], end
+        drop = max(0, end - options.window) - self._first
+        self._sums, self._first = self._sums[drop:], self._first + drop
+        return centred.astype(np.float32)
+
+
+def normalize_features(
+    cuts: str | Path, out_dir: str | Path, *, cmvn: CmvnOptions
+) -> None:
+    """Normalize stored features and lay them out flat, as a `FrameStore`.
+
+    Two passes over the features where statistics of more than an utterance are needed;
+    these are kept in `cmvn.ark`, a Kaldi archive of double matrices [2, D + 1] by
+    speaker, or under the key `global`.
+
+    Args:
+        cuts: `cuts.jsonl.gz` with features, sorted by id.
+        out_dir: replaced as a whole, or left as it was on an error.
+
+    Raises:
+        UserError: a cut has no features, its stored features cannot be read, or the
+            disk is full.
+    """
+    total = count_cuts(cuts)
+    with atomic_directory(out_dir) as folder:
+        try:
+            statistics: dict[str, np.ndarray] = {}
+            if cmvn.type in {"speaker", GLOBAL}:
+                bar = progress(read_features(cuts), "CMVN statistics", total=total)
+                statistics = _statistics(bar, by_speaker=cmvn.type == "speaker")
+                _write_statistics(folder / "cmvn.ark", statistics)
+            bar = progress(read_features(cuts), "normalize features", total=total)
+            _write_frames(bar, folder, cmvn, statistics)
+        finally:
+            close_cached_file_handles()
+
+
+def read_features(path: str | Path) -> Iterator[tuple[MonoCut, np.ndarray]]:
+    """Yield cuts with their stored features, float32 [T, D].
+
+    Raises:
+        UserError: a cut has no features, or they cannot be read.
+    """
+    for cut in read_cuts(path):
+        remedy = "run the extract_features stage again"
+        if cut.features is None:
+            raise UserError(
+                "has no features", file=path, utterance=cut.id, remedy=remedy
+            )
+        try:
+            features = cut.features.load()
+        except (OSError, KeyError, ValueError, RuntimeError) as error:
+            raise UserError(
+                f"stored features cannot be read ({type(error).__name__})",
+                file=cut.features.storage_path,
+                utterance=cut.id,
+                remedy=remedy,
+            ) from error
+        yield cut, features
+
+
+def _statistics(
+    items: Iterable[tuple[MonoCut, np.ndarray]], *, by_speaker: bool
+) -> dict[str, np.ndarray]:
+    """Sum up CMVN statistics of each speaker, or of all."""
+    statistics: dict[str, np.ndarray] = {}
+    for cut, features in items:
+        key = speaker_of(cut) if by_speaker else GLOBAL
+        stats = cmvn_statistics(features)
+        if key in statistics:
+            statistics[key] += stats
+        else:
+            statistics[key] = stats
+    return statistics
+
+
+def _write_statistics(path: Path, statistics: Mapping[str, np.ndarray]) -> None:
+    """Write a Kaldi archive of statistics, sorted by key."""
+    with path.open("wb") as stream:
+        for key, stats in sorted(statistics.items()):
+            stream.write(key.encode() + b" ")
+            KaldiWriter(stream).write_float_matrix(stats)
+
+
+def _write_frames(
+    items: Iterable[tuple[MonoCut, np.ndarray]],
+    folder: Path,
+    cmvn: CmvnOptions,
+    statistics: Mapping[str, np.ndarray],
+) -> None:
+    """Write the normalized frames of all utterances."""
+    remaining = iter(items)
+    first = next(remaining, None)
+    if first is None:
+        raise UserError(
+            "no utterance has features", remedy="see the ledger of features"
+        )
+    manifest = first[0].features
+    assert manifest is not None
+    with FrameWriter(
+        folder,
+        dim=first[1].shape[1],
+        frame_shift=manifest.frame_shift,
+        meta={"type": manifest.type, "cmvn": cmvn.values()},
+    ) as writer:
+        for cut, features in itertools.chain([first], remaining):
+            speaker = speaker_of(cut)
+            stats = statistics.get(speaker if cmvn.type == "speaker" else GLOBAL)
+            frames = normalize(features, cmvn, stats)
+            writer.append(cut.id, speaker, text_of(cut), frames)

@@ -1,63 +1,59 @@
-"""The feature stages: samples to stored features, and those to normalised frames.
+"""The stage that computes and stores features; the front end as Lhotse's extractors.
 
-    extract_features     cuts -> the same cuts with features attached
-    normalise_features   those cuts -> a `FrameStore` with CMVN applied
-
-Both stream: memory holds a few batches of utterances, however large the corpus. Worker
+It streams: memory holds a few batches of utterances, however large the corpus. Worker
 threads decode and compute (soundfile and torch let go of the interpreter's lock); the
 main thread reads and writes in order, so their number never changes an output.
+
+Importing this module registers `latflow-mfcc` and `latflow-fbank` with Lhotse, so that
+a CutSet can compute features with them
+(`cuts.compute_and_store_features(KaldiMfcc(config), ...)`), and features be mixed.
+
+Public: `extract_features` (stage), `KaldiMfcc`, `KaldiFbank`, `make_extractor`.
 """
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
+import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
+from urllib.parse import quote
 
 import numpy as np
+import torch
 from lhotse import Features, MonoCut
-from lhotse.audio import AudioLoadingError, DurationMismatchError
-from lhotse.features.io import close_cached_file_handles
+from lhotse.features.base import FeatureExtractor, register_extractor
+from lhotse.features.io import close_cached_file_handles, get_writer
 from lhotse.utils import fastcopy
 
-from latflow.errors import UserError
-from latflow.features.cmvn import apply_cmvn, cmvn_statistics, sliding_cmvn
-from latflow.features.extractor import KaldiFbank, KaldiMfcc, make_extractor
-from latflow.features.frames import FrameWriter
-from latflow.features.manifests import (
-    CutWriter,
-    FeatureStorage,
+from latflow.corpus.manifests import (
+    UNREADABLE,
+    ManifestWriter,
+    at_rate,
     count_cuts,
-    cut_writer,
+    file_of,
+    load_samples,
     read_cuts,
-    speaker_of,
-    text_of,
+    volume_of,
 )
-from latflow.features.options import FrontEndOptions
+from latflow.errors import UserError
+from latflow.features.front_end import ENERGY_FLOOR, KaldiFrontEnd, dither
+from latflow.features.options import ExtractionOptions, FrontEndOptions
 from latflow.files import atomic_directory
-from latflow.kaldi_io import KaldiWriter
 from latflow.ledger import Ledger
 from latflow.logs import progress
-from latflow.parallel import map_in_order
+from latflow.parallel import in_order, worker_pool
 
 BATCH_CUTS, BATCH_SECONDS = 16, 60.0  # a batch ends with either
-GLOBAL = "global"
-_UNREADABLE = (
-    AudioLoadingError,
-    DurationMismatchError,
-    AssertionError,
-    EOFError,
-    OSError,
-    RuntimeError,
-    ValueError,
-)
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+# HDF5 ends the process when a write fails: it must never come to that. This much covers
+# what it holds back in its caches.
+HDF5_RESERVE_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -73,9 +69,10 @@ def extract_features(
     cuts: str | Path,
     out_dir: str | Path,
     *,
-    options: Mapping[str, Any],
+    options: ExtractionOptions,
     threads: int,
     max_skipped_fraction: float,
+    volumes: bool = False,
 ) -> None:
     """Compute the features of a split and store them.
 
@@ -87,10 +84,11 @@ def extract_features(
     Args:
         cuts: the split's `cuts.jsonl.gz`, sorted by id.
         out_dir: replaced as a whole, or left as it was on an error.
-        options: the `features` section of the configuration.
-        threads: worker threads, >= 1.
+        options: front end, sample rate and storage.
         max_skipped_fraction: share of utterances that may be skipped (unreadable,
             empty, shorter than a frame).
+        volumes: whether samples are multiplied by the volumes that `perturb_corpus`
+            drew, where it made the split.
 
     Raises:
         UserError: an audio file is missing, too many utterances had to be skipped,
@@ -98,17 +96,23 @@ def extract_features(
     """
     ledger = Ledger("extract_features")
     target = Path(out_dir)
-    front_end = FrontEndOptions.from_config(options)
     with atomic_directory(target) as folder:
         storage = FeatureStorage(
-            options["storage"], folder / "storage", target / "storage"
+            options.storage, folder / "storage", target / "storage"
         )
-        with closing(storage), cut_writer(folder / "cuts.jsonl.gz") as writer:
-            source, extractor = _prepare(cuts, front_end, options["sample_rate"])
-            results = map_in_order(
-                lambda batch: [_compute(cut, extractor) for cut in batch],
+        with (
+            closing(storage),
+            ManifestWriter(folder / "cuts.jsonl.gz") as writer,
+            worker_pool(threads) as pool,
+        ):
+            source, extractor = _prepare(cuts, options)
+            results = in_order(
+                pool,
+                lambda batch: [
+                    _compute(cut, extractor, volumes=volumes) for cut in batch
+                ],
                 _batches(source),
-                threads,
+                ahead=2 * threads,
             )
             outcomes = itertools.chain.from_iterable(results)
             bar = progress(outcomes, "extract features", total=count_cuts(cuts))
@@ -121,9 +125,9 @@ def extract_features(
 
 
 def _prepare(
-    path: str | Path, options: FrontEndOptions, sample_rate: int | None
+    path: str | Path, options: ExtractionOptions
 ) -> tuple[Iterator[MonoCut], KaldiMfcc | KaldiFbank]:
-    """Make the extractor, and the cuts at its sample rate.
+    """Return the cuts at the sample rate of the features, and the extractor.
 
     Where none is configured, the first cut's rate is taken, and binds all.
     """
@@ -133,32 +137,13 @@ def _prepare(
         raise UserError(
             "holds no utterances", file=path, remedy="check the corpus settings"
         )
-    rate = int(sample_rate or first.sampling_rate)
-    all_cuts = _at_rate(
+    rate = options.sample_rate or int(first.sampling_rate)
+    all_cuts = at_rate(
         itertools.chain([first], cuts),
         rate,
-        first,
-        may_resample=sample_rate is not None,
+        may_resample=options.sample_rate is not None,
     )
-    return all_cuts, make_extractor(options, rate)
-
-
-def _at_rate(
-    cuts: Iterable[MonoCut], rate: int, first: MonoCut, *, may_resample: bool
-) -> Iterator[MonoCut]:
-    """Yield the cuts, those with another sample rate to be resampled on reading."""
-    for cut in cuts:
-        if cut.sampling_rate == rate:
-            yield cut
-        elif may_resample:
-            yield cast("MonoCut", cut.resample(rate))
-        else:
-            raise UserError(
-                f"sample rate {cut.sampling_rate} Hz, but {first.id} has {rate} Hz",
-                file=_file_of(cut),
-                utterance=cut.id,
-                remedy="set features.sample_rate: recordings are then resampled to it",
-            )
+    return all_cuts, make_extractor(options.part(FrontEndOptions), rate)
 
 
 def _batches(cuts: Iterable[MonoCut]) -> Iterator[list[MonoCut]]:
@@ -175,23 +160,27 @@ def _batches(cuts: Iterable[MonoCut]) -> Iterator[list[MonoCut]]:
         yield batch
 
 
-def _compute(cut: MonoCut, extractor: KaldiMfcc | KaldiFbank) -> _Outcome:
+def _compute(
+    cut: MonoCut, extractor: KaldiMfcc | KaldiFbank, *, volumes: bool
+) -> _Outcome:
     """Read one utterance and compute its features; runs in a worker thread."""
     wave = _load(cut)
     if isinstance(wave, str):
         return _Outcome(cut, None, wave)
+    if volumes:
+        wave = wave * np.float32(volume_of(cut))
     if not np.isfinite(wave).all():
-        return _Outcome(cut, None, f"{_file_of(cut)}: samples that are not numbers")
+        return _Outcome(cut, None, f"{file_of(cut)}: samples that are not numbers")
     features = extractor.extract_utterance(wave, zlib.crc32(cut.id.encode()))
     if len(features) == 0:
         milliseconds = 1000 * len(wave) / cut.sampling_rate
-        reason = f"{_file_of(cut)}: {milliseconds:.1f} ms are too short for one frame"
+        reason = f"{file_of(cut)}: {milliseconds:.1f} ms are too short for one frame"
         return _Outcome(cut, None, reason)
     return _Outcome(cut, features)
 
 
 def _load(cut: MonoCut) -> np.ndarray | str:
-    """Samples of a cut, float32 [L], or why they cannot be read.
+    """Return the samples of a cut, float32 [L], or why they cannot be read.
 
     Raises:
         UserError: a file is missing.
@@ -212,26 +201,16 @@ def _load(cut: MonoCut) -> np.ndarray | str:
         if path.stat().st_size == 0:
             return f"{path}: audio file of no bytes"
     try:
-        audio = recording.load_audio(
-            channels=cut.channel, offset=cut.start, duration=cut.duration
-        )
-    except _UNREADABLE as error:
-        return f"{_file_of(cut)}: unreadable audio ({type(error).__name__})"
-    return audio[0]
-
-
-def _file_of(cut: MonoCut) -> str:
-    """The first source of a cut's recording, for messages."""
-    recording = cut.recording
-    assert recording is not None
-    return str(recording.sources[0].source) if recording.sources else recording.id
+        return load_samples(cut)
+    except UNREADABLE as error:
+        return f"{file_of(cut)}: unreadable audio ({type(error).__name__})"
 
 
 def _keep(
     outcome: _Outcome,
     extractor: KaldiMfcc | KaldiFbank,
     storage: FeatureStorage,
-    writer: CutWriter,
+    writer: ManifestWriter,
     ledger: Ledger,
 ) -> None:
     """Store one utterance's features and write its cut, or put it in the ledger."""
@@ -258,128 +237,163 @@ def _keep(
     writer.write(fastcopy(cut, features=manifest))
 
 
-def normalise_features(
-    cuts: str | Path, out_dir: str | Path, *, options: Mapping[str, Any]
-) -> None:
-    """Normalise stored features and lay them out flat, as a `FrameStore`.
-
-    Two passes over the features where statistics of more than an utterance are needed;
-    these are kept in `cmvn.ark`, a Kaldi archive of double matrices [2, D + 1] by
-    speaker, or under the key `global`.
+class FeatureStorage:
+    """Lhotse's storage of feature matrices, written in one folder to lie in another.
 
     Args:
-        cuts: `cuts.jsonl.gz` with features, sorted by id.
-        out_dir: replaced as a whole, or left as it was on an error.
-        options: the key `cmvn` of the `features` section is used.
-
-    Raises:
-        UserError: a cut has no features, its stored features cannot be read, or the
-            disk is full.
+        kind: Lhotse's name of the storage.
+        target: where it will lie when it is read.
     """
-    cmvn = dict(options["cmvn"])
-    kind = cmvn.pop("type")
-    total = count_cuts(cuts)
-    with atomic_directory(out_dir) as folder:
-        try:
-            statistics: dict[str, np.ndarray] = {}
-            if kind in {"speaker", GLOBAL}:
-                bar = progress(read_features(cuts), "CMVN statistics", total=total)
-                statistics = _statistics(bar, by_speaker=kind == "speaker")
-                _write_statistics(folder / "cmvn.ark", statistics)
-            bar = progress(read_features(cuts), "normalise features", total=total)
-            _write_frames(bar, folder, _normaliser(kind, cmvn, statistics), options)
-        finally:
-            close_cached_file_handles()
+
+    def __init__(self, kind: str, folder: Path, target: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        base = folder if kind == "numpy_files" else folder / "features"
+        make_writer = cast("Callable[[str], Any]", get_writer(kind))
+        self._writer = make_writer(str(base))
+        self.kind = kind
+        self._folder = folder
+        self.path = str(target / Path(self._writer.storage_path).relative_to(folder))
+
+    def write(self, utt_id: str, features: np.ndarray) -> str:
+        """Store a matrix [T, D]; return the key under which Lhotse finds it.
+
+        Raises:
+            OSError: the disk is full (for HDF5: all but full).
+        """
+        if self.kind == "numpy_hdf5":
+            free = shutil.disk_usage(self._folder).free
+            if free < features.nbytes + HDF5_RESERVE_BYTES:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self._writer.write(quote(utt_id, safe="+=@,:"), features)
+
+    def close(self) -> None:
+        """Finish the files, and forget readers' handles on what they replace."""
+        if self.kind != "numpy_files":
+            self._writer.close()
+        close_cached_file_handles()
 
 
-def read_features(path: str | Path) -> Iterator[tuple[MonoCut, np.ndarray]]:
-    """Yield cuts with their stored features, float32 [T, D].
+@dataclass
+class KaldiFrontEndConfig:
+    """Settings of the extractors: the front end's options and the sample rate.
 
-    Raises:
-        UserError: a cut has no features, or they cannot be read.
+    Attributes:
+        sampling_rate: Hz.
+        options: see `latflow.features.options`.
     """
-    for cut in read_cuts(path):
-        remedy = "run the extract_features stage again"
-        if cut.features is None:
-            raise UserError(
-                "has no features", file=path, utterance=cut.id, remedy=remedy
-            )
-        try:
-            features = cut.features.load()
-        except (OSError, KeyError, ValueError, RuntimeError) as error:
-            raise UserError(
-                f"stored features cannot be read ({type(error).__name__})",
-                file=cut.features.storage_path,
-                utterance=cut.id,
-                remedy=remedy,
-            ) from error
-        yield cut, features
 
+    sampling_rate: int = 16000
+    options: FrontEndOptions = field(default_factory=FrontEndOptions)
 
-def _statistics(
-    items: Iterable[tuple[MonoCut, np.ndarray]], *, by_speaker: bool
-) -> dict[str, np.ndarray]:
-    """CMVN statistics of each speaker, or of all."""
-    statistics: dict[str, np.ndarray] = {}
-    for cut, features in items:
-        key = speaker_of(cut) if by_speaker else GLOBAL
-        stats = cmvn_statistics(features)
-        if key in statistics:
-            statistics[key] += stats
-        else:
-            statistics[key] = stats
-    return statistics
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "sampling_rate": self.sampling_rate,
+            "options": self.options.values(),
+        }
 
-
-def _write_statistics(path: Path, statistics: Mapping[str, np.ndarray]) -> None:
-    """Write a Kaldi archive of statistics, sorted by key."""
-    with path.open("wb") as stream:
-        for key, stats in sorted(statistics.items()):
-            stream.write(key.encode() + b" ")
-            KaldiWriter(stream).write_float_matrix(stats)
-
-
-def _normaliser(
-    kind: str, arguments: Mapping[str, Any], statistics: Mapping[str, np.ndarray]
-) -> Callable[[MonoCut, np.ndarray], np.ndarray]:
-    """Choose the function that normalises an utterance."""
-    match kind:
-        case "none":
-            return lambda _, features: features
-        case "sliding":
-            return lambda _, features: sliding_cmvn(features, **arguments)
-        case "utterance":
-            return lambda _, features: apply_cmvn(
-                features, cmvn_statistics(features), **arguments
-            )
-        case "speaker":
-            return lambda cut, features: apply_cmvn(
-                features, statistics[speaker_of(cut)], **arguments
-            )
-    return lambda _, features: apply_cmvn(features, statistics[GLOBAL], **arguments)
-
-
-def _write_frames(
-    items: Iterable[tuple[MonoCut, np.ndarray]],
-    folder: Path,
-    normalise: Callable[[MonoCut, np.ndarray], np.ndarray],
-    options: Mapping[str, Any],
-) -> None:
-    """Write the normalised frames of all utterances."""
-    remaining = iter(items)
-    first = next(remaining, None)
-    if first is None:
-        raise UserError(
-            "no utterance has features", remedy="see the ledger of features"
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> KaldiFrontEndConfig:
+        """Make the settings of plain values."""
+        return KaldiFrontEndConfig(
+            data["sampling_rate"], FrontEndOptions(**data["options"])
         )
-    manifest = first[0].features
-    assert manifest is not None
-    with FrameWriter(
-        folder,
-        dim=first[1].shape[1],
-        frame_shift=manifest.frame_shift,
-        meta={"type": manifest.type, "cmvn": dict(options["cmvn"])},
-    ) as writer:
-        for cut, features in itertools.chain([first], remaining):
-            frames = normalise(cut, features)
-            writer.append(cut.id, speaker_of(cut), text_of(cut), frames)
+
+
+class _KaldiExtractor(FeatureExtractor):
+    """Base of both extractors; `extract` may run in several threads at once."""
+
+    config_type = KaldiFrontEndConfig
+    config: KaldiFrontEndConfig
+
+    def __init__(self, config: KaldiFrontEndConfig) -> None:
+        super().__init__(config=config)
+        self.front_end = KaldiFrontEnd(config.options, config.sampling_rate)
+
+    @property
+    def frame_shift(self) -> float:
+        """Time from one frame to the next, seconds."""
+        return self.front_end.frame_shift
+
+    def feature_dim(self, sampling_rate: int) -> int:  # noqa: ARG002 - Lhotse's form
+        """Features a frame."""
+        return self.front_end.dim
+
+    def extract(
+        self, samples: np.ndarray | torch.Tensor, sampling_rate: int
+    ) -> np.ndarray:
+        """Compute the features of one signal.
+
+        Without an utterance's id, dither is seeded by the samples themselves.
+
+        Args:
+            samples: [L] or [1, L], in [-1, 1).
+            sampling_rate: must be the configured one.
+
+        Returns:
+            float32 [T, D].
+
+        Raises:
+            ValueError: another sample rate, or several channels.
+        """
+        if sampling_rate != self.config.sampling_rate:
+            raise ValueError(f"{sampling_rate} Hz, not {self.config.sampling_rate} Hz")
+        wave = np.atleast_2d(np.asarray(samples, np.float32))
+        if len(wave) != 1:
+            raise ValueError(f"{len(wave)} channels, not one")
+        return self.extract_utterance(wave[0], zlib.crc32(wave.tobytes()))
+
+    def extract_utterance(self, wave: np.ndarray, key: int) -> np.ndarray:
+        """Compute the features of one utterance, float32 [T, D].
+
+        Args:
+            wave: [L], in [-1, 1).
+            key: with `dither_seed` it chooses the dither: the CRC-32 of the id.
+        """
+        options = self.config.options
+        rng = np.random.default_rng([options.dither_seed, key])
+        return self.front_end.extract(dither(wave, options.dither, rng))
+
+
+@register_extractor
+class KaldiMfcc(_KaldiExtractor):
+    """MFCC with Kaldi's numbers."""
+
+    name = "latflow-mfcc"
+
+
+@register_extractor
+class KaldiFbank(_KaldiExtractor):
+    """Log-mel energies with Kaldi's numbers; Lhotse can mix them without the audio."""
+
+    name = "latflow-fbank"
+
+    @staticmethod
+    def mix(
+        features_a: np.ndarray, features_b: np.ndarray, energy_scaling_factor_b: float
+    ) -> np.ndarray:
+        """Log of the sum of both signals' energies, the second scaled."""
+        total = np.exp(features_a) + energy_scaling_factor_b * np.exp(features_b)
+        return np.log(np.maximum(ENERGY_FLOOR, total))
+
+    @staticmethod
+    def compute_energy(features: np.ndarray) -> float:
+        """Sum of the energies of all frames and filters."""
+        return float(np.sum(np.exp(features)))
+
+    @staticmethod
+    def scale(features: np.ndarray, energy_scaling_factor: float) -> np.ndarray:
+        """Features of the signal with its energy scaled."""
+        return features + np.log(energy_scaling_factor)
+
+
+def make_extractor(
+    options: FrontEndOptions, sample_rate: int
+) -> KaldiMfcc | KaldiFbank:
+    """Make the extractor of the options' type.
+
+    Raises:
+        UserError: the options do not fit the sample rate.
+    """
+    config = KaldiFrontEndConfig(sample_rate, options)
+    return KaldiMfcc(config) if options.type == "mfcc" else KaldiFbank(config)

@@ -2,8 +2,8 @@
 
 One torch module serves every use. `forward` takes padded batches and lets gradients
 through (on-the-fly features); `extract` takes one signal of any length in bounded
-memory (offline); `latflow.features.streaming` feeds it a signal piece by piece. All
-three go through `KaldiFrontEnd.frame_features`.
+memory (offline); `StreamingFrontEnd` takes a signal that arrives in pieces. All three
+go through `KaldiFrontEnd.frame_features`.
 
 Signals come as Lhotse and soundfile give them, in [-1, 1); the module scales them by
 32768, since Kaldi reads 16-bit samples as whole numbers.
@@ -12,6 +12,9 @@ Lhotse's own Kaldi layers agree with this module (tests/golden/test_features_fro
 where each can do the same. They are not used because they reflect a padded batch at the
 padding and not at each signal's end, frame a signal at one place before they know it
 whole, and floor energies on another scale.
+
+Constants are computed in float64. Frequencies are in Hz, mel as in HTK and Kaldi:
+mel(f) = 1127 ln(1 + f / 700).
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from latflow.features.filters import cepstral_matrix, mel_filters, window_function
+from latflow.errors import UserError
 from latflow.features.options import FrameGeometry, FrontEndOptions
 
 SAMPLE_SCALE = 32768.0
@@ -31,12 +34,11 @@ TILE_FRAMES = 512  # frames worked on together offline: fits the second-level ca
 class KaldiFrontEnd(nn.Module):
     """MFCC or log-mel energies.
 
-    A frame: remove the mean, pre-emphasise, window, power spectrum, mel filters, floor
+    A frame: remove the mean, pre-emphasize, window, power spectrum, mel filters, floor
     at 1.2e-7, natural logarithm; for MFCC a cosine transform and liftering.
     Deterministic: dither is added to samples beforehand, see `dither`.
 
     Args:
-        options: what to compute.
         sample_rate: of the signals, Hz.
         dtype: of the constants; signals must have it too.
 
@@ -93,7 +95,7 @@ class KaldiFrontEnd(nn.Module):
         return self.geometry.shift / self.sample_rate
 
     def num_frames(self, num_samples: int) -> int:
-        """Frames of a signal of so many samples."""
+        """Return the frames of a signal of so many samples."""
         return self.geometry.num_frames(num_samples)
 
     def forward(self, waves: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -151,7 +153,7 @@ class KaldiFrontEnd(nn.Module):
         """
         windows = samples.unfold(-1, self.geometry.length, self.geometry.shift)
         windows = windows - windows.mean(-1, keepdim=True)
-        log_mel = self._log_mel(self._emphasise(windows))
+        log_mel = self._log_mel(self._emphasize(windows))
         is_mfcc = self.options.type == "mfcc"
         features = log_mel @ self.cepstral if is_mfcc else log_mel
         if not self.options.use_energy:
@@ -160,8 +162,8 @@ class KaldiFrontEnd(nn.Module):
         energy = energy.clamp(min=ENERGY_FLOOR).log()
         return torch.cat([energy, features[..., int(is_mfcc) :]], -1)
 
-    def _emphasise(self, windows: Tensor) -> Tensor:
-        """Pre-emphasise inside each window, weight it, pad it for the transform.
+    def _emphasize(self, windows: Tensor) -> Tensor:
+        """Pre-emphasize inside each window, weight it, pad it for the transform.
 
         The first sample of a window counts as its own predecessor. Product and
         difference are rounded one after the other, as in Kaldi: without that, quiet
@@ -216,7 +218,7 @@ def dither(wave: np.ndarray, amount: float, rng: np.random.Generator) -> np.ndar
 
 
 def _reflect(positions: Tensor, length: Tensor) -> Tensor:
-    """Indices into signals of `length` samples, mirrored at both ends (edge repeated).
+    """Return indices into signals of `length` samples, mirrored at both ends.
 
     Position -1 is sample 0, position L is sample L - 1, and so on to and fro.
 
@@ -225,3 +227,184 @@ def _reflect(positions: Tensor, length: Tensor) -> Tensor:
     length = length.clamp(min=1)
     folded = positions.remainder(2 * length)
     return torch.minimum(folded, 2 * length - 1 - folded)
+
+
+BLACKMAN_COEFFICIENT = 0.42
+
+
+def window_function(kind: str, length: int) -> np.ndarray:
+    """Return the window's weights, float64 [length], symmetric.
+
+    Source: Kaldi `feat/feature-window.cc:FeatureWindowFunction`.
+    """
+    angle = 2 * np.pi * np.arange(length) / (length - 1)
+    match kind:
+        case "hanning":
+            return 0.5 - 0.5 * np.cos(angle)
+        case "sine":
+            return np.sin(0.5 * angle)
+        case "hamming":
+            return 0.54 - 0.46 * np.cos(angle)
+        case "povey":  # like Hamming's, but zero at the ends
+            return (0.5 - 0.5 * np.cos(angle)) ** 0.85
+        case "rectangular":
+            return np.ones(length)
+        case "blackman":
+            rest = 0.5 - BLACKMAN_COEFFICIENT
+            return BLACKMAN_COEFFICIENT - 0.5 * np.cos(angle) + rest * np.cos(2 * angle)
+    raise ValueError(f"unknown window {kind!r}")
+
+
+def mel(frequency: np.ndarray | float) -> np.ndarray:
+    """Return the mel of a frequency in Hz."""
+    return 1127.0 * np.log1p(np.asarray(frequency, np.float64) / 700.0)
+
+
+def mel_filters(
+    num_bins: int,
+    fft_length: int,
+    sample_rate: int,
+    *,
+    low_freq: float,
+    high_freq: float,
+) -> np.ndarray:
+    """Triangles, equally wide on the mel scale, each reaching its neighbours' centres.
+
+    Args:
+        num_bins: how many, M.
+        fft_length: even.
+        sample_rate: Hz.
+        low_freq: lower edge of the first triangle, Hz.
+        high_freq: upper edge of the last, Hz; <= 0 is added to the Nyquist frequency.
+
+    Returns:
+        float64 [fft_length / 2 + 1, M], weights on the power spectrum; the last row,
+        the Nyquist frequency, is zero.
+
+    Raises:
+        UserError: the edges are out of order or beyond Nyquist, or a triangle is so
+            narrow that it holds no line of the spectrum.
+
+    Source: Kaldi `feat/mel-computations.cc:MelBanks`.
+    """
+    nyquist = 0.5 * sample_rate
+    top = high_freq if high_freq > 0 else nyquist + high_freq
+    if not 0 <= low_freq < top <= nyquist:
+        raise UserError(
+            f"mel filters from {low_freq:g} Hz to {top:g} Hz do not fit between 0 and "
+            f"{nyquist:g} Hz, half the sample rate",
+            remedy="set features.low_freq and features.high_freq (<= 0 counts down "
+            "from half the sample rate)",
+        )
+    edges = np.linspace(mel(low_freq), mel(top), num_bins + 2)
+    left, centre, right = edges[:-2], edges[1:-1], edges[2:]
+    lines = mel(np.arange(fft_length // 2) * (sample_rate / fft_length))[:, np.newaxis]
+    rising = (lines - left) / (centre - left)
+    falling = (right - lines) / (right - centre)
+    weights = np.maximum(0.0, np.minimum(rising, falling))
+    empty = np.flatnonzero(weights.sum(axis=0) == 0)
+    if len(empty):
+        raise UserError(
+            f"mel filter {empty[0] + 1} of {num_bins} is narrower than a line of the "
+            f"spectrum ({sample_rate / fft_length:g} Hz)",
+            remedy="lower features.num_mel_bins, or raise features.frame_length_ms",
+        )
+    return np.vstack([weights, np.zeros(num_bins)])
+
+
+def cepstral_matrix(num_bins: int, num_ceps: int, lifter: float) -> np.ndarray:
+    """Cosine transform with liftering, float64 [M, C]: cepstra = log_mel @ matrix.
+
+    Column n of the orthonormal DCT-II, times 1 + lifter/2 sin(pi n / lifter).
+
+    Source: Kaldi `matrix/matrix-functions.cc:ComputeDctMatrix`,
+    `feat/mel-computations.cc:ComputeLifterCoeffs`.
+    """
+    n = np.arange(num_ceps)
+    angle = np.pi / num_bins * (np.arange(num_bins)[:, np.newaxis] + 0.5) * n
+    matrix = np.sqrt(2.0 / num_bins) * np.cos(angle)
+    matrix[:, 0] = np.sqrt(1.0 / num_bins)
+    if lifter == 0:
+        return matrix
+    return matrix * (1.0 + 0.5 * lifter * np.sin(np.pi * n / lifter))
+
+
+class StreamingFrontEnd:
+    """Features of one signal that arrives in pieces; keeps less than two windows of it.
+
+    However the signal is cut, even into single samples, the frames are those of the
+    whole signal. A frame leaves once all samples of its window are there; the frames
+    that reach over the signal's end (without snip-edges) leave when it is closed.
+
+    Args:
+        front_end: shared between streams; it holds no state.
+        rng: draws the dither, if the options ask for some: one for each signal.
+
+    Source: Kaldi `feat/online-feature.cc:OnlineGenericBaseFeature`.
+    """
+
+    def __init__(
+        self, front_end: KaldiFrontEnd, rng: np.random.Generator | None = None
+    ) -> None:
+        if rng is None and front_end.options.dither > 0:
+            raise ValueError("dither needs a random generator")
+        self.front_end = front_end
+        self._rng = rng
+        self._pieces: list[np.ndarray] = []
+        self._first_kept = 0
+        self._num_samples = 0
+        self._num_frames = 0
+        self._is_closed = False
+
+    @property
+    def num_frames(self) -> int:
+        """Frames that have left so far."""
+        return self._num_frames
+
+    def accept(self, samples: np.ndarray) -> np.ndarray:
+        """Take the next samples.
+
+        Args:
+            samples: [L], in [-1, 1); L may be 0.
+
+        Returns:
+            float32 [T, D]: the frames that are now ready; T may be 0.
+
+        Raises:
+            ValueError: the stream is closed.
+        """
+        if self._is_closed:
+            raise ValueError("the stream is closed")
+        wave = np.array(samples, np.float32)
+        if self._rng is not None:
+            wave = dither(wave, self.front_end.options.dither, self._rng)
+        self._pieces.append(wave)
+        self._num_samples += len(wave)
+        return self._advance(
+            self.front_end.geometry.num_ready_frames(self._num_samples)
+        )
+
+    def finish(self) -> np.ndarray:
+        """End the signal; return the frames that were waiting for its end."""
+        self._is_closed = True
+        return self._advance(self.front_end.num_frames(self._num_samples))
+
+    def _advance(self, num_frames: int) -> np.ndarray:
+        """Compute frames up to `num_frames` and drop samples no longer needed."""
+        if num_frames <= self._num_frames:
+            return np.empty((0, self.front_end.dim), np.float32)
+        kept = np.concatenate(self._pieces)
+        geometry = self.front_end.geometry
+        first, last = geometry.span(self._num_frames, num_frames - self._num_frames)
+        signal = torch.as_tensor(kept)
+        with torch.no_grad():
+            span = take(signal, first, last, offset=self._first_kept)
+            features = self.front_end.frame_features(span)
+        self._num_frames = num_frames
+        needed = min(
+            geometry.first_sample(num_frames), self._num_samples - geometry.length
+        )
+        drop = max(0, needed - self._first_kept)
+        self._pieces = [kept[drop:]]
+        self._first_kept += drop
+        return features.numpy()

@@ -2,7 +2,7 @@
 
 `prepare_live_features` takes the place of the stages that store features: its folder
 says what is to be computed, and how many frames each utterance will have. Opened as
-`LiveFrames` it gives the numbers that `extract_features` and `normalise_features` would
+`LiveFrames` it gives the numbers that `extract_features` and `normalize_features` would
 have stored (on the processor the same bits, where the storage keeps every bit).
 
 Worker threads read audio and compute; with `device: cuda` they read, and the front end
@@ -10,7 +10,7 @@ runs on the GPU for all utterances of a batch together. Utterances stay in a cac
 given number of bytes, the longest unused going first: with chunks, set `pool` so that
 the chunks of an utterance come soon after each other.
 
-Public: `prepare_live_features`, `LiveFrames`, `LiveOptions`, `Frames`, `open_frames`.
+Public: `prepare_live_features`, `LiveFrames`.
 """
 
 from __future__ import annotations
@@ -19,54 +19,55 @@ import json
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 from lhotse import MonoCut
-from lhotse.audio import AudioLoadingError, DurationMismatchError
 
+from latflow.corpus.manifests import (
+    UNREADABLE,
+    at_rate,
+    count_cuts,
+    file_of,
+    load_samples,
+    read_cuts,
+    text_of,
+    volume_of,
+)
+from latflow.corpus.perturb import check_speed
 from latflow.errors import UserError
-from latflow.features.cmvn import apply_cmvn, cmvn_statistics, sliding_cmvn
-from latflow.features.extractor import KaldiFbank, KaldiMfcc, make_extractor
-from latflow.features.frames import FrameStore, pack, unpack
+from latflow.features.cmvn import normalize
+from latflow.features.extract import KaldiFbank, KaldiMfcc, make_extractor
+from latflow.features.frames import CUTS
 from latflow.features.front_end import dither
-from latflow.features.manifests import count_cuts, read_cuts, text_of
-from latflow.features.options import FrameGeometry, FrontEndOptions
+from latflow.features.options import (
+    FrameGeometry,
+    FrontEndOptions,
+    PerturbationDraws,
+    StreamOptions,
+)
+from latflow.features.perturb import Perturbation, change_speed, num_samples_at
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger
 from latflow.logs import progress
+from latflow.options import read_options
+from latflow.ragged import pack, unpack
 
 FORMAT = "latflow-live-frames-1"
-CUTS, INDEX, META = "cuts.jsonl", "index.npz", "meta.json"
-_UNREADABLE = (
-    AudioLoadingError,
-    DurationMismatchError,
-    AssertionError,
-    EOFError,
-    OSError,
-    RuntimeError,
-    ValueError,
-)
-_CMVN: dict[str, Callable[..., np.ndarray]] = {
-    "none": lambda frames: frames,
-    "sliding": sliding_cmvn,
-    "utterance": lambda frames, **how: apply_cmvn(
-        frames, cmvn_statistics(frames), **how
-    ),
-}
+INDEX, META = "index.npz", "meta.json"
 
 
 def prepare_live_features(
     cuts: str | Path,
     out_dir: str | Path,
     *,
-    options: Mapping[str, Any],
+    options: StreamOptions,
     max_skipped_fraction: float,
 ) -> None:
     """Describe the features of a split, to be computed when they are read.
@@ -74,39 +75,41 @@ def prepare_live_features(
     Args:
         cuts: the split's `cuts.jsonl.gz`, sorted by id.
         out_dir: replaced as a whole, or left as it was on an error.
-        options: the `features` section of the configuration; its CMVN must be of
-            `utterance`, `sliding` or `none`.
+        options: features to compute; their CMVN must be of `utterance`, `sliding` or
+            `none`.
         max_skipped_fraction: share of utterances that may be too short for a frame.
 
     Raises:
         UserError: CMVN that needs statistics of several utterances, different sample
             rates, or too many utterances without a frame.
     """
-    if options["cmvn"]["type"] not in _CMVN:
+    if options.cmvn.type in {"speaker", "global"}:
         raise UserError(
-            f"features.cmvn {options['cmvn']['type']} needs all features beforehand",
+            f"features.cmvn {options.cmvn.type} needs all features beforehand",
             remedy="use utterance, sliding or none with features computed on the fly "
-            "(the section data has a global normalisation of its own)",
+            "(the section data has a global normalization of its own)",
         )
     ledger = Ledger("prepare_live_features")
-    front_end = FrontEndOptions.from_config(options)
-    rate: int | None = options["sample_rate"]
+    rate = options.sample_rate
     utt_ids: list[str] = []
     texts: list[str] = []
     num_frames, offsets = [0], [0]
+    samples: list[int] = []
     with atomic_directory(out_dir) as folder, (folder / CUTS).open("wb") as stream:
         for cut in progress(read_cuts(cuts), "list cuts", total=count_cuts(cuts)):
             rate = rate or int(cut.sampling_rate)
-            at_rate = _at_rate(cut, rate, may_resample=bool(options["sample_rate"]))
-            num_samples = at_rate.num_samples or 0
-            length = FrameGeometry.of(front_end, rate).num_frames(num_samples)
+            may_resample = options.sample_rate is not None
+            (source,) = at_rate([cut], rate, may_resample=may_resample)
+            num_samples = source.num_samples or 0
+            length = FrameGeometry.of(options, rate).num_frames(num_samples)
             if length < 1:
                 ledger.record(cut.id, "too short for one frame")
                 continue
-            stream.write(json.dumps(at_rate.to_dict()).encode() + b"\n")
+            stream.write(json.dumps(source.to_dict()).encode() + b"\n")
             utt_ids.append(cut.id)
             texts.append(text_of(cut))
             num_frames.append(length)
+            samples.append(num_samples)
             offsets.append(stream.tell())
         if rate is None:
             raise UserError("holds no utterances", file=cuts)
@@ -114,48 +117,15 @@ def prepare_live_features(
             folder / INDEX,
             begin=np.cumsum(num_frames, dtype=np.int64),
             offsets=np.array(offsets, np.int64),
+            num_samples=np.array(samples, np.int64),
             utt_ids=pack(utt_ids),
             texts=pack(texts),
         )
-        meta = {"format": FORMAT, "sample_rate": rate, "options": dict(options)}
+        meta = {"format": FORMAT, "sample_rate": rate, "options": options.values()}
         (folder / META).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
         num_cuts = len(utt_ids) + ledger.num_skipped()
         ledger.check(num_cuts, max_skipped_fraction=max_skipped_fraction)
         ledger.write(folder / "ledger.jsonl")
-
-
-def _at_rate(cut: MonoCut, rate: int, *, may_resample: bool) -> MonoCut:
-    """The cut at a sample rate, to be resampled when it is read."""
-    if cut.sampling_rate == rate:
-        return cut
-    if not may_resample:
-        raise UserError(
-            f"sample rate {cut.sampling_rate} Hz, but others have {rate} Hz",
-            utterance=cut.id,
-            remedy="set features.sample_rate: recordings are then resampled to it",
-        )
-    return cast("MonoCut", cut.resample(rate))
-
-
-@dataclass(frozen=True)
-class LiveOptions:
-    """How features are computed, key `on_the_fly` of the section `data`.
-
-    Attributes:
-        threads: that read audio, and compute where the device is the processor.
-        device: where the front end runs.
-        cache_bytes: features that are kept.
-    """
-
-    threads: int = 1
-    device: str = "cpu"
-    cache_bytes: int = 500_000_000
-
-    @staticmethod
-    def from_config(options: Mapping[str, Any]) -> LiveOptions:
-        """Take them from the key."""
-        megabytes = options["cache_mb"]
-        return LiveOptions(options["threads"], options["device"], megabytes * 10**6)
 
 
 class LiveFrames:
@@ -165,7 +135,9 @@ class LiveFrames:
 
     Args:
         folder: that `prepare_live_features` wrote.
-        options: how to compute.
+        threads: that read audio, and compute where the device is the processor.
+        device: of the front end.
+        cache_bytes: features that are kept for their next use.
 
     Attributes:
         folder: as given.
@@ -178,31 +150,37 @@ class LiveFrames:
         UserError: the folder is not of that kind.
     """
 
-    def __init__(self, folder: str | Path, options: LiveOptions | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        threads: int = 1,
+        device: str = "cpu",
+        cache_bytes: int = 500_000_000,
+    ) -> None:
         self.folder = Path(folder)
-        self._options = options or LiveOptions()
+        self._threads, self._device = threads, device
         try:
             self.meta = json.loads((self.folder / META).read_text(encoding="utf-8"))
             with np.load(self.folder / INDEX) as arrays:
                 self.begin = arrays["begin"]
                 self._offsets = arrays["offsets"]
+                self._num_samples = arrays["num_samples"]
                 self._packed_ids = arrays["utt_ids"]
             self._lines = np.memmap(self.folder / CUTS, np.uint8, "r")
         except (OSError, ValueError, KeyError) as error:
             remedy = "run the prepare_live_features stage again"
             what = f"not readable as features on the fly ({error})"
             raise UserError(what, file=self.folder, remedy=remedy) from error
-        config = self.meta["options"]
+        options = read_options(StreamOptions, self.meta["options"], "features")
         self._rate = int(self.meta["sample_rate"])
-        self._extractor = make_extractor(
-            FrontEndOptions.from_config(config), self._rate
-        )
-        cmvn = dict(config["cmvn"])
-        self._normalise = partial(_CMVN[cmvn.pop("type")], **cmvn)
-        self._extractor.front_end.to(self._options.device)
+        self._geometry = FrameGeometry.of(options, self._rate)
+        self._cmvn = options.cmvn
+        self._extractor = make_extractor(options.part(FrontEndOptions), self._rate)
+        self._extractor.front_end.to(device)
         self.dim = self._extractor.front_end.dim
         self.frame_shift = self._extractor.frame_shift
-        self._cache = _Cache(self._options.cache_bytes)
+        self._cache = _Cache(cache_bytes)
 
     def __len__(self) -> int:
         return len(self.begin) - 1
@@ -224,7 +202,7 @@ class LiveFrames:
         return {utt_id: i for i, utt_id in enumerate(self.utt_ids)}
 
     def position(self, utt_id: str) -> int:
-        """Index of an utterance.
+        """Return the index of an utterance.
 
         Raises:
             KeyError: no such utterance.
@@ -235,91 +213,129 @@ class LiveFrames:
         """Return the frames of utterance i, float32 [T_i, D], read only."""
         return self.get([i])[0]
 
-    def get(self, numbers: Sequence[int]) -> list[np.ndarray]:
+    @property
+    def center(self) -> float:
+        """Middle of frame 0, in frame shifts from the start of the samples."""
+        first = self._geometry.first_sample(0)
+        return (first + self._geometry.length / 2) / self._geometry.shift
+
+    def perturbation(
+        self, options: PerturbationDraws, *, seed: int, whole_pass: int
+    ) -> Perturbation:
+        """Draw speeds and volumes; an utterance too short for its speed keeps its own.
+
+        Args:
+            options: to draw from.
+            seed: see `Perturbation.draw`.
+            whole_pass: see `Perturbation.draw`.
+
+        Raises:
+            UserError: the sample rate does not allow a speed.
+        """
+        for speed in options.speeds:
+            check_speed(self._rate, speed)
+        drawn = Perturbation.draw(
+            self.utt_ids, options, seed=seed, whole_pass=whole_pass
+        )
+        is_too_short = self.lengths_at(drawn.speed) < 1
+        return replace(drawn, speed=np.where(is_too_short, 1.0, drawn.speed))
+
+    def lengths_at(self, speed: np.ndarray) -> np.ndarray:
+        """Return the frames of the utterances at speeds, int64 [N] of float64 [N]."""
+        counts = [
+            self._geometry.num_frames(num_samples_at(n, s))
+            for n, s in zip(self._num_samples.tolist(), speed.tolist(), strict=True)
+        ]
+        return np.array(counts, np.int64)
+
+    def get(
+        self, numbers: Sequence[int], perturbation: Perturbation | None = None
+    ) -> list[np.ndarray]:
         """Return the frames of utterances, computing together those not at hand.
+
+        Args:
+            numbers: of the utterances.
+            perturbation: speeds and volumes of all utterances; None for their own.
 
         Raises:
             UserError: audio is missing or not readable, or not of the length that its
                 manifest says.
         """
-        found = {i: self._cache.get(i) for i in numbers}
-        missing = [i for i, frames in found.items() if frames is None]
-        for i, frames in zip(missing, self._compute(missing), strict=True):
-            found[i] = frames
-            self._cache.put(i, frames)
-        return [cast("np.ndarray", found[i]) for i in numbers]
+        wanted = [_Wanted.of(i, perturbation) for i in numbers]
+        found = {key: self._cache.get(key) for key in wanted}
+        missing = [key for key, frames in found.items() if frames is None]
+        for key, frames in zip(missing, self._compute(missing), strict=True):
+            found[key] = frames
+            self._cache.put(key, frames)
+        return [cast("np.ndarray", found[key]) for key in wanted]
 
-    def _compute(self, numbers: Sequence[int]) -> list[np.ndarray]:
+    def _compute(self, wanted: Sequence[_Wanted]) -> list[np.ndarray]:
         """Compute the features of utterances."""
-        if not numbers:
+        if not wanted:
             return []
         with ThreadPoolExecutor(
-            self._options.threads,
+            self._threads,
             initializer=torch.set_num_threads,
             initargs=(1,),
         ) as pool:
-            if self._options.device == "cpu":
-                computed = list(pool.map(self._compute_one, numbers))
+            if self._device == "cpu":
+                computed = list(pool.map(self._compute_one, wanted))
             else:
-                waves = list(pool.map(self._read, numbers))
+                waves = list(pool.map(self._read, wanted))
                 computed = on_device(self._extractor, waves)
-        return [self._finish(i, f) for i, f in zip(numbers, computed, strict=True)]
+        return [self._finish(key, f) for key, f in zip(wanted, computed, strict=True)]
 
-    def _compute_one(self, i: int) -> np.ndarray:
+    def _compute_one(self, wanted: _Wanted) -> np.ndarray:
         """Read and compute one utterance, on the processor."""
-        wave, key = self._read(i)
+        wave, key = self._read(wanted)
         return self._extractor.extract_utterance(wave, key)
 
-    def _finish(self, i: int, frames: np.ndarray) -> np.ndarray:
-        """Check and normalise computed features."""
-        expected = int(self.begin[i + 1] - self.begin[i])
+    def _finish(self, wanted: _Wanted, frames: np.ndarray) -> np.ndarray:
+        """Check and normalize computed features."""
+        num_samples = num_samples_at(int(self._num_samples[wanted.i]), wanted.speed)
+        expected = self._geometry.num_frames(num_samples)
         if len(frames) != expected:
             raise UserError(
                 f"audio gives {len(frames)} frames, its manifest promises {expected}",
                 file=self.folder / CUTS,
-                utterance=self.utt_ids[i],
+                utterance=self.utt_ids[wanted.i],
                 remedy="prepare the corpus again",
             )
-        frames = np.ascontiguousarray(self._normalise(frames), np.float32)
+        frames = np.ascontiguousarray(normalize(frames, self._cmvn), np.float32)
         frames.flags.writeable = False
         return frames
 
-    def _read(self, i: int) -> tuple[np.ndarray, int]:
-        """Samples of an utterance, float32 [L], and the key of its dither."""
-        line = self._lines[self._offsets[i] : self._offsets[i + 1]].tobytes()
-        cut = MonoCut.from_dict(json.loads(line))
-        recording = cut.recording
-        assert recording is not None
+    def _read(self, wanted: _Wanted) -> tuple[np.ndarray, int]:
+        """Return an utterance's samples, float32 [L], and the key of its dither."""
+        line = self._lines[self._offsets[wanted.i] : self._offsets[wanted.i + 1]]
+        cut = MonoCut.from_dict(json.loads(line.tobytes()))
         try:
-            audio = recording.load_audio(
-                channels=cut.channel, offset=cut.start, duration=cut.duration
-            )
-        except _UNREADABLE as error:
+            wave = load_samples(cut)
+        except UNREADABLE as error:
             raise UserError(
                 f"audio cannot be read ({type(error).__name__})",
-                file=str(recording.sources[0].source) if recording.sources else None,
+                file=file_of(cut),
                 utterance=cut.id,
                 remedy="restore it, or prepare the corpus again",
             ) from error
-        return audio[0], zlib.crc32(cut.id.encode())
+        wave = change_speed(wave, self._rate, wanted.speed)
+        wave = wave * np.float32(volume_of(cut) * wanted.volume)
+        return wave, zlib.crc32(cut.id.encode())
 
 
-Frames = FrameStore | LiveFrames  # what stages read that take both
+class _Wanted(NamedTuple):
+    """Number, speed and volume of an utterance."""
 
+    i: int
+    speed: float = 1.0
+    volume: float = 1.0
 
-def open_frames(folder: str | Path, options: LiveOptions | None = None) -> Frames:
-    """Open features, stored or computed on the fly, whichever the folder is of.
-
-    Args:
-        folder: what `normalise_features` or `prepare_live_features` wrote.
-        options: for the latter.
-
-    Raises:
-        UserError: the folder is of neither kind.
-    """
-    if (Path(folder) / CUTS).is_file():
-        return LiveFrames(folder, options)
-    return FrameStore.load(folder)
+    @classmethod
+    def of(cls, i: int, perturbation: Perturbation | None) -> _Wanted:
+        """Return utterance i as it is wanted."""
+        if perturbation is None:
+            return cls(i)
+        return cls(i, float(perturbation.speed[i]), float(perturbation.volume[i]))
 
 
 def on_device(
@@ -351,7 +367,7 @@ def on_device(
 
 
 class _Cache:
-    """Arrays by number, the longest unused going first.
+    """Arrays by key, the longest unused going first.
 
     Args:
         max_bytes: the most that is kept.
@@ -360,22 +376,22 @@ class _Cache:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._kept: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._kept: OrderedDict[_Wanted, np.ndarray] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, i: int) -> np.ndarray | None:
-        """The array of a number, if it is there."""
+    def get(self, key: _Wanted) -> np.ndarray | None:
+        """Return the array of a key, if it is there."""
         with self._lock:
-            if i in self._kept:
-                self._kept.move_to_end(i)
-            return self._kept.get(i)
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
 
-    def put(self, i: int, array: np.ndarray) -> None:
+    def put(self, key: _Wanted, array: np.ndarray) -> None:
         """Keep an array; one larger than the cache is not kept."""
         with self._lock:
-            if i in self._kept or array.nbytes > self._max_bytes:
+            if key in self._kept or array.nbytes > self._max_bytes:
                 return
-            self._kept[i] = array
+            self._kept[key] = array
             self._bytes += array.nbytes
             while self._bytes > self._max_bytes:
                 _, oldest = self._kept.popitem(last=False)

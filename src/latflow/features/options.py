@@ -1,90 +1,85 @@
-"""Settings of the acoustic front end, and where its frames lie in the samples.
+"""Options of the acoustic front end, and the place of its frames in the samples.
 
-Names follow Kaldi's `FrameExtractionOptions`, `MelBanksOptions`, `MfccOptions` and
-`FbankOptions`; the defaults are those of `workflow/schemas/features.yaml`.
+Names and defaults follow Kaldi's `FrameExtractionOptions`, `MelBanksOptions`,
+`MfccOptions` and `FbankOptions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
 
+from pydantic import Field, model_validator
+
+from latflow.corpus.options import Speed, VolumeRange
 from latflow.errors import UserError
-
-NUM_CEPS, CEPSTRAL_LIFTER = 13, 22.0  # Kaldi's defaults for MFCC
+from latflow.options import (
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    Options,
+    PositiveInt,
+    Unique,
+)
 
 FeatureType = Literal["mfcc", "fbank"]
 WindowType = Literal["povey", "hamming", "hanning", "blackman", "sine", "rectangular"]
 
 
-@dataclass(frozen=True)
-class FrontEndOptions:
-    """What to compute; the sample rate is given beside it.
+class FrontEndOptions(Options):
+    """Computation of features from samples, in the terms of compute-mfcc-feats.
 
-    Attributes:
-        type: `mfcc` or `fbank` (log-mel energies).
-        num_mel_bins: triangular filters, >= 3.
-        num_ceps: cepstral coefficients with C0, 1..num_mel_bins (MFCC only).
-        low_freq: lower edge of the lowest filter, Hz.
-        high_freq: upper edge of the highest filter, Hz; <= 0 counts down from Nyquist.
-        frame_length_ms: length of the window, ms.
-        frame_shift_ms: from one window to the next, ms.
-        preemphasis: y[i] = x[i] - preemphasis x[i - 1], 0..1.
-        window_type: shape of the window.
-        use_energy: MFCC: the frame's log energy takes the place of C0; fbank: it is
-            put in front. It is that of the window before pre-emphasis.
-        cepstral_lifter: Q of the weights 1 + Q/2 sin(pi n / Q); 0 for none (MFCC only).
-        dither: standard deviation of the white noise added to the samples, in units of
-            a 16-bit sample.
-        dither_seed: chooses the noise, together with the utterance's id.
-        snip_edges: True: windows lie wholly inside the signal; False: one window per
-            frame shift, and the signal is reflected at its ends.
+    Energy and dither are off, as in most Kaldi recipes.
     """
 
     type: FeatureType = "mfcc"
-    num_mel_bins: int = 23
-    num_ceps: int = NUM_CEPS
-    low_freq: float = 20.0
+    """Mel-frequency cepstral coefficients (`mfcc`) or log energies in mel filters
+    (`fbank`)."""
+    num_mel_bins: Annotated[int, Field(ge=3, le=512)] = 23
+    """Number of triangular mel filters (40 or 80 are usual for `fbank`)."""
+    num_ceps: Annotated[int, Field(ge=1, le=512)] = 13
+    """Number of cepstral coefficients with C0, at most num_mel_bins (`mfcc` only)."""
+    low_freq: NonNegativeFloat = 20.0
+    """Lower edge of the lowest mel filter, Hz."""
     high_freq: float = 0.0
-    frame_length_ms: float = 25.0
-    frame_shift_ms: float = 10.0
-    preemphasis: float = 0.97
+    """Upper edge of the highest mel filter, Hz; 0 or less counts down from half the
+    sample rate."""
+    frame_length_ms: Annotated[float, Field(gt=0, le=1000)] = 25.0
+    """Length of the analysis window, ms."""
+    frame_shift_ms: Annotated[float, Field(gt=0, le=1000)] = 10.0
+    """Time from one window to the next, ms (cut to a whole number of samples)."""
+    preemphasis: Fraction = 0.97
+    """Share of the previous sample that is subtracted from each sample."""
     window_type: WindowType = "povey"
+    """Shape of the analysis window."""
     use_energy: bool = False
-    cepstral_lifter: float = CEPSTRAL_LIFTER
-    dither: float = 0.0
-    dither_seed: int = 0
+    """Let the log energy of the frame take the place of C0 (`mfcc`), or be put in front
+    (`fbank`)."""
+    cepstral_lifter: NonNegativeFloat = 22.0
+    """Q of the liftering weights 1 + Q/2 sin(pi n / Q), 0 for none; for `mfcc` only."""
+    dither: NonNegativeFloat = 0.0
+    """Standard deviation of white noise added to the samples, in steps of a 16-bit
+    sample (Kaldi's default is 1)."""
+    dither_seed: NonNegativeInt = 0
+    """Chooses the noise of dither, together with each utterance's id."""
     snip_edges: bool = True
+    """true - windows lie wholly inside the signal (Kaldi's default); false - one frame
+    for each frame shift, the signal being reflected at its ends (Lhotse's default)."""
 
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> FrontEndOptions:
-        """Take the front end's keys out of the `features` section of a configuration.
-
-        `num_ceps` and `cepstral_lifter` may be null: then they are Kaldi's defaults.
-
-        Raises:
-            UserError: a key of MFCC is set for another type, or num_ceps is too large.
-        """
-        names = {field.name for field in fields(cls)}
-        values = {key: config[key] for key in names & config.keys()}
-        for key in ("num_ceps", "cepstral_lifter"):
-            if values.get(key) is None:
-                values.pop(key, None)
-            elif config["type"] != "mfcc":
-                raise UserError(
-                    f"configuration features.{key} belongs to type mfcc, "
-                    f"not {config['type']}",
-                    remedy=f"remove {key}, or set features.type: mfcc",
+    @model_validator(mode="after")
+    def _check_cepstra(self) -> Self:
+        """Refuse options of MFCC with another type, and too many coefficients."""
+        if self.type == "mfcc":
+            if self.num_ceps > self.num_mel_bins:
+                raise ValueError(
+                    f"num_ceps: {self.num_ceps} is more than num_mel_bins, "
+                    f"{self.num_mel_bins}"
                 )
-        options = cls(**values)
-        if options.type == "mfcc" and options.num_ceps > options.num_mel_bins:
-            raise UserError(
-                f"configuration features.num_ceps: {options.num_ceps} is more than "
-                f"num_mel_bins, {options.num_mel_bins}",
-                remedy="lower num_ceps or raise num_mel_bins",
-            )
-        return options
+            return self
+        for key in ("num_ceps", "cepstral_lifter"):
+            if getattr(self, key) != FrontEndOptions.model_fields[key].default:
+                raise ValueError(f"{key} belongs to type mfcc, not {self.type}")
+        return self
 
     @property
     def dim(self) -> int:
@@ -94,9 +89,158 @@ class FrontEndOptions:
         return self.num_mel_bins + int(self.use_energy)
 
 
+class SpeakerCmvn(Options):
+    """By the statistics of each speaker (Kaldi's usual way)."""
+
+    type: Literal["speaker"] = "speaker"
+    norm_vars: bool = False
+    """Scale variances to one too, not only means to zero."""
+
+
+class UtteranceCmvn(Options):
+    """By the statistics of each utterance."""
+
+    type: Literal["utterance"] = "utterance"
+    norm_vars: bool = False
+    """Scale variances to one too, not only means to zero."""
+
+
+class GlobalCmvn(Options):
+    """By the statistics of the split."""
+
+    type: Literal["global"] = "global"
+    norm_vars: bool = False
+    """Scale variances to one too, not only means to zero."""
+
+
+class SlidingCmvn(Options):
+    """By the frames around each frame (Kaldi's apply-cmvn-sliding)."""
+
+    type: Literal["sliding"] = "sliding"
+    norm_vars: bool = False
+    """Scale variances to one too, not only means to zero."""
+    window: PositiveInt = 600
+    """Frames that the mean is taken from."""
+    min_window: PositiveInt = 100
+    """Fewest frames, at the start of an utterance, where center is false."""
+    center: bool = True
+    """Let the window lie around the frame; else it ends with it."""
+
+
+class NoCmvn(Options):
+    """Not at all."""
+
+    type: Literal["none"] = "none"
+
+
+CmvnOptions = Annotated[
+    SpeakerCmvn | UtteranceCmvn | GlobalCmvn | SlidingCmvn | NoCmvn,
+    Field(discriminator="type"),
+]
+
+
+class DeltasTransform(Options):
+    """Time derivatives are appended (Kaldi's add-deltas)."""
+
+    type: Literal["deltas"] = "deltas"
+    order: Annotated[int, Field(ge=0, le=4)] = 2
+    """Highest derivative."""
+    window: Annotated[int, Field(ge=1, le=20)] = 2
+    """Half width of the slope filter, frames."""
+
+
+class SpliceTransform(Options):
+    """Neighbouring frames are put beside each other (Kaldi's splice-feats)."""
+
+    type: Literal["splice"] = "splice"
+    left: Annotated[int, Field(ge=0, le=100)] = 4
+    """Frames before."""
+    right: Annotated[int, Field(ge=0, le=100)] = 4
+    """Frames after."""
+
+
+class NoTransform(Options):
+    """Features are used as they are."""
+
+    type: Literal["none"] = "none"
+
+
+TransformOptions = Annotated[
+    DeltasTransform | SpliceTransform | NoTransform, Field(discriminator="type")
+]
+
+
+class ExtractionOptions(FrontEndOptions):
+    """Computation and storage of the features of a split."""
+
+    sample_rate: Annotated[int, Field(ge=1000, le=192000)] | None = None
+    """Sample rate that features are computed at, Hz; recordings with another one are
+    resampled. null takes that of the recordings, which then must all have the same."""
+    storage: Literal["numpy_hdf5", "numpy_files", "lilcom_chunky"] = "numpy_hdf5"
+    """Lhotse storage of the features. `numpy_hdf5` (one file) and `numpy_files` (a file
+    an utterance) keep every bit; `lilcom_chunky` takes a third of the space and rounds
+    to multiples of 1/32."""
+
+
+class StreamOptions(ExtractionOptions):
+    """Features for networks, by name."""
+
+    cmvn: CmvnOptions = SpeakerCmvn()
+    """Mean and variance normalization of the features before they are used."""
+    stored: bool = True
+    """Write features to the disk once; false = they are computed from the
+    audio whenever they are read, in training, decoding and `latflow forward` (see
+    docs/network_data.md). Then `cmvn` must be of `none`, `utterance` or `sliding`, and
+    storage options do nothing."""
+
+
+class FeatureOptions(ExtractionOptions):
+    """Acoustic features of the GMM systems.
+
+    Computation from the samples, storage, normalization, and the transform of
+    neighbouring frames when they are read.
+    """
+
+    cmvn: CmvnOptions = SpeakerCmvn()
+    """Mean and variance normalization of the features before they are used."""
+    transform: TransformOptions = DeltasTransform()
+    """Transform of neighbouring frames when features are read (nothing of it is
+    stored)."""
+
+
+class PerturbationDraws(Options):
+    """Speed and volume of each utterance, drawn anew in each pass over the data.
+
+    Draws follow from the seed, the utterance's id and the pass. Labels follow the
+    speed.
+    """
+
+    speeds: Annotated[tuple[Speed, ...], Field(min_length=1), Unique] = (0.9, 1.0, 1.1)
+    """Speeds, factors of frequencies and of the inverse of durations; one is drawn,
+    each as likely as the others. Other than 1 they are for type `ce` alone."""
+    volume: VolumeRange | None = (0.125, 2.0)
+    """Range that the volume, a factor of the samples, is drawn from (uniform); null
+    leaves it."""
+
+
+class OnTheFlyOptions(Options):
+    """Computation of features during training, where they are not stored.
+
+    (`stored: false` in `nnet.features`).
+    """
+
+    threads: Annotated[int, Field(ge=1, le=256)] = 1
+    """Threads that read audio, and compute on `cpu`."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Device of the front end; `cuda` computes a batch's utterances together."""
+    cache_mb: NonNegativeInt = 500
+    """Features that are kept in memory for their next use, MB; the longest unused go
+    first."""
+
+
 @dataclass(frozen=True)
 class FrameGeometry:
-    """Where frames lie in the samples.
+    """Position of frames in the samples.
 
     Attributes:
         length: samples of a window.
@@ -134,7 +278,7 @@ class FrameGeometry:
         return 1 << (self.length - 1).bit_length()
 
     def num_frames(self, num_samples: int) -> int:
-        """Frames of a whole signal."""
+        """Return the number of frames of a whole signal."""
         if not self.snip_edges:
             return (num_samples + self.shift // 2) // self.shift
         if num_samples < self.length:
@@ -142,18 +286,18 @@ class FrameGeometry:
         return 1 + (num_samples - self.length) // self.shift
 
     def num_ready_frames(self, num_samples: int) -> int:
-        """Frames that no later sample can change, of a signal that may go on."""
+        """Count frames that no later sample can change, of a signal that may go on."""
         reach = num_samples - self.first_sample(0) - self.length
         ready = 0 if reach < 0 else 1 + reach // self.shift
         return min(ready, self.num_frames(num_samples))
 
     def first_sample(self, frame: int) -> int:
-        """First sample of a frame's window; negative where it reaches over the edge."""
+        """Return the first sample of a frame's window; negative beyond the edge."""
         if self.snip_edges:
             return frame * self.shift
         return frame * self.shift + self.shift // 2 - self.length // 2
 
     def span(self, first_frame: int, num_frames: int) -> tuple[int, int]:
-        """First sample, and the one after the last, of `num_frames` >= 1 frames."""
+        """Return the first sample, and that after the last, of `num_frames` >= 1."""
         first = self.first_sample(first_frame)
         return first, first + (num_frames - 1) * self.shift + self.length

@@ -49,6 +49,11 @@ class FeatureTransform(ABC):
             float32 [sum T, dim_out(D)].
         """
 
+    @property
+    def context(self) -> tuple[int, int]:
+        """Frames before and behind that a frame is made of."""
+        return 0, 0
+
     @abstractmethod
     def dim_out(self, dim_in: int) -> int:
         """Features a frame after the transform of `dim_in` features a frame."""
@@ -121,6 +126,11 @@ class Deltas(FeatureTransform):
         self.order, self.window = order, window
         self.filters = _delta_filters(order, window)
 
+    @property
+    def context(self) -> tuple[int, int]:
+        """The reach of the highest derivative."""
+        return self.order * self.window, self.order * self.window
+
     def apply(self, frames: np.ndarray, begin: np.ndarray) -> np.ndarray:
         """Append derivatives; see `FeatureTransform.apply`."""
         frames = np.ascontiguousarray(frames, np.float32)
@@ -151,6 +161,11 @@ class Splice(FeatureTransform):
         if left < 0 or right < 0:
             raise ValueError(f"splice needs left, right >= 0: {left}, {right}")
         self.left, self.right = left, right
+
+    @property
+    def context(self) -> tuple[int, int]:
+        """The neighbours."""
+        return self.left, self.right
 
     def apply(self, frames: np.ndarray, begin: np.ndarray) -> np.ndarray:
         """Put neighbours beside each other; see `FeatureTransform.apply`."""
@@ -242,6 +257,12 @@ class Chain(FeatureTransform):
 
     def __init__(self, transforms: Sequence[FeatureTransform]) -> None:
         self.transforms = tuple(transforms)
+
+    @property
+    def context(self) -> tuple[int, int]:
+        """That of all together."""
+        contexts = [transform.context for transform in self.transforms]
+        return sum(left for left, _ in contexts), sum(right for _, right in contexts)
 
     def apply(self, frames: np.ndarray, begin: np.ndarray) -> np.ndarray:
         """Apply all in turn; see `FeatureTransform.apply`."""

@@ -1,1 +1,1 @@
-"""Room of latflow: see docs/architecture.md."""
+"""OpenFst files as flat arrays; determinization and minimization."""

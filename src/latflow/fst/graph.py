@@ -16,12 +16,11 @@ The exception are large `const` files that were written without alignment, as Op
 programs do by default: there the views are not aligned, which numpy and Numba allow but
 for which Numba compiles a kernel once more. Small files of that kind are copied.
 
-Public: `Graph`, `read_graphs` (an archive of FSTs, as Kaldi writes them).
+Public: `Graph`.
 """
 
 from __future__ import annotations
 
-import gzip
 import mmap
 import os
 import tempfile
@@ -55,7 +54,7 @@ _MUTABLE_BITS = 0x7  # expanded, mutable, error: told by the type, not by the co
 
 @dataclass(frozen=True)
 class Properties:
-    """What holds for the arcs of a graph.
+    """Properties of the arcs of a graph.
 
     Attributes:
         is_acceptor: input and output labels are equal on every arc.
@@ -95,7 +94,6 @@ class Graph:
     """A weighted transducer as flat arrays; see the module for the layout.
 
     Args:
-        start: the start state.
         states: STATE[S]; arcs of consecutive states follow each other.
         arcs: ARC[A].
         header_properties: OpenFst's property bits as the file had them; None for a
@@ -156,7 +154,6 @@ class Graph:
         """Make a graph of arcs in any order; each state keeps the order of its own.
 
         Args:
-            start: the start state.
             source: int[A], state that each arc leaves.
             arcs: ARC[A].
             final: float32[S], cost.
@@ -168,7 +165,7 @@ class Graph:
         return cls(start, state_records(begin, final, arcs), arcs)
 
     def sources(self) -> np.ndarray:
-        """The state that each arc leaves, int32[A]."""
+        """Return the state that each arc leaves, int32[A]."""
         states = np.arange(self.num_states, dtype=np.int32)
         return np.repeat(states, np.diff(self.arc_begin))
 
@@ -201,7 +198,7 @@ class Graph:
 
     @cached_property
     def properties(self) -> Properties:
-        """What holds for the arcs, found by one pass over them."""
+        """Return what holds for the arcs, found by one pass over them."""
         return Properties(
             *(
                 bool(holds)
@@ -274,7 +271,6 @@ class Graph:
         """Write a `const` file, whole or not at all.
 
         Args:
-            path: the file.
             is_aligned: start the two arrays at multiples of 16 bytes, so that a memory
                 map of the file serves aligned arrays. False gives what OpenFst and
                 Kaldi write by default; both read both.
@@ -323,6 +319,13 @@ class Graph:
 
     def to_fst(self) -> kaldifst.StdVectorFst:
         """Copy to an FST of kaldifst."""
+        with _memory_file() as path:
+            with open(path, "wb") as stream:
+                self.write_vector(stream)
+            return kaldifst.StdVectorFst.read(path)
+
+    def write_vector(self, stream: BinaryIO) -> None:
+        """Write a `vector` FST, the only type in Kaldi's archives of graphs."""
         words = openfst.vector_words(
             self.arc_begin,
             np.ascontiguousarray(self.final).view(np.int32),
@@ -337,17 +340,14 @@ class Graph:
             self.num_states,
             0,
         )
-        with _memory_file() as path:
-            with open(path, "wb") as stream:
-                openfst.write_header(stream, header)
-                stream.write(words.data)
-            return kaldifst.StdVectorFst.read(path)
+        openfst.write_header(stream, header)
+        stream.write(words.data)
 
 
 def state_records(
     arc_begin: np.ndarray, final: np.ndarray, arcs: np.ndarray
 ) -> np.ndarray:
-    """The STATE records of arcs that lie state after state.
+    """Return the STATE records of arcs that lie state after state.
 
     Args:
         arc_begin: int[S + 1].
@@ -378,33 +378,8 @@ def _fill_states(
         states[state]["num_output_epsilons"] = num_output_epsilons
 
 
-def read_graphs(path: str | Path) -> Iterator[tuple[str, Graph]]:
-    """Yield (key, graph) of an archive of FSTs as Kaldi writes it (`.gz` too).
-
-    Raises:
-        UserError: the file is missing, truncated or something else.
-    """
-    source = Path(path)
-    if not source.is_file():
-        raise UserError("no such file", file=source, remedy="check the path")
-    opener = gzip.open if source.suffix == ".gz" else open
-    with opener(source, "rb") as stream:
-        raw = stream.read()
-    buffer, at = memoryview(raw), 0
-    while at < len(raw):
-        space = raw.find(b" ", at)
-        if space < 0:
-            raise UserError(
-                "not an archive of FSTs", file=source, remedy="make it again"
-            )
-        key = raw[at:space].decode()
-        graph, at = Graph._parse(buffer, space + 1, source)
-        graph.check(name=source)
-        yield key, graph
-
-
 def _read_only(array: np.ndarray) -> np.ndarray:
-    """The same memory, not to be written through this array."""
+    """Return the same memory, not to be written through this array."""
     view = array.view()
     view.flags.writeable = False
     return view
@@ -412,7 +387,7 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def _memory_file() -> Iterator[str]:
-    """A file by name that lives in memory where the system has such files."""
+    """Give a file by name that lives in memory where the system has such files."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("latflow")
         try:
@@ -433,7 +408,7 @@ def _find_properties(
     next_state: np.ndarray,
     final: np.ndarray,
 ) -> tuple[bool, bool, bool, bool, bool, bool, bool, bool]:
-    """The fields of `Properties`, in their order."""
+    """Return the fields of `Properties`, in their order."""
     is_acceptor, is_top_sorted = True, True
     has_epsilons, has_input_epsilons, has_output_epsilons = False, False, False
     is_ilabel_sorted, is_olabel_sorted, is_weighted = True, True, False

@@ -79,7 +79,7 @@ class Header:
 
     @property
     def is_aligned(self) -> bool:
-        """Whether the arrays of a `const` body start at multiples of 16 bytes."""
+        """Return whether arrays of a `const` body start at multiples of 16."""
         is_old = self.fst_type == "const" and self.version == ALIGNED_CONST_VERSION
         return is_old or bool(self.flags & IS_ALIGNED)
 
@@ -170,7 +170,7 @@ def write_header(stream: BinaryIO, header: Header) -> int:
 
 
 def padding(at: int) -> int:
-    """Bytes missing to the next multiple of `ALIGNMENT`."""
+    """Return bytes missing to the next multiple of `ALIGNMENT`."""
     return -at % ALIGNMENT
 
 
@@ -273,7 +273,7 @@ def _split_vector(
 def vector_words(
     arc_begin: np.ndarray, finals: np.ndarray, arcs: np.ndarray
 ) -> np.ndarray:
-    """The body of a `vector` file, as int32 words.
+    """Return the body of a `vector` file, as int32 words.
 
     Args:
         arc_begin: int64[S + 1].

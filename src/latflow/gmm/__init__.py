@@ -1,1 +1,1 @@
-"""Room of latflow: see docs/architecture.md."""
+"""GMM systems: training, adaptation to speakers, Kaldi's systems in and out."""

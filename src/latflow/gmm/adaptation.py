@@ -22,15 +22,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from latflow.gmm.fmllr import (
-    FmllrEstimate,
-    FmllrOptions,
-    FmllrStatistics,
-    estimate_fmllr,
-)
+from latflow.gmm.fmllr import FmllrEstimate, FmllrStatistics, estimate_fmllr
 from latflow.gmm.model import AcousticModel, DiagGmms
-from latflow.gmm.source import FrameSource
-from latflow.gmm.speaker_transforms import SpeakerTransforms
+from latflow.gmm.options import FmllrOptions
+from latflow.gmm.source import FrameSource, SpeakerTransforms
 from latflow.lattice.posteriors import FramePosteriors, alignment_posteriors
 from latflow.parallel import in_order
 
@@ -45,7 +40,7 @@ WAITING = 16
 
 @dataclass(frozen=True, eq=False)
 class FmllrAccumulator:
-    """How frames with posteriors of transition-ids become statistics.
+    """Make statistics of frames with posteriors of transition-ids.
 
     Attributes:
         model: shares a pdf's posterior out among its Gaussians.
@@ -82,7 +77,7 @@ class FmllrAccumulator:
     def statistics(
         self, frames: np.ndarray, posteriors: FramePosteriors
     ) -> FmllrStatistics:
-        """Statistics of one utterance.
+        """Return statistics of one utterance.
 
         Args:
             frames: float32[T, D], features as `model` takes them.
@@ -138,8 +133,6 @@ class SpeakerEstimates:
 
     Args:
         speakers: speaker of each utterance that is going to come.
-        options: what is estimated.
-        pool: threads for the estimates.
     """
 
     def __init__(
@@ -155,7 +148,6 @@ class SpeakerEstimates:
         """Take an utterance in, and close its speaker if it is the last one.
 
         Args:
-            speaker: whose utterance it is.
             statistics: of the utterance; None where there are none.
         """
         if statistics is not None:
@@ -226,7 +218,6 @@ def adapt_to_alignments(
         source: the frames as they are now.
         alignments: (utterance, transition-ids int32[T]; None where not aligned).
         accumulator: makes statistics of them.
-        options: what is estimated.
         pool: threads to use; their number does not change a bit of the result.
         what: names the estimates in the log.
     """

@@ -1,6 +1,6 @@
 """fMLLR: the affine transform of a speaker's features that fits a GMM system best.
 
-The transform W = [A b] of extended frames x+ = [x; 1] maximises the likelihood of the
+The transform W = [A b] of extended frames x+ = [x; 1] maximizes the likelihood of the
 transformed frames, times the volume that A adds,
 
     count log |det A| + sum_d (w_d k_d' - 1/2 w_d G_d w_d'),
@@ -18,8 +18,7 @@ that hold it (`mean_parameters`). All G_d are then one product of D x T numbers 
 averaged inverse variances) by T x N (the products of all pairs in x+), summed in
 float64.
 
-Public: `FmllrStatistics`, `FmllrOptions`, `FmllrEstimate`, `estimate_fmllr`,
-`auxiliary`.
+Public: `FmllrStatistics`, `FmllrEstimate`, `estimate_fmllr`.
 
 Source: M. Gales, Maximum likelihood linear transformations for HMM-based speech
 recognition, Computer Speech and Language 12(2), 1998, section 2.2 and appendix;
@@ -29,16 +28,16 @@ Kaldi `transform/fmllr-diag-gmm.cc`, `gmmbin/gmm-est-fmllr-gpost.cc`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
 
 from latflow.errors import UserError
-from latflow.gmm import fmllr_kernels
+from latflow.gmm import kernels
 from latflow.gmm.model import DiagGmms
+from latflow.gmm.options import FmllrOptions
 from latflow.lattice.posteriors import FramePosteriors
 
 log = logging.getLogger(__name__)
@@ -64,7 +63,7 @@ class FmllrStatistics:
 
     @classmethod
     def zeros(cls, dim: int) -> FmllrStatistics:
-        """Statistics of no frames."""
+        """Return statistics of no frames."""
         pairs = (dim + 1) * (dim + 2) // 2
         return cls(0.0, np.zeros((dim, dim + 1)), np.zeros((dim, pairs)))
 
@@ -127,7 +126,7 @@ class FmllrStatistics:
     ) -> None:
         """Add frames float32[n, D], entries of frame t from frame_begin[t] on."""
         count, dim = frames.shape
-        parameters = fmllr_kernels.mean_parameters(
+        parameters = kernels.mean_parameters(
             frames,
             frame_begin,
             posteriors.ids,
@@ -139,13 +138,13 @@ class FmllrStatistics:
         )
         extended = np.empty((count, dim + 1))
         products = np.empty((count, self.quadratic.shape[1]))
-        fmllr_kernels.extended_products(frames, extended, products)
+        kernels.extended_products(frames, extended, products)
         means_invvars, inv_vars = torch.from_numpy(parameters).transpose(1, 2)
         torch.from_numpy(self.linear).addmm_(means_invvars, torch.from_numpy(extended))
         torch.from_numpy(self.quadratic).addmm_(inv_vars, torch.from_numpy(products))
 
     def scatters(self) -> np.ndarray:
-        """The symmetric matrices G_d, float64[D, D + 1, D + 1]."""
+        """Return the symmetric matrices G_d, float64[D, D + 1, D + 1]."""
         size = self.dim + 1
         rows, columns = np.tril_indices(size)
         full = np.empty((self.dim, size, size))
@@ -185,29 +184,6 @@ def check_fit(
         )
 
 
-@dataclass(frozen=True)
-class FmllrOptions:
-    """What is estimated (Kaldi's `FmllrOptions`).
-
-    Attributes:
-        update_type: `full`; `diag`, a factor and an offset a dimension; `offset`, an
-            offset a dimension; or `none`.
-        min_count: speakers with no more frames keep their features as they are.
-        num_iterations: times that all rows of a full transform are optimised.
-    """
-
-    update_type: str = "full"
-    min_count: float = 500.0
-    num_iterations: int = 40
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> FmllrOptions:
-        """Take them out of the options of a stage."""
-        return cls(
-            options["update_type"], options["min_count"], options["num_iterations"]
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class FmllrEstimate:
     """A speaker's transform and what it is worth.
@@ -226,18 +202,10 @@ class FmllrEstimate:
     is_estimated: bool
 
 
-def auxiliary(matrix: np.ndarray, statistics: FmllrStatistics) -> float:
-    """The objective that a transform float64[D, D + 1] reaches; see the module.
-
-    Kaldi's `FmllrAuxFuncDiagGmm`, up to a constant that no transform changes.
-    """
-    return _objective(matrix, statistics, statistics.scatters())
-
-
 def _objective(
     matrix: np.ndarray, statistics: FmllrStatistics, scatters: np.ndarray
 ) -> float:
-    """The objective, with the matrices G_d made before."""
+    """Return the objective, with the matrices G_d made before."""
     _, log_det = np.linalg.slogdet(matrix[:, : statistics.dim])
     products = (scatters @ matrix[:, :, None])[:, :, 0]
     rest = (matrix * (statistics.linear - 0.5 * products)).sum()
@@ -248,10 +216,6 @@ def estimate_fmllr(
     statistics: FmllrStatistics, options: FmllrOptions | None = None
 ) -> FmllrEstimate:
     """Estimate the transform of a speaker, beginning with the identity.
-
-    Args:
-        statistics: of all frames of the speaker.
-        options: what to estimate.
 
     Returns:
         The transform. It is the identity if the frames are too few, and if the
@@ -293,7 +257,7 @@ def _best(
     identity: np.ndarray,
     options: FmllrOptions,
 ) -> np.ndarray:
-    """The best transform of a type, float64[D, D + 1].
+    """Return the best transform of a type, float64[D, D + 1].
 
     Raises:
         LinAlgError: the statistics leave a transform undetermined.
@@ -323,7 +287,7 @@ def _best_full(
     identity: np.ndarray,
     num_iterations: int,
 ) -> np.ndarray:
-    """Optimise row by row, from the identity; see `fmllr_kernels.sweep_rows`.
+    """Optimize row by row, from the identity; see `kernels.sweep_rows`.
 
     Source: Kaldi `ComputeFmllrMatrixDiagGmmFull`, `FmllrInnerUpdate`, which invert A
     anew for each row; here its inverse is updated, and made anew for each sweep.
@@ -333,13 +297,13 @@ def _best_full(
     matrix, dim = identity.copy(), statistics.dim
     for _ in range(num_iterations):
         inverse = np.ascontiguousarray(np.linalg.inv(matrix[:, :dim]))
-        fmllr_kernels.sweep_rows(inverses, offsets, statistics.count, inverse, matrix)
+        kernels.sweep_rows(inverses, offsets, statistics.count, inverse, matrix)
         _checked(matrix)
     return matrix
 
 
 def _checked(matrix: np.ndarray) -> np.ndarray:
-    """The matrix, if its numbers are finite; LinAlgError otherwise."""
+    """Return the matrix, if its numbers are finite; LinAlgError otherwise."""
     if not np.isfinite(matrix).all():
         raise np.linalg.LinAlgError
     return matrix

@@ -5,7 +5,7 @@ Written is what `steps/train_*.sh`, `steps/align_*.sh` and `utils/mkgraph.sh` le
     final.mdl tree phones.txt num_jobs           always
     delta_opts, or splice_opts and final.mat     how features are made
     full.mat final.alimdl                        where the system has them
-    cmvn_opts                                    where the normalisation is known
+    cmvn_opts                                    where the normalization is known
     lang/                                        the lang directory
     graph/ {HCLG.fst,words.txt,phones.txt,phones/,num_pdfs,disambig_tid.int}
     ali.N.gz trans.N fsts.N.gz                   alignments, transforms, training graphs
@@ -14,7 +14,7 @@ so that `gmm-latgen-faster`, `gmm-align-compiled`, `latgen-faster-mapped`, `latt
 and the scripts around them go on where we stop. The pieces of jobs are those of
 `utils/split_data.sh` on the same data.
 
-Public: `export_system`, `export_training_graphs`.
+Public: `export_system`, `export_training_graphs`, `write_graph`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -30,27 +31,30 @@ import numpy as np
 
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
+from latflow.features.options import CmvnOptions
 from latflow.files import atomic_directory, atomic_output
-from latflow.fst import openfst
 from latflow.fst.graph import Graph
-from latflow.gmm.kaldi_alignments import ALIGNMENTS, TRANSFORMS
-from latflow.gmm.kaldi_checks import (
+from latflow.gmm.kaldi_dir import (
+    ALIGNMENTS,
+    FULL_MATRIX,
+    NUM_JOBS,
+    TRANSFORMS,
     check_alignment,
-    check_graph,
-    check_language,
-    check_transforms,
     check_tree,
+    write_cmvn,
+    write_transform,
 )
-from latflow.gmm.kaldi_jobs import NUM_JOBS, jobs_of_utterances
-from latflow.gmm.kaldi_options import write_cmvn, write_transform
-from latflow.gmm.kaldi_system import FULL_MATRIX, copy_lang
-from latflow.gmm.speaker_transforms import SpeakerTransforms
-from latflow.gmm.system import ALIGNMENT_MODEL, GmmSystem
+from latflow.gmm.kaldi_import import check_graph
+from latflow.gmm.model import ALIGNMENT_MODEL, GmmSystem
+from latflow.gmm.source import SpeakerTransforms
+from latflow.graphs.training import TrainingGraphCompiler
 from latflow.hmm.transition_model import TransitionModel
-from latflow.kaldi_io import read_int_vectors, write_int_vectors
-from latflow.lang.directory import Lang
-from latflow.lang.graphs import TrainingGraphCompiler
+from latflow.kaldi.io import read_int_vectors, write_int_vectors
+from latflow.lang.directory import Lang, check_language
+from latflow.lang.prepare import copy_lang
 from latflow.logs import progress
+from latflow.options import adapter
+from latflow.parallel import in_order, worker_pool
 
 GRAPHS = "fsts.{}.gz"
 # What mkgraph.sh takes along of lang/phones.
@@ -78,13 +82,11 @@ def export_system(
     """Write a system as Kaldi's `exp/<system>`, see the module.
 
     Args:
-        system_dir: folder of the system.
-        lang_dir: its lang directory.
         out_dir: the directory to write; must be new or empty.
         graph: `HCLG.fst` to go to `graph/`.
         alignments: `ali.ark` to be cut into `ali.N.gz`.
         frames: the `FrameStore` of the training data: speakers, for the pieces of
-            jobs, and how the features were normalised.
+            jobs, and how the features were normalized.
         transforms: `trans.ark` to be cut into `trans.N`.
         num_jobs: number of pieces; more than one needs `frames`.
 
@@ -111,7 +113,7 @@ def export_system(
         (folder / NUM_JOBS).write_text(f"{num_jobs}\n", encoding="utf-8")
         if graph is not None:
             (folder / "graph").mkdir()
-            _write_graph(Path(graph), model, lang, folder / "graph")
+            write_graph(Path(graph), model, lang, folder / "graph")
         if alignments is not None:
             jobs.write_alignments(Path(alignments), model, folder)
         if transforms is not None:
@@ -128,21 +130,21 @@ def _write_model(
         system.alignment_model.save(folder / ALIGNMENT_MODEL)
     cmvn = _known_cmvn(system_dir) if store is None else store.meta.get("cmvn")
     if cmvn is not None:
-        write_cmvn(folder, cmvn)
+        write_cmvn(folder, adapter(CmvnOptions).validate_python(cmvn))
     write_transform(folder, system.transform, dim_out=system.model.gmms.dim)
     if (system_dir / FULL_MATRIX).is_file():
         shutil.copyfile(system_dir / FULL_MATRIX, folder / FULL_MATRIX)
 
 
 def _known_cmvn(system_dir: Path) -> dict | None:
-    """How the features were normalised, as far as the system's folder tells."""
+    """Return how the features were normalized, if the system's folder tells."""
     path = system_dir / "info.json"
     if not path.is_file():
         return None
     return json.loads(path.read_text(encoding="utf-8")).get("cmvn")
 
 
-def _write_graph(path: Path, model: TransitionModel, lang: Lang, folder: Path) -> None:
+def write_graph(path: Path, model: TransitionModel, lang: Lang, folder: Path) -> None:
     """Write a decoding graph with the tables that Kaldi's scripts want beside it.
 
     `disambig_tid.int` lists the labels that H makes for disambiguation symbols, one for
@@ -172,7 +174,6 @@ class _Jobs:
 
     Args:
         store: frames of the data, which know the speakers; None for one piece.
-        num_jobs: number of pieces.
 
     Raises:
         UserError: several pieces without frames, or more than there are speakers.
@@ -212,7 +213,7 @@ class _Jobs:
             write_int_vectors(folder / ALIGNMENTS.format(job + 1), of_job(job))
 
     def _job(self, utterance: str, path: Path) -> int:
-        """The job of an utterance."""
+        """Return the job of an utterance."""
         if self._job_of is None:
             return 0
         if utterance not in self._job_of:
@@ -233,7 +234,7 @@ class _Jobs:
             UserError: a transform is of another dimension than the model.
         """
         transforms = SpeakerTransforms.load(path)
-        check_transforms(transforms, dim, path)
+        transforms.check_dim(dim, path)
         for job in range(self.num_jobs):
             mine = {
                 speaker: matrix
@@ -258,11 +259,8 @@ def export_training_graphs(
     graph can be made of are left out, as in Kaldi.
 
     Args:
-        system_dir: folder of the system.
-        lang_dir: its lang directory.
         frames_dir: the `FrameStore`, for transcripts and speakers.
         out_dir: what `export_system` wrote.
-        threads: how many graphs to make at a time.
 
     Raises:
         UserError: there is no exported system, or the parts do not fit.
@@ -276,44 +274,76 @@ def export_training_graphs(
     num_jobs = int(path.read_text(encoding="utf-8"))
     system = GmmSystem.load(system_dir)
     check_language(system.model.transitions, lang, Path(system_dir) / "final.mdl")
-    compiler = TrainingGraphCompiler(
-        lang,
-        system.tree,
-        system.model.transitions,
-        self_loop_scale=0.0,
-        transition_scale=0.0,
-    )
+    compiler = TrainingGraphCompiler(lang, system.tree, system.model.transitions)
     jobs = jobs_of_utterances(store.speakers, num_jobs)
     for job in range(num_jobs):
         mine = np.flatnonzero(jobs == job).tolist()
-        items = ((store.utt_ids[u], lang.words_to_ids(store.texts[u])) for u in mine)
-        graphs = compiler.compile_all(items, threads=threads)
+        texts = (lang.words_to_ids(store.texts[u]) for u in mine)
         with (
+            worker_pool(threads) as pool,
             atomic_output(out / GRAPHS.format(job + 1)) as temporary,
             gzip.GzipFile(temporary, "wb", compresslevel=6, mtime=0) as stream,
         ):
-            for utterance, graph in progress(graphs, "training graphs", len(mine)):
-                if not isinstance(graph, UserError):
-                    stream.write(f"{utterance} ".encode())
-                    _write_vector(graph, cast("BinaryIO", stream))
+            graphs = in_order(pool, compiler.graph_or_reason, texts)
+            for u, graph in zip(
+                mine, progress(graphs, "training graphs", len(mine)), strict=True
+            ):
+                if isinstance(graph, Graph):
+                    stream.write(f"{store.utt_ids[u]} ".encode())
+                    graph.write_vector(cast("BinaryIO", stream))
 
 
-def _write_vector(graph: Graph, stream: BinaryIO) -> None:
-    """Write an OpenFst `vector` FST, the only type in Kaldi's archives of graphs."""
-    words = openfst.vector_words(
-        graph.arc_begin,
-        np.ascontiguousarray(graph.final).view(np.int32),
-        np.ascontiguousarray(graph.arcs).view(np.int32).reshape(-1, 4),
-    )
-    is_expanded_and_mutable = 0x3
-    header = openfst.Header(
-        "vector",
-        openfst.VECTOR_VERSION,
-        0,
-        graph.properties.bits | is_expanded_and_mutable,
-        graph.start,
-        graph.num_states,
-        0,
-    )
-    openfst.write_header(stream, header)
-    stream.write(words.data)
+def jobs_of_utterances(speakers: Sequence[str], num_jobs: int) -> np.ndarray:
+    """Share out utterances to jobs as Kaldi's `split_data.sh` does.
+
+    Equally many speakers a job to begin with; then the first and last speakers of a
+    job go to the neighbour as long as that makes two jobs more equal in utterances.
+
+    Args:
+        speakers: of each utterance, utterances sorted by id.
+        num_jobs: number of jobs, >= 1.
+
+    Returns:
+        int64[N], the job of each utterance, from 0.
+
+    Raises:
+        UserError: there are less speakers than jobs.
+    """
+    count = Counter(speakers)  # speakers in the order of their first utterances
+    names = list(count)
+    if not 1 <= num_jobs <= len(names):
+        raise UserError(
+            f"{len(names)} speakers cannot be shared out to {num_jobs} jobs",
+            remedy="choose a number of jobs from 1 to the number of speakers",
+        )
+    sizes = np.array([count[name] for name in names])
+    # first[j] ... first[j + 1] - 1 are the speakers of job j
+    first = [-(-job * len(names) // num_jobs) for job in range(num_jobs + 1)]
+    while _move_edges(first, sizes):
+        pass
+    job_of = dict(zip(names, np.repeat(range(num_jobs), np.diff(first)), strict=True))
+    return np.array([job_of[name] for name in speakers], np.int64)
+
+
+def _move_edges(first: list[int], sizes: np.ndarray) -> bool:
+    """Go over all jobs once; return True if a speaker went to a neighbour."""
+    has_moved = False
+    for job in range(len(first) - 1):
+        if job < len(first) - 2:
+            has_moved |= _move_edge(first, job + 1, -1, sizes)
+        if job > 0:
+            has_moved |= _move_edge(first, job, 1, sizes)
+    return has_moved
+
+
+def _move_edge(first: list[int], edge: int, step: int, sizes: np.ndarray) -> bool:
+    """Move the edge before job `edge` by a speaker if that evens the two jobs out."""
+    low, middle, high = first[edge - 1], first[edge], first[edge + 1]
+    if not low <= middle + step <= high:
+        return False
+    before, after = sizes[low:middle].sum(), sizes[middle:high].sum()
+    moved = step * sizes[min(middle, middle + step)]
+    if abs((after - moved) - (before + moved)) >= abs(after - before):
+        return False
+    first[edge] += step
+    return True

@@ -1,137 +1,111 @@
-"""Stage that trains triphones on spliced, projected features: LDA and MLLT.
+"""Training of triphones on spliced, projected features: LDA and MLLT.
 
-Several frames beside each other are projected by LDA to a few dimensions that tell the
-pdfs of the source system apart; a tree is grown on these; and in some iterations of
-training MLLT turns the features so that diagonal covariances fit.
+Several frames beside each other are projected by linear discriminant analysis to the
+few directions in which the pdfs of the source system differ most; a tree is grown on
+these; and in some iterations of training MLLT (`latflow.gmm.mllt`) turns the features
+so that diagonal covariances fit.
 
-Source: Kaldi `steps/train_lda_mllt.sh`.
+With the total covariance T of the frames, the covariance B of the class means (weighted
+by the classes' frames) and the covariance inside the classes W = T - B, the rows of the
+transform A are such that
+
+    A W A' = I,    A B A' = diag(ratios),    ratios falling.
+
+Public: `train_lda_mllt` (stage), `LdaAccumulator`, `LdaEstimate`, `estimate_lda`.
+
+Source: Kaldi `steps/train_lda_mllt.sh`, `transform/lda-estimate.cc`, `bin/acc-lda.cc`,
+`bin/est-lda.cc`.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from numba import njit
 
-from latflow.features.frames import FrameStore
+from latflow.errors import UserError
 from latflow.features.transform import Chain, Linear, Splice
-from latflow.files import atomic_output
-from latflow.gmm.lda import LdaAccumulator, LdaEstimate, estimate_lda
+from latflow.files import write_text
 from latflow.gmm.mllt import MlltAccumulator, estimate_mllt, transform_means
 from latflow.gmm.model import AcousticModel
-from latflow.gmm.schedule import Training, run_schedule
+from latflow.gmm.options import LdaMlltOptions, SharedOptions
 from latflow.gmm.source import FrameSource
-from latflow.gmm.train import (
-    System,
-    known_alignments,
-    model_of_tree,
-    shortest,
-    take_alignments,
-)
+from latflow.gmm.train import known_alignments, train_triphones
+from latflow.gmm.training import Job, Kind, Training
 from latflow.hmm.transition_model import TransitionModel
-from latflow.kaldi_io import KaldiWriter
+from latflow.kaldi.io import write_matrix
 from latflow.lang.directory import Lang
 from latflow.parallel import worker_pool
 
 log = logging.getLogger(__name__)
 
-FULL_MATRIX = "full.mat"
-SPLICE_OPTIONS = "splice_opts"
+_PIECE_FRAMES = 8192  # made float64 and multiplied together by one thread
 _BATCH_FRAMES = 65_536  # spliced frames worked on together
 
 
 def train_lda_mllt(
-    frames_dir: str | Path,
-    lang_dir: str | Path,
-    alignments: str | Path,
-    source_dir: str | Path,
-    out_dir: str | Path,
+    frames_dir: Path,
+    lang_dir: Path,
+    alignments: Path,
+    source_dir: Path,
+    out_dir: Path,
     *,
-    options: Mapping[str, Any],
+    options: LdaMlltOptions,
+    shared: SharedOptions,
     threads: int,
-    max_skipped_fraction: float,
 ) -> None:
-    """Train a triphone system on features from LDA and MLLT.
+    """Train a triphone system on features from LDA and MLLT (stage).
 
-    Writes `final.mdl`, `tree`, `transform.json`, `final.mat` (LDA, then all MLLT),
-    `full.mat` (all directions of LDA), `splice_opts`, `iterations.tsv`, `ledger.jsonl`
-    and `info.json`.
+    Writes what `train_mono` does, and `final.mat` (LDA, then all MLLT), `full.mat` (all
+    directions of LDA), `splice_opts`.
 
     Args:
         frames_dir: the `FrameStore` of the training data.
-        lang_dir: the lang directory.
         alignments: `ali.ark` of the training data, made with the source system.
-        source_dir: folder of the source system.
-        out_dir: where the system goes.
-        options: of the system (type `lda_mllt` in `workflow/schemas/gmm.yaml`), with
-            `graph`, `seed` and `device`. Frames are spliced as they are stored;
-            `transform`, which serves the other types, does not apply.
-        threads: number of threads.
-        max_skipped_fraction: share of the utterances that may fail to align.
+        out_dir: folder of the system; its name is the system's.
+        shared: settings of all systems. Frames are spliced as they are stored:
+            `transform` does not apply.
 
     Raises:
         UserError: no usable data or alignments, too few pdfs for the dimension wanted,
-            or too many utterances fail.
+            or too many utterances fail to align.
     """
-    began = time.perf_counter()
-    options = {key: value for key, value in options.items() if key != "transform"}
-    store, lang = FrameStore.load(frames_dir), Lang.load(lang_dir)
-    utterances = shortest(store, options["subset_shortest"])
-    splice = Splice(options["splice_left"], options["splice_right"])
+    job = Job.load(frames_dir, lang_dir, out_dir, options, shared, threads)
+    splice = Splice(options.splice_left, options.splice_right)
     old = AcousticModel.load(Path(source_dir) / "final.mdl").transitions
     if Path(alignments).with_name("trans.ark").exists():
         log.info("alignments of an adapted system; LDA takes its frames unadapted")
     # The spliced frames are needed once, so nothing of them is kept.
-    spliced = FrameSource(store, splice, utterances, cache_bytes=0)
-    lda = lda_of(spliced, alignments, old, lang, options, threads=threads)
-    projection = lda.matrix(options["lda_dim"])
-    source = FrameSource(store, Chain([splice, Linear(projection)]), utterances)
-    tree, model, _ = model_of_tree(source, alignments, old, lang, options)
-    system = System(Path(out_dir), tree, options, max_skipped_fraction)
-    with system.training(source, lang, model, threads) as training:
-        take_alignments(training, alignments, old, model.transitions, tree)
-        refine = Mllt(
-            frozenset(options["mllt_iterations"]), tuple(lang.silence_phones), splice
-        )
-        model = run_schedule(
-            model,
-            training,
-            system.schedule,
-            name=system.name,
-            initial_gaussians=options["num_leaves"],
-            refine=refine,
-        )
-        _write_matrix(system.folder / FULL_MATRIX, lda.full)
-        _write_splice_options(system.folder / SPLICE_OPTIONS, splice)
-        gains = [row.transform_gain or 0.0 for row in training.history]
-        facts = {"spliced_dim": spliced.dim, "mllt_gain_per_frame": sum(gains)}
-        seconds = time.perf_counter() - began
-        system.finish(model, training, seconds=seconds, facts=facts)
+    spliced = job.source(splice, cache_bytes=0)
+    lda = lda_of(spliced, alignments, old, job.lang, options.lda_dim, threads=threads)
+    source = job.source(Chain([splice, Linear(lda.matrix(options.lda_dim))]))
+    kind = _LdaMllt(options, tuple(job.lang.silence_phones), splice, lda)
+    train_triphones(job, options, source, alignments, old, kind)
 
 
 def lda_of(
     spliced: FrameSource,
-    alignments: str | Path,
+    alignments: Path,
     model: TransitionModel,
     lang: Lang,
-    options: Mapping[str, Any],
+    dim: int,
     *,
     threads: int,
 ) -> LdaEstimate:
     """Estimate LDA with pdfs as classes, leaving silence out.
 
     Args:
-        spliced: the frames.
         alignments: archive of alignments of their utterances.
         model: the transition model of the alignments.
-        lang: says which phones are silence.
-        options: of the system.
-        threads: number of threads.
+        lang: tells which phones are silence.
+        dim: dimensions wanted.
 
     Source: Kaldi's `ali-to-post | weight-silence-post 0.0 | acc-lda`, `est-lda`; all
     frames count here, Kaldi takes a quarter of them at random.
@@ -141,8 +115,8 @@ def lda_of(
     with worker_pool(threads) as pool:
         for frames, ids in _batches(spliced, alignments):
             statistics.accumulate(frames, pdf_of_id[ids], pool)
-    lda = estimate_lda(statistics, dim=options["lda_dim"])
-    kept = lda.ratios[: options["lda_dim"]]
+    lda = estimate_lda(statistics, dim=dim)
+    kept = lda.ratios[:dim]
     log.info(
         "LDA on %.0f frames: %d of %d dimensions keep %.2f %% of the sum of variance "
         "ratios (first %.3f, last %.4f)",
@@ -157,7 +131,7 @@ def lda_of(
 
 
 def _batches(
-    source: FrameSource, alignments: str | Path
+    source: FrameSource, alignments: Path
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield (frames float32[n, D], transition-ids int32[n]) of several utterances."""
     frames: list[np.ndarray] = []
@@ -173,43 +147,41 @@ def _batches(
 
 
 def pdfs_without(phones: Sequence[int], model: TransitionModel) -> np.ndarray:
-    """Pdf of each transition-id, -1 for those of some phones and for id 0, int32."""
+    """Return the pdf of each transition-id, int32; -1 for some phones and for id 0."""
     pdfs = model.pdf.astype(np.int32, copy=True)
     pdfs[np.isin(model.phone, phones)] = -1
     pdfs[0] = -1
     return pdfs
 
 
-@dataclass(frozen=True)
-class Mllt:
-    """Turns the features in some iterations of training: a `refine` of `run_schedule`.
+@dataclass(frozen=True, eq=False)
+class _LdaMllt(Kind):
+    """Turns the features in some iterations of training.
 
     Attributes:
-        iterations: when.
+        options: of the system.
         silence_phones: phones whose frames do not count.
         splice: what comes before the matrix.
+        lda: the first matrix.
     """
 
-    iterations: frozenset[int]
+    options: LdaMlltOptions
     silence_phones: tuple[int, ...]
     splice: Splice
+    lda: LdaEstimate
 
-    def __call__(
+    def refine(
         self, model: AcousticModel, training: Training, iteration: int
     ) -> AcousticModel:
         """Estimate MLLT and move features and means by it, if it is time for that."""
-        if iteration not in self.iterations:
+        if iteration not in self.options.mllt_iterations:
             return model
-        statistics = MlltAccumulator.zeros(model.gmms.dim)
+        statistics, pool = MlltAccumulator.zeros(model.gmms.dim), training.pool
         pdf_of_id = pdfs_without(self.silence_phones, model.transitions)
-        for _, frames, ids in training.aligned_chunks():
-            statistics.accumulate(
-                model.gmms,
-                frames,
-                pdf_of_id[ids],
-                training.pool,
-                device=training.device,
-            )
+        present, device = training.source, training.device
+        for frames, ids in present.aligned_chunks(training.alignment, pool):
+            pdfs = pdf_of_id[ids]
+            statistics.accumulate(model.gmms, frames, pdfs, pool, device=device)
         estimate = estimate_mllt(statistics)
         log.info(
             "iteration %d: MLLT gains %.4f in log-likelihood a frame, over %.0f frames",
@@ -218,31 +190,176 @@ class Mllt:
             estimate.count,
         )
         training.transform_gain = estimate.gain_per_frame
-        present = training.source
-        linear = Linear(estimate.matrix @ _matrix_of(present).astype(np.float64))
-        training.source = FrameSource(
-            present.store, Chain([self.splice, linear]), present.utterances
-        )
+        assert isinstance(present.transform, Chain)
+        linear = present.transform.transforms[-1]
+        assert isinstance(linear, Linear)
+        matrix = estimate.matrix @ linear.matrix.astype(np.float64)
+        transform = Chain([self.splice, Linear(matrix)])
+        training.source = FrameSource(present.store, transform, present.utterances)
         gmms = transform_means(model.gmms, estimate.matrix)
         return AcousticModel(model.transitions, gmms)
 
-
-def _matrix_of(source: FrameSource) -> np.ndarray:
-    """The matrix that spliced frames are projected with, float32[D, D']."""
-    assert isinstance(source.transform, Chain)
-    linear = source.transform.transforms[-1]
-    assert isinstance(linear, Linear)
-    return linear.matrix
-
-
-def _write_matrix(path: Path, matrix: np.ndarray) -> None:
-    """Write a matrix in Kaldi's form."""
-    with KaldiWriter.open(path) as writer:
-        writer.write_float_matrix(matrix.astype(np.float32))
+    def finish(self, model: AcousticModel, training: Training) -> dict[str, Any]:  # noqa: ARG002
+        """Write all directions of LDA, and the options of Kaldi's `splice-feats`."""
+        folder, splice = training.job.folder, self.splice
+        write_matrix(folder / "full.mat", self.lda.full.astype(np.float32))
+        line = f"--left-context={splice.left} --right-context={splice.right}\n"
+        write_text(folder / "splice_opts", line)
+        gains = [row.transform_gain or 0.0 for row in training.history]
+        spliced_dim = splice.dim_out(training.source.store.dim)
+        return {"spliced_dim": spliced_dim, "mllt_gain_per_frame": sum(gains)}
 
 
-def _write_splice_options(path: Path, splice: Splice) -> None:
-    """Write the options of Kaldi's `splice-feats`."""
-    line = f"--left-context={splice.left} --right-context={splice.right}\n"
-    with atomic_output(path) as temporary:
-        temporary.write_text(line, encoding="utf-8")
+@dataclass(eq=False)
+class LdaAccumulator:
+    """Statistics of classified frames; those of parts of the data add up.
+
+    Attributes:
+        counts: float64[C], frames of each class.
+        sums: float64[C, D], sum of each class' frames.
+        scatter: float64[D, D], sum of x x' over all frames.
+    """
+
+    counts: np.ndarray
+    sums: np.ndarray
+    scatter: np.ndarray
+
+    @classmethod
+    def zeros(cls, num_classes: int, dim: int) -> LdaAccumulator:
+        """Return statistics of no frames."""
+        shape = (num_classes, dim)
+        return cls(np.zeros(num_classes), np.zeros(shape), np.zeros((dim, dim)))
+
+    def accumulate(
+        self, frames: np.ndarray, classes: np.ndarray, pool: Executor
+    ) -> None:
+        """Add frames.
+
+        Args:
+            frames: float32[T, D].
+            classes: int32[T], -1 for a frame that does not count.
+            pool: threads to use; their number does not change a bit of the result.
+        """
+        add_by_class(frames, classes, self.counts, self.sums)
+        pieces = range(0, len(frames), _PIECE_FRAMES)
+        is_used = classes >= 0
+
+        def do(first: int) -> np.ndarray:
+            piece = slice(first, first + _PIECE_FRAMES)
+            exact = torch.from_numpy(frames[piece][is_used[piece]].astype(np.float64))
+            return (exact.T @ exact).numpy()
+
+        for part in pool.map(do, pieces):
+            self.scatter += part
+
+    @property
+    def num_frames(self) -> float:
+        """Frames of all classes."""
+        return float(self.counts.sum())
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean of all frames, float64[D]."""
+        return self.sums.sum(axis=0) / self.num_frames
+
+    def covariances(self) -> tuple[np.ndarray, np.ndarray]:
+        """Covariance inside the classes and of their means, float64[D, D] each."""
+        mean = self.mean
+        centred = self.sums - self.counts[:, None] * mean
+        is_seen = self.counts > 0
+        scaled = centred[is_seen] / np.sqrt(self.counts[is_seen])[:, None]
+        between = scaled.T @ scaled / self.num_frames
+        total = self.scatter / self.num_frames - np.outer(mean, mean)
+        return total - between, between
+
+
+@dataclass(frozen=True, eq=False)
+class LdaEstimate:
+    """The transform, all directions of it.
+
+    Attributes:
+        full: float64[D, D], a direction a row, the best first.
+        ratios: float64[D], variance between the classes over that inside, falling.
+        mean: float64[D], mean of all frames.
+    """
+
+    full: np.ndarray
+    ratios: np.ndarray
+    mean: np.ndarray
+
+    def matrix(self, dim: int, *, remove_offset: bool = False) -> np.ndarray:
+        """Return the first rows, float64[dim, D].
+
+        Args:
+            dim: how many.
+            remove_offset: append a column that takes the mean of the frames to 0,
+                float64[dim, D + 1] then.
+        """
+        rows = self.full[:dim]
+        if not remove_offset:
+            return rows
+        return np.hstack([rows, -(rows @ self.mean)[:, None]])
+
+
+def estimate_lda(
+    statistics: LdaAccumulator, *, dim: int, within_class_factor: float = 1.0
+) -> LdaEstimate:
+    """Find the directions in which classes differ most.
+
+    The sign of a row is free; here the entry of greatest magnitude is positive.
+
+    Args:
+        dim: how many directions are wanted; checked against what there is.
+        within_class_factor: variance that remains inside the classes in every
+            direction; less than 1 shrinks directions that tell classes apart badly.
+
+    Raises:
+        UserError: too few classes or features for `dim`, or the features do not vary
+            independently inside the classes.
+
+    Source: Kaldi `transform/lda-estimate.cc:LdaEstimate::Estimate`, which leaves the
+    sign to its singular value decomposition.
+    """
+    num_seen = int(np.count_nonzero(statistics.counts))
+    most = min(len(statistics.scatter), num_seen - 1)
+    if dim > most:
+        raise UserError(
+            f"LDA to {dim} dimensions, but {num_seen} pdfs with data on spliced frames "
+            f"of dimension {len(statistics.scatter)} give {max(most, 0)} at most",
+            remedy=f"set lda_dim to {max(most, 1)} or less, or align with more pdfs",
+        )
+    within, between = statistics.covariances()
+    # Rounding alone must not pass for variance: some 1e-7 of it is float32's.
+    least, largest = np.linalg.eigvalsh(within)[[0, -1]]
+    if not least > 1e-10 * largest:
+        raise UserError(
+            "LDA needs features that vary independently inside the classes, but some "
+            "are constant or follow from others",
+            remedy="look for a fault in the features, or splice fewer frames",
+        )
+    inverse = np.linalg.inv(np.linalg.cholesky(within))
+    ratios, directions = np.linalg.eigh(inverse @ between @ inverse.T)
+    ratios = np.maximum(ratios[::-1], 0.0)
+    full = directions[:, ::-1].T @ inverse
+    top = np.argmax(np.abs(full), axis=1)
+    full *= np.sign(full[np.arange(len(full)), top])[:, None]
+    full *= np.sqrt((within_class_factor + ratios) / (1.0 + ratios))[:, None]
+    return LdaEstimate(full, ratios, statistics.mean)
+
+
+@njit(cache=True, nogil=True)
+def add_by_class(frames, classes, counts, sums):
+    """Add each frame to the sum of its class, in the order of the frames.
+
+    Args:
+        frames: float32[T, D].
+        classes: int32[T], -1 for a frame that does not count.
+        counts: float64[C], added to.
+        sums: float64[C, D], added to.
+    """
+    for t in range(len(classes)):
+        c = classes[t]
+        if c >= 0:
+            counts[c] += 1.0
+            for d in range(frames.shape[1]):
+                sums[c, d] += np.float64(frames[t, d])

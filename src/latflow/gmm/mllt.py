@@ -1,7 +1,7 @@
 """Maximum likelihood linear transform (semi-tied covariances), estimated on all data.
 
 Gaussians with diagonal covariances fit best where features do not correlate inside a
-Gaussian. The square matrix A that makes them so maximises, for Gaussians with means
+Gaussian. The square matrix A that makes them so maximizes, for Gaussians with means
 m_g and variances v_g that stay what they are,
 
     sum_t sum_g posterior_g(t) log N(A x_t; A m_g, v_g) + count log |det A|
@@ -9,7 +9,7 @@ m_g and variances v_g that stay what they are,
 
     G_i = sum_g 1/v_gi S_g,    S_g = sum_t posterior_g(t) (x_t - m_g) (x_t - m_g)',
 
-where a_i is row i of A. The rows are optimised in turn, each exactly, by the cofactors
+where a_i is row i of A. The rows are optimized in turn, each exactly, by the cofactors
 of the others.
 
 The statistics are dense products: with the frames of one pdf (T x D), all scatters S_g
@@ -58,12 +58,8 @@ class MlltAccumulator:
 
     @classmethod
     def zeros(cls, dim: int) -> MlltAccumulator:
-        """Statistics of no frames."""
+        """Return statistics of no frames."""
         return cls(np.zeros((dim, dim, dim)))
-
-    def __add__(self, other: MlltAccumulator) -> MlltAccumulator:
-        """The statistics of both parts of the data."""
-        return MlltAccumulator(self.scatters + other.scatters, self.count + other.count)
 
     def accumulate(
         self,
@@ -81,7 +77,6 @@ class MlltAccumulator:
             frames: float32[T, D].
             pdfs: int32[T], pdf of each frame; -1 for a frame that does not count.
             pool: threads to use; their number does not change a bit of the result.
-            device: where torch computes.
 
         Raises:
             UserError: the frames have another dimension than the mixtures.
@@ -129,15 +124,14 @@ class MlltEstimate:
 
 
 def _exact(values: np.ndarray, device: str | torch.device) -> torch.Tensor:
-    """Numbers as float64 where torch computes."""
+    """Return the numbers as float64 where torch computes."""
     return torch.from_numpy(values.astype(np.float64)).to(device)
 
 
 def _scatters(gmms: DiagGmms, rows: slice, x: torch.Tensor) -> torch.Tensor:
-    """Scatter of the frames of one pdf around each of its Gaussians.
+    """Return the scatter of the frames of one pdf around each of its Gaussians.
 
     Args:
-        gmms: all mixtures.
         rows: the Gaussians of the pdf, K of them.
         x: float32[T, D], its frames.
 
@@ -171,15 +165,12 @@ def _scatters(gmms: DiagGmms, rows: slice, x: torch.Tensor) -> torch.Tensor:
 
 
 def estimate_mllt(statistics: MlltAccumulator) -> MlltEstimate:
-    """Maximise the likelihood over square transforms of the present features.
+    """Maximize the likelihood over square transforms of the present features.
 
     Begins with the identity, whose objective is what `gain` is counted from. Each
-    sweep optimises one row after another; no step can lower the objective. The inverse
+    sweep optimizes one row after another; no step can lower the objective. The inverse
     that the cofactors come from is updated for each changed row, and made anew for each
     sweep.
-
-    Args:
-        statistics: of all frames.
 
     Raises:
         UserError: too few frames for the number of features.
@@ -218,7 +209,7 @@ def estimate_mllt(statistics: MlltAccumulator) -> MlltEstimate:
 def _row_objective(
     statistics: MlltAccumulator, i: int, row: np.ndarray, cofactors: np.ndarray
 ) -> float:
-    """The part of the objective that depends on row i."""
+    """Return the part of the objective that depends on row i."""
     determinant = statistics.count * np.log(abs(row @ cofactors))
     return float(determinant - 0.5 * (row @ statistics.scatters[i] @ row))
 

@@ -1,4 +1,4 @@
-"""Diagonal Gaussian mixture models and the acoustic model file `final.mdl`.
+"""Diagonal Gaussian mixture models, acoustic models, and the systems of these.
 
 All mixtures of a model share flat arrays: the Gaussians of pdf p are rows
 begin[p] ... begin[p + 1] - 1. What is stored is what Kaldi stores, in float32 and in
@@ -6,24 +6,41 @@ its exponential form, so that the arrays in memory and a saved file are the same
 
     log(w_g N(x; m_g, v_g)) = gconst_g + sum_d (m_gd / v_gd) x_d - x_d^2 / (2 v_gd)
 
+A system lies in its folder, `gmm/<system>/`, in files with Kaldi's names:
+
+* `final.mdl`, `tree`: model and decision tree;
+* `transform.json`: the features of the model, made of the stored frames;
+* `final.mat`: the matrix of that transform, where it has one (LDA and MLLT);
+* `final.alimdl`: of a speaker-adapted system, the model for unadapted features.
+
+Public: `DiagGmms`, `AcousticModel`, `GmmSystem`, `load_transform`, `save_transform`.
+
 Source: Kaldi `gmm/diag-gmm.{h,cc}`, `gmm/am-diag-gmm.{h,cc}`.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from latflow.errors import UserError
+from latflow.features.transform import FeatureTransform
+from latflow.files import write_json
 from latflow.gmm import kernels
 from latflow.hmm.transition_model import TransitionModel
-from latflow.kaldi_io import KaldiReader, KaldiWriter
+from latflow.hmm.tree import ContextDependency
+from latflow.kaldi.io import KaldiReader, KaldiWriter, read_matrix, write_matrix
 
+TRANSFORM = "transform.json"
+MATRIX = "final.mat"
+ALIGNMENT_MODEL = "final.alimdl"
 _LOG_2PI = 1.8378770664093453
 _BLOCK_BYTES = 1 << 18  # of single Gaussians' log-likelihoods: fits the L2 cache
 
@@ -109,11 +126,6 @@ class DiagGmms:
         """Means, float64[G, D]."""
         return self.means_invvars.astype(np.float64) * self.variances
 
-    @property
-    def pdf_of_gaussian(self) -> np.ndarray:
-        """The pdf that each Gaussian belongs to, int64[G]."""
-        return np.repeat(np.arange(self.num_pdfs), np.diff(self.begin))
-
     @cached_property
     def factors(self) -> np.ndarray:
         """Factors of [1, x, x^2] in the log-likelihood, float32[G, 1 + 2 D]."""
@@ -123,7 +135,7 @@ class DiagGmms:
     def log_likelihoods(
         self, x: np.ndarray, pdfs: Sequence[int] | np.ndarray | None = None
     ) -> np.ndarray:
-        """Log-likelihood of every frame under every mixture.
+        """Return the log-likelihood of every frame under every mixture.
 
         Only the Gaussians of the mixtures asked for are computed.
 
@@ -154,7 +166,7 @@ class DiagGmms:
     def _select(
         self, pdfs: Sequence[int] | np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Where the Gaussians of some mixtures begin, and which rows they are."""
+        """Return where Gaussians of some mixtures begin, and which rows they are."""
         if pdfs is None:
             return self.begin, np.arange(self.num_gaussians)
         wanted = np.asarray(pdfs, np.int64)
@@ -224,7 +236,7 @@ Mixture = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def _read_mixture(reader: KaldiReader) -> Mixture:
-    """One mixture: constants, weights, means / variances, inverse variances."""
+    """Return one mixture: constants, weights, means / variances, inverse variances."""
     reader.expect("<DiagGMM>", "<DiagGMMBegin>")
     reader.expect("<GCONSTS>")
     constants = reader.float_vector()
@@ -260,21 +272,127 @@ class AcousticModel:
         """Read `final.mdl`, binary or text, `.gz` or not.
 
         Raises:
-            UserError: the file is missing, garbled or inconsistent.
+            UserError: the file is missing, garbled or inconsistent, or holds a network.
         """
         with KaldiReader.open(path) as reader:
             transitions = TransitionModel.read(reader)
+            kind = reader.peek_token()
+            if kind.lower().startswith(("<nnet", "<components", "<numcomponents")):
+                raise UserError(
+                    f"a neural network ({kind}), not Gaussian mixtures",
+                    file=path,
+                    remedy="name the GMM system that its alignments came from",
+                )
             gmms = DiagGmms.read(reader)
         if gmms.num_pdfs != transitions.num_pdfs:
             raise UserError(
                 f"{gmms.num_pdfs} mixtures for {transitions.num_pdfs} pdfs",
                 file=path,
-                remedy="train the model again",
+                remedy="train the model again, or copy the file anew",
             )
         return cls(transitions, gmms)
+
+    def facts(self) -> dict[str, int]:
+        """Return sizes for a report."""
+        return {
+            "num_phones": len(self.transitions.topology.phones),
+            "num_pdfs": self.gmms.num_pdfs,
+            "num_gaussians": self.gmms.num_gaussians,
+            "num_transition_ids": self.transitions.num_transition_ids,
+            "dim": self.gmms.dim,
+        }
 
     def save(self, path: str | Path, *, binary: bool = True) -> None:
         """Write `final.mdl`, whole or not at all."""
         with KaldiWriter.open(path, binary=binary) as writer:
             self.transitions.write(writer)
             self.gmms.write(writer)
+
+
+@dataclass(frozen=True, eq=False)
+class GmmSystem:
+    """Everything that decoding and aligning with a system need.
+
+    Attributes:
+        tree: the decision tree.
+        model: for features after `transform` and, in an adapted system, after the
+            transform of the speaker.
+        transform: from stored frames to features.
+        alignment_model: for features after `transform` alone; `model` itself in a
+            system that is not adapted.
+    """
+
+    tree: ContextDependency
+    model: AcousticModel
+    transform: FeatureTransform
+    alignment_model: AcousticModel
+
+    @property
+    def is_speaker_adapted(self) -> bool:
+        """Return whether the model was trained on features adapted to each speaker."""
+        return self.alignment_model is not self.model
+
+    @classmethod
+    def load(cls, folder: str | Path) -> GmmSystem:
+        """Read a system's folder.
+
+        Raises:
+            UserError: a file is missing or garbled, or tree and models do not fit.
+        """
+        folder = Path(folder)
+        model = AcousticModel.load(folder / "final.mdl")
+        tree = ContextDependency.load(folder / "tree")
+        path = folder / ALIGNMENT_MODEL
+        alignment_model = AcousticModel.load(path) if path.exists() else model
+        for part in (tree.num_pdfs, alignment_model.gmms.num_pdfs):
+            if part != model.gmms.num_pdfs:
+                raise UserError(
+                    f"{model.gmms.num_pdfs} pdfs in final.mdl, but {tree.num_pdfs} in "
+                    f"tree, {alignment_model.gmms.num_pdfs} in the alignment model",
+                    file=folder,
+                    remedy="take all files of a folder from one training",
+                )
+        return cls(tree, model, load_transform(folder), alignment_model)
+
+
+def load_transform(folder: str | Path) -> FeatureTransform:
+    """Read the feature transform of a system.
+
+    Raises:
+        UserError: `transform.json` or the matrix is missing or garbled.
+    """
+    path = Path(folder) / TRANSFORM
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        for part in _linear_parts(config):
+            part["matrix"] = read_matrix(path.parent / part["matrix"])
+        return FeatureTransform.from_config(config)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"no readable feature transform: {error}",
+            file=path,
+            remedy="train the system again, or import it with latflow import-kaldi",
+        ) from None
+
+
+def save_transform(folder: str | Path, transform: FeatureTransform) -> None:
+    """Write the feature transform of a system.
+
+    The matrix of a `Linear`, of which a system may have one, goes to `final.mat`.
+    """
+    folder = Path(folder)
+    config = transform.to_config()
+    linear = _linear_parts(config)
+    if len(linear) > 1:
+        raise ValueError("a system's features are made with one matrix at most")
+    for part in linear:
+        write_matrix(folder / MATRIX, np.array(part["matrix"], np.float32))
+        part["matrix"] = MATRIX
+    write_json(folder / TRANSFORM, config)
+
+
+def _linear_parts(config: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the descriptions of matrices in that of a transform."""
+    if config["type"] == "chain":
+        return [p for part in config["transforms"] for p in _linear_parts(part)]
+    return [config] if config["type"] == "linear" else []

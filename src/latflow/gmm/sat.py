@@ -5,7 +5,7 @@ grown on the features after them; and in some iterations of training they are es
 anew with the present model, each on top of the last. In the end the same Gaussians are
 estimated once more from unadapted features, for first passes over new speakers.
 
-Public: `train_sat`.
+Public: `train_sat`, `estimate_alignment_model`.
 
 Source: Kaldi `steps/train_sat.sh`; T. Anastasakos et al., A compact model for
 speaker-adaptive training, ICSLP 1996; M. Gales 1998 (see `latflow.gmm.fmllr`) for
@@ -14,14 +14,15 @@ training with feature transforms.
 
 from __future__ import annotations
 
+import copy
 import logging
-import time
-from collections.abc import Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from latflow.features.frames import FrameStore
+import numpy as np
+
 from latflow.files import atomic_output
 from latflow.gmm.adaptation import (
     SPEAKER_TRANSFORMS,
@@ -29,21 +30,14 @@ from latflow.gmm.adaptation import (
     FmllrAccumulator,
     adapt_to_alignments,
 )
-from latflow.gmm.alignment_model import estimate_alignment_model
-from latflow.gmm.fmllr import FmllrOptions
-from latflow.gmm.model import AcousticModel
-from latflow.gmm.schedule import Training, run_schedule
-from latflow.gmm.source import FrameSource
-from latflow.gmm.speaker_transforms import SpeakerTransforms
-from latflow.gmm.system import ALIGNMENT_MODEL, GmmSystem
-from latflow.gmm.train import (
-    System,
-    known_alignments,
-    model_of_tree,
-    shortest,
-    take_alignments,
-)
-from latflow.lang.directory import Lang
+from latflow.gmm.estep import portions, sort_by_pdf
+from latflow.gmm.kernels import accumulate_pairs
+from latflow.gmm.model import ALIGNMENT_MODEL, AcousticModel, DiagGmms, GmmSystem
+from latflow.gmm.options import SatOptions, SharedOptions
+from latflow.gmm.source import FrameSource, SpeakerTransforms
+from latflow.gmm.train import known_alignments, train_triphones
+from latflow.gmm.training import Job, Kind, Training
+from latflow.gmm.update import UpdateOptions, update_gmms
 from latflow.parallel import worker_pool
 
 log = logging.getLogger(__name__)
@@ -52,115 +46,78 @@ _COPIED = ("full.mat", "splice_opts")  # what belongs to a source's matrix, if a
 
 
 def train_sat(
-    frames_dir: str | Path,
-    lang_dir: str | Path,
-    alignments: str | Path,
-    source_dir: str | Path,
-    out_dir: str | Path,
+    frames_dir: Path,
+    lang_dir: Path,
+    alignments: Path,
+    source_dir: Path,
+    out_dir: Path,
     *,
-    options: Mapping[str, Any],
+    options: SatOptions,
+    shared: SharedOptions,
     threads: int,
-    max_skipped_fraction: float,
 ) -> None:
-    """Train a triphone system on features adapted to each speaker.
+    """Train a triphone system on features adapted to each speaker (stage).
 
-    Writes `final.mdl`, `final.alimdl` (for unadapted features), `tree`, `trans.ark`
-    (transforms by speaker), `iterations.tsv`, `ledger.jsonl` and `info.json`; and the
-    feature transform of the source system, which is this system's too.
+    Writes what `train_mono` does, and `final.alimdl` (for unadapted features),
+    `trans.ark` (transforms by speaker); the feature transform is the source system's.
 
     Args:
         frames_dir: the `FrameStore` of the training data.
-        lang_dir: the lang directory.
         alignments: `ali.ark` of the training data, made with the source system; if
             `trans.ark` is beside it, these are the first transforms.
-        source_dir: folder of the source system.
-        out_dir: where the system goes.
-        options: of the system (type `sat` in `workflow/schemas/gmm.yaml`), with
-            `graph`, `seed` and `device`; `transform`, which serves other types, does
-            not apply.
-        threads: number of threads.
-        max_skipped_fraction: share of the utterances that may fail to align.
+        out_dir: folder of the system; its name is the system's.
+        shared: settings of all systems; `transform` does not apply.
 
     Raises:
-        UserError: no usable data or alignments, or too many utterances fail.
+        UserError: no usable data or alignments, or too many utterances fail to align.
     """
-    began = time.perf_counter()
-    options = {key: value for key, value in options.items() if key != "transform"}
-    store, lang = FrameStore.load(frames_dir), Lang.load(lang_dir)
+    job = Job.load(frames_dir, lang_dir, out_dir, options, shared, threads)
     behind = GmmSystem.load(source_dir)
-    utterances = shortest(store, options["subset_shortest"])
     # Unadapted frames are needed at the beginning and the end alone.
-    plain = FrameSource(store, behind.transform, utterances, cache_bytes=0)
-    refine = Fmllr.from_options(options, lang)
-    first = _first_transforms(plain, alignments, behind, refine, threads=threads)
-    source = FrameSource(store, behind.transform, utterances, speaker_transforms=first)
-    refine.transforms = first
+    plain = job.source(behind.transform, cache_bytes=0)
+    kind = _Sat(options, tuple(job.lang.silence_phones), plain, Path(source_dir))
+    kind.transforms = _first_transforms(kind, alignments, behind, threads)
+    source = job.source(behind.transform, speaker_transforms=kind.transforms)
     old = behind.model.transitions
-    tree, model, _ = model_of_tree(source, alignments, old, lang, options)
-    system = System(Path(out_dir), tree, options, max_skipped_fraction)
-    with system.training(source, lang, model, threads) as training:
-        take_alignments(training, alignments, old, model.transitions, tree)
-        model = run_schedule(
-            model,
-            training,
-            system.schedule,
-            name=system.name,
-            initial_gaussians=options["num_leaves"],
-            refine=refine,
-        )
-        twin = estimate_alignment_model(model, training, plain)
-        twin.save(system.folder / ALIGNMENT_MODEL)
-        refine.transforms.save(system.folder / SPEAKER_TRANSFORMS)
-        _copy_beside_matrix(Path(source_dir), system.folder)
-        seconds = time.perf_counter() - began
-        system.finish(model, training, seconds=seconds, facts=refine.facts())
+    train_triphones(job, options, source, alignments, old, kind)
 
 
 @dataclass
-class Fmllr:
-    """Adapts features in some iterations of training: a `refine` of `run_schedule`.
+class _Sat(Kind):
+    """Adapts features in some iterations of training.
 
     Attributes:
-        iterations: when.
+        options: of the system.
         silence_phones: phones whose frames are weighted.
-        silence_weight: their weight.
-        options: what is estimated.
+        plain: unadapted features.
+        source_dir: folder of the source system.
         transforms: of all speakers so far, from unadapted features.
         history: what each estimate was worth.
     """
 
-    iterations: frozenset[int]
+    options: SatOptions
     silence_phones: tuple[int, ...]
-    silence_weight: float
-    options: FmllrOptions
+    plain: FrameSource
+    source_dir: Path
     transforms: SpeakerTransforms = field(default_factory=lambda: SpeakerTransforms({}))
     history: list[Adaptation] = field(default_factory=list)
 
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any], lang: Lang) -> Fmllr:
-        """Take them out of the options of a system."""
-        return cls(
-            frozenset(options["fmllr_iterations"]),
-            tuple(lang.silence_phones),
-            options["fmllr"]["silence_weight"],
-            FmllrOptions.from_options(options["fmllr"]),
-        )
-
     def accumulator(self, model: AcousticModel) -> FmllrAccumulator:
-        """What makes statistics with a model."""
-        return FmllrAccumulator.of(model, self.silence_phones, self.silence_weight)
+        """Return what makes statistics with a model."""
+        weight = self.options.fmllr.silence_weight
+        return FmllrAccumulator.of(model, self.silence_phones, weight)
 
-    def __call__(
+    def refine(
         self, model: AcousticModel, training: Training, iteration: int
     ) -> AcousticModel:
         """Adapt the features further, if it is time for that."""
-        if iteration not in self.iterations:
+        if iteration not in self.options.fmllr_iterations:
             return model
         adaptation = adapt_to_alignments(
             training.source,
             ((u, training.alignment_of(u)) for u in range(len(training.source))),
             self.accumulator(model),
-            self.options,
+            self.options.fmllr,
             training.pool,
             what=f"iteration {iteration}",
         )
@@ -170,54 +127,113 @@ class Fmllr:
         training.transform_gain = adaptation.gain_per_frame
         return model
 
-    def facts(self) -> dict[str, Any]:
-        """What `info.json` is to say of the adaptation."""
+    def finish(self, model: AcousticModel, training: Training) -> dict[str, Any]:
+        """Estimate and write the alignment model; write the speakers' transforms."""
+        folder, alignment = training.job.folder, training.alignment
+        twin = estimate_alignment_model(
+            model, training.source, self.plain, alignment, training.pool
+        )
+        twin.save(folder / ALIGNMENT_MODEL)
+        self.transforms.save(folder / SPEAKER_TRANSFORMS)
+        for name in _COPIED:
+            if (self.source_dir / name).exists():
+                with atomic_output(folder / name) as temporary:
+                    temporary.write_bytes((self.source_dir / name).read_bytes())
+        last = self.history[-1].num_unadapted if self.history else 0
         return {
             "num_speakers": len(self.transforms),
-            "num_unadapted_speakers": self.history[-1].num_unadapted
-            if self.history
-            else 0,
+            "num_unadapted_speakers": last,
             "fmllr_gain_per_frame": sum(a.gain_per_frame for a in self.history),
         }
 
 
 def _first_transforms(
-    plain: FrameSource,
-    alignments: str | Path,
-    behind: GmmSystem,
-    fmllr: Fmllr,
-    *,
-    threads: int,
+    kind: _Sat, alignments: Path, behind: GmmSystem, threads: int
 ) -> SpeakerTransforms:
-    """Transforms that the tree is grown with: those of the alignments, or estimated.
-
-    Args:
-        plain: unadapted features.
-        alignments: archive of alignments of their utterances.
-        behind: the system that made them.
-        fmllr: what is estimated.
-        threads: number of threads.
-    """
+    """Return the transforms that the tree is grown with: known ones, or estimated."""
     known = Path(alignments).with_name(SPEAKER_TRANSFORMS)
     if known.exists():
         log.info("the first speaker transforms are those of %s", known)
         return SpeakerTransforms.load(known)
     with worker_pool(threads) as pool:
         adaptation = adapt_to_alignments(
-            plain,
-            known_alignments(plain, alignments),
-            fmllr.accumulator(behind.model),
-            fmllr.options,
+            kind.plain,
+            known_alignments(kind.plain, alignments),
+            kind.accumulator(behind.model),
+            kind.options.fmllr,
             pool,
             what="source system",
         )
-    fmllr.history.append(adaptation)
+    kind.history.append(adaptation)
     return adaptation.transforms
 
 
-def _copy_beside_matrix(source: Path, folder: Path) -> None:
-    """Copy what belongs to the source's feature transform."""
-    for name in _COPIED:
-        if (source / name).exists():
-            with atomic_output(folder / name) as temporary:
-                temporary.write_bytes((source / name).read_bytes())
+def estimate_alignment_model(
+    model: AcousticModel,
+    adapted: FrameSource,
+    plain: FrameSource,
+    alignment: np.ndarray,
+    pool: Executor,
+) -> AcousticModel:
+    """Estimate the alignment model: the twin of a model for unadapted features.
+
+    Each Gaussian of it is estimated from the frames that its counterpart in the adapted
+    model holds, but from their unadapted features. It makes the first pass over a new
+    speaker, and its Gaussian posteriors go with the adapted model's means.
+
+    Args:
+        plain: unadapted features of the same utterances.
+        alignment: int32[sum T], transition-ids; 0 where a frame is not aligned.
+
+    Source: Kaldi `gmmbin/gmm-acc-stats-twofeats.cc`, `gmmbin/gmm-est.cc` with
+    `--remove-low-count-gaussians=false`.
+    """
+    transitions, gmms = model.transitions, model.gmms
+    counts = np.zeros(transitions.num_transition_ids + 1)
+    moments = np.zeros((gmms.num_gaussians, 1 + 2 * gmms.dim))
+    sources = (s.aligned_chunks(alignment, pool) for s in (adapted, plain))
+    for (x, ids), (y, _) in zip(*sources, strict=True):
+        counts += np.bincount(ids, minlength=len(counts))
+        order, begin = sort_by_pdf(transitions.pdf[ids], gmms.num_pdfs)
+
+        def do(pdfs: np.ndarray, x=x, y=y, order=order, begin=begin) -> None:
+            accumulate_pairs(
+                x, y, order, begin, pdfs, gmms.begin, gmms.factors, moments
+            )
+
+        for _ in pool.map(do, portions(np.diff(begin) * np.diff(gmms.begin))):
+            pass
+    counts[0] = 0
+    new = copy.copy(transitions)
+    new.update(counts)
+    return AcousticModel(new, update_all(gmms, moments))
+
+
+def update_all(gmms: DiagGmms, moments: np.ndarray) -> DiagGmms:
+    """Estimate mixtures without removing a Gaussian.
+
+    One with too little data keeps its mean and variance, and has a least weight.
+
+    Args:
+        moments: float64[G, 1 + 2 D], sums of posterior * [1, x, x^2].
+    """
+    options = UpdateOptions()
+    sizes, occupancy = np.diff(gmms.begin), moments[:, 0]
+    totals = np.repeat(np.add.reduceat(occupancy, gmms.begin[:-1]), sizes)
+    share = np.where(
+        totals > 0, occupancy / np.maximum(totals, 1e-300), 1 / np.repeat(sizes, sizes)
+    )
+    # As mixtures of one, which are never removed.
+    single = DiagGmms.from_natural(
+        np.arange(gmms.num_gaussians + 1),
+        np.ones(gmms.num_gaussians),
+        gmms.means_invvars,
+        gmms.inv_vars,
+    )
+    is_rare = share <= options.min_weight
+    found, _ = update_gmms(single, np.where(is_rare[:, None], 0.0, moments), options)
+    weights = np.maximum(share, options.min_weight)
+    weights /= np.repeat(np.add.reduceat(weights, gmms.begin[:-1]), sizes)
+    return DiagGmms.from_natural(
+        gmms.begin, weights, found.means_invvars, found.inv_vars
+    )

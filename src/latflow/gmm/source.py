@@ -1,26 +1,137 @@
-"""Frames of training, transformed, in chunks of bounded size.
+"""Frames of training, transformed, in chunks of bounded size; speaker transforms.
 
 A `FrameSource` gives the frames of some utterances of a `FrameStore` after a feature
-transform (deltas, splicing, LDA) and after those of the speakers. Chunks hold whole
+transform (deltas, splicing, LDA) and after those of the speakers, which fMLLR estimates
+(Kaldi's `trans.*`, archives of matrices with speakers as keys). Chunks hold whole
 utterances and depend on sizes alone, never on the number of threads, so that sums over
 chunks are always the same. The first chunks stay in memory up to a fixed number of
 bytes; the others are made again whenever they are asked for.
+
+Public: `FrameSource`, `Chunk`, `SpeakerTransforms`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from latflow.errors import UserError
 from latflow.features.frames import FrameStore
-from latflow.features.transform import FeatureTransform
-from latflow.gmm.speaker_transforms import SpeakerTransforms
+from latflow.features.transform import FeatureTransform, project
+from latflow.kaldi.io import read_matrices, write_matrices
 
 CHUNK_BYTES = 64 << 20  # of transformed frames worked on together
 CACHE_BYTES = 128 << 20  # of transformed frames kept in memory
 _PIECE_FRAMES = 20_000  # transformed by one thread at a time
+
+
+class SpeakerTransforms:
+    """An affine transform a speaker; the identity for speakers without one.
+
+    Args:
+        matrices: float32[D, D + 1] by speaker, the offset in the last column.
+
+    Raises:
+        UserError: the matrices differ in size, or one is not D x (D + 1).
+    """
+
+    def __init__(self, matrices: Mapping[str, np.ndarray]) -> None:
+        self.matrices = {
+            speaker: np.ascontiguousarray(matrix, np.float32)
+            for speaker, matrix in matrices.items()
+        }
+        shapes = sorted({matrix.shape for matrix in self.matrices.values()})
+        if len(shapes) > 1 or any(columns != rows + 1 for rows, columns in shapes):
+            raise UserError(
+                f"speaker transforms of shapes {shapes}, where D x (D + 1) is needed",
+                remedy="estimate them again, all on the same features",
+            )
+
+    def __len__(self) -> int:
+        """Return the number of speakers that have a transform."""
+        return len(self.matrices)
+
+    def apply(self, speaker: str, frames: np.ndarray) -> np.ndarray:
+        """Transform frames of a speaker, float32[T, D] -> float32[T, D].
+
+        Raises:
+            UserError: the frames have another dimension than the transforms.
+        """
+        matrix = self.matrices.get(speaker)
+        if matrix is None:
+            return frames
+        dim = len(matrix)
+        if frames.shape[1] != dim:
+            raise UserError(
+                f"frames of dimension {frames.shape[1]}, but the transform of speaker "
+                f"{speaker} takes {dim}",
+                remedy="estimate the transforms on these features",
+            )
+        return project(frames, matrix[:, :dim], matrix[:, dim])
+
+    def after(self, first: SpeakerTransforms) -> SpeakerTransforms:
+        """Combine two rounds: `first`, then these (Kaldi's compose-transforms)."""
+        speakers = sorted(self.matrices.keys() | first.matrices.keys())
+        return SpeakerTransforms(
+            {
+                speaker: _product(
+                    self.matrices.get(speaker), first.matrices.get(speaker)
+                )
+                for speaker in speakers
+            }
+        )
+
+    def check_dim(self, dim: int, path: str | Path) -> None:
+        """Refuse transforms of another dimension than a model's.
+
+        Args:
+            dim: dimension of the model's features.
+            path: where the transforms come from.
+
+        Raises:
+            UserError: they differ.
+        """
+        for speaker, matrix in self.matrices.items():
+            if len(matrix) != dim:
+                raise UserError(
+                    f"the transform of speaker {speaker} is for dimension "
+                    f"{len(matrix)}, the model is of {dim}",
+                    file=path,
+                    remedy="take transforms that were estimated with this model",
+                )
+
+    @classmethod
+    def load(cls, path: str | Path) -> SpeakerTransforms:
+        """Read an archive of matrices, binary or text, gunzipped if `.gz`.
+
+        Raises:
+            UserError: the file is missing or garbled, or the matrices do not fit.
+        """
+        try:
+            return cls(dict(read_matrices(path)))
+        except UserError as error:
+            raise error.at(file=error.file or path) from None
+
+    def save(self, path: str | Path) -> None:
+        """Write a binary archive, speakers sorted, whole or not at all."""
+        write_matrices(path, sorted(self.matrices.items()))
+
+
+def _product(second: np.ndarray | None, first: np.ndarray | None) -> np.ndarray:
+    """Return the transform that does `first`, then `second`; None: the identity."""
+    if second is None or first is None:
+        known = first if second is None else second
+        assert known is not None  # a speaker comes from one of the two
+        return known
+    dim = len(first)
+    square = second[:, :dim].astype(np.float64)
+    product = square @ first.astype(np.float64)
+    product[:, dim] += second[:, dim]
+    return product.astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -35,7 +146,7 @@ class FrameSource:
     """Frames of some utterances, transformed; safe to use from several threads.
 
     Args:
-        store: where the base features are.
+        store: the base features.
         transform: what is made of them.
         utterances: int64[U], which utterances of the store, in ascending order.
         chunk_bytes: size of a chunk; a longer utterance is a chunk of its own.
@@ -69,10 +180,10 @@ class FrameSource:
         most = max(1, chunk_bytes // (4 * self.dim))
         self.chunks = self._split(0, len(self.utterances), most)
         self._cache: dict[Chunk, np.ndarray] = {}
-        self._room = cache_bytes // (4 * self.dim)  # frames
+        self._free_frames = cache_bytes // (4 * self.dim)  # frames
 
     def __len__(self) -> int:
-        """U, the number of utterances."""
+        """Return U, the number of utterances."""
         return len(self.utterances)
 
     @property
@@ -81,17 +192,21 @@ class FrameSource:
         return int(self.begin[-1])
 
     def utt_id(self, u: int) -> str:
-        """Id of utterance u of this source."""
+        """Return the id of utterance u of this source."""
         return self.store.utt_ids[self.utterances[u]]
 
+    def text(self, u: int) -> str:
+        """Transcript of utterance u of this source."""
+        return self.store.texts[self.utterances[u]]
+
     def speaker(self, u: int) -> str:
-        """Speaker of utterance u of this source."""
+        """Return the speaker of utterance u of this source."""
         return self.store.speakers[self.utterances[u]]
 
     def with_speaker_transforms(
         self, transforms: SpeakerTransforms | None
     ) -> FrameSource:
-        """The same utterances in the same chunks, with other speaker transforms."""
+        """Return the same utterances and chunks, with other speaker transforms."""
         return FrameSource(
             self.store,
             self.transform,
@@ -102,7 +217,7 @@ class FrameSource:
         )
 
     def frames(self, u: int) -> np.ndarray:
-        """Transformed frames of utterance u, float32[T_u, D]."""
+        """Return the transformed frames of utterance u, float32[T_u, D]."""
         for chunk, kept in self._cache.items():
             if chunk.first <= u < chunk.last:
                 first = self.begin[chunk.first]
@@ -110,16 +225,31 @@ class FrameSource:
         return self._make(Chunk(u, u + 1))
 
     def chunk(self, chunk: Chunk, pool: Executor) -> np.ndarray:
-        """Transformed frames of a chunk, float32[n, D], not to be changed."""
+        """Return transformed frames of a chunk, float32[n, D], not to be changed."""
         if chunk in self._cache:
             return self._cache[chunk]
         pieces = self._split(chunk.first, chunk.last, _PIECE_FRAMES)
         made = list(pool.map(self._make, pieces))
         frames = made[0] if len(made) == 1 else np.concatenate(made)
-        if len(frames) <= self._room:
-            self._room -= len(frames)
+        if len(frames) <= self._free_frames:
+            self._free_frames -= len(frames)
             self._cache[chunk] = frames
         return frames
+
+    def aligned_chunks(
+        self, alignment: np.ndarray, pool: Executor
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Go through all frames with their alignment, a chunk at a time.
+
+        Args:
+            alignment: int32[sum T], transition-ids; 0 where a frame is not aligned.
+
+        Yields:
+            (frames float32[n, D], transition-ids int32[n]).
+        """
+        for chunk in self.chunks:
+            first, last = self.begin[chunk.first], self.begin[chunk.last]
+            yield self.chunk(chunk, pool), alignment[first:last]
 
     def _make(self, piece: Chunk) -> np.ndarray:
         """Transform the frames of some utterances."""

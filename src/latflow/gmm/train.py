@@ -1,174 +1,169 @@
 """Stages that train GMM-HMM systems: monophones and triphones on delta features.
 
-Source: Kaldi `steps/train_mono.sh`, `steps/train_deltas.sh`.
+Public: `train_mono`, `train_deltas` (stages), `train_triphones`, `known_alignments`,
+`grow_tree`; the models and alignments they begin with: `flat_start`,
+`from_leaf_statistics`, `equal_alignment`.
+
+Source: Kaldi `steps/train_mono.sh`, `steps/train_deltas.sh`,
+`gmmbin/gmm-init-mono.cc`, `gmmbin/gmm-init-model.cc` (`InitAmGmm`),
+`fstext/fstext-utils-inl.h` (`EqualAlign`).
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 from zlib import crc32
 
 import numpy as np
 
 from latflow.errors import UserError
-from latflow.features.frames import FrameStore
 from latflow.features.transform import FeatureTransform
-from latflow.files import atomic_output
-from latflow.gmm.estep import checked_device
-from latflow.gmm.initial import equal_alignment, flat_start, from_leaf_statistics
-from latflow.gmm.model import AcousticModel
-from latflow.gmm.schedule import Schedule, Training, run_schedule, write_history
+from latflow.fst.graph import Graph
+from latflow.gmm.model import AcousticModel, DiagGmms
+from latflow.gmm.options import DeltasOptions, MonoOptions, SharedOptions, TreeOptions
 from latflow.gmm.source import FrameSource
-from latflow.gmm.system import save_transform
-from latflow.gmm.training_graphs import GraphFile, on_demand
+from latflow.gmm.training import Job, Kind, Training
 from latflow.gmm.update import mix_up
+from latflow.graphs.options import ChainTreeOptions
 from latflow.hmm.alignment import convert
-from latflow.hmm.questions import cluster_phones
+from latflow.hmm.topology import Topology
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
 from latflow.hmm.tree_building import build_tree, leaf_statistics
-from latflow.hmm.tree_statistics import TreeStatistics
-from latflow.kaldi_io import read_int_vectors
+from latflow.hmm.tree_statistics import (
+    StatisticsArrays,
+    TreeStatistics,
+    cluster_phones,
+)
+from latflow.kaldi.io import read_int_vectors
 from latflow.lang.directory import Lang
-from latflow.ledger import Ledger
-from latflow.parallel import worker_pool
 
 log = logging.getLogger(__name__)
 
+VARIANCE_FLOOR = 0.01  # of Gaussians made of tree statistics
+_NUM_WALKS = 10  # attempts to find a path that is short enough
 _FLAT_START_UTTERANCES = 10
 _FIRST_MIN_OCCUPANCY = 3.0  # of the first estimate, so that rare phones survive it
 _FIRST_POWER = 0.2  # of mixing up the model that comes from the tree
 
 
 def train_mono(
-    frames_dir: str | Path,
-    lang_dir: str | Path,
-    out_dir: str | Path,
+    frames_dir: Path,
+    lang_dir: Path,
+    out_dir: Path,
     *,
-    options: Mapping[str, Any],
+    options: MonoOptions,
+    shared: SharedOptions,
     threads: int,
-    max_skipped_fraction: float,
 ) -> None:
-    """Train a monophone system from a flat start.
+    """Train a monophone system from a flat start (stage).
 
-    Writes `final.mdl`, `tree`, `iterations.tsv`, `ledger.jsonl` and `info.json`.
+    Writes `final.mdl`, `tree`, `transform.json`, `iterations.tsv`, `ledger.jsonl` and
+    `info.json`.
 
     Args:
         frames_dir: the `FrameStore` of the training data.
-        lang_dir: the lang directory.
-        out_dir: where the system goes.
-        options: of the system (type `mono` in `workflow/schemas/gmm.yaml`), with
-            `transform`, `graph` and `seed`.
-        threads: number of threads.
-        max_skipped_fraction: share of the utterances that may fail to align.
+        out_dir: folder of the system; its name is the system's.
 
     Raises:
-        UserError: no usable data, or too many utterances fail.
+        UserError: no usable data, or too many utterances fail to align.
     """
-    began = time.perf_counter()
-    store, lang = FrameStore.load(frames_dir), Lang.load(lang_dir)
-    transform = FeatureTransform.from_config(options["transform"])
-    source = FrameSource(store, transform, shortest(store, options["subset_shortest"]))
-    classes = lang.topology.pdf_class_counts()
-    tree = ContextDependency.monophone(lang.phone_sets, classes)
+    job = Job.load(frames_dir, lang_dir, out_dir, options, shared, threads)
+    source = job.source(FeatureTransform.from_config(shared.transform.values()))
+    topology = job.lang.topology
+    tree = ContextDependency.monophone(job.lang.phone_sets, topology.pdf_class_counts())
     first = range(min(_FLAT_START_UTTERANCES, len(source)))
-    model = flat_start(tree, lang.topology, (source.frames(u) for u in first))
-    system = System(Path(out_dir), tree, options, max_skipped_fraction)
-    with system.training(source, lang, model, threads) as training:
-        model = from_equal_alignment(model, training, system)
-        model = run_schedule(
-            model,
-            training,
-            system.schedule,
-            name=system.name,
-            initial_gaussians=model.gmms.num_gaussians,
-        )
-        system.finish(model, training, seconds=time.perf_counter() - began)
+    model, kind = flat_start(tree, topology, map(source.frames, first)), Kind()
+    with Training.begin(job, source, tree, model) as training:
+        model = _from_equal_alignment(model, training)
+        count = model.gmms.num_gaussians
+        model = training.run(model, kind, initial_gaussians=count)
+        training.finish(model, kind)
 
 
 def train_deltas(
-    frames_dir: str | Path,
-    lang_dir: str | Path,
-    alignments: str | Path,
-    source_dir: str | Path,
-    out_dir: str | Path,
+    frames_dir: Path,
+    lang_dir: Path,
+    alignments: Path,
+    source_dir: Path,
+    out_dir: Path,
     *,
-    options: Mapping[str, Any],
+    options: DeltasOptions,
+    shared: SharedOptions,
     threads: int,
-    max_skipped_fraction: float,
 ) -> None:
-    """Train a triphone system, with a tree of its own, from a system's alignments.
+    """Train a triphone system, with a tree of its own, on delta features (stage).
 
-    Writes `final.mdl`, `tree`, `iterations.tsv`, `ledger.jsonl` and `info.json`.
+    Writes what `train_mono` does.
 
     Args:
         frames_dir: the `FrameStore` of the training data.
-        lang_dir: the lang directory.
         alignments: `ali.ark` of the training data, made with the source system.
-        source_dir: folder of the source system.
-        out_dir: where the system goes.
-        options: of the system (type `deltas` in `workflow/schemas/gmm.yaml`), with
-            `transform`, `graph` and `seed`.
-        threads: number of threads.
-        max_skipped_fraction: share of the utterances that may fail to align.
+        out_dir: folder of the system; its name is the system's.
 
     Raises:
-        UserError: no usable data or alignments, or too many utterances fail.
+        UserError: no usable data or alignments, or too many utterances fail to align.
     """
-    began = time.perf_counter()
-    store, lang = FrameStore.load(frames_dir), Lang.load(lang_dir)
-    transform = FeatureTransform.from_config(options["transform"])
-    source = FrameSource(store, transform, shortest(store, options["subset_shortest"]))
+    job = Job.load(frames_dir, lang_dir, out_dir, options, shared, threads)
+    source = job.source(FeatureTransform.from_config(shared.transform.values()))
     old = AcousticModel.load(Path(source_dir) / "final.mdl").transitions
-    tree, model, counts = model_of_tree(source, alignments, old, lang, options)
-    rng = np.random.default_rng([options["seed"], 0])
-    gmms = mix_up(model.gmms, counts, options["num_leaves"], rng, power=_FIRST_POWER)
-    model = AcousticModel(model.transitions, gmms)
-    system = System(Path(out_dir), tree, options, max_skipped_fraction)
-    with system.training(source, lang, model, threads) as training:
-        take_alignments(training, alignments, old, model.transitions, tree)
-        model = run_schedule(
-            model,
-            training,
-            system.schedule,
-            name=system.name,
-            initial_gaussians=options["num_leaves"],
-        )
-        system.finish(model, training, seconds=time.perf_counter() - began)
+    train_triphones(
+        job, options, source, alignments, old, _Deltas(options, shared.seed)
+    )
 
 
-def shortest(store: FrameStore, count: int | None) -> np.ndarray:
-    """The utterances to train on: those with frames, or the shortest of them.
+class _Deltas(Kind):
+    """Mixes the first model up to one Gaussian a leaf wanted."""
+
+    def __init__(self, options: DeltasOptions, seed: int) -> None:
+        self._num_gaussians, self._seed = options.num_leaves, seed
+
+    def start(self, model: AcousticModel, counts: np.ndarray) -> AcousticModel:
+        """Return the model of iteration 1."""
+        rng = np.random.default_rng([self._seed, 0])
+        total = self._num_gaussians
+        gmms = mix_up(model.gmms, counts, total, rng, power=_FIRST_POWER)
+        return AcousticModel(model.transitions, gmms)
+
+
+def train_triphones(
+    job: Job,
+    options: TreeOptions,
+    source: FrameSource,
+    alignments: Path,
+    old: TransitionModel,
+    kind: Kind,
+) -> None:
+    """Grow a tree from alignments, and train a system with it.
 
     Args:
-        store: the frames.
-        count: how many; None for all.
-
-    Returns:
-        int64[U], ascending; of equally long ones the first in the store are taken.
+        options: the same, of its tree.
+        alignments: archive of alignments of these utterances.
+        old: the transition model of the alignments.
+        kind: what else is to be done.
 
     Raises:
-        UserError: there is none.
+        UserError: no usable alignments, or too many utterances fail to align.
+
+    Source: Kaldi `steps/train_deltas.sh`.
     """
-    lengths = np.diff(store.begin)
-    usable = np.flatnonzero(lengths > 0)
-    if not len(usable):
-        raise UserError(
-            "no frames to train on",
-            file=store.folder,
-            remedy="look at the ledgers of corpus and features",
-        )
-    order = usable[np.argsort(lengths[usable], kind="stable")]
-    return np.sort(order[:count])
+    statistics = TreeStatistics(
+        context_width=options.context_width, central_position=options.context_width // 2
+    )
+    ci_phones = job.lang.context_independent
+    for u, ids in known_alignments(source, alignments):
+        statistics.accumulate(source.frames(u), ids, old, ci_phones)
+    tree, model, counts = _model_of_tree(statistics, job.lang, options)
+    model = kind.start(model, counts)
+    with Training.begin(job, source, tree, model) as training:
+        for u, ids in known_alignments(source, alignments):
+            mine = training.alignment[source.begin[u] : source.begin[u + 1]]
+            mine[:] = convert(ids, old, model.transitions, tree)
+        model = training.run(model, kind, initial_gaussians=options.num_leaves)
+        training.finish(model, kind)
 
 
 def known_alignments(
@@ -183,10 +178,10 @@ def known_alignments(
     Raises:
         UserError: no utterance is in the archive, or one has another number of frames.
     """
-    place = {source.utt_id(u): u for u in range(len(source))}
+    number = {source.utt_id(u): u for u in range(len(source))}
     found = 0
     for utt_id, ids in read_int_vectors(path):
-        u = place.get(utt_id)
+        u = number.get(utt_id)
         if u is None:
             continue
         num_frames = int(source.begin[u + 1] - source.begin[u])
@@ -207,106 +202,50 @@ def known_alignments(
         )
 
 
-def tree_statistics(
-    source: FrameSource,
-    alignments: str | Path,
-    model: TransitionModel,
-    lang: Lang,
-    *,
-    context_width: int,
-) -> TreeStatistics:
-    """Gather statistics of phones in context (Kaldi's `acc-tree-stats`)."""
-    statistics = TreeStatistics(
-        context_width=context_width, central_position=context_width // 2
-    )
-    for u, ids in known_alignments(source, alignments):
-        statistics.accumulate(source.frames(u), ids, model, lang.context_independent)
-    return statistics
-
-
 def grow_tree(
-    statistics: TreeStatistics, lang: Lang, options: Mapping[str, Any]
+    statistics: StatisticsArrays,
+    lang: Lang,
+    topology: Topology,
+    options: TreeOptions | ChainTreeOptions,
 ) -> ContextDependency:
-    """Find questions and build the tree (Kaldi's `cluster-phones`, `build-tree`)."""
+    """Grow a tree, with questions that are clustered from the same statistics."""
     questions = cluster_phones(
-        statistics,
-        lang.phone_sets,
-        lang.topology,
-        extra_questions=lang.extra_questions,
+        statistics, lang.phone_sets, topology, extra_questions=lang.extra_questions
     )
     return build_tree(
         statistics,
         questions,
         lang.roots,
-        lang.topology,
-        max_leaves=options["num_leaves"],
-        threshold=options["split_threshold"],
-        cluster_threshold=options["cluster_threshold"],
+        topology,
+        max_leaves=options.num_leaves,
+        threshold=options.split_threshold,
+        cluster_threshold=options.cluster_threshold,
     )
 
 
-def model_of_tree(
-    source: FrameSource,
-    alignments: str | Path,
-    old: TransitionModel,
-    lang: Lang,
-    options: Mapping[str, Any],
+def _model_of_tree(
+    statistics: TreeStatistics, lang: Lang, options: TreeOptions
 ) -> tuple[ContextDependency, AcousticModel, np.ndarray]:
-    """Grow a tree on the frames of a source, with one Gaussian a leaf.
-
-    Args:
-        source: the frames.
-        alignments: archive of alignments of the source's utterances.
-        old: the transition model of the alignments.
-        lang: phones, their sets and topology.
-        options: of the system.
+    """Build a tree, with one Gaussian a leaf.
 
     Returns:
         (the tree, its first model, frames of each leaf float64[P]).
-
-    Source: Kaldi `steps/train_deltas.sh` up to `gmm-init-model`.
     """
-    statistics = tree_statistics(
-        source, alignments, old, lang, context_width=options["context_width"]
-    )
-    tree = grow_tree(statistics, lang, options)
-    counts, sums, squares = leaf_statistics(statistics, tree)
+    arrays, topology = statistics.arrays(), lang.topology
+    tree = grow_tree(arrays, lang, topology, options)
+    counts, sums, squares = leaf_statistics(arrays, tree)
     gmms = from_leaf_statistics(counts, sums, squares)
-    transitions = TransitionModel.from_tree(tree, lang.topology)
-    return tree, AcousticModel(transitions, gmms), counts
+    return tree, AcousticModel(TransitionModel.from_tree(tree, topology), gmms), counts
 
 
-def take_alignments(
-    training: Training,
-    alignments: str | Path,
-    old: TransitionModel,
-    new: TransitionModel,
-    tree: ContextDependency,
-) -> None:
-    """Begin a training with the alignments of another system (Kaldi's `convert-ali`).
-
-    Args:
-        training: its alignment is overwritten where there is one in the archive.
-        alignments: archive of alignments of the training's utterances.
-        old: the transition model of the alignments.
-        new: the transition model of the training.
-        tree: the tree behind `new`.
-    """
-    begin = training.source.begin
-    for u, ids in known_alignments(training.source, alignments):
-        training.alignment[begin[u] : begin[u + 1]] = convert(ids, old, new, tree)
-
-
-def from_equal_alignment(
-    model: AcousticModel, training: Training, system: System
-) -> AcousticModel:
+def _from_equal_alignment(model: AcousticModel, training: Training) -> AcousticModel:
     """Make the first estimate, from states of equal length (Kaldi's iteration 0)."""
     began = time.perf_counter()
-    source = training.source
+    source, seed = training.source, training.job.shared.seed
     for u in range(len(source)):
-        graph = training.graphs(u)
+        graph = training.graph_of(u)
         num_frames = int(source.begin[u + 1] - source.begin[u])
-        rng = np.random.default_rng([training.seed, crc32(source.utt_id(u).encode())])
+        rng = np.random.default_rng([seed, crc32(source.utt_id(u).encode())])
         if isinstance(graph, str):
             continue
         ids = equal_alignment(graph, num_frames, rng)
@@ -325,118 +264,145 @@ def from_equal_alignment(
         statistics,
         0,
         target=model.gmms.num_gaussians,
-        power=system.schedule.power,
         min_occupancy=_FIRST_MIN_OCCUPANCY,
     )
 
 
-@dataclass(frozen=True)
-class System:
-    """A system in the making: where it goes, and how it is finished.
+def flat_start(
+    tree: ContextDependency, topology: Topology, frames: Iterable[np.ndarray]
+) -> AcousticModel:
+    """Give every pdf one Gaussian, that of all frames.
 
-    Attributes:
-        folder: the system's folder; its name is the system's.
-        tree: its tree.
-        options: of the system.
-        max_skipped_fraction: share of the utterances that may fail to align.
+    Args:
+        frames: float32[T, D] of some utterances.
+
+    Raises:
+        UserError: there are no frames, or a dimension does not vary.
     """
-
-    folder: Path
-    tree: ContextDependency
-    options: Mapping[str, Any]
-    max_skipped_fraction: float
-
-    @property
-    def name(self) -> str:
-        """The system's name."""
-        return self.folder.name
-
-    @cached_property
-    def schedule(self) -> Schedule:
-        """When what happens in training."""
-        return Schedule.from_options(self.options)
-
-    @contextmanager
-    def training(
-        self,
-        source: FrameSource,
-        lang: Lang,
-        model: AcousticModel,
-        threads: int,
-    ) -> Iterator[Training]:
-        """Compile the training graphs and make room for alignments, for a while.
-
-        Both lie in a scratch folder beside the system's, which goes in the end.
-        """
-        parent = self.folder.parent
-        parent.mkdir(parents=True, exist_ok=True)
-        with (
-            worker_pool(threads) as pool,
-            tempfile.TemporaryDirectory(prefix=".tmp.", dir=parent) as scratch,
-        ):
-            compiled = on_demand(source, lang, self.tree, model.transitions)
-            graphs = GraphFile(Path(scratch) / "graphs", compiled, len(source), pool)
-            alignment = np.lib.format.open_memmap(
-                Path(scratch) / "alignment.npy",
-                mode="w+",
-                dtype=np.int32,
-                shape=(source.num_frames,),
-            )
-            yield Training(
-                source,
-                graphs,
-                alignment,
-                pool,
-                [lang.optional_silence],
-                self.options["seed"],
-                checked_device(self.options["device"]),
-            )
-
-    def finish(
-        self,
-        model: AcousticModel,
-        training: Training,
-        *,
-        seconds: float,
-        facts: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Check how much was left out, and write the system, the model last.
-
-        Args:
-            model: the final model.
-            training: its data and history.
-            seconds: time that the stage took.
-            facts: what `info.json` is to say besides.
-
-        Raises:
-            UserError: more utterances than allowed could not be aligned.
-        """
-        ledger = Ledger(f"train_{self.name}")
-        training.record(ledger, self.schedule)
-        ledger.write(self.folder / "ledger.jsonl")
-        ledger.check(
-            len(training.source), max_skipped_fraction=self.max_skipped_fraction
+    count, first, second = 0, np.zeros(0), np.zeros(0)
+    for block in frames:
+        exact = block.astype(np.float64)
+        count += len(exact)
+        first = exact.sum(axis=0) + (first if first.size else 0.0)
+        second = np.square(exact).sum(axis=0) + (second if second.size else 0.0)
+    if not count:
+        raise UserError(
+            "no frames to start the monophone model with",
+            remedy="look at the ledgers of features and corpus",
         )
-        write_history(self.folder / "iterations.tsv", training.history)
-        last = training.history[-1]
-        info = {
-            "system": self.name,
-            "type": self.options["type"],
-            "num_phones": len(model.transitions.topology.phones),
-            "num_pdfs": model.gmms.num_pdfs,
-            "num_gaussians": model.gmms.num_gaussians,
-            "num_transition_ids": model.transitions.num_transition_ids,
-            "dim": model.gmms.dim,
-            "log_like_per_frame": last.log_like_per_frame,
-            "num_utterances": last.num_utterances,
-            "num_frames": last.num_frames,
-            "cmvn": training.source.store.meta.get("cmvn"),
-            "seconds": round(seconds, 3),
-            **(facts or {}),
-            "options": dict(self.options),
-        }
-        with atomic_output(self.folder / "info.json") as temporary:
-            temporary.write_text(json.dumps(info, indent=1) + "\n")
-        save_transform(self.folder, training.source.transform)
-        self.tree.save(self.folder / "tree")
-        model.save(self.folder / "final.mdl")
+    mean = first / count
+    variance = second / count - mean * mean
+    if not (np.isfinite(variance) & (variance > 0)).all():
+        bad = int(np.argmin(np.isfinite(variance) & (variance > 0)))
+        raise UserError(
+            f"feature {bad} does not vary over the first utterances",
+            remedy="look for silent recordings or a fault in the features",
+        )
+    shape = (tree.num_pdfs, len(mean))
+    gmms = DiagGmms.from_moments(
+        np.arange(tree.num_pdfs + 1),
+        np.ones(tree.num_pdfs),
+        np.broadcast_to(mean, shape),
+        np.broadcast_to(variance, shape),
+    )
+    return AcousticModel(TransitionModel.from_tree(tree, topology), gmms)
+
+
+def from_leaf_statistics(
+    counts: np.ndarray, sums: np.ndarray, squares: np.ndarray
+) -> DiagGmms:
+    """Give every leaf of a tree the Gaussian of its statistics.
+
+    A leaf without data gets the Gaussian of all data.
+
+    Args:
+        counts: float64[P], frames of each leaf.
+        sums: float64[P, D].
+        squares: float64[P, D], sums of squares.
+    """
+    empty = counts <= 0
+    if empty.any():
+        log.warning("%d leaves of the tree have no data", int(empty.sum()))
+    counts = np.where(empty, counts.sum(), counts)[:, None]
+    means = np.where(empty[:, None], sums.sum(axis=0), sums) / counts
+    variances = np.where(empty[:, None], squares.sum(axis=0), squares) / counts
+    variances = np.maximum(variances - means * means, VARIANCE_FLOOR)
+    begin = np.arange(len(counts) + 1)
+    return DiagGmms.from_moments(begin, np.ones(len(counts)), means, variances)
+
+
+def equal_alignment(
+    graph: Graph, num_frames: int, rng: np.random.Generator
+) -> np.ndarray | None:
+    """Walk through a graph at random, and stay equally long in all its states.
+
+    Args:
+        graph: a training graph with self-loops.
+        num_frames: T.
+        rng: draws the walk.
+
+    Returns:
+        Transition-ids int32[T], or None if no path was found that has T frames.
+    """
+    if not graph.num_states:
+        return None
+    for _ in range(_NUM_WALKS):
+        states, arcs = _walk(graph, rng)
+        ids = graph.ilabel[arcs]
+        if np.count_nonzero(ids) <= num_frames:
+            return _stretched(ids, _self_loops(graph, states), num_frames)
+    return None
+
+
+def _walk(graph: Graph, rng: np.random.Generator) -> tuple[list[int], list[int]]:
+    """Return states and arcs of a random path to the end, without self-loops."""
+    begin, next_state = graph.arc_begin, graph.next_state
+    states, arcs = [graph.start], []
+    while True:
+        state = states[-1]
+        first, last = int(begin[state]), int(begin[state + 1])
+        choices = [a for a in range(first, last) if next_state[a] != state]
+        is_final = bool(np.isfinite(graph.final[state]))
+        drawn = int(rng.integers(len(choices) + is_final))
+        if drawn == len(choices):
+            return states, arcs
+        arcs.append(choices[drawn])
+        states.append(int(next_state[choices[drawn]]))
+
+
+def _self_loops(graph: Graph, states: list[int]) -> np.ndarray:
+    """Return the self-loop of each state of a path, 0 for none, int32[N]."""
+    loops = np.zeros(len(states), np.int32)
+    for n, state in enumerate(states):
+        for arc in range(int(graph.arc_begin[state]), int(graph.arc_begin[state + 1])):
+            if graph.next_state[arc] == state and graph.ilabel[arc] > 0:
+                loops[n] = graph.ilabel[arc]
+                break
+    return loops
+
+
+def _stretched(
+    ids: np.ndarray, loops: np.ndarray, num_frames: int
+) -> np.ndarray | None:
+    """Fill a path up to T frames with self-loops, shared out equally.
+
+    Args:
+        ids: int32[N - 1], labels between the states of the path.
+        loops: int32[N], self-loop of each state, 0 for none.
+        num_frames: T.
+    """
+    missing = num_frames - np.count_nonzero(ids)
+    can_stay = np.flatnonzero(loops)
+    if missing and not len(can_stay):
+        return None
+    repeats = np.zeros(len(loops), np.int64)
+    if missing:
+        each, more = divmod(missing, len(can_stay))
+        repeats[can_stay] = each
+        repeats[can_stay[:more]] += 1
+    labels = np.zeros(2 * len(loops) - 1, np.int32)
+    labels[::2], labels[1::2] = loops, ids
+    counts = np.ones(len(labels), np.int64)
+    counts[::2] = repeats
+    counts[1::2] = ids > 0
+    return np.repeat(labels, counts)

@@ -34,7 +34,7 @@ class UpdateOptions:
 
 @dataclass(frozen=True)
 class UpdateReport:
-    """What the bounds did.
+    """Effects of the bounds.
 
     Attributes:
         num_removed: Gaussians removed.
@@ -48,7 +48,7 @@ class UpdateReport:
 def update_gmms(
     gmms: DiagGmms, moments: np.ndarray, options: UpdateOptions
 ) -> tuple[DiagGmms, UpdateReport]:
-    """Maximum-likelihood estimate of all mixtures.
+    """Return the maximum-likelihood estimate of all mixtures.
 
     A Gaussian below the bounds is removed, but the last one of a mixture stays; it then
     keeps its mean and variance. So does every mixture that saw no frame.
@@ -56,7 +56,6 @@ def update_gmms(
     Args:
         gmms: the mixtures that the statistics were made with.
         moments: float64[G, 1 + 2 D], sums of posterior * [1, x, x^2].
-        options: the bounds.
     """
     dim = gmms.dim
     sizes = np.diff(gmms.begin)
@@ -84,7 +83,7 @@ def update_gmms(
 
 
 def _is_last_resort(is_fed: np.ndarray, begin: np.ndarray) -> np.ndarray:
-    """The last Gaussian of every mixture that has no fed one, bool[G]."""
+    """Return the last Gaussian of every mixture that has no fed one, bool[G]."""
     is_starved = ~np.logical_or.reduceat(is_fed, begin[:-1])
     is_last = np.zeros(len(is_fed), bool)
     is_last[begin[1:][is_starved] - 1] = True
@@ -92,7 +91,7 @@ def _is_last_resort(is_fed: np.ndarray, begin: np.ndarray) -> np.ndarray:
 
 
 def pdf_occupancies(gmms: DiagGmms, moments: np.ndarray) -> np.ndarray:
-    """Frames that each pdf saw, float64[P]."""
+    """Return frames that each pdf saw, float64[P]."""
     return np.add.reduceat(moments[:, 0], gmms.begin[:-1])
 
 
@@ -107,8 +106,6 @@ def split_targets(
 
     Args:
         occupancies: float64[P], frames that each pdf saw.
-        total: number of Gaussians wanted.
-        power: exponent.
         min_count: see above, frames.
 
     Returns:
@@ -151,7 +148,6 @@ def split(
     copy; the two means move apart by a random fraction of the standard deviation.
 
     Args:
-        gmms: the mixtures.
         targets: int64[P]; mixtures with more Gaussians stay as they are.
         rng: draws one standard normal vector a split, in order of pdfs.
         perturb_factor: standard deviation of the move, in standard deviations.
@@ -191,10 +187,8 @@ def mix_up(
     """Split towards a total number of Gaussians (Kaldi's `SplitByCount`).
 
     Args:
-        gmms: the mixtures.
         occupancies: float64[P], frames that each pdf saw.
         total: number of Gaussians wanted; fewer than there are changes nothing.
-        rng: source of the random moves.
         power: exponent of the occupancy.
     """
     return split(gmms, split_targets(occupancies, total, power=power), rng)

@@ -1,1 +1,1 @@
-"""Room of latflow: see docs/architecture.md."""
+"""Topology, transition model, decision tree, H transducer."""

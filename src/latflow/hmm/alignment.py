@@ -3,9 +3,10 @@
 Kaldi's graphs are *reordered*: the arc that leaves a state comes before the self-loops
 of that state, so that the first frame of a state carries the leaving arc and a phone
 ends behind the self-loops that follow its final arc. Alignments in the plain order are
-recognised and handled as well.
+recognized and handled as well.
 
-Public: `pdfs_of`, `phones_of`, `segments`, `convert`, `PhoneDurations`.
+Public: `pdfs_of`, `phones_of`, `segments`, `subsampled_lengths`, `convert`,
+`PhoneDurations`.
 
 Source: Kaldi `hmm/hmm-utils.cc` (`IsReordered`, `SplitToPhones`, `ConvertAlignment`),
 `steps/diagnostic/analyze_alignments.sh` (the statistics).
@@ -27,12 +28,12 @@ _LONGEST = 300  # frames; longer phones share the last bin of the histogram
 
 
 def pdfs_of(alignment: np.ndarray, model: TransitionModel) -> np.ndarray:
-    """The pdf-id of each frame, int32[T]."""
+    """Return the pdf-id of each frame, int32[T]."""
     return model.pdf[alignment]
 
 
 def phones_of(alignment: np.ndarray, model: TransitionModel) -> np.ndarray:
-    """The phone of each frame, int32[T]."""
+    """Return the phone of each frame, int32[T]."""
     return model.phone[alignment]
 
 
@@ -86,9 +87,10 @@ def _starts_silently(phones: np.ndarray, model: TransitionModel) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def _is_reordered(state: np.ndarray, is_loop: np.ndarray) -> bool:
-    """Whether self-loops come after the arc that leaves their state.
+    """Return True if self-loops come after the arc that leaves their state.
 
-    The first change of state that has a self-loop on either side tells.
+    The first change of state that has a self-loop on either side tells; without one,
+    the first frame does.
     """
     for t in range(len(state) - 1):
         if state[t] != state[t + 1]:
@@ -96,14 +98,14 @@ def _is_reordered(state: np.ndarray, is_loop: np.ndarray) -> bool:
                 return True
             if is_loop[t + 1]:
                 return False
-    return not is_loop[0] and is_loop[-1]
+    return not is_loop[0]
 
 
 @njit(cache=True, nogil=True)
 def _phone_ends(
     state: np.ndarray, phone: np.ndarray, is_loop: np.ndarray, is_final: np.ndarray
 ) -> tuple[np.ndarray, bool]:
-    """Frames behind the last one of each phone, int32[N], and whether all is well."""
+    """Return ends of the phones, exclusive, int32[N], and True if all are whole."""
     num_frames = len(state)
     ends = np.empty(num_frames, np.int32)
     count = 0
@@ -123,6 +125,45 @@ def _phone_ends(
             count += 1
         t += 1
     return ends[:count], is_whole
+
+
+def subsampled_lengths(
+    lengths: np.ndarray, least: np.ndarray, factor: int
+) -> np.ndarray | None:
+    """Return the lengths of phones where only every `factor`-th frame is left.
+
+    The frames left are 0, `factor`, 2 `factor` and so on. A phone that has too few of
+    them takes one from the nearest phone that can spare it, the left one of two.
+
+    Args:
+        lengths: int[N], frames of each phone, sum T.
+        least: int[N], fewest frames of each that may be left.
+        factor: frames for one.
+
+    Returns:
+        int64[N], sum ceil(T / factor); None if that is less than `least` needs.
+
+    Source: Kaldi `hmm/hmm-utils.cc` (`ComputeNewPhoneLengths`).
+    """
+    ends = (np.cumsum(lengths, dtype=np.int64) + factor - 1) // factor
+    left = np.diff(ends, prepend=0)
+    if left.sum() < np.sum(least):
+        return None
+    while (short := np.flatnonzero(left < least)).size:
+        for n in short.tolist():
+            left[_nearest_spare(left, least, n)] -= 1
+            left[n] += 1
+    return left
+
+
+def _nearest_spare(lengths: np.ndarray, least: np.ndarray, n: int) -> int:
+    """Return the phone nearest to phone n, in frames between, that has one to spare."""
+    spare = np.flatnonzero(lengths > least)
+    before, behind = spare[spare < n][-1:], spare[spare > n][:1]
+    if before.size and behind.size:
+        gap = lengths[before[0] + 1 : n].sum(), lengths[n + 1 : behind[0]].sum()
+        return int(behind[0] if gap[1] < gap[0] else before[0])
+    return int(np.concatenate([before, behind])[0])
 
 
 def convert(
@@ -170,7 +211,7 @@ def convert(
 
 
 def _padded(phones: np.ndarray, tree: ContextDependency) -> list[int]:
-    """The phones with the zeros that complete the outer context windows."""
+    """Return the phones with the zeros that complete the outer context windows."""
     left = tree.central_position
     right = tree.context_width - 1 - left
     return [0] * left + phones.tolist() + [0] * right
@@ -179,7 +220,7 @@ def _padded(phones: np.ndarray, tree: ContextDependency) -> list[int]:
 def _first_ids(
     window: tuple[int, ...], model: TransitionModel, tree: ContextDependency
 ) -> np.ndarray:
-    """First transition-id of each HMM state of a phone in context, int32[states]."""
+    """Return the first id of each HMM state of a phone in context, int32[states]."""
     phone = window[tree.central_position]
     ids = []
     for number, state in enumerate(model.topology.states(phone)):
@@ -193,7 +234,7 @@ def _first_ids(
 
 
 class PhoneDurations:
-    """How often and how long each phone was seen; additive over utterances.
+    """Counts and lengths of each phone; additive over utterances.
 
     Args:
         num_phones: the highest phone id.

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from latflow.kaldi_io import KaldiReader, KaldiWriter
+from latflow.kaldi.io import KaldiReader, KaldiWriter
 
 PDF_CLASS = -1  # the key of the pdf-class (Kaldi's kPdfClass)
 
@@ -31,15 +31,15 @@ class EventMap(ABC):
 
     @abstractmethod
     def answer(self, event: Event) -> int | None:
-        """The leaf of an event; None if the tree has no answer for it."""
+        """Return the leaf of an event; None if the tree has no answer for it."""
 
     @abstractmethod
     def possible(self, event: Event) -> set[int]:
-        """All leaves that an event can reach whose other keys are not known."""
+        """Return all leaves that an event can reach whose other keys are unknown."""
 
     @abstractmethod
     def replaced(self, leaves: Mapping[int, EventMap]) -> EventMap:
-        """The same tree with the leaves named by `leaves` replaced by subtrees."""
+        """Return the tree with the leaves named by `leaves` replaced by subtrees."""
 
     @abstractmethod
     def fill(self, columns: Columns, rows: np.ndarray, out: np.ndarray) -> None:
@@ -56,7 +56,7 @@ class EventMap(ABC):
         """Write the tree as Kaldi does."""
 
     def answers(self, columns: Columns) -> np.ndarray:
-        """Leaves of many events, int32[N]; -1 where the tree has no answer."""
+        """Return the leaves of many events, int32[N]; -1 where there is no answer."""
         size = len(next(iter(columns.values())))
         out = np.full(size, -1, np.int32)
         self.fill(columns, np.arange(size), out)
@@ -79,15 +79,15 @@ class Constant(EventMap):
         self.leaf = leaf
 
     def answer(self, event: Event) -> int | None:  # noqa: ARG002 - a leaf asks nothing
-        """The leaf."""
+        """Return the leaf."""
         return self.leaf
 
     def possible(self, event: Event) -> set[int]:  # noqa: ARG002 - a leaf asks nothing
-        """The leaf alone."""
+        """Return the leaf alone."""
         return {self.leaf}
 
     def replaced(self, leaves: Mapping[int, EventMap]) -> EventMap:
-        """What replaces the leaf, or itself."""
+        """Return what replaces the leaf, or itself."""
         return leaves.get(self.leaf, self)
 
     def fill(self, columns: Columns, rows: np.ndarray, out: np.ndarray) -> None:  # noqa: ARG002 - a leaf asks nothing
@@ -116,19 +116,19 @@ class Table(EventMap):
         return self.branches[value] if 0 <= value < len(self.branches) else None
 
     def answer(self, event: Event) -> int | None:
-        """The answer of the branch of the event's value."""
+        """Return the answer of the branch of the event's value."""
         branch = self._branch(event.get(self.key, -1))
         return None if branch is None else branch.answer(event)
 
     def possible(self, event: Event) -> set[int]:
-        """Leaves of one branch, or of all if the key is not known."""
+        """Return the leaves of one branch, or of all if the key is not known."""
         chosen = self.branches
         if self.key in event:
             chosen = (self._branch(event[self.key]),)
         return set().union(*(b.possible(event) for b in chosen if b is not None))
 
     def replaced(self, leaves: Mapping[int, EventMap]) -> EventMap:
-        """The table with each branch replaced."""
+        """Return the table with each branch replaced."""
         branches = [None if b is None else b.replaced(leaves) for b in self.branches]
         return Table(self.key, branches)
 
@@ -175,14 +175,14 @@ class Split(EventMap):
         self.no = no
 
     def answer(self, event: Event) -> int | None:
-        """The answer of one branch; None if the event leaves the key out."""
+        """Return the answer of one branch; None if the event leaves the key out."""
         value = event.get(self.key, -1)
         if value < 0:
             return None
         return (self.yes if value in self.members else self.no).answer(event)
 
     def possible(self, event: Event) -> set[int]:
-        """Leaves of one branch, or of both if the key is not known."""
+        """Return the leaves of one branch, or of both if the key is not known."""
         if self.key not in event:
             return self.yes.possible(event) | self.no.possible(event)
         return (self.yes if event[self.key] in self.members else self.no).possible(
@@ -190,7 +190,7 @@ class Split(EventMap):
         )
 
     def replaced(self, leaves: Mapping[int, EventMap]) -> EventMap:
-        """The split with both branches replaced."""
+        """Return the split with both branches replaced."""
         yes, no = self.yes.replaced(leaves), self.no.replaced(leaves)
         return Split(self.key, self.values, yes, no)
 

@@ -6,9 +6,11 @@ about; the last state of an entry is final and emits nothing. In most topologies
 class serves all arcs of a state; topologies for lattice-free MMI give the self-loop a
 class of its own (`<ForwardPdfClass>`, `<SelfLoopPdfClass>`).
 
-Public: `HmmState`, `Topology` (`standard`, `load`, `save`, `read`, `write`).
+Public: `HmmState`, `Topology` (`standard`, `load`, `save`, `read`, `write`),
+`chain_topology`, `ctc_topology`.
 
-Source: Kaldi `hmm/hmm-topology.{h,cc}` (class `HmmTopology`), `utils/gen_topo.pl`.
+Source: Kaldi `hmm/hmm-topology.{h,cc}` (class `HmmTopology`), `utils/gen_topo.pl`,
+`steps/nnet3/chain/gen_topo.py`.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from latflow.errors import UserError
-from latflow.files import atomic_output
-from latflow.kaldi_io import KaldiReader, KaldiWriter
+from latflow.files import write_text
+from latflow.kaldi.io import KaldiReader, KaldiWriter
 
 NO_PDF = -1  # pdf-class of a state that emits nothing
 _REMEDY = "mend the topology, or make the language directory again"
@@ -115,7 +117,7 @@ class Topology:
     __hash__ = None  # type: ignore[assignment]
 
     def states(self, phone: int) -> States:
-        """The states of a phone's HMM; the last one is final, without arcs.
+        """Return the states of a phone's HMM; the last one is final, without arcs.
 
         Raises:
             UserError: the topology has no such phone.
@@ -126,12 +128,12 @@ class Topology:
         return self.entries[entry]
 
     def num_pdf_classes(self, phone: int) -> int:
-        """Number of pdf-classes of a phone: 3 for a three-state HMM."""
+        """Return the number of pdf-classes of a phone: 3 for a three-state HMM."""
         states = self.states(phone)
         return 1 + max(max(s.pdf_class, s.loop_pdf_class) for s in states)
 
     def pdf_class_counts(self) -> dict[int, int]:
-        """Number of pdf-classes of every phone."""
+        """Return the number of pdf-classes of every phone."""
         return {phone: self.num_pdf_classes(phone) for phone in self.phones}
 
     def min_duration(self, phone: int) -> int:
@@ -158,7 +160,7 @@ class Topology:
         num_nonsilence_states: int = 3,
         num_silence_states: int = 5,
     ) -> Topology:
-        """Left-to-right HMMs for speech, and partly ergodic ones for silence.
+        """Return left-to-right HMMs for speech, and partly ergodic ones for silence.
 
         A speech state stays with probability 0.75. In silence the first state may go to
         any but the last emitting state, the inner ones to any but the first, all with
@@ -190,8 +192,7 @@ class Topology:
             lines += [_state_line(number, s) for number, s in enumerate(states)]
             lines.append("</TopologyEntry>")
         lines.append("</Topology>")
-        with atomic_output(path) as temporary:
-            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_text(path, "\n".join(lines) + "\n")
 
     def _phones_of(self, index: int) -> list[int]:
         return [phone for phone in self.phones if self._entry_of[phone] == index]
@@ -252,6 +253,38 @@ class Topology:
                     writer.write_float32(probability)
 
 
+def chain_topology(phones: Sequence[int]) -> Topology:
+    """Return the topology of lattice-free MMI: one state, left after any frame.
+
+    The first frame of a phone has pdf-class 0, all that follow have class 1.
+
+    Source: Kaldi `steps/nnet3/chain/gen_topo.py`.
+    """
+    state = HmmState(0, ((0, 0.5), (1, 0.5)), self_loop_pdf_class=1)
+    return Topology([(sorted(phones), (state, HmmState(NO_PDF)))])
+
+
+def ctc_topology(labels: Sequence[int], blanks: Sequence[int]) -> Topology:
+    """Return the topology of connectionist temporal classification (CTC).
+
+    A label is said for one frame or more (pdf-class 0), and blanks may follow it (class
+    1). Phones that are no labels are blanks of one frame or more. Probabilities are
+    even; graphs of CTC leave them out.
+
+    Args:
+        labels: phones that the network tells.
+        blanks: phones that it does not: silence.
+    """
+    third = 1.0 / 3.0
+    label = (
+        HmmState(0, ((0, third), (1, third), (2, third))),
+        HmmState(1, ((1, 0.5), (2, 0.5))),
+        HmmState(NO_PDF),
+    )
+    blank = (HmmState(0, ((0, 0.5), (1, 0.5))), HmmState(NO_PDF))
+    return Topology([(sorted(labels), label), (sorted(blanks), blank)])
+
+
 def _refuse(what: str, file: str | Path | None) -> NoReturn:
     raise UserError(what, file=file, remedy=_REMEDY)
 
@@ -280,7 +313,7 @@ def fault_of(states: Sequence[HmmState]) -> str | None:
 
 
 def _fault_of_state(number: int, state: HmmState, num_states: int) -> str | None:
-    """The same for one state that is not the last one."""
+    """Return the same for one state that is not the last one."""
     targets = [next_state for next_state, _ in state.transitions]
     emits = state.pdf_class != NO_PDF
     total = sum(probability for _, probability in state.transitions)
@@ -322,7 +355,7 @@ def _ergodic(num_states: int) -> States:
 
 
 def _state_line(number: int, state: HmmState) -> str:
-    """One `<State>` line of `lang/topo`."""
+    """Return one `<State>` line of `lang/topo`."""
     words = ["<State>", str(number)]
     if state.pdf_class != NO_PDF and state.pdf_class == state.loop_pdf_class:
         words += ["<PdfClass>", str(state.pdf_class)]
@@ -343,7 +376,7 @@ def _write_line(writer: KaldiWriter, *words: object) -> None:
 def _write_text_state(
     writer: KaldiWriter, number: int, state: HmmState, *, is_hmm: bool
 ) -> None:
-    """One `<State>` line as Kaldi writes it inside a model."""
+    """Return one `<State>` line as Kaldi writes it inside a model."""
     writer.write_token("<State>")
     writer.write_int32(number)
     if state.pdf_class != NO_PDF and is_hmm:
@@ -383,7 +416,7 @@ def _read_text_entries(
 
 
 def _read_text_state(reader: KaldiReader) -> HmmState:
-    """The rest of a `<State>` line, after its number."""
+    """Return the rest of a `<State>` line, after its number."""
     pdf_class = loop_class = NO_PDF
     kind = reader.peek_token()
     if kind in {"<PdfClass>", "<ForwardPdfClass>"}:

@@ -1,12 +1,12 @@
 """H, the transducer from transition-ids to phones in context, and its self-loops.
 
 Graphs are built without self-loops: so they stay small while they are composed,
-determinised and minimised. `add_self_loops` puts them in at the end, *reordered*: a
+determinized and minimized. `add_self_loops` puts them in at the end, *reordered*: a
 state's self-loop follows the arc that enters it, so that an arc carries the pdf of the
 HMM state it leaves and the loop of the same HMM state stands on its target.
 
-Public: `PhoneHmm`, `HmmCache`, `h_transducer`, `add_self_loops`,
-`add_transition_probs`. Weights are costs (negative natural logs).
+Public: `PhoneHmm`, `HmmCache`, `h_transducer`, `add_self_loops`. Weights are costs
+(negative natural logs).
 
 Source: Kaldi `hmm/hmm-utils.cc`, `fstext/fstext-utils-inl.h` (`MakeLoopFst`,
 `MakePrecedingInputSymbolsSameClass`).
@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import log
-from typing import cast
 
 import kaldifst
 import numpy as np
@@ -48,7 +47,7 @@ class PhoneHmm:
 
     @cached_property
     def shares_start(self) -> bool:
-        """Whether the one arc out of state 0 may start at a state of another graph.
+        """Return whether the one arc of state 0 may leave another graph's state.
 
         So it is if no arc comes back to state 0.
         """
@@ -86,7 +85,7 @@ class HmmCache:
         return -np.float32(self.transition_scale) * log_prob
 
     def index(self, window: Sequence[int]) -> int:
-        """The number in `hmms` of a phone in context.
+        """Return the number in `hmms` of a phone in context.
 
         Args:
             window: phones, as `ContextDependency.pdf` takes them.
@@ -110,7 +109,7 @@ class HmmCache:
         return number
 
     def _make(self, phone: int, pdfs: list[int]) -> PhoneHmm:
-        """The HMM of a phone whose pdf-classes have these pdfs.
+        """Return the HMM of a phone whose pdf-classes have these pdfs.
 
         Source: Kaldi `GetHmmAsFst`.
         """
@@ -214,7 +213,7 @@ class _LoopBuilder:
         return entry
 
     def graph(self) -> Graph:
-        """The whole."""
+        """Return all that was added."""
         final = np.full(self.num_states, np.inf, np.float32)
         final[0] = 0.0
         return Graph.from_arc_list(
@@ -289,7 +288,7 @@ def add_self_loops(
 def _transition_states(
     graph: Graph, model: TransitionModel, disambig_tids: Sequence[int]
 ) -> np.ndarray:
-    """The transition-state behind each arc's input label, 0 for none, int32[A]."""
+    """Return transition-state behind each arc's input label, 0 for none, int32[A]."""
     labels = np.array(graph.ilabel)
     is_id = (labels > 0) & (labels <= model.num_transition_ids)
     if not (is_id | (labels == 0) | np.isin(labels, list(disambig_tids))).all():
@@ -334,36 +333,8 @@ def _split_by_class(
 
 
 def _bridge_targets(graph: Graph, next_state: np.ndarray, num_new: int) -> np.ndarray:
-    """The old state behind each new one, int64[num_new]."""
+    """Return the old state behind each new one, int64[num_new]."""
     targets = np.zeros(num_new, np.int64)
     is_moved = next_state >= graph.num_states
     targets[next_state[is_moved] - graph.num_states] = graph.next_state[is_moved]
     return targets
-
-
-def add_transition_probs(
-    graph: Graph,
-    model: TransitionModel,
-    *,
-    transition_scale: float = 1.0,
-    self_loop_scale: float = 0.1,
-) -> Graph:
-    """Add the costs of transitions to a graph that was made without (scales 0).
-
-    Training keeps its graphs so, since the probabilities change with every iteration.
-
-    Raises:
-        UserError: the graph has labels that are no transition-ids of the model.
-
-    Source: Kaldi `AddTransitionProbs`.
-    """
-    labels = np.array(graph.ilabel)
-    if labels.max(initial=0) > model.num_transition_ids:
-        raise UserError(
-            "the graph has input labels that are no transition-ids of the model",
-            remedy="use the graph and the model of one system",
-        )
-    arcs = np.array(graph.arcs)
-    scaled = model.scaled_log_prob(transition_scale, self_loop_scale)
-    arcs["weight"] -= cast("np.ndarray", scaled)[labels]
-    return Graph(graph.start, graph.states, arcs)

@@ -11,12 +11,14 @@ Source: Kaldi `hmm/transition-model.{h,cc}`, `hmm/hmm-utils.cc`.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from latflow.errors import UserError
 from latflow.hmm.topology import NO_PDF, Topology
 from latflow.hmm.tree import ContextDependency
-from latflow.kaldi_io import KaldiReader, KaldiWriter
+from latflow.kaldi.io import KaldiReader, KaldiWriter
 
 _LEAST_FORWARD_PROB = 1e-10  # of a state whose self-loop has probability 1
 
@@ -99,7 +101,7 @@ class TransitionModel:
     def _arcs(
         self, state: int, entry: list[int]
     ) -> list[tuple[tuple[int | bool, ...], float]]:
-        """What each arc of a transition-state is, and its initial probability."""
+        """Return what each arc of a state is, and its initial probability."""
         phone, hmm_state, pdf, loop_pdf = entry
         states = self.topology.states(phone)
         if not 0 <= hmm_state < len(states) - 1:
@@ -146,7 +148,7 @@ class TransitionModel:
 
     @classmethod
     def from_tree(cls, tree: ContextDependency, topology: Topology) -> TransitionModel:
-        """All transition-states that a tree and a topology make, initial probabilities.
+        """Make the model of a tree and a topology, with initial probabilities.
 
         Raises:
             UserError: the tree has no pdf for a class of a phone.
@@ -178,7 +180,7 @@ class TransitionModel:
     def state_of(
         self, phone: int, hmm_state: int, pdf: int, self_loop_pdf: int | None = None
     ) -> int:
-        """The transition-state of a phone's HMM state with these pdfs.
+        """Return the transition-state of a phone's HMM state with these pdfs.
 
         Args:
             phone: the phone.
@@ -200,7 +202,7 @@ class TransitionModel:
         return state
 
     def log_prob_ignoring_self_loops(self) -> np.ndarray:
-        """Log-probability given that the state is left, float32[I + 1].
+        """Return log-probability given that the state is left, float32[I + 1].
 
         Of no use for self-loops.
 
@@ -211,7 +213,7 @@ class TransitionModel:
     def scaled_log_prob(
         self, transition_scale: float, self_loop_scale: float
     ) -> np.ndarray:
-        """Log-probabilities as they enter a graph, float32[I + 1]; entry 0 is 0.
+        """Return log-probabilities as they enter a graph, float32[I + 1]; entry 0 is 0.
 
         The self-loop scale weighs staying against leaving, the transition scale the
         choice between arcs that leave.
@@ -232,7 +234,7 @@ class TransitionModel:
         return scaled
 
     def pdfs_of_phones(self, phones: list[int]) -> tuple[np.ndarray, bool]:
-        """Pdfs of some phones, sorted, and whether no other phone uses them.
+        """Return pdfs of some phones, sorted, and whether no other phone uses them.
 
         Source: Kaldi `hmm/transition-model.cc` (`GetPdfsForPhones`).
         """
@@ -248,7 +250,7 @@ class TransitionModel:
         """Set the probabilities to their maximum-likelihood estimates, floored.
 
         p = count of the arc / count of its state, then three times: floored, where the
-        last flooring is not normalised again (so that a state's sum may exceed 1 by a
+        last flooring is not normalized again (so that a state's sum may exceed 1 by a
         few parts in 10^5). States seen less than `min_count` times, and states with one
         arc, keep what they have.
 
@@ -290,6 +292,16 @@ class TransitionModel:
     # -- files ----------------------------------------------------------------------
 
     @classmethod
+    def load(cls, path: str | Path) -> TransitionModel:
+        """Read a file that is a transition model, or a model that begins with one.
+
+        Raises:
+            UserError: it is missing, truncated, garbled or inconsistent.
+        """
+        with KaldiReader.open(path) as reader:
+            return cls.read(reader)
+
+    @classmethod
     def read(cls, reader: KaldiReader) -> TransitionModel:
         """Read the head of a model file; the reader then stands behind it.
 
@@ -314,6 +326,14 @@ class TransitionModel:
         reader.expect("</LogProbs>")
         reader.expect("</TransitionModel>")
         return cls(topology, tuples, log_prob)
+
+    def save(self, path: str | Path) -> None:
+        """Write a file that is a transition model alone, binary, whole or not at all.
+
+        Kaldi's scripts call it `0.trans_mdl`.
+        """
+        with KaldiWriter.open(path) as writer:
+            self.write(writer)
 
     def write(self, writer: KaldiWriter) -> None:
         """Write the head of a model file as Kaldi does, text or binary."""

@@ -11,7 +11,7 @@ Source: Kaldi `tree/context-dep.{h,cc}`, `tree/build-tree-utils.cc` (`GetStubMap
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,9 +24,7 @@ from latflow.hmm.event_map import (
     Table,
     read_event_map,
 )
-from latflow.kaldi_io import KaldiReader, KaldiWriter
-
-NO_SELF_LOOP_PDF = -1
+from latflow.kaldi.io import KaldiReader, KaldiWriter
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class ContextDependency:
         self._known: dict[tuple[int, ...], int] = {}
 
     def pdf(self, window: Sequence[int], pdf_class: int) -> int:
-        """The pdf-id of a phone in context.
+        """Return the pdf-id of a phone in context.
 
         Args:
             window: `context_width` phone ids, 0 beyond the utterance's ends.
@@ -104,7 +102,7 @@ class ContextDependency:
         return answer
 
     def possible_pdfs(self, phone: int, pdf_class: int) -> list[int]:
-        """All pdfs that a phone's class has in some context, sorted.
+        """Return all pdfs that a phone's class has in some context, sorted.
 
         Source: Kaldi `tree/context-dep.cc` (`GetPdfInfo` for one class).
         """
@@ -114,7 +112,7 @@ class ContextDependency:
     def possible_pairs(
         self, phone: int, classes: tuple[int, int], phones: Sequence[int]
     ) -> list[tuple[int, int]]:
-        """All pairs of pdfs that two classes of a phone have in one context, sorted.
+        """Return all pairs of pdfs of two classes of a phone in one context, sorted.
 
         Args:
             phone: the phone.
@@ -139,7 +137,7 @@ class ContextDependency:
         """Add the pairs of all windows that complete `window`.
 
         As soon as one of the two pdfs is certain the other one is free; else one more
-        place of the window is filled with every phone.
+        position of the window is filled with every phone.
         """
         forward, loop = (
             self.to_pdf.possible({PDF_CLASS: pdf_class, **window})
@@ -148,9 +146,9 @@ class ContextDependency:
         if len(forward) <= 1 or len(loop) <= 1:
             pairs.update((a, b) for a in forward for b in loop)
             return
-        place = next(n for n in range(self.context_width) if n not in window)
+        position = next(n for n in range(self.context_width) if n not in window)
         for neighbour in (0, *phones):
-            self._add_pairs({**window, place: neighbour}, classes, phones, pairs)
+            self._add_pairs({**window, position: neighbour}, classes, phones, pairs)
 
     @classmethod
     def monophone(
@@ -158,7 +156,7 @@ class ContextDependency:
         shared_phone_sets: Sequence[Sequence[int]],
         num_pdf_classes: Mapping[int, int],
     ) -> ContextDependency:
-        """The tree of a monophone system.
+        """Return the tree of a monophone system.
 
         Args:
             shared_phone_sets: phones that share their pdfs (`lang/phones/sets.int`).
@@ -171,6 +169,44 @@ class ContextDependency:
             for phones in shared_phone_sets
         ]
         return cls(1, 0, stub_map(roots, num_pdf_classes, 0))
+
+    @classmethod
+    def full_biphone(
+        cls,
+        shared_phone_sets: Sequence[Sequence[int]],
+        num_pdf_classes: Mapping[int, int],
+        context_independent: Collection[int],
+    ) -> ContextDependency:
+        """Return the tree that has a pdf for each pair of a phone and the one before.
+
+        Args:
+            shared_phone_sets: phones that share their pdfs (`lang/phones/sets.int`),
+                and that are told apart neither as the phone before.
+            num_pdf_classes: number of pdf-classes of each phone.
+            context_independent: phones that the one before does not change.
+
+        Source: Kaldi `tree/context-dep.cc` (`BiphoneContextDependencyFull`).
+        """
+        alone, others = [], []
+        for phones in shared_phone_sets:
+            root = Root(tuple(sorted(phones)), shared=False, split=False)
+            is_alone = set(phones) <= set(context_independent)
+            (alone if is_alone else others).append(root)
+        to_pdf = stub_map(alone, num_pdf_classes, 1) if alone else None
+        num_leaves = to_pdf.num_leaves if to_pdf else 0
+        if others:
+            size = 1 + max(max(phones) for phones in shared_phone_sets)
+            branches: list[EventMap | None] = [None] * size
+            for before in ((0,), *shared_phone_sets):
+                branch = _stub(others, num_pdf_classes, 1, num_leaves)
+                num_leaves = branch.num_leaves
+                for phone in before:
+                    branches[phone] = branch
+            table = Table(0, branches)
+            phones = sorted(phone for root in alone for phone in root.phones)
+            to_pdf = table if to_pdf is None else Split(1, phones, to_pdf, table)
+        assert to_pdf is not None
+        return cls(2, 1, to_pdf)
 
     # -- files ----------------------------------------------------------------------
 
@@ -212,7 +248,7 @@ class ContextDependency:
 def stub_map(
     roots: Sequence[Root], num_pdf_classes: Mapping[int, int], central_position: int
 ) -> EventMap:
-    """The tree before any question: a leaf for each root (or each class of it).
+    """Return the tree before any question: a leaf a root (or a class of a root).
 
     Roots are told apart by halving their list again and again, or by a table where each
     has one phone only; leaves are numbered in the order of the list.
@@ -246,7 +282,7 @@ def _stub(
     central_position: int,
     first_leaf: int,
 ) -> EventMap:
-    """The stub of some roots, its leaves numbered from `first_leaf`."""
+    """Return the stub of some roots, its leaves numbered from `first_leaf`."""
     if len(roots) == 1:
         root = roots[0]
         if root.shared:
@@ -268,7 +304,7 @@ def _stub_table(
     central_position: int,
     first_leaf: int,
 ) -> EventMap:
-    """The stub of roots of one phone each: a table of phones."""
+    """Return the stub of roots of one phone each, a table of phones."""
     branches: list[EventMap | None]
     branches = [None] * (1 + max(root.phones[0] for root in roots))
     for root in roots:

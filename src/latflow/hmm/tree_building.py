@@ -27,23 +27,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from latflow.errors import UserError
-from latflow.hmm.event_map import PDF_CLASS, Constant, EventMap, Split
-from latflow.hmm.gauss_clustering import (
+from latflow.hmm.clustering import (
+    best_split,
     cheapest_join,
     cluster_bottom_up,
+    question_table,
     sum_groups,
 )
-from latflow.hmm.questions import Questions
+from latflow.hmm.event_map import PDF_CLASS, Constant, EventMap, Split
 from latflow.hmm.topology import Topology
 from latflow.hmm.tree import ContextDependency, Root, stub_map
-from latflow.hmm.tree_splitting import QuestionTable, best_split
-from latflow.hmm.tree_statistics import HasArrays, StatisticsArrays
+from latflow.hmm.tree_statistics import Questions, StatisticsArrays
 
 logger = logging.getLogger(__name__)
 
 
 def build_tree(
-    statistics: HasArrays,
+    statistics: StatisticsArrays,
     questions: Questions,
     roots: Sequence[tuple[bool, bool, Sequence[int]]],
     topology: Topology,
@@ -74,38 +74,37 @@ def build_tree(
         UserError: the roots are no partition of the phones, a root is split but not
             shared, or a phone in the statistics has no root.
     """
-    arrays = statistics.arrays()
-    checked = _checked_roots(roots, arrays)
-    stub = stub_map(checked, topology.pdf_class_counts(), arrays.central_position)
-    root_of = stub.answers(arrays.columns)
+    checked = _checked_roots(roots, statistics)
+    stub = stub_map(checked, topology.pdf_class_counts(), statistics.central_position)
+    root_of = stub.answers(statistics.columns)
     if root_of.min() < 0:
         raise UserError(
             "a pdf-class in the tree statistics that the topology does not have",
             remedy="use the alignment and language directory of one system",
         )
     fixed = [phone for root in checked if not root.split for phone in root.phones]
-    is_split = ~np.isin(arrays.phones, fixed)
-    splitter = _Splitter(arrays, questions, root_of, is_split, stub.num_leaves)
+    is_split = ~np.isin(statistics.phones, fixed)
+    splitter = _Splitter(statistics, questions, root_of, is_split, stub.num_leaves)
     least_gain = splitter.split(threshold, max_leaves)
     tree = stub.replaced(splitter.subtrees())
     logger.info(
         "tree: %d splits of %d roots gain %.4f nats per frame",
         tree.num_leaves - stub.num_leaves,
         stub.num_leaves,
-        splitter.gain / arrays.moments[:, 0].sum(),
+        splitter.gain / statistics.moments[:, 0].sum(),
     )
     if cluster_threshold != 0.0:
         limit = least_gain if cluster_threshold < 0.0 else cluster_threshold
-        tree = _joined(tree, arrays, root_of, limit)
-    tree = _rounded(tree, arrays, root_of, stub.num_leaves, leaf_multiple)
+        tree = _joined(tree, statistics, root_of, limit)
+    tree = _rounded(tree, statistics, root_of, stub.num_leaves, leaf_multiple)
     tree = _renumbered(tree)
     logger.info("tree: %d leaves", tree.num_leaves)
-    width = arrays.events.shape[1] - 1
-    return ContextDependency(width, arrays.central_position, tree)
+    width = statistics.events.shape[1] - 1
+    return ContextDependency(width, statistics.central_position, tree)
 
 
 def leaf_statistics(
-    statistics: HasArrays, tree: ContextDependency
+    statistics: StatisticsArrays, tree: ContextDependency
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Sum the statistics of each leaf of a tree.
 
@@ -120,28 +119,27 @@ def leaf_statistics(
     Raises:
         UserError: the tree has no leaf for some of the statistics.
     """
-    arrays = statistics.arrays()
-    width = arrays.events.shape[1] - 1
-    if (width, arrays.central_position) != (
+    width = statistics.events.shape[1] - 1
+    if (width, statistics.central_position) != (
         tree.context_width,
         tree.central_position,
     ):
         raise UserError("the tree and its statistics have different context windows")
-    leaf = tree.to_pdf.answers(arrays.columns)
+    leaf = tree.to_pdf.answers(statistics.columns)
     if leaf.min() < 0:
         raise UserError(
             "the tree has no pdf for some phones of its statistics",
             remedy="let context-independent phones share no root with others",
         )
-    sums = sum_groups(arrays.moments, leaf, tree.num_pdfs)
-    dim = arrays.dim
+    sums = sum_groups(statistics.moments, leaf, tree.num_pdfs)
+    dim = statistics.dim
     return sums[:, 0], sums[:, 1 : 1 + dim], sums[:, 1 + dim :]
 
 
 def _checked_roots(
     roots: Sequence[tuple[bool, bool, Sequence[int]]], statistics: StatisticsArrays
 ) -> list[Root]:
-    """The roots, phones sorted, once they are known to make sense."""
+    """Return the roots, phones sorted, once they are known to make sense."""
     checked = [
         Root(tuple(sorted(phones)), shared=shared, split=split)
         for shared, split, phones in roots
@@ -186,7 +184,7 @@ class _Node:
     children: tuple[_Node, _Node] | None = None
 
     def event_map(self) -> EventMap:
-        """The subtree below this node."""
+        """Return the subtree below this node."""
         if self.children is None:
             return Constant(self.leaf)
         yes, no = (child.event_map() for child in self.children)
@@ -211,8 +209,8 @@ class _Splitter:
         self._statistics = statistics
         keys = range(PDF_CLASS, statistics.events.shape[1] - 1)
         highest = int(statistics.events.max())
-        self._table = QuestionTable([questions.of_key(key) for key in keys], highest)
         self._sets = [questions.of_key(key) for key in keys]
+        self._table = question_table(self._sets, highest)
         rows = np.flatnonzero(is_split)
         rows = rows[np.argsort(root_of[rows], kind="stable")]
         bounds = np.searchsorted(root_of[rows], np.arange(num_roots + 1))
@@ -223,14 +221,13 @@ class _Splitter:
         self.gain = 0.0
 
     def _node(self, rows: np.ndarray, leaf: int) -> _Node:
-        """A leaf with its best split."""
+        """Return a leaf with its best split."""
         statistics = self._statistics
         gain, column, question = best_split(
             statistics.moments,
             statistics.events,
             rows,
-            self._table.members,
-            self._table.num_questions,
+            *self._table,
             statistics.variance_floor,
         )
         values = self._sets[column][question] if gain > 0.0 else ()
@@ -277,7 +274,7 @@ class _Splitter:
         return yes, no
 
     def subtrees(self) -> dict[int, EventMap]:
-        """What has grown from each root."""
+        """Return the subtree of each root."""
         return {n: root.event_map() for n, root in enumerate(self._roots)}
 
 
@@ -339,7 +336,7 @@ def _rounded(
 def _leaves_by_root(
     tree: EventMap, statistics: StatisticsArrays, root_of: np.ndarray
 ) -> tuple[np.ndarray, dict[int, list[int]]]:
-    """Moments of each leaf [P, 1 + 2 D], and the leaves with data of each root."""
+    """Return moments of each leaf [P, 1 + 2 D], and leaves with data of each root."""
     leaf = tree.answers(statistics.columns)
     sums = sum_groups(statistics.moments, leaf, tree.num_leaves)
     leaves_of: dict[int, list[int]] = {}
@@ -349,7 +346,7 @@ def _leaves_by_root(
 
 
 def _targets(leaves: list[int], clusters: list[int]) -> dict[int, EventMap]:
-    """What replaces each leaf: cluster n takes the number of the n-th leaf."""
+    """Return what replaces each leaf: cluster n takes the number of the n-th leaf."""
     return {
         number: Constant(leaves[cluster])
         for number, cluster in zip(leaves, clusters, strict=True)
@@ -357,6 +354,6 @@ def _targets(leaves: list[int], clusters: list[int]) -> dict[int, EventMap]:
 
 
 def _renumbered(tree: EventMap) -> EventMap:
-    """The tree with its leaves numbered from 0 without a gap, order kept."""
+    """Return the tree with leaves numbered from 0 without a gap, order kept."""
     kept = sorted(tree.possible({}))
     return tree.replaced({old: Constant(new) for new, old in enumerate(kept)})

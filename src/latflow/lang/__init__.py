@@ -1,1 +1,1 @@
-"""Room of latflow: see docs/architecture.md."""
+"""Lexicon, lang directory, n-gram models, grammar."""

@@ -9,8 +9,11 @@ ARPA format: `\data\`, lines `ngram N=COUNT`, for each N a section `\N-grams:` w
 lines `log10(probability) WORDS [log10(back-off weight)]`, and `\end\`. A back-off
 weight that is missing is 0. Files may be compressed (`.gz`).
 
-Public: `NgramModel`, `Level`, `read_arpa`, `write_arpa`, `arpa_entries`.
-Source of the format: SRILM, ngram-format(5); Kaldi `lm/arpa-file-parser.cc`.
+Of a text that is scored, words outside the vocabulary are counted, but have no
+probability; histories end at them; sentence ends are predicted too.
+
+Public: `NgramModel`, `Level`, `read_arpa`, `write_arpa`, `arpa_entries`, `perplexity`.
+Source: SRILM, ngram-format(5) and `ngram -ppl`; Kaldi `lm/arpa-file-parser.cc`.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import logging
 import math
 import re
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,11 +32,13 @@ import numpy as np
 
 from latflow.errors import UserError
 from latflow.files import atomic_output, read_lines
-from latflow.lang.ngram_counts import NONE, pack
+from latflow.lang.lexicon import SENTENCE_END, SENTENCE_START
 
 log = logging.getLogger(__name__)
 
+NONE = -1  # no such n-gram, or no such word
 LOG_ZERO = -99.0  # stands for log10(0) in ARPA files
+CHUNK = 1_000_000  # words that are scored at once
 _COUNT = re.compile(r"ngram\s+(\d+)\s*=\s*(\d+)")
 _SECTION = re.compile(r"\\(\d+)-grams:")
 _REMEDY = "give an n-gram model in ARPA format (SRILM, KenLM, lmplz -o N --arpa)"
@@ -57,7 +62,7 @@ class Level:
     log_backoff: np.ndarray | None = None
 
     def with_backoff(self, log_backoff: np.ndarray) -> Level:
-        """The same with back-off weights."""
+        """Return the same with back-off weights."""
         return replace(self, log_backoff=log_backoff)
 
     def backoff_of(self, rows: np.ndarray) -> np.ndarray:
@@ -99,7 +104,6 @@ class NgramModel:
         """Find n-grams.
 
         Args:
-            length: of the n-grams.
             prefix: int64[N], their prefixes' rows in the level below; NONE finds none.
             word: int[N], their last words; NONE finds none.
 
@@ -316,7 +320,7 @@ def write_arpa(model: NgramModel, path: str | Path) -> None:
 
 
 def _arpa_lines(model: NgramModel) -> Iterator[str]:
-    """The lines of the file."""
+    """Return the lines of the file."""
     yield "\\data\\\n"
     for length, level in enumerate(model.levels, start=1):
         yield f"ngram {length}={len(level.word)}\n"
@@ -333,7 +337,7 @@ def _arpa_lines(model: NgramModel) -> Iterator[str]:
 
 
 def _texts(words: list[str], level: Level, shorter: list[str]) -> list[str]:
-    """The n-grams of a level, words joined by blanks."""
+    """Return the n-grams of a level, words joined by blanks."""
     last = [words[number] for number in level.word.tolist()]
     if not shorter:
         return last
@@ -346,3 +350,76 @@ def _backoffs(level: Level) -> Iterable[float]:
     if level.log_backoff is None:
         return [math.nan] * len(level.word)
     return level.log_backoff.tolist()
+
+
+def pack(prefix: np.ndarray, word: np.ndarray, num_words: int) -> np.ndarray:
+    """Return one int64 for each (prefix row, word), ordered like the pairs."""
+    return prefix.astype(np.int64) * num_words + word
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """The score of a text.
+
+    Attributes:
+        num_sentences: sentences with at least one word.
+        num_words: words, sentence ends not counted.
+        num_oov: words of them that the model does not know.
+        log10_prob: sum over the known words and the sentence ends.
+    """
+
+    num_sentences: int
+    num_words: int
+    num_oov: int
+    log10_prob: float
+
+    @property
+    def perplexity(self) -> float:
+        """10 to the mean of -log10 p over known words and sentence ends."""
+        count = self.num_words - self.num_oov + self.num_sentences
+        return 10.0 ** (-self.log10_prob / count) if count else float("nan")
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_sentences} sentences, {self.num_words} words, "
+            f"{self.num_oov} OOVs, log10 probability {self.log10_prob:.2f}, "
+            f"perplexity {self.perplexity:.2f}"
+        )
+
+
+def perplexity(model: NgramModel, sentences: Iterable[Sequence[str]]) -> Perplexity:
+    """Score a text; streamed, so that it may be of any length.
+
+    Args:
+        sentences: each a sequence of words; empty ones are left out.
+    """
+    num_sentences = num_words = num_oov = 0
+    total = 0.0
+    for ids, count in _chunks(model, sentences):
+        log_probs = model.log_probs(ids)
+        num_sentences += count
+        num_words += len(ids) - 2 * count
+        num_oov += int((ids == NONE).sum())
+        total += float(np.nansum(log_probs))
+    return Perplexity(num_sentences, num_words, num_oov, total)
+
+
+def _chunks(
+    model: NgramModel, sentences: Iterable[Sequence[str]]
+) -> Iterator[tuple[np.ndarray, int]]:
+    """Yield (ids of framed sentences, number of sentences) of parts of the text."""
+    known = dict(model.word_ids)
+    start, end = (known.pop(w, NONE) for w in (SENTENCE_START, SENTENCE_END))
+    ids, count = array("i"), 0
+    for words in sentences:
+        if not words:
+            continue
+        ids.append(start)
+        ids.extend([known.get(word, NONE) for word in words])
+        ids.append(end)
+        count += 1
+        if len(ids) >= CHUNK:
+            yield np.array(ids), count
+            ids, count = array("i"), 0
+    if count:
+        yield np.array(ids), count

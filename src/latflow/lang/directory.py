@@ -10,7 +10,7 @@ Source of the checks: Kaldi `utils/validate_lang.pl`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,12 +22,14 @@ from latflow.errors import UserError
 from latflow.files import read_lines
 from latflow.fst.graph import Graph
 from latflow.hmm.topology import Topology
+from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.lexicon import EPSILON, GRAMMAR_DISAMBIG, RESERVED_WORDS, read_lexicon
 
 REMEDY = "make the lang directory again; its files must come from one run"
 BOUNDARY_KINDS = frozenset({"begin", "end", "internal", "singleton", "nonword"})
 _DISAMBIG = re.compile(r"#\d+|#nonterm.*")
 _POSITION = re.compile(r"_[BEIS]$")
+_OF_MODEL = "name the lang directory that the model was trained with"
 
 Pronunciations = dict[str, list[tuple[float, tuple[str, ...]]]]
 
@@ -116,7 +118,7 @@ class Lang:
     # -- words ----------------------------------------------------------------------
 
     def words_to_ids(self, text: str) -> list[int]:
-        """Ids of the words of a transcript; unknown words become `oov_id`.
+        """Return the ids of the words of a transcript; unknown words become `oov_id`.
 
         Reserved symbols (`<eps>`, `#0`, `<s>`, `</s>`) count as unknown words too.
         """
@@ -124,7 +126,7 @@ class Lang:
         return [known.get(word, self.oov_id) for word in text.split()]
 
     def is_known(self, word: str) -> bool:
-        """Whether a word of a transcript is in the lexicon."""
+        """Return whether a word of a transcript is in the lexicon."""
         return word in self._transcript_ids
 
     @cached_property
@@ -148,7 +150,7 @@ class Lang:
             path = self.folder / name
             if path.is_file():
                 read = read_lexicon(
-                    path, has_probabilities=has_probabilities, max_normalise=False
+                    path, has_probabilities=has_probabilities, max_normalize=False
                 )
                 return read.by_word()
         return self._align_lexicon()
@@ -241,7 +243,7 @@ class Lang:
     def _check_cover(
         self, path: Path, phones: Sequence[int], expected: set[int]
     ) -> None:
-        """A file must mention every phone once, and nothing else."""
+        """Refuse a file that does not mention every phone once, and nothing else."""
         found = set(phones)
         if len(found) < len(phones):
             _refuse(path, "it names a phone twice")
@@ -295,16 +297,16 @@ class _Lists:
         self.known = known
 
     def flat(self, name: str) -> list[int]:
-        """A file with one phone a line."""
+        """Return a file with one phone a line."""
         return [phone for line in self.nested(name) for phone in line]
 
     def nested(self, name: str) -> list[list[int]]:
-        """A file with several phones a line."""
+        """Return a file with several phones a line."""
         path = self.folder / f"{name}.int"
         return [self._ids(path, n, fields) for n, fields in _fields(path)]
 
     def roots(self) -> list[tuple[bool, bool, list[int]]]:
-        """The lines of roots.int."""
+        """Return the lines of roots.int."""
         path = self.folder / "roots.int"
         result = []
         for number, fields in _fields(path):
@@ -319,7 +321,7 @@ class _Lists:
         return result
 
     def word_boundary(self) -> dict[int, str] | None:
-        """The lines of word_boundary.int, if there is such a file."""
+        """Return the lines of word_boundary.int, if there is such a file."""
         path = self.folder / "word_boundary.int"
         if not path.is_file():
             return None
@@ -346,7 +348,7 @@ def _fields(path: Path) -> list[tuple[int, list[str]]]:
 
 
 def _single_word(path: Path) -> str:
-    """The one word of a file."""
+    """Return the one word of a file."""
     words = [word for _, line in read_lines(path) for word in line.split()]
     if len(words) != 1:
         _refuse(path, "it must hold one word")
@@ -363,3 +365,106 @@ def _labels(path: Path) -> tuple[set[int], set[int]]:
 
 def _refuse(path: str | Path, what: str) -> NoReturn:
     raise UserError(what, file=path, remedy=REMEDY)
+
+
+def check_phone_table(path: str | Path, lang: Lang) -> None:
+    """Refuse another `phones.txt` than that of the language.
+
+    Disambiguation symbols may differ: acoustic models know nothing of them.
+
+    Args:
+        path: the table of a system or graph; nothing is checked if there is none.
+
+    Raises:
+        UserError: a phone is missing in one of the two, or has another id.
+    """
+    if Path(path).is_file():
+        theirs, ours = (
+            {name: number for name, number in table.items() if name[0] != "#"}
+            for table in (read_symbols(path), lang.phone_ids)
+        )
+        _compare(Path(path), "phone", theirs, lang.folder / "phones.txt", ours)
+
+
+def check_words(path: str | Path, lang: Lang) -> None:
+    """Refuse another `words.txt` than that of the language.
+
+    Args:
+        path: the table of a graph; nothing is checked if there is none.
+
+    Raises:
+        UserError: a word is missing in one of the two, or has another id.
+    """
+    if Path(path).is_file():
+        ours = lang.folder / "words.txt"
+        _compare(Path(path), "word", read_symbols(path), ours, lang.word_ids)
+
+
+def _compare(
+    path: Path,
+    kind: str,
+    theirs: Mapping[str, int],
+    lang_path: Path,
+    ours: Mapping[str, int],
+) -> None:
+    """Refuse two symbol tables that differ, naming the first difference."""
+    for name in sorted(theirs.keys() | ours.keys()):
+        if theirs.get(name) != ours.get(name):
+            here, there = (
+                f"id {table[name]}" if name in table else "missing"
+                for table in (theirs, ours)
+            )
+            raise UserError(
+                f"{kind} {name} is {here} in this table, but {there} in {lang_path}",
+                file=path,
+                remedy="name the lang directory that this was trained with",
+            )
+
+
+def check_language(model: TransitionModel, lang: Lang, path: str | Path) -> None:
+    """Refuse a model with other phones, or other HMMs, than a language has.
+
+    Initial probabilities do not matter.
+
+    Args:
+        path: where the model comes from.
+
+    Raises:
+        UserError: they do not fit.
+    """
+    check_phones(model, lang, path)
+    for phone in sorted(lang.topology.phones):
+        shapes = [
+            [
+                (s.pdf_class, s.loop_pdf_class, *(n for n, _ in s.transitions))
+                for s in hmm
+            ]
+            for hmm in (model.topology.states(phone), lang.topology.states(phone))
+        ]
+        if shapes[0] != shapes[1]:
+            raise UserError(
+                f"phone {lang.phones[phone]} has an HMM of {len(shapes[0]) - 1} states "
+                f"in the model, which is not that of {lang.folder / 'topo'} "
+                f"({len(shapes[1]) - 1} states)",
+                file=path,
+                remedy=_OF_MODEL,
+            )
+
+
+def check_phones(model: TransitionModel, lang: Lang, path: str | Path) -> None:
+    """Refuse a model with other phones than a language has.
+
+    Args:
+        path: where the model comes from.
+
+    Raises:
+        UserError: a phone is in one of them only.
+    """
+    theirs, ours = set(model.topology.phones), set(lang.topology.phones)
+    if theirs != ours:
+        phone = min(theirs ^ ours)
+        where = "the model" if phone in theirs else lang.folder
+        name = lang.phones.get(phone, "without a name")
+        raise UserError(
+            f"phone {phone} ({name}) is in {where} only", file=path, remedy=_OF_MODEL
+        )

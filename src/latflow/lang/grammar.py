@@ -2,7 +2,7 @@
 
 G has a state for each history and accepts word sequences with costs -ln p; back-off
 arcs carry `#0` on their input side, so that G composed with the lexicon can be
-determinised. `<s>` and `</s>` leave no labels: they are the start and the final costs.
+determinized. `<s>` and `</s>` leave no labels: they are the start and the final costs.
 
 Public: `write_grammar`, `check_grammar`.
 Source: Kaldi `lmbin/arpa2fst.cc` (`--disambig-symbol=#0`), which `kaldilm` wraps;
@@ -42,7 +42,7 @@ FRAME = frozenset({SENTENCE_START, SENTENCE_END})
 
 @dataclass(frozen=True)
 class Coverage:
-    """What an ARPA model and a lexicon have in common.
+    """Words that an ARPA model and a lexicon have in common.
 
     Attributes:
         known: words of the model that words.txt has, `<s>` and `</s>` not counted.
@@ -71,7 +71,6 @@ def write_grammar(
         arpa: the ARPA file (`.gz` too).
         lang_dir: the lang directory, for its `words.txt`.
         word_ids: the same table, read.
-        out: file to write.
 
     Raises:
         UserError: the ARPA file is faulty, or has no word of the lexicon; G accepts
@@ -113,7 +112,6 @@ def check_grammar(
     """Check what decoding graphs need of G, and log how far it is from stochastic.
 
     Args:
-        grammar: G.
         word_ids: words.txt.
         arpa: the file G comes from, for messages.
 
@@ -228,7 +226,7 @@ def _check_coverage(coverage: Coverage, arpa: str | Path, lang_dir: str | Path) 
 
 
 def _plain(arpa: Path, folder: Path) -> Path:
-    """The file itself, or its decompressed copy in a temporary folder."""
+    """Return the file itself, or its decompressed copy in a temporary folder."""
     if arpa.suffix != ".gz":
         return arpa
     target = folder / "lm.arpa"

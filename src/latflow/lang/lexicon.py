@@ -74,7 +74,7 @@ class Lexicon:
         return sorted(found, key=str.encode)
 
     def by_word(self) -> dict[str, list[tuple[float, tuple[str, ...]]]]:
-        """Word -> its (probability, phones), in file order."""
+        """Return word -> its (probability, phones), in file order."""
         found: dict[str, list[tuple[float, tuple[str, ...]]]] = {}
         for entry in self.entries:
             found.setdefault(entry.word, []).append((entry.probability, entry.phones))
@@ -92,7 +92,7 @@ def read_lexicon(
     *,
     has_probabilities: bool | None = None,
     strip_stress: bool = False,
-    max_normalise: bool = True,
+    max_normalize: bool = True,
 ) -> Lexicon:
     """Read a pronunciation lexicon.
 
@@ -102,7 +102,7 @@ def read_lexicon(
             every line has one there (and at least one phone after it).
         strip_stress: take digits off the ends of phones (`AH0` becomes `AH`);
             pronunciations that become equal are merged.
-        max_normalise: divide the probabilities of each word by their largest, so that
+        max_normalize: divide the probabilities of each word by their largest, so that
             its best pronunciation costs nothing; a word with many alternatives would
             else be punished for them. Source: Kaldi `utils/dict_dir_add_pronprobs.sh`
             (`--max-normalize`).
@@ -137,8 +137,8 @@ def read_lexicon(
             replace(e, phones=tuple(base_phone(p) for p in e.phones)) for e in entries
         ]
     entries = _merge(entries, file)
-    if max_normalise:
-        entries = _max_normalise(entries)
+    if max_normalize:
+        entries = _max_normalize(entries)
     return Lexicon(tuple(entries), file)
 
 
@@ -156,19 +156,19 @@ def write_lexicon(
 
 
 def base_phone(phone: str) -> str:
-    """A phone without the stress or tone digits at its end: `AH0` gives `AH`."""
+    """Return a phone without the stress or tone digits at its end: `AH0` gives `AH`."""
     match = _MARK.fullmatch(phone)
     return match[1] if match else phone
 
 
 def mark_of(phone: str) -> str:
-    """The stress or tone digits at the end of a phone; empty if it has none."""
+    """Return the stress or tone digits at the end of a phone; empty if it has none."""
     match = _MARK.fullmatch(phone)
     return match[2] if match else ""
 
 
 def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line number and fields of each line that says something."""
+    """Yield line number and fields of each line that says something."""
     for number, line in read_lines(file):
         fields = line.split()
         if fields and not line.startswith(COMMENT):
@@ -208,7 +208,7 @@ def _entry(
 
 
 def _probability(text: str, number: int, word: str, file: Path) -> float:
-    """The probability in the second field of a line."""
+    """Return the probability in the second field of a line."""
     try:
         value = float(text)
     except ValueError:
@@ -239,7 +239,7 @@ def _merge(entries: Iterable[Pronunciation], file: Path) -> list[Pronunciation]:
     return list(found.values())
 
 
-def _max_normalise(entries: list[Pronunciation]) -> list[Pronunciation]:
+def _max_normalize(entries: list[Pronunciation]) -> list[Pronunciation]:
     """Scale each word's probabilities so that the largest is one."""
     largest: dict[str, float] = {}
     for entry in entries:

@@ -31,14 +31,13 @@ from numba import njit
 
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
-from latflow.lang.arpa import Level
-from latflow.lang.ngram_counts import NONE
+from latflow.lang.arpa import NONE, Level
 
 ROOT = 0  # the state of the empty history
 
 
 class LmArrays(NamedTuple):
-    """What kernels need of a model; S states, A arcs.
+    """Arrays of a model, for kernels; S states, A arcs.
 
     Attributes:
         arc_begin: int64[S + 1], where the arcs of each state begin.
@@ -62,7 +61,7 @@ class LmArrays(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def find_arc(lm: LmArrays, state: int, label: int) -> int:
-    """The arc of a state that has a label, -1 if there is none.
+    """Return the arc of a state that has a label, -1 if there is none.
 
     The root of an n-gram model has an arc for each label: there it is at its own place.
     """
@@ -85,7 +84,6 @@ def walk(lm: LmArrays, state: int, label: int) -> tuple[float, int]:
     """Take one word.
 
     Args:
-        lm: the model.
         state: history before the word.
         label: of the word, see `LmTrie.labels`. ~u stands for a word that the model
             does not list: it has the cost of u and leaves the empty history, as in
@@ -187,7 +185,7 @@ def _link(lm: LmArrays) -> None:
 
 
 def _read_only(arrays: LmArrays) -> LmArrays:
-    """The same arrays, not to be written: Numba compiles kernels for one kind only."""
+    """Return the arrays read-only: Numba compiles kernels for one kind only."""
     for array in arrays:
         array.setflags(write=False)
     return arrays

@@ -1,4 +1,4 @@
-"""The phones of a language: which there are, which belong together, how they are named.
+"""The phones of a language: their groups, their variants and their names.
 
 Phones are either silence phones (silence, noises, unknown words: modelled without
 context) or speech phones. With position-dependent phones every phone has variants by
@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from latflow.errors import UserError
 from latflow.lang.lexicon import Lexicon, Pronunciation, base_phone, mark_of
+from latflow.lang.options import LangOptions
 
 POSITIONS = ("_B", "_E", "_I", "_S")
 _KINDS = {"_B": "begin", "_E": "end", "_I": "internal", "_S": "singleton"}
@@ -37,40 +37,36 @@ class PhoneInventory:
         silence: groups of silence phones.
         nonsilence: groups of speech phones.
         optional_silence: the phone that may stand between words.
-        position_dependent: whether phones have variants by their place in the word.
-        share_silence: whether all silence phones share one set of pdfs.
-        share_state_roots: whether the states of a phone share a tree root.
+        options: of the lexicon.
     """
 
     silence: tuple[tuple[str, ...], ...]
     nonsilence: tuple[tuple[str, ...], ...]
     optional_silence: str
-    position_dependent: bool = True
-    share_silence: bool = False
-    share_state_roots: bool = True
+    options: LangOptions
 
     @classmethod
-    def of_lexicon(cls, lexicon: Lexicon, options: Mapping[str, Any]) -> PhoneInventory:
+    def of_lexicon(cls, lexicon: Lexicon, options: LangOptions) -> PhoneInventory:
         """Find the phones of a lexicon and check them.
 
         Args:
             lexicon: the lexicon, without added silence and unknown words.
-            options: section `lang` of the configuration.
+            options: the phones and what they share.
 
         Raises:
             UserError: a phone is not in the configured set, has a name that would
                 collide with a position marker, or is a silence phone inside a word.
         """
-        silence = [options["silence_phone"], options["spoken_noise_phone"]]
-        silence += options["other_silence_phones"]
+        silence = [options.silence_phone, options.spoken_noise_phone]
+        silence += options.other_silence_phones
         silence = list(dict.fromkeys(silence))
-        given = options["nonsilence_phones"]
+        given = options.nonsilence_phones
         if given is None:
             found = [p for p in lexicon.phones if p not in set(silence)]
-            nonsilence = _grouped(found) if options["group_stress"] else _single(found)
+            nonsilence = _grouped(found) if options.group_stress else _single(found)
         else:
             nonsilence = tuple(tuple(line.split()) for line in given)
-        optional = options["optional_silence"] or options["silence_phone"]
+        optional = options.optional_silence or options.silence_phone
         if optional not in silence:
             raise UserError(
                 f"configuration lang.optional_silence: {optional} is not a silence "
@@ -81,9 +77,7 @@ class PhoneInventory:
             _single(silence),
             nonsilence,
             optional,
-            options["position_dependent_phones"],
-            options["share_silence_phones"],
-            options["share_state_roots"],
+            options,
         )
         inventory.check(lexicon)
         return inventory
@@ -131,7 +125,7 @@ class PhoneInventory:
                 f"configuration lang: phone {phone} is named twice, in {where}",
                 remedy="name each phone once",
             )
-        if not self.position_dependent:
+        if not self.options.position_dependent_phones:
             return
         for phone in (*sorted(silence), *nonsilence):
             if _MARKED.fullmatch(phone):
@@ -145,46 +139,47 @@ class PhoneInventory:
     # -- the lists of lang/phones/ --------------------------------------------------
 
     def silence_variants(self, phone: str) -> list[str]:
-        """A silence phone and its marked forms."""
-        return [phone, *self.variants(phone)] if self.position_dependent else [phone]
+        """Return a silence phone and its marked forms."""
+        is_dependent = self.options.position_dependent_phones
+        return [phone, *self.variants(phone)] if is_dependent else [phone]
 
     def variants(self, phone: str) -> list[str]:
-        """The marked forms of a speech phone."""
-        if not self.position_dependent:
+        """Return the marked forms of a speech phone."""
+        if not self.options.position_dependent_phones:
             return [phone]
         return [phone + position for position in POSITIONS]
 
     def silence_list(self) -> list[str]:
-        """Silence phones with their variants, in the order of ids."""
+        """Return silence phones with their variants, in the order of ids."""
         return [v for group in self._silence_sets() for v in group]
 
     def nonsilence_list(self) -> list[str]:
-        """Speech phones with their variants, in the order of ids."""
+        """Return speech phones with their variants, in the order of ids."""
         return [v for group in self._speech_sets() for v in group]
 
     def sets(self) -> list[list[str]]:
-        """Groups of phones that a monophone system does not tell apart by position."""
+        """Return groups of phones that monophones do not tell apart by position."""
         silence = self._silence_sets()
-        if self.share_silence:
+        if self.options.share_silence_phones:
             silence = [[phone for group in silence for phone in group]]
         return [*silence, *self._speech_sets()]
 
     def roots(self) -> list[list[str]]:
-        """Lines of roots.txt: how states and phones share the roots of trees."""
-        shared = "shared" if self.share_state_roots else "not-shared"
+        """Return the lines of roots.txt: sharing of tree roots by states and phones."""
+        shared = "shared" if self.options.share_state_roots else "not-shared"
         lines = [[shared, "split", *phones] for phones in self.sets()]
-        if self.share_silence:
+        if self.options.share_silence_phones:
             lines[0][:2] = ["not-shared", "not-split"]
         return lines
 
     def extra_questions(self) -> list[list[str]]:
-        """Questions for the tree that clustering would not ask.
+        """Return questions for the tree that clustering would not ask.
 
         The first are about stress or tone, if phones with such marks are grouped; the
         others are about the position in the word, for speech and silence apart.
         """
         questions = self._mark_questions()
-        if not self.position_dependent:
+        if not self.options.position_dependent_phones:
             return questions
         speech = [phone for group in self.nonsilence for phone in group]
         silence = [phone for group in self.silence for phone in group]
@@ -193,7 +188,7 @@ class PhoneInventory:
         return questions
 
     def _mark_questions(self) -> list[list[str]]:
-        """One question for each mark: all its phones, in all positions."""
+        """Return one question for each mark: all its phones, in all positions."""
         if all(len(group) == 1 for group in self.nonsilence):
             return []
         by_mark: dict[str, list[str]] = {}
@@ -224,17 +219,17 @@ def place_markers(phones: Sequence[str]) -> tuple[str, ...]:
 
 
 def word_boundary_kind(phone: str) -> str:
-    """Place of a phone: begin, end, internal, singleton, or nonword if unmarked."""
+    """Return `begin`, `end`, `internal`, `singleton`, or `nonword` if unmarked."""
     return _KINDS.get(phone[-2:], "nonword")
 
 
 def _single(phones: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """A group for each phone."""
+    """Return a group for each phone."""
     return tuple((phone,) for phone in phones)
 
 
 def _grouped(phones: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """Groups of phones that differ in the digits at their ends only."""
+    """Return groups of phones that differ in the digits at their ends only."""
     groups: dict[str, list[str]] = {}
     for phone in phones:
         groups.setdefault(base_phone(phone), []).append(phone)
@@ -244,7 +239,7 @@ def _grouped(phones: Iterable[str]) -> tuple[tuple[str, ...], ...]:
 def _unknown_phone(
     lexicon: Lexicon, entry: Pronunciation, phone: str, known: set[str]
 ) -> UserError:
-    """The error about a phone that no set lists."""
+    """Return the error about a phone that no set lists."""
     near = difflib.get_close_matches(phone, sorted(known), n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return _fault(
@@ -256,7 +251,7 @@ def _unknown_phone(
 
 
 def _fault(lexicon: Lexicon, entry: Pronunciation, what: str, remedy: str) -> UserError:
-    """An error about one line of the lexicon."""
+    """Return an error about one line of the lexicon."""
     return UserError(
         f"line {entry.line}: word {entry.word}: {what}",
         file=lexicon.file,

@@ -14,12 +14,11 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from latflow.errors import UserError
 from latflow.files import atomic_directory, atomic_output
 from latflow.hmm.topology import Topology
-from latflow.lang.arpa import NgramModel, read_arpa, write_arpa
+from latflow.lang.arpa import NgramModel, perplexity, read_arpa, write_arpa
 from latflow.lang.directory import Lang
 from latflow.lang.grammar import write_grammar
 from latflow.lang.lexicon import (
@@ -33,16 +32,22 @@ from latflow.lang.lexicon import (
     write_lexicon,
 )
 from latflow.lang.lexicon_fst import add_disambiguation, lexicon_fst, save_fst
-from latflow.lang.ngram import estimate, uniform
-from latflow.lang.perplexity import perplexity
+from latflow.lang.ngram import estimate, text_sentences, transcript_sentences, uniform
+from latflow.lang.options import (
+    ArpaLm,
+    LangOptions,
+    LmOptions,
+    TextLm,
+    TranscriptsLm,
+    UniformLm,
+)
 from latflow.lang.phones import PhoneInventory, place_markers, word_boundary_kind
-from latflow.lang.texts import text_sentences, transcript_sentences
 
 log = logging.getLogger(__name__)
 
 
 def make_lang(
-    lexicon: str | Path, out_dir: str | Path, *, options: Mapping[str, Any]
+    lexicon: str | Path, out_dir: str | Path, *, options: LangOptions
 ) -> None:
     """Make a Kaldi lang directory of a lexicon.
 
@@ -51,7 +56,7 @@ def make_lang(
         out_dir: folder to write: `phones.txt words.txt topo L.fst L_disambig.fst
             oov.txt oov.int lexicon.txt lexiconp.txt` (the latter two without position
             markers) and the lists of `phones/`.
-        options: section `lang` of the configuration (its key `lexicon` is not read).
+        options: phones, topology and silence; their `lexicon` is not read.
 
     Raises:
         UserError: the lexicon is faulty, or does not fit the configured phones.
@@ -60,25 +65,25 @@ def make_lang(
     """
     given = read_lexicon(
         lexicon,
-        has_probabilities=options["has_probabilities"],
-        strip_stress=options["strip_stress"],
-        max_normalise=options["max_normalise"],
+        has_probabilities=options.has_probabilities,
+        strip_stress=options.strip_stress,
+        max_normalize=options.max_normalize,
     )
     inventory = PhoneInventory.of_lexicon(given, options)
-    added = [(options["oov_word"], options["spoken_noise_phone"])]
-    if options["silence_word"]:
-        added.insert(0, (options["silence_word"], options["silence_phone"]))
+    added = [(options.oov_word, options.spoken_noise_phone)]
+    if options.silence_word:
+        added.insert(0, (options.silence_word, options.silence_phone))
     complete = given.with_words(added)
     parts = _Parts.of(complete, inventory)
     with atomic_directory(out_dir) as folder:
         (folder / "phones").mkdir()
         write_lexicon(complete, folder / "lexicon.txt", with_probabilities=False)
         write_lexicon(complete, folder / "lexiconp.txt", with_probabilities=True)
-        _write_tables(folder, parts, options["oov_word"])
+        _write_tables(folder, parts, options.oov_word)
         _write_phone_lists(folder / "phones", parts)
         _write_align_lexicon(folder / "phones", parts)
         _write_topology(folder, parts, options)
-        _write_transducers(folder, parts, options["silence_probability"])
+        _write_transducers(folder, parts, options.silence_probability)
     log.info(
         "%s: %d words, %d pronunciations, %d phones, %d disambiguation symbols",
         lexicon,
@@ -90,50 +95,47 @@ def make_lang(
 
 
 def make_lm(
-    out_arpa: str | Path,
+    arpa: str | Path,
     *,
-    options: Mapping[str, Any],
+    options: LmOptions,
     lang_dir: str | Path,
-    texts: Sequence[str | Path],
+    text: Sequence[str | Path],
 ) -> None:
     """Fetch or estimate the language model.
 
     Args:
-        out_arpa: ARPA file to write.
-        options: section `lm` of the configuration; its `type` says where the model
-            comes from.
         lang_dir: the lang directory, for the words of the lexicon.
-        texts: manifests (`cuts.jsonl.gz`) of the training set, for the type
+        text: manifests (`cuts.jsonl.gz`) of the training set, for the type
             `transcripts`.
 
     Raises:
         UserError: a file is missing or faulty, or there is no text.
     """
     lang = Lang.load(lang_dir)
-    kind = options["type"]
-    if kind == "arpa":
-        _log_overlap(read_arpa(options["path"]), lang)
-        _copy_text(options["path"], out_arpa)
+    if isinstance(options, ArpaLm):
+        _log_overlap(read_arpa(options.path), lang)
+        _copy_text(options.path, arpa)
         return
-    if kind == "uniform":
+    if isinstance(options, UniformLm):
         model = uniform(lang.speech_words)
     else:
-        model = _estimate(options, lang, texts)
+        model = _estimate(options, lang, text)
     _log_overlap(model, lang)
-    write_arpa(model, out_arpa)
+    write_arpa(model, arpa)
 
 
-def make_grammar(arpa: str | Path, lang_dir: str | Path, out_fst: str | Path) -> None:
+def make_grammar(arpa: str | Path, lang_dir: str | Path, grammar: str | Path) -> None:
     """Turn the ARPA model into the grammar acceptor G, see `latflow.lang.grammar`."""
     lang = Lang.load(lang_dir)
-    write_grammar(arpa, lang_dir, lang.word_ids, out_fst)
+    write_grammar(arpa, lang_dir, lang.word_ids, grammar)
 
 
 def _estimate(
-    options: Mapping[str, Any], lang: Lang, texts: Sequence[str | Path]
+    options: TextLm | TranscriptsLm, lang: Lang, cuts: Sequence[str | Path]
 ) -> NgramModel:
     """Estimate a model from a text or from transcripts."""
-    if options["type"] == "text" and options["path"] is None:
+    path = options.path if isinstance(options, TextLm) else None
+    if path is None and isinstance(options, TextLm):
         raise UserError(
             "configuration lm.path is not set",
             remedy="name the text to estimate the language model from, or set lm.type "
@@ -141,22 +143,20 @@ def _estimate(
         )
 
     def sentences() -> Iterable[list[str]]:
-        if options["type"] == "text":
-            return text_sentences(options["path"])
-        return transcript_sentences(texts)
+        return transcript_sentences(cuts) if path is None else text_sentences(path)
 
     vocabulary = None
-    if options["vocabulary"] == "lexicon":
+    if options.vocabulary == "lexicon":
         words = set(lang.speech_words)
         words.update(w for line in sentences() for w in line if lang.is_known(w))
         words.discard(lang.oov_word)
         vocabulary = sorted(words, key=str.encode)
     model = estimate(
         sentences(),
-        options["order"],
+        options.order,
         vocabulary=vocabulary,
-        unknown_word=options["unknown_word"],
-        min_counts=options["min_counts"],
+        unknown_word=options.unknown_word,
+        min_counts=options.min_counts,
     )
     log.info("the text itself: %s", perplexity(model, sentences()))
     return model
@@ -204,7 +204,7 @@ class _Parts:
     def of(cls, lexicon: Lexicon, inventory: PhoneInventory) -> _Parts:
         """Mark the phones and number everything."""
         entries = list(lexicon.entries)
-        if inventory.position_dependent:
+        if inventory.options.position_dependent_phones:
             entries = [replace(e, phones=place_markers(e.phones)) for e in entries]
         entries_disambig, highest = add_disambiguation(entries)
         silence, nonsilence = inventory.silence_list(), inventory.nonsilence_list()
@@ -265,7 +265,7 @@ def _write_phone_lists(folder: Path, parts: _Parts) -> None:
         folder / "roots.int",
         (f"{' '.join(line[:2])} {_join(ids, line[2:])}" for line in roots),
     )
-    if parts.inventory.position_dependent:
+    if parts.inventory.options.position_dependent_phones:
         kinds = {p: word_boundary_kind(p) for p in parts.silence + parts.nonsilence}
         _write(folder / "word_boundary.txt", (f"{p} {k}" for p, k in kinds.items()))
         _write(
@@ -277,7 +277,7 @@ def _write_phone_lists(folder: Path, parts: _Parts) -> None:
 
 
 def _join(ids: Mapping[str, int], symbols: Iterable[str]) -> str:
-    """Symbols as ids, joined by blanks."""
+    """Return symbols as ids, joined by blanks."""
     return " ".join(str(ids[symbol]) for symbol in symbols)
 
 
@@ -296,13 +296,13 @@ def _write_align_lexicon(folder: Path, parts: _Parts) -> None:
     )
 
 
-def _write_topology(folder: Path, parts: _Parts, options: Mapping[str, Any]) -> None:
+def _write_topology(folder: Path, parts: _Parts, options: LangOptions) -> None:
     """Write the HMM topologies."""
     topology = Topology.standard(
         [parts.phone_ids[phone] for phone in parts.nonsilence],
         [parts.phone_ids[phone] for phone in parts.silence],
-        options["num_nonsilence_states"],
-        options["num_silence_states"],
+        options.num_nonsilence_states,
+        options.num_silence_states,
     )
     topology.save(folder / "topo")
 
@@ -330,3 +330,61 @@ def _write_transducers(folder: Path, parts: _Parts, silence_probability: float) 
         ),
     )
     save_fst(with_disambig, folder / "L_disambig.fst")
+
+
+LANG_FILES = (
+    "words.txt",
+    "topo",
+    "L.fst",
+    "L_disambig.fst",
+    "oov.txt",
+    "phones.txt",
+)
+
+
+OPTIONAL_LANG_FILES = (
+    "G.fst",
+    "lexicon.txt",
+    "lexiconp.txt",
+    "lexiconp_silprob.txt",
+    "silprob.txt",
+)
+
+
+def import_lang(lang_dir: Path, out_dir: Path) -> None:
+    """Take over a lang directory of Kaldi's, with `G.fst` if it has one (stage).
+
+    Words, phones and transducers are copied as they are, so that ids stay. What other
+    programs put there (other grammars, scratch folders) is left behind.
+
+    Args:
+        lang_dir: Kaldi's `data/lang`.
+        out_dir: the lang directory of the experiment; replaced as a whole.
+
+    Raises:
+        UserError: a file is missing or garbled, or two contradict each other.
+    """
+    lang = Lang.load(lang_dir)
+    lang.validate()
+    if not lang.lexicon:
+        raise UserError(
+            "no pronunciations",
+            file=lang.folder / "phones/align_lexicon.txt",
+            remedy="make the lang directory again with utils/prepare_lang.sh",
+        )
+    with atomic_directory(out_dir) as folder:
+        copy_lang(lang, folder)
+        for name in OPTIONAL_LANG_FILES:
+            if (lang.folder / name).is_file():
+                shutil.copyfile(lang.folder / name, folder / name)
+
+
+def copy_lang(lang: Lang, folder: Path) -> None:
+    """Copy what makes a lang directory, without grammar and lexicon."""
+    for name in LANG_FILES:
+        shutil.copyfile(lang.folder / name, folder / name)
+    (folder / "oov.int").write_text(f"{lang.oov_id}\n", encoding="utf-8")
+    (folder / "phones").mkdir()
+    for path in sorted((lang.folder / "phones").iterdir()):
+        if path.is_file():
+            shutil.copyfile(path, folder / "phones" / path.name)

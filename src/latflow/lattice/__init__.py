@@ -1,1 +1,1 @@
-"""Room of latflow: see docs/architecture.md."""
+"""Lattices: path sums, determinization, n-best, rescoring, word alignment."""

@@ -6,9 +6,9 @@ The cost of a path is
         + word_insertion_penalty * number of words,
 
 and the best path has the least. `best_paths` finds the best ones for many settings in
-one sweep over the lattice, which is what tuning needs.
+one pass over the lattice, which is what tuning needs.
 
-Public: `Scales`, `best_path`, `best_paths`.
+Public: `BestPath`, `Scales`, `best_path`, `best_paths`, `path_along`.
 
 Source: Kaldi `latbin/lattice-scale.cc`, `lattice-add-penalty.cc`,
 `lattice-best-path.cc`; Kaldi's LMWT is lm_scale 1 with acoustic_scale 1 / LMWT.
@@ -17,19 +17,20 @@ Source: Kaldi `latbin/lattice-scale.cc`, `lattice-add-penalty.cc`,
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
 from latflow.errors import UserError
-from latflow.lattice.lattice import BestPath, Lattice
+from latflow.lattice.lattice import CompactLattice, Lattice
 
-_CELLS = 4_000_000  # entries of the table of one sweep; more settings take more sweeps
+_CELLS = 4_000_000  # entries of the table of one pass; more settings take more passes
 
 
 class Scales(NamedTuple):
-    """How the costs of a path are added up.
+    """Factors of the costs of a path.
 
     Attributes:
         lm_scale: factor on the graph cost.
@@ -43,12 +44,37 @@ class Scales(NamedTuple):
 
     @classmethod
     def from_lmwt(cls, lmwt: float, word_insertion_penalty: float = 0.0) -> Scales:
-        """The scales of a language model weight, as Kaldi's scoring sets them."""
+        """Return the scales of a language model weight in Kaldi's scoring."""
         return cls(1.0, 1.0 / lmwt, word_insertion_penalty)
 
 
+@dataclass(frozen=True, eq=False)
+class BestPath:
+    """One path through a lattice; N words, T frames.
+
+    A word begins at the frame where its label stands and ends where the next one
+    begins; on determinized graphs labels move along the word, so that these times are
+    rough. `latflow.align.word_times` finds exact ones from the phones of the path.
+
+    Attributes:
+        words: int32[N], word ids.
+        word_begin: int32[N], first frame of each word.
+        word_end: int32[N], one past the last frame of each word.
+        transition_ids: int32[T].
+        graph_cost: sum over the path, unscaled, without word insertion penalties.
+        acoustic_cost: sum over the path, unscaled.
+    """
+
+    words: np.ndarray
+    word_begin: np.ndarray
+    word_end: np.ndarray
+    transition_ids: np.ndarray
+    graph_cost: float
+    acoustic_cost: float
+
+
 def best_path(
-    lattice: Lattice,
+    lattice: Lattice | CompactLattice,
     *,
     lm_scale: float = 1.0,
     acoustic_scale: float = 1.0,
@@ -57,7 +83,7 @@ def best_path(
     """Find the path of least cost; of equally good ones, the first in arc order.
 
     Args:
-        lattice: a lattice with a final state.
+        lattice: raw or compact, with a final state.
         lm_scale: factor on the graph cost.
         acoustic_scale: factor on the acoustic cost.
         word_insertion_penalty: cost of each word.
@@ -69,7 +95,9 @@ def best_path(
     return best_paths(lattice, [scales])[0]
 
 
-def best_paths(lattice: Lattice, scales: Sequence[Scales]) -> list[BestPath]:
+def best_paths(
+    lattice: Lattice | CompactLattice, scales: Sequence[Scales]
+) -> list[BestPath]:
     """Find the best path for each of several settings, in their order.
 
     Equal paths of different settings are one object, so that what is derived from a
@@ -83,18 +111,54 @@ def best_paths(lattice: Lattice, scales: Sequence[Scales]) -> list[BestPath]:
     known: dict[bytes, BestPath] = {}
     for first in range(0, len(scales), block):
         table = np.array(scales[first : first + block], np.float64).reshape(-1, 3)
-        for arcs, end in _traced(lattice, table):
+        for arcs, end in _best_arcs(lattice, table):
             key = arcs.tobytes() + end.to_bytes(8, "little")
             if key not in known:
-                known[key] = _as_path(lattice, arcs, end)
+                known[key] = path_along(lattice, arcs, end)
             paths.append(known[key])
     return paths
 
 
-def _traced(lattice: Lattice, scales: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+def path_along(
+    lattice: Lattice | CompactLattice, arcs: np.ndarray, end: int
+) -> BestPath:
+    """Collect words, times, transition-ids and unscaled costs of a path.
+
+    Args:
+        lattice: raw or compact.
+        arcs: int[L], the arcs of the path from the start.
+        end: the final state where it ends.
+    """
+    labels = lattice.word[arcs]
+    is_word = labels != 0
+    source = np.searchsorted(lattice.arc_begin, arcs[is_word], "right") - 1
+    begin = lattice.frame[source]
+    word_end = np.empty_like(begin)
+    word_end[:-1], word_end[-1:] = begin[1:], lattice.num_frames
+    if isinstance(lattice, Lattice):
+        ids = lattice.transition_id[arcs]
+        ids = ids[ids != 0]
+    else:
+        strings = [lattice.arc_string(arc) for arc in arcs]
+        ids = np.concatenate([*strings, lattice.state_string(end)])
+    graph = lattice.graph_cost[arcs].sum(dtype=np.float64)
+    acoustic = lattice.acoustic_cost[arcs].sum(dtype=np.float64)
+    return BestPath(
+        words=labels[is_word],
+        word_begin=begin,
+        word_end=word_end,
+        transition_ids=ids,
+        graph_cost=float(graph + lattice.final_graph_cost[end]),
+        acoustic_cost=float(acoustic + lattice.final_acoustic_cost[end]),
+    )
+
+
+def _best_arcs(
+    lattice: Lattice | CompactLattice, scales: np.ndarray
+) -> Iterator[tuple[np.ndarray, int]]:
     """Yield the arcs and the last state of the best path of each row of scales."""
     source = lattice.source()
-    cost, best_arc = _sweep(
+    cost, best_arc = _best_costs(
         source,
         lattice.next_state,
         _weighted(scales, lattice.graph_cost, lattice.acoustic_cost, lattice.word),
@@ -117,7 +181,7 @@ def _traced(lattice: Lattice, scales: np.ndarray) -> Iterator[tuple[np.ndarray, 
 def _weighted(
     scales: np.ndarray, graph: np.ndarray, acoustic: np.ndarray, word: np.ndarray
 ) -> np.ndarray:
-    """Costs under each setting, float64[A, K]; a cost of inf stays inf at scale 0."""
+    """Return costs by setting, float64[A, K]; a cost of inf stays inf at scale 0."""
     is_out = ~(np.isfinite(graph) & np.isfinite(acoustic))
     columns = np.stack([graph, acoustic, word != 0], axis=1).astype(np.float64)
     columns[is_out] = 0.0
@@ -127,10 +191,10 @@ def _weighted(
 
 
 @njit(cache=True, nogil=True)
-def _sweep(
+def _best_costs(
     source: np.ndarray, target: np.ndarray, arc_cost: np.ndarray, num_states: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cheapest way to each state under each setting.
+    """Find the best path to each state for each setting.
 
     Args:
         source: int32[A], ascending; states are in topological order.
@@ -139,7 +203,7 @@ def _sweep(
         num_states: S.
 
     Returns:
-        (float64[S, K], least cost; int32[S, K], the last arc of that way, or -1).
+        (float64[S, K], least cost; int32[S, K], the last arc of that path, or -1).
     """
     num_settings = arc_cost.shape[1]
     cost = np.full((num_states, num_settings), np.inf)
@@ -158,7 +222,7 @@ def _sweep(
 
 @njit(cache=True, nogil=True)
 def _trace(source: np.ndarray, best_arc: np.ndarray, end: int) -> np.ndarray:
-    """Arcs of the best way to a state, int32[L], in order."""
+    """Return the arcs of the best path to a state, int32[L], in order."""
     length = 0
     state = end
     while best_arc[state] >= 0:
@@ -170,22 +234,3 @@ def _trace(source: np.ndarray, best_arc: np.ndarray, end: int) -> np.ndarray:
         arcs[k] = best_arc[state]
         state = source[arcs[k]]
     return arcs
-
-
-def _as_path(lattice: Lattice, arcs: np.ndarray, end: int) -> BestPath:
-    """Collect labels, times and costs of a path."""
-    ids = lattice.transition_id[arcs]
-    labels = lattice.word[arcs]
-    at = np.concatenate([[0], np.cumsum(ids != 0)])[:-1].astype(np.int32)
-    begin = at[labels != 0]
-    last = np.int32(np.count_nonzero(ids))
-    graph = lattice.graph_cost[arcs].sum(dtype=np.float64)
-    acoustic = lattice.acoustic_cost[arcs].sum(dtype=np.float64)
-    return BestPath(
-        words=labels[labels != 0],
-        word_begin=begin,
-        word_end=np.append(begin[1:], last)[: len(begin)].astype(np.int32),
-        transition_ids=ids[ids != 0],
-        graph_cost=float(graph + lattice.final_graph_cost[end]),
-        acoustic_cost=float(acoustic + lattice.final_acoustic_cost[end]),
-    )

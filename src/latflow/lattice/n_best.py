@@ -11,7 +11,7 @@ beginning of one of the n best, and nothing beyond the n best is ever expanded.
 Public: `n_best`, `random_paths`.
 
 Source: Mohri and Riley 2002, "An efficient algorithm for the n-best-strings problem":
-shortest paths through a graph that is determinised only where the search goes. Kaldi's
+shortest paths through a graph that is determinized only where the search goes. Kaldi's
 `lattice-nbest` wants a lattice that is deterministic already.
 """
 
@@ -25,13 +25,10 @@ import numpy as np
 from numba import njit
 
 from latflow.errors import UserError
-from latflow.lattice.compact import CompactLattice
-from latflow.lattice.lattice import BestPath, Lattice
-from latflow.lattice.word_graph import WordGraph, log_sums, path_of
-
-# Of a `WordGraph`: arc_begin int64[S + 1], target int32[A], word int32[A] and cost
-# float64[A]. Arcs lead to higher states; those to the last one, the end, have no word.
-Arcs = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+from latflow.lattice.best_path import BestPath, path_along
+from latflow.lattice.lattice import CompactLattice, Lattice
+from latflow.lattice.path_sums import ScaledArcs, costs_to_end, forward_backward
+from latflow.lattice.word_graph import WordGraph
 
 _SLACK = 1e-9  # relative: sums in another order differ by rounding
 
@@ -67,10 +64,9 @@ def n_best(
         acoustic_scale=acoustic_scale,
         word_insertion_penalty=word_insertion_penalty,
     )
-    to_end = graph.costs_to_end()
-    arcs = (graph.arc_begin, graph.target, graph.word, graph.cost)
+    to_end = costs_to_end(graph.arcs)
     return [
-        path_of(lattice, graph, _best_arcs(arcs, to_end, words, _above(cost)))
+        graph.path(_best_arcs(graph.arcs, graph.word, to_end, words, _above(cost)))
         for cost, words in _Search(graph, to_end, n).run()
     ]
 
@@ -90,7 +86,7 @@ def random_paths(
     Args:
         lattice: raw or compact.
         n: how many, >= 1.
-        generator: where chance comes from.
+        generator: of random numbers.
         lm_scale: factor on graph costs.
         acoustic_scale: factor on acoustic costs.
 
@@ -98,27 +94,21 @@ def random_paths(
         UserError: n is below 1, no path leads to a final state, or a cost is NaN.
     """
     _check_count(n)
-    graph = WordGraph.of(lattice, lm_scale=lm_scale, acoustic_scale=acoustic_scale)
-    end = graph.num_states - 1
-    to_end = log_sums(
-        end,
-        np.ascontiguousarray(graph.target[::-1]),
-        np.ascontiguousarray(graph.source[::-1]),
-        np.ascontiguousarray(graph.cost[::-1]),
-        graph.num_states,
-    )
+    sums = forward_backward(lattice, lm_scale=lm_scale, acoustic_scale=acoustic_scale)
+    posteriors = sums.arc_posterior, sums.final_posterior
     seeds = generator.integers(0, 2**32, n, np.uint32)
-    arcs = (graph.arc_begin, graph.target, graph.word, graph.cost)
-    return [path_of(lattice, graph, _draw(arcs, to_end, seed)) for seed in seeds]
+    drawn = (_draw(sums.forward.arcs, *posteriors, seed) for seed in seeds)
+    return [path_along(lattice, arcs, end) for arcs, end in drawn]
 
 
 def _check_count(n: int) -> None:
+    """Raise UserError unless at least one path is asked for."""
     if n < 1:
         raise UserError(f"{n} paths asked for", remedy="ask for one or more")
 
 
 def _above(cost: float) -> float:
-    """A bound that a cost does not pass by rounding."""
+    """Return a bound that a cost does not pass by rounding."""
     return cost + _SLACK * max(1.0, abs(cost))
 
 
@@ -152,7 +142,7 @@ class _Search:
     """
 
     def __init__(self, graph: WordGraph, to_end: np.ndarray, n: int) -> None:
-        self._arcs = (graph.arc_begin, graph.target, graph.word, graph.cost)
+        self._arcs, self._word = graph.arcs, graph.word
         self._to_end = to_end
         self._n = n
         self._scratch = np.full(graph.num_states, np.inf)
@@ -182,12 +172,10 @@ class _Search:
     def _expand(self, parent: _Hypothesis) -> None:
         """Put a hypothesis with each next word, or with the end, in the queue."""
         limit = self._limit()
-        last = _spread(
-            self._arcs, self._to_end, parent.states, parent.costs, limit, self._scratch
-        )
+        arcs = self._arcs, self._word, self._to_end
+        last = _follow(*arcs, (parent.states, parent.costs), limit, self._scratch)
         first = int(parent.states.min())
-        found = _collect(self._arcs, self._to_end, (first, last), limit, self._scratch)
-        word, state, cost = found
+        word, state, cost = _collect(*arcs, (first, last), limit, self._scratch)
         order = np.lexsort((cost, state, word))
         word, state, cost = word[order], state[order], cost[order]
         is_first = np.ones(len(word), bool)  # the cheapest of a word and a state
@@ -209,17 +197,17 @@ class _Search:
             heapq.heappush(self._open, child)
 
     def _limit(self) -> float:
-        """Cost beyond which nothing is wanted, and which is finite."""
+        """Return the cost beyond which nothing is wanted; finite."""
         is_full = len(self._least) == self._n
         return _above(self._least[-1]) if is_full else float(np.finfo(np.float64).max)
 
 
 @njit(cache=True, nogil=True)
-def _spread(
-    arcs: Arcs,
+def _follow(
+    arcs: ScaledArcs,
+    word: np.ndarray,
     to_end: np.ndarray,
-    states: np.ndarray,
-    costs: np.ndarray,
+    start: tuple[np.ndarray, np.ndarray],
     limit: float,
     reached: np.ndarray,
 ) -> int:
@@ -227,16 +215,17 @@ def _spread(
 
     Args:
         arcs: of the graph.
+        word: int32[A], their words.
         to_end: float64[S], least cost to the end.
-        states: int32[K].
-        costs: float64[K], cost of each of them.
+        start: the states, int32[K], and the cost of each of them, float64[K].
         limit: finite; paths that cost more are left out.
         reached: float64[S], all inf; filled with the least cost to each state.
 
     Returns:
         The highest state that is reached.
     """
-    arc_begin, target, word, cost = arcs
+    arc_begin, target, cost, _ = arcs
+    states, costs = start
     first, last = states[0], states[0]
     for k in range(len(states)):
         reached[states[k]] = costs[k]
@@ -246,9 +235,9 @@ def _spread(
         for arc in range(arc_begin[state], arc_begin[state + 1]):
             there = target[arc]
             through = reached[state] + cost[arc]
-            is_step = word[arc] == 0 and there < len(to_end) - 1
+            is_next = word[arc] == 0 and there < len(to_end) - 1
             if (
-                is_step
+                is_next
                 and through < reached[there]
                 and through + to_end[there] <= limit
             ):
@@ -260,7 +249,8 @@ def _spread(
 
 @njit(cache=True, nogil=True)
 def _collect(
-    arcs: Arcs,
+    arcs: ScaledArcs,
+    word: np.ndarray,
     to_end: np.ndarray,
     span: tuple[int, int],
     limit: float,
@@ -270,6 +260,7 @@ def _collect(
 
     Args:
         arcs: of the graph.
+        word: int32[A], their words.
         to_end: float64[S], least cost to the end.
         span: lowest and highest state reached.
         limit: finite; paths that cost more are left out.
@@ -279,7 +270,7 @@ def _collect(
         (int32[M], word of each arc, 0 for the end; int32[M], the state it leads to;
         float64[M], cost up to there). A word and state may come more than once.
     """
-    arc_begin, target, word, cost = arcs
+    arc_begin, target, cost, _ = arcs
     most = arc_begin[span[1] + 1] - arc_begin[span[0]]
     found_word, found_state = np.empty(most, np.int32), np.empty(most, np.int32)
     found_cost = np.empty(most, np.float64)
@@ -301,7 +292,8 @@ def _collect(
 
 @njit(cache=True, nogil=True)
 def _best_arcs(
-    arcs: Arcs,
+    arcs: ScaledArcs,
+    word: np.ndarray,
     to_end: np.ndarray,
     words: np.ndarray,
     limit: float,
@@ -310,6 +302,7 @@ def _best_arcs(
 
     Args:
         arcs: of the graph.
+        word: int32[A], their words.
         to_end: float64[S], least cost to the end.
         words: int32[N].
         limit: a little more than the path costs: what costs more is not looked at.
@@ -317,7 +310,7 @@ def _best_arcs(
     Returns:
         int64[L], its arcs.
     """
-    arc_begin, target, word, cost = arcs
+    arc_begin, target, cost, _ = arcs
     num_states, num_words = len(to_end), len(words)
     # best[s, j]: least cost to state s with the first j words, by the arc came_by
     best = np.full((num_states, num_words + 1), np.inf)
@@ -354,32 +347,38 @@ def _best_arcs(
 
 
 @njit(cache=True, nogil=True)
-def _draw(arcs: Arcs, to_end: np.ndarray, seed: int) -> np.ndarray:
+def _draw(
+    arcs: ScaledArcs, arc_posterior: np.ndarray, final_posterior: np.ndarray, seed: int
+) -> tuple[np.ndarray, int]:
     """Draw one path.
 
     Args:
-        arcs: of the graph.
-        to_end: float64[S], log-sum of exp(-cost) over the paths to the end.
+        arcs: of the lattice.
+        arc_posterior: float64[A].
+        final_posterior: float64[S], share of the paths that end in each state.
         seed: of Numba's own generator, below 2^32.
 
     Returns:
-        int64[L], its arcs.
+        (int64[L], its arcs; its last state).
     """
-    arc_begin, target, _, cost = arcs
     np.random.seed(seed)  # noqa: NPY002 (per thread in Numba; no generator object here)
-    path = np.empty(len(to_end), np.int64)
+    path = np.empty(len(final_posterior), np.int64)
     length, state = 0, 0
-    while state < len(to_end) - 1:
-        rest = np.random.random()  # noqa: NPY002
+    while True:
+        first, last = arcs.arc_begin[state], arcs.arc_begin[state + 1]
+        of_state = final_posterior[state]
+        for arc in range(first, last):
+            of_state += arc_posterior[arc]
+        rest = np.random.random() * of_state  # noqa: NPY002
         taken = -1
-        for arc in range(arc_begin[state], arc_begin[state + 1]):
-            share = np.exp(to_end[target[arc]] - cost[arc] - to_end[state])
-            if share > 0.0:
+        for arc in range(first, last):
+            if arc_posterior[arc] > 0.0:
                 taken = arc  # also the last one, should rounding leave a rest
-                rest -= share
+                rest -= arc_posterior[arc]
                 if rest < 0.0:
                     break
+        if taken < 0 or (rest >= 0.0 and final_posterior[state] > 0.0):
+            return path[:length].copy(), state
         path[length] = taken
         length += 1
-        state = target[taken]
-    return path[:length].copy()
+        state = arcs.next_state[taken]

@@ -2,7 +2,7 @@
 
 The number of errors is the edit distance between the words of a path and the reference.
 It is found without listing paths: `edits[s, j]` is the least number of errors of any
-way from the start to state s against the first j words of the reference,
+path from the start to state s against the first j words of the reference,
 
     edits[t, j] = min over arcs (s, w, t) of  edits[s, j - 1] + (w != reference[j]),
                                               edits[s, j] + 1          (w is inserted),
@@ -13,7 +13,7 @@ in time and memory proportional to arcs, or states, times words of the reference
 equally wrong paths the cheapest one is taken; of equally cheap ones, one that does not
 depend on anything but the lattice.
 
-Public: `Oracle`, `oracle`, `oracle_errors`.
+Public: `Oracle`, `oracle`.
 
 Source: Kaldi `latbin/lattice-oracle.cc`, which composes the lattice with an edit
 transducer; here the same minimum by dynamic programming.
@@ -21,17 +21,16 @@ transducer; here the same minimum by dynamic programming.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
 
-from latflow.errors import UserError
-from latflow.lattice.compact import CompactLattice
-from latflow.lattice.lattice import BestPath, Lattice
-from latflow.lattice.word_graph import WordGraph, path_of
-from latflow.scoring.alignment import ErrorCounts, count_errors
+from latflow.lattice.best_path import BestPath
+from latflow.lattice.edit_distance import ErrorCounts, count_errors
+from latflow.lattice.lattice import CompactLattice, Lattice
+from latflow.lattice.word_graph import WordGraph
 
 _FAR = np.int32(1 << 30)  # more errors than any path has
 
@@ -79,45 +78,10 @@ def oracle(
     word = np.where(np.isin(graph.word, skipped), 0, graph.word).astype(np.int32)
     arcs = (graph.source, graph.target, word, graph.cost)
     edits, least_cost = _edits(*arcs, graph.num_states, wanted)
-    path = path_of(lattice, graph, _trace(*arcs, wanted, edits, least_cost))
+    path = graph.path(_trace(*arcs, wanted, edits, least_cost))
     words = path.words[~np.isin(path.words, skipped)]
     counts = count_errors(wanted.tolist(), words.tolist())
     return Oracle(counts, words, path)
-
-
-def oracle_errors(
-    lattices: Iterable[tuple[str, Lattice | CompactLattice]],
-    references: Mapping[str, np.ndarray],
-    *,
-    ignore: Collection[int] = (),
-) -> Iterator[tuple[str, Oracle]]:
-    """Yield (utterance, oracle) of each lattice of an archive.
-
-    The oracle word error rate is that of `sum(counts, ErrorCounts())`.
-
-    Args:
-        lattices: (utterance, lattice).
-        references: word ids of each utterance.
-        ignore: ids of words that do not count.
-
-    Raises:
-        UserError: a lattice has no reference, no path or a cost that is NaN; names the
-            utterance.
-    """
-    for utterance, lattice in lattices:
-        if utterance not in references:
-            raise UserError(
-                "a lattice without a reference",
-                utterance=utterance,
-                remedy="give the text of the set that was decoded",
-            )
-        try:
-            found = oracle(lattice, references[utterance], ignore=ignore)
-        except UserError as error:
-            raise UserError(
-                error.what, utterance=utterance, remedy=error.remedy
-            ) from None
-        yield utterance, found
 
 
 @njit(cache=True, nogil=True)
@@ -192,7 +156,7 @@ def _trace(
     edits: np.ndarray,
     least: np.ndarray,
 ) -> np.ndarray:
-    """Find the arcs of the least wrong path, int64[L], in one sweep from the end."""
+    """Find the arcs of the least wrong path, int64[L], in one pass from the end."""
     state, j = len(edits) - 1, len(reference)
     path = np.empty(len(edits), np.int64)
     length = 0

@@ -5,24 +5,40 @@ are occupancies in [0, 1] if they come from a lattice, and have a sign if they a
 derivative of a criterion. Ids of a frame ascend; an id comes once unless said
 otherwise.
 
-Public: `FramePosteriors`, `posteriors`, `alignment_posteriors`, `mmi_posteriors`,
-`check_alignment`, `check_ids`; archives: `latflow.lattice.posterior_io`.
+In Kaldi's text archives an utterance is a line with `[ id weight id weight ... ] ` for
+each frame. Binary is the number of frames, then for each frame the number of its pairs
+and the pairs, each number behind a byte that tells its width; weights are float32.
 
-Source: Kaldi `hmm/posterior.{h,cc}`, `lat/lattice-functions.cc`
-(`LatticeForwardBackward`, `LatticeForwardBackwardMmi`).
+Public: `FramePosteriors`, `posteriors`, `alignment_posteriors`, `check_ids`,
+`read_posteriors`, `write_posteriors`.
+
+Source: Kaldi `hmm/posterior.{h,cc}`.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 from numba import njit
 
 from latflow.errors import UserError
+from latflow.files import atomic_output
 from latflow.hmm.transition_model import TransitionModel
-from latflow.lattice.forward_backward import ForwardBackward, forward_backward
+from latflow.kaldi.io import BINARY_MARK, KaldiReader, read_archive
+from latflow.lattice.io.archives import opened
 from latflow.lattice.lattice import Lattice
+from latflow.lattice.path_sums import ForwardBackward
+
+_PAIR = np.dtype(
+    [("id_width", "i1"), ("id", "<i4"), ("weight_width", "i1"), ("weight", "<f4")]
+)
+_WIDTH = 4  # bytes of an int32 and of a float32
+_WIDTH_AND_SIZE = struct.Struct("<bi")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,30 +62,26 @@ class FramePosteriors:
         return len(self.frame_begin) - 1
 
     def frame(self, t: int) -> list[tuple[int, float]]:
-        """The (id, weight) pairs of a frame."""
+        """Return the (id, weight) pairs of a frame."""
         part = slice(self.frame_begin[t], self.frame_begin[t + 1])
         ids, weights = self.ids[part].tolist(), self.weights[part].tolist()
         return list(zip(ids, weights, strict=True))
 
     def frame_of_entry(self) -> np.ndarray:
-        """The frame that each entry belongs to, int32[N]."""
+        """Return the frame that each entry belongs to, int32[N]."""
         frames = np.arange(self.num_frames, dtype=np.int32)
         return np.repeat(frames, np.diff(self.frame_begin))
 
-    def frame_sums(self) -> np.ndarray:
-        """Sum of the weights of each frame, float64[T]."""
-        return np.bincount(self.frame_of_entry(), self.weights, self.num_frames)
-
     def sum(self) -> float:
-        """Sum of all weights."""
+        """Sum all weights."""
         return float(self.weights.sum())
 
     def occupancy(self, num_ids: int) -> np.ndarray:
-        """Sum of the weights of each id over the frames, float64[num_ids]."""
+        """Sum the weights of each id over the frames, float64[num_ids]."""
         return np.bincount(self.ids, self.weights, num_ids)
 
     def scaled(self, scale: float) -> FramePosteriors:
-        """All weights times a factor; zeros are kept (Kaldi's `ScalePosterior`)."""
+        """Multiply all weights; zeros are kept (Kaldi's `ScalePosterior`)."""
         return FramePosteriors(self.frame_begin, self.ids, self.weights * scale)
 
     def to_pdfs(self, model: TransitionModel) -> FramePosteriors:
@@ -87,7 +99,7 @@ class FramePosteriors:
         return _merged(self.frame_begin, model.pdf[self.ids], self.weights)
 
     def to_matrix(self, num_ids: int) -> np.ndarray:
-        """The weights as a matrix, float32[T, num_ids].
+        """Return the weights as a matrix, float32[T, num_ids].
 
         Args:
             num_ids: columns; with pdf-ids, the number of pdfs.
@@ -129,8 +141,8 @@ class FramePosteriors:
             np.arange(len(second.ids)) + self.frame_begin[frames[1] + 1],
         )
         ids, weights = np.empty(begin[-1], np.int32), np.empty(begin[-1])
-        for places, part in zip(at, (self, second), strict=True):
-            ids[places], weights[places] = part.ids, part.weights
+        for rows, part in zip(at, (self, second), strict=True):
+            ids[rows], weights[rows] = part.ids, part.weights
         if merge:
             return _merged(begin, ids, weights)
         order = np.lexsort(
@@ -139,7 +151,7 @@ class FramePosteriors:
         return FramePosteriors(begin, ids[order], weights[order])
 
     def without_frames(self, is_dropped: np.ndarray) -> FramePosteriors:
-        """The same with nothing left in some frames.
+        """Return the posteriors with nothing left in some frames.
 
         Args:
             is_dropped: bool[T].
@@ -164,19 +176,18 @@ def posteriors(lattice: Lattice, what: ForwardBackward | np.ndarray) -> FramePos
     Source: Kaldi `util/stl-utils.h` (`MergePairVectorSumming`).
     """
     weights = what.arc_posterior if isinstance(what, ForwardBackward) else what
-    return FramePosteriors(
-        *_merge_arcs(
-            lattice.arc_begin,
-            lattice.frame,
-            lattice.transition_id,
-            np.asarray(weights, np.float64),
-            lattice.num_frames,
-        )
+    sorted_arcs = _arcs_by_frame(
+        lattice.arc_begin,
+        lattice.frame,
+        lattice.transition_id,
+        np.asarray(weights, np.float64),
+        lattice.num_frames,
     )
+    return _merged(*sorted_arcs)
 
 
 def alignment_posteriors(alignment: np.ndarray) -> FramePosteriors:
-    """Weight 1 for the transition-id of each frame (Kaldi's `AlignmentToPosterior`).
+    """Give weight 1 to the transition-id of each frame (`AlignmentToPosterior`).
 
     Args:
         alignment: int32[T].
@@ -185,83 +196,6 @@ def alignment_posteriors(alignment: np.ndarray) -> FramePosteriors:
     begin = np.arange(num_frames + 1, dtype=np.int64)
     ids = np.asarray(alignment, np.int32)
     return FramePosteriors(begin, ids, np.ones(num_frames))
-
-
-def mmi_posteriors(
-    lattice: Lattice,
-    alignment: np.ndarray,
-    model: TransitionModel,
-    *,
-    drop_frames: bool = False,
-    convert_to_pdf_ids: bool = True,
-    cancel: bool = True,
-    lm_scale: float = 1.0,
-    acoustic_scale: float = 1.0,
-) -> tuple[float, FramePosteriors]:
-    """The alignment minus the lattice: derivative of the MMI criterion.
-
-    The criterion is the score of the aligned path (numerator) minus the total of the
-    lattice (denominator); the weights are its derivative to the log-likelihoods of each
-    frame times acoustic_scale.
-
-    Args:
-        lattice: denominator, T frames.
-        alignment: transition-ids of the words that were said, int32[T].
-        model: what they are ids of.
-        drop_frames: whether to empty frames where the lattice does not hold the
-            aligned id (the pdf if converted); Kaldi's "frame rejection".
-        convert_to_pdf_ids: whether to sum by pdf instead of by transition-id.
-        cancel: whether to add up an id's numerator and denominator; if not, both are
-            listed.
-        lm_scale: factor on graph costs.
-        acoustic_scale: factor on acoustic costs.
-
-    Returns:
-        (total log-likelihood of the lattice, signed weights).
-
-    Raises:
-        UserError: as `forward_backward`; or the alignment has another number of frames
-            than the lattice, or an id that the model lacks.
-
-    Source: Kaldi `lat/lattice-functions.cc` (`LatticeForwardBackwardMmi`),
-    `hmm/posterior.cc` (`MergePosteriors`); Vesely et al. 2013, "Sequence-discriminative
-    training of deep neural networks" (frame rejection).
-    """
-    check_alignment(lattice, alignment, model)
-    result = forward_backward(lattice, lm_scale=lm_scale, acoustic_scale=acoustic_scale)
-    numerator = alignment_posteriors(alignment)
-    denominator = posteriors(lattice, result).scaled(-1.0)
-    if convert_to_pdf_ids:
-        numerator, denominator = numerator.to_pdfs(model), denominator.to_pdfs(model)
-    difference = numerator.joined_with(denominator, merge=cancel)
-    if drop_frames:
-        aligned = np.repeat(numerator.ids, np.diff(denominator.frame_begin))
-        is_held = np.zeros(lattice.num_frames, np.bool_)
-        is_held[denominator.frame_of_entry()[denominator.ids == aligned]] = True
-        difference = difference.without_frames(~is_held)
-    return result.log_like, difference
-
-
-def check_alignment(
-    lattice: Lattice,
-    alignment: np.ndarray,
-    model: TransitionModel,
-) -> None:
-    """Raise UserError unless alignment, lattice and model belong together.
-
-    Args:
-        lattice: T frames.
-        alignment: transition-ids, int32[T].
-        model: what they are ids of.
-    """
-    if len(alignment) != lattice.num_frames:
-        raise UserError(
-            f"an alignment of {len(alignment)} frames and a lattice of "
-            f"{lattice.num_frames} frames",
-            remedy="make both from the same features",
-        )
-    check_ids(lattice.transition_id, model, "a lattice", lowest=0)
-    check_ids(alignment, model, "an alignment")
 
 
 def check_ids(
@@ -293,72 +227,42 @@ def _merged(begin: np.ndarray, ids: np.ndarray, weights: np.ndarray) -> FramePos
 
 
 @njit(cache=True, nogil=True)
-def _merge_arcs(
+def _arcs_by_frame(
     arc_begin: np.ndarray,
     frame: np.ndarray,
     transition_id: np.ndarray,
     weights: np.ndarray,
     num_frames: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sum arcs by frame and transition-id; see `_merge`.
+    """Sort arcs with a transition-id by their frame (a counting sort).
 
     Args:
         arc_begin: int64[S + 1].
         frame: int32[S].
         transition_id: int32[A]; 0 where there is none.
         weights: float64[A].
-        num_frames: T; dead ends can be longer.
+        num_frames: T; dead ends can be longer, and are left out.
 
     Returns:
-        The fields of `FramePosteriors`.
-    """
-    first_state, states = _states_by_frame(frame, num_frames)
-    begin = np.zeros(num_frames + 1, np.int64)
-    ids, sums = np.empty(len(weights), np.int32), np.empty(len(weights))
-    bins = np.zeros(_highest(transition_id) + 1)
-    is_listed = np.zeros(len(bins), np.bool_)
-    filled = 0
-    for t in range(num_frames):
-        for k in range(first_state[t], first_state[t + 1]):
-            s = states[k]
-            for arc in range(arc_begin[s], arc_begin[s + 1]):
-                id_ = transition_id[arc]
-                if id_ != 0:
-                    bins[id_] += weights[arc]
-                    ids[filled] = id_
-                    filled += not is_listed[id_]
-                    is_listed[id_] = True
-        filled = _empty_bins(bins, is_listed, ids, sums, begin[t], filled)
-        begin[t + 1] = filled
-    return begin, ids[:filled].copy(), sums[:filled].copy()
-
-
-@njit(cache=True, nogil=True)
-def _states_by_frame(
-    frame: np.ndarray, num_frames: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Sort states by their frame (a counting sort); those beyond the last are left out.
-
-    Args:
-        frame: int32[S].
-        num_frames: T.
-
-    Returns:
-        (int64[T + 1], where those of each frame begin; the states in order, int32).
+        int64[T + 1], int32[N], float64[N]: the arguments of `_merge`.
     """
     begin = np.zeros(num_frames + 1, np.int64)
     for s in range(len(frame)):
         if frame[s] < num_frames:
-            begin[frame[s] + 1] += 1
+            for arc in range(arc_begin[s], arc_begin[s + 1]):
+                begin[frame[s] + 1] += transition_id[arc] != 0
     for t in range(num_frames):
         begin[t + 1] += begin[t]
-    states = np.empty(begin[-1], np.int32)
+    ids, sorted_weights = np.empty(begin[-1], np.int32), np.empty(begin[-1])
     free = begin.copy()
     for s in range(len(frame)):
         if frame[s] < num_frames:
-            states[free[frame[s]]] = s
-            free[frame[s]] += 1
-    return begin, states
+            for arc in range(arc_begin[s], arc_begin[s + 1]):
+                if transition_id[arc] != 0:
+                    ids[free[frame[s]]] = transition_id[arc]
+                    sorted_weights[free[frame[s]]] = weights[arc]
+                    free[frame[s]] += 1
+    return begin, ids, sorted_weights
 
 
 @njit(cache=True, nogil=True)
@@ -377,60 +281,25 @@ def _merge(
     """
     new_begin = np.zeros_like(begin)
     new_ids, sums = np.empty_like(ids), np.empty_like(weights)
-    bins = np.zeros(_highest(ids) + 1)
+    bins = np.zeros(ids.max() + 1 if len(ids) else 0)
     is_listed = np.zeros(len(bins), np.bool_)
     filled = 0
     for t in range(len(begin) - 1):
+        last = filled
         for n in range(begin[t], begin[t + 1]):
             bins[ids[n]] += weights[n]
-            new_ids[filled] = ids[n]
-            filled += not is_listed[ids[n]]
+            new_ids[last] = ids[n]
+            last += not is_listed[ids[n]]
             is_listed[ids[n]] = True
-        filled = _empty_bins(bins, is_listed, new_ids, sums, new_begin[t], filled)
+        new_ids[filled:last].sort()
+        for n in range(filled, last):
+            id_ = new_ids[n]
+            if bins[id_] != 0.0:
+                new_ids[filled], sums[filled] = id_, bins[id_]
+                filled += 1
+            bins[id_], is_listed[id_] = 0.0, False
         new_begin[t + 1] = filled
     return new_begin, new_ids[:filled].copy(), sums[:filled].copy()
-
-
-@njit(cache=True, nogil=True)
-def _highest(ids: np.ndarray) -> int:
-    """The highest of some ids, -1 if there is none."""
-    highest = -1
-    for n in range(len(ids)):
-        highest = max(highest, ids[n])
-    return highest
-
-
-@njit(cache=True, nogil=True)
-def _empty_bins(
-    bins: np.ndarray,
-    is_listed: np.ndarray,
-    ids: np.ndarray,
-    weights: np.ndarray,
-    first: int,
-    last: int,
-) -> int:
-    """Sort the ids listed for a frame and take their sums, zeros left out.
-
-    Args:
-        bins: float64[highest id + 1]; left empty.
-        is_listed: bool[highest id + 1]; left unset.
-        ids: int32[N]; those from `first` to before `last` are sorted.
-        weights: float64[N], filled in alongside.
-        first: where the frame begins.
-        last: where it ends.
-
-    Returns:
-        Where it ends without zeros.
-    """
-    ids[first:last].sort()
-    filled = first
-    for n in range(first, last):
-        id_ = ids[n]
-        if bins[id_] != 0.0:
-            ids[filled], weights[filled] = id_, bins[id_]
-            filled += 1
-        bins[id_], is_listed[id_] = 0.0, False
-    return filled
 
 
 @njit(cache=True, nogil=True)
@@ -448,3 +317,111 @@ def _scatter(
     for t in range(len(begin) - 1):
         for n in range(begin[t], begin[t + 1]):
             matrix[t, ids[n]] += weights[n]
+
+
+def read_posteriors(path: str | Path) -> Iterator[tuple[str, FramePosteriors]]:
+    """Yield (utterance, posteriors) of an archive, binary or text, `.gz` or not.
+
+    Raises:
+        UserError: the file is missing, truncated or garbled.
+    """
+    return read_archive(path, _read_item)
+
+
+def write_posteriors(
+    path: str | Path,
+    items: Iterable[tuple[str, FramePosteriors]],
+    *,
+    binary: bool = True,
+) -> None:
+    """Write a Kaldi archive of posteriors, whole or not at all; weights as float32.
+
+    Args:
+        path: the archive; gzipped if its name ends in `.gz`.
+        items: (utterance, posteriors).
+        binary: Kaldi's binary form, or its text form.
+    """
+    as_item = _as_bytes if binary else _as_text
+    with atomic_output(path) as temporary, opened(temporary, "wb") as stream:
+        for utterance, item in items:
+            stream.write(as_item(utterance, item))
+
+
+def _read_item(reader: KaldiReader) -> FramePosteriors:
+    """Read the posteriors of an utterance whose key has been read."""
+    return _read_binary(reader) if reader.binary else _read_text(reader)
+
+
+def _read_binary(reader: KaldiReader) -> FramePosteriors:
+    """Read frames of pairs, each number with its width."""
+    num_frames = reader.int32()
+    if num_frames < 0:
+        reader.fail(f"a negative number of frames: {num_frames}")
+    frames = []
+    for _ in range(num_frames):
+        count = reader.int32()
+        if count < 0:
+            reader.fail(f"a negative number of posteriors: {count}")
+        frames.append(np.frombuffer(reader.take(count * _PAIR.itemsize), _PAIR))
+    pairs = np.concatenate([np.empty(0, _PAIR), *frames])
+    widths = pairs["id_width"], pairs["weight_width"]
+    if any((width != _WIDTH).any() for width in widths):
+        reader.fail("posteriors whose numbers have not four bytes")
+    begin = np.cumsum([0, *(len(frame) for frame in frames)]).astype(np.int64)
+    return FramePosteriors(
+        begin, pairs["id"].astype(np.int32), pairs["weight"].astype(np.float64)
+    )
+
+
+def _read_text(reader: KaldiReader) -> FramePosteriors:
+    """Read one line of frames in brackets."""
+    words = np.array(reader.take_line().split(), np.bytes_)
+    opens, closes = np.flatnonzero(words == b"["), np.flatnonzero(words == b"]")
+    is_number = np.ones(len(words), np.bool_)
+    is_number[opens] = is_number[closes] = False
+    # Each bracket closes before the next opens, and nothing stands between the two.
+    if len(opens) != len(closes) or not (
+        (opens < closes).all()
+        and (opens[1:] == closes[:-1] + 1).all()
+        and is_number.sum() == (closes - opens - 1).sum()
+    ):
+        reader.fail("posteriors that are not frames in brackets '[ id weight ... ]'")
+    counts = closes - opens - 1
+    numbers = words[is_number]
+    if (counts % 2).any():
+        reader.fail("a frame of posteriors that is not a row of pairs")
+    try:
+        ids, weights = numbers[0::2].astype(np.int32), numbers[1::2].astype(np.float64)
+    except ValueError as error:
+        reader.fail(f"posteriors with a word that is no number: {error}")
+    begin = np.concatenate([[0], np.cumsum(counts // 2)]).astype(np.int64)
+    return FramePosteriors(begin, ids, weights)
+
+
+def _as_bytes(utterance: str, item: FramePosteriors) -> bytes:
+    """Return an item of a binary archive: key, mark, frames."""
+    pairs = np.empty(len(item.ids), _PAIR)
+    pairs["id_width"] = pairs["weight_width"] = _WIDTH
+    pairs["id"], pairs["weight"] = item.ids, item.weights
+    raw, begin = pairs.tobytes(), item.frame_begin.tolist()
+    parts = [
+        f"{utterance} ".encode(),
+        BINARY_MARK,
+        _WIDTH_AND_SIZE.pack(_WIDTH, len(begin) - 1),
+    ]
+    for first, last in pairwise(begin):
+        parts.append(_WIDTH_AND_SIZE.pack(_WIDTH, last - first))
+        parts.append(raw[first * _PAIR.itemsize : last * _PAIR.itemsize])
+    return b"".join(parts)
+
+
+def _as_text(utterance: str, item: FramePosteriors) -> bytes:
+    """Return a line of a text archive; weights with seven digits, as Kaldi's."""
+    weights = item.weights.astype(np.float32).tolist()
+    pairs = [
+        f"{id_} {weight:.7g} "
+        for id_, weight in zip(item.ids.tolist(), weights, strict=True)
+    ]
+    begin = item.frame_begin.tolist()
+    frames = [f"[ {''.join(pairs[first:last])}] " for first, last in pairwise(begin)]
+    return f"{utterance} {''.join(frames)}\n".encode()

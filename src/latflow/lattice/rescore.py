@@ -11,7 +11,7 @@ with the histories that the two models keep: an arc with a word w leads
 an arc without a word leaves both histories as they are, and at a final state both
 models end the sentence. Only the states that are reached are made.
 
-Of each model the way is taken that it gives to a sentence: back-off arcs count only
+Of each model the path is taken that it gives to a sentence: back-off arcs count only
 where a word is not listed. (A search in a graph made of `G.fst` may also take a
 back-off arc that is cheaper than the listed word. In models that are interpolated with
 those of shorter histories, such as Kneser-Ney ones, there are none; in others, what
@@ -27,7 +27,7 @@ Source: Kaldi `latbin/lattice-lmrescore-pruned.cc`, without the pruning;
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numba import njit
@@ -36,37 +36,14 @@ from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.lang.lm_arrays import LmArrays, walk
 from latflow.lang.lm_trie import LmTrie
-from latflow.lattice.compact import CompactLattice, Strings
-from latflow.lattice.lattice import Lattice
-from latflow.lattice.order import states_with_end
+from latflow.lattice.lattice import CompactLattice, Lattice
 
 Kind = TypeVar("Kind", Lattice, CompactLattice)
 
-_ROOM = 1024  # nodes and arcs that there is room for at first
+_CAPACITY = 1024  # nodes and arcs that the tables hold at first
 # Columns of a node: what it is, the next node of the same lattice state, the number of
 # nodes that are done before it, and of the arcs that leave these.
 _STATE, _OLD, _NEW, _NEXT, _RANK, _FIRST_ARC = range(6)
-
-
-class _Product(NamedTuple):
-    """The states that are reached and the arcs between them; N states, M arcs.
-
-    Attributes:
-        state: int64[N], state of the lattice.
-        arc_begin: int64[N + 1].
-        arc: int64[M], arc of the lattice.
-        target: int32[M].
-        change: float64[M], new cost less old cost of its word.
-        final_change: float64[N], likewise of the end of the sentence; inf where a model
-            does not let it end there.
-    """
-
-    state: np.ndarray
-    arc_begin: np.ndarray
-    arc: np.ndarray
-    target: np.ndarray
-    change: np.ndarray
-    final_change: np.ndarray
 
 
 def rescore(
@@ -79,7 +56,7 @@ def rescore(
         old: the model that the lattice was decoded with, or its grammar acceptor.
         new: the model to use instead.
         lm_scale: share of the costs that is exchanged: 1 for all; -1 undoes it, were
-            the models the other way round.
+            the models exchanged.
 
     Returns:
         A lattice of the same kind without dead ends; acoustic costs, words and
@@ -92,14 +69,36 @@ def rescore(
     if isinstance(old, Graph):
         old = LmTrie.from_graph(old)
     _check_old(old, lattice.word)
+    lattice = lattice.connected()
     labels = np.stack([old.labels(lattice.word), new.labels(lattice.word)])
-    product = _product(lattice, labels, (old, new))
-    if not len(product.state):
+    is_final = lattice.is_final
+    arrays = (old.arrays, new.arrays)
+    nodes, arcs, change = _expand(
+        (lattice.arc_begin, lattice.next_state, lattice.word),
+        labels,
+        arrays,
+        (old.start, new.start),
+    )
+    nodes = nodes[np.argsort(nodes[:, _RANK])]
+    state, arc = nodes[:, _STATE], arcs[:, 0]
+    final_change = _ends(nodes, arrays, (old.end, new.end))
+    is_end = is_final[state] & np.isfinite(final_change)
+    begin = np.append(nodes[:, _FIRST_ARC], len(arcs))
+    product = lattice.taken(state, arc, begin, arcs[:, 1].astype(np.int32), is_end)
+    final_change = np.where(is_end, lm_scale * final_change, np.inf)
+    graph_cost = lattice.graph_cost[arc] + lm_scale * change
+    final_cost = lattice.final_graph_cost[state] + final_change
+    result = replace(
+        product,
+        graph_cost=graph_cost.astype(np.float32),
+        final_graph_cost=final_cost.astype(np.float32),
+    ).connected()
+    if not result.num_states:
         raise UserError(
             "no path of the lattice is a sentence of both language models",
             remedy="decode it again, or take the grammar that it was decoded with",
         )
-    return _taken(lattice, product, lm_scale)
+    return result
 
 
 def _check_old(old: LmTrie, word: np.ndarray) -> None:
@@ -114,99 +113,6 @@ def _check_old(old: LmTrie, word: np.ndarray) -> None:
         )
 
 
-def _product(
-    lattice: Lattice | CompactLattice, labels: np.ndarray, models: tuple[LmTrie, LmTrie]
-) -> _Product:
-    """Find the states that lie on paths of the lattice and of both models.
-
-    Args:
-        lattice: raw or compact.
-        labels: int32[2, A], of the lattice's words in the two models.
-        models: old and new.
-    """
-    old, new = models
-    is_final = np.isfinite(lattice.final_graph_cost + lattice.final_acoustic_cost)
-    has_end = states_with_end(lattice.arc_begin, lattice.next_state, is_final)
-    arrays = (old.arrays, new.arrays)
-    nodes, arcs, change = _expand(
-        (lattice.arc_begin, lattice.next_state, lattice.word),
-        labels,
-        has_end,
-        arrays,
-        (old.start, new.start),
-    )
-    nodes = nodes[np.argsort(nodes[:, _RANK])]
-    state = nodes[:, _STATE]
-    final_change = _ends(nodes, arrays, (old.end, new.end))
-    product = _Product(
-        state=state,
-        arc_begin=np.append(nodes[:, _FIRST_ARC], len(arcs)),
-        arc=arcs[:, 0],
-        target=arcs[:, 1].astype(np.int32),
-        change=change,
-        final_change=np.where(is_final[state], final_change, np.inf),
-    )
-    return _connected(product)
-
-
-def _connected(product: _Product) -> _Product:
-    """Leave out what no end is reached from."""
-    is_end = np.isfinite(product.final_change)
-    is_kept = states_with_end(product.arc_begin, product.target, is_end)
-    if is_kept.all():
-        return product
-    number = (np.cumsum(is_kept) - 1).astype(np.int32)
-    source_is_kept = np.repeat(is_kept, np.diff(product.arc_begin))
-    is_arc = source_is_kept & is_kept[product.target]
-    before = np.concatenate([[0], np.cumsum(is_arc)])  # arcs kept, before each arc
-    return _Product(
-        state=product.state[is_kept],
-        arc_begin=np.append(before[product.arc_begin[:-1]][is_kept], before[-1]),
-        arc=product.arc[is_arc],
-        target=number[product.target[is_arc]],
-        change=product.change[is_arc],
-        final_change=product.final_change[is_kept],
-    )
-
-
-def _taken(lattice: Kind, product: _Product, lm_scale: float) -> Kind:
-    """The lattice that a product stands for."""
-    arc, state = product.arc, product.state
-    is_end = np.isfinite(product.final_change)
-    final_change = np.where(is_end, lm_scale * product.final_change, np.inf)
-    final_graph_cost = lattice.final_graph_cost[state] + final_change
-    columns = {
-        "arc_begin": product.arc_begin,
-        "next_state": product.target,
-        "word": lattice.word[arc],
-        "graph_cost": (lattice.graph_cost[arc] + lm_scale * product.change).astype(
-            np.float32
-        ),
-        "acoustic_cost": lattice.acoustic_cost[arc],
-        "final_graph_cost": final_graph_cost.astype(np.float32),
-        "final_acoustic_cost": np.where(
-            is_end, lattice.final_acoustic_cost[state], np.float32(np.inf)
-        ),
-        "frame": lattice.frame[state],
-    }
-    if isinstance(lattice, Lattice):
-        return replace(lattice, **columns, transition_id=lattice.transition_id[arc])
-    strings = Strings(lattice.string_begin, lattice.string).take(arc)
-    # states that are not final take the empty string that is put behind the others
-    begin = lattice.final_string_begin
-    final_strings = Strings(np.append(begin, begin[-1]), lattice.final_string).take(
-        np.where(is_end, state, lattice.num_states)
-    )
-    return replace(
-        lattice,
-        **columns,
-        string_begin=strings.begin,
-        string=strings.ids,
-        final_string_begin=final_strings.begin,
-        final_string=final_strings.ids,
-    )
-
-
 # -- the product of lattice and models ----------------------------------------------
 #
 # A *node* is a state of the lattice with the histories of both models; nodes are found
@@ -219,7 +125,6 @@ def _taken(lattice: Kind, product: _Product, lm_scale: float) -> Kind:
 def _expand(
     arcs: tuple[np.ndarray, np.ndarray, np.ndarray],
     labels: np.ndarray,
-    has_end: np.ndarray,
     models: tuple[LmArrays, LmArrays],
     starts: tuple[int, int],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -228,7 +133,6 @@ def _expand(
     Args:
         arcs: arc_begin int64[S + 1], next_state int32[A], word int32[A].
         labels: int32[2, A], of the words in the old and the new model.
-        has_end: bool[S]; states without an end are not entered.
         models: old and new.
         starts: their states at the start of a sentence.
 
@@ -239,12 +143,12 @@ def _expand(
     arc_begin = arcs[0]
     num_states = len(arc_begin) - 1
     head = np.full(num_states, -1, np.int64)  # first node of each lattice state
-    nodes = np.empty((_ROOM, 6), np.int64)
-    made = np.empty((_ROOM, 2), np.int64)
-    change = np.empty((_ROOM, 1), np.float64)
+    nodes = np.empty((_CAPACITY, 6), np.int64)
+    made = np.empty((_CAPACITY, 2), np.int64)
+    change = np.empty((_CAPACITY, 1), np.float64)
     table = _table(nodes, 0)
     num_nodes, num_arcs, num_done = 0, 0, 0
-    if num_states > 0 and has_end[0]:
+    if num_states > 0:
         _, num_nodes = _node(nodes, table, head, num_nodes, (0, starts[0], starts[1]))
     for state in range(num_states):
         node = head[state]
@@ -265,7 +169,7 @@ def _expand(
                 if arcs[2][arc] != 0:
                     label = labels[0, arc], labels[1, arc]
                     difference, histories = _step(models, histories, label)
-                if has_end[target] and difference < np.inf:
+                if difference < np.inf:
                     key = target, histories[0], histories[1]
                     found, num_nodes = _node(nodes, table, head, num_nodes, key)
                     made[num_arcs] = arc, found
@@ -285,7 +189,7 @@ def _step(
 ) -> tuple[float, tuple[int, int]]:
     """Take a word in both models: (new cost less old cost, histories after it).
 
-    The difference is inf if one of them has no way with the word.
+    The difference is inf if one of them has no path with the word.
     """
     old_cost, old = walk(models[0], histories[0], label[0])
     new_cost, new = walk(models[1], histories[1], label[1])
@@ -316,7 +220,7 @@ def _node(
     """Find a node, or add it.
 
     Args:
-        nodes: int64[., 6], with room for one more.
+        nodes: int64[., 6], with a free row.
         table: int64[2^k], see `_slot`.
         head: int64[S], first node of each lattice state.
         num_nodes: that there are.
@@ -339,7 +243,7 @@ def _node(
 
 @njit(cache=True, nogil=True)
 def _slot(nodes: np.ndarray, table: np.ndarray, key: tuple[int, int, int]) -> int:
-    """Where a node stands in the table, or the free place that it would take.
+    """Find where a node stands in the table, or the free slot that it would take.
 
     Args:
         nodes: int64[., 6].
@@ -361,7 +265,7 @@ def _slot(nodes: np.ndarray, table: np.ndarray, key: tuple[int, int, int]) -> in
 
 @njit(cache=True, nogil=True)
 def _table(nodes: np.ndarray, num_nodes: int) -> np.ndarray:
-    """A hash table of the nodes, at most half full when the array of nodes is full."""
+    """Make a hash table of the nodes, at most half full when their array is full."""
     size = 1
     while size < 2 * len(nodes):
         size *= 2
@@ -374,7 +278,7 @@ def _table(nodes: np.ndarray, num_nodes: int) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def _grown(rows: np.ndarray, wanted: int) -> np.ndarray:
-    """The same rows with room for twice as many, or for as many as are wanted."""
+    """Return the rows in an array of twice as many rows, or as many as are wanted."""
     larger = np.empty((max(2 * len(rows), wanted), rows.shape[1]), rows.dtype)
     larger[: len(rows)] = rows
     return larger

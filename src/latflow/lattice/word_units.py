@@ -1,19 +1,20 @@
-"""Where words and silences end in a string of transition-ids.
+"""Words and silences in a string of transition-ids: where they end.
 
-A rule looks at what has been read of a path and not yet been given away, a string of
-transition-ids that begins where a phone begins and the words whose labels have been
-met, and says which units (words, silences) may be cut off its front.
+Word alignment reads a path arc by arc. What has been read and not yet been output is a
+`ComputationState`: a string of transition-ids that begins where a phone begins, and the
+words whose labels have been met. A rule says which units (words, silences) its front
+may be output as.
 
 * `BoundaryRule`: phones say whether they begin, end or are inside a word. There is
   never a choice.
 * `LexiconRule`: a word ends where its phones have been one of its pronunciations. There
-  may be several choices, and so there may be several rows of units for one path.
+  may be several choices, and so several sequences of units for one path.
 
 In graphs made with `reorder` (latflow's and Kaldi's default) the self-loops of a state
 follow the arc that leaves it. A phone then ends behind the self-loops that follow its
 last arc, and that it ends is known only when the next phone has begun.
 
-Public: `Pending`, `Unit`, `Rule`, `BoundaryRule`, `LexiconRule`.
+Public: `ComputationState`, `Unit`, `Rule`, `BoundaryRule`, `LexiconRule`.
 
 Source: Kaldi `lat/word-align-lattice.cc`, `lat/word-align-lattice-lexicon.cc`.
 """
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -42,14 +43,14 @@ _FAULTS = {
 }
 
 
-class Pending(NamedTuple):
-    """What has been read of a path and not yet been given away.
+class ComputationState(NamedTuple):
+    """The part of a path that has been read and not yet been output.
 
     Attributes:
         ids: transition-ids, as the bytes of an int32 array.
         words: labels of words to come, in order.
-        tried: phones at the front that cutting a unit was already given up for, by
-            `LexiconRule`.
+        tried: phones at the front that `LexiconRule` has offered and that were read on
+            from.
         is_word_new: whether the first word was not there then.
     """
 
@@ -58,10 +59,10 @@ class Pending(NamedTuple):
     tried: int = 0
     is_word_new: bool = True
 
-    def without(self, unit: Unit) -> Pending:
-        """What is left when a unit is cut off."""
+    def after(self, unit: Unit) -> ComputationState:
+        """Return what is left when a unit is output."""
         words = self.words[1:] if unit.uses_word else self.words
-        return Pending(self.ids[4 * unit.num_ids :], words)
+        return ComputationState(self.ids[4 * unit.num_ids :], words)
 
 
 class Unit(NamedTuple):
@@ -70,7 +71,7 @@ class Unit(NamedTuple):
     Attributes:
         word: its label.
         num_ids: its transition-ids.
-        uses_word: whether it takes the first of the pending words away.
+        uses_word: whether it takes the first of the words to come.
     """
 
     word: int
@@ -78,13 +79,22 @@ class Unit(NamedTuple):
     uses_word: bool
 
 
+class _Phones(NamedTuple):
+    """Phones of I transition-ids, for kernels: int32[I + 1], and flags, bool[I + 1]."""
+
+    phone: np.ndarray
+    is_final: np.ndarray  # ends its phone
+    is_loop: np.ndarray  # is a self-loop
+    reorder: bool  # whether self-loops follow the arc that leaves their state
+
+
 class Rule(ABC):
-    """What may be cut off; see the module's description.
+    """Decide what may be output; see the module's description.
 
     Args:
         model: what the transition-ids are ids of.
         silence_label: label of a silence.
-        partial_label: label of what a path that is cut off leaves without a word.
+        partial_label: label of part of a word at the end of a path that breaks off.
         reorder: whether self-loops follow the arc that leaves their state.
     """
 
@@ -92,23 +102,20 @@ class Rule(ABC):
         self,
         model: TransitionModel,
         *,
-        silence_label: int,
-        partial_label: int,
-        reorder: bool,
+        silence_label: int = 0,
+        partial_label: int = 0,
+        reorder: bool = True,
     ) -> None:
-        self._phone = model.phone
-        self._is_final = model.is_final
-        self._is_loop = model.is_self_loop
-        self._reorder = reorder
+        self._phones = _Phones(model.phone, model.is_final, model.is_self_loop, reorder)
         self._silence_label = silence_label
         self._partial_label = partial_label
 
     @abstractmethod
-    def units(self, pending: Pending, *, is_end: bool) -> list[Unit]:
-        """Units that may be cut off the front.
+    def units(self, state: ComputationState, *, is_end: bool) -> list[Unit]:
+        """Return the units that the front may be output as.
 
         Args:
-            pending: what is left.
+            state: what has been read.
             is_end: whether the path ends behind it.
 
         Raises:
@@ -116,34 +123,31 @@ class Rule(ABC):
         """
 
     @abstractmethod
-    def may_advance(self, pending: Pending, units: list[Unit]) -> bool:
-        """Whether more of the path may be read before a unit is cut off.
-
-        Args:
-            pending: what is left.
-            units: those that could be cut off.
-        """
+    def may_advance(self, state: ComputationState, units: list[Unit]) -> bool:
+        """Tell whether to read on though these units could be output."""
 
     @abstractmethod
-    def advanced(self, pending: Pending, ids: bytes, word: int) -> Pending:
+    def advance(
+        self, state: ComputationState, ids: bytes, word: int
+    ) -> ComputationState:
         """Read an arc: its transition-ids and its word (0 for none)."""
 
     @abstractmethod
     def is_silence(self, phone: int) -> bool:
-        """Whether a phone belongs to no word."""
+        """Tell whether a phone belongs to no word."""
 
-    def forced(self, pending: Pending) -> list[Unit]:
-        """The rest at the end of a path as one unit; none where no frame is left.
+    def forced(self, state: ComputationState) -> list[Unit]:
+        """Return the rest at the end of a path as one unit; none if no frame is left.
 
         That is the last phone or word, or, where the search did not reach a final
         state, part of a word.
         """
-        if not pending.ids:
+        if not state.ids:
             return []
-        num_ids = len(pending.ids) // 4
-        if pending.words:
-            return [Unit(pending.words[0], num_ids, uses_word=True)]
-        phone = self._phone[np.frombuffer(pending.ids, np.int32, 1)[0]]
+        num_ids = len(state.ids) // 4
+        if state.words:
+            return [Unit(state.words[0], num_ids, uses_word=True)]
+        phone = self._phones.phone[np.frombuffer(state.ids, np.int32, 1)[0]]
         is_silence = self.is_silence(int(phone))
         label = self._silence_label if is_silence else self._partial_label
         return [Unit(label, num_ids, uses_word=False)]
@@ -153,31 +157,17 @@ class BoundaryRule(Rule):
     """Words end with word-ending phones.
 
     Args:
-        model: what the transition-ids are ids of.
+        model: as for `Rule`, and so are `labels`.
         word_boundary: phone -> begin, end, internal, singleton or nonword.
-        silence_label: label of phones that belong to no word.
-        partial_label: label of part of a word at the end of a path.
-        reorder: whether self-loops follow the arc that leaves their state.
 
     Raises:
         UserError: a phone of the model has no kind.
     """
 
     def __init__(
-        self,
-        model: TransitionModel,
-        word_boundary: Mapping[int, str],
-        *,
-        silence_label: int = 0,
-        partial_label: int = 0,
-        reorder: bool = True,
+        self, model: TransitionModel, word_boundary: Mapping[int, str], **labels: Any
     ) -> None:
-        super().__init__(
-            model,
-            silence_label=silence_label,
-            partial_label=partial_label,
-            reorder=reorder,
-        )
+        super().__init__(model, **labels)
         top = max(int(model.phone.max()), *word_boundary)
         by_phone = np.full(top + 1, _UNKNOWN, np.uint8)
         for phone, kind in word_boundary.items():
@@ -192,59 +182,49 @@ class BoundaryRule(Rule):
                 remedy="use the lang directory that the model was trained with",
             )
 
-    def units(self, pending: Pending, *, is_end: bool) -> list[Unit]:
-        """The word or silence at the front, if it is whole."""
+    def units(self, state: ComputationState, *, is_end: bool) -> list[Unit]:
+        """Return the word or silence at the front, if it is whole."""
         del is_end  # a unit with nothing behind it is for `forced`
-        if not pending.ids:
+        if not state.ids:
             return []
         kind, length = _front(
-            np.frombuffer(pending.ids, np.int32),
-            self._phone,
-            self._kind,
-            self._is_final,
-            self._is_loop,
-            self._reorder,
+            np.frombuffer(state.ids, np.int32), self._kind, self._phones
         )
         if length < 0:
-            raise UserError(
-                _FAULTS[length],
-                remedy="align with the model, the lang directory and the setting of "
-                "reorder that the lattice was made with",
-            )
-        if length == _WAIT or (kind != _NONWORD and not pending.words):
+            raise _fault(length)
+        if length == _WAIT or (kind != _NONWORD and not state.words):
             return []
         if kind == _NONWORD:
             return [Unit(self._silence_label, length, uses_word=False)]
-        return [Unit(pending.words[0], length, uses_word=True)]
+        return [Unit(state.words[0], length, uses_word=True)]
 
-    def may_advance(self, pending: Pending, units: list[Unit]) -> bool:
-        """A unit that can be cut off is cut off."""
-        del pending
+    def may_advance(self, state: ComputationState, units: list[Unit]) -> bool:
+        """Return False if there is a unit: it is output."""
+        del state
         return not units
 
-    def advanced(self, pending: Pending, ids: bytes, word: int) -> Pending:
+    def advance(
+        self, state: ComputationState, ids: bytes, word: int
+    ) -> ComputationState:
         """Read an arc."""
-        words = (*pending.words, word) if word else pending.words
-        return Pending(pending.ids + ids, words)
+        words = (*state.words, word) if word else state.words
+        return ComputationState(state.ids + ids, words)
 
     def is_silence(self, phone: int) -> bool:
-        """Whether it is a nonword phone."""
+        """Tell whether it is a nonword phone."""
         return phone in self._silences
 
 
 class LexiconRule(Rule):
     """Words end where the lexicon says that they may.
 
-    A unit is cut off as soon as it can be, or never: what was given up once (because
+    A unit is output as soon as it can be, or never: what was read on from once (because
     the unit may be longer) is not offered again.
 
     Args:
-        model: what the transition-ids are ids of.
+        model: as for `Rule`, and so are `labels`.
         lexicon: word id -> sequences of phone ids.
         silence: phone that may stand between words.
-        silence_label: label of that phone.
-        partial_label: label of part of a word at the end of a path.
-        reorder: whether self-loops follow the arc that leaves their state.
     """
 
     def __init__(
@@ -252,56 +232,50 @@ class LexiconRule(Rule):
         model: TransitionModel,
         lexicon: Mapping[int, Sequence[tuple[int, ...]]],
         silence: int,
-        *,
-        silence_label: int = 0,
-        partial_label: int = 0,
-        reorder: bool = True,
+        **labels: Any,
     ) -> None:
-        super().__init__(
-            model,
-            silence_label=silence_label,
-            partial_label=partial_label,
-            reorder=reorder,
-        )
+        super().__init__(model, **labels)
         self._lexicon = {word: set(entries) for word, entries in lexicon.items()}
         self._silence = silence
 
-    def units(self, pending: Pending, *, is_end: bool) -> list[Unit]:
-        """Silence and all pronunciations of the first word that fit the front."""
-        phones, ends = self._whole_phones(pending.ids, is_end=is_end)
+    def units(self, state: ComputationState, *, is_end: bool) -> list[Unit]:
+        """Return silence and all pronunciations of the first word that fit."""
+        phones, ends = self._whole_phones(state.ids, is_end=is_end)
         found = []
-        if phones and phones[0] == self._silence and pending.tried < 1:
+        if phones and phones[0] == self._silence and state.tried < 1:
             found.append(Unit(self._silence_label, ends[0], uses_word=False))
-        for count in range(1, len(phones) + 1) if pending.words else ():
-            is_new = pending.is_word_new or count > pending.tried
-            if is_new and tuple(phones[:count]) in self._entries(pending.words[0]):
-                found.append(Unit(pending.words[0], ends[count - 1], uses_word=True))
+        for count in range(1, len(phones) + 1) if state.words else ():
+            is_new = state.is_word_new or count > state.tried
+            if is_new and tuple(phones[:count]) in self._entries(state.words[0]):
+                found.append(Unit(state.words[0], ends[count - 1], uses_word=True))
         return found
 
-    def may_advance(self, pending: Pending, units: list[Unit]) -> bool:
-        """Whether the phones at the front may be the beginning of the first word."""
+    def may_advance(self, state: ComputationState, units: list[Unit]) -> bool:
+        """Tell whether the phones may be the beginning of the first word."""
         del units
-        if not pending.words or not pending.ids:
+        if not state.words or not state.ids:
             return True
-        phones, _ = self._whole_phones(pending.ids, is_end=False)
+        phones, _ = self._whole_phones(state.ids, is_end=False)
         so_far = tuple(phones)
         return any(
             len(entry) > len(so_far) and entry[: len(so_far)] == so_far
-            for entry in self._entries(pending.words[0])
+            for entry in self._entries(state.words[0])
         )
 
-    def advanced(self, pending: Pending, ids: bytes, word: int) -> Pending:
+    def advance(
+        self, state: ComputationState, ids: bytes, word: int
+    ) -> ComputationState:
         """Read an arc."""
-        phones, _ = self._whole_phones(pending.ids, is_end=False)
-        words = (*pending.words, word) if word else pending.words
-        return Pending(pending.ids + ids, words, len(phones), not pending.words)
+        phones, _ = self._whole_phones(state.ids, is_end=False)
+        words = (*state.words, word) if word else state.words
+        return ComputationState(state.ids + ids, words, len(phones), not state.words)
 
     def is_silence(self, phone: int) -> bool:
-        """Whether it is the phone between words."""
+        """Tell whether it is the phone between words."""
         return phone == self._silence
 
     def _entries(self, word: int) -> set[tuple[int, ...]]:
-        """Pronunciations of a word."""
+        """Return the pronunciations of a word."""
         entries = self._lexicon.get(word)
         if not entries:
             raise UserError(
@@ -311,80 +285,62 @@ class LexiconRule(Rule):
         return entries
 
     def _whole_phones(self, ids: bytes, *, is_end: bool) -> tuple[list[int], list[int]]:
-        """Phones that are known to be whole, and where each ends."""
-        if not ids:
-            return [], []
+        """Return phones that are known to be whole, and where each ends."""
         array = np.frombuffer(ids, np.int32)
-        ends = _phone_ends(
-            array, self._phone, self._is_final, self._is_loop, self._reorder, is_end
-        )
+        ends = _phone_ends(array, self._phones, is_end)
         if len(ends) and ends[-1] < 0:
-            raise UserError(
-                _FAULTS[_CHANGED],
-                remedy="align with the model and the setting of reorder that the "
-                "lattice was made with",
-            )
-        return self._phone[array[ends - 1]].tolist(), ends.tolist()
+            raise _fault(_CHANGED)
+        return self._phones.phone[array[ends - 1]].tolist(), ends.tolist()
+
+
+def _fault(fault: int) -> UserError:
+    """Return the error that says why transition-ids are no words."""
+    return UserError(
+        _FAULTS[fault],
+        remedy="align with the model, the lang directory and the setting of reorder "
+        "that the lattice was made with",
+    )
 
 
 @njit(cache=True, nogil=True)
-def _phone_end(
-    ids: np.ndarray,
-    first: int,
-    phone: np.ndarray,
-    is_final: np.ndarray,
-    is_loop: np.ndarray,
-    reorder: bool,  # noqa: FBT001 (Numba kernels take positional arguments)
-) -> int:
+def _phone_end(ids: np.ndarray, first: int, phones: _Phones) -> int:
     """Find the end of a phone.
 
     Args:
         ids: int32[T], transition-ids.
         first: where the phone begins.
-        phone: int32[I + 1], phone of each transition-id.
-        is_final: bool[I + 1], whether it ends its phone.
-        is_loop: bool[I + 1], whether it is a self-loop.
-        reorder: whether self-loops follow the arc that leaves their state.
+        phones: of the model.
 
     Returns:
         One past its last transition-id; -1 if the phone changes before its end; 0 if
         `ids` stops before its last arc.
     """
+    phone = phones.phone[ids[first]]
     at = first
-    while at < len(ids) and not is_final[ids[at]]:
-        if phone[ids[at]] != phone[ids[first]]:
+    while at < len(ids) and not phones.is_final[ids[at]]:
+        if phones.phone[ids[at]] != phone:
             return -1
         at += 1
     if at == len(ids):
         return 0
-    if phone[ids[at]] != phone[ids[first]]:
+    if phones.phone[ids[at]] != phone:
         return -1
     at += 1
-    while reorder and at < len(ids) and is_loop[ids[at]]:
-        if phone[ids[at]] != phone[ids[first]]:
+    while phones.reorder and at < len(ids) and phones.is_loop[ids[at]]:
+        if phones.phone[ids[at]] != phone:
             return -1
         at += 1
     return at
 
 
 @njit(cache=True, nogil=True)
-def _front(
-    ids: np.ndarray,
-    phone: np.ndarray,
-    kind: np.ndarray,
-    is_final: np.ndarray,
-    is_loop: np.ndarray,
-    reorder: bool,  # noqa: FBT001 (Numba kernels take positional arguments)
-) -> tuple[int, int]:
+def _front(ids: np.ndarray, kind: np.ndarray, phones: _Phones) -> tuple[int, int]:
     """Find the word or silence at the front.
 
     Args:
         ids: int32[T], transition-ids, T > 0.
-        phone: int32[I + 1], phone of each transition-id.
-        kind: uint8[I + 1], what that phone is in a word.
-        is_final: bool[I + 1].
-        is_loop: bool[I + 1].
-        reorder: see the module's description.
+        kind: uint8[I + 1], what the phone of each transition-id is in a word.
+        phones: of the model.
 
     Returns:
         (kind of its first phone; its length, _WAIT if it is not known to be whole, or
@@ -398,7 +354,7 @@ def _front(
         here = kind[ids[at]]
         if at > 0 and here not in (_END, _INTERNAL):
             return first, _STRANGE
-        end = _phone_end(ids, at, phone, is_final, is_loop, reorder)
+        end = _phone_end(ids, at, phones)
         if end < 0:
             return first, _CHANGED
         if end in (0, len(ids)):
@@ -411,20 +367,14 @@ def _front(
 @njit(cache=True, nogil=True)
 def _phone_ends(
     ids: np.ndarray,
-    phone: np.ndarray,
-    is_final: np.ndarray,
-    is_loop: np.ndarray,
-    reorder: bool,  # noqa: FBT001 (Numba kernels take positional arguments)
-    is_end: bool,  # noqa: FBT001
+    phones: _Phones,
+    is_end: bool,  # noqa: FBT001 (Numba kernels take positional arguments)
 ) -> np.ndarray:
     """Find the ends of all phones that are known to be whole.
 
     Args:
         ids: int32[T], transition-ids.
-        phone: int32[I + 1], phone of each transition-id.
-        is_final: bool[I + 1].
-        is_loop: bool[I + 1].
-        reorder: see the module's description.
+        phones: of the model.
         is_end: whether the path ends behind `ids`.
 
     Returns:
@@ -434,7 +384,7 @@ def _phone_ends(
     ends = np.empty(len(ids), np.int64)
     count = at = 0
     while at < len(ids):
-        end = _phone_end(ids, at, phone, is_final, is_loop, reorder)
+        end = _phone_end(ids, at, phones)
         if end == 0 or (end == len(ids) and not is_end):
             break
         ends[count] = end

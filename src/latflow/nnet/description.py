@@ -9,6 +9,13 @@
 `from` names one layer or several (a list), wherever they stand in the file; without it
 the input is the layer before, for the first layer `data`, the features. Outputs are the
 layers of class `output` and all others with a `loss`. See docs/networks.md.
+
+`decode: <layer>` beside `layers` names the output that is decoded, where it is not the
+first that can be: one of the loss `lfmmi` or `ctc`, or of `ce` with the target `pdf`.
+
+`edges: repeat` beside `layers` has the network see copies of the first and of the last
+frame beyond an utterance's ends, as Kaldi's do, and real frames beyond a chunk's; with
+`zeros`, the default, each layer sees zeros there.
 """
 
 from __future__ import annotations
@@ -18,90 +25,35 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import yaml
+from pydantic import Field
 from torch import nn
 
 from latflow.errors import UserError
+from latflow.nnet.described import DEFAULT_TARGETS, OutputLoss
+from latflow.nnet.graph import DATA, LayerDescription, Plan, SubnetworkOptions
 from latflow.nnet.layer import Layer
 from latflow.nnet.layers.simple import Linear
-from latflow.nnet.options import (
-    Option,
-    Place,
-    check_keys,
-    check_value,
-    fill_options,
-    nearest,
-)
+from latflow.nnet.options import Location, check_keys, nearest, read_layer_options
 from latflow.nnet.registry import layer_class
+from latflow.options import Options
 
-DATA = "data"  # the name of the features
-LOSSES = ("ce",)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _CONTAINER = nn.ModuleDict()  # what will hold the layers, by name
-_COMMON = {
-    "class": Option("str", "the layer's class"),
-    "from": Option("str", "the input, or a list of inputs"),
-    "reuse": Option("str", "the layer whose parameters this one shares"),
-    "loss": Option("str", "the criterion that makes it an output", choices=LOSSES),
-    "target": Option("str", "the labels that the loss is taken against", "pdf"),
-    "loss_scale": Option("float", "factor of the loss in the sum", 1.0, 0.0),
-}
+_COMMON = ("class", "from", "reuse", "loss", "target", "loss_scale")
 
 
-@dataclass(frozen=True)
-class Loss:
-    """What makes a layer an output.
+class _LossOptions(Options):
+    """Options of a layer that is an output."""
 
-    Attributes:
-        name: the criterion.
-        target: the name of the labels, as the training data call them.
-        scale: factor of the loss in the sum over outputs.
-    """
-
-    name: str
-    target: str
-    scale: float
-
-
-@dataclass(frozen=True)
-class LayerDescription:
-    """One layer, checked.
-
-    Attributes:
-        name: its name.
-        class_name: its class, as the description says.
-        layer_class: the class itself.
-        inputs: names of its inputs.
-        options: all options of the class. `size` is None where it is to be the number
-            of classes of the output's target.
-        reuse: the layer whose module this one uses, or None.
-        loss: None for a hidden layer.
-        place: where it stands, for messages.
-    """
-
-    name: str
-    class_name: str
-    layer_class: type[Layer]
-    inputs: tuple[str, ...]
-    options: Mapping[str, Any]
-    reuse: str | None
-    loss: Loss | None
-    place: Place
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Layers in an order in which they can be computed.
-
-    Attributes:
-        layers: each after its inputs and after the layer that it reuses.
-        ends: the layers whose results are wanted.
-    """
-
-    layers: tuple[LayerDescription, ...]
-    ends: tuple[str, ...]
+    loss: Literal["ce", "ctc", "lfmmi", "mse"] = "ce"
+    """the criterion that makes it an output"""
+    target: str | None = None
+    """the labels that the loss is taken against; those of the loss where it is None"""
+    loss_scale: Annotated[float, Field(ge=0)] = 1.0
+    """factor of the loss in the sum"""
 
 
 @dataclass(frozen=True)
@@ -110,7 +62,8 @@ class NetworkDescription:
 
     Attributes:
         config: the description as it was given, to be written again.
-        plan: its layers; `plan.ends` are the outputs, in the file's order.
+        plan: its layers; `plan.ends` are the outputs, that which is decoded first, the
+            others in the file's order.
         file: where it was read, if anywhere.
     """
 
@@ -120,20 +73,19 @@ class NetworkDescription:
 
     @property
     def text(self) -> str:
-        """What the network is, in its author's words; may be empty."""
+        """Return what the network is, in its author's words; may be empty."""
         return str(self.config.get("description", "")).strip()
 
     @property
-    def outputs(self) -> dict[str, Loss]:
-        """The loss of each output."""
+    def repeats_edges(self) -> bool:
+        """Tell if copies of the edge frames stand beyond the ends, else zeros."""
+        return self.config.get("edges") == "repeat"
+
+    @property
+    def outputs(self) -> dict[str, OutputLoss]:
+        """The loss of each output, that which is decoded first."""
         losses = {layer.name: layer.loss for layer in self.plan.layers}
         return {name: loss for name in self.plan.ends if (loss := losses[name])}
-
-    def pretraining(self, step: int) -> NetworkDescription:
-        """The network of one step of layer-wise pretraining; see `nnet.pretraining`."""
-        from latflow.nnet.pretraining import shallower  # which needs this class
-
-        return shallower(self, step)
 
     @classmethod
     def load(cls, path: str | Path) -> NetworkDescription:
@@ -164,18 +116,28 @@ class NetworkDescription:
         Raises:
             UserError: a wrong description (names the layer and the key).
         """
-        place = Place(file)
+        location = Location(file)
         if not isinstance(config, Mapping):
-            raise place.error("the description must be a mapping with the key layers")
-        check_keys(config, {"description": 0, "layers": 0}, place)
+            raise location.error(
+                "the description must be a mapping with the key layers"
+            )
+        check_keys(config, ("decode", "description", "edges", "layers"), location)
+        edges = config.get("edges", "zeros")
+        if edges not in {"zeros", "repeat"}:
+            raise location.error(f"edges must be zeros or repeat, not {edges!r}")
         if "layers" not in config:
-            raise place.error("key layers is missing")
-        layers = _parse_layers(config["layers"], place)
+            raise location.error("key layers is missing")
+        layers = _parse_layers(config["layers"], location)
         ends = tuple(name for name, layer in layers.items() if layer.loss)
         if not ends:
             hint = "add a layer of class output, or give one a loss"
-            raise place.error("there is no output", hint)
-        return cls(copy.deepcopy(dict(config)), _plan(layers, ends), file)
+            raise location.error("there is no output", hint)
+        decoded = _decoded(config.get("decode"), layers, ends, location)
+        ends = (decoded, *(name for name in ends if name != decoded))
+        plan = _plan(layers, ends)
+        if edges == "repeat":
+            _check_context(plan)
+        return cls(copy.deepcopy(dict(config)), plan, file)
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -192,13 +154,14 @@ class _UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def _parse_layers(given: Any, place: Place) -> dict[str, LayerDescription]:
+def _parse_layers(given: Any, location: Location) -> dict[str, LayerDescription]:
     """Check all layers of a network or of a subnetwork, in the file's order."""
-    check_value("layers", Option("layers", "the layers"), given, place)
+    if not isinstance(given, Mapping) or not given:
+        raise location.error(f"layers must be a mapping of layers, not {given!r}")
     layers, previous = {}, DATA
     for name, options in given.items():
-        _check_name(name, place)
-        here = place.inside(name)
+        _check_name(name, location)
+        here = location.inside(name)
         if not isinstance(options, Mapping):
             raise here.error("must be a mapping with the key class")
         layers[name] = _parse_layer(name, options, previous, given, here)
@@ -206,19 +169,19 @@ def _parse_layers(given: Any, place: Place) -> dict[str, LayerDescription]:
     for layer in layers.values():
         for source in layer.inputs:
             if source != DATA and source not in layers:
-                hint = nearest(source, {DATA: 0, **layers})
-                raise layer.place.error(f"from names no layer: {source}", hint)
+                hint = nearest(source, (DATA, *layers))
+                raise layer.location.error(f"from names no layer: {source}", hint)
     return layers
 
 
-def _check_name(name: Any, place: Place) -> None:
+def _check_name(name: Any, location: Location) -> None:
     """Refuse a name that cannot be one."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         hint = "letters, digits, _ and -, a letter first"
-        raise place.error(f"{name!r} cannot be a layer's name", hint)
+        raise location.error(f"{name!r} cannot be a layer's name", hint)
     # layers are attributes of a torch container, beside its own methods
     if name == DATA or hasattr(_CONTAINER, name):
-        raise place.error(
+        raise location.error(
             f"{name} cannot be a layer's name", "it is taken: choose another"
         )
 
@@ -228,111 +191,151 @@ def _parse_layer(
     given: Mapping[str, Any],
     previous: str,
     siblings: Mapping[str, Any],
-    place: Place,
+    location: Location,
 ) -> LayerDescription:
     """Check one layer; `previous` is its default input."""
     reuse = given.get("reuse")
-    source = _reused(reuse, siblings, place) if reuse is not None else given
-    class_name = _class_name(source, place)
-    found = layer_class(class_name, place)
+    source = _reused(reuse, siblings, location) if reuse is not None else given
+    class_name = _class_name(source, location)
+    found = layer_class(class_name, location)
     options = {k: v for k, v in given.items() if k not in _COMMON}
     if reuse is not None:
         if options or given.get("class", class_name) != class_name:
             key = next(iter(options), "class")
             hint = "only from, loss, target and loss_scale are its own"
-            raise place.error(
+            raise location.error(
                 f"{key} is that of {reuse}, whose parameters it shares", hint
             )
         options = {k: v for k, v in source.items() if k not in _COMMON}
+    has_classes = _has_classes(class_name, source)
+    checked = _options(found, options, location, has_classes=has_classes)
+    inside = checked.layers if isinstance(checked, SubnetworkOptions) else None
     return LayerDescription(
         name,
         class_name,
         found,
-        _inputs(given.get("from", previous), place),
-        _options(found, options, place, has_classes=_has_classes(class_name, source)),
+        _inputs(given.get("from", previous), location),
+        checked,
+        has_classes,
         reuse,
-        _loss(given, class_name, place),
-        place,
+        _loss(given, class_name, location),
+        location,
+        None if inside is None else _nested(inside, location),
     )
 
 
-def _class_name(given: Mapping[str, Any], place: Place) -> str:
-    """The class that a layer names."""
+def _class_name(given: Mapping[str, Any], location: Location) -> str:
+    """Return the class that a layer names."""
     if "class" not in given:
-        raise place.error("key class is missing")
-    return check_value("class", _COMMON["class"], given["class"], place)
+        raise location.error("key class is missing")
+    return _string("class", given["class"], location)
 
 
-def _reused(reuse: Any, siblings: Mapping[str, Any], place: Place) -> Mapping[str, Any]:
-    """The description of the layer whose parameters are shared."""
-    check_value("reuse", _COMMON["reuse"], reuse, place)
+def _string(key: str, value: Any, location: Location) -> str:
+    """Return a value that must be a string."""
+    if not isinstance(value, str):
+        raise location.error(f"{key} must be a string, not {value!r}")
+    return value
+
+
+def _reused(
+    reuse: Any, siblings: Mapping[str, Any], location: Location
+) -> Mapping[str, Any]:
+    """Return the description of the layer whose parameters are shared."""
+    _string("reuse", reuse, location)
     source = siblings.get(reuse)
     if not isinstance(source, Mapping):
         hint = nearest(reuse, siblings)
-        raise place.error(f"reuse names no layer: {reuse}", hint)
+        raise location.error(f"reuse names no layer: {reuse}", hint)
     if "reuse" in source:
-        raise place.error(f"{reuse} reuses a layer itself", f"name {source['reuse']}")
+        raise location.error(
+            f"{reuse} reuses a layer itself", f"name {source['reuse']}"
+        )
     return source
 
 
-def _inputs(given: Any, place: Place) -> tuple[str, ...]:
-    """The names of a layer's inputs."""
+def _inputs(given: Any, location: Location) -> tuple[str, ...]:
+    """Return the names of a layer's inputs."""
     names = given if isinstance(given, list) else [given]
     if not names or not all(isinstance(name, str) for name in names):
-        raise place.error(
+        raise location.error(
             f"from must be a layer's name or a list of them, not {given!r}"
         )
     return tuple(names)
 
 
 def _has_classes(class_name: str, given: Mapping[str, Any]) -> bool:
-    """Whether the layer's size is the number of classes of a target."""
+    """Tell whether a layer's size is its target's number of classes."""
     is_linear = class_name == "linear" and "loss" in given and "size" not in given
     return class_name == "output" or is_linear
 
 
 def _options(
-    found: type[Layer], given: Mapping[str, Any], place: Place, *, has_classes: bool
-) -> dict[str, Any]:
-    """Check the options of a layer's class and those of layers within it."""
-    table = dict(found.OPTIONS)
-    if has_classes and found is Linear:
-        del table["size"]
-    clash = table.keys() & _COMMON.keys()
+    found: type[Layer],
+    given: Mapping[str, Any],
+    location: Location,
+    *,
+    has_classes: bool,
+) -> Options:
+    """Check the options of a layer's class."""
+    clash = set(_COMMON).intersection(found.OPTIONS.model_fields)
     if clash:
-        raise place.error(
+        raise location.error(
             f"its class has an option with a reserved name: {clash.pop()}"
         )
-    check_keys(given, {**_COMMON, **table}, place)
-    options = fill_options(table, given, place)
-    for name, option in table.items():
-        if option.kind == "layers":
-            options[name] = _nested(options[name], place)
-    return {"size": None, **options} if has_classes else options
+    names = list(found.OPTIONS.model_fields)
+    if has_classes and found is Linear:
+        names.remove("size")
+    check_keys(given, (*_COMMON, *names), location)
+    if "size" not in names and has_classes:
+        given = {**given, "size": 1}  # known when the network is made
+    return read_layer_options(found.OPTIONS, given, location)
 
 
-def _nested(given: Mapping[str, Any], place: Place) -> Plan:
-    """The layers of a subnetwork; its result is that of `output`, or the last one."""
-    layers = _parse_layers(given, place)
+def _nested(given: Mapping[str, Any], location: Location) -> Plan:
+    """Return the layers of a subnetwork, which ends in `output` or the last one."""
+    layers = _parse_layers(given, location)
     for layer in layers.values():
         if layer.loss:
-            raise layer.place.error("a loss inside a subnetwork", "move it outside")
+            raise layer.location.error("a loss inside a subnetwork", "move it outside")
     end = "output" if "output" in layers else list(layers)[-1]
     return _plan(layers, (end,))
 
 
-def _loss(given: Mapping[str, Any], class_name: str, place: Place) -> Loss | None:
-    """The loss of an output; None for a hidden layer."""
+def _loss(
+    given: Mapping[str, Any], class_name: str, location: Location
+) -> OutputLoss | None:
+    """Return the loss of an output; None for a hidden layer."""
     if class_name != "output" and "loss" not in given:
         for key in ("target", "loss_scale"):
             if key in given:
-                raise place.error(f"{key} without a loss", "add loss: ce")
+                raise location.error(f"{key} without a loss", "add loss: ce")
         return None
-    values = {}
-    for key in ("loss", "target", "loss_scale"):
-        value = given.get(key, "ce" if key == "loss" else _COMMON[key].default)
-        values[key] = check_value(key, _COMMON[key], value, place)
-    return Loss(values["loss"], values["target"], values["loss_scale"])
+    values = {k: given[k] for k in _LossOptions.model_fields if k in given}
+    options = read_layer_options(_LossOptions, values, location)
+    target = options.target or DEFAULT_TARGETS.get(options.loss)
+    if target is None:
+        hint = "name features of nnet.features in target"
+        raise location.error(f"loss {options.loss} without a target", hint)
+    if options.loss in {"ctc", "lfmmi"} and target != DEFAULT_TARGETS[options.loss]:
+        hint = f"leave target out: it is {DEFAULT_TARGETS[options.loss]}"
+        raise location.error(f"loss {options.loss} has no target {target}", hint)
+    return OutputLoss(options.loss, target, options.loss_scale)
+
+
+def _decoded(
+    named: Any,
+    layers: Mapping[str, LayerDescription],
+    ends: tuple[str, ...],
+    location: Location,
+) -> str:
+    """Return the output that is decoded; the first one where none can be."""
+    outputs = {name: loss for name in ends if (loss := layers[name].loss)}
+    possible = [name for name, loss in outputs.items() if loss.is_decodable]
+    if named is not None and named not in possible:
+        hint = f"name one of: {', '.join(possible)}" if possible else "leave it out"
+        raise location.error(f"decode: {named!r} is no output that can be", hint)
+    return named or next(iter(possible), ends[0])
 
 
 def _plan(layers: Mapping[str, LayerDescription], ends: tuple[str, ...]) -> Plan:
@@ -348,8 +351,20 @@ def _plan(layers: Mapping[str, LayerDescription], ends: tuple[str, ...]) -> Plan
     for name, layer in layers.items():
         if name not in ordered:
             hint = "name it in a from, give it a loss, or delete it"
-            raise layer.place.error("its result is used nowhere", hint)
+            raise layer.location.error("its result is used nowhere", hint)
     return Plan(tuple(ordered.values()), ends)
+
+
+def _check_context(plan: Plan) -> None:
+    """Refuse layers that cannot use up frames of context."""
+    for layer in plan.layers:
+        if not layer.layer_class.USES_CONTEXT:
+            raise layer.location.error(
+                f"class {layer.class_name} does not work with edges: repeat",
+                "set edges to zeros, or take layers that see some frames around",
+            )
+        if layer.inside is not None:
+            _check_context(layer.inside)
 
 
 def _sources_first(
@@ -364,7 +379,7 @@ def _sources_first(
     layer = layers[name]
     if name in path:
         circle = " <- ".join((*path[path.index(name) :], name))
-        raise layer.place.error(f"layers feed each other in a circle: {circle}")
+        raise layer.location.error(f"layers feed each other in a circle: {circle}")
     needed = (*layer.inputs, *((layer.reuse,) if layer.reuse else ()))
     for source in needed:
         yield from _sources_first(source, layers, done, (*path, name))

@@ -1,18 +1,21 @@
-"""A network drawn: one SVG with a row a layer and its connections on the left.
+"""A network told: as a table for the terminal, and drawn for the report.
 
-Colours are the report's CSS variables, with the values of its light page where the
-drawing stands alone. The same network gives the same text.
+The drawing is one SVG with a row a layer and its connections on the left. Colours are
+the report's CSS variables, with the values of its light page where the drawing stands
+alone. The same network gives the same text.
 
-Public: `network_svg`.
+Public: `network_graph`, `network_svg`, `format_table`, `format_context`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
+from typing import Protocol
 
+from latflow.nnet.graph import DATA, LayerDescription, LayerGraph
 from latflow.nnet.layer import Context
-from latflow.nnet.summary import NetworkGraph, Node, format_context
 
 INK, MUTED, LINE = (
     "var(--ink, #1d2327)",
@@ -24,6 +27,45 @@ FONT = "var(--sans, system-ui, sans-serif)"
 ROW, HEAD = 46, 30  # heights, in pixels
 LANE, NAMES, BAR = 16, 330, 120  # widths
 _TEXT = 56  # characters of a layer's second line
+
+
+@dataclass(frozen=True)
+class Node:
+    """A layer of the drawing.
+
+    Attributes:
+        name, class_name: as in the description (`data` for the features).
+        inputs: the names of its inputs.
+        dim: numbers a frame that it gives.
+        num_parameters: its own; 0 where it reuses another layer's.
+        context: features' frames that a frame of it sees.
+        reuse: the layer whose parameters it shares, or None.
+        loss: `ce of pdf` and the like for an output, else empty.
+        options: the options that are not the class's defaults, `heads 4, kernel 3`.
+    """
+
+    name: str
+    class_name: str
+    inputs: tuple[str, ...]
+    dim: int
+    num_parameters: int
+    context: Context
+    reuse: str | None = None
+    loss: str = ""
+    options: str = ""
+
+
+@dataclass(frozen=True)
+class NetworkGraph:
+    """A network to draw.
+
+    Attributes:
+        nodes: `data` first, each layer after its inputs.
+        edges: (from, to), in the order of the inputs.
+    """
+
+    nodes: tuple[Node, ...]
+    edges: tuple[tuple[str, str], ...]
 
 
 def network_svg(graph: NetworkGraph, label: str = "") -> str:
@@ -66,7 +108,7 @@ def network_svg(graph: NetworkGraph, label: str = "") -> str:
 
 
 def _lanes(spans: Sequence[tuple[int, int]]) -> list[int]:
-    """A lane for each connection over several rows, such that none overlap.
+    """Return a lane for each connection over several rows; none overlap.
 
     Args:
         spans: (first row, last row) of all connections.
@@ -92,29 +134,29 @@ def _lanes(spans: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _middle(row: int) -> float:
-    """Where the dot of a row is."""
+    """Return the height of the dot of a row."""
     return HEAD + ROW * row + ROW / 2
 
 
 def _straight(span: tuple[int, int], x: float) -> str:
-    """A connection to the next row."""
+    """Return a connection to the next row."""
     return _path(f"M{x} {_middle(span[0])}V{_middle(span[1])}")
 
 
 def _bent(span: tuple[int, int], x: float, lane: int) -> str:
-    """A connection to a later row, through its lane on the left."""
+    """Return a connection to a later row, through its lane on the left."""
     start, end, turn = _middle(span[0]), _middle(span[1]), x - LANE * (lane + 1)
     down = f"Q{turn} {start} {turn} {start + 12}V{end - 12}"
     return _path(f"M{x} {start}H{turn + 12}{down}Q{turn} {end} {turn + 12} {end}H{x}")
 
 
 def _path(steps: str) -> str:
-    """A line of a connection."""
+    """Return a line of a connection."""
     return f'<path d="{steps}" fill="none" stroke="{MUTED}" stroke-width="1.6"/>'
 
 
 def _heads(columns: Sequence[float]) -> list[str]:
-    """The names of the columns."""
+    """Return the names of the columns."""
     names = ("layer", "size", "parameters", "frames seen")
     anchors = ("start", "end", "start", "start")
     return [
@@ -152,14 +194,14 @@ def _row(
 
 
 def _widest(nodes: Sequence[Node]) -> int:
-    """The most frames that a layer with bounded context sees on one side."""
+    """Return the most frames that a layer with bounded context sees on one side."""
     sides = [side for node in nodes for side in (node.context.left, node.context.right)]
     # a few frames do not fill the column
     return max(10, *(side for side in sides if side is not None))
 
 
 def _field(context: Context, top: float, x: float, widest: int) -> list[str]:
-    """The receptive field as a bar around the present frame, and in words."""
+    """Return the receptive field as a bar around the present frame, and in words."""
     half, middle = BAR / 2, top + ROW / 2
     sides = (context.left, context.right)
     left, right = (half if s is None else 0.8 * half * s / widest for s in sides)
@@ -180,7 +222,7 @@ def _field(context: Context, top: float, x: float, widest: int) -> list[str]:
 
 
 def _bar(x: float, y: float, width: float, colour: str) -> str:
-    """A filled bar."""
+    """Return a filled bar."""
     return (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="10" rx="2" '
         f'fill="{colour}" opacity="0.75"/>'
@@ -188,7 +230,7 @@ def _bar(x: float, y: float, width: float, colour: str) -> str:
 
 
 def _short(text: str) -> str:
-    """A text that fits its column."""
+    """Return a text that fits its column."""
     return text if len(text) <= _TEXT else text[: _TEXT - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
@@ -203,9 +245,98 @@ def _text(
     weight: int = 400,
     hint: str = "",
 ) -> str:
-    """A text, with a hint under the pointer where it was shortened."""
+    """Return a text, with a hint under the pointer where it was shortened."""
     title = f"<title>{escape(hint)}</title>" if hint and hint != text else ""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{colour}" '
         f'text-anchor="{anchor}" font-weight="{weight}">{title}{escape(text)}</text>'
     )
+
+
+class Countable(Protocol):
+    """A network's figures for the table's last line."""
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers that training changes."""
+        ...
+
+    subsampling: int
+
+
+def network_graph(body: LayerGraph, dim_in: int) -> NetworkGraph:
+    """Return the nodes and edges of a network's layers."""
+    nodes = [Node(DATA, "features", (), dim_in, 0, Context())]
+    edges = []
+    for layer in body.plan.layers:
+        parameters = () if layer.reuse else body.module_of(layer).parameters()
+        loss = layer.loss
+        factor = "" if loss is None or loss.scale == 1.0 else f"{loss.scale:g} x "
+        nodes.append(
+            Node(
+                layer.name,
+                layer.class_name,
+                layer.inputs,
+                body.shapes[layer.name].dim,
+                sum(p.numel() for p in parameters if p.requires_grad),
+                body.contexts[layer.name],
+                layer.reuse,
+                f"{factor}{loss.name} of {loss.target}" if loss else "",
+                _told(layer),
+            )
+        )
+        edges += [(source, layer.name) for source in layer.inputs]
+    return NetworkGraph(tuple(nodes), tuple(edges))
+
+
+def _told(layer: LayerDescription) -> str:
+    """Return the options of a layer that are not defaults, but for its size."""
+    told, defaults = [], type(layer.options).model_fields
+    for name, value in layer.options:
+        if name in {"size", "layers"} or value == defaults[name].default:
+            continue
+        is_list = isinstance(value, tuple)
+        text = f"({', '.join(map(str, value))})" if is_list else str(value).lower()
+        told.append(f"{name} {text}")
+    return ", ".join(told)
+
+
+def format_table(graph: NetworkGraph, network: Countable) -> str:
+    """Return the layers as lines of a table, and the sums below."""
+    rows = [("layer", "class", "from", "size", "parameters", "frames seen", "loss")]
+    rows += [
+        (
+            node.name,
+            node.class_name,
+            ", ".join(node.inputs),
+            str(node.dim),
+            f"as {node.reuse}" if node.reuse else f"{node.num_parameters:,}",
+            format_context(node.context),
+            node.loss,
+        )
+        for node in graph.nodes
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            text.rjust(width) if index in {3, 4} else text.ljust(width)
+            for index, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    lines.insert(1, "-" * max(map(len, lines)))
+    rate = network.subsampling
+    lines += ["", f"{network.num_parameters:,} parameters"]
+    if rate > 1:
+        lines[-1] += f", one output frame for {rate} frames of features"
+    return "\n".join(lines)
+
+
+def format_context(context: Context) -> str:
+    """Return a receptive field in short: `-3..+2`, `all`, `-all..+0 /3` (thirds)."""
+    if context == Context():
+        return "itself"
+    left = "all" if context.left is None else str(context.left)
+    right = "all" if context.right is None else str(context.right)
+    field = "all" if left == right == "all" else f"-{left}..+{right}"
+    return field if context.stride == 1 else f"{field} /{context.stride}"

@@ -1,19 +1,67 @@
-"""Layers connected: the module that a plan becomes, and subnetworks made of such."""
+"""Layers connected: descriptions of layers, and the module that they become.
+
+Public: `LayerDescription`, `Plan`, `LayerGraph`, `Subnetwork`, `initialize`.
+"""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
-from latflow.nnet.description import DATA, LayerDescription, Plan
-from latflow.nnet.initialise import initialise
-from latflow.nnet.layer import Context, Layer, LayerError, Options, Shape
-from latflow.nnet.options import Option, OptionTable
-from latflow.nnet.padded import Padded
+from latflow.nnet.described import OutputLoss
+from latflow.nnet.layer import Context, Layer, LayerError, Padded, Shape
+from latflow.nnet.layers.simple import SemiOrthogonal
+from latflow.nnet.options import Location
+from latflow.options import Options, PositiveInt
+
+DATA = "data"  # the name of the features
+
+
+@dataclass(frozen=True)
+class LayerDescription:
+    """One layer, checked.
+
+    Attributes:
+        name: its name.
+        class_name: its class, as the description says.
+        layer_class: the class itself.
+        inputs: names of its inputs.
+        options: of the class.
+        has_classes: whether `size` is the number of classes of the output's target.
+        reuse: the layer whose module this one uses, or None.
+        loss: None for a hidden layer.
+        location: for messages.
+        inside: layers of a subnetwork, whose result is that of the only end.
+    """
+
+    name: str
+    class_name: str
+    layer_class: type[Layer]
+    inputs: tuple[str, ...]
+    options: Options
+    has_classes: bool
+    reuse: str | None
+    loss: OutputLoss | None
+    location: Location
+    inside: Plan | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Layers in an order in which they can be computed.
+
+    Attributes:
+        layers: each after its inputs and after the layer that it reuses.
+        ends: the layers whose results are wanted.
+    """
+
+    layers: tuple[LayerDescription, ...]
+    ends: tuple[str, ...]
 
 
 class LayerGraph(nn.Module):
@@ -22,7 +70,7 @@ class LayerGraph(nn.Module):
     Args:
         plan: the layers.
         shape: the shape of `data`.
-        sizes: sizes of the layers whose option `size` is None, by layer.
+        sizes: numbers of classes of the outputs, by layer.
         seed: each layer starts from its own stream of numbers, of the seed and the
             layer's name, so that a change elsewhere leaves it alone; None continues
             the present stream (layers inside a subnetwork).
@@ -67,7 +115,7 @@ class LayerGraph(nn.Module):
             module = self.module_of(layer)
             wanted = self._input_shapes[layer.reuse]
             if shape.dim != wanted.dim:
-                raise layer.place.error(
+                raise layer.location.error(
                     f"its input has {shape.dim} numbers a frame, "
                     f"that of {layer.reuse}, whose parameters it shares, {wanted.dim}"
                 )
@@ -78,24 +126,24 @@ class LayerGraph(nn.Module):
         self.contexts[layer.name] = before.then(module.context)
 
     def module_of(self, layer: LayerDescription) -> Layer:
-        """The module that computes a layer."""
+        """Return the module that computes a layer."""
         module = self.layers[layer.reuse or layer.name]
         assert isinstance(module, Layer)
         return module
 
     def _joined_shape(self, layer: LayerDescription) -> Shape:
-        """The shape of a layer's joined inputs."""
+        """Return the shape of a layer's joined inputs."""
         shapes = [self.shapes[source] for source in layer.inputs]
         strides = [self.contexts[source].stride for source in layer.inputs]
         if len(set(strides)) > 1:
             told = ", ".join(
                 map(" 1/".join, zip(layer.inputs, map(str, strides), strict=True))
             )
-            raise layer.place.error(f"its inputs have different frame rates: {told}")
+            raise layer.location.error(f"its inputs have different frame rates: {told}")
         dims = [shape.dim for shape in shapes]
         if layer.layer_class.COMBINE == "add":
             if len(set(dims)) > 1:
-                raise layer.place.error(f"its inputs have unequal sizes: {dims}")
+                raise layer.location.error(f"its inputs have unequal sizes: {dims}")
             return shapes[0]
         heights = {shape.dim // shape.channels for shape in shapes}
         channels = sum(shape.channels for shape in shapes) if len(heights) == 1 else 1
@@ -112,29 +160,45 @@ class LayerGraph(nn.Module):
 
 
 def _build(layer: LayerDescription, shape: Shape, sizes: Mapping[str, int]) -> Layer:
-    """Make the module of a layer, initialised."""
-    options = dict(layer.options)
-    if layer.name in sizes and options.get("size", 0) is None:
-        options["size"] = sizes[layer.name]
+    """Make the module of a layer, initialized."""
+    options = layer.options
+    if layer.has_classes:
+        options = options.replace(size=sizes[layer.name])
     try:
+        inside = () if layer.inside is None else (layer.inside,)
         # a user's class is called in the same way as a built-in one
-        module = layer.layer_class(shape, options)  # pyright: ignore[reportCallIssue]
+        module = layer.layer_class(shape, options, *inside)  # pyright: ignore[reportCallIssue]
     except LayerError as error:
-        raise layer.place.error(str(error)) from error
+        raise layer.location.error(str(error)) from error
     if layer.layer_class.__module__.startswith("latflow.nnet."):
-        initialise(module)
+        initialize(module)
     return module
 
 
 def _join(inputs: list[Padded], how: str) -> Padded:
-    """One batch of several inputs: their sum, or side by side."""
+    """Return one batch of several inputs: their sum, or side by side."""
     first, *others = inputs
     if not others:
         return first
+    if first.before is not None:
+        before = min(batch.before or 0 for batch in inputs)
+        inputs = [batch.cut(before) for batch in inputs]
+        lengths = torch.stack([batch.lengths for batch in inputs]).amin(0)
+        inputs = [batch.cut(before, lengths) for batch in inputs]
+        first = inputs[0]
     values = [batch.values for batch in inputs]
     if how == "add":
         return first.with_values(torch.stack(values).sum(0))
     return first.with_values(torch.cat(values, 2))
+
+
+class SubnetworkOptions(Options):
+    """Options of `Subnetwork`."""
+
+    layers: dict[str, Any]
+    """the layers inside"""
+    repeat: PositiveInt = 1
+    """copies one after another, each its own"""
 
 
 class Subnetwork(Layer):
@@ -144,17 +208,15 @@ class Subnetwork(Layer):
     """
 
     STACK: ClassVar[str | None] = "repeat"
-    OPTIONS: ClassVar[OptionTable] = {
-        "layers": Option("layers", "the layers inside"),
-        "repeat": Option("int", "copies one after another, each its own", 1, minimum=1),
-    }
+    USES_CONTEXT: ClassVar[bool] = True
+    OPTIONS = SubnetworkOptions
 
-    def __init__(self, shape: Shape, options: Options) -> None:
+    def __init__(self, shape: Shape, options: SubnetworkOptions, plan: Plan) -> None:
         super().__init__(shape)
         self.copies = nn.ModuleList()
-        (self.end,) = options["layers"].ends
-        for _ in range(options["repeat"]):
-            copy = LayerGraph(options["layers"], self.shape)
+        (self.end,) = plan.ends
+        for _ in range(options.repeat):
+            copy = LayerGraph(plan, self.shape)
             self.copies.append(copy)
             self.shape = copy.shapes[self.end]
             self.context = self.context.then(copy.contexts[self.end])
@@ -164,3 +226,49 @@ class Subnetwork(Layer):
         for copy in self.copies:
             batch = copy(batch)[self.end]
         return batch
+
+
+@torch.no_grad()
+def initialize(module: nn.Module) -> None:
+    """Set the parameters of a module and of all within, from torch's CPU generator.
+
+    | parameters | start |
+    |---|---|
+    | linear maps, convolutions, attention | Glorot uniform; offsets 0 |
+    | LSTM, GRU: from the input | Glorot uniform, each gate by itself; offsets 0 |
+    | LSTM, GRU: from the step before | orthogonal, each gate by itself; offsets 0 |
+    | LSTM: offset of the forget gate | 1, so that it remembers at first |
+    | semi-orthogonal factors (tdnnf) | normal, deviation 1 / sqrt(inputs), as Kaldi |
+    | norms | scale 1, offset 0 |
+
+    Sources: Glorot & Bengio 2010; Saxe, McClelland & Ganguli 2014; Jozefowicz,
+    Zaremba & Sutskever 2015 (forget gate).
+    """
+    for part in module.modules():
+        if isinstance(part, SemiOrthogonal):
+            nn.init.normal_(part.weight, std=part.in_features**-0.5)
+        elif isinstance(part, nn.Linear | nn.Conv1d | nn.Conv2d):
+            nn.init.xavier_uniform_(part.weight)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+        elif isinstance(part, nn.LSTM | nn.GRU):
+            _initialize_recurrent(part)
+
+
+def _initialize_recurrent(rnn: nn.LSTM | nn.GRU) -> None:
+    """Set the parameters of a stack of recurrent layers."""
+    is_lstm = isinstance(rnn, nn.LSTM)
+    num_gates = 4 if is_lstm else 3
+    for name, parameter in rnn.named_parameters():
+        if name.startswith("bias"):
+            nn.init.zeros_(parameter)
+            if is_lstm and name.startswith("bias_ih"):
+                parameter.chunk(num_gates)[1].fill_(1.0)  # gates: input, forget, ...
+        elif name.startswith("weight_hr"):  # the projection
+            nn.init.xavier_uniform_(parameter)
+        else:
+            start = nn.init.orthogonal_
+            if name.startswith("weight_ih"):
+                start = nn.init.xavier_uniform_
+            for gate in parameter.chunk(num_gates):
+                start(gate)

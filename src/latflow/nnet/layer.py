@@ -1,35 +1,47 @@
-"""What a layer is: the protocol of the built-in classes and of a user's own.
+"""Layers: the protocol of the built-in classes and of a user's own.
 
 A layer is a torch module made of the shape of its input and its checked options::
+
+    class GainOptions(Options):
+        start: float = 1.0
+        '''the first value of the factor'''
 
     class Gain(Layer):
         '''Multiply by a learnt factor.'''
 
-        OPTIONS = {"start": Option("float", "the first value of the factor", 1.0)}
+        OPTIONS = GainOptions
 
-        def __init__(self, shape: Shape, options: Options) -> None:
+        def __init__(self, shape: Shape, options: GainOptions) -> None:
             super().__init__(shape)
-            self.factor = nn.Parameter(torch.tensor(options["start"]))
+            self.factor = nn.Parameter(torch.tensor(options.start))
 
         def forward(self, batch: Padded) -> Padded:
             return batch.with_values(batch.values * self.factor)
 
 and a description names it by its import path, `class: my.module.Gain`.
+
+Sequences of a batch are padded to a common length. The rule: **values beyond a
+sequence's end are zero between any two layers**. A sequence alone sees zeros beyond its
+end (convolutions pad with zeros), so a convolution needs no mask; layers that mix
+frames otherwise (recurrent, attention, batch statistics) use `lengths` or `padding`.
+
+With `edges: repeat` a network gets frames of context at both sides instead
+(`Padded.before`), and layers that look around use them up: nothing is computed that no
+output frame needs, and what is beyond the ends never reaches a true frame.
+
+Public: `Layer`, `LayerError`, `Shape`, `Context`, `Padded`, `padding_of`, `zero`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from latflow.nnet.options import OptionTable
-from latflow.nnet.padded import Padded
-
-Options = Mapping[str, Any]
+from latflow.options import Options
 
 
 @dataclass(frozen=True)
@@ -63,7 +75,7 @@ class Context:
     stride: int = 1
 
     def then(self, following: Context) -> Context:
-        """The context of two layers, this one first."""
+        """Return the context of two layers, this one first."""
         return Context(
             _reach(self.left, following.left, self.stride),
             _reach(self.right, following.right, self.stride),
@@ -71,14 +83,14 @@ class Context:
         )
 
     def repeated(self, times: int) -> Context:
-        """The context of `times` such layers, one after another."""
+        """Return the context of `times` such layers, one after another."""
         whole = Context()
         for _ in range(times):
             whole = whole.then(self)
         return whole
 
     def joined(self, other: Context) -> Context:
-        """The context of two layers side by side (of equal stride)."""
+        """Return the context of two layers side by side (of equal stride)."""
         return Context(
             _widest(self.left, other.left),
             _widest(self.right, other.right),
@@ -87,13 +99,135 @@ class Context:
 
 
 def _reach(first: int | None, second: int | None, stride: int) -> int | None:
-    """Frames on one side of two layers in sequence."""
+    """Return the frames on one side of two layers in sequence."""
     return None if first is None or second is None else first + stride * second
 
 
 def _widest(one: int | None, other: int | None) -> int | None:
-    """Frames on one side of two layers in parallel."""
+    """Return the frames on one side of two layers in parallel."""
     return None if one is None or other is None else max(one, other)
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Sequences of frames, padded with zeros to a common length.
+
+    Attributes:
+        values: [B, T, D].
+        lengths: int64 [B], frames of each sequence, 1 <= length <= T, on the CPU.
+        padding: bool [B, T, 1] on the device of `values`, true beyond the end; None
+            where no sequence is shorter than T, which saves all the masking.
+        before: frames of context that stand before each sequence's own first one, with
+            others behind; lengths count them all, and values beyond the ends may be
+            anything. None where there is no context: zeros stand beyond the ends.
+    """
+
+    values: Tensor
+    lengths: Tensor
+    padding: Tensor | None
+    before: int | None = None
+
+    @staticmethod
+    def of(values: Tensor, lengths: Tensor) -> Padded:
+        """Make a batch; what stands beyond the ends (even NaN) becomes zero.
+
+        Args:
+            values: [B, T, D].
+            lengths: integers [B], on any device.
+
+        Raises:
+            ValueError: shapes that do not fit, or a length outside 1..T.
+        """
+        lengths = lengths.to("cpu", torch.int64)
+        if values.ndim != 3 or lengths.shape != values.shape[:1]:
+            shapes = f"{tuple(values.shape)}, {tuple(lengths.shape)}"
+            raise ValueError(f"need values [B, T, D] and lengths [B], not {shapes}")
+        num_frames = values.shape[1]
+        if not bool(((lengths >= 1) & (lengths <= num_frames)).all()):
+            raise ValueError(f"lengths must be in 1..{num_frames}: {lengths.tolist()}")
+        batch = Padded(values, lengths, padding_of(lengths, num_frames, values.device))
+        return batch.with_values(values)
+
+    def with_values(self, values: Tensor) -> Padded:
+        """Return the time axis with other values [B, T, D']; padding is zero."""
+        if self.before is None:
+            values = zero(values, self.padding)
+        return Padded(values, self.lengths, self.padding, self.before)
+
+    def strided(self, values: Tensor, stride: int) -> Padded:
+        """Return every `stride`-th frame, with the values made for them.
+
+        Args:
+            values: [B, ceil(T / stride), D'].
+            stride: >= 1.
+        """
+        if stride == 1:
+            return self.with_values(values)
+        lengths = (self.lengths + stride - 1) // stride
+        padding = padding_of(lengths, values.shape[1], values.device)
+        return Padded(zero(values, padding), lengths, padding)
+
+    def first_whole(self, left: int, stride: int = 1) -> int:
+        """Return the first frame from which a layer can count, where there is context.
+
+        Args:
+            left: frames that it sees before the present one.
+            stride: of its output, which has the frame of time 0.
+        """
+        assert self.before is not None
+        return (self.before - left) % stride
+
+    def consumed(
+        self, values: Tensor, left: int, right: int, stride: int = 1
+    ) -> Padded:
+        """Return the frames that have their context whole, with values made for them.
+
+        Args:
+            values: [B, T', D'], made from the frame `first_whole(left, stride)` on.
+            left: frames before the present one that were seen.
+            right: frames behind it.
+            stride: frames for one of these.
+
+        Raises:
+            ValueError: there is less context than that.
+        """
+        assert self.before is not None
+        if self.before < left:
+            raise ValueError(f"{self.before} frames of context, {left} are needed")
+        if left == right == 0 and stride == 1:
+            return self.with_values(values)
+        left += self.first_whole(left, stride)
+        lengths = (self.lengths - left - right + stride - 1) // stride
+        padding = padding_of(lengths, values.shape[1], values.device)
+        return Padded(values, lengths, padding, (self.before - left) // stride)
+
+    def cut(self, before: int, num_frames: Tensor | None = None) -> Padded:
+        """Drop frames of context.
+
+        Args:
+            before: frames of context that are left before.
+            num_frames: int64 [B], length to be left of each sequence; None drops
+                nothing behind.
+        """
+        assert self.before is not None
+        first = self.before - before
+        lengths = self.lengths - first if num_frames is None else num_frames
+        values = self.values[:, first : first + int(lengths.max())]
+        padding = padding_of(lengths, values.shape[1], values.device)
+        return Padded(values, lengths, padding, before)
+
+
+def padding_of(lengths: Tensor, num_frames: int, device: torch.device) -> Tensor | None:
+    """Mark the frames beyond each sequence's end: bool [B, T, 1], None if none is."""
+    if bool((lengths == num_frames).all()):
+        return None
+    times = torch.arange(num_frames, device=device)
+    return (times[None, :] >= lengths.to(device)[:, None]).unsqueeze(2)
+
+
+def zero(values: Tensor, padding: Tensor | None) -> Tensor:
+    """Set values [B, T, D] to zero where `padding` [B, T, 1] says."""
+    return values if padding is None else values.masked_fill(padding, 0.0)
 
 
 class Layer(nn.Module, ABC):
@@ -106,20 +240,23 @@ class Layer(nn.Module, ABC):
     zeros are not harmless.
 
     Class attributes:
-        OPTIONS: the options that a description may give.
+        OPTIONS: the model of the options that a description may give.
         COMBINE: how several inputs become one: `concat` (side by side) or `add`.
         STACK: the option that says how many copies stand one after another, if any.
         IS_DEEP: whether layer-wise pretraining counts it as a layer of its own; others
             (a norm, dropout, splicing) come with the layer before them.
+        USES_CONTEXT: whether it works in networks with `edges: repeat`, where layers
+            use up frames of context (`Padded.before`).
 
     Args:
         shape: the shape of the input.
     """
 
-    OPTIONS: ClassVar[OptionTable] = {}
+    OPTIONS: ClassVar[type[Options]] = Options
     COMBINE: ClassVar[str] = "concat"
     STACK: ClassVar[str | None] = None
     IS_DEEP: ClassVar[bool] = True
+    USES_CONTEXT: ClassVar[bool] = False
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

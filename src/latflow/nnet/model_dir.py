@@ -2,15 +2,23 @@
 
 * `network.yaml`: the description, as training was given it
 * `weights.safetensors`: parameters and running statistics, float32, by name
-* `priors.npy`: float32 [K], shares of the first output's classes (if known)
-* `meta.json`: features a frame, classes of the outputs, and what the caller adds
-  (criterion, scales, parent, commit, versions, ...)
+* `priors.npy`: float32 [K], shares of the first output's classes; [0] where there are
+  none
+* `meta.json`: features a frame, classes of the outputs, frame subsampling, and what the
+  caller adds (criterion, scales, parent, commit, versions, ...); `scores:
+  log_likelihoods` says that the outputs themselves are log-likelihoods (as LF-MMI
+  trains them), else they are turned into posteriors by a softmax; `ctc` that these are
+  of labels and the blank, whose sums over paths are probabilities of transcripts
+
+Public: `AcousticNetwork`, `load_model`, `save_model`, `read_priors`,
+`average_models`, `average_states`, `choose_device`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,10 +36,15 @@ from latflow.files import atomic_directory
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network
 
+PRIORS = "priors.npy"
 # log-prior of a class that never occurs: so high that no path through it survives, and
 # small enough that sums over an utterance stay finite
 _NEVER = float(np.sqrt(np.finfo(np.float32).max))
 _FLOOR = 1e-10
+# Factor of acoustic costs in lattices of networks that learnt whole sequences. They are
+# searched with an acoustic scale of 1; with it LMWT 7 ... 17 is right for them as it is
+# for others (Kaldi's decode.sh --post-decode-acwt 10.0).
+_LATTICE_SCALE = 10.0
 
 
 @dataclass(frozen=True)
@@ -48,32 +61,77 @@ class AcousticNetwork:
     log_priors: Tensor | None
     meta: Mapping[str, Any]
 
+    @property
+    def gives_log_likelihoods(self) -> bool:
+        """Return whether the outputs are log-likelihoods: no softmax, no priors."""
+        return self.meta.get("scores") == "log_likelihoods"
+
+    @property
+    def has_full_scale(self) -> bool:
+        """Return whether scores of frames may be added up: LF-MMI or CTC trained it."""
+        return self.gives_log_likelihoods or self.meta.get("scores") == "ctc"
+
+    @property
+    def lattice_scale(self) -> float:
+        """Return the factor of acoustic costs in lattices that are written.
+
+        It makes an LMWT mean the same for all systems: posteriors of one frame in s
+        stand for s frames.
+        """
+        if self.has_full_scale:
+            return _LATTICE_SCALE
+        return float(self.network.subsampling)
+
+    def prior_scale(self, wanted: float | None = None) -> float:
+        """Return the factor of the log priors.
+
+        Args:
+            wanted: None for 1, or 0 where LF-MMI or CTC trained the network.
+
+        Raises:
+            UserError: priors are to be taken off, and the model has none.
+        """
+        by_kind = 0.0 if self.has_full_scale else 1.0
+        scale = by_kind if wanted is None else wanted
+        if scale and self.log_priors is None:
+            raise UserError("the network has no priors", remedy="set prior_scale to 0")
+        return scale
+
     @torch.no_grad()
     def log_likelihoods(
-        self, features: Tensor, lengths: Tensor, *, prior_scale: float = 1.0
+        self,
+        features: Tensor,
+        lengths: Tensor,
+        *,
+        prior_scale: float | None = None,
+        has_context: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Scores for the decoder: log posterior - `prior_scale` x log prior.
+        """Return the scores for the decoder.
+
+        They are log posterior - `prior_scale` x log prior; of a network whose outputs
+        are log-likelihoods, output - `prior_scale` x log prior.
 
         Args:
             features: [B, T, dim_in].
             lengths: integers [B].
-            prior_scale: 0 gives log posteriors.
+            prior_scale: see there.
+            has_context: as for `Network.forward`.
 
         Returns:
             (float32 [B, T', K] of the first output, its lengths [B]).
 
         Raises:
-            ValueError: a prior scale but no priors.
+            UserError: a prior scale but no priors.
         """
-        logits, out_lengths = next(iter(self.network(features, lengths).values()))
-        scores = functional.log_softmax(logits.float(), -1)
-        if prior_scale == 0.0:
+        scale = self.prior_scale(prior_scale)
+        found = self.network(features, lengths, has_context=has_context)
+        logits, out_lengths = next(iter(found.values()))
+        scores = logits.float()
+        if not self.gives_log_likelihoods:
+            scores = functional.log_softmax(scores, -1)
+        if scale == 0.0 or self.log_priors is None:
             return scores, out_lengths
-        if self.log_priors is None:
-            raise ValueError(
-                "the model has no priors: estimate them, or scale them by 0"
-            )
-        return scores - prior_scale * self.log_priors, out_lengths
+        return scores - scale * self.log_priors, out_lengths
 
 
 def save_model(
@@ -90,25 +148,31 @@ def save_model(
         network: the network.
         description: what it was made from.
         priors: [K], shares or counts of the first output's classes; made to sum to 1.
+            None where there are none.
         meta: more for meta.json, values that JSON knows.
 
     Raises:
         ValueError: priors of another size, negative, not finite, or all zero.
     """
     num_classes = {name: o.num_classes for name, o in network.outputs.items()}
+    shares = np.empty(0, np.float32)
     if priors is not None:
-        priors = _checked_priors(priors, next(iter(num_classes.values())))
+        shares = _checked_priors(priors, next(iter(num_classes.values())))
     weights = {
         name: value.detach().to("cpu", copy=True).contiguous()
         for name, value in network.state_dict().items()
     }
-    told = {**meta, "dim_in": network.dim_in, "classes": num_classes}
+    told = {
+        **meta,
+        "dim_in": network.dim_in,
+        "classes": num_classes,
+        "subsampling": network.subsampling,
+    }
     with atomic_directory(folder) as temporary:
         config = yaml.safe_dump(dict(description.config), sort_keys=False)
         (temporary / "network.yaml").write_text(config, encoding="utf-8")
         save_file(weights, temporary / "weights.safetensors")
-        if priors is not None:
-            np.save(temporary / "priors.npy", priors)
+        np.save(temporary / PRIORS, shares)
         text = json.dumps(told, indent=2, ensure_ascii=False) + "\n"
         (temporary / "meta.json").write_text(text, encoding="utf-8")
 
@@ -146,10 +210,13 @@ def load_model(
     network = Network(description, meta["dim_in"], meta["classes"])
     _load_weights(network, folder / "weights.safetensors")
     network.to(device).eval()
-    log_priors = None
-    if (folder / "priors.npy").is_file():
+    log_priors, priors = None, read_priors(folder)
+    if priors is not None:
         num_classes = next(iter(network.outputs.values())).num_classes
-        log_priors = _read_log_priors(folder / "priors.npy", num_classes).to(device)
+        try:
+            log_priors = _log_priors(_checked_priors(priors, num_classes)).to(device)
+        except ValueError as error:
+            raise UserError(str(error), file=folder / PRIORS) from error
     return AcousticNetwork(network, log_priors, meta)
 
 
@@ -174,12 +241,107 @@ def _load_weights(network: Network, path: Path) -> None:
         raise UserError(f"does not fit: {what}", file=path, remedy=remedy) from error
 
 
-def _read_log_priors(path: Path, num_classes: int) -> Tensor:
-    """float32 [K] of log-priors; a class that never occurs is made impossible."""
+def read_priors(folder: str | Path) -> np.ndarray | None:
+    """Return the priors of a model folder, float32 [K]; None where it has none.
+
+    Raises:
+        UserError: the file is broken.
+    """
+    path = Path(folder, PRIORS)
+    if not path.is_file():
+        return None
     try:
-        priors = _checked_priors(np.load(path), num_classes).astype(np.float64)
+        priors = np.load(path)
     except ValueError as error:
         raise UserError(str(error), file=path) from error
+    return priors if priors.size else None
+
+
+def _log_priors(priors: np.ndarray) -> Tensor:
+    """float32 [K] of log-priors; a class that never occurs is made impossible."""
+    priors = priors.astype(np.float64)
     is_known = priors > _FLOOR
     logs = np.where(is_known, np.log(np.maximum(priors, _FLOOR)), _NEVER)
     return torch.from_numpy(logs.astype(np.float32))
+
+
+def average_states(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the mean parameters and running statistics of networks of one shape.
+
+    Means are taken in float64. Whole numbers (counters) are those of the last network.
+
+    Args:
+        states: `state_dict`s, at least one.
+
+    Raises:
+        ValueError: none, or of networks that differ.
+    """
+    if not states:
+        raise ValueError("no networks to average")
+    shapes = {name: value.shape for name, value in states[-1].items()}
+    for state in states:
+        if {name: value.shape for name, value in state.items()} != shapes:
+            raise ValueError("networks of different layers cannot be averaged")
+    if len(states) == 1:
+        return dict(states[0])
+    return {name: _mean([s[name] for s in states]) for name in shapes}
+
+
+def _mean(values: Sequence[Tensor]) -> Tensor:
+    """Return the mean of tensors of one shape."""
+    last = values[-1]
+    if not last.is_floating_point():
+        return last
+    total = torch.zeros_like(last, dtype=torch.float64)
+    for value in values:
+        total += value
+    return (total / len(values)).to(last.dtype)
+
+
+def average_models(folders: Sequence[str | Path], out_dir: str | Path) -> None:
+    """Write a model folder with the mean parameters of several.
+
+    All else (description, priors, meta) is that of the last; `averaged` in meta.json
+    names them all.
+
+    Args:
+        folders: of models with the same layers.
+        out_dir: the new model folder; `final.mdl` and `tree` go with it.
+
+    Raises:
+        UserError: a folder is broken, or the layers differ.
+    """
+    networks = [load_model(folder).network for folder in folders]
+    try:
+        mean = average_states([network.state_dict() for network in networks])
+    except ValueError as error:
+        what = f"{error}: {', '.join(map(str, folders))}"
+        raise UserError(what, remedy="name models of one network") from error
+    last = load_model(folders[-1])
+    last.network.load_state_dict(mean)
+    shares = read_priors(folders[-1])
+    meta = {**last.meta, "averaged": [str(folder) for folder in folders]}
+    with atomic_directory(out_dir) as folder:
+        save_model(folder, last.network, last.network.description, shares, meta)
+        for name in ("final.mdl", "tree"):
+            if (Path(folders[-1]) / name).is_file():
+                shutil.copyfile(Path(folders[-1]) / name, folder / name)
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device that a name stands for.
+
+    Args:
+        name: `cpu`, `cuda`, or `auto`: a GPU where there is one.
+
+    Raises:
+        UserError: `cuda` without a GPU.
+    """
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UserError(
+            "device cuda: torch finds no GPU",
+            remedy="set the device to cpu or auto, or check the driver (nvidia-smi)",
+        )
+    return torch.device("cuda")

@@ -9,17 +9,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from latflow.nnet.description import LayerDescription, Loss, NetworkDescription
-from latflow.nnet.graph import LayerGraph
-from latflow.nnet.layer import Context, Shape
-from latflow.nnet.layers.semi_orthogonal import SemiOrthogonal
-from latflow.nnet.options import Place
-from latflow.nnet.padded import Padded
-from latflow.nnet.summary import NetworkGraph, draw, format_table
+from latflow.nnet.described import OutputLoss
+from latflow.nnet.description import NetworkDescription
+from latflow.nnet.drawing import NetworkGraph, format_table, network_graph
+from latflow.nnet.graph import LayerDescription, LayerGraph
+from latflow.nnet.layer import Context, Padded, Shape, padding_of, zero
+from latflow.nnet.layers.simple import SemiOrthogonal
+from latflow.nnet.options import Location
 
 
 class Output(NamedTuple):
-    """What an output gives.
+    """The result of an output.
 
     Attributes:
         logits: [B, T', K], scores before the softmax; 0 beyond the ends.
@@ -51,7 +51,7 @@ class OutputInfo:
         num_classes: K.
     """
 
-    loss: Loss
+    loss: OutputLoss
     num_classes: int
 
 
@@ -59,8 +59,14 @@ class Network(nn.Module):
     """A network made from its description.
 
     A batch gives each sequence what it would give alone (in evaluation; in training
-    batch normalisation and dropout tie a batch together, padding still does not
+    batch normalization and dropout tie a batch together, padding still does not
     count). Output frame t' belongs to the features' frame `subsampling` x t'.
+
+    Attributes:
+        outputs: what they are, by name; the first one is decoded.
+        subsampling: frames of the features for one of the outputs.
+        context: with `edges: repeat`, frames before and behind a sequence that the
+            outputs see: copies of its edge frames, or what `forward` is given.
 
     Args:
         description: the layers.
@@ -84,8 +90,8 @@ class Network(nn.Module):
         super().__init__()
         self.description = description
         self.dim_in = dim_in
-        place = Place(description.file)
-        sizes = _num_classes(description.outputs, classes, place)
+        location = Location(description.file)
+        sizes = _num_classes(description.outputs, classes, location)
         with torch.random.fork_rng(devices=[]):
             self.body = LayerGraph(description.plan, Shape(dim_in), sizes, seed=seed)
         self.outputs = {
@@ -96,18 +102,28 @@ class Network(nn.Module):
             given = self.body.shapes[name].dim
             if given != size:
                 what = f"gives {given} numbers a frame, its target has {size} classes"
-                raise place.inside(name).error(what)
+                raise location.inside(name).error(what)
         strides = {name: self.body.contexts[name].stride for name in sizes}
         if len(set(strides.values())) > 1:
-            raise place.error(f"its outputs have different frame rates: {strides}")
+            raise location.error(f"its outputs have different frame rates: {strides}")
         self.subsampling = next(iter(strides.values()))
+        self.context = (0, 0)
+        if description.repeats_edges:
+            left, right = self.receptive_field
+            assert left is not None
+            assert right is not None
+            self.context = (left, right)
 
-    def forward(self, features: Tensor, lengths: Tensor) -> dict[str, Output]:
+    def forward(
+        self, features: Tensor, lengths: Tensor, *, has_context: bool = False
+    ) -> dict[str, Output]:
         """Score the classes of every output.
 
         Args:
             features: [B, T, dim_in]; anything may stand beyond the ends.
             lengths: integers [B], 1..T; on the CPU no transfer is needed.
+            has_context: the features have the frames of `context` before and behind
+                each sequence; lengths do not count them, nor does T here.
 
         Returns:
             The outputs by name, T' = ceil(T / subsampling).
@@ -117,11 +133,36 @@ class Network(nn.Module):
         """
         if features.shape[-1] != self.dim_in:
             raise ValueError(f"need {self.dim_in} features, not {features.shape[-1]}")
-        results = self.body(Padded.of(features, lengths))
+        if not self.description.repeats_edges:
+            results = self.body(Padded.of(features, lengths))
+        else:
+            results = self._with_context(features, lengths, has_context)
         return {
             name: Output(batch.values, batch.lengths.to(lengths.device))
             for name, batch in results.items()
         }
+
+    def _with_context(
+        self,
+        features: Tensor,
+        lengths: Tensor,
+        has_context: bool,  # noqa: FBT001
+    ) -> dict[str, Padded]:
+        """Compute the outputs where context stands around the sequences."""
+        left, right = self.context
+        if not has_context:
+            features = repeat_edges(features, lengths, left, right)
+        lengths = lengths.to("cpu", torch.int64)
+        whole = lengths + left + right
+        padding = padding_of(whole, features.shape[1], features.device)
+        results = self.body(Padded(features, whole, padding, left))
+        num_frames = (lengths + self.subsampling - 1) // self.subsampling
+        found = {}
+        for name, result in results.items():
+            inner = result.cut(0, num_frames)
+            values = zero(inner.values, inner.padding)
+            found[name] = Padded(values, num_frames, inner.padding)
+        return found
 
     @property
     def num_parameters(self) -> int:
@@ -140,7 +181,7 @@ class Network(nn.Module):
     def constrain(self) -> None:
         """Move semi-orthogonal factors one step towards being so (tdnnf).
 
-        For the trainer, after a step of the optimiser; Kaldi does so after a quarter
+        For the trainer, after a step of the optimizer; Kaldi does so after a quarter
         of the steps, drawn at random. Nothing happens where there is no such factor.
         """
         for module in self.modules():
@@ -148,15 +189,15 @@ class Network(nn.Module):
                 module.constrain()
 
     def summary(self) -> str:
-        """A table of the layers: class, inputs, size, parameters, receptive field."""
+        """Return a table of layers: class, inputs, size, parameters, context."""
         return format_table(self.graph(), self)
 
     def graph(self) -> NetworkGraph:
-        """The layers and connections, for a drawing."""
-        return draw(self.body, self.dim_in)
+        """Return the layers and connections, for a drawing."""
+        return network_graph(self.body, self.dim_in)
 
     def layer(self, name: str) -> LayerDescription:
-        """The description of a layer.
+        """Return the description of a layer.
 
         Raises:
             KeyError: no such layer.
@@ -164,20 +205,38 @@ class Network(nn.Module):
         return {layer.name: layer for layer in self.description.plan.layers}[name]
 
 
+def repeat_edges(values: Tensor, lengths: Tensor, left: int, right: int) -> Tensor:
+    """Put copies of each sequence's first and last frame before and behind it.
+
+    Args:
+        values: [B, T, D].
+        lengths: integers [B], 1..T.
+        left: copies of the first frame.
+        right: copies of the last frame, at least.
+
+    Returns:
+        [B, left + T + right, D].
+    """
+    times = torch.arange(-left, values.shape[1] + right, device=values.device)
+    last = lengths.to(values.device)[:, None] - 1
+    source = times.clamp(min=0).minimum(last)
+    return values.gather(1, source.unsqueeze(2).expand(-1, -1, values.shape[2]))
+
+
 def _num_classes(
-    outputs: Mapping[str, Loss], classes: Mapping[str, int], place: Place
+    outputs: Mapping[str, OutputLoss], classes: Mapping[str, int], location: Location
 ) -> dict[str, int]:
-    """The number of classes of each output."""
+    """Return the number of classes of each output."""
     sizes = {}
     for name, loss in outputs.items():
         size = classes.get(name, classes.get(loss.target))
         if size is None:
             known = ", ".join(classes) or "none"
-            raise place.inside(name).error(
+            raise location.inside(name).error(
                 f"the number of classes of its target {loss.target} is not known",
                 f"known targets: {known}",
             )
         if size < 1:
-            raise place.inside(name).error(f"its target has {size} classes")
+            raise location.inside(name).error(f"its target has {size} classes")
         sizes[name] = int(size)
     return sizes

@@ -1,70 +1,73 @@
-"""Closed tables of options: what a layer class accepts, checked with clear words.
+"""Options of layers: typed models, checked with the layer's and the key's name.
 
-Each layer class declares `OPTIONS`, a table of name -> `Option`. A wrong key or value
-in a description is refused with the layer's and the key's name, and the nearest key.
+Each layer class has a frozen model of its options. A wrong key or value in a
+description is refused with the place in it, and the nearest key is proposed; the list
+of layer classes in docs/networks.md is made of the same models.
+
+Public: `Location`, `OptionFacts`, `facts_of`, `read_layer_options`, `check_keys`,
+`nearest`, types of options that layers share, and the options of layers that slow down
+by default, which recipes read without torch.
 """
 
 from __future__ import annotations
 
 import difflib
-import math
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, ValidationError
 
 from latflow.errors import UserError
+from latflow.options import Options, PositiveInt
 
-
-class _Required:
-    """The default of an option that has none."""
-
-    def __repr__(self) -> str:
-        return "required"
-
-
-REQUIRED = _Required()
+Chosen = TypeVar("Chosen", bound=Options)
 KINDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "str": "a string",
-    "ints": "a list of whole numbers",
-    "layers": "a mapping of layers",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "string": "a string",
+    "array": "a list of whole numbers",
+    "object": "a mapping of layers",
 }
+Size = Annotated[int, Field(ge=1, description="numbers a frame that the layer gives")]
+Dropout = Annotated[
+    float,
+    Field(ge=0, le=0.99, description="share of numbers set to zero in training"),
+]
+NumLayers = Annotated[int, Field(ge=1, description="layers in the stack")]
+Function = Literal[
+    "none", "relu", "leaky_relu", "tanh", "sigmoid", "gelu", "silu", "log_softmax"
+]
+Activation = Annotated[Function, Field(description="function of the result")]
+
+
+class PoolOptions(Options):
+    """Options of `Pool`."""
+
+    mode: Literal["max", "mean"] = "max"
+    """what is taken"""
+    kernel: PositiveInt = 2
+    """frames taken together"""
+    stride: PositiveInt = 2
+    """input frames an output frame"""
+
+
+class SubsampleOptions(Options):
+    """Options of `Subsample`."""
+
+    factor: PositiveInt = 3
+    """input frames an output frame"""
 
 
 @dataclass(frozen=True)
-class Option:
-    """One option of a layer class.
-
-    Attributes:
-        kind: a key of `KINDS`.
-        description: what it means, with its unit.
-        default: its value where the description has none; `REQUIRED` for no default.
-        minimum: least value (of each number of a list), included.
-        maximum: greatest value, included.
-        choices: the allowed values; empty for all.
-        nullable: whether null is a value too.
-    """
-
-    kind: str
-    description: str
-    default: Any = REQUIRED
-    minimum: float | None = None
-    maximum: float | None = None
-    choices: tuple[str, ...] = ()
-    nullable: bool = False
-
-
-OptionTable = Mapping[str, Option]
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where in a description we are, for messages.
+class Location:
+    """A place in a description, for messages.
 
     Attributes:
         file: the YAML file, if it came from one.
@@ -75,105 +78,116 @@ class Place:
     layer: str = ""
 
     def error(self, what: str, remedy: str | None = None) -> UserError:
-        """A mistake of the user at this place."""
+        """Return the error of a mistake at this place."""
         where = f"layer {self.layer}: " if self.layer else "network: "
         return UserError(where + what, file=self.file, remedy=remedy)
 
-    def inside(self, name: str) -> Place:
-        """The place of the layer `name` within this one."""
-        return Place(self.file, f"{self.layer}.{name}" if self.layer else name)
+    def inside(self, name: str) -> Location:
+        """Return the place of the layer `name` within this one."""
+        return Location(self.file, f"{self.layer}.{name}" if self.layer else name)
 
 
-def fill_options(
-    table: OptionTable, given: Mapping[str, Any], place: Place
-) -> dict[str, Any]:
-    """Check the options of a layer and fill in the defaults.
+@dataclass(frozen=True)
+class OptionFacts:
+    """An option, for messages and the reference.
+
+    Attributes:
+        kind: a key of `KINDS`.
+        description: its meaning, with its unit.
+        is_required: whether it has no default.
+        default: its value where a description has none.
+        minimum: least value, included; None = no bound.
+        maximum: greatest value, included; None = no bound.
+        choices: the allowed values; empty for all.
+        nullable: whether null is a value too.
+    """
+
+    kind: str
+    description: str
+    is_required: bool
+    default: Any
+    minimum: float | None
+    maximum: float | None
+    choices: tuple[str, ...]
+    nullable: bool
+
+
+@cache
+def facts_of(model: type[Options]) -> dict[str, OptionFacts]:
+    """Return the options of a model by name."""
+    schema = model.model_json_schema()
+    found = {}
+    for name, told in schema["properties"].items():
+        values = next((v for v in told.get("anyOf", ()) if v["type"] != "null"), told)
+        choices = values.get("enum", (values["const"],) if "const" in values else ())
+        found[name] = OptionFacts(
+            values["type"],
+            told.get("description", ""),
+            name in schema.get("required", ()),
+            told.get("default"),
+            values.get("minimum"),
+            values.get("maximum"),
+            tuple(choices),
+            "anyOf" in told,
+        )
+    return found
+
+
+def read_layer_options(
+    model: type[Chosen], given: Mapping[str, Any], location: Location
+) -> Chosen:
+    """Return the options that a description gives, checked, with the defaults.
 
     Args:
-        table: the options of the layer's class.
-        given: the options that the description gives.
-        place: the layer, for messages.
-
-    Returns:
-        All options of the table; numbers of kind `float` are float, lists are tuples.
+        model: the options of the layer's class.
+        given: those that the description gives, all of them known to the model.
+        location: the layer, for messages.
 
     Raises:
-        UserError: an unknown key, a missing one, or a value out of range.
+        UserError: an option is missing, or a value out of range.
     """
-    check_keys(given, table, place)
-    filled = {}
-    for name, option in table.items():
-        value = given.get(name, option.default)
-        if value is REQUIRED:
-            raise place.error(f"key {name} is missing", f"it is {option.description}")
-        filled[name] = check_value(name, option, value, place)
-    return filled
+    try:
+        text = json.dumps(dict(given), default=str)
+        return model.model_validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+    name, bounds = str(first["loc"][0]), first.get("ctx", {})
+    facts, kind = facts_of(model)[name], first["type"]
+    if kind == "missing":
+        raise location.error(f"key {name} is missing", f"it is {facts.description}")
+    if kind == "greater_than_equal":
+        raise location.error(f"{name} is {first['input']}, below {bounds['ge']:g}")
+    if kind == "less_than_equal":
+        raise location.error(f"{name} is {first['input']}, above {bounds['le']:g}")
+    value = given[name]
+    if kind == "literal_error" and isinstance(value, str):
+        hint = nearest(value, facts.choices)
+        raise location.error(f"{name} cannot be {value!r}", hint)
+    what = f"{name} must be {KINDS[facts.kind]}, not {value!r}"
+    raise location.error(what, _written_out(facts, value))
 
 
-def check_keys(
-    given: Mapping[Any, Any], known: Mapping[str, Any], place: Place
-) -> None:
+def check_keys(given: Iterable[Any], known: Iterable[str], location: Location) -> None:
     """Refuse a key that is not known, and propose the nearest that is.
 
     Raises:
         UserError: an unknown key.
     """
+    known = list(known)
     for key in given:
         if key not in known:
-            hint = nearest(str(key), known)
-            raise place.error(f"unknown key {key}", hint)
+            raise location.error(f"unknown key {key}", nearest(str(key), known))
 
 
-def nearest(word: str, known: Mapping[str, Any]) -> str:
-    """Propose the known word that resembles a wrong one, or list what is known."""
-    near = difflib.get_close_matches(word, list(known), n=1)
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Propose the known word that resembles a wrong one, or list those known."""
+    known = list(known)
+    near = difflib.get_close_matches(word, known, n=1)
     return f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
 
 
-def check_value(name: str, option: Option, value: Any, place: Place) -> Any:
-    """Check one value against its option.
-
-    Returns:
-        The value in the option's type.
-
-    Raises:
-        UserError: wrong type, out of range, or not one of the choices.
-    """
-    if value is None and option.nullable:
-        return None
-    if value is None or not _is_kind(option.kind, value):
-        what = f"{name} must be {KINDS[option.kind]}, not {value!r}"
-        raise place.error(what, _written_out(option, value))
-    if option.choices and value not in option.choices:
-        hint = nearest(str(value), dict.fromkeys(option.choices))
-        raise place.error(f"{name} cannot be {value!r}", hint)
-    for number in value if option.kind == "ints" else (value,):
-        if option.minimum is not None and number < option.minimum:
-            raise place.error(f"{name} is {number}, below {option.minimum:g}")
-        if option.maximum is not None and number > option.maximum:
-            raise place.error(f"{name} is {number}, above {option.maximum:g}")
-    if option.kind == "float":
-        return float(value)
-    return tuple(value) if option.kind == "ints" else value
-
-
-def _written_out(option: Option, value: object) -> str | None:
+def _written_out(facts: OptionFacts, value: object) -> str | None:
     """Propose 0.001 where 1e-3 was given, which YAML takes for a string."""
-    if option.kind != "float" or not re.fullmatch(r"\d+e-?\d+", str(value)):
+    if facts.kind != "number" or not re.fullmatch(r"\d+e-?\d+", str(value)):
         return None
     return f"write {Decimal(str(value)):f}"
-
-
-def _is_kind(kind: str, value: object) -> bool:
-    """Whether a value read from YAML is of a kind (true is no number)."""
-    if isinstance(value, bool):
-        return kind == "bool"
-    if isinstance(value, int):
-        return kind in {"int", "float"}
-    if isinstance(value, float):
-        return kind == "float" and math.isfinite(value)
-    if isinstance(value, str):
-        return kind == "str"
-    if isinstance(value, list | tuple) and value:
-        return kind == "ints" and all(_is_kind("int", item) for item in value)
-    return kind == "layers" and isinstance(value, Mapping) and len(value) > 0

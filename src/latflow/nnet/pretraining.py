@@ -8,18 +8,21 @@ count one by one; norms, dropout and the like come with the layer before them.
 Source: RETURNN's `Pretrain.py`, construction `from_input` (Zeyer et al. 2017); the idea
 is of Hinton, Osindero & Teh 2006 and, with labels, Bengio et al. 2007.
 
-Public: `num_steps`, `shallower`, `carry_over`.
+Public: `Pretraining`, `num_steps`, `shallower`, `carry_over`.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from latflow.nnet.description import DATA, LayerDescription, NetworkDescription
+from latflow.errors import UserError
+from latflow.nnet.description import NetworkDescription
+from latflow.nnet.graph import DATA, LayerDescription
 from latflow.nnet.network import Network
 
 
@@ -29,7 +32,7 @@ def num_steps(description: NetworkDescription) -> int:
 
 
 def shallower(description: NetworkDescription, step: int) -> NetworkDescription:
-    """The network of one step.
+    """Return the network of one step.
 
     An output whose input is not there yet takes the last layer that is, along the
     first inputs. A layer keeps its name and its options, a stack has fewer copies.
@@ -61,22 +64,22 @@ def shallower(description: NetworkDescription, step: int) -> NetworkDescription:
 
 
 def _hidden(description: NetworkDescription) -> Iterator[LayerDescription]:
-    """The layers that are no outputs, in an order of computation."""
+    """Return the layers that are no outputs, in an order of computation."""
     return (layer for layer in description.plan.layers if not layer.loss)
 
 
 def _depth(layer: LayerDescription) -> int:
-    """How many layers a layer counts for."""
+    """Return how many layers a layer counts for."""
     if not layer.layer_class.IS_DEEP:
         return 0
     stack = layer.layer_class.STACK
-    return layer.options[stack] if stack else 1
+    return getattr(layer.options, stack) if stack else 1
 
 
 def _first_layers(
     description: NetworkDescription, count: int
 ) -> dict[str, dict[str, Any]]:
-    """The hidden layers of the first `count` in depth, and the options that change."""
+    """Return the first hidden layers, `count` deep, and options that change."""
     kept: dict[str, dict[str, Any]] = {}
     for layer in _hidden(description):
         depth = _depth(layer)
@@ -90,19 +93,19 @@ def _first_layers(
 
 
 def _given(description: NetworkDescription, layer: LayerDescription) -> dict[str, Any]:
-    """What the description says of a layer."""
+    """Return a layer of the description as it was given."""
     return copy.deepcopy(dict(description.config["layers"][layer.name]))
 
 
 def _up(name: str, kept: dict[str, dict[str, Any]], sources: dict[str, str]) -> str:
-    """The nearest layer that is there, along the first inputs."""
+    """Return the nearest layer that is there, along the first inputs."""
     while name != DATA and name not in kept:
         name = sources[name]
     return name
 
 
 def _reached(layers: dict[str, dict[str, Any]], ends: dict[str, Any]) -> set[str]:
-    """The layers that some output needs."""
+    """Return the layers that some output needs."""
     reached: set[str] = set()
     waiting = list(ends)
     while waiting:
@@ -133,3 +136,55 @@ def carry_over(before: Network, after: Network) -> list[str]:
         else:
             new.append(name)
     return new
+
+
+@dataclass(frozen=True, eq=False)
+class Pretraining:
+    """Layer-wise pretraining: a network that gets a layer more every few epochs.
+
+    What was learnt is kept; the optimizer starts anew with each layer.
+
+    Attributes:
+        whole: the network at the end; its own parameters are used where a layer is new.
+        epochs: of each step before the last, >= 1.
+        seed: of new parameters.
+    """
+
+    whole: Network
+    epochs: int
+    seed: int
+
+    def step(self, epoch: int) -> int:
+        """Return the step of an epoch, counted from 1; the last step has all layers."""
+        last = num_steps(self.whole.description) - 1
+        return min(last, (epoch - 1) // self.epochs)
+
+    @property
+    def first_whole(self) -> int:
+        """The first epoch in which the network has all layers, from 1."""
+        return (num_steps(self.whole.description) - 1) * self.epochs + 1
+
+    def network(self, step: int, before: Network | None) -> Network:
+        """Return the network of a step.
+
+        Args:
+            step: from 0.
+            before: the network of the step before, whose parameters are kept.
+
+        Raises:
+            UserError: the first layers alone have another frame rate.
+        """
+        description = shallower(self.whole.description, step)
+        classes = {name: o.num_classes for name, o in self.whole.outputs.items()}
+        network = Network(description, self.whole.dim_in, classes, seed=self.seed)
+        if network.subsampling != self.whole.subsampling:
+            raise UserError(
+                "pretraining: the first layers have another frame rate than the whole",
+                file=description.file,
+                remedy="put the layers that leave out frames first, or set "
+                "training.pretraining to 0",
+            )
+        if before is not None:
+            carry_over(before, network)
+        device = next(self.whole.parameters()).device
+        return network.to(device)

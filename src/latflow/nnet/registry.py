@@ -1,14 +1,21 @@
-"""The layer classes by the names that descriptions use."""
+"""The layer classes by the names that descriptions use, and their reference.
+
+Public: `layer_class`, `LAYER_CLASSES`, `layer_reference`, `in_document`.
+"""
 
 from __future__ import annotations
 
 import importlib
+import inspect
+from pathlib import Path
+from typing import Any
 
+from latflow.nnet.graph import Subnetwork
 from latflow.nnet.layer import Layer
-from latflow.nnet.layers import attention, augment, convolution, recurrent, simple, tdnn
-from latflow.nnet.options import Place, nearest
+from latflow.nnet.layers import attention, augment, convolution, recurrent, simple
+from latflow.nnet.options import KINDS, Location, OptionFacts, facts_of, nearest
 
-_CLASSES: dict[str, type[Layer]] = {
+LAYER_CLASSES: dict[str, type[Layer]] = {
     "linear": simple.Linear,
     "output": simple.Linear,  # with the size of its target
     "activation": simple.Activation,
@@ -24,47 +31,99 @@ _CLASSES: dict[str, type[Layer]] = {
     "window": convolution.Window,
     "pool": convolution.Pool,
     "subsample": convolution.Subsample,
-    "tdnn": tdnn.Tdnn,
-    "tdnnf": tdnn.TdnnF,
+    "tdnn": convolution.Tdnn,
+    "tdnnf": convolution.TdnnF,
     "self_attention": attention.SelfAttention,
     "positional_encoding": attention.PositionalEncoding,
     "transformer": attention.Transformer,
     "conformer": attention.Conformer,
     "specaugment": augment.SpecAugment,
+    "subnetwork": Subnetwork,
 }
 
 
-def layer_classes() -> dict[str, type[Layer]]:
-    """All built-in classes by name."""
-    # a subnetwork is made of layers: it needs this table before it can join it
-    from latflow.nnet.graph import Subnetwork
-
-    return {**_CLASSES, "subnetwork": Subnetwork}
-
-
-def layer_class(name: str, place: Place) -> type[Layer]:
-    """The class of a name, built-in or `my.module.Layer`.
+def layer_class(name: str, location: Location) -> type[Layer]:
+    """Return the class of a name, built-in or `my.module.Layer`.
 
     Raises:
         UserError: no such class, or it is not a `Layer`.
     """
     if "." in name:
-        return _imported(name, place)
-    known = layer_classes()
-    if name not in known:
-        raise place.error(f"unknown class {name}", nearest(name, known))
-    return known[name]
+        return _imported(name, location)
+    if name not in LAYER_CLASSES:
+        raise location.error(f"unknown class {name}", nearest(name, LAYER_CLASSES))
+    return LAYER_CLASSES[name]
 
 
-def _imported(path: str, place: Place) -> type[Layer]:
-    """A user's own class."""
+def _imported(path: str, location: Location) -> type[Layer]:
+    """Return a user's own class."""
     module_name, _, class_name = path.rpartition(".")
     try:
         found = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:
-        raise place.error(
+        raise location.error(
             f"cannot import class {path}: {error}", "check the path and PYTHONPATH"
         ) from error
     if not (isinstance(found, type) and issubclass(found, Layer)):
-        raise place.error(f"{path} is not a subclass of latflow.nnet.layer.Layer")
+        raise location.error(f"{path} is not a subclass of latflow.nnet.layer.Layer")
     return found
+
+
+def layer_reference() -> str:
+    """Return every layer class with its options, as Markdown."""
+    names: dict[type[Layer], list[str]] = {}
+    for name, layer in LAYER_CLASSES.items():
+        names.setdefault(layer, []).append(f"`{name}`")
+    parts = [_section(layer, told) for layer, told in names.items()]
+    return "\n\n".join(parts) + "\n"
+
+
+def in_document(document: Path) -> str:
+    """Return a document with its list of layers made anew.
+
+    Args:
+        document: Markdown with the comments `layers` and `end of layers`.
+    """
+    before, _, rest = document.read_text(encoding="utf-8").partition(
+        "<!-- layers -->\n"
+    )
+    _, _, after = rest.partition("<!-- end of layers -->")
+    head, end = "<!-- layers -->\n\n", "\n<!-- end of layers -->"
+    return f"{before}{head}{layer_reference()}{end}{after}"
+
+
+def _section(layer: type[Layer], names: list[str]) -> str:
+    """Return one class: its names, documentation and options."""
+    heading = "### " + ", ".join(names)
+    text = inspect.cleandoc(layer.__doc__ or "")
+    rows = [_row(name, option) for name, option in facts_of(layer.OPTIONS).items()]
+    if not rows:
+        return f"{heading}\n\n{text}\n\nNo options."
+    table = ["| option | value | default | meaning |", "|---|---|---|---|", *rows]
+    return f"{heading}\n\n{text}\n\n" + "\n".join(table)
+
+
+def _row(name: str, option: OptionFacts) -> str:
+    """Return one option as a row of the table."""
+    default = "" if option.is_required else f"`{_told(option.default)}`"
+    return f"| `{name}` | {_values(option)} | {default} | {option.description} |"
+
+
+def _told(value: Any) -> str:
+    """Return a default as YAML writes it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
+
+
+def _values(option: OptionFacts) -> str:
+    """Return the values that an option takes."""
+    if option.choices:
+        return ", ".join(f"`{choice}`" for choice in option.choices)
+    told = KINDS[option.kind]
+    low, high = option.minimum, option.maximum
+    if low is not None and high is not None:
+        told += f", {low:g} to {high:g}"
+    elif low is not None:
+        told += f", {low:g} or more"
+    return f"{told}, or null" if option.nullable else told

@@ -1,1 +1,1 @@
-"""Room of latflow: see docs/architecture.md."""
+"""Tables and figures of the results report."""

@@ -1,108 +1,155 @@
-"""The stage `make_report`: an experiment's folder becomes one HTML file.
+"""Stage `make_report`: one HTML file of an experiment's folder.
 
 The file opens offline: drawings, sound, style and script are inside, nothing is
 fetched. It is made of what exists so far; sections say what is missing and which target
 makes it.
 
-Public: `make_report`.
+Public: `make_report`, `write_page`, `now`.
 """
 
 from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Mapping
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import jinja2
 
 from latflow.errors import UserError
-from latflow.files import atomic_output
+from latflow.files import write_text
+from latflow.report.costs import speed_section
 from latflow.report.data import (
     data_section,
     language_section,
     ledger_section,
+    packages_section,
+    provenance_section,
     training_hours,
 )
+from latflow.report.decision import decision_section
 from latflow.report.examples import examples_section
 from latflow.report.inputs import Results
-from latflow.report.lattices import lattices_section
-from latflow.report.networks import networks_section
+from latflow.report.markdown import markdown as as_markdown
 from latflow.report.page import Fact, Section
-from latflow.report.running import provenance_section, speed_section
 from latflow.report.scores import (
     errors_section,
     headline,
+    lattices_section,
     rates_section,
     scales_section,
 )
 from latflow.report.sequence import sequence_section
-from latflow.report.training import alignment_section, training_section
+from latflow.report.serving import capacity_section
+from latflow.report.training import (
+    alignment_section,
+    networks_section,
+    training_section,
+)
+from latflow.workflow.experiment import Experiment
+from latflow.workflow.recipe import Recipe
 
 log = logging.getLogger(__name__)
 
+_OUTCOME = {"decision", "wer", "data"}  # sections that RESULTS.md has
+
 
 def make_report(
-    results_dir: str | Path, out_html: str | Path, *, config: Mapping[str, Any]
+    results_dir: Path, html: Path, markdown: Path, *, config: Experiment
 ) -> None:
     """Write the results report.
 
     Args:
         results_dir: folder `results/<experiment>/`.
-        out_html: file to write.
-        config: complete configuration of the experiment, defaults filled in.
+        html: file to write.
+        markdown: file to write: the outcome, without figures and details.
+        config: the recipe.
 
     Raises:
         UserError: there is no such folder, or the configuration names a system or set
             to show that the experiment does not have.
     """
-    results = Results(Path(results_dir), config)
+    results = Results(results_dir, Recipe(config))
     _check(results)
-    date = datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    date = now()
     sections = _sections(results, date)
     summary = headline(results)
+    facts = [*summary.facts, *_data_facts(results)]
+    title = config.experiment
+    write_page(html, title, summary.sentence, sections, facts=facts, date=date)
+    outcome = [each for each in sections if each.key in _OUTCOME]
+    write_text(markdown, as_markdown(title, summary.sentence, outcome))
+    log.info("report of %d sections, %.1f MB", len(sections), html.stat().st_size / 1e6)
+
+
+def write_page(
+    html: Path,
+    title: str,
+    summary: str,
+    sections: Sequence[Section],
+    *,
+    facts: Sequence[Fact] = (),
+    date: str,
+) -> None:
+    """Write sections as one HTML file that opens offline.
+
+    Args:
+        html: file to write.
+        title: heading of the page.
+        summary: the outcome in a sentence.
+        sections: in their order.
+        facts: numbers for the top.
+        date: when it was written.
+    """
     page = _environment().get_template("page.html.j2")
     text = page.render(
-        experiment=config["experiment"],
-        headline=summary,
-        facts=[*summary.facts, *_data_facts(results)],
+        experiment=title,
+        summary=summary,
+        facts=facts,
         sections=sections,
         date=date,
         style=_asset("page.css"),
         script=_asset("page.js"),
     )
-    with atomic_output(out_html) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    log.info("report of %d sections, %.1f MB", len(sections), len(text) / 1e6)
+    write_text(html, text)
+
+
+def now() -> str:
+    """Return the time for the foot of a page."""
+    return datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _sections(results: Results, date: str) -> list[Section]:
-    """All sections in reading order."""
+    """Return all sections in reading order."""
+    has_systems = bool(results.recipe.systems)  # else a flat start
+    gaussians = (training_section, alignment_section) if has_systems else ()
     sections = [
+        decision_section(results),
         rates_section(results),
         scales_section(results),
         lattices_section(results),
         examples_section(results),
         errors_section(results),
-        training_section(results),
-        alignment_section(results),
+        *(section(results) for section in gaussians),
         networks_section(results),
         sequence_section(results),
         data_section(results),
         language_section(results),
         ledger_section(results),
         speed_section(results),
+        packages_section(results),
+        capacity_section(results),
         provenance_section(results, date=date),
     ]
     return [section for section in sections if section is not None]
 
 
 def _data_facts(results: Results) -> list[Fact]:
-    """Numbers on data and systems for the top of the page."""
+    """Return numbers on data and systems for the top of the page."""
     hours = training_hours(results)
-    systems = Fact(str(len(results.systems)), "systems", ", ".join(results.systems))
+    names = results.recipe.decoded_systems
+    systems = Fact(str(len(names)), "systems", ", ".join(names))
     if hours is None:
         return [systems]
     length = f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min"
@@ -116,8 +163,8 @@ def _check(results: Results) -> None:
             "no such results folder", file=results.folder, remedy="run the experiment"
         )
     choices = {
-        "example_system": (results.shown_system, results.systems),
-        "example_set": (results.shown_set, results.evaluation_sets),
+        "example_system": (results.shown_system, results.recipe.decoded_systems),
+        "example_set": (results.shown_set, results.recipe.evaluation_sets),
     }
     for key, (name, known) in choices.items():
         if name not in known:
@@ -128,7 +175,7 @@ def _check(results: Results) -> None:
 
 
 def _environment() -> jinja2.Environment:
-    """The template engine; everything put into the page is escaped."""
+    """Return the template engine; everything put into the page is escaped."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader("latflow.report", "."),
         autoescape=True,
@@ -139,5 +186,5 @@ def _environment() -> jinja2.Environment:
 
 
 def _asset(name: str) -> str:
-    """Text of a file of this package."""
+    """Return the text of a file of this package."""
     return resources.files("latflow.report").joinpath(name).read_text(encoding="utf-8")

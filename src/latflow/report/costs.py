@@ -1,210 +1,234 @@
-"""What the jobs of an experiment took: time, memory, traffic, and speech gone through.
+"""Costs of an experiment's jobs: `cost.tsv`, and the section on speed and memory.
 
 Snakemake measures each job (`<results>/benchmarks/<rule>/<job>.jsonl`), and each job
 leaves a record of what it read (`<results>/provenance/<rule>/<job>.json`, see
-`latflow.jobs`); this module puts the two together.
+`latflow.workflow.jobs`); this module puts the two together.
 
-Public: `summarise_costs`, `read_costs`, `sum_by_rule`, `JobCost`, `COLUMNS`.
+Public: `summarize_costs`, `read_costs`, `sum_by_rule`, `speed_section`.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
-from latflow.files import atomic_output, read_lines
-from latflow.report.inputs import read_json
+import pandas as pd
+
+from latflow.files import read_lines
+from latflow.report import figures
+from latflow.report.inputs import Results, read_json
+from latflow.report.page import (
+    Block,
+    Figure,
+    Heading,
+    Row,
+    Section,
+    Table,
+    missing,
+    rows_of,
+)
+from latflow.scoring.results import write_table
 
 # Inputs that stand for the speech of a split: a stage that reads one goes over it.
 _SPEECH = {"meta.json", "cuts.jsonl.gz", "lattices.ark", "recordings.jsonl.gz"}
-
-
-@dataclass(frozen=True)
-class JobCost:
-    """What a job took, or all jobs of a rule. None: not measured, or does not apply.
-
-    Attributes:
-        rule: name of the rule.
-        job: name of the job within the rule: its wildcards, joined by dots.
-        jobs: number of jobs that this counts.
-        seconds: wall time.
-        longest: wall time of the longest job, seconds.
-        cpu_seconds: processor time with that of its child processes.
-        max_rss: resident memory at its largest, MiB.
-        io_in: read from disk, MiB (not what the page cache served).
-        io_out: written to disk, MiB.
-        gpu_share: share of the wall time in which the GPU worked, 0 to 1.
-        audio_hours: speech of the split that it goes over.
-    """
-
-    rule: str
-    job: str
-    jobs: int = 1
-    seconds: float = 0.0
-    longest: float = 0.0
-    cpu_seconds: float | None = None
-    max_rss: float | None = None
-    io_in: float | None = None
-    io_out: float | None = None
-    gpu_share: float | None = None
-    audio_hours: float | None = None
-
-    @property
-    def mean_load(self) -> float | None:
-        """Processors kept busy, on average."""
-        if self.cpu_seconds is None or self.seconds <= 0:
-            return None
-        return self.cpu_seconds / self.seconds
-
-    @property
-    def speed(self) -> float | None:
-        """Hours of speech gone through in an hour of wall time."""
-        if self.audio_hours is None or self.seconds <= 0:
-            return None
-        return self.audio_hours / (self.seconds / 3600)
-
-
-# Columns of cost.tsv -> attribute and decimals.
-COLUMNS: Mapping[str, tuple[str, int]] = {
-    "wall_seconds": ("seconds", 2),
-    "cpu_seconds": ("cpu_seconds", 2),
-    "mean_load": ("mean_load", 2),
-    "peak_memory_mib": ("max_rss", 1),
-    "read_mib": ("io_in", 1),
-    "written_mib": ("io_out", 1),
-    "gpu_share": ("gpu_share", 3),
-    "audio_hours": ("audio_hours", 4),
-    "audio_hours_per_hour": ("speed", 2),
+# Columns of cost.tsv -> decimals; MiB; `gpu_share` from 0 to 1.
+_DECIMALS = {
+    "wall_seconds": 2,
+    "cpu_seconds": 2,
+    "mean_load": 2,
+    "peak_memory_mib": 1,
+    "read_mib": 1,
+    "written_mib": 1,
+    "gpu_share": 3,
+    "audio_hours": 4,
+    "audio_hours_per_hour": 2,
+}
+# Columns of the table on rules: title and form of the number.
+_RULES = {
+    "jobs": ("jobs", ".0f"),
+    "wall_seconds": ("wall time (s)", ".1f"),
+    "longest_seconds": ("longest job (s)", ".1f"),
+    "cpu_seconds": ("processor time (s)", ".1f"),
+    "mean_load": ("processors busy", ".2f"),
+    "peak_memory_mib": ("peak memory (MiB)", ".0f"),
+    "read_mib": ("read (MiB)", ".0f"),
+    "written_mib": ("written (MiB)", ".0f"),
+    "gpu_share": ("GPU busy", ".1%"),
+    "audio_hours": ("speech gone through (h)", ".2f"),
+    "audio_hours_per_hour": ("speech an hour (h)", ".1f"),
+}
+# Columns of the table on decoding -> keys of `decode.json`.
+_FACTOR = "real_time_factor_per_core"
+_DECODING = {
+    "utterances": ("utterances",),
+    "speech (s)": ("audio_seconds",),
+    "real-time factor a core": (_FACTOR, "both"),
+    "of it search": (_FACTOR, "search"),
+    "wall time (s)": ("wall_seconds",),
+    "threads": ("threads",),
+    "beam": ("beam",),
+    "active tokens a frame": ("mean_active_tokens",),
+    "lattice depth (arcs a frame)": ("mean_lattice_depth",),
 }
 
 
-def summarise_costs(results_dir: str | Path, out_table: str | Path) -> None:
+def summarize_costs(results_dir: Path, table: Path) -> None:
     """Write `cost.tsv`: a row a job, rules that took longest first.
 
     Args:
         results_dir: `results/<experiment>`.
-        out_table: tab-separated; columns `rule`, `job` and those of `COLUMNS`, empty
-            where nothing was measured.
+        table: file to write; cells are empty where nothing was measured.
     """
-    costs = read_costs(Path(results_dir))
-    order = {rule: rank for rank, rule in enumerate(sum_by_rule(costs))}
-    lines = ["\t".join(["rule", "job", *COLUMNS])]
-    for cost in sorted(costs, key=lambda c: (order[c.rule], c.job)):
-        cells = [
-            _cell(getattr(cost, name), digits) for name, digits in COLUMNS.values()
-        ]
-        lines.append("\t".join([cost.rule, cost.job, *cells]))
-    with atomic_output(out_table) as temporary:
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    costs = read_costs(results_dir)
+    order = {rule: rank for rank, rule in enumerate(sum_by_rule(costs).index)}
+    ranked = costs.assign(rank=costs["rule"].map(order)).sort_values(["rank", "job"])
+    write_table(table, ranked.drop(columns="rank"), _DECIMALS)
 
 
-def read_costs(results: Path) -> list[JobCost]:
-    """Costs of all jobs that Snakemake has measured, by rule and job."""
-    hours = dict(_split_hours(results))
-    return [
-        _cost(path, measured, results, hours)
-        for path in sorted((results / "benchmarks").glob("*/*.jsonl"))
-        for measured in _measurements(path)
-    ]
+def read_costs(results_dir: Path) -> pd.DataFrame:
+    """Read the costs of all jobs that Snakemake has measured.
+
+    Returns:
+        A row a job: `rule`, `job` (its wildcards, joined by dots) and the columns of
+        cost.tsv; NaN where nothing was measured, or a column does not apply.
+    """
+    hours = dict(_split_hours(results_dir))
+    rows = []
+    for path in sorted((results_dir / "benchmarks").glob("*/*.jsonl")):
+        rule, job = path.parent.name, path.name.removesuffix(path.suffix)
+        record = read_json(results_dir / "provenance" / rule / f"{job}.json") or {}
+        for _, line in read_lines(path):
+            if line.strip():
+                speech = hours.get(_split_of(record, hours) or "")
+                rows.append([rule, job, *_measured(json.loads(line), record), speech])
+    names = ["wall_seconds", "cpu_seconds", "peak_memory_mib", "read_mib"]
+    names += ["written_mib", "gpu_share", "audio_hours"]
+    costs = pd.DataFrame(rows, columns=["rule", "job", *names])
+    # Snakemake writes `NA` or null where it has measured nothing.
+    costs[names] = costs[names].apply(pd.to_numeric, errors="coerce").astype(float)
+    return _with_rates(costs.fillna({"wall_seconds": 0.0}))
 
 
-def sum_by_rule(costs: Iterable[JobCost]) -> dict[str, JobCost]:
-    """Rule -> costs of its jobs together (memory: of the largest), longest first."""
-    jobs: dict[str, list[JobCost]] = {}
-    for cost in costs:
-        jobs.setdefault(cost.rule, []).append(cost)
-    sums = {rule: _together(rule, found) for rule, found in jobs.items()}
-    return dict(sorted(sums.items(), key=lambda item: (-item[1].seconds, item[0])))
+def sum_by_rule(costs: pd.DataFrame) -> pd.DataFrame:
+    """Sum the costs of the jobs of each rule, longest first.
 
+    Args:
+        costs: of `read_costs`.
 
-def _together(rule: str, jobs: list[JobCost]) -> JobCost:
-    """Costs of the jobs of one rule."""
-    on_gpu = [j for j in jobs if j.gpu_share is not None]
-    gpu_seconds = _total((j.gpu_share or 0) * j.seconds for j in on_gpu)
-    spent_there = _total(j.seconds for j in on_gpu)
-    return JobCost(
-        rule=rule,
-        job="",
-        jobs=len(jobs),
-        seconds=sum(j.seconds for j in jobs),
-        longest=max(j.seconds for j in jobs),
-        cpu_seconds=_total(j.cpu_seconds for j in jobs),
-        max_rss=max((j.max_rss for j in jobs if j.max_rss is not None), default=None),
-        io_in=_total(j.io_in for j in jobs),
-        io_out=_total(j.io_out for j in jobs),
-        gpu_share=gpu_seconds / spent_there if gpu_seconds and spent_there else None,
-        audio_hours=_total(j.audio_hours for j in jobs),
+    Returns:
+        By rule: `jobs`, `longest_seconds`, and the columns of cost.tsv; memory is that
+        of the largest job, the GPU's share that of the time of jobs that have one.
+    """
+    by_rule = costs.groupby("rule")
+    names = ["cpu_seconds", "read_mib", "written_mib", "audio_hours"]
+    sums = by_rule[names].sum(min_count=1)
+    sums["jobs"] = by_rule.size()
+    sums["wall_seconds"] = by_rule["wall_seconds"].sum()
+    sums["longest_seconds"] = by_rule["wall_seconds"].max()
+    sums["peak_memory_mib"] = by_rule["peak_memory_mib"].max()
+    on_gpu = costs[costs["gpu_share"].notna()]
+    busy = (on_gpu["gpu_share"] * on_gpu["wall_seconds"]).groupby(on_gpu["rule"]).sum()
+    spent = on_gpu.groupby("rule")["wall_seconds"].sum()
+    sums["gpu_share"] = (busy / spent).where(busy > 0)
+    ordered = sums.reset_index().sort_values(
+        ["wall_seconds", "rule"], ascending=[False, True]
     )
+    return _with_rates(ordered.set_index("rule"))
 
 
-def _total(values: Iterable[float | None]) -> float | None:
-    """Sum of what was measured; None if nothing was."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+def speed_section(results: Results) -> Section:
+    """Real-time factors of decoding, and what each rule of the workflow took."""
+    lead = (
+        "What the experiment cost. The real-time factor is processing time over the "
+        "length of the speech: below 1 is faster than speaking. Jobs may have run "
+        "beside each other, so their times add up to more than the wait. Each job by "
+        "itself is in cost.tsv."
+    )
+    section = Section("speed", "Speed and memory", lead)
+    decoding = [*_decoding_rows(results)]
+    if decoding:
+        section.blocks += [Heading("Decoding"), Table(decoding, {"system", "set"})]
+    else:
+        section.blocks.append(missing("decoding", "decode"))
+    costs = sum_by_rule(read_costs(results.folder))
+    if len(costs):
+        section.blocks += [Heading("Rules of the workflow"), *_rule_blocks(costs)]
+    else:
+        section.blocks.append(missing("benchmarks", "all"))
+    return section
 
 
-def _cost(
-    path: Path, measured: Mapping[str, Any], results: Path, hours: Mapping[str, float]
-) -> JobCost:
-    """One job: Snakemake's measurements and the job's own record."""
-    rule, job = path.parent.name, path.name.removesuffix(path.suffix)
-    record = read_json(results / "provenance" / rule / f"{job}.json") or {}
-    seconds = _number(measured.get("s")) or 0.0
+def _with_rates(costs: pd.DataFrame) -> pd.DataFrame:
+    """Add processors kept busy, and hours of speech gone through in an hour."""
+    seconds = costs["wall_seconds"].where(costs["wall_seconds"] > 0)
+    rates = costs.assign(
+        mean_load=costs["cpu_seconds"] / seconds,
+        audio_hours_per_hour=costs["audio_hours"] / (seconds / 3600),
+    )
+    return rates[[name for name in ("rule", "job", *_RULES) if name in rates]]
+
+
+def _measured(measured: Mapping[str, Any], record: Mapping[str, Any]) -> list[Any]:
+    """Return time, memory, traffic and GPU of a job; not all of them are numbers."""
     # Snakemake looks every 30 s and misses what comes after its last look; the job
     # knows to the end, but not of children that it has left behind.
-    times = (_number(measured.get("cpu_time")), _number(record.get("cpu_seconds")))
-    return JobCost(
-        rule,
-        job,
-        seconds=seconds,
-        longest=seconds,
-        cpu_seconds=max((t for t in times if t is not None), default=None),
-        max_rss=_number(measured.get("max_rss")),
-        io_in=_number(measured.get("io_in")),
-        io_out=_number(measured.get("io_out")),
-        gpu_share=_number(record.get("gpu_share")),
-        audio_hours=hours.get(_split_of(record, hours) or ""),
-    )
+    times = pd.Series([measured.get("cpu_time"), record.get("cpu_seconds")])
+    cpu_seconds = pd.to_numeric(times, errors="coerce").max()
+    io = [measured.get(key) for key in ("max_rss", "io_in", "io_out")]
+    return [measured.get("s"), cpu_seconds, *io, record.get("gpu_share")]
 
 
-def _split_of(record: Mapping[str, Any], splits: Iterable[str]) -> str | None:
-    """The split that a job goes over: its own, or that of the first speech it reads."""
+def _split_of(record: Mapping[str, Any], splits: Collection[str]) -> str | None:
+    """Return the split of a job: its own, or that of the first speech it reads."""
     named = record.get("wildcards", {}).get("split")
     if named is not None:
         return named
-    known = set(splits)
     paths = map(PurePath, record.get("inputs", []))
     found = (p.parent.name for p in paths if p.name in _SPEECH)
-    return next((name for name in found if name in known), None)
+    return next((name for name in found if name in splits), None)
 
 
-def _split_hours(results: Path) -> Iterator[tuple[str, float]]:
-    """(split, hours of its frames)."""
-    for path in sorted(results.glob("frames/*/meta.json")):
+def _split_hours(results_dir: Path) -> Iterator[tuple[str, float]]:
+    """Yield (split, hours of its frames)."""
+    for path in sorted(results_dir.glob("frames/*/meta.json")):
         meta = read_json(path) or {}
         yield path.parent.name, meta["num_frames"] * meta["frame_shift"] / 3600
 
 
-def _measurements(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Jobs of one benchmark file."""
-    for _, line in read_lines(path):
-        if line.strip():
-            yield json.loads(line)
+def _rule_blocks(costs: pd.DataFrame) -> Iterator[Block]:
+    """Draw and list what the rules took."""
+    drawn = costs[["wall_seconds", "peak_memory_mib"]].fillna(0.0)
+    shown = {str(rule): (row.iloc[0], row.iloc[1]) for rule, row in drawn.iterrows()}
+    yield Figure(figures.rule_costs(shown), "Wall time and peak memory of each rule.")
+    # A column that no rule has anything in would only be in the way (no GPU, say).
+    known = costs.dropna(axis="columns", how="all")
+    cells: dict[str, pd.Index | pd.Series] = {"rule": known.index}
+    for name in known.columns:
+        title, form = _RULES[name]
+        text = known[name].map(f"{{:{form}}}".format, na_action="ignore")
+        cells[title] = text.astype(object).fillna("")
+    yield Table(rows_of(pd.DataFrame(cells)), {"rule"})
 
 
-def _number(value: object) -> float | None:
-    """A measurement; None where there is none (Snakemake writes `NA` or null)."""
-    try:
-        number = float(str(value))
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+def _decoding_rows(results: Results) -> Iterator[Row]:
+    """Yield what each `decode.json` says, a row a system and set."""
+    for system in results.recipe.decoded_systems:
+        for name in results.recipe.evaluation_sets:
+            found = read_json(results / f"decode/{system}/{name}/decode.json")
+            if found is not None:
+                shown = {
+                    title: str(value) if isinstance(value, int) else f"{value:.4g}"
+                    for title, path in _DECODING.items()
+                    if (value := _at(found, path)) is not None
+                }
+                yield {"system": system, "set": name, **shown}
 
 
-def _cell(value: float | None, digits: int) -> str:
-    """A number for the table."""
-    return "" if value is None else f"{value:.{digits}f}"
+def _at(found: Mapping[str, Any], path: tuple[str, ...]) -> float | None:
+    """Return a number inside nested objects; None if it is not there."""
+    value: Any = found
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, int | float) else None

@@ -1,6 +1,7 @@
-"""Sections on what went in: speech, lexicon, language model, graphs, ledgers.
+"""Sections on what went in (speech, lexicon, graphs, versions) and came out: packages.
 
-Public: `data_section`, `language_section`, `ledger_section`, `training_hours`.
+Public: `data_section`, `language_section`, `ledger_section`, `packages_section`,
+`provenance_section`, `training_hours`, `split_size`, `vocabulary`.
 """
 
 from __future__ import annotations
@@ -11,18 +12,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
+import yaml
+
 from latflow.files import read_lines
 from latflow.fst.graph import Graph
 from latflow.ledger import read_ledger
-from latflow.report.inputs import Results, read_manifest
-from latflow.report.page import Column, Note, Section, Table, missing, text_column
+from latflow.provenance import git_state, versions
+from latflow.report.inputs import Results, read_json, read_manifest
+from latflow.report.page import Details, Note, Row, Section, Table, missing, rows_of
 
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
 
 @dataclass(frozen=True)
 class SplitSize:
-    """How much speech a part of the corpus has."""
+    """Amount of speech in a part of the corpus."""
 
     seconds: float
     utterances: int
@@ -36,22 +41,33 @@ def data_section(results: Results) -> Section:
     """Hours, utterances, speakers, words and unknown words of each part."""
     lead = (
         "The speech of this experiment. Unknown words (OOV) are not in the lexicon, so "
-        "they cannot be recognised: in a test set they are errors from the start."
+        "they cannot be recognized: in a test set they are errors from the start."
     )
     section = Section("data", "Speech data", lead)
-    vocabulary = _vocabulary(results / "lang/words.txt")
+    known = vocabulary(results / "lang/words.txt")
     rows = []
-    for split in results.splits:
-        size = split_size(results / f"corpus/{split}/cuts.jsonl.gz", vocabulary)
-        if size is not None:
-            rows.append([split, *_size_cells(size, has_oov=vocabulary is not None)])
-    if not rows:
+    recipe = results.recipe
+    for split in [*recipe.splits, *recipe.options.corpus.perturbed]:
+        size = split_size(results / f"corpus/{split}/cuts.jsonl.gz", known)
+        if size is None:
+            continue
+        oov = f"{100 * size.oov / max(1, size.words):.2f}"
+        rows.append(
+            {
+                "part": split,
+                "hours": f"{size.seconds / 3600:.2f}",
+                "utterances": size.utterances,
+                "speakers": size.speakers,
+                "mean length (s)": f"{size.seconds / max(1, size.utterances):.1f}",
+                "words": size.words,
+                "distinct words": size.distinct_words,
+                "OOV (% of words)": "" if known is None else oov,
+            }
+        )
+    if rows:
+        section.blocks.append(Table(rows, {"part"}))
+    else:
         section.blocks.append(missing("speech data", "corpus"))
-        return section
-    columns = [text_column("part"), Column("hours"), Column("utterances")]
-    columns += [Column("speakers"), Column("mean length (s)"), Column("words")]
-    columns += [Column("distinct words"), Column("OOV (% of words)")]
-    section.blocks.append(Table(columns, rows))
     return section
 
 
@@ -92,106 +108,153 @@ def language_section(results: Results) -> Section:
     section = Section("language", "Lexicon, language model and graphs", lead)
     rows = [*_lexicon_rows(results), *_arpa_rows(results / "lm/lm.arpa")]
     if rows:
-        section.blocks.append(Table([text_column("what"), Column("number")], rows))
+        section.blocks.append(Table(rows, {"what"}))
     else:
         section.blocks.append(missing("lexicon and language model", "lang"))
     graphs = list(_graph_rows(results))
     if graphs:
-        columns = [text_column("graph of"), Column("states"), Column("arcs")]
-        section.blocks.append(Table([*columns, Column("size (MB)")], graphs))
+        section.blocks.append(Table(graphs, {"graph of"}))
     else:
         section.blocks.append(missing("decoding graph", "graphs"))
     return section
 
 
 def ledger_section(results: Results) -> Section:
-    """What each stage skipped, retried or cut, and why."""
+    """Return what each stage skipped, retried or cut, and why."""
     lead = (
         "No utterance is dropped in silence: each stage writes what it skipped, tried "
         "again or noticed into its ledger. A stage fails when it skips more than "
-        f"{100 * results.config['ledger']['max_skipped_fraction']:g} % of its "
+        f"{100 * results.options.ledger.max_skipped_fraction:g} % of its "
         "utterances. Numbers within a reason are shown as #."
     )
     section = Section("ledger", "Skipped and repaired utterances", lead)
     paths = sorted(results.folder.rglob("*ledger.jsonl"))
-    counts: Counter[tuple[str, str, str, str]] = Counter()
-    first: dict[tuple[str, str, str, str], str] = {}
-    for path in paths:
-        place = path.parent.relative_to(results.folder).as_posix()
-        for entry in read_ledger(path):
-            key = (place, entry.stage, entry.action, _NUMBER.sub("#", entry.reason))
-            counts[key] += 1
-            first.setdefault(key, entry.utterance)
+    titles = ["folder", "stage", "action", "reason"]
+    entries = pd.DataFrame(
+        [
+            (
+                path.parent.relative_to(results.folder).as_posix(),
+                entry.stage,
+                entry.action,
+                _NUMBER.sub("#", entry.reason),
+                entry.utterance,
+            )
+            for path in paths
+            for entry in read_ledger(path)
+        ],
+        columns=[*titles, "utterance"],
+    )
     if not paths:
         section.blocks.append(missing("ledgers", "corpus"))
-    elif not counts:
+    elif entries.empty:
         section.blocks.append(Note(f"All {len(paths)} ledgers are empty."))
     else:
-        rows = [[*key, str(n), first[key]] for key, n in sorted(counts.items())]
-        titles = ("folder", "stage", "action", "reason")
-        columns = [*map(text_column, titles), Column("entries"), text_column("first")]
-        section.blocks.append(Table(columns, rows))
+        alike = entries.groupby(titles)["utterance"].agg(entries="size", first="first")
+        rows = rows_of(alike.reset_index())
+        section.blocks.append(Table(rows, {*titles, "first"}))
+    return section
+
+
+def packages_section(results: Results) -> Section | None:
+    """Return the packages of finished systems; None where the recipe asks for none."""
+    systems = results.options.package.systems
+    if not systems:
+        return None
+    lead = (
+        "Folders with all that recognition needs, of systems that are to be used; "
+        "docs/serving.md of latflow tells how."
+    )
+    section = Section("packages", "Model packages", lead)
+    rows = []
+    for system in systems:
+        folder = results / "package" / system
+        told = read_json(folder / "package.json")
+        if told is not None:
+            size = sum(path.stat().st_size for path in folder.rglob("*"))
+            row = {
+                "system": system,
+                "folder": folder.relative_to(results.folder).as_posix(),
+                "streams": told["why_not_streaming"] or "yes",
+                "sample rate": f"{told['sample_rate']}",
+                "LMWT": f"{told['lmwt']:g}",
+                "WIP": f"{told['wip']:g}",
+                "MB": f"{size / 1e6:.1f}",
+            }
+            rows.append(row)
+    words = {"system", "folder", "streams"}
+    section.blocks.append(
+        Table(rows, words) if rows else missing("packages", "package")
+    )
+    return section
+
+
+def provenance_section(results: Results, *, date: str) -> Section:
+    """Configuration and versions, to run the same again.
+
+    Args:
+        results: the experiment.
+        date: when the report was written.
+    """
+    lead = "Everything needed to run the same experiment again."
+    section = Section("provenance", "Configuration and versions", lead)
+    commit = git_state(Path(__file__).resolve().parent)
+    found = {"report written": date, "source commit": commit, **versions()}
+    rows = [{"what": name, "version": version} for name, version in found.items()]
+    section.blocks.append(Table(rows, {"what", "version"}))
+    text = yaml.safe_dump(results.options.values(), sort_keys=False, allow_unicode=True)
+    section.blocks.append(Details("Complete configuration (YAML)", text))
     return section
 
 
 def training_hours(results: Results) -> float | None:
-    """Hours of training speech; None where there is no manifest yet."""
+    """Return the hours of training speech; None where there is no manifest yet."""
     size = split_size(results / "corpus/train/cuts.jsonl.gz", None)
     return None if size is None else size.seconds / 3600
 
 
-def _size_cells(size: SplitSize, *, has_oov: bool) -> list[str]:
-    """Cells of one part of the corpus."""
-    oov = f"{100 * size.oov / max(1, size.words):.2f}" if has_oov else ""
-    return [
-        f"{size.seconds / 3600:.2f}",
-        str(size.utterances),
-        str(size.speakers),
-        f"{size.seconds / max(1, size.utterances):.1f}",
-        str(size.words),
-        str(size.distinct_words),
-        oov,
-    ]
-
-
-def _vocabulary(path: Path) -> frozenset[str] | None:
-    """Words of a symbol table; None if it is not there."""
+def vocabulary(path: Path) -> frozenset[str] | None:
+    """Return the words of a symbol table; None if it is not there."""
     if not path.is_file():
         return None
     return frozenset(line.split()[0] for _, line in read_lines(path) if line.strip())
 
 
-def _lexicon_rows(results: Results) -> Iterator[list[str]]:
-    """Numbers of words, pronunciations and phones."""
+def _lexicon_rows(results: Results) -> Iterator[Row]:
+    """Yield numbers of words, pronunciations and phones."""
     lexicon = results / "lang/lexiconp.txt"
     if lexicon.is_file():
         words = [line.split()[0] for _, line in read_lines(lexicon) if line.strip()]
-        yield ["words in the lexicon", str(len(set(words)))]
-        yield ["pronunciations", str(len(words))]
+        yield {"what": "words in the lexicon", "number": len(set(words))}
+        yield {"what": "pronunciations", "number": len(words)}
     for name in ("nonsilence", "silence"):
         path = results / f"lang/phones/{name}.txt"
         if path.is_file():
             number = sum(bool(line.strip()) for _, line in read_lines(path))
-            yield [f"{name} phones", str(number)]
+            yield {"what": f"{name} phones", "number": number}
 
 
-def _arpa_rows(path: Path) -> Iterator[list[str]]:
-    """Numbers of n-grams, from the head of an ARPA file."""
+def _arpa_rows(path: Path) -> Iterator[Row]:
+    """Yield numbers of n-grams, from the head of an ARPA file."""
     if not path.is_file():
         return
     for _, line in read_lines(path):
         if line.startswith("ngram "):
             order, _, number = line.removeprefix("ngram ").partition("=")
-            yield [f"{order.strip()}-grams in the language model", number.strip()]
+            what = f"{order.strip()}-grams in the language model"
+            yield {"what": what, "number": number.strip()}
         elif line.strip() == "\\1-grams:":
             return
 
 
-def _graph_rows(results: Results) -> Iterator[list[str]]:
-    """Sizes of the decoding graphs."""
-    for system in results.gmm_systems:
+def _graph_rows(results: Results) -> Iterator[Row]:
+    """Yield the sizes of the decoding graphs."""
+    for system in results.recipe.tree_owners:
         path = results / f"graph/{system}/HCLG.fst"
         if path.is_file():
             graph = Graph.load(path)
-            size = f"{path.stat().st_size / 1e6:.1f}"
-            yield [system, str(graph.num_states), str(graph.num_arcs), size]
+            yield {
+                "graph of": system,
+                "states": graph.num_states,
+                "arcs": graph.num_arcs,
+                "size (MB)": f"{path.stat().st_size / 1e6:.1f}",
+            }

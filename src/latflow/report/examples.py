@@ -1,66 +1,81 @@
-"""The section of utterances to hear and see.
+"""The section of utterances to hear and see: audio, spectrogram, phones and words.
 
-Public: `examples_section`.
+Public: `examples_section`, `Tier`, `draw`, `log_spectrum`.
 """
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import soundfile
 from lhotse import CutSet
 from lhotse.audio.utils import AudioLoadingError, DurationMismatchError
 from lhotse.cut import Cut
+from matplotlib.axes import Axes
 
-from latflow.report import spectrogram
+from latflow.report.figures import INK, LINE, MUTED, canvas, render, series_colour
 from latflow.report.inputs import Results
-from latflow.report.page import Example, Note, Section, missing
+from latflow.report.page import Example, Note, Section, missing, rows_of
 from latflow.report.scores import aligned
-from latflow.report.spectrogram import Span, Tier
-from latflow.scoring.ctm import read_ctm
-from latflow.scoring.results import UtteranceScore, read_utterance_scores
+from latflow.scoring.results import read_scores
+from latflow.scoring.transcripts import read_ctm
 
 LEAD = (
-    "Some utterances, from recognised without error to worst: what was said, what was "
-    "recognised, and when the recogniser heard each phone and word. Play one and "
+    "Some utterances, from recognized without error to worst: what was said, what was "
+    "recognized, and when the recognizer heard each phone and word. Play one and "
     "follow the line."
 )
+# The time axis, in per cent of the picture's width.
+AXIS_LEFT, AXIS_WIDTH = 8.5, 90.0
+WINDOW_S, SHIFT_S, RANGE_DB = 0.025, 0.010, 65.0
+_SIZE_PT = 8.5
+
+Span = tuple[float, float, str]
+
+
+class Tier(NamedTuple):
+    """One row of labels: what they are, and (start, end, label) of each, seconds."""
+
+    name: str
+    spans: Sequence[Span]
 
 
 def examples_section(results: Results) -> Section:
-    """A few utterances with audio, spectrogram, phones and words."""
+    """Return a few utterances with audio, spectrogram, phones and words."""
     section = Section("examples", "Listen and look", LEAD)
-    options = results.config["report"]
+    options = results.options.report
     system, name = results.shown_system, results.shown_set
     folder = results.score_folder(system, name)
     cuts = results / f"corpus/{name}/cuts.jsonl.gz"
-    if options["num_examples"] == 0:
+    if options.num_examples == 0:
         section.blocks.append(Note("Switched off: report.num_examples is 0."))
         return section
     if not (folder / "hyp.ctm").is_file() or not cuts.is_file():
-        section.blocks.append(missing("recognised words with times", "score"))
+        section.blocks.append(missing("recognized words with times", "score"))
         return section
-    scores = {
-        s.utterance: s for s in read_utterance_scores(folder / "per_utterance.tsv")
-    }
     candidates = {
         cut.id: cut
         for cut in CutSet.from_jsonl_lazy(cuts)
-        if isinstance(cut, Cut)
-        and cut.id in scores
-        and cut.duration <= options["max_example_duration"]
+        if isinstance(cut, Cut) and cut.duration <= options.max_example_duration
     }
-    chosen = _spread([scores[utt] for utt in candidates], options["num_examples"])
-    words = _spans(folder / "hyp.ctm", chosen)
-    phones = _spans(folder / "hyp_phones.ctm", chosen)
+    scores = read_scores(folder / "per_utterance.tsv")
+    scores = scores[scores["utterance"].isin(candidates)]
+    chosen = _spread(scores, options.num_examples)
+    spans = [
+        _spans(folder / f, set(chosen["utterance"]))
+        for f in ("hyp_phones.ctm", "hyp.ctm")
+    ]
     section.blocks.append(Note(f"System {system}, set {name}."))
-    for score in chosen:
-        utt = score.utterance
-        tiers = [Tier("phones", phones[utt]), Tier("words", words[utt])]
+    for score in rows_of(chosen):
+        utt = score["utterance"]
+        named = zip(("phones", "words"), spans, strict=True)
+        tiers = [Tier(label, found[utt]) for label, found in named if found.get(utt)]
         try:
             section.blocks.append(_example(candidates[utt], score, tiers))
         except (OSError, AudioLoadingError, DurationMismatchError) as error:
@@ -70,54 +85,139 @@ def examples_section(results: Results) -> Section:
     return section
 
 
-def _spread(scores: Sequence[UtteranceScore], number: int) -> list[UtteranceScore]:
+def _spread(scores: pd.DataFrame, number: int) -> pd.DataFrame:
     """Choose utterances evenly from the best to the worst; the choice is fixed.
 
     Utterances of few words say little, so of equal ones the longer come first.
     """
-    ordered = sorted(
-        (score for score in scores if score.counts.words),
-        key=lambda s: (s.counts.errors, -s.counts.words, s.utterance),
+    ordered = scores[scores["words"] > 0].sort_values(
+        ["errors", "words", "utterance"], ascending=[True, False, True]
     )
     if len(ordered) <= number:
         return ordered
     places = np.unique(np.linspace(0, len(ordered) - 1, number).round().astype(int))
-    return [ordered[place] for place in places.tolist()]
+    return ordered.iloc[places]
 
 
-def _spans(path: Path, chosen: Iterable[UtteranceScore]) -> dict[str, list[Span]]:
-    """Labels with times of the chosen utterances."""
-    spans: dict[str, list[Span]] = {score.utterance: [] for score in chosen}
-    if path.is_file():
-        for timed in read_ctm(path):
-            if timed.utterance in spans:
-                end = timed.start + timed.duration
-                spans[timed.utterance].append((timed.start, end, timed.word))
+def _spans(path: Path, utterances: Collection[str]) -> dict[str, list[Span]]:
+    """Read labels with times of some utterances."""
+    spans: dict[str, list[Span]] = {}
+    for timed in read_ctm(path) if path.is_file() else ():
+        if timed.utterance in utterances:
+            span = (timed.start, timed.start + timed.duration, timed.word)
+            spans.setdefault(timed.utterance, []).append(span)
     return spans
 
 
-def _example(cut: Cut, score: UtteranceScore, tiers: Sequence[Tier]) -> Example:
+def _example(cut: Cut, score: Mapping[str, Any], tiers: Sequence[Tier]) -> Example:
     """Read the audio of an utterance and draw it."""
     samples = np.asarray(cut.load_audio(), dtype=np.float32)[0]
     rate = int(cut.sampling_rate)
-    reference, hypothesis = aligned(score)
-    counts = score.counts
-    summary = f"{cut.duration:.1f} s, {counts.words} words, {counts.errors} errors"
+    reference, hypothesis = aligned(score["reference"], score["hypothesis"])
+    words, errors = score["words"], score["errors"]
+    summary = f"{cut.duration:.1f} s, {words} words, {errors} errors"
+    stream = io.BytesIO()
+    soundfile.write(stream, samples, rate, format="FLAC", subtype="PCM_16")
+    audio = base64.b64encode(stream.getvalue()).decode()
     return Example(
-        utterance=score.utterance,
-        speaker=score.speaker,
+        utterance=score["utterance"],
+        speaker=score["speaker"],
         summary=summary.replace(" 1 errors", " 1 error").replace(" 1 words", " 1 word"),
-        audio=_audio_address(samples, rate),
-        svg=spectrogram.draw(samples, rate, [t for t in tiers if t.spans]),
-        left=spectrogram.AXIS_LEFT,
-        width=spectrogram.AXIS_WIDTH,
+        audio=f"data:audio/flac;base64,{audio}",
+        svg=draw(samples, rate, tiers),
+        left=AXIS_LEFT,
+        width=AXIS_WIDTH,
         reference=reference,
         hypothesis=hypothesis,
     )
 
 
-def _audio_address(samples: np.ndarray, sample_rate: int) -> str:
-    """The sound as FLAC inside a data address."""
-    stream = io.BytesIO()
-    soundfile.write(stream, samples, sample_rate, format="FLAC", subtype="PCM_16")
-    return "data:audio/flac;base64," + base64.b64encode(stream.getvalue()).decode()
+def log_spectrum(samples: np.ndarray, sample_rate: int) -> np.ndarray:
+    """Compute a short-time log power spectrum for looking at.
+
+    Args:
+        samples: float [L], one channel.
+        sample_rate: Hz.
+
+    Returns:
+        float32 [F, T], decibels below the loudest point, floored at `-RANGE_DB`; Hann
+        windows of 25 ms every 10 ms.
+    """
+    length = max(2, round(WINDOW_S * sample_rate))
+    shift = max(1, round(SHIFT_S * sample_rate))
+    padded = np.pad(samples, (length // 2, length // 2 + 1))
+    frames = np.lib.stride_tricks.sliding_window_view(padded, length)[::shift]
+    power = np.abs(np.fft.rfft(frames * np.hanning(length), axis=1)) ** 2
+    decibels = 10.0 * np.log10(np.maximum(power, 1e-12))
+    return np.maximum(decibels - decibels.max(), -RANGE_DB).T.astype(np.float32)
+
+
+def draw(samples: np.ndarray, sample_rate: int, tiers: Sequence[Tier]) -> str:
+    """Draw one utterance.
+
+    Args:
+        samples: float [L], one channel.
+        sample_rate: Hz.
+        tiers: rows of labels below the spectrogram.
+
+    Returns:
+        Inline SVG whose time axis starts at `AXIS_LEFT` and is `AXIS_WIDTH` wide.
+    """
+    duration = len(samples) / sample_rate
+    with canvas(9.0, 2.3 + 0.3 * len(tiers)) as figure:
+        figure.set_layout_engine("none")
+        row = 0.3 / (2.3 + 0.3 * len(tiers))
+        bottom = 0.5 / (2.3 + 0.3 * len(tiers))
+        tiers_height = row * len(tiers)
+        left, width = AXIS_LEFT / 100, AXIS_WIDTH / 100
+        labels = figure.add_axes((left, bottom, width, tiers_height))
+        image = figure.add_axes(
+            (left, bottom + tiers_height, width, 0.97 - bottom - tiers_height)
+        )
+        image.imshow(
+            log_spectrum(samples, sample_rate),
+            origin="lower",
+            aspect="auto",
+            cmap="magma",
+            extent=(0, duration, 0, sample_rate / 2000),
+            interpolation="nearest",
+        )
+        image.set_ylabel("frequency (kHz)")
+        image.set_xlim(0, duration)
+        image.tick_params(labelbottom=False, length=0)
+        image.grid(visible=False)
+        _draw_tiers(labels, tiers, duration)
+        return render(figure, "Spectrogram with phones and words")
+
+
+def _draw_tiers(axes: Axes, tiers: Sequence[Tier], duration: float) -> None:
+    """Draw rows of labels between thin walls, the first row on top."""
+    points_per_second = 9.0 * 72 * AXIS_WIDTH / 100 / duration
+    for i, tier in enumerate(tiers):
+        bottom = len(tiers) - 1 - i
+        for start, end, label in tier.spans:
+            axes.plot([start, start], [bottom, bottom + 1], color=MUTED, linewidth=0.7)
+            axes.plot([end, end], [bottom, bottom + 1], color=MUTED, linewidth=0.7)
+            room = (end - start) * points_per_second
+            size = min(_SIZE_PT, room / (0.62 * max(1, len(label))))
+            if size < 4.5:
+                continue
+            axes.text(
+                (start + end) / 2,
+                bottom + 0.47,
+                label,
+                ha="center",
+                va="center",
+                fontsize=size,
+                color=series_colour(0) if i else INK,
+            )
+        axes.axhline(bottom, color=LINE, linewidth=0.8)
+    positions = [len(tiers) - 0.5 - i for i in range(len(tiers))]
+    axes.set_yticks(positions, [tier.name for tier in tiers])
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(0, max(1, len(tiers)))
+    axes.set_xlim(0, duration)
+    axes.set_xlabel("time (s)")
+    axes.grid(visible=False)
+    for name in ("top", "right", "left"):
+        axes.spines[name].set_visible(False)

@@ -1,35 +1,128 @@
 """The report's drawings; each takes plain numbers and returns inline SVG.
 
-Public: `error_rates`, `training_curves`, `scale_sweep`, `beam_sweep`, `speaker_rates`,
-`phone_durations`, `rule_costs`.
+matplotlib draws with marker colours which are then replaced by the page's CSS
+variables, so the same drawing suits light and dark pages. The output is deterministic.
+
+Public: `canvas`, `render`, `bare`, `series_colour`, `INK`, `MUTED`, `LINE`, `WIDTH`,
+and the drawings `error_rates`, `training_curves`, `scale_sweep`, `beam_sweep`,
+`speaker_rates`, `phone_durations`, `rule_costs`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+import io
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
 
+import matplotlib as mpl
+import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from latflow.report.svg import (
-    INK,
-    MUTED,
-    bare,
-    canvas,
-    render,
-    series_colour,
-)
-
-WIDTH = 8.0
+WIDTH = 8.0  # inches; the page scales drawings to its own width
 _PANELS = 3  # most panels side by side
 Point = tuple[float, float]
+INK, MUTED, LINE = "#010203", "#020304", "#030405"
+NUM_SERIES = 6
+_VARIABLES = {INK: "ink", MUTED: "muted", LINE: "line"} | {
+    f"#0a0b0{i}": f"c{i}" for i in range(NUM_SERIES)
+}
+_STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "latflow",
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.facecolor": "none",
+    "grid.color": LINE,
+    "grid.linewidth": 0.8,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "text.color": INK,
+    "legend.frameon": False,
+    "figure.facecolor": "none",
+    "lines.linewidth": 1.8,
+    "image.composite_image": False,
+}
+
+
+def series_colour(index: int) -> str:
+    """Return the marker colour of the index-th series."""
+    return f"#0a0b0{index % NUM_SERIES}"
+
+
+@contextmanager
+def canvas(width: float, height: float) -> Iterator[Figure]:
+    """Yield a figure in the report's style; draw and `render` inside the block.
+
+    Args:
+        width: inches; the page scales the drawing to its own width.
+        height: inches.
+    """
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        # The page's fonts draw the text; matplotlib's only measure it.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
+def render(figure: Figure, label: str) -> str:
+    """Turn a figure into an `<svg>` element.
+
+    Args:
+        figure: drawn inside `canvas`.
+        label: what it shows, for those who do not see it.
+    """
+    stream = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(stream, format="svg", metadata=nothing, transparent=True)
+    text = stream.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", text)
+    text = re.sub(r'<g id="[^"]*">', "<g>", text)
+    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
+    text = re.sub(r'(?<=<svg) width="[^"]*" height="[^"]*"', "", text, count=1)
+    text = re.sub(r"font-family: [^;\"]+", "font-family: var(--sans)", text)
+    text = re.sub(r"<[^>]*>", _with_short_coordinates, text)
+    for colour, name in _VARIABLES.items():
+        text = text.replace(colour, f"var(--{name})")
+    label = label.replace("&", "and").replace('"', "'").replace("<", "")
+    return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+
+
+def _with_short_coordinates(tag: re.Match[str]) -> str:
+    """Return a tag with two decimals in its numbers; text is not touched."""
+    return re.sub(r"(\d+\.\d{2})\d+", r"\1", tag[0])
+
+
+def bare(axes: Axes, *, grid: Literal["x", "y"] | None = None) -> None:
+    """Take the frame off a plot; keep grid lines across one axis only."""
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    if grid is not None:
+        axes.grid(visible=True, axis=grid)
 
 
 def error_rates(
     rates: Mapping[str, Mapping[str, tuple[float, float, float]]],
 ) -> str:
-    """Word error rates with intervals, one panel a set.
+    """Draw word error rates with intervals, one panel a set.
 
     Args:
         rates: set -> system -> (rate, lower bound, upper bound), per cent.
@@ -63,32 +156,24 @@ def error_rates(
         return render(figure, "Word error rates of all systems and sets")
 
 
-class Iteration(NamedTuple):
-    """A point of a training curve."""
-
-    number: int
-    log_like_per_frame: float
-    num_gaussians: int
-    is_realigned: bool
-
-
-def training_curves(curves: Mapping[str, Sequence[Iteration]]) -> str:
-    """Likelihood and number of Gaussians over the iterations of all systems.
+def training_curves(curves: Mapping[str, pd.DataFrame]) -> str:
+    """Draw likelihood and number of Gaussians over the iterations of all systems.
 
     Args:
-        curves: system -> its iterations, in order; nats per frame.
+        curves: system -> its iterations.tsv: `iter`, `log_like_per_frame` (nats),
+            `num_gaussians`, `phase` (`keep`: without a new alignment, not marked).
     """
     with canvas(WIDTH, 4.6) as figure:
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1.6, 1])
-        for i, (system, points) in enumerate(curves.items()):
-            numbers = [p.number for p in points]
-            log_likes = [p.log_like_per_frame for p in points]
+        for i, (system, curve) in enumerate(curves.items()):
+            numbers = curve["iter"].astype(int)
+            log_likes = curve["log_like_per_frame"].astype(float)
             style = {"color": series_colour(i), "label": system}
-            marks = [k for k, p in enumerate(points) if p.is_realigned]
+            marks = [k for k, phase in enumerate(curve["phase"]) if phase != "keep"]
             upper.plot(
                 numbers, log_likes, marker="o", markersize=4, markevery=marks, **style
             )
-            gaussians = [p.num_gaussians for p in points]
+            gaussians = curve["num_gaussians"].astype(int)
             lower.step(numbers, gaussians, where="post", **style)
         upper.set_ylabel("log-likelihood per frame (nats)")
         lower.set_ylabel("Gaussians")
@@ -102,21 +187,21 @@ def training_curves(curves: Mapping[str, Sequence[Iteration]]) -> str:
 
 
 def scale_sweep(
-    sweeps: Mapping[str, Mapping[float, Sequence[Point]]],
+    sweeps: Mapping[str, pd.DataFrame],
     chosen: Mapping[str, tuple[float, float]],
 ) -> str:
-    """Word error rate on dev over language model weights, one panel a system.
+    """Draw word error rates on dev over language model weights, one panel a system.
 
     Args:
-        sweeps: system -> word insertion penalty -> (weight, rate in per cent) points.
+        sweeps: system -> table of `lmwt`, `wip` and `wer` (per cent).
         chosen: system -> (weight, penalty) that was taken.
     """
     num_rows = -(-len(sweeps) // 2)
     num_columns = min(2, len(sweeps))
     with canvas(WIDTH, 2.9 * num_rows) as figure:
         panels = figure.subplots(num_rows, num_columns, squeeze=False).flatten()
-        for axes, (system, lines) in zip(panels, sweeps.items(), strict=False):
-            _draw_sweep(axes, lines, chosen.get(system))
+        for axes, (system, sweep) in zip(panels, sweeps.items(), strict=False):
+            _draw_sweep(axes, sweep, chosen.get(system))
             axes.set_title(system)
         for axes in panels[len(sweeps) :]:
             axes.set_visible(False)
@@ -124,17 +209,14 @@ def scale_sweep(
 
 
 def _draw_sweep(
-    axes: Axes,
-    lines: Mapping[float, Sequence[Point]],
-    chosen: tuple[float, float] | None,
+    axes: Axes, sweep: pd.DataFrame, chosen: tuple[float, float] | None
 ) -> None:
-    """One system's sweep, its chosen point circled."""
-    for i, (penalty, points) in enumerate(sorted(lines.items())):
-        ordered = sorted(points)
-        weights, rates = zip(*ordered, strict=True)
-        axes.plot(weights, rates, color=series_colour(i), label=f"{penalty:g}")
-        if chosen is not None and chosen[1] == penalty and chosen[0] in weights:
-            rate = rates[weights.index(chosen[0])]
+    """Draw one system's sweep, its chosen point circled."""
+    for i, (penalty, rows) in enumerate(sweep.groupby("wip")):
+        rates = rows.set_index("lmwt")["wer"].sort_index()
+        axes.plot(rates.index, rates, color=series_colour(i), label=f"{penalty:g}")
+        if chosen is not None and chosen[1] == penalty and chosen[0] in rates.index:
+            rate = rates[chosen[0]]
             axes.plot(
                 chosen[0],
                 rate,
@@ -159,39 +241,30 @@ def _draw_sweep(
     bare(axes, grid="y")
 
 
-class BeamPoint(NamedTuple):
-    """A decoding of dev with one beam."""
-
-    beam: float
-    real_time_factor: float
-    error_rate: float
-    depth: float
-
-
-def beam_sweep(sweeps: Mapping[str, Sequence[BeamPoint]]) -> str:
-    """Word error rate and lattice depth over real-time factor.
+def beam_sweep(sweeps: Mapping[str, pd.DataFrame]) -> str:
+    """Draw word error rate and lattice depth over real-time factor.
 
     Args:
-        sweeps: system -> its decodings.
+        sweeps: system -> table of `beam`, `rtf`, `wer` (per cent) and `depth`.
     """
     with canvas(WIDTH, 3.2) as figure:
         rates, depths = figure.subplots(1, 2)
-        for i, (system, points) in enumerate(sweeps.items()):
-            ordered = sorted(points)
-            times = [p.real_time_factor for p in ordered]
+        for i, (system, sweep) in enumerate(sweeps.items()):
+            ordered = sweep.sort_values("beam")
             style = {"color": series_colour(i), "marker": "o", "label": system}
-            rates.plot(times, [p.error_rate for p in ordered], **style)
-            depths.plot(times, [p.depth for p in ordered], **style)
-            for p in ordered:
+            rates.plot(ordered["rtf"], ordered["wer"], **style)
+            depths.plot(ordered["rtf"], ordered["depth"], **style)
+            columns = ordered[["beam", "rtf", "wer"]].to_numpy()
+            for beam, factor, rate in columns:
                 rates.annotate(
-                    f"{p.beam:g}",
-                    (p.real_time_factor, p.error_rate),
+                    f"{beam:g}",
+                    (factor, rate),
                     xytext=(4, 5),
                     textcoords="offset points",
                     fontsize=8.5,
                 )
         rates.set_ylabel("word error rate on dev (%)")
-        depths.set_ylabel("lattice arcs a frame")
+        depths.set_ylabel("lattice depth (arcs a frame)")
         rates.legend(fontsize=8.5)
         for axes in (rates, depths):
             axes.set_xlabel("real-time factor a core")
@@ -201,7 +274,7 @@ def beam_sweep(sweeps: Mapping[str, Sequence[BeamPoint]]) -> str:
 
 
 def speaker_rates(rates: Mapping[str, float], mean: float) -> str:
-    """Word error rate of each speaker, worst first, with the rate of the whole set.
+    """Draw the word error rate of each speaker, worst first, and that of the set.
 
     Args:
         rates: speaker -> per cent.
@@ -238,7 +311,7 @@ def speaker_rates(rates: Mapping[str, float], mean: float) -> str:
 def phone_durations(
     durations: Mapping[str, Sequence[float]], *, shift_ms: float
 ) -> str:
-    """Range and median of each phone's duration, longest median first.
+    """Draw range and median of each phone's duration, longest median first.
 
     Args:
         durations: phone -> (5th, 50th, 95th percentile) in frames.
@@ -272,13 +345,13 @@ def phone_durations(
 
 
 def _inside(axes: Axes, value: float) -> bool:
-    """Whether a value lies within the vertical range of a plot."""
+    """Tell whether a value lies within the vertical range of a plot."""
     low, high = axes.get_ylim()
     return low <= value <= high
 
 
 def rule_costs(rules: Mapping[str, tuple[float, float]]) -> str:
-    """Wall time and peak memory of each rule.
+    """Draw wall time and peak memory of each rule.
 
     Args:
         rules: rule -> (seconds over all jobs, largest job in MiB), in the order wanted.

@@ -1,32 +1,16 @@
 """The parts of the report's page, free of HTML: sections, tables, figures, notes.
 
-Public: `Section`, `Table`, `Column`, `text_column`, `Words`, `Figure`, `Note`,
-`Heading`, `Example`, `Details`, `Fact`, `missing`.
+Public: `Section`, `Table`, `Words`, `Figure`, `Note`, `Heading`, `Example`, `Details`,
+`Fact`, `missing`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
-
-@dataclass(frozen=True)
-class Column:
-    """Heading of a table's column.
-
-    Attributes:
-        title: what it holds, with the unit.
-        is_number: whether cells are numbers (set to the right, sorted as numbers).
-    """
-
-    title: str
-    is_number: bool = True
-
-
-def text_column(title: str) -> Column:
-    """Heading of a column of words."""
-    return Column(title, is_number=False)
+import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -37,20 +21,40 @@ class Words:
         words: (word, kind) in order; the kind is `ok`, `sub`, `del`, `ins` or `gap`.
     """
 
-    words: tuple[tuple[str, str], ...]
+    words: Sequence[tuple[str, str]]
 
 
-Cell = str | Words
+Row = Mapping[str, str | int | Words]
+
+
+def rows_of(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table by the titles of their columns."""
+    return [
+        {str(title): cell for title, cell in row.items()}
+        for row in table.to_dict("records")
+    ]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table; readers sort it by clicking a heading."""
+    """A table; readers sort it by clicking a heading.
 
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
+    Attributes:
+        rows: cells by the titles of their columns; an absent one is empty.
+        text: titles of columns of words. The others hold numbers (set to the right,
+            sorted as numbers).
+        caption: a sentence about it.
+    """
+
+    rows: Sequence[Row]
+    text: Collection[str] = ()
     caption: str = ""
     kind: ClassVar[str] = "table"
+
+    @property
+    def titles(self) -> list[str]:
+        """Titles of the columns, in the order in which rows name them first."""
+        return list(dict.fromkeys(title for row in self.rows for title in row))
 
 
 @dataclass(frozen=True)
@@ -98,10 +102,10 @@ class Example:
         summary: a few words about the errors.
         audio: data address of the sound.
         svg: spectrogram with phones and words.
-        left: where the time axis starts, per cent of the drawing's width.
+        left: start of the time axis, per cent of the drawing's width.
         width: length of the time axis, per cent of the drawing's width.
         reference: what was said.
-        hypothesis: what was recognised, aligned with the reference.
+        hypothesis: what was recognized, aligned with the reference.
     """
 
     utterance: str
@@ -127,7 +131,7 @@ class Section:
         key: its anchor.
         title: its heading.
         lead: one or two sentences for a reader who did not run the experiment.
-        blocks: what it shows.
+        blocks: its contents.
     """
 
     key: str

@@ -1,39 +1,64 @@
-"""Sections on word error rates: the main table, comparisons, scales, errors in detail.
+"""Sections on word errors: rates, comparisons, scales, lattices, errors in detail.
 
-Public: `headline`, `rates_section`, `scales_section`, `errors_section`.
+Public: `headline`, `rates_section`, `scales_section`, `lattices_section`,
+`errors_section`, `compare`, `compare_systems`, `compare_scores`, `Verdict`, `reading`,
+`aligned`, `real_time_factor`.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from latflow.report import figures
-from latflow.report.comparisons import comparisons
-from latflow.report.inputs import Results, Row, read_json, read_table
+from latflow.report.inputs import Results, read_json, read_table
 from latflow.report.page import (
     Block,
-    Column,
     Fact,
     Figure,
     Heading,
     Note,
+    Row,
     Section,
     Table,
     Words,
     missing,
-    text_column,
+    rows_of,
 )
-from latflow.scoring.results import (
-    UtteranceScore,
-    by_speaker,
-    confusions,
-    read_utterance_scores,
-    total,
+from latflow.scoring.bootstrap import Comparison, paired_bootstrap
+from latflow.scoring.options import BootstrapOptions
+from latflow.scoring.results import GAP, by_speaker, confusions, read_scores, totals
+from latflow.scoring.transcripts import read_text
+
+_CHANCE = 0.05
+_COMPARED = (
+    "A network trained on lattices is compared with the network that it started from, "
+    "another network with the GMM system whose alignments it learnt, and a GMM system "
+    "with the one before it. Both are judged on the same redrawn utterances (paired "
+    "bootstrap). A negative change is an improvement; p is how often chance alone "
+    "would undo or reverse it (two-sided)."
 )
+# Columns of wer.tsv -> titles in the report.
+_RATES = {
+    "system": "system",
+    "set": "set",
+    "wer": "WER (%)",
+    "interval": "interval (%)",
+    "ins": "ins",
+    "del": "del",
+    "sub": "sub",
+    "words": "words",
+    "sentences": "utterances",
+    "wrong": "wrong (%)",
+    "lmwt": "weight",
+    "wip": "penalty",
+}
+_KINDS = {"sub": "Substituted", "del": "Deleted", "ins": "Inserted"}
 
 
 @dataclass(frozen=True)
@@ -46,32 +71,28 @@ class Headline:
 
 def headline(results: Results) -> Headline:
     """Sum the outcome up: the system that dev is best with, beside the first."""
-    rows = _rates(results)
-    if not rows:
+    table = read_table(results / "wer.tsv")
+    if table is None or table.empty:
         return Headline("No system has been scored yet.", [])
-    known = [row for row in rows if row["wer"] != "nan"]
-    on_dev = {row["system"]: float(row["wer"]) for row in known if row["set"] == "dev"}
+    rows = [row for row in table.to_dict("records") if row["wer"] != "nan"]
+    on_dev = {row["system"]: float(row["wer"]) for row in rows if row["set"] == "dev"}
     parts, facts = [], []
-    for name in results.test_sets or ["dev"]:
-        own = [row for row in known if row["set"] == name]
+    for name in results.recipe.test_sets or ["dev"]:
+        own = [row for row in rows if row["set"] == name]
         if not own:
             continue
         first, latest_first = own[0], reversed(own)
         best = min(latest_first, key=lambda row: on_dev.get(row["system"], math.inf))
+        interval = f"interval {best['ci_low']} to {best['ci_high']} %"
         part = (
             f"{best['system']} gets {best['wer']} % of the {best['words']} words of "
-            f"{name} wrong ({_interval(best)})"
+            f"{name} wrong ({interval})"
         )
         if first is not best:
             part += f", where {first['system']} gets {first['wer']} %"
         parts.append(part)
-        facts.append(
-            Fact(
-                f"{best['wer']} %",
-                f"word error rate, {name}",
-                f"{best['system']}, {_interval(best)}",
-            )
-        )
+        detail = f"{best['system']}, {interval}"
+        facts.append(Fact(f"{best['wer']} %", f"word error rate, {name}", detail))
     if parts and len(on_dev) > 1:
         parts[-1] += "; dev chose the system"
     sentence = "; ".join(parts) + "." if parts else "No test set has been scored yet."
@@ -80,35 +101,208 @@ def headline(results: Results) -> Headline:
 
 def rates_section(results: Results) -> Section:
     """Word error rates of all systems and sets, and whether they differ."""
-    bootstrap = results.config["score"]["bootstrap"]
+    bootstrap = results.options.score.bootstrap
     lead = (
         "The word error rate is the number of wrongly inserted, deleted and "
         "substituted words per 100 words that were said; lower is better. The interval "
-        f"says how far chance in the choice of the {bootstrap['by']}s moves it: "
-        f"{100 * bootstrap['confidence']:g} % of {bootstrap['samples']} sets drawn "
-        "anew from the same recordings fall inside. The set dev chose the scales, so "
+        f"says how far chance in the choice of the {_drawn(results)}s moves it: "
+        f"{100 * bootstrap.confidence:g} % of {bootstrap.samples} sets drawn "
+        "anew from the same recordings fall inside; with few errors it is at least the "
+        "exact binomial interval. The set dev chose the scales, so "
         "only test sets judge a system."
     )
     section = Section("wer", "Word error rates", lead)
-    rows = _rates(results)
-    if not rows:
+    table = read_table(results / "wer.tsv")
+    if table is None or table.empty:
         section.blocks.append(missing("word error rates", "score"))
+        section.blocks += _without_references(results)
         return section
     rates: dict[str, dict[str, tuple[float, float, float]]] = {}
-    for row in rows:
-        if row["wer"] != "nan":
-            bounds = float(row["wer"]), float(row["ci_low"]), float(row["ci_high"])
-            rates.setdefault(row["set"], {})[row["system"]] = bounds
+    bounds = table[["wer", "ci_low", "ci_high"]].astype(float)
+    names = zip(table["set"], table["system"], bounds.to_numpy(), strict=True)
+    for name, system, (rate, low, high) in names:
+        if not math.isnan(rate):
+            rates.setdefault(name, {})[system] = rate, low, high
     if rates:
         caption = "Word error rates; the lines across the ends are the intervals."
         section.blocks.append(Figure(figures.error_rates(rates), caption))
-    section.blocks.append(_rates_table(rows))
-    section.blocks += comparisons(results)
+    caption = (
+        "Utterances with any error are wrong; weight and penalty are the scales of the "
+        "language model and of each inserted word."
+    )
+    sentences = table["sentences"].astype(int).clip(lower=1)
+    wrong = 100 * table["sentence_errors"].astype(int) / sentences
+    shown = table.assign(
+        interval=table["ci_low"] + " – " + table["ci_high"],
+        wrong=wrong.map("{:.1f}".format),
+    )[list(_RATES)].rename(columns=_RATES)
+    section.blocks.append(Table(rows_of(shown), {"system", "set"}, caption))
+    section.blocks += _comparisons(results)
+    section.blocks += _without_references(results)
     return section
 
 
+def _drawn(results: Results) -> str:
+    """Return the unit that the intervals of the test set are drawn by."""
+    path = results.score_folder(results.shown_system, results.shown_set) / "wer.json"
+    default = {"by": results.options.score.bootstrap.unit(())}
+    return str((read_json(path) or {}).get("confidence_interval", default)["by"])
+
+
+def _without_references(results: Results) -> Iterator[Block]:
+    """List what was recognized of test sets without transcripts."""
+    rows = []
+    for name in results.recipe.untranscribed_sets:
+        for system in results.recipe.decodings:
+            path = results.score_folder(system, name) / "hyp.txt"
+            if path.is_file():
+                texts = read_text(path)
+                rows.append(
+                    {
+                        "set": name,
+                        "system": system,
+                        "utterances": len(texts),
+                        "words recognized": sum(map(len, texts.values())),
+                        "file": path.relative_to(results.folder).as_posix(),
+                    }
+                )
+    if rows:
+        yield Heading("Recognized, not scored")
+        yield Note("These test sets have no transcripts (`transcripts: false`).")
+        yield Table(rows, {"set", "system", "file"})
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The change of the word error rate of a set from one system to another.
+
+    Attributes:
+        old: the system compared with.
+        found: difference, interval and p; per cent absolute.
+    """
+
+    old: str
+    found: Comparison
+
+    @property
+    def change(self) -> str:
+        """The difference with its sign, per cent absolute."""
+        return f"{self.found.difference:+.2f}"
+
+    @property
+    def interval(self) -> str:
+        """Bounds of the difference, per cent absolute."""
+        return f"{self.found.low:+.2f} to {self.found.high:+.2f}"
+
+    @property
+    def reading(self) -> str:
+        """The outcome in words."""
+        return reading(self.found.difference, self.found.p_value)
+
+
+def reading(difference: float, p_value: float) -> str:
+    """Say a difference of word error rates in words."""
+    if difference == 0:
+        return "equal"
+    if p_value >= _CHANCE:
+        return "could be chance"
+    return "better" if difference < 0 else "worse"
+
+
+def compare(results: Results, system: str, name: str) -> Verdict | None:
+    """Compare a system with its baseline (`Results.baseline_of`) on a set.
+
+    Args:
+        results: the experiment.
+        system: the system in question.
+        name: the set.
+
+    Returns:
+        None where there is no baseline, or either has no scores of any word.
+    """
+    old = results.baseline_of(system)
+    if old is None:
+        return None
+    found = compare_systems(results, old, system, name)
+    return None if found is None else Verdict(old, found)
+
+
+def compare_systems(
+    results: Results, old: str, new: str, name: str
+) -> Comparison | None:
+    """Compare two systems on the same utterances of a set.
+
+    Args:
+        results: the experiment.
+        old: the system compared with.
+        new: the system in question.
+        name: the set.
+
+    Returns:
+        None where either has no scores of any word.
+    """
+    old_path, new_path = (
+        results.score_folder(each, name) / "per_utterance.tsv" for each in (old, new)
+    )
+    if not (old_path.is_file() and new_path.is_file()):
+        return None
+    options = results.options
+    return compare_scores(old_path, new_path, options.score.bootstrap, options.seed)
+
+
+def compare_scores(
+    old: Path, new: Path, bootstrap: BootstrapOptions, seed: int
+) -> Comparison | None:
+    """Compare two `per_utterance.tsv` on the utterances that both have.
+
+    Returns:
+        None where there is no word among them.
+    """
+    before, after = (read_scores(path).set_index("utterance") for path in (old, new))
+    both = before.join(after["errors"].rename("errors_after"), how="inner").sort_index()
+    if not both["words"].sum():
+        return None
+    return paired_bootstrap(
+        both["errors"].to_numpy(),
+        both["errors_after"].to_numpy(),
+        both["words"].to_numpy(),
+        samples=bootstrap.samples,
+        confidence=bootstrap.confidence,
+        seed=seed,
+        blocks=bootstrap.blocks(list(both["speaker"])),
+    )
+
+
+def _comparisons(results: Results) -> Iterator[Block]:
+    """Compare each system with its baseline."""
+    rows = []
+    for system in results.recipe.decoded_systems:
+        for name in results.recipe.evaluation_sets:
+            verdict = compare(results, system, name)
+            if verdict is None:
+                continue
+            p = verdict.found.p_value
+            better = 100 * verdict.found.probability_of_improvement
+            rows.append(
+                {
+                    "system": system,
+                    "against": verdict.old,
+                    "set": name,
+                    "change (absolute %)": verdict.change,
+                    "interval (%)": verdict.interval,
+                    "better in (% of draws)": f"{better:.1f}",
+                    "p": f"{p:.4f}" if p >= 0.001 else "< 0.001",
+                    "reading": verdict.reading,
+                }
+            )
+    if rows:
+        yield Heading("Is the difference real?")
+        yield Note(_COMPARED)
+        yield Table(rows, {"system", "against", "set", "reading"})
+
+
 def scales_section(results: Results) -> Section:
-    """The sweep that chose language model weight and word insertion penalty."""
+    """Sweeps that chose language model weights and word insertion penalties."""
     lead = (
         "Decoding weighs the acoustic model against the language model. The weight and "
         "a penalty for each inserted word are chosen where dev has the fewest errors, "
@@ -116,15 +310,13 @@ def scales_section(results: Results) -> Section:
         "mean that the sweep is too narrow."
     )
     section = Section("scales", "Choice of scales", lead)
-    sweeps: dict[str, dict[float, list[tuple[float, float]]]] = {}
+    sweeps: dict[str, pd.DataFrame] = {}
     chosen: dict[str, tuple[float, float]] = {}
-    for system in results.decodings:
-        rows = read_table(results / f"tune/{system}/sweep.tsv")
+    for system in results.recipe.decodings:
+        table = read_table(results / f"tune/{system}/sweep.tsv")
+        if table is not None:
+            sweeps[system] = table[["lmwt", "wip", "wer"]].astype(float)
         scales = read_json(results / f"tune/{system}/scales.json")
-        for row in rows or ():
-            lines = sweeps.setdefault(system, {})
-            point = float(row["lmwt"]), float(row["wer"])
-            lines.setdefault(float(row["wip"]), []).append(point)
         if scales is not None:
             chosen[system] = float(scales["lmwt"]), float(scales["wip"])
     if not sweeps:
@@ -132,12 +324,83 @@ def scales_section(results: Results) -> Section:
         return section
     caption = "Word error rate on dev over the language model weight."
     section.blocks.append(Figure(figures.scale_sweep(sweeps, chosen), caption))
-    section.blocks += [
-        Note(f"{system}: the chosen weight {weight:g} is at the edge of the sweep.")
-        for system, (weight, _) in chosen.items()
-        if system in sweeps and _is_at_edge(weight, sweeps[system])
-    ]
+    for system, (weight, _) in chosen.items():
+        weights = sweeps[system]["lmwt"] if system in sweeps else pd.Series(dtype=float)
+        if weights.nunique() > 1 and weight in {weights.min(), weights.max()}:
+            text = (
+                f"{system}: the chosen weight {weight:g} is at the edge of the sweep."
+            )
+            section.blocks.append(Note(text))
     return section
+
+
+def lattices_section(results: Results) -> Section:
+    """Depth, oracle error and real-time factor of each set; error over time."""
+    lead = (
+        "A lattice holds the likely ways through an utterance. Its oracle error rate "
+        "is that of the least wrong path in it: no rescoring can do better, so a large "
+        "gap to the best path is room for a better language model, and a high oracle "
+        "rate asks for wider beams. The depth is what a lattice costs later on."
+    )
+    section = Section("lattices", "Lattices", lead)
+    rows = [*_lattice_rows(results)]
+    if rows:
+        section.blocks.append(Table(rows, {"system", "set"}))
+    else:
+        section.blocks.append(missing("measured lattices", "report"))
+    sweeps = {
+        system: table[["beam", "rtf", "wer", "depth"]].astype(float)
+        for system in results.recipe.swept_systems
+        if (table := read_table(results / f"tune/{system}/beams.tsv")) is not None
+    }
+    if sweeps:
+        caption = (
+            "Word error rate on dev over the real-time factor of log-likelihoods and "
+            "search on one core, at the beams written beside the points, with the "
+            "scales chosen above."
+        )
+        section.blocks += [
+            Heading("What a wider beam buys"),
+            Figure(figures.beam_sweep(sweeps), caption),
+        ]
+    return section
+
+
+def _lattice_rows(results: Results) -> Iterator[Row]:
+    """Yield a row a decoding and set that was measured."""
+    for decoding in results.recipe.decodings:
+        for name in results.recipe.evaluation_sets:
+            path = results.score_folder(decoding, name) / "lattices.json"
+            measured = read_json(path)
+            if measured is None:
+                continue
+            summary = read_json(results / f"decode/{decoding}/{name}/decode.json") or {}
+            factor = real_time_factor(summary)
+            depths = measured["depth_percentiles"]
+            yield {
+                "system": decoding,
+                "set": name,
+                "best path, WER (%)": _percent(measured["best_wer"]),
+                "oracle WER (%)": _percent(measured["oracle_wer"]),
+                "depth (arcs a frame)": f"{measured['depth']:.1f}",
+                "5 % of utterances below": f"{depths['5']:.1f}",
+                "95 % below": f"{depths['95']:.1f}",
+                "real-time factor a core": "" if factor is None else f"{factor:.3f}",
+            }
+
+
+def real_time_factor(summary: Mapping[str, Any]) -> float | None:
+    """Return processor time of all passes over the duration of the speech, if known."""
+    factor = summary.get("real_time_factor_per_core", {}).get("both")
+    if factor is None:
+        return None
+    other = sum(summary.get("other_cpu_seconds", {}).values())
+    return factor + other / max(summary["audio_seconds"], 1e-9)
+
+
+def _percent(rate: float | None) -> str:
+    """Return a rate, or nothing where the set has no words."""
+    return "" if rate is None else f"{rate:.2f}"
 
 
 def errors_section(results: Results) -> Section:
@@ -152,150 +415,84 @@ def errors_section(results: Results) -> Section:
     if not path.is_file():
         section.blocks.append(missing(f"scores of {system} on {name}", "score"))
         return section
-    scores = read_utterance_scores(path)
+    scores = read_scores(path)
     section.blocks += _speakers(scores)
-    section.blocks += _confusion_tables(scores, results.config["report"])
-    section.blocks += _worst(scores, results.config["report"]["num_utterances"])
+    section.blocks += _confusions(scores, results.options.report.num_confusions)
+    section.blocks += _worst(scores, results.options.report.num_utterances)
     return section
 
 
-def aligned(score: UtteranceScore) -> tuple[Words, Words]:
-    """Both sides of an utterance, each word with what became of it."""
-    reference, hypothesis = [], []
-    for word, heard in score.pairs:
-        kind = (
-            "ok"
-            if word == heard
-            else "ins"
-            if word is None
-            else "del"
-            if heard is None
-            else "sub"
-        )
-        width = max(len(word or ""), len(heard or ""))
-        reference.append((word or "·" * width, kind if word else "gap"))
-        hypothesis.append((heard or "·" * width, kind if heard else "gap"))
-    return Words(tuple(reference)), Words(tuple(hypothesis))
+def aligned(reference: str, hypothesis: str) -> tuple[Words, Words]:
+    """Return both sides of an aligned utterance, each word with what became of it."""
+    sides: tuple[list[tuple[str, str]], ...] = ([], [])
+    for word, heard in zip(reference.split(), hypothesis.split(), strict=True):
+        kind = "ins" if word == GAP else "del" if heard == GAP else "sub"
+        gap = "·" * max(len(each) for each in (word, heard) if each != GAP)
+        for side, each in zip(sides, (word, heard), strict=True):
+            what = "gap" if each == GAP else "ok" if word == heard else kind
+            side.append((gap if each == GAP else each, what))
+    return Words(sides[0]), Words(sides[1])
 
 
-def _rates(results: Results) -> list[Row]:
-    """Rows of `wer.tsv`; none if it is not there."""
-    return read_table(results / "wer.tsv") or []
-
-
-def _rates_table(rows: Sequence[Row]) -> Table:
-    """The main table."""
-    columns = [
-        text_column("system"),
-        text_column("set"),
-        Column("WER (%)"),
-        Column("interval (%)"),
-        *map(Column, ("ins", "del", "sub", "words", "utterances")),
-        Column("wrong (%)"),
-        Column("weight"),
-        Column("penalty"),
-    ]
-    cells = [
-        [
-            row["system"],
-            row["set"],
-            row["wer"],
-            f"{row['ci_low']} – {row['ci_high']}",
-            *(row[key] for key in ("ins", "del", "sub", "words", "sentences")),
-            f"{100 * int(row['sentence_errors']) / max(1, int(row['sentences'])):.1f}",
-            row["lmwt"],
-            row["wip"],
-        ]
-        for row in rows
-    ]
-    caption = (
-        "Utterances with any error are wrong; weight and penalty are the scales of the "
-        "language model and of each inserted word."
-    )
-    return Table(columns, cells, caption)
-
-
-def _interval(row: Row) -> str:
-    """The interval of a row in words."""
-    return f"interval {row['ci_low']} to {row['ci_high']} %"
-
-
-def _is_at_edge(
-    weight: float, lines: Mapping[float, Iterable[tuple[float, float]]]
-) -> bool:
-    """Whether a weight is the least or greatest of a sweep of more than one."""
-    weights = {w for points in lines.values() for w, _ in points}
-    return len(weights) > 1 and weight in {min(weights), max(weights)}
-
-
-def _speakers(scores: Sequence[UtteranceScore]) -> list[Block]:
-    """Bars of the speakers' rates."""
-    counts = {name: total(own) for name, own in by_speaker(scores).items()}
-    rates = {name: c.wer for name, c in counts.items() if c.words}
-    if len(rates) < 2:
+def _speakers(scores: pd.DataFrame) -> list[Block]:
+    """Draw the speakers' rates."""
+    table = by_speaker(scores).dropna(subset="wer")
+    if len(table) < 2:
         return []
-    svg = figures.speaker_rates(rates, total(scores).wer)
-    spread = f"from {min(rates.values()):.1f} to {max(rates.values()):.1f} %"
+    rates = dict(zip(table["speaker"], table["wer"], strict=True))
+    svg = figures.speaker_rates(rates, totals(scores).wer)
+    spread = f"from {table['wer'].min():.1f} to {table['wer'].max():.1f} %"
     caption = f"Word error rate of the {len(rates)} speakers, {spread}."
     return [Heading("By speaker"), Figure(svg, caption)]
 
 
-def _confusion_tables(
-    scores: Sequence[UtteranceScore], options: Mapping[str, Any]
-) -> list[Block]:
-    """The most frequent substitutions, deletions and insertions."""
-    counts = confusions(scores)
-    said: Counter[str] = Counter(a for s in scores for a, _ in s.pairs if a)
+def _confusions(scores: pd.DataFrame, limit: int) -> list[Block]:
+    """List the most frequent substitutions, deletions and insertions."""
+    said = scores["reference"].str.split().explode().value_counts()
+    pairs = confusions(scores).astype({"kind": str})
+    pairs["said"] = pairs["reference"].map(said).fillna(0).astype(int)
+    titles = {"reference": "said", "hypothesis": "recognized"}
+    numbers = {"count": "times", "said": "times said"}
+    hidden = {"sub": [], "del": ["hypothesis"], "ins": ["reference", "said"]}
     found: list[Block] = []
-    for title in ("Substituted", "Deleted", "Inserted"):
-        own = [(pair, n) for pair, n in counts.items() if _kind(*pair) == title]
-        own.sort(key=lambda item: (-item[1], str(item[0])))
-        rows = [
-            [a or "", b or "", str(n), str(said[a]) if a else ""]
-            for (a, b), n in own[: options["num_confusions"]]
-        ]
-        keep = [i for i in range(4) if any(row[i] for row in rows)]
-        columns = [text_column("said"), text_column("recognised")]
-        columns += [Column("times"), Column("times said")]
-        if rows:
-            caption = f"{title}: the {len(rows)} most frequent of {len(own)}."
-            cells = [[row[i] for i in keep] for row in rows]
-            found.append(Table([columns[i] for i in keep], cells, caption))
+    for kind, title in _KINDS.items():
+        own = pairs[pairs["kind"] == kind]
+        shown = own.head(limit).drop(columns=["kind", *hidden[kind]])
+        if len(shown):
+            caption = f"{title}: the {len(shown)} most frequent of {len(own)}."
+            rows = rows_of(shown.rename(columns=titles | numbers))
+            found.append(Table(rows, titles.values(), caption))
     heading: Block = Heading("Most frequent confusions")
     return [heading, *found] if found else [Note("There is no word error.")]
 
 
-def _kind(word: str | None, heard: str | None) -> str:
-    """Name of an error."""
-    return "Inserted" if word is None else "Deleted" if heard is None else "Substituted"
-
-
-def _worst(scores: Sequence[UtteranceScore], limit: int) -> list[Block]:
-    """Utterances with the most errors, word by word."""
-    wrong = [score for score in scores if score.counts.errors]
-    wrong.sort(key=lambda s: (-s.counts.errors, _rate_key(s), s.utterance))
-    if not wrong:
+def _worst(scores: pd.DataFrame, limit: int) -> list[Block]:
+    """List the utterances with the most errors, word by word."""
+    wrong = scores[scores["errors"] > 0]
+    if wrong.empty:
         return []
+    order = ["errors", "wer", "utterance"]
+    worst = wrong.sort_values(
+        order, ascending=[False, False, True], na_position="first"
+    ).head(limit)
     rows = []
-    for score in wrong[:limit]:
-        reference, hypothesis = aligned(score)
-        counts = score.counts
-        rate = "" if math.isnan(counts.wer) else f"{counts.wer:.0f}"
-        numbers = (counts.words, counts.errors, rate)
+    for row in worst.to_dict("records"):
+        said, recognized = aligned(row["reference"], row["hypothesis"])
         rows.append(
-            [score.utterance, score.speaker, *map(str, numbers), reference, hypothesis]
+            {
+                "utterance": row["utterance"],
+                "speaker": row["speaker"],
+                "words": str(row["words"]),
+                "errors": str(row["errors"]),
+                "WER (%)": "" if math.isnan(row["wer"]) else f"{row['wer']:.0f}",
+                "said": said,
+                "recognized": recognized,
+            }
         )
-    columns = [text_column("utterance"), text_column("speaker")]
-    columns += [Column("words"), Column("errors"), Column("WER (%)")]
-    columns += [text_column("said"), text_column("recognised")]
     caption = (
         f"The {len(rows)} worst of {len(wrong)} utterances with errors; click a "
         "heading to sort. Deleted words are struck through, inserted ones underlined, "
         "substituted ones coloured."
     )
-    return [Heading("Utterances with the most errors"), Table(columns, rows, caption)]
-
-
-def _rate_key(score: UtteranceScore) -> float:
-    """Order by rate, highest first, references without words before all."""
-    return -math.inf if math.isnan(score.counts.wer) else -score.counts.wer
+    text = {"utterance", "speaker", "said", "recognized"}
+    return [Heading("Utterances with the most errors"), Table(rows, text, caption)]

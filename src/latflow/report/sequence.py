@@ -1,29 +1,28 @@
-"""Section on sequence training: what it asks for, and whether it got it.
+"""Section on sequence training: criteria, options, outcome, costs and failures.
 
-Public: `sequence_section`, `CRITERIA`.
+Public: `sequence_section`, `totals`, `CRITERIA`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from latflow.report import sequence_figures
-from latflow.report.comparisons import compare
+from latflow.criteria.options import PathOptions
 from latflow.report.inputs import Log, Results, read_json, read_log, read_table
 from latflow.report.page import (
     Block,
-    Column,
     Figure,
     Heading,
     Note,
+    Row,
     Section,
     Table,
     missing,
-    text_column,
 )
-from latflow.report.sequence_costs import costs, drift, failures, totals
-from latflow.report.sequence_curves import curves
-from latflow.report.sequence_figures import DevErrors
+from latflow.report.scores import compare
+from latflow.report.sequence_curves import curves, dev_errors
+from latflow.report.training import time_shares
+from latflow.sequence.options import SequenceSystemOptions
 
 _LEAD = (
     "A network that is trained frame by frame learns to name frames; sequence training "
@@ -34,7 +33,7 @@ _LEAD = (
     "criterion compares what was said with the rest of the lattice, and the network "
     "moves towards the one and away from the other."
 )
-#: Criterion -> what it raises.
+#: Criterion -> the quantity that it raises.
 CRITERIA = {
     "mmi": "maximum mutual information: the log probability of what was said, among "
     "all paths of the lattice",
@@ -47,6 +46,8 @@ CRITERIA = {
     "teacher": "teacher-student training: how well the probabilities that the network "
     "gives to the paths of the lattice agree with those of another network, the "
     "teacher; what was really said does not matter",
+    "custom": "a criterion of the user's own, in Python",
+    "external": "a criterion of the user's own, a program beside the training",
     "mwe": "minimum word error: how few word errors are expected over the best word "
     "sequences of the lattice",
 }
@@ -62,8 +63,8 @@ _OPTIONS = {
     "the criterion; it keeps the network near its seed.",
     "lattice beam": "How much worse than the best path (negated log probability) a "
     "path may be to stay in the lattice.",
-    "wanted depth": "Arcs a frame that the lattice beam is steered to; arcs are the "
-    "links that paths are made of.",
+    "wanted lattice depth": "Arcs a frame that the lattice beam is steered to; arcs "
+    "are the links that paths are made of.",
     "alignments": "What says which state each frame of the spoken words belongs to: "
     "static, those that the seed learnt; or on the fly, made anew in each step by the "
     "network as it is.",
@@ -74,6 +75,9 @@ _OPTIONS = {
     "them.",
 }
 CRITERIA["mpe"] = f"another name of mpfe, {CRITERIA['mpfe']}"
+_PARTS = {"align": "alignments", "lattice": "lattices", "criterion": "criterion"}
+_EVENTS = ("utterances", "retried", "partial", "fallbacks", "skipped")
+_MOST_PHONES = 12
 _LANGUAGE_MODELS = {
     1: "words of the training transcripts by how frequent they are (1-grams)",
     2: "pairs of words of the training transcripts (2-grams)",
@@ -81,95 +85,126 @@ _LANGUAGE_MODELS = {
 
 
 def sequence_section(results: Results) -> Section | None:
-    """How networks were trained on lattices; None where there are none of them."""
-    names = results.networks_of("sequence")
-    if not names:
+    """Training of networks on lattices; None where there is none."""
+    recipe = results.recipe
+    systems = {
+        name: recipe.sequence_system(name) for name in recipe.networks_of("sequence")
+    }
+    if not systems:
         return None
     section = Section("sequence", "Sequence training", _LEAD)
+    types = dict.fromkeys(options.criterion.type for options in systems.values())
+    criteria = [{"criterion": t, "what is raised": CRITERIA[t]} for t in types]
     section.blocks += [
-        _criteria(results, names),
-        *_options(results, names),
-        *_outcome(results, names),
+        Table(criteria, {"criterion", "what is raised"}),
+        *_options(systems),
+        *_outcome(results, systems),
     ]
-    logs = {name: read_log(results / f"nnet/{name}/log.jsonl") for name in names}
+    logs = {name: read_log(results / f"nnet/{name}/log.jsonl") for name in systems}
     trained = {name: log for name, log in logs.items() if log and totals(log)}
     if trained:
+        kinds = {name: systems[name].criterion.type for name in trained}
         section.blocks += [
-            *_dev(results, trained),
-            *curves(results, trained),
-            *_denominators(results, names),
-            *costs(results, trained),
-            *failures(trained),
-            *drift(results, trained),
+            *_dev(results, systems, trained),
+            *curves(kinds, trained),
+            *_denominators(results, systems),
+            *_costs(results, trained),
+            *_failures(trained),
+            *_drift(results, trained),
         ]
     else:
-        section.blocks.append(missing("sequence training", f"nnet_{names[0]}"))
+        section.blocks.append(
+            missing("sequence training", f"nnet_{next(iter(systems))}")
+        )
     return section
 
 
-def _criteria(results: Results, names: list[str]) -> Table:
-    """What each criterion of the experiment asks for."""
-    types = dict.fromkeys(results.options_of(n)["criterion"]["type"] for n in names)
-    rows = [[kind, CRITERIA[kind]] for kind in types]
-    return Table([text_column("criterion"), text_column("what is raised")], rows)
+def totals(log: Log) -> dict[str, float]:
+    """Sum all that a training's log gives per frame over the training; `frames` too.
+
+    Epochs count where any is finished, else the steps so far.
+    """
+    lines = [line["train"] for line in log.epochs] or log.steps
+    sums: dict[str, float] = {}
+    for line in lines:
+        sums["frames"] = sums.get("frames", 0.0) + line["frames"]
+        for name, mean in line.items():
+            if name != "frames" and isinstance(mean, int | float):
+                sums[name] = sums.get(name, 0.0) + mean * line["frames"]
+    return sums
 
 
-def _options(results: Results, names: list[str]) -> Iterator[Block]:
-    """What was chosen for each training, and what the choice means."""
-    found = {name: _chosen(results, name) for name in names}
+def _options(systems: Mapping[str, SequenceSystemOptions]) -> Iterator[Block]:
+    """List the options of each training, and their meanings."""
+    found = {name: _chosen(options) for name, options in systems.items()}
     rows = [
-        [option, *(facts.get(option, "") for facts in found.values()), meaning]
+        {
+            "option": option,
+            **{name: facts.get(option, "") for name, facts in found.items()},
+            "what it is": meaning,
+        }
         for option, meaning in _OPTIONS.items()
         if any(option in facts for facts in found.values())
     ]
-    columns = [text_column("option"), *map(Column, found), text_column("what it is")]
     yield Heading("Options")
-    yield Table(columns, rows)
+    yield Table(rows, {"option", "what it is"})
 
 
-def _chosen(results: Results, name: str) -> dict[str, str]:
-    """Options of a training, by their names in `_OPTIONS`."""
-    options = results.options_of(name)
-    criterion, sequence = options["criterion"], options["sequence"]
-    lattices, training = sequence["lattices"], options["training"]
-    target = lattices["depth"]["target"]
-    is_static = sequence["alignments"]["source"] == "static"
-    parts = options["data"]["partition_epoch"]
+def _chosen(options: SequenceSystemOptions) -> dict[str, str]:
+    """Return the options of a training by their names in `_OPTIONS`."""
+    criterion, sequence = options.criterion, options.sequence
+    parts = options.data.partition_epoch
+    is_static = sequence.alignments.source == "static"
     facts = {
-        "seed": options["parent"],
-        "criterion": criterion["type"],
-        "acoustic scale": f"{criterion['acoustic_scale']:g}",
-        "cross-entropy weight": f"{criterion['ce_weight']:g}",
-        "lattice beam": f"{lattices['lattice_beam']:g}",
+        "seed": options.parent,
+        "criterion": criterion.type,
+        "cross-entropy weight": f"{criterion.ce_weight:g}",
+        "lattice beam": f"{sequence.lattices.lattice_beam:g}",
         "alignments": "static" if is_static else "on the fly",
-        "learning rate": f"{training['learning_rate']:g}",
-        "batch": str(options["data"]["max_sequences"]),
+        "learning rate": f"{options.training.learning_rate:g}",
+        "batch": str(options.data.max_sequences),
         "epoch": "all data" if parts == 1 else f"1/{parts} of the data",
     }
-    if criterion["type"] == "mmi":
-        facts["boost"] = f"{criterion['boost']:g}"
-    if criterion["type"] == "teacher":
-        facts["teacher"] = criterion["teacher"]
+    if isinstance(criterion, PathOptions):
+        facts["acoustic scale"] = f"{criterion.acoustic_scale:g}"
+    if criterion.type == "mmi":
+        facts["boost"] = f"{criterion.boost:g}"
+    if criterion.type == "teacher":
+        facts["teacher"] = criterion.teacher
+    target = sequence.lattices.depth.target
     if target is not None:
-        facts["wanted depth"] = f"{target:g}"
+        facts["wanted lattice depth"] = f"{target:g}"
     return facts
 
 
-def _outcome(results: Results, names: list[str]) -> Iterator[Block]:
-    """Word error rates of the networks and of their seeds."""
-    rates = {
-        (row["system"], row["set"]): row["wer"]
-        for row in read_table(results / "wer.tsv") or ()
-    }
+def _outcome(
+    results: Results, systems: Mapping[str, SequenceSystemOptions]
+) -> Iterator[Block]:
+    """List word error rates of the networks and of their seeds."""
+    table = read_table(results / "wer.tsv")
+    records = [] if table is None else table.to_dict("records")
+    rates = {(row["system"], row["set"]): row["wer"] for row in records}
     rows = []
-    for name in names:
-        seed = results.options_of(name)["parent"]
-        for where in results.evaluation_sets:
+    for name, options in systems.items():
+        for where in results.recipe.evaluation_sets:
             verdict = compare(results, name, where)
             if (name, where) in rates and verdict is not None:
-                both = [rates.get((seed, where), "nan"), rates[name, where]]
-                judged = [verdict.change, verdict.interval, verdict.reading]
-                rows.append([name, seed, where, *both, _relative(*both), *judged])
+                both = rates.get((options.parent, where), "nan"), rates[name, where]
+                before, after = map(float, both)
+                change = f"{100 * (after / before - 1):+.1f}" if before > 0 else ""
+                rows.append(
+                    {
+                        "network": name,
+                        "seed": options.parent,
+                        "set": where,
+                        "WER of the seed (%)": both[0],
+                        "WER (%)": both[1],
+                        "change (relative %)": change,
+                        "change (absolute %)": verdict.change,
+                        "interval (absolute %)": verdict.interval,
+                        "reading": verdict.reading,
+                    }
+                )
     if not rows:
         yield missing("word error rates of seeds and networks", "score")
         return
@@ -180,35 +215,28 @@ def _outcome(results: Results, names: list[str]) -> Iterator[Block]:
         "be chance where the paired bootstrap (see Word error rates) cannot tell it "
         "from none. Relative is the change as a share of the seed's errors."
     )
-    columns = [text_column("network"), text_column("seed"), text_column("set")]
-    columns += [Column("WER of the seed (%)"), Column("WER (%)")]
-    columns += [Column("change (relative %)"), Column("change (absolute %)")]
-    columns += [Column("interval (absolute %)"), text_column("reading")]
-    yield Table(columns, rows)
+    yield Table(rows, {"network", "seed", "set", "reading"})
 
 
-def _relative(old: str, new: str) -> str:
-    """The change of a rate as a share of what it was, per cent; nothing from zero."""
-    before, after = float(old), float(new)
-    return f"{100 * (after / before - 1):+.1f}" if before > 0 else ""
-
-
-def _dev(results: Results, trained: Mapping[str, Log]) -> Iterator[Block]:
-    """Word error rates on dev over epochs."""
+def _dev(
+    results: Results,
+    systems: Mapping[str, SequenceSystemOptions],
+    trained: Mapping[str, Log],
+) -> Iterator[Block]:
+    """Draw word error rates on dev over epochs."""
     found, words = {}, 0.0
     for name, log in trained.items():
         lines = sorted([*log.dev, *log.epochs], key=log.place)
-        parent = results.options_of(name)["parent"]
-        scales = read_json(results / f"tune/{parent}/scales.json") or {}
+        scales = read_json(results / f"tune/{systems[name].parent}/scales.json") or {}
         start = [(0.0, scales["wer"])] if scales.get("wer") is not None else []
         points = [(log.place(line), 100 * line["dev"]["loss"]) for line in lines]
         if points:
-            found[name] = DevErrors([*start, *points], log.chosen)
+            found[name] = [*start, *points]
             words = lines[-1]["dev"]["frames"]
     if found:
         yield Heading("Word errors on dev over training")
         yield Figure(
-            sequence_figures.dev_errors(found),
+            dev_errors(found, {name: trained[name].chosen for name in found}),
             "After each epoch dev is decoded with the network as it is then, with the "
             "scales that were chosen for the seed. Circles mark the epochs whose "
             f"parameters the network has. Dev has {words:,.0f} words: one error is "
@@ -216,25 +244,28 @@ def _dev(results: Results, trained: Mapping[str, Log]) -> Iterator[Block]:
         )
 
 
-def _denominators(results: Results, names: list[str]) -> Iterator[Block]:
-    """Sizes of the graphs that lattices were made with, beside those of decoding."""
-    systems = dict.fromkeys(results.gmm_behind(name) for name in names)
-    rows = []
-    for system in systems:
+def _denominators(results: Results, names: Iterable[str]) -> Iterator[Block]:
+    """List the sizes of the graphs of training lattices, and of those of decoding."""
+    rows: list[Row] = []
+    for system in dict.fromkeys(results.recipe.tree_owner(name) for name in names):
         for use, folder in (("training", "denominator"), ("decoding", "graph")):
             facts = read_json(results / f"{folder}/{system}/HCLG.json")
             if facts is None:
                 continue
-            row = [system, use, f"{facts['states']:,}", f"{facts['arcs']:,}"]
+            sizes = {key: f"{facts[key]:,}" for key in ("states", "arcs")}
+            row = {"system": system, "used in": use, **sizes}
             if use == "training":
-                row += [
-                    _LANGUAGE_MODELS[facts["lm_order"]],
-                    f"{facts['lm_words']:,}",
-                    ", ".join(f"{number:,}" for number in facts["lm_ngrams"]),
-                    f"{facts['train_perplexity']:.1f}",
-                ]
+                ngrams = ", ".join(f"{number:,}" for number in facts["lm_ngrams"])
+                row |= {
+                    "language model": _LANGUAGE_MODELS[facts["lm_order"]],
+                    "words": f"{facts['lm_words']:,}",
+                    "n-grams by length": ngrams,
+                    "perplexity on training transcripts": (
+                        f"{facts['train_perplexity']:.1f}"
+                    ),
+                }
             else:
-                row += ["that of the experiment", "", "", ""]
+                row["language model"] = "that of the experiment"
             rows.append(row)
     if not rows:
         return
@@ -246,8 +277,102 @@ def _denominators(results: Results, names: list[str]) -> Iterator[Block]:
         "perplexity is how many words, on average, it hesitates between; states and "
         "arcs are the points and links of the graph."
     )
-    columns = [text_column("system"), text_column("used in")]
-    columns += [Column("states"), Column("arcs"), text_column("language model")]
-    columns += [Column("words"), Column("n-grams by length")]
-    columns += [Column("perplexity on training transcripts")]
-    yield Table(columns, rows)
+    yield Table(rows, {"system", "used in", "language model"})
+
+
+def _costs(results: Results, trained: Mapping[str, Log]) -> Iterator[Block]:
+    """List real-time factors of what is made on the fly, and the time waited for it."""
+    rows = []
+    for name, log in trained.items():
+        sums = totals(log)
+        speech = sums["frames"] * results.frame_shift(name)
+        if not speech:
+            continue
+        seconds = {title: sums[f"seconds_{part}"] for part, title in _PARTS.items()}
+        whole = sum(seconds.values())
+        rows.append(
+            {
+                "network": name,
+                **{f"{t} (RTF)": f"{s / speech:.4f}" for t, s in seconds.items()},
+                "together (RTF)": f"{whole / speech:.4f}",
+                **{
+                    f"{t} (% of it)": f"{100 * s / max(whole, 1e-12):.0f}"
+                    for t, s in seconds.items()
+                },
+                "waiting (RTF)": f"{sums['seconds_wait'] / speech:.4f}",
+                "whole training (RTF)": _training_factor(results, name, log),
+            }
+        )
+    if not rows:
+        return
+    yield Heading("What making lattices costs")
+    yield Note(
+        "A real-time factor (RTF) is processor time over the duration of the speech: "
+        "with 0.01, one core does a hundred seconds of speech in a second. Waiting is "
+        "the time that the network stood still for lattices, in seconds per second of "
+        "speech; it is less than the work done where several threads share the work, "
+        "and where the network's own work goes on meanwhile. Whole training is time on "
+        "the clock over the speech that went by in it."
+    )
+    yield Table(rows, {"network"})
+    if any(log.steps for log in trained.values()):
+        yield from time_shares(trained)
+        yield Note("The share of the criterion includes the time waited for lattices.")
+
+
+def _training_factor(results: Results, name: str, log: Log) -> str:
+    """Return the time of training over the duration of the speech, if it is logged."""
+    if not log.steps:
+        return ""
+    frames = sum(line["frames"] for line in log.steps)
+    seconds = sum(line["frames"] / line["frames_per_second"] for line in log.steps)
+    return f"{seconds / (frames * results.frame_shift(name)):.4f}"
+
+
+def _failures(trained: Mapping[str, Log]) -> Iterator[Block]:
+    """Count searches that failed, by what was done."""
+    rows = []
+    for name, log in trained.items():
+        sums = totals(log)
+        rows.append({"network": name, **{e: f"{round(sums[e]):,}" for e in _EVENTS}})
+    yield Heading("Searches that failed")
+    yield Note(
+        "Over all epochs. Retried: a search was repeated with a wider beam. Partial: "
+        "the lattice did not reach the end of a sentence, and was used as it is. "
+        "Fallbacks: an utterance could not be aligned anew and kept its static "
+        "alignment. Skipped: an utterance taught nothing. "
+        "The file sequence_ledger.jsonl beside each model names them."
+    )
+    yield Table(rows, {"network"})
+
+
+def _drift(results: Results, trained: Mapping[str, Log]) -> Iterator[Block]:
+    """List phones whose alignments on the fly left the static ones most."""
+    found = {name: read_json(results / f"nnet/{name}/drift.json") for name in trained}
+    tables = [_drift_table(name, phones) for name, phones in found.items() if phones]
+    if tables:
+        yield Heading("Phones whose alignment moved")
+        yield Note(
+            "Alignments made on the fly follow the network as it learns. Frames are "
+            "counted by the phone that the static alignment gives them, over all "
+            "epochs. A frame that changes its state but not its phone is a boundary "
+            "within a phone that moved; a phone that loses many frames to others is "
+            "one that the static alignment had wrong, or that the network gives up."
+        )
+        yield from tables
+
+
+def _drift_table(name: str, phones: Mapping[str, Mapping[str, float]]) -> Table:
+    """Return the phones of a network that moved most."""
+    ordered = sorted(phones.items(), key=lambda item: (-item[1]["pdf_changed"], item))
+    rows = [
+        {
+            "phone": phone,
+            "frames": f"{moved['frames']:,}",
+            "other state (%)": f"{100 * moved['pdf_changed']:.1f}",
+            "other phone (%)": f"{100 * moved['phone_changed']:.1f}",
+        }
+        for phone, moved in ordered[:_MOST_PHONES]
+    ]
+    caption = f"{name}: the {len(rows)} of {len(ordered)} phones that moved most."
+    return Table(rows, {"phone"}, caption)

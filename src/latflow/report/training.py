@@ -1,29 +1,34 @@
-"""Sections on the acoustic models: training curves, sizes, alignments.
+"""Sections on training: GMM systems, alignments, networks trained frame by frame.
 
-Public: `training_section`, `alignment_section`.
+Networks that go on with lattices are in `latflow.report.sequence`.
+
+Public: `training_section`, `alignment_section`, `networks_section`, `time_shares`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+
+from latflow.nnet.description import NetworkDescription
+from latflow.nnet.drawing import network_svg
+from latflow.nnet.network import Network
 from latflow.report import figures
-from latflow.report.figures import Iteration
-from latflow.report.inputs import Results, read_json, read_table
-from latflow.report.page import (
-    Block,
-    Column,
-    Figure,
-    Heading,
-    Note,
-    Section,
-    Table,
-    missing,
-    text_column,
+from latflow.report.figures import bare, canvas, render, series_colour
+from latflow.report.inputs import Line, Log, Results, read_json, read_log, read_table
+from latflow.report.page import Block, Figure, Heading, Note, Section, Table, missing
+from latflow.training.options import (
+    CeSystemOptions,
+    CtcSystemOptions,
+    LfmmiSystemOptions,
 )
 
-# What the keys of `info.json` and `statistics.json` are called in the report.
+# Keys of `info.json` and `statistics.json` -> titles in the report.
 _NAMES = {
     "num_phones": "phones",
     "num_pdfs": "leaves (tied states, pdfs)",
@@ -45,6 +50,38 @@ _MOST_PHONES_DRAWN = 60
 _QUANTILES = ("p5_frames", "median_frames", "p95_frames")
 
 
+_OBJECTIVE_CAPTION = (
+    "Lattice-free MMI: log of the share that the right phone sequences have of all, "
+    "0 at best. Lines are means over training batches, dots dev at the end of each "
+    "epoch; cross-entropy is the second output's, with the numerator's posteriors."
+)
+_NETWORKS_LEAD = (
+    "Networks learn to tell which tied state each frame (a short slice of sound) "
+    "belongs to; a tied state is a part of a phone, shared by phones in similar "
+    "surroundings. By cross-entropy they learn it from alignments: the loss is minus "
+    "the log probability that the network gives to the aligned state, in nats "
+    "(natural logarithm) per frame, and the frame error rate is the share of frames "
+    "whose best state is not the aligned one. By lattice-free MMI they learn to prefer "
+    "the phones that were said over all other phone sequences, at whatever frames "
+    "near the aligned ones, or anywhere where there is no alignment. By CTC "
+    "(connectionist temporal classification) they learn to tell the phones of the "
+    "transcript in order, each whenever the network sees it, with blanks between; the "
+    "loss is minus the log probability of all ways to do so. Dev getting "
+    "worse while training gets better is over-fitting; both still getting better at "
+    "the end asks for more epochs (passes over the training data)."
+)
+# Losses that networks with outputs of several kinds log beside their sum.
+_LOSSES = {"ce": "cross-entropy", "ctc": "CTC", "mse": "squared error"}
+_PARTS = {
+    "data": "reading batches",
+    "forward": "forward pass",
+    "criterion": "criterion",
+    "backward": "backward pass",
+    "reduce": "exchange between processes",
+    "update": "update of the parameters",
+}
+
+
 def training_section(results: Results) -> Section:
     """Likelihood and Gaussians over the iterations, and sizes of the models."""
     lead = (
@@ -54,19 +91,9 @@ def training_section(results: Results) -> Section:
         "Gaussians are not comparable by likelihood, only by word error rate."
     )
     section = Section("training", "Training of the acoustic models", lead)
-    curves: dict[str, list[Iteration]] = {}
-    for system in results.gmm_systems:
-        rows = read_table(results / f"gmm/{system}/iterations.tsv")
-        if rows:
-            curves[system] = [
-                Iteration(
-                    int(row["iter"]),
-                    float(row["log_like_per_frame"]),
-                    int(row["num_gaussians"]),
-                    is_realigned=row["phase"] != "keep",
-                )
-                for row in rows
-            ]
+    systems = list(results.recipe.systems)
+    tables = {s: read_table(results / f"gmm/{s}/iterations.tsv") for s in systems}
+    curves = {s: t for s, t in tables.items() if t is not None and len(t)}
     if curves:
         caption = (
             "Log-likelihood per frame and number of Gaussians; dots mark iterations "
@@ -75,29 +102,29 @@ def training_section(results: Results) -> Section:
         section.blocks.append(Figure(figures.training_curves(curves), caption))
     else:
         section.blocks.append(missing("training curve", "gmm"))
-    section.blocks += _sizes(results)
+    found = {s: read_json(results / f"gmm/{s}/info.json") for s in systems}
+    sizes = {system: _scalars(info) for system, info in found.items() if info}
+    if any(sizes.values()):
+        section.blocks += [Heading("Sizes"), _columns(sizes, "of the model")]
     return section
 
 
-def _sizes(results: Results) -> list[Block]:
-    """Table of what each `info.json` says."""
-    found = {s: read_json(results / f"gmm/{s}/info.json") for s in results.gmm_systems}
-    flat = {system: _scalars(info) for system, info in found.items() if info}
-    keys = list(dict.fromkeys(key for info in flat.values() for key in info))
-    if not keys:
-        return []
-    rows = [[key, *(info.get(key, "") for info in flat.values())] for key in keys]
-    readable = [
-        [_NAMES.get(key, key.replace("_", " ")), *cells] for key, *cells in rows
+def _columns(facts: Mapping[str, Mapping[str, str]], title: str) -> Table:
+    """Return a table of facts, a column each system."""
+    keys = dict.fromkeys(key for own in facts.values() for key in own)
+    rows = [
+        {title: key, **{system: own.get(key, "") for system, own in facts.items()}}
+        for key in keys
     ]
-    columns = [text_column("of the model"), *map(Column, flat)]
-    return [Heading("Sizes"), Table(columns, readable)]
+    return Table(rows, {title})
 
 
 def _scalars(info: Mapping[str, Any]) -> dict[str, str]:
-    """The plain values of an object, as text."""
+    """Return the plain values of an object as text, by their titles."""
     return {
-        key: f"{value:.6g}" if isinstance(value, float) else str(value)
+        _NAMES.get(key, key.replace("_", " ")): f"{value:.6g}"
+        if isinstance(value, float)
+        else str(value)
         for key, value in info.items()
         if isinstance(value, str | int | float)
     }
@@ -111,7 +138,7 @@ def alignment_section(results: Results) -> Section:
         "point to wrong transcripts, missing pronunciations or a poor model."
     )
     section = Section("alignment", "Alignments", lead)
-    for system in reversed(results.gmm_systems):
+    for system in reversed(list(results.recipe.systems)):
         found = read_json(results / f"align/{system}/train/statistics.json")
         if found is not None:
             section.blocks += _alignment_blocks(system, found)
@@ -121,7 +148,7 @@ def alignment_section(results: Results) -> Section:
 
 
 def _alignment_blocks(system: str, found: Mapping[str, Any]) -> list[Block]:
-    """Drawing and tables of one alignment."""
+    """Draw and list one alignment."""
     phones = found["phones"]
     often = sorted(phones, key=lambda phone: -phones[phone]["frames"])
     drawn = {
@@ -136,32 +163,223 @@ def _alignment_blocks(system: str, found: Mapping[str, Any]) -> list[Block]:
         caption += f" The {len(drawn)} phones with the most frames of {len(phones)}."
     svg = figures.phone_durations(drawn, shift_ms=1000 * found["frame_shift"])
     facts = [
-        [_NAMES.get(key, key.replace("_", " ")), value]
-        for key, value in _scalars(found).items()
-    ]
-    return [
-        Note(f"Training speech, aligned by {system}."),
-        Table([text_column("of the alignment"), Column("value")], facts),
-        Figure(svg, caption),
-        _phone_table(phones),
-    ]
-
-
-def _phone_table(phones: Mapping[str, Mapping[str, float]]) -> Table:
-    """How often and how long each phone was said."""
-    columns = [text_column("phone"), Column("times"), Column("of all frames (%)")]
-    columns += [
-        Column(f"{name} (frames)") for name in ("mean", "5 %", "median", "95 %")
+        {"of the alignment": name, "value": value}
+        for name, value in _scalars(found).items()
     ]
     total = sum(stats["frames"] for stats in phones.values())
     rows = [
-        [
-            phone,
-            str(stats["occurrences"]),
-            f"{100 * stats['frames'] / max(1, total):.2f}",
-            f"{stats['mean_frames']:.1f}",
-            *(f"{stats[key]:g}" for key in _QUANTILES),
-        ]
+        {
+            "phone": phone,
+            "times": str(stats["occurrences"]),
+            "of all frames (%)": f"{100 * stats['frames'] / max(1, total):.2f}",
+            "mean (frames)": f"{stats['mean_frames']:.1f}",
+            "5 % (frames)": f"{stats['p5_frames']:g}",
+            "median (frames)": f"{stats['median_frames']:g}",
+            "95 % (frames)": f"{stats['p95_frames']:g}",
+        }
         for phone, stats in phones.items()
     ]
-    return Table(columns, rows, "Phones; click a heading to sort.")
+    return [
+        Note(f"Training speech, aligned by {system}."),
+        Table(facts, {"of the alignment"}),
+        Figure(svg, caption),
+        Table(rows, {"phone"}, "Phones; click a heading to sort."),
+    ]
+
+
+def networks_section(results: Results) -> Section | None:
+    """Networks, and how they were trained; None where there are none."""
+    all_kinds = ("ce", "ctc", "lfmmi")
+    kinds = {kind: results.recipe.networks_of(kind) for kind in all_kinds}
+    names = [name for own in kinds.values() for name in own]
+    if not names:
+        return None
+    section = Section("networks", "Networks", _NETWORKS_LEAD)
+    logs = {name: read_log(results / f"nnet/{name}/log.jsonl") for name in names}
+    trained = {name: log for name, log in logs.items() if log is not None}
+    if not trained:
+        section.blocks.append(missing("trained network", f"nnet_{names[0]}"))
+        return section
+    caption = (
+        "Lines are means over training batches, dots dev at the end of each epoch; of "
+        "frame errors, dotted lines are training."
+    )
+    facts = {name: _network_facts(results, name, log) for name, log in trained.items()}
+    by_frame, by_ctc, by_lfmmi = (
+        {name: trained[name] for name in own if name in trained}
+        for own in kinds.values()
+    )
+    if by_frame:
+        section.blocks.append(Figure(_loss_curves(by_frame), caption))
+    if by_ctc:
+        section.blocks.append(Figure(_loss_curves(by_ctc), f"CTC. {caption}"))
+    if by_lfmmi:
+        section.blocks.append(Figure(_objective_curves(by_lfmmi), _OBJECTIVE_CAPTION))
+    section.blocks += [
+        _columns(facts, "of the network"),
+        *time_shares(trained),
+        *_drawings(results, list(trained)),
+    ]
+    return section
+
+
+def time_shares(trained: Mapping[str, Log]) -> Iterator[Block]:
+    """List the shares of the time of training; nothing where no step is logged.
+
+    Args:
+        trained: network -> its log.
+    """
+    rows = []
+    for name, log in trained.items():
+        if log.steps:
+            shares = {
+                f"{title} (%)": statistics.fmean(s["time"][part] for s in log.steps)
+                for part, title in _PARTS.items()
+            }
+            cells = {title: f"{100 * share:.1f}" for title, share in shares.items()}
+            rows.append({"network": name, **cells})
+    if rows:
+        yield Heading("Where the time of training goes")
+        yield Table(rows, {"network"})
+
+
+def _loss_curves(trained: Mapping[str, Log]) -> str:
+    """Draw losses, frame errors and learning rates over epochs."""
+    with canvas(figures.WIDTH, 6.4) as figure:
+        loss, errors, rate = figure.subplots(
+            3, 1, sharex=True, height_ratios=[1.6, 1.2, 0.6]
+        )
+        for i, (name, log) in enumerate(trained.items()):
+            colour = series_colour(i)
+            if log.steps:
+                places = [log.place(line) for line in log.steps]
+                values = [line["loss"] for line in log.steps]
+                loss.plot(places, values, color=colour, alpha=0.5)
+            numbers = [epoch["epoch"] for epoch in log.epochs]
+            losses = [epoch["dev"]["loss"] for epoch in log.epochs]
+            loss.plot(numbers, losses, marker="o", color=colour, label=name)
+            _draw_errors(errors, log.epochs, colour)
+            rates = [epoch["learning_rate"] for epoch in log.epochs]
+            rate.plot(numbers, rates, marker=".", color=colour)
+        loss.set_ylabel("loss (nats per frame)")
+        errors.set_ylabel("frame errors (%)")
+        rate.set_ylabel("learning rate")
+        rate.set_yscale("log")
+        rate.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        rate.yaxis.set_minor_formatter(NullFormatter())
+        rate.set_xlabel("epoch")
+        rate.xaxis.set_major_locator(MaxNLocator(integer=True))
+        loss.legend(loc="upper right")
+        for axes in (loss, errors, rate):
+            bare(axes, grid="y")
+        return render(figure, "Loss, frame errors and learning rate over epochs")
+
+
+def _objective_curves(trained: Mapping[str, Log]) -> str:
+    """Draw the objective of LF-MMI, cross-entropy and learning rates over epochs."""
+    with canvas(figures.WIDTH, 6.4) as figure:
+        objective, xent, rate = figure.subplots(
+            3, 1, sharex=True, height_ratios=[1.6, 1.2, 0.6]
+        )
+        for i, (name, log) in enumerate(trained.items()):
+            colour = series_colour(i)
+            places = [log.place(line) for line in log.steps]
+            for axes, key in ((objective, "objective"), (xent, "xent")):
+                values = [line[key] for line in log.steps]
+                axes.plot(places, values, color=colour, alpha=0.5)
+            numbers = [epoch["epoch"] for epoch in log.epochs]
+            found = [epoch["dev"]["objective"] for epoch in log.epochs]
+            objective.plot(numbers, found, marker="o", color=colour, label=name)
+            rates = [epoch["learning_rate"] for epoch in log.epochs]
+            rate.plot(numbers, rates, marker=".", color=colour)
+        objective.set_ylabel("LF-MMI objective\n(nats per frame of the output)")
+        xent.set_ylabel("cross-entropy")
+        rate.set_ylabel("learning rate")
+        rate.set_xlabel("epoch")
+        rate.xaxis.set_major_locator(MaxNLocator(integer=True))
+        objective.legend(loc="lower right")
+        for axes in (objective, xent, rate):
+            bare(axes, grid="y")
+        return render(figure, "LF-MMI objective and learning rate over epochs")
+
+
+def _draw_errors(axes: Axes, epochs: Sequence[Line], colour: str) -> None:
+    """Draw frame errors of dev (dots) and of training (line)."""
+    for marker, style, part in (("o", "-", "dev"), ("", ":", "train")):
+        known = [
+            (epoch["epoch"], 100 * epoch[part]["frame_errors"])
+            for epoch in epochs
+            if "frame_errors" in epoch[part]
+        ]
+        if known:
+            axes.plot(
+                *zip(*known, strict=True), marker=marker, linestyle=style, color=colour
+            )
+
+
+def _network_facts(results: Results, name: str, log: Log) -> dict[str, str]:
+    """Return facts of a network by their titles."""
+    options = results.options.nnet.systems[name]
+    # others have a section of their own
+    assert isinstance(options, CeSystemOptions | CtcSystemOptions | LfmmiSystemOptions)
+    last = log.epochs[-1] if log.epochs else None
+    meta = read_json(results / f"nnet/{name}/meta.json") or {}
+    facts = {
+        "description": Path(options.network).stem,
+        "learns the alignments of": options.alignments or "nothing: transcripts alone",
+        "features": options.features or "those of the GMM systems",
+        "parameters": f"{meta['num_parameters']:,}" if "num_parameters" in meta else "",
+        "epochs": str(len(log.epochs)),
+        "steps": str(last["step"]) if last else "0",
+    }
+    for part in ("train", "dev"):
+        if last is not None:
+            loss = f"{last[part]['loss']:.4f}"
+            facts[f"{part} loss (nats per frame), last epoch"] = loss
+            for key, title in _LOSSES.items():
+                if key in last[part]:
+                    value = f"{last[part][key]:.4f}"
+                    facts[f"of it {part} {title}, last epoch"] = value
+            if "objective" in last[part]:
+                objective = f"{last[part]['objective']:.4f}"
+                facts[f"{part} LF-MMI objective, last epoch"] = objective
+            if "frame_errors" in last[part]:
+                rate = 100 * last[part]["frame_errors"]
+                facts[f"{part} frame errors (%), last epoch"] = f"{rate:.2f}"
+    if log.steps:
+        speeds = sorted(line["frames_per_second"] for line in log.steps)
+        facts["frames per second (median)"] = f"{speeds[len(speeds) // 2]:,.0f}"
+    return facts
+
+
+def _drawings(results: Results, names: Sequence[str]) -> Iterator[Block]:
+    """Draw the layers of the networks, once where several are made alike."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        folder = results / f"nnet/{name}"
+        meta = read_json(folder / "meta.json")
+        if meta is not None:
+            text = (folder / "network.yaml").read_text(encoding="utf-8")
+            key = f"{meta['dim_in']} {meta['classes']} {text}"
+            alike.setdefault(key, []).append(name)
+    for own in alike.values():
+        yield from _drawing(results, own)
+
+
+def _drawing(results: Results, names: Sequence[str]) -> Iterator[Block]:
+    """Draw the layers of networks that are made alike."""
+    folder = results / f"nnet/{names[0]}"
+    meta = read_json(folder / "meta.json") or {}
+    description = NetworkDescription.load(folder / "network.yaml")
+    network = Network(description, meta["dim_in"], meta["classes"])
+    title = f"Layers of {', '.join(names)}"
+    yield Heading(title)
+    yield Figure(
+        network_svg(network.graph(), title),
+        "Layers, numbers a frame, and parameters.",
+    )
+    field = network.receptive_field
+    sides = ["all" if side is None else str(side) for side in field]
+    yield Note(
+        f"An output frame sees {sides[0]} frames before it and {sides[1]} after it."
+    )

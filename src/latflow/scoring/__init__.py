@@ -1,1 +1,1 @@
-"""Room of latflow: see docs/architecture.md."""
+"""Word errors, their intervals, and the choice of scales on dev."""

@@ -1,4 +1,4 @@
-"""Stage `analyse_lattices`: how much a set's lattices hold, and how good the best is.
+"""Stage `analyze_lattices`: sizes of a set's lattices, and their least word errors.
 
 The *oracle* error of a lattice is the least number of word errors of any of its paths:
 what rescoring with a perfect model would leave. The *depth* is the mean number of arcs
@@ -6,10 +6,10 @@ over a frame: what the lattice costs in memory and time.
 
 Written files:
 
-* `lattices.json`: of the whole set, see `_Tally.summary`;
-* `lattices.tsv`: `COLUMNS` of each utterance.
+* `lattices.tsv`: `COLUMNS` of each utterance;
+* `lattices.json`: sums and percentiles of the whole set, see `_summary`.
 
-Public: `analyse_lattices`, `COLUMNS`.
+Public: `analyze_lattices`, `COLUMNS`.
 
 Source: Kaldi `latbin/lattice-oracle.cc`, `lattice-depth.cc`,
 `steps/diagnostic/analyze_lats.sh`.
@@ -17,41 +17,40 @@ Source: Kaldi `latbin/lattice-oracle.cc`, `lattice-depth.cc`,
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from latflow.decode.tune import read_scales
 from latflow.errors import UserError
-from latflow.files import atomic_output
+from latflow.files import write_json
 from latflow.lang.directory import Lang
 from latflow.lattice.best_path import Scales, best_paths
-from latflow.lattice.io import read_lattices
+from latflow.lattice.edit_distance import count_errors
+from latflow.lattice.io.archives import read_lattices
 from latflow.lattice.lattice import Lattice
 from latflow.lattice.oracle import oracle
 from latflow.logs import progress
-from latflow.parallel import map_in_order
-from latflow.scoring.alignment import ErrorCounts, count_errors
-from latflow.scoring.references import read_references
-from latflow.scoring.results import write_tsv
-from latflow.scoring.text import WordFilter
+from latflow.parallel import in_order, worker_pool
+from latflow.scoring.options import ComparisonOptions
+from latflow.scoring.results import write_table
+from latflow.scoring.transcripts import read_references
+from latflow.scoring.tune import read_scales
 
-COLUMNS = ("utterance", "frames", "states", "arcs", "depth", "words", "best", "oracle")
+COLUMNS = ["utterance", "frames", "states", "arcs", "depth", "words", "best", "oracle"]
 _PERCENTILES = (5, 25, 50, 75, 95)
 
 
-def analyse_lattices(
-    lattices: str | Path,
-    cuts: str | Path,
-    lang_dir: str | Path,
-    scales: str | Path,
-    out_dir: str | Path,
+def analyze_lattices(
+    lattices: Path,
+    cuts: Path,
+    lang_dir: Path,
+    scales: Path,
+    out_dir: Path,
     *,
-    options: Mapping[str, Any],
+    options: ComparisonOptions,
     threads: int,
 ) -> None:
     """Measure depth and oracle word errors of a set's lattices.
@@ -62,7 +61,7 @@ def analyse_lattices(
         lang_dir: language directory that the graph was made of.
         scales: `scales.json` with the `lmwt` and `wip` of the best path.
         out_dir: folder for the files named in the module's description.
-        options: section `score` of the configuration.
+        options: words that count.
         threads: lattices measured at a time.
 
     Raises:
@@ -70,10 +69,10 @@ def analyse_lattices(
     """
     references = read_references(cuts).words
     chosen = read_scales(scales)
-    ids = _WordIds.load(lang_dir, WordFilter.from_options(options))
     scale = Scales.from_lmwt(chosen["lmwt"], chosen["wip"])
+    numbers, by_id = _number_words(lang_dir, options)
 
-    def measure(item: tuple[str, Lattice]) -> _Measured:
+    def measure(item: tuple[str, Lattice]) -> dict[str, Any]:
         utterance, lattice = item
         if utterance not in references:
             raise UserError(
@@ -82,111 +81,72 @@ def analyse_lattices(
                 utterance=utterance,
                 remedy="decode the set that the references are of",
             )
-        reference = ids.of_reference(references[utterance])
-        counted = replace(lattice, word=ids.of_lattice(lattice.word))
+        kept = options.filter(references[utterance])
+        # A word that the lang directory has not gets a number that no lattice has.
+        said = np.array(
+            [numbers.get(word, len(numbers) + 1) for word in kept], np.int32
+        )
         # The path is chosen by what was decoded, the penalty counts every word.
-        best = ids.of_lattice(best_paths(lattice, [scale])[0].words)
-        errors = count_errors(reference.tolist(), best[best != 0].tolist())
-        return _Measured(utterance, lattice, errors, oracle(counted, reference).counts)
-
-    tally = _Tally()
-    items = progress(read_lattices(lattices), "lattices", total=len(references))
-    out = Path(out_dir)
-    rows = tally.rows(map_in_order(measure, items, threads))
-    write_tsv(out / "lattices.tsv", COLUMNS, rows)
-    with atomic_output(out / "lattices.json") as temporary:
-        text = json.dumps(tally.summary(), indent=2)
-        temporary.write_text(text + "\n", encoding="utf-8")
-
-
-@dataclass(frozen=True, eq=False)
-class _Measured:
-    """One lattice with the errors of its best path and of its least wrong one."""
-
-    utterance: str
-    lattice: Lattice
-    best: ErrorCounts
-    oracle: ErrorCounts
-
-
-@dataclass(frozen=True, eq=False)
-class _WordIds:
-    """Numbers of words as scoring compares them.
-
-    Attributes:
-        by_word: number of each word that counts.
-        by_id: int32[highest word id + 1], the number of each word of the lattices; 0
-            for words that do not count.
-    """
-
-    keep: WordFilter
-    by_word: dict[str, int]
-    by_id: np.ndarray
-
-    @classmethod
-    def load(cls, lang_dir: str | Path, keep: WordFilter) -> _WordIds:
-        """Number the words of a language directory; equal ones get equal numbers."""
-        words = Lang.load(lang_dir).words
-        by_word: dict[str, int] = {}
-        by_id = np.zeros(max(words) + 1, np.int32)
-        for word_id, word in words.items():
-            for kept in keep([word]) if word_id else ():
-                by_id[word_id] = by_word.setdefault(kept, len(by_word) + 1)
-        return cls(keep, by_word, by_id)
-
-    def of_lattice(self, word: np.ndarray) -> np.ndarray:
-        """Numbers of word ids."""
-        return self.by_id[word]
-
-    def of_reference(self, words: list[str]) -> np.ndarray:
-        """Numbers of words that count; unknown ones get one that no lattice has."""
-        unknown = len(self.by_word) + 1
-        kept = [self.by_word.get(word, unknown) for word in self.keep(words)]
-        return np.array(kept, np.int32)
-
-
-class _Tally:
-    """Adds up what was measured."""
-
-    def __init__(self) -> None:
-        self.best, self.oracle = ErrorCounts(), ErrorCounts()
-        self.frames, self.arcs = 0, 0  # arcs that consume a frame
-        self.depths: list[float] = []
-
-    def rows(self, measured: Iterator[_Measured]) -> Iterator[tuple[object, ...]]:
-        """Take each utterance in, and pass its row of `lattices.tsv` on."""
-        for one in measured:
-            lattice = one.lattice
-            self.best += one.best
-            self.oracle += one.oracle
-            self.frames += lattice.num_frames
-            self.arcs += int(np.count_nonzero(lattice.transition_id))
-            self.depths.append(lattice.depth)
-            yield (
-                one.utterance,
-                lattice.num_frames,
-                lattice.num_states,
-                lattice.num_arcs,
-                f"{lattice.depth:.3f}",
-                one.best.words,
-                one.best.errors,
-                one.oracle.errors,
-            )
-
-    def summary(self) -> dict[str, Any]:
-        """The contents of `lattices.json`; rates in per cent, over utterances found."""
-        depths = self.depths or [0.0]
+        best = by_id[best_paths(lattice, [scale])[0].words]
+        errors = count_errors(said.tolist(), best[best != 0].tolist())
+        least = oracle(replace(lattice, word=by_id[lattice.word]), said).counts
         return {
-            "utterances": len(self.depths),
-            "frames": self.frames,
-            "words": self.best.words,
-            "depth": self.arcs / max(self.frames, 1),
-            "depth_percentiles": {
-                str(p): float(np.percentile(depths, p)) for p in _PERCENTILES
-            },
-            "best_wer": self.best.wer if self.best.words else None,
-            "oracle_wer": self.oracle.wer if self.oracle.words else None,
-            "oracle_ins": self.oracle.ins,
-            "oracle_del": self.oracle.del_,
-            "oracle_sub": self.oracle.sub,
+            "utterance": utterance,
+            "frames": lattice.num_frames,
+            "states": lattice.num_states,
+            "arcs": lattice.num_arcs,
+            "frame_arcs": int(np.count_nonzero(lattice.transition_id)),
+            "depth": lattice.depth,
+            "words": errors.words,
+            "best": errors.errors,
+            "oracle": least.errors,
+            "oracle_ins": least.ins,
+            "oracle_del": least.del_,
+            "oracle_sub": least.sub,
         }
+
+    items = progress(read_lattices(lattices), "lattices", total=len(references))
+    with worker_pool(threads) as pool:
+        rows = list(in_order(pool, measure, items, ahead=2 * threads))
+    more = ["frame_arcs", "oracle_ins", "oracle_del", "oracle_sub"]
+    table = pd.DataFrame(rows, columns=[*COLUMNS, *more])
+    write_table(out_dir / "lattices.tsv", table[COLUMNS], {"depth": 3})
+    write_json(out_dir / "lattices.json", _summary(table))
+
+
+def _number_words(
+    lang_dir: Path, options: ComparisonOptions
+) -> tuple[dict[str, int], np.ndarray]:
+    """Number the words of a language directory from 1; equal ones get equal numbers.
+
+    Returns:
+        (number of each word that counts; int32[highest word id + 1], the number of each
+        word id, 0 for words that do not count).
+    """
+    words = Lang.load(lang_dir).words
+    numbers: dict[str, int] = {}
+    by_id = np.zeros(max(words) + 1, np.int32)
+    for word_id, word in words.items():
+        for kept in options.filter([word]) if word_id else ():
+            by_id[word_id] = numbers.setdefault(kept, len(numbers) + 1)
+    return numbers, by_id
+
+
+def _summary(table: pd.DataFrame) -> dict[str, Any]:
+    """Return the contents of `lattices.json`; rates in per cent."""
+    sums = table.drop(columns=["utterance", "depth"]).sum().astype(int).to_dict()
+    depths = table["depth"].to_numpy(float) if len(table) else np.zeros(1)
+    percentiles = np.percentile(depths, _PERCENTILES).tolist()
+    words = sums["words"]
+    return {
+        "utterances": len(table),
+        "frames": sums["frames"],
+        "words": words,
+        "depth": sums["frame_arcs"] / max(sums["frames"], 1),
+        "depth_percentiles": dict(
+            zip(map(str, _PERCENTILES), percentiles, strict=True)
+        ),
+        "best_wer": 100 * sums["best"] / words if words else None,
+        "oracle_wer": 100 * sums["oracle"] / words if words else None,
+        **{name: sums[name] for name in ("oracle_ins", "oracle_del", "oracle_sub")},
+    }

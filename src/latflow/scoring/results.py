@@ -1,70 +1,33 @@
-"""The scores of a test set: per utterance, per speaker, in all, and as files.
+"""Tables of scores: by utterance, by speaker, by word pair, and of all sets.
 
-Public: `UtteranceScore`, `score_utterances`, `total`, `by_speaker`, `confusions`,
-`interval`, the writers of `per_utterance.tsv`, `per_speaker.tsv`, `confusions.tsv`, and
-`read_utterance_scores`.
+Public: `score_utterances`, `by_speaker`, `confusions`, `totals`, `interval`,
+`read_scores`, `summarize_wer`, `format_table`, `read_table`, `write_table`, `GAP`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import csv
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from latflow.errors import UserError
 from latflow.files import atomic_output, read_lines
-from latflow.scoring.alignment import ErrorCounts, WordAlignment, align_words
+from latflow.lattice.edit_distance import ErrorCounts, align_words
 from latflow.scoring.bootstrap import Interval, bootstrap_interval
-from latflow.scoring.text import WordFilter
+from latflow.scoring.options import BootstrapOptions, ComparisonOptions
 
-GAP = "***"
-UTTERANCE_COLUMNS = (
-    "utterance",
-    "speaker",
-    "words",
-    "ins",
-    "del",
-    "sub",
-    "errors",
-    "wer",
-    "reference",
-    "hypothesis",
+GAP = "***"  # stands where the other side has a word and this one has none
+COUNTS = ["words", "ins", "del", "sub", "errors"]
+COLUMNS = (
+    *("system", "set", "wer", "ins", "del", "sub", "words", "sentences"),
+    *("sentence_errors", "lmwt", "wip", "ci_low", "ci_high"),
 )
-SPEAKER_COLUMNS = (
-    "speaker",
-    "sentences",
-    "sentence_errors",
-    "words",
-    "ins",
-    "del",
-    "sub",
-    "errors",
-    "wer",
-)
-CONFUSION_COLUMNS = ("kind", "reference", "hypothesis", "count")
-
-Pair = tuple[str | None, str | None]
-
-
-@dataclass(frozen=True)
-class UtteranceScore:
-    """One utterance, compared word by word.
-
-    Attributes:
-        utterance: its id.
-        speaker: its speaker.
-        pairs: (reference word, hypothesis word); None where the other side has nothing.
-        counts: the errors.
-    """
-
-    utterance: str
-    speaker: str
-    pairs: tuple[Pair, ...]
-    counts: ErrorCounts
+_UTTERANCE_COLUMNS = ["utterance", "speaker", *COUNTS, "wer", "reference", "hypothesis"]
+_KINDS = ["sub", "del", "ins"]
 
 
 def score_utterances(
@@ -72,18 +35,20 @@ def score_utterances(
     hypotheses: Mapping[str, Sequence[str]],
     speakers: Mapping[str, str],
     *,
-    options: Mapping[str, Any],
-) -> list[UtteranceScore]:
+    options: ComparisonOptions,
+) -> pd.DataFrame:
     """Compare every reference with its hypothesis.
 
     Args:
         references: words of each utterance.
-        hypotheses: recognised words; a reference without one counts as all deleted.
+        hypotheses: recognized words; a reference without one counts as all deleted.
         speakers: speaker of each reference.
-        options: section `score` of the configuration.
+        options: words that count, and costs of their alignment.
 
     Returns:
-        Scores, sorted by utterance id.
+        A row an utterance, sorted by id: `utterance`, `speaker`, `COUNTS`, `wer` (per
+        cent; NaN without words), and `reference` and `hypothesis`, aligned word by word
+        and joined by spaces (`GAP`: no word).
 
     Raises:
         UserError: a hypothesis has no reference.
@@ -91,175 +56,177 @@ def score_utterances(
     unknown = sorted(hypotheses.keys() - references.keys())
     if unknown:
         raise UserError(
-            f"{len(unknown)} recognised utterances have no reference",
+            f"{len(unknown)} recognized utterances have no reference",
             utterance=unknown[0],
             remedy="score with the cuts that were decoded",
         )
-    keep = WordFilter.from_options(options)
-    scores = []
+    rows = []
     for utterance in sorted(references):
-        aligned: WordAlignment = align_words(
-            keep(references[utterance]),
-            keep(hypotheses.get(utterance, ())),
-            rule=options["alignment"],
+        aligned = align_words(
+            options.filter(references[utterance]),
+            options.filter(hypotheses.get(utterance, ())),
+            rule=options.alignment,
         )
-        scores.append(
-            UtteranceScore(
-                utterance, speakers[utterance], aligned.pairs, aligned.counts
-            )
-        )
-    return scores
+        c = aligned.counts
+        sides = zip(*((a or GAP, b or GAP) for a, b in aligned.pairs), strict=True)
+        texts = [" ".join(side) for side in sides] or ["", ""]
+        counts = (c.words, c.ins, c.del_, c.sub, c.errors, c.wer)
+        rows.append([utterance, speakers[utterance], *counts, *texts])
+    return pd.DataFrame(rows, columns=_UTTERANCE_COLUMNS)
 
 
-def total(scores: Iterable[UtteranceScore]) -> ErrorCounts:
-    """Sum of the counts."""
-    return sum((score.counts for score in scores), ErrorCounts())
-
-
-def num_sentence_errors(scores: Iterable[UtteranceScore]) -> int:
-    """Utterances with at least one error."""
-    return sum(score.counts.errors > 0 for score in scores)
-
-
-def by_speaker(scores: Iterable[UtteranceScore]) -> dict[str, list[UtteranceScore]]:
-    """Group scores by speaker, speakers sorted."""
-    groups: dict[str, list[UtteranceScore]] = {}
-    for score in scores:
-        groups.setdefault(score.speaker, []).append(score)
-    return dict(sorted(groups.items()))
-
-
-def confusions(scores: Iterable[UtteranceScore]) -> Counter[Pair]:
-    """Count the pairs that are errors: (reference, hypothesis), None for nothing."""
-    return Counter(
-        pair for score in scores for pair in score.pairs if pair[0] != pair[1]
-    )
-
-
-def interval(
-    scores: Sequence[UtteranceScore], *, options: Mapping[str, Any]
-) -> Interval:
-    """Bootstrap interval of the word error rate of these utterances.
-
-    Args:
-        scores: of all utterances of the set.
-        options: section `score` of the configuration, with the experiment's `seed`.
-    """
-    bootstrap = options["bootstrap"]
-    errors, words = count_arrays(scores)
-    return bootstrap_interval(
-        errors,
-        words,
-        samples=bootstrap["samples"],
-        confidence=bootstrap["confidence"],
-        seed=options["seed"],
-        blocks=blocks(scores, by=bootstrap["by"]),
-    )
-
-
-def count_arrays(scores: Sequence[UtteranceScore]) -> tuple[np.ndarray, np.ndarray]:
-    """Errors [N] and reference words [N] of utterances, int64."""
-    errors = np.array([score.counts.errors for score in scores], dtype=np.int64)
-    words = np.array([score.counts.words for score in scores], dtype=np.int64)
-    return errors, words
-
-
-def blocks(scores: Sequence[UtteranceScore], *, by: str) -> list[str] | None:
-    """What the bootstrap draws as a whole: speakers, or (None) utterances."""
-    return [score.speaker for score in scores] if by == "speaker" else None
-
-
-def write_per_utterance(path: str | Path, scores: Iterable[UtteranceScore]) -> None:
-    """Write one line an utterance, both sides aligned word by word (`***`: nothing)."""
-    write_tsv(
-        path,
-        UTTERANCE_COLUMNS,
-        (
-            (
-                score.utterance,
-                score.speaker,
-                *_count_fields(score.counts),
-                " ".join(word or GAP for word, _ in score.pairs),
-                " ".join(word or GAP for _, word in score.pairs),
-            )
-            for score in scores
-        ),
-    )
-
-
-def read_utterance_scores(path: str | Path) -> list[UtteranceScore]:
-    """Read a `per_utterance.tsv` back.
+def read_scores(path: str | Path) -> pd.DataFrame:
+    """Read a `per_utterance.tsv` back, as `score_utterances` returns it.
 
     Raises:
         UserError: a line does not have its fields.
     """
-    scores = []
-    for number, line in read_lines(path):
-        if number == 1:
-            continue
-        fields = line.split("\t")
-        if len(fields) != len(UTTERANCE_COLUMNS):
-            raise UserError(
-                f"line {number} has {len(fields)} fields, not {len(UTTERANCE_COLUMNS)}",
-                file=path,
-                remedy="remove the file and score again",
-            )
-        utterance, speaker, words, ins, del_, sub, *_, reference, hypothesis = fields
-        pairs = tuple(
-            (None if a == GAP else a, None if b == GAP else b)
-            for a, b in zip(reference.split(), hypothesis.split(), strict=True)
-        )
-        counts = ErrorCounts(int(ins), int(del_), int(sub), int(words))
-        scores.append(UtteranceScore(utterance, speaker, pairs, counts))
-    return scores
+    table = read_table(path)
+    if list(table.columns) != _UTTERANCE_COLUMNS:
+        raise UserError("not scores of utterances", file=path, remedy="score again")
+    return table.astype({**dict.fromkeys(COUNTS, int), "wer": float})
 
 
-def write_per_speaker(path: str | Path, scores: Iterable[UtteranceScore]) -> None:
-    """Write one line a speaker."""
-    write_tsv(
-        path,
-        SPEAKER_COLUMNS,
-        (
-            (speaker, len(own), num_sentence_errors(own), *_count_fields(total(own)))
-            for speaker, own in by_speaker(scores).items()
-        ),
+def totals(scores: pd.DataFrame) -> ErrorCounts:
+    """Return the errors of all utterances together."""
+    words, ins, deletions, sub, _ = scores[COUNTS].sum().astype(int)
+    return ErrorCounts(ins, deletions, sub, words)
+
+
+def by_speaker(scores: pd.DataFrame) -> pd.DataFrame:
+    """Sum scores by speaker.
+
+    Returns:
+        A row a speaker, sorted: `speaker`, `sentences`, `sentence_errors` (with an
+        error), `COUNTS`, `wer`.
+    """
+    marked = scores.assign(sentences=1, sentence_errors=scores["errors"] > 0)
+    columns = ["sentences", "sentence_errors", *COUNTS]
+    sums = marked.groupby("speaker")[columns].sum().astype(int).reset_index()
+    return sums.assign(
+        wer=100 * sums["errors"] / sums["words"].where(sums["words"] > 0)
     )
 
 
-def write_confusions(
-    path: str | Path, scores: Iterable[UtteranceScore], *, limit: int
-) -> None:
-    """Write the most frequent substitutions, deletions and insertions, `limit` each."""
-    write_tsv(path, CONFUSION_COLUMNS, _confusion_rows(confusions(scores), limit))
+def confusions(scores: pd.DataFrame) -> pd.DataFrame:
+    """Count the pairs of words that are errors.
 
-
-def _confusion_rows(counts: Counter[Pair], limit: int) -> Iterator[tuple[object, ...]]:
-    """Rows of the confusion table, most frequent first within each kind."""
-    kinds: dict[str, list[tuple[int, str, str]]] = {"sub": [], "del": [], "ins": []}
-    for (word, heard), count in counts.items():
-        kind = "ins" if word is None else "del" if heard is None else "sub"
-        kinds[kind].append((-count, word or GAP, heard or GAP))
-    for kind, rows in kinds.items():
-        for negative, word, heard in sorted(rows)[:limit]:
-            yield kind, word, heard, -negative
-
-
-def _count_fields(counts: ErrorCounts) -> tuple[object, ...]:
-    """Counts as fields of a table: words, ins, del, sub, errors, WER."""
+    Returns:
+        `kind` (`sub`, `del`, `ins`), `reference`, `hypothesis` (`GAP` for no word),
+        `count`; the most frequent first within each kind.
+    """
+    sides = ["reference", "hypothesis"]
+    words = {side: scores[side].astype(str).str.split() for side in sides}
+    pairs = pd.DataFrame(words).explode(sides).dropna()
+    wrong = pairs[pairs["reference"] != pairs["hypothesis"]]
+    gaps = [wrong["hypothesis"] == GAP, wrong["reference"] == GAP]
+    kind = pd.Categorical(np.select(gaps, _KINDS[1:], _KINDS[0]), _KINDS, ordered=True)
+    groups = wrong.assign(kind=kind).groupby(["kind", *sides], observed=True)
     return (
-        counts.words,
-        counts.ins,
-        counts.del_,
-        counts.sub,
-        counts.errors,
-        f"{counts.wer:.2f}",
+        groups.size()
+        .reset_index(name="count")
+        .sort_values(["kind", "count", *sides], ascending=[True, False, True, True])
     )
 
 
-def write_tsv(
-    path: str | Path, columns: Sequence[str], rows: Iterable[Sequence[object]]
+def interval(scores: pd.DataFrame, *, options: BootstrapOptions, seed: int) -> Interval:
+    """Return the bootstrap interval of the word error rate of these utterances."""
+    return bootstrap_interval(
+        scores["errors"].to_numpy(),
+        scores["words"].to_numpy(),
+        samples=options.samples,
+        confidence=options.confidence,
+        seed=seed,
+        blocks=options.blocks(scores["speaker"].tolist()),
+    )
+
+
+def summarize_wer(scores: Sequence[Path], table: Path) -> None:
+    """Collect the word error rates of all systems and sets into one table.
+
+    Args:
+        scores: `wer.json` of each system and set, in the order wanted; their folders
+            are `<system>/<set>`.
+        table: file to write, with the columns `COLUMNS`; rates and bounds in per cent.
+
+    Raises:
+        UserError: a `wer.json` is not there.
+    """
+    rows = []
+    for path in scores:
+        if not path.is_file():
+            raise UserError(
+                "no such file", file=path, remedy="run the target score first"
+            )
+        result = json.loads(path.read_text(encoding="utf-8"))
+        bounds = result["confidence_interval"]
+        names = {"system": path.parent.parent.name, "set": path.parent.name}
+        result |= {**names, "ci_low": bounds["low"], "ci_high": bounds["high"]}
+        rows.append([result[column] for column in COLUMNS])
+    rates = pd.DataFrame(rows, columns=list(COLUMNS))
+    write_table(table, rates, {"wer": 2, "ci_low": 2, "ci_high": 2}, missing="nan")
+
+
+def format_table(path: str | Path) -> str:
+    """Lay out a `wer.tsv` for a terminal: lines, without a newline at the end."""
+    table = read_table(path)
+    bounds = table.pop("ci_low") + " - " + table.pop("ci_high")
+    table = table.assign(interval=bounds).rename(
+        columns={"wer": "WER %", "sentence_errors": "wrong"}
+    )
+    cells = [list(table.columns), *table.to_numpy().tolist()]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    names, numbers = widths[:2], widths[2:]
+    form = "  ".join([*(f"{{:{n}}}" for n in names), *(f"{{:>{n}}}" for n in numbers)])
+    return "\n".join(form.format(*row).rstrip() for row in cells)
+
+
+def read_table(path: str | Path) -> pd.DataFrame:
+    """Read a tab-separated table with a heading line, all cells as text.
+
+    Raises:
+        UserError: a line has more or fewer fields than the heading.
+    """
+    # pandas' reader fills short lines up in silence.
+    lines = [line.split("\t") for _, line in read_lines(path)] or [[]]
+    for number, cells in enumerate(lines, start=1):
+        if len(cells) != len(lines[0]):
+            raise UserError(
+                f"line {number} has {len(cells)} fields, not {len(lines[0])}",
+                file=path,
+                remedy="remove the file and run again",
+            )
+    return pd.DataFrame(lines[1:], columns=lines[0], dtype=str)
+
+
+def write_table(
+    path: str | Path,
+    table: pd.DataFrame,
+    decimals: Mapping[str, int] | None = None,
+    *,
+    missing: str = "",
 ) -> None:
-    """Write a tab-separated table with a heading line, atomically."""
-    with atomic_output(path) as temporary, temporary.open("w", encoding="utf-8") as out:
-        out.write("\t".join(columns) + "\n")
-        out.writelines("\t".join(map(str, row)) + "\n" for row in rows)
+    """Write a tab-separated table with a heading line, atomically.
+
+    Args:
+        path: file to write.
+        table: its columns and rows; no cell may hold a tab or a newline.
+        decimals: digits behind the point, of columns that are rounded.
+        missing: text of NaN and None.
+    """
+    rounded = {
+        name: table[name]
+        .astype(float)
+        .map(f"{{:.{digits}f}}".format, na_action="ignore")
+        for name, digits in (decimals or {}).items()
+    }
+    with atomic_output(path) as temporary:
+        table.assign(**rounded).to_csv(
+            temporary,
+            sep="\t",
+            index=False,
+            na_rep=missing,
+            quoting=csv.QUOTE_NONE,
+            lineterminator="\n",
+        )

@@ -1,54 +1,91 @@
-"""The stages `score_wer` and `summarise_wer`: from lattices to word error rates.
+"""The stage `score_wer`: from lattices to word error rates.
 
 `score` takes the words of a decoded set at the scales that were chosen on dev, and
 compares them with the references. It writes, into one folder:
 
-* `hyp.txt`: recognised words, Kaldi's text form;
+* `hyp.txt`: recognized words, Kaldi's text form;
 * `hyp.ctm`: words with times and confidences; `hyp_phones.ctm`: phones with times;
 * `wer.json`: counts, word error rate and its confidence interval;
 * `per_utterance.tsv`, `per_speaker.tsv`, `confusions.tsv`.
 
 An utterance that has a reference but no lattice counts as wholly deleted, and is named
 in `wer.json`.
+
+The words of a lattice are known by one of two decisions. `best_path` takes the path of
+least cost, which has the fewest *sentence* errors to expect; `mbr` takes the words with
+the fewest *word* errors to expect. Either way a word's confidence is its posterior at
+its place in the lattice.
+
+`recognize`, the stage `recognize_words`, writes the first two lines of these for a set
+without references.
+
+Public: `score`, `recognize`, `write_scores`, `Transcriber`, `Transcript`.
+
+Source: Kaldi `latbin/lattice-mbr-decode.cc`, `steps/get_ctm_conf.sh`.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from latflow.decode.tune import read_scales
-from latflow.files import atomic_output
-from latflow.lattice.best_path import Scales
-from latflow.lattice.io import read_lattices
+import numpy as np
+
+from latflow.align.word_times import Pronunciations, phone_segments, split_phones
+from latflow.errors import UserError
+from latflow.files import atomic_output, write_json
+from latflow.hmm.transition_model import TransitionModel
+from latflow.lang.directory import Lang
+from latflow.lattice.best_path import BestPath, Scales, best_paths
+from latflow.lattice.determinize.pruned import determinize
+from latflow.lattice.io.archives import read_lattices
+from latflow.lattice.lattice import CompactLattice, Lattice
+from latflow.lattice.mbr import minimum_bayes_risk
+from latflow.lattice.n_best import n_best
+from latflow.lattice.path_sums import forward
+from latflow.lattice.word_alignment import WordAligner
 from latflow.logs import progress
-from latflow.parallel import map_in_order
+from latflow.nnet.described import frame_subsampling
+from latflow.parallel import in_order, worker_pool
 from latflow.scoring import results
-from latflow.scoring.ctm import ctm_line
-from latflow.scoring.references import read_references
-from latflow.scoring.summary import COLUMNS, percent, read_wer
-from latflow.scoring.text import write_text
-from latflow.scoring.transcribe import Transcriber, Transcript
+from latflow.scoring.options import ScoreOptions
+from latflow.scoring.transcripts import (
+    References,
+    TimedWord,
+    ctm_line,
+    names_of,
+    read_references,
+    timed_words,
+    write_text,
+)
+from latflow.scoring.tune import read_scales
 
 log = logging.getLogger(__name__)
 
+# Word sequences that cost this much more than the best have no say in confidences.
+_BEAM = 6.0
+_SOUGHT = 10  # word sequences, for one is chosen by `mbr` that is seldom the best
+
 
 def score(
-    lattices: str | Path,
-    cuts: str | Path,
-    lang_dir: str | Path,
-    model_dir: str | Path,
-    scales: str | Path,
-    out_dir: str | Path,
+    lattices: Path,
+    cuts: Path,
+    lang_dir: Path,
+    model_dir: Path,
+    scales: Path,
+    out_dir: Path,
     *,
-    options: Mapping[str, Any],
+    options: ScoreOptions,
+    seed: int,
     threads: int = 1,
 ) -> None:
-    """Score what was recognised of a decoded set.
+    """Score what was recognized of a decoded set.
 
     Args:
         lattices: `lattices.ark` of the set.
@@ -57,28 +94,109 @@ def score(
         model_dir: folder with the `final.mdl` that decoded.
         scales: `scales.json` with the chosen `lmwt` and `wip`.
         out_dir: folder for the files named in the module's description.
-        options: section `score` of the configuration, with the experiment's `seed`.
+        options: section `score` of the recipe.
+        seed: of the bootstrap's draws.
         threads: lattices worked on at a time.
 
     Raises:
         UserError: there is no utterance to score; a lattice has no reference.
     """
     references = read_references(cuts)
+    recognized = _recognize(
+        lattices,
+        references,
+        (lang_dir, model_dir, scales),
+        out_dir,
+        decision=options.decision,
+        threads=threads,
+    )
+    chosen = read_scales(scales)
+    write_scores(out_dir, references, recognized, chosen, options=options, seed=seed)
+
+
+def recognize(
+    lattices: Path,
+    cuts: Path,
+    lang_dir: Path,
+    model_dir: Path,
+    scales: Path,
+    out_dir: Path,
+    *,
+    options: ScoreOptions,
+    threads: int = 1,
+) -> None:
+    """Write the words of a decoded set that has no references; see `score`.
+
+    Raises:
+        UserError: there is no utterance.
+    """
+    recognized = _recognize(
+        lattices,
+        read_references(cuts),
+        (lang_dir, model_dir, scales),
+        out_dir,
+        decision=options.decision,
+        threads=threads,
+    )
+    write_text(out_dir / "hyp.txt", recognized)
+
+
+def _recognize(
+    lattices: Path,
+    references: References,
+    system: tuple[Path, Path, Path],
+    out_dir: Path,
+    *,
+    decision: str,
+    threads: int,
+) -> dict[str, list[str]]:
+    """Write words and phones with times; return the words of each utterance.
+
+    Args:
+        system: language directory, folder of the model, chosen scales.
+    """
+    lang_dir, model_dir, scales = system
     chosen = read_scales(scales)
     transcriber = Transcriber.load(
         lang_dir,
         model_dir,
         scales=Scales.from_lmwt(chosen["lmwt"], chosen["wip"]),
         frame_shift=references.frame_shift,
-        decision=options["decision"],
+        decision=decision,
     )
-    items = progress(read_lattices(lattices), "score", total=len(references.words))
-    transcripts = map_in_order(transcriber, items, threads)
-    recognised = _write_times(Path(out_dir), transcripts)
+    items = progress(read_lattices(lattices), "words", total=len(references.words))
+    with worker_pool(threads) as pool:
+        transcripts = in_order(pool, transcriber, items, ahead=2 * threads)
+        return _write_times(out_dir, transcripts)
+
+
+def write_scores(
+    out_dir: Path,
+    references: References,
+    recognized: Mapping[str, list[str]],
+    scales: Mapping[str, Any],
+    *,
+    options: ScoreOptions,
+    seed: int,
+) -> None:
+    """Compare recognized words with the references; write the text and all tables.
+
+    Args:
+        out_dir: folder for the files, see the module's description.
+        references: words and speakers.
+        recognized: words of each utterance that has a lattice.
+        scales: `lmwt` and `wip` that gave them.
+        options: section `score` of the recipe.
+        seed: of the bootstrap's draws.
+
+    Raises:
+        UserError: recognized words have no reference.
+    """
     scores = results.score_utterances(
-        references.words, recognised, references.speakers, options=options
+        references.words, recognized, references.speakers, options=options
     )
-    missing = sorted(references.words.keys() - recognised.keys())
+    speakers = results.by_speaker(scores)
+    missing = sorted(references.words.keys() - recognized.keys())
     if missing:
         log.warning(
             "%d of %d utterances have no lattice and count as deleted, first: %s",
@@ -86,39 +204,39 @@ def score(
             len(scores),
             missing[0],
         )
-    write_text(Path(out_dir, "hyp.txt"), recognised)
-    _write_tables(Path(out_dir), scores, options)
-    summary = _summary(scores, missing, chosen, options)
-    with atomic_output(Path(out_dir, "wer.json")) as temporary:
-        temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-
-
-def summarise_wer(
-    scores: Mapping[tuple[str, str], str | Path], out_tsv: str | Path
-) -> None:
-    """Collect the word error rates of all systems and sets into one table.
-
-    Args:
-        scores: folder that `score` wrote, of each (system, set), in the order wanted.
-        out_tsv: table to write, with the columns `latflow.scoring.summary.COLUMNS`;
-            rates and bounds in per cent.
-
-    Raises:
-        UserError: a folder has no `wer.json`.
-    """
-    rows = []
-    for (system, name), folder in scores.items():
-        result = read_wer(folder)
-        fields = {
-            **result,
-            "system": system,
-            "set": name,
-            "wer": percent(result["wer"]),
-            "ci_low": percent(result["confidence_interval"]["low"]),
-            "ci_high": percent(result["confidence_interval"]["high"]),
-        }
-        rows.append([fields[column] for column in COLUMNS])
-    results.write_tsv(out_tsv, COLUMNS, rows)
+    write_text(out_dir / "hyp.txt", recognized)
+    tables = {"per_utterance": scores, "per_speaker": speakers}
+    for name, table in tables.items():
+        results.write_table(out_dir / f"{name}.tsv", table, {"wer": 2}, missing="nan")
+    confusions = results.confusions(scores).groupby("kind", observed=True)
+    results.write_table(
+        out_dir / "confusions.tsv", confusions.head(options.max_confusions)
+    )
+    counts = results.totals(scores)
+    bounds = results.interval(scores, options=options.bootstrap, seed=seed)
+    has_words = counts.words > 0
+    summary = {
+        "wer": counts.wer if has_words else None,
+        "ins": counts.ins,
+        "del": counts.del_,
+        "sub": counts.sub,
+        "words": counts.words,
+        "sentences": len(scores),
+        "sentence_errors": int((scores["errors"] > 0).sum()),
+        "speakers": len(speakers),
+        "lmwt": scales["lmwt"],
+        "wip": scales["wip"],
+        "confidence_interval": {
+            "low": bounds.low if has_words else None,
+            "high": bounds.high if has_words else None,
+            **options.bootstrap.values(),
+            "by": options.bootstrap.unit(scores["speaker"].tolist()),
+        },
+        "alignment": options.alignment,
+        "decision": options.decision,
+        "without_lattice": missing,
+    }
+    write_json(out_dir / "wer.json", summary)
 
 
 def _write_times(
@@ -138,45 +256,191 @@ def _write_times(
     return texts
 
 
-def _write_tables(
-    folder: Path, scores: list[results.UtteranceScore], options: Mapping[str, Any]
-) -> None:
-    """Write the tables by utterance, by speaker and by word pair."""
-    results.write_per_utterance(folder / "per_utterance.tsv", scores)
-    results.write_per_speaker(folder / "per_speaker.tsv", scores)
-    results.write_confusions(
-        folder / "confusions.tsv", scores, limit=options["max_confusions"]
-    )
+@dataclass(frozen=True)
+class Transcript:
+    """Words and phones recognized in one utterance.
+
+    Attributes:
+        utterance: its id.
+        words: with times in seconds and confidences.
+        phones: of the best path, with times.
+    """
+
+    utterance: str
+    words: Sequence[TimedWord]
+    phones: Sequence[TimedWord]
 
 
-def _summary(
-    scores: list[results.UtteranceScore],
-    missing: list[str],
-    scales: Mapping[str, Any],
-    options: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The contents of `wer.json`; rates in per cent, null where there is no word."""
-    counts = results.total(scores)
-    bounds = results.interval(scores, options=options)
-    bootstrap = options["bootstrap"]
-    has_words = counts.words > 0
-    return {
-        "wer": counts.wer if has_words else None,
-        "ins": counts.ins,
-        "del": counts.del_,
-        "sub": counts.sub,
-        "words": counts.words,
-        "sentences": len(scores),
-        "sentence_errors": results.num_sentence_errors(scores),
-        "speakers": len(results.by_speaker(scores)),
-        "lmwt": scales["lmwt"],
-        "wip": scales["wip"],
-        "confidence_interval": {
-            "low": bounds.low if has_words else None,
-            "high": bounds.high if has_words else None,
-            **bootstrap,
-        },
-        "alignment": options["alignment"],
-        "decision": options["decision"],
-        "without_lattice": missing,
-    }
+@dataclass(frozen=True)
+class Transcriber:
+    """Recognizes words in lattices; may be called from many threads at once.
+
+    Attributes:
+        lang: the language directory.
+        transitions: of the model that decoded.
+        scales: of graph and acoustic costs, and the penalty of a word.
+        frame_shift: seconds from frame to frame of the lattices.
+        decision: `best_path` or `mbr`.
+    """
+
+    lang: Lang
+    transitions: TransitionModel
+    scales: Scales
+    frame_shift: float
+    decision: str
+
+    @classmethod
+    def load(
+        cls,
+        lang_dir: str | Path,
+        model_dir: str | Path,
+        *,
+        scales: Scales,
+        frame_shift: float,
+        decision: str,
+    ) -> Transcriber:
+        """Read the language directory and the model.
+
+        Args:
+            lang_dir: the language directory.
+            model_dir: folder of the system; a network with frame subsampling has longer
+                frames than its features.
+            scales: see the class.
+            frame_shift: of the features, seconds.
+            decision: see the class.
+        """
+        transitions = TransitionModel.load(Path(model_dir, "final.mdl"))
+        shift = frame_shift * frame_subsampling(model_dir)
+        return cls(Lang.load(lang_dir), transitions, scales, shift, decision)
+
+    def __call__(self, item: tuple[str, Lattice]) -> Transcript:
+        """Recognize one utterance.
+
+        Args:
+            item: its id and lattice.
+
+        Raises:
+            UserError: the lattice has no path, or a word that the language directory
+                has not.
+        """
+        utterance, lattice = item
+        try:
+            path = best_paths(lattice, [self.scales])[0]
+            words, phones = self._of_path(utterance, path)
+            sure = self._sure(utterance, self._word_sequences(lattice), words)
+            return Transcript(utterance, sure, phones)
+        except UserError as error:
+            raise error.at(utterance=utterance) from None
+
+    def alternatives(
+        self, utterance: str, lattice: Lattice, n: int
+    ) -> list[tuple[list[TimedWord], float]]:
+        """Recognize one utterance in up to n ways.
+
+        Args:
+            utterance: its id.
+            lattice: its lattice.
+            n: the most word sequences wanted, >= 1.
+
+        Returns:
+            Words and the posterior of their sequence in the lattice. The first has the
+            words of `__call__`, with confidences; the others follow by their posterior,
+            no two with the same words.
+
+        Raises:
+            UserError: as `__call__`.
+        """
+        compact = self._word_sequences(lattice)
+        words, _ = self._of_path(utterance, best_paths(lattice, [self.scales])[0])
+        best = self._sure(utterance, compact, words)
+        lm_scale, acoustic_scale, _ = self.scales
+        scales = {"lm_scale": lm_scale, "acoustic_scale": acoustic_scale}
+        total = forward(compact, **scales).log_like
+        found = {}
+        for path in n_best(compact, max(n + 1, _SOUGHT), **scales):
+            cost = lm_scale * path.graph_cost + acoustic_scale * path.acoustic_cost
+            text = tuple(names_of(path.words, self.lang.words))
+            found[text] = path, float(np.exp(min(-cost - total, 0.0)))
+        chosen = tuple(word.word for word in best)
+        _, share = found.pop(chosen, (None, 0.0))
+        others = list(found.values())[: n - 1]
+        timed = [(self._of_path(utterance, path)[0], p) for path, p in others]
+        return [(best, share), *timed]
+
+    def _word_sequences(self, lattice: Lattice) -> CompactLattice:
+        """Return the likely word sequences; graph costs have the penalties in them."""
+        lm_scale, acoustic_scale, penalty = self.scales
+        penalties = np.where(lattice.word != 0, penalty / lm_scale, 0.0)
+        graph_cost = (lattice.graph_cost + penalties).astype(np.float32)
+        return determinize(
+            replace(lattice, graph_cost=graph_cost),
+            beam=_BEAM,
+            lm_scale=lm_scale,
+            acoustic_scale=acoustic_scale,
+        )
+
+    def _sure(
+        self, utterance: str, compact: CompactLattice, words: list[TimedWord]
+    ) -> list[TimedWord]:
+        """Return the words with confidences: those of the best path, or better ones."""
+        lm_scale, acoustic_scale, _ = self.scales
+        is_mbr = self.decision == "mbr"
+        found = minimum_bayes_risk(
+            self._aligner(compact) if is_mbr else compact,
+            lm_scale=lm_scale,
+            acoustic_scale=acoustic_scale,
+            decode_mbr=is_mbr,
+            words=None if is_mbr else [self.lang.word_ids[w.word] for w in words],
+        )
+        if is_mbr:
+            return timed_words(
+                utterance, found, self.lang.words, frame_shift=self.frame_shift
+            )
+        return [
+            replace(word, confidence=float(confidence))
+            for word, confidence in zip(words, found.confidence, strict=True)
+        ]
+
+    @cached_property
+    def _aligner(self) -> WordAligner:
+        """Gives words exact times."""
+        return WordAligner(self.transitions, self.lang)
+
+    @cached_property
+    def _pronunciations(self) -> Pronunciations:
+        """Of the language directory's lexicon."""
+        return Pronunciations(
+            {w: [entry for _, entry in es] for w, es in self.lang.lexicon.items()},
+            [self.lang.phones[self.lang.optional_silence]],
+            is_position_dependent=self.lang.word_boundary is not None,
+        )
+
+    def _of_path(
+        self, utterance: str, path: BestPath
+    ) -> tuple[list[TimedWord], list[TimedWord]]:
+        """Return the words and phones of a path, with times in seconds."""
+        words = names_of(path.words, self.lang.words)
+        phones, bounds, is_cut_off = phone_segments(
+            path.transition_ids, self.transitions
+        )
+        names = [self.lang.phones[phone] for phone in phones]
+        spans = split_phones(names, words, self._pronunciations, is_partial=is_cut_off)
+        if spans is None:
+            frames = list(
+                zip(map(int, path.word_begin), map(int, path.word_end), strict=True)
+            )
+        else:
+            frames = [(bounds[first], bounds[last]) for first, last in spans]
+        spoken = list(pairwise(bounds))
+        return (
+            list(self._timed(utterance, words, frames)),
+            list(self._timed(utterance, names, spoken)),
+        )
+
+    def _timed(
+        self, utterance: str, labels: list[str], frames: list[tuple[int, int]]
+    ) -> Iterator[TimedWord]:
+        """Labels with their frames turned to seconds."""
+        for label, (begin, end) in zip(labels, frames, strict=True):
+            start = begin * self.frame_shift
+            yield TimedWord(utterance, start, (end - begin) * self.frame_shift, label)

@@ -20,50 +20,39 @@ PyKaldi2's `weight_decay`, of the parameters, is `training.optimiser.weight_deca
 A teacher network, where the criterion has one, scores the same features without a
 gradient; lattices are made with its scores.
 
-Public: `LatticeCriterion`, `LossWeights`.
+Public: `SequenceCriterion`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from latflow.criteria.base import Criterion, Loss
+from latflow.criteria.criterion import with_gradient
 from latflow.errors import UserError
 from latflow.nnet.network import Output
 from latflow.sequence.generation import Generator
-from latflow.sequence.outcome import Outcome
+from latflow.sequence.journal import STATISTICS, Journal, UtteranceResult
+from latflow.sequence.options import SequenceOptions
 from latflow.sequence.policy import BeamPolicy, FailureBound
-from latflow.sequence.statistics import STATISTICS, Journal
 from latflow.training.batches import Batch
+from latflow.training.criterion import Criterion, Loss, Pending
 
 _NOT_COUNTED = -1
 
-
-@dataclass(frozen=True)
-class LossWeights:
-    """What is added up in the loss; see the module's description.
-
-    Attributes:
-        prior_scale: factor of log priors, which are taken off log posteriors.
-        ce: weight of cross-entropy.
-        l2: weight of the squared outputs.
-    """
-
-    prior_scale: float = 1.0
-    ce: float = 0.0
-    l2: float = 0.0
+#: (features [B, T, D], lengths [B]) -> log-likelihoods [B, T, P], without gradient.
+Teacher = Callable[[Tensor, Tensor], Tensor]
 
 
-class LatticeCriterion(Criterion):
+class SequenceCriterion(Criterion):
     """A criterion over lattices that are made on the fly.
 
     Results depend neither on the number of threads nor on how a global batch is shared
@@ -71,18 +60,20 @@ class LatticeCriterion(Criterion):
 
     Args:
         generator: does the work on an utterance.
-        log_priors: float32 [P]; None where `prior_scale` is 0.
-        output: name of the network's output that scores pdfs; None = its only one.
-        weights: of the parts of the loss.
-        beam: the lattice beam, which may follow a depth.
-        bound: on failures.
+        log_priors: float32 [P]; None where they are not taken off.
+        options: section `sequence` of a sequence-trained system; a `prior_scale` of
+            None takes priors off where there are some.
+        ce_weight: of cross-entropy.
+        l2: of the squared outputs.
+        teacher: network that a criterion learns from; lattices are made with its
+            scores.
         threads: utterances worked on at a time, by this rank.
-        depth: parts of a batch under way at a time.
 
     Attributes:
         journal: ledger and drift of this rank.
 
     Raises:
+        UserError: the criterion's statistics have names that are taken.
         ValueError: a prior scale without priors, or priors of another size.
     """
 
@@ -90,35 +81,39 @@ class LatticeCriterion(Criterion):
         self,
         generator: Generator,
         log_priors: Tensor | np.ndarray | None,
+        options: SequenceOptions,
         *,
-        output: str | None = None,
-        weights: LossWeights | None = None,
-        beam: BeamPolicy,
-        bound: FailureBound,
+        ce_weight: float = 0.0,
+        l2: float = 0.0,
+        teacher: Teacher | None = None,
         threads: int = 1,
-        depth: int = 2,
     ) -> None:
-        self.name = generator.objective.name
-        self.statistics = (*STATISTICS, *generator.objective.statistics)
-        self.depth = depth
+        self.name = generator.criterion.name
+        self.statistics = (*STATISTICS, *generator.criterion.statistics)
+        if len(set(self.statistics)) < len(self.statistics):
+            raise UserError(
+                f"criterion {self.name} has statistics of names that are taken",
+                remedy="rename them; see latflow.sequence.journal.STATISTICS",
+            )
+        self.depth = options.depth
         self.journal = Journal(generator.model)
         self._generator = generator
-        self._weights = weights or LossWeights()
-        self._output = output
-        self._beam = beam
-        self._bound = bound
+        self._ce_weight, self._l2 = ce_weight, l2
+        self._teacher = teacher
+        self._beam = BeamPolicy(options.lattices)
+        self._bound = FailureBound(options.lattices.max_failed_fraction)
         self._priors = _scaled_priors(
-            log_priors, self._weights.prior_scale, generator.model.num_pdfs
+            log_priors, options.prior_scale, generator.model.num_pdfs
         )
         self._pool = ThreadPoolExecutor(max(1, threads), "lattices")
         self._quiet = _QuietTorch()
 
     @property
     def lattice_beam(self) -> float:
-        """The lattice beam of the next part."""
+        """The lattice beam of the next part of a batch."""
         return self._beam.lattice_beam
 
-    def begin(self, outputs: Mapping[str, Output], batch: Batch) -> PendingLattices:
+    def begin(self, outputs: Mapping[str, Output], batch: Batch) -> Pending:
         """Start the work on the utterances of a part; see `Criterion.begin`.
 
         Raises:
@@ -131,32 +126,30 @@ class LatticeCriterion(Criterion):
         if self._priors is not None:
             self._priors = self._priors.to(log_probs.device)
             log_likes = log_probs - self._priors.to(log_probs.dtype)
-        copy = _HostCopy(log_likes.detach(), self._taught(batch))
+        copy = _HostCopy(log_likes.detach(), self._teacher_scores(batch))
         if log_likes.device.type == "cpu":
             self._quiet.hold()
         # The longest first: a thread that begins it last would be waited for.
-        futures: list[Future[Outcome] | None] = [None] * len(batch)
+        futures: list[Future[UtteranceResult] | None] = [None] * len(batch)
         for b in sorted(range(len(batch)), key=lambda b: (-lengths[b], b)):
             futures[b] = self._pool.submit(
                 self._work, batch.utterances[b], copy, b, lengths[b], self.lattice_beam
             )
         tensors = _Tensors(logits, log_probs, log_likes, batch.weight)
-        return PendingLattices(self, tensors, copy, [f for f in futures if f])
+        return partial(self._finish, tensors, copy, [f for f in futures if f])
 
-    def _taught(self, batch: Batch) -> Tensor | None:
-        """Scores of the teacher, [B, T, P]."""
-        teacher = self._generator.objective.teacher
-        if teacher is None:
+    def _teacher_scores(self, batch: Batch) -> Tensor | None:
+        """Return the log-likelihoods of the teacher, [B, T, P]."""
+        if self._teacher is None:
             return None
         with torch.no_grad():
-            return teacher(batch.features, batch.lengths)
+            return self._teacher(batch.features, batch.lengths)
 
     def _scores(
         self, outputs: Mapping[str, Output], batch: Batch
     ) -> tuple[Tensor, list[int]]:
-        """The output that scores pdfs, and its utterances' lengths."""
-        name = self._output or next(iter(outputs))
-        logits, lengths = outputs[name]
+        """Return the first output, which scores pdfs, and its utterances' lengths."""
+        name, (logits, lengths) = next(iter(outputs.items()))
         num_pdfs = self._generator.model.num_pdfs
         if logits.shape[-1] != num_pdfs:
             raise UserError(
@@ -176,26 +169,29 @@ class LatticeCriterion(Criterion):
 
     def _work(
         self, utterance: str, copy: _HostCopy, b: int, length: int, lattice_beam: float
-    ) -> Outcome:
-        """In a thread: all that is to be done for an utterance."""
+    ) -> UtteranceResult:
+        """Do all that is to be done for an utterance; runs in a thread."""
         copy.gradient[b] = 0.0
         copy.wait()
-        taught = None if copy.taught is None else copy.taught[b, :length]
+        teacher = None if copy.teacher is None else copy.teacher[b, :length]
         return self._generator.work(
             utterance,
             copy.log_likes[b, :length],
             copy.gradient[b, :length],
             lattice_beam=lattice_beam,
-            taught=taught,
+            teacher=teacher,
         )
 
-    def collect(
-        self, tensors: _Tensors, copy: _HostCopy, futures: Sequence[Future[Outcome]]
+    def _finish(
+        self,
+        tensors: _Tensors,
+        copy: _HostCopy,
+        futures: Sequence[Future[UtteranceResult]],
     ) -> Loss:
         """Wait for the utterances of a part and make its loss."""
         began = time.perf_counter()
         try:
-            outcomes = [future.result() for future in futures]
+            results = [future.result() for future in futures]
         finally:
             for future in futures:
                 future.cancel()  # after an error the rest is not needed
@@ -204,31 +200,28 @@ class LatticeCriterion(Criterion):
         waited = time.perf_counter() - began
         sums = dict.fromkeys(self.statistics, 0.0)
         sums["seconds_wait"] = waited
-        for outcome in outcomes:
-            sums["objective"] += outcome.objective
-            for name, value in outcome.sums.items():
+        for result in results:
+            sums["objective"] += result.objective
+            for name, value in result.sums.items():
                 sums[name] += value
-            for event in outcome.events:
-                self.journal.enter(outcome.utterance, event)
-            if outcome.drift is not None:
-                self.journal.drift.counts += outcome.drift
-        by_sequence, ce = self._losses(tensors, copy, outcomes)
-        num_frames = sum(outcome.num_frames for outcome in outcomes)
+            self.journal.enter(result)
+        by_sequence, ce = self._losses(tensors, copy, results)
+        num_frames = sum(result.num_frames for result in results)
         statistics = {**sums, "ce": ce}
         return Loss(by_sequence.sum(), num_frames, statistics, by_sequence.detach())
 
     def _losses(
-        self, tensors: _Tensors, copy: _HostCopy, outcomes: Sequence[Outcome]
+        self, tensors: _Tensors, copy: _HostCopy, results: Sequence[UtteranceResult]
     ) -> tuple[Tensor, Tensor]:
-        """The loss of each sequence, float64 [B], and the sum of cross-entropies."""
+        """Return the loss of each sequence, float64 [B], and cross-entropy."""
         device = tensors.logits.device
-        values = [-outcome.objective for outcome in outcomes]
-        loss = _Attached.apply(
+        values = [-result.objective for result in results]
+        loss = with_gradient(
             tensors.log_likes,
-            copy.gradient_on_device().neg_(),
             torch.tensor(values, dtype=torch.float64, device=device),
+            copy.gradient_on_device().neg_(),
         )
-        labels = self._labels(outcomes, tensors.logits.shape[1]).to(device)
+        labels = self._labels(results, tensors.logits.shape[1]).to(device)
         nats = functional.nll_loss(
             tensors.log_probs.flatten(0, 1),
             labels.flatten(),
@@ -236,22 +229,22 @@ class LatticeCriterion(Criterion):
             reduction="none",
         )
         nats = nats.view(labels.shape).sum(1, dtype=torch.float64)
-        if self._weights.ce:
-            loss = loss + self._weights.ce * nats
-        if self._weights.l2:
+        if self._ce_weight:
+            loss = loss + self._ce_weight * nats
+        if self._l2:
             counted = (labels != _NOT_COUNTED).unsqueeze(-1)
             squares = (tensors.logits.square() * counted).sum((1, 2)).double()
-            loss = loss + 0.5 * self._weights.l2 * squares
+            loss = loss + 0.5 * self._l2 * squares
         if tensors.weight is not None:
             loss = loss * tensors.weight.to(loss)
         return loss, nats.detach().sum()
 
-    def _labels(self, outcomes: Sequence[Outcome], num_frames: int) -> Tensor:
-        """The pdfs of the alignments, int64 [B, T]; -1 where a frame does not count."""
-        labels = np.full((len(outcomes), num_frames), _NOT_COUNTED, np.int64)
-        for row, outcome in zip(labels, outcomes, strict=True):
-            if outcome.alignment is not None:
-                pdfs = self._generator.model.pdf[outcome.alignment]
+    def _labels(self, results: Sequence[UtteranceResult], num_frames: int) -> Tensor:
+        """Return the pdfs of the alignments, int64 [B, T]; -1 = not counted."""
+        labels = np.full((len(results), num_frames), _NOT_COUNTED, np.int64)
+        for row, result in zip(labels, results, strict=True):
+            if result.alignment is not None:
+                pdfs = self._generator.model.pdf[result.alignment]
                 row[: len(pdfs)] = pdfs
         return torch.from_numpy(labels)
 
@@ -266,7 +259,7 @@ class LatticeCriterion(Criterion):
         self._bound.add(round(totals["utterances"]), round(totals["skipped"]))
 
     def state(self) -> dict[str, Any]:
-        """Beam, failures, ledger and drift; see `Criterion.state`."""
+        """Return beam, failures, ledger and drift; see `Criterion.state`."""
         return {
             "beam": self._beam.state(),
             "bound": self._bound.state(),
@@ -283,14 +276,14 @@ class LatticeCriterion(Criterion):
             self.journal.load_states([state["journal"] for state in states])
 
     def close(self) -> None:
-        """End the threads; work not begun is given up."""
+        """End the threads and the criterion; work not begun is given up."""
         self._pool.shutdown(cancel_futures=True)
+        self._generator.criterion.close()
         self._quiet.restore()
 
 
-@dataclass(frozen=True)
-class _Tensors:
-    """What the loss of a part is differentiated through.
+class _Tensors(NamedTuple):
+    """Tensors that the loss of a part is differentiated through.
 
     Attributes:
         logits: [B, T, P], before the softmax.
@@ -305,42 +298,28 @@ class _Tensors:
     weight: Tensor | None
 
 
-@dataclass(frozen=True)
-class PendingLattices:
-    """A part of a batch whose lattices are being made."""
-
-    criterion: LatticeCriterion
-    tensors: _Tensors
-    copy: _HostCopy
-    futures: Sequence[Future[Outcome]]
-
-    def finish(self) -> Loss:
-        """Wait for the threads, and give the loss."""
-        return self.criterion.collect(self.tensors, self.copy, self.futures)
-
-
 class _HostCopy:
-    """Log-likelihoods of a part in the host's memory, and room for the gradient.
+    """Log-likelihoods of a part in the host's memory, and a matrix for the gradient.
 
     Args:
         log_likes: [B, T, P], detached. On the CPU no copy is made.
-        taught: scores of a teacher, likewise.
+        teacher: log-likelihoods of a teacher, likewise.
 
     Attributes:
         device: of `log_likes`.
         log_likes: the same as an array; to be read after `wait`.
-        taught: likewise; None without a teacher.
-        gradient: room of the same shape and type, not filled.
+        teacher: likewise; None without one.
+        gradient: of the same shape and type, not filled.
     """
 
-    def __init__(self, log_likes: Tensor, taught: Tensor | None = None) -> None:
+    def __init__(self, log_likes: Tensor, teacher: Tensor | None = None) -> None:
         self.device = log_likes.device
         self._copied: torch.cuda.Event | None = None
         on_cuda = self.device.type == "cuda"
         shape, dtype = log_likes.shape, log_likes.dtype
         self._gradient = torch.empty(shape, dtype=dtype, pin_memory=on_cuda)
         self.log_likes: np.ndarray = _on_host(log_likes)
-        self.taught = None if taught is None else _on_host(taught)
+        self.teacher = None if teacher is None else _on_host(teacher)
         if on_cuda:
             self._copied = torch.cuda.Event()
             self._copied.record()
@@ -352,38 +331,16 @@ class _HostCopy:
             self._copied.synchronize()
 
     def gradient_on_device(self) -> Tensor:
-        """The gradient, [B, T, P]."""
+        """Return the gradient, [B, T, P]."""
         return self._gradient.to(self.device, non_blocking=True)
 
 
 def _on_host(tensor: Tensor) -> np.ndarray:
-    """A tensor's values in the host's memory; from a GPU they are there only later."""
+    """Return values in the host's memory; from a GPU they arrive only later."""
     if tensor.device.type != "cuda":
         return tensor.contiguous().cpu().numpy()
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     return host.copy_(tensor, non_blocking=True).numpy()
-
-
-class _Attached(torch.autograd.Function):
-    """Values whose gradient has been computed elsewhere.
-
-    `apply(x [B, T, P], gradient [B, T, P], values [B])` gives `values`; values[b] is
-    a function of x[b] alone, with the derivative gradient[b].
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, gradient: Tensor, values: Tensor) -> Tensor:
-        """The values; `x` only says what they depend on."""
-        del x
-        ctx.save_for_backward(gradient)
-        return values
-
-    @staticmethod
-    def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor, None, None]:
-        """The gradient of each value times what comes in for it."""
-        (gradient,) = ctx.saved_tensors
-        factors = incoming[0].to(gradient.dtype).view(-1, 1, 1)
-        return gradient * factors, None, None
 
 
 class _QuietTorch:
@@ -394,14 +351,14 @@ class _QuietTorch:
         self._before = 1
 
     def hold(self) -> None:
-        """A part is under way."""
+        """Note that a part is under way."""
         if not self._num_holds:
             self._before = torch.get_num_threads()
             torch.set_num_threads(1)
         self._num_holds += 1
 
     def release(self) -> None:
-        """A part is done; after the last one torch has its threads again."""
+        """Note that a part is done; after the last one torch has its threads again."""
         self._num_holds -= 1
         if not self._num_holds:
             torch.set_num_threads(self._before)
@@ -414,9 +371,11 @@ class _QuietTorch:
 
 
 def _scaled_priors(
-    log_priors: Tensor | np.ndarray | None, scale: float, num_pdfs: int
+    log_priors: Tensor | np.ndarray | None, scale: float | None, num_pdfs: int
 ) -> Tensor | None:
-    """What is taken off log posteriors, [P]; None for nothing."""
+    """Return what is taken off log posteriors, [P]; None for nothing."""
+    if scale is None:
+        scale = 0.0 if log_priors is None else 1.0
     if scale == 0.0:
         return None
     if log_priors is None:

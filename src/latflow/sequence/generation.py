@@ -1,8 +1,8 @@
 """The work on one utterance: alignment, lattice, criterion.
 
-Runs in a thread, one utterance a thread; kernels release the interpreter's lock. What
-comes out depends on nothing but the utterance's scores and the beams, so neither
-threads nor batch mates nor ranks change it.
+Runs in a thread, one utterance a thread; kernels release the interpreter's lock. The
+result depends on nothing but the utterance's scores and the beams, so neither threads
+nor batch mates nor ranks change it.
 
 When something fails, this is done, and told in the ledger: a search that ends in no
 final state is repeated with a wider beam, and then its incomplete paths are taken or
@@ -10,82 +10,177 @@ the utterance is skipped (`lattices.on_no_final`); an utterance that cannot be a
 takes its static alignment, or is skipped. A skipped utterance adds nothing, neither
 value nor frames.
 
-Public: `Generator`, `LatticeMaker`, `Objective`, `Scored`, `Teacher`.
+Public: `Generator`, `AlignmentSource`, `LatticeMaker`, `SequenceFiles`,
+`load_generator`.
 """
 
 from __future__ import annotations
 
-import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from torch import Tensor
 
-from latflow.decode.retry import Attempt, RetryPolicy
-from latflow.decode.search import LatticeDecoder
+from latflow.align.aligner import Aligner, Alignment, AlignmentFailure
+from latflow.align.corpus import AlignmentArchive
+from latflow.align.graphs import TrainingGraphs, Transcripts
+from latflow.criteria.arc_scores import held_frames
+from latflow.criteria.criterion import LatticeCriterion, Utterance
+from latflow.decode.decoder import Attempt, LatticeDecoder, RetryPolicy
 from latflow.decode.search_graph import ArcArrays, GraphFile
+from latflow.errors import UserError
+from latflow.fst.graph import Graph
+from latflow.graphs.hclg import load_model
+from latflow.graphs.options import GraphOptions
 from latflow.hmm.transition_model import TransitionModel
+from latflow.lang.directory import Lang
 from latflow.lattice.lattice import Lattice
 from latflow.lattice.oracle import oracle
-from latflow.sequence.alignments import AlignmentSource
-from latflow.sequence.coverage import held_frames
-from latflow.sequence.outcome import Event, Outcome
-from latflow.sequence.transcripts import Transcripts
-
-#: (features [B, T, D], lengths [B]) -> log-likelihoods [B, T, P], without gradient.
-Teacher = Callable[[Tensor, Tensor], Tensor]
-
-
-class Scored(NamedTuple):
-    """A criterion's verdict on an utterance.
-
-    Attributes:
-        value: to be maximised; a sum over frames.
-        statistics: further sums over frames.
-    """
-
-    value: float
-    statistics: Mapping[str, float]
+from latflow.sequence.journal import Drift, UtteranceResult
+from latflow.sequence.options import (
+    AlignmentOptions,
+    DevSearchOptions,
+    LatticeSearchOptions,
+    SequenceOptions,
+)
 
 
-class Objective(Protocol):
-    """A criterion of one utterance; safe to call from several threads.
+@dataclass(frozen=True)
+class SequenceFiles:
+    """Paths of the files that lattices on the fly need; all are mapped or small.
 
     Attributes:
-        name: for logs and model folders.
-        statistics: names of what `Scored.statistics` may hold.
-        teacher: the network that is learnt from; None without one.
+        frames_dirs: features of all utterances trained or tested on.
+        lang_dir: the lang directory.
+        model_dir: folder with the tree and `final.mdl` of the system whose pdfs the
+            network scores.
+        graph: the denominator, see `latflow.graphs.denominator`.
+        alignments: archives `ali.ark`; may be none where alignments are made on the
+            fly.
+        training_graphs: see `latflow.align.graphs`; needed for alignments on
+            the fly.
     """
 
-    name: str
-    statistics: tuple[str, ...]
-    teacher: Teacher | None
+    frames_dirs: Sequence[str | Path]
+    lang_dir: str | Path
+    model_dir: str | Path
+    graph: str | Path
+    alignments: Sequence[str | Path] = ()
+    training_graphs: str | Path | None = None
 
-    def __call__(
+
+class AlignmentSource:
+    """Gives each utterance the alignment to train with; safe to share.
+
+    Args:
+        model: of the alignments.
+        static: alignments made before training; None if there are none.
+        aligner: aligns on the fly; None takes static alignments.
+        graphs: training graphs for the aligner.
+        fall_back: an utterance that cannot be aligned takes its static alignment, if
+            it has one.
+        subsampling: frames of the features for one of the network's output. Static
+            alignments may have either rate; of the features' every so manieth frame
+            is taken, as cross-entropy training takes it.
+
+    Raises:
+        ValueError: there are neither static alignments nor an aligner with graphs.
+    """
+
+    def __init__(
         self,
-        log_likes: np.ndarray,
-        lattice: Lattice,
-        alignment: np.ndarray,
-        words: np.ndarray,
-        gradient: np.ndarray,
-        taught: np.ndarray | None = None,
-    ) -> Scored:
-        """Give the value, and write its derivative.
+        model: TransitionModel,
+        static: AlignmentArchive | None,
+        *,
+        aligner: Aligner | None = None,
+        graphs: TrainingGraphs | None = None,
+        fall_back: bool = True,
+        subsampling: int = 1,
+    ) -> None:
+        if (static if aligner is None else graphs) is None:
+            raise ValueError("need static alignments, or an aligner and its graphs")
+        self._static = static
+        self._aligner = aligner
+        self._graphs = graphs
+        self._fall_back = fall_back
+        self._subsampling = subsampling
+        self._drift = Drift(model)  # for its tables; nothing is added to it
+
+    def align(
+        self, result: UtteranceResult, words: np.ndarray, log_likes: np.ndarray
+    ) -> np.ndarray | None:
+        """Return the alignment of an utterance, int32[T]; None if it is skipped.
 
         Args:
-            log_likes: float32 or float64 [T, P], unscaled.
-            lattice: what might have been said; its acoustic costs are those of
-                `taught`, else of `log_likes`, rounded to float32.
-            alignment: transition-ids of what was said, int32[T].
+            result: of the utterance; is told retries, fall-backs and failures, and
+                the drift where there are two alignments.
             words: word ids of what was said, int32[N].
-            gradient: [T, P] of the type of `log_likes`, zeros; receives the
-                derivative of the value.
-            taught: a teacher's scores, of the shape of `log_likes`, if there is one.
+            log_likes: [T, P], unscaled.
+
+        Raises:
+            UserError: the static alignment has another number of frames.
         """
-        ...
+        static = self._static_alignment(result.utterance, len(log_likes))
+        if self._aligner is None:
+            if static is None:
+                result.skip("no static alignment")
+            return static
+        found = self._fresh_alignment(self._aligner, words, log_likes)
+        if isinstance(found, AlignmentFailure):
+            return self._without_alignment(result, found, static)
+        if found.beam != self._aligner.beams[0]:
+            result.add("retried", 1.0)
+            result.note("aligned with the retry beam", "retried", found.beam)
+        fresh = found.transition_ids
+        if static is not None:
+            result.drift = self._drift.compare(static, fresh)
+            result.add("aligned_frames", float(len(fresh)))
+            result.add("drifted_frames", float(result.drift[:, 1].sum()))
+        return fresh
+
+    def _static_alignment(self, utterance: str, num_frames: int) -> np.ndarray | None:
+        """Return the alignment made before training, if there is one."""
+        alignment = None if self._static is None else self._static.get(utterance)
+        if alignment is None or len(alignment) == num_frames:
+            return alignment
+        subsampled = alignment[:: self._subsampling]
+        if len(subsampled) != num_frames:
+            raise UserError(
+                f"its alignment has {len(alignment)} frames, the network's output "
+                f"{num_frames}",
+                utterance=utterance,
+                remedy="lattice criteria need whole utterances, and alignments of the "
+                "same features or made by a network of the same frame rate",
+            )
+        return subsampled
+
+    def _fresh_alignment(
+        self, aligner: Aligner, words: np.ndarray, log_likes: np.ndarray
+    ) -> Alignment | AlignmentFailure:
+        """Align with the network's scores."""
+        assert self._graphs is not None
+        graph = self._graphs.get(words)
+        if isinstance(graph, str):
+            return AlignmentFailure(graph, 0.0)
+        return aligner.align(graph, log_likes)
+
+    def _without_alignment(
+        self,
+        result: UtteranceResult,
+        failure: AlignmentFailure,
+        static: np.ndarray | None,
+    ) -> np.ndarray | None:
+        """Return the static alignment where no other could be made, or skip."""
+        if static is None or not self._fall_back:
+            result.skip(failure.reason, failure.beam)
+            return None
+        result.add("fallbacks", 1.0)
+        reason = f"{failure.reason}; its static alignment is taken"
+        result.note(reason, "noted", failure.beam)
+        return static
 
 
 class LatticeMaker:
@@ -94,23 +189,25 @@ class LatticeMaker:
     Args:
         graph: the denominator; a `GraphFile` is shared by all processes.
         model: its pdfs are the columns of the scores.
-        options: section `lattices` of `workflow/schemas/sequence.yaml`.
+        options: beams and limits of the search.
+        allow_partial: take incomplete paths where no search ends in a final state.
     """
 
     def __init__(
         self,
         graph: ArcArrays | GraphFile,
         model: TransitionModel,
-        options: Mapping[str, Any],
+        options: LatticeSearchOptions | DevSearchOptions,
+        *,
+        allow_partial: bool,
     ) -> None:
         self._graph, self._pdf = graph, model.pdf
-        self._limits = {k: options[k] for k in ("beam", "max_active", "min_active")}
-        beam, factor = options["beam"], options["retry_beam_factor"]
+        self._options = options
+        beam, factor = options.beam, options.retry_beam_factor
         self._policy = RetryPolicy(
             (beam, beam * factor) if factor > 1 else (beam,),
-            allow_partial=options["on_no_final"] == "partial",
+            allow_partial=allow_partial,
         )
-        self._scale = options["acoustic_scale"]
         self._lock = Lock()
         self._decoder: tuple[float, LatticeDecoder] | None = None
 
@@ -124,21 +221,26 @@ class LatticeMaker:
             log_likes: [T, P], unscaled.
             lattice_beam: paths costing more than the best one plus this are left out.
         """
-        decoder = self._decoder_of(lattice_beam)
+        decoder, scale = self._decoder_of(lattice_beam), self._options.acoustic_scale
         scores = np.ascontiguousarray(log_likes, np.float32)
         return self._policy.run(
             lambda beam: decoder.decode(
-                scores, acoustic_scale=self._scale, utterance=utterance, beam=beam
+                scores, acoustic_scale=scale, utterance=utterance, beam=beam
             ),
             utterance=utterance,
         )
 
     def _decoder_of(self, lattice_beam: float) -> LatticeDecoder:
-        """The decoder with a lattice beam; the last one is kept."""
+        """Return the decoder with a lattice beam; the last one is kept."""
         with self._lock:
             if self._decoder is None or self._decoder[0] != lattice_beam:
                 decoder = LatticeDecoder(
-                    self._graph, self._pdf, lattice_beam=lattice_beam, **self._limits
+                    self._graph,
+                    self._pdf,
+                    beam=self._options.beam,
+                    lattice_beam=lattice_beam,
+                    max_active=self._options.max_active,
+                    min_active=self._options.min_active,
                 )
                 self._decoder = (lattice_beam, decoder)
             return self._decoder[1]
@@ -149,8 +251,8 @@ class Generator:
 
     Args:
         maker: makes lattices.
-        alignments: tells what was said when.
-        objective: the criterion.
+        alignments: gives the reference alignment.
+        criterion: of an utterance.
         model: what transition-ids mean.
         transcripts: words of the utterances.
         oracle_every: one of so many utterances, always the same ones, has the oracle
@@ -161,13 +263,13 @@ class Generator:
         self,
         maker: LatticeMaker,
         alignments: AlignmentSource,
-        objective: Objective,
+        criterion: LatticeCriterion,
         model: TransitionModel,
         transcripts: Transcripts,
         *,
         oracle_every: int = 0,
     ) -> None:
-        self.objective = objective
+        self.criterion = criterion
         self.model = model
         self._maker = maker
         self._alignments = alignments
@@ -181,8 +283,8 @@ class Generator:
         gradient: np.ndarray,
         *,
         lattice_beam: float,
-        taught: np.ndarray | None = None,
-    ) -> Outcome:
+        teacher: np.ndarray | None = None,
+    ) -> UtteranceResult:
         """Align, search, and compute the criterion.
 
         Frames of NaN give an objective of NaN, for the trainer's guard to tell.
@@ -193,78 +295,141 @@ class Generator:
             gradient: the same shape and type, zeros; receives the derivative of the
                 objective. Left as it is if the utterance is skipped.
             lattice_beam: of the lattice.
-            taught: scores of a teacher, [T, P]; the lattice is then made with them.
+            teacher: log-likelihoods of a teacher, [T, P]; the lattice is then made with
+                them.
 
         Raises:
-            UserError: the utterance has no transcript, or its alignment has another
-                number of frames than the scores.
+            UserError: the utterance has no transcript, its alignment has another
+                number of frames than the scores, or the criterion fails.
         """
-        outcome = Outcome(utterance)
+        result = UtteranceResult(utterance)
         if np.isnan(log_likes[:, 0]).any():  # the softmax spreads it over the frame
-            outcome.num_frames, outcome.objective = len(log_likes), float("nan")
-            return outcome
+            result.num_frames, result.objective = len(log_likes), float("nan")
+            return result
         words = self._transcripts.words(utterance)
-        with _Clock(outcome, "seconds_align"):
-            alignment = self._alignments.align(outcome, words, log_likes)
+        with result.timed("seconds_align"):
+            alignment = self._alignments.align(result, words, log_likes)
         if alignment is None:
-            return outcome
-        with _Clock(outcome, "seconds_lattice"):
-            guide = log_likes if taught is None else taught
-            lattice = self._search(outcome, guide, lattice_beam)
+            return result
+        with result.timed("seconds_lattice"):
+            guide = log_likes if teacher is None else teacher
+            lattice = self._search(result, guide, lattice_beam)
         if lattice is None:
-            return outcome
-        with _Clock(outcome, "seconds_criterion"):
-            scored = self.objective(
-                log_likes, lattice, alignment, words, gradient, taught
-            )
-            outcome.objective = scored.value
-            outcome.sums.update(scored.statistics)
-            outcome.num_frames, outcome.alignment = len(log_likes), alignment
-            self._measure(outcome, lattice, words)
-        outcome.add("lattice_beam", lattice_beam * len(log_likes))
-        return outcome
+            return result
+        with result.timed("seconds_criterion"):
+            given = Utterance(log_likes, lattice, alignment, words, teacher)
+            try:
+                found = self.criterion.evaluate(given, gradient)
+            except UserError as error:
+                raise error.at(utterance=utterance) from error
+            result.objective, result.num_frames = found.objective, found.num_frames
+            result.sums.update(found.statistics)
+            result.alignment = alignment
+            self._measure(result, lattice, alignment, words)
+        result.add("lattice_beam", lattice_beam * len(log_likes))
+        return result
 
     def _search(
-        self, outcome: Outcome, log_likes: np.ndarray, lattice_beam: float
+        self, result: UtteranceResult, log_likes: np.ndarray, lattice_beam: float
     ) -> Lattice | None:
-        """The lattice; None if the utterance is skipped."""
-        attempt = self._maker.make(outcome.utterance, log_likes, lattice_beam)
+        """Return the lattice; None if the utterance is skipped."""
+        attempt = self._maker.make(result.utterance, log_likes, lattice_beam)
         if attempt.was_retried:
-            outcome.add("retried", 1.0)
+            result.add("retried", 1.0)
         if attempt.decoded is None:
             reason = attempt.error.what if attempt.error else "no lattice"
-            outcome.skip(reason, attempt.beam)
+            result.skip(reason, attempt.beam)
             return None
         if attempt.is_partial:
-            outcome.add("partial", 1.0)
+            result.add("partial", 1.0)
             reason = "the lattice reaches no final state"
-            outcome.events.append(Event(reason, "partial", attempt.beam))
+            result.note(reason, "partial", attempt.beam)
         elif attempt.was_retried:
             reason = "no complete path at first, searched again"
-            outcome.events.append(Event(reason, "retried", attempt.beam))
+            result.note(reason, "retried", attempt.beam)
         return attempt.decoded.lattice
 
-    def _measure(self, outcome: Outcome, lattice: Lattice, words: np.ndarray) -> None:
-        """Depth and coverage; oracle errors, if the utterance is in the sample."""
-        pdf = self.model.pdf
-        outcome.add("depth", float(np.count_nonzero(lattice.transition_id)))
-        held = held_frames(lattice, pdf[outcome.alignment], pdf)
-        outcome.add("numerator_in_lattice", float(held))
-        key = zlib.crc32(outcome.utterance.encode())
+    def _measure(
+        self,
+        result: UtteranceResult,
+        lattice: Lattice,
+        alignment: np.ndarray,
+        words: np.ndarray,
+    ) -> None:
+        """Measure depth and coverage; oracle errors, if the utterance is sampled."""
+        result.add("depth", float(np.count_nonzero(lattice.transition_id)))
+        held = held_frames(lattice, self.model.pdf, alignment)
+        result.add("numerator_in_lattice", float(held.sum()))
+        key = zlib.crc32(result.utterance.encode())
         if self._oracle_every and key % self._oracle_every == 0:
             counts = oracle(lattice, words).counts
-            outcome.add("oracle_errors", float(counts.errors))
-            outcome.add("oracle_words", float(len(words)))
+            result.add("oracle_errors", float(counts.errors))
+            result.add("oracle_words", float(len(words)))
 
 
-class _Clock:
-    """Adds the processor time of a block, in this thread, to a sum of an outcome."""
+def load_generator(
+    files: SequenceFiles,
+    criterion: LatticeCriterion,
+    options: SequenceOptions,
+    scales: GraphOptions,
+    *,
+    subsampling: int = 1,
+) -> Generator:
+    """Make what does the work on an utterance.
 
-    def __init__(self, outcome: Outcome, name: str) -> None:
-        self._outcome, self._name = outcome, name
+    Args:
+        files: see there.
+        criterion: of an utterance, for the model and language of the files.
+        options: section `sequence` of a sequence-trained system.
+        scales: of the transition probabilities, for alignments on the fly.
+        subsampling: frames of the features for one of the network's output.
 
-    def __enter__(self) -> None:
-        self._began = time.thread_time()
+    Raises:
+        UserError: a file is missing or garbled, files do not belong together, or
+            alignments on the fly are asked for without training graphs.
+    """
+    lang, (_, model) = Lang.load(files.lang_dir), load_model(files.model_dir)
+    graph, lattices = GraphFile(Graph.load(files.graph), files.graph), options.lattices
+    allow_partial = lattices.on_no_final == "partial"
+    return Generator(
+        LatticeMaker(graph, model, lattices, allow_partial=allow_partial),
+        _alignments(files, lang, model, options.alignments, scales, subsampling),
+        criterion,
+        model,
+        Transcripts(files.frames_dirs, lang),
+        oracle_every=lattices.oracle_every,
+    )
 
-    def __exit__(self, *_: object) -> None:
-        self._outcome.add(self._name, time.thread_time() - self._began)
+
+def _alignments(
+    files: SequenceFiles,
+    lang: Lang,
+    model: TransitionModel,
+    options: AlignmentOptions,
+    scales: GraphOptions,
+    subsampling: int,
+) -> AlignmentSource:
+    """Open static alignments, or make those on the fly."""
+    static = AlignmentArchive(*files.alignments) if files.alignments else None
+    if options.source == "static":
+        if static is None:
+            raise UserError(
+                "static alignments are asked for, but none are given",
+                remedy="align the training set, or set alignments.source to on_the_fly",
+            )
+        return AlignmentSource(model, static, subsampling=subsampling)
+    if files.training_graphs is None:
+        raise UserError(
+            "alignments on the fly are asked for, but there are no training graphs",
+            remedy="compile them first",
+        )
+    silence = [lang.optional_silence]
+    aligner = Aligner(model, options, scales, silence_phones=silence)
+    return AlignmentSource(
+        model,
+        static,
+        aligner=aligner,
+        graphs=TrainingGraphs.load(files.training_graphs),
+        fall_back=options.on_failure == "static",
+        subsampling=subsampling,
+    )

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from latflow.errors import UserError
+from latflow.sequence.options import LatticeSearchOptions
 
 _STEP = 0.125  # lattice beams are multiples of this: a decoder is made for each
 _MAX_CHANGE = 1.25  # of the beam from step to step, as a factor
@@ -31,53 +31,28 @@ class BeamPolicy:
     lattices) ^ rate, at most by a quarter, and kept within its limits.
 
     Args:
-        lattice_beam: at the start.
-        target_depth: arcs a frame that are wanted; None keeps the beam as it is.
-        min_beam: the beam is never less.
-        max_beam: nor more.
-        rate: exponent; 0 < rate <= 1. Depth grows about exponentially with the beam,
-            so that small values are needed for the beam to come to rest.
+        options: the beam at the start, and how it follows. Depth grows about
+            exponentially with the beam, so that small rates are needed for the beam
+            to come to rest.
 
     Raises:
-        UserError: limits that leave no beam out of order.
+        UserError: the beam at the start is outside its limits.
     """
 
-    def __init__(
-        self,
-        lattice_beam: float,
-        *,
-        target_depth: float | None = None,
-        min_beam: float = 2.0,
-        max_beam: float = 12.0,
-        rate: float = 0.1,
-    ) -> None:
-        if target_depth is not None and not min_beam <= lattice_beam <= max_beam:
+    def __init__(self, options: LatticeSearchOptions) -> None:
+        self._beam, self._depth = options.lattice_beam, options.depth
+        low, high = self._depth.min_lattice_beam, self._depth.max_lattice_beam
+        if self._depth.target is not None and not low <= self._beam <= high:
             raise UserError(
-                f"a lattice beam of {lattice_beam:g}, outside its limits {min_beam:g} "
-                f"to {max_beam:g}",
+                f"a lattice beam of {self._beam:g}, outside its limits {low:g} to "
+                f"{high:g}",
                 remedy="mend lattices.lattice_beam or the limits in lattices.depth",
             )
-        self._beam = float(lattice_beam)
-        self._target = target_depth
-        self._limits = (float(min_beam), float(max_beam))
-        self._rate = rate
-
-    @classmethod
-    def from_options(cls, lattices: Mapping[str, Any]) -> BeamPolicy:
-        """The policy of section `lattices` of `workflow/schemas/sequence.yaml`."""
-        depth = lattices["depth"]
-        return cls(
-            lattices["lattice_beam"],
-            target_depth=depth["target"],
-            min_beam=depth["min_lattice_beam"],
-            max_beam=depth["max_lattice_beam"],
-            rate=depth["rate"],
-        )
 
     @property
     def lattice_beam(self) -> float:
         """The beam to use now; where it follows a depth, a multiple of 1/8."""
-        if self._target is None:
+        if self._depth.target is None:
             return self._beam
         return max(_STEP, round(self._beam / _STEP) * _STEP)
 
@@ -87,20 +62,20 @@ class BeamPolicy:
         Args:
             depth: arcs a frame, over all ranks; 0 or NaN changes nothing.
         """
-        if self._target is None or not depth > 0 or math.isinf(depth):
+        if self._depth.target is None or not depth > 0 or math.isinf(depth):
             return
-        change = (self._target / depth) ** self._rate
+        change = (self._depth.target / depth) ** self._depth.rate
         change = min(max(change, 1 / _MAX_CHANGE), _MAX_CHANGE)
-        low, high = self._limits
+        low, high = self._depth.min_lattice_beam, self._depth.max_lattice_beam
         self._beam = min(max(self._beam * change, low), high)
 
     def state(self) -> dict[str, float]:
-        """What a checkpoint keeps."""
+        """Return what a checkpoint keeps."""
         return {"lattice_beam": self._beam}
 
     def load_state(self, state: Mapping[str, float]) -> None:
         """Go on from a checkpoint; a beam that is fixed stays as configured."""
-        if self._target is not None:
+        if self._depth.target is not None:
             self._beam = float(state["lattice_beam"])
 
 
@@ -135,7 +110,7 @@ class FailureBound:
             )
 
     def state(self) -> dict[str, int]:
-        """What a checkpoint keeps."""
+        """Return what a checkpoint keeps."""
         return {
             "num_utterances": self.num_utterances,
             "num_skipped": self.num_skipped,

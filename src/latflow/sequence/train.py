@@ -1,85 +1,115 @@
 """Stage `train_sequence`: a network learns from lattices made on the fly.
 
-The folder is that of `latflow.training.train`, and holds beside it
+A task of `latflow.training.job`, whose model folder holds besides
 
 * `drift.json`: how far alignments made on the fly have moved, by phone;
 * `sequence_ledger.jsonl`: utterances that were searched again, fell back, or gave
   nothing.
 
-Public: `train_sequence`, `train_rank`, `Sources`.
+Public: `train_sequence`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
-from collections.abc import Mapping
-from contextlib import closing
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from latflow.criteria.base import Criterion
+from latflow.criteria.registry import make_criterion
 from latflow.errors import UserError
-from latflow.lang.composition import load_model as load_transitions
+from latflow.graphs.hclg import load_model as load_transitions
 from latflow.lang.directory import Lang
 from latflow.ledger import Ledger
-from latflow.nnet.model_dir import AcousticNetwork, load_model
-from latflow.sequence.assemble import SequenceFiles, assemble
-from latflow.sequence.criterion import LatticeCriterion, LossWeights
-from latflow.sequence.generation import Teacher
-from latflow.sequence.objectives import objective_of
+from latflow.nnet.model_dir import AcousticNetwork, load_model, read_priors
+from latflow.nnet.network import Network
+from latflow.nnet.normalization import Normalizer
+from latflow.sequence.criterion import SequenceCriterion, Teacher
+from latflow.sequence.generation import SequenceFiles, load_generator
+from latflow.sequence.options import SequenceRunOptions
 from latflow.sequence.word_errors import Scorecard, WordErrors
-from latflow.training.checkpoint import CheckpointStore, digest_of
-from latflow.training.device import choose_device
-from latflow.training.distributed import Backend, resolve_backend
-from latflow.training.interruption import stop_requests
-from latflow.training.launch import run_ranks, threads_of_rank
-from latflow.training.normalisation import Normaliser
-from latflow.training.session import identity_of, num_kept, place_rank, write_model
-from latflow.training.sources import open_batches
-from latflow.training.trainer import Trainer
+from latflow.training.criterion import Criterion
+from latflow.training.distributed import Backend
+from latflow.training.job import (
+    Job,
+    Task,
+    digest_of_file,
+    identity_of,
+    run_training,
+)
 
 
-@dataclass(frozen=True)
-class Sources:
-    """Paths of what sequence training reads.
+class SequenceJob(Job):
+    """Files and options of a sequence training; `source_dir` is the seed's."""
 
-    Attributes:
-        frames: features of the training split, stored or on the fly.
-        dev_frames: of the dev split.
-        parent: model folder of the seed, with `final.mdl` and `tree`.
-        lang: the lang directory.
-        denominator: graph that lattices are made with.
-        graph: decoding graph, for word errors on dev.
-        scales: `scales.json` of the seed's decoding.
-        alignments: `ali.ark` of the training split.
-        training_graphs: of the transcripts, for alignments on the fly; or None.
-        teacher: model folder of the network that criterion `teacher` learns from.
-    """
-
-    frames: str
-    dev_frames: str
-    parent: str
-    lang: str
-    denominator: str
-    graph: str
-    scales: str
-    alignments: str
-    training_graphs: str | None = None
-    teacher: str | None = None
+    options: SequenceRunOptions  # pyright: ignore[reportIncompatibleVariableOverride]
+    lang_dir: Path
+    denominator: Path
+    graph: Path
+    scales: Path
+    alignments: Path
+    training_graphs_dir: Path | None = None
+    teacher_dir: Path | None = None
 
 
-def train_sequence(
-    sources: Sources,
-    out_dir: str | Path,
+class SequenceTask(Task):
+    """Training by a lattice criterion, with the word errors of dev; see `Task`."""
+
+    JOB = SequenceJob
+
+    def __init__(self, job: SequenceJob, device: torch.device) -> None:
+        self._job = job
+        seed = load_model(job.source_dir, device)
+        self.network = seed.network.train()
+        self.ledger = Ledger("train_sequence")
+        normalization = seed.meta["normalization"]
+        normalizer = Normalizer.from_meta(normalization)
+        subsampling = self.network.subsampling
+        self.batches = job.batches({}, normalizer, subsampling, self.ledger)
+        self.criterion = self._lattices = _criterion(job, seed)
+        self.dev_criterion = _dev_criterion(job, seed)
+        kind = {"scores": seed.meta["scores"]} if "scores" in seed.meta else {}
+        self.meta = {
+            "criterion": self.criterion.name,
+            "normalization": normalization,
+            **kind,
+        }
+
+    def priors(
+        self,
+        network: Network,  # noqa: ARG002
+        backend: Backend,  # noqa: ARG002
+    ) -> np.ndarray | None:
+        """Return the seed's, if it has some."""
+        return read_priors(self._job.source_dir)
+
+    def gather(self, backend: Backend) -> None:
+        """Join the journals of the ranks."""
+        journal = self._lattices.journal
+        journal.join(backend.gather(journal.contents()))
+
+    def write(self, folder: Path) -> None:
+        """Write the journal."""
+        phones = Lang.load(self._job.lang_dir).phone_ids
+        names = {phone: name for name, phone in phones.items()}
+        self._lattices.journal.write(folder, names)
+
+
+def train_sequence(  # noqa: PLR0913 - a stage: its inputs and how it runs
+    frames_dir: Path,
+    dev_frames_dir: Path,
+    parent_dir: Path,
+    lang_dir: Path,
+    denominator: Path,
+    graph: Path,
+    scales: Path,
+    alignments: Path,
     *,
-    options: Mapping[str, Any],
-    checkpoints_dir: str | Path,
+    out_dir: Path,
+    options: SequenceRunOptions,
+    checkpoints: Path,
+    training_graphs_dir: Path | None = None,
+    teacher_dir: Path | None = None,
     threads: int = 1,
     ranks: int = 1,
     hosts: str | None = None,
@@ -87,237 +117,160 @@ def train_sequence(
     """Train a network by a lattice criterion, from a seed.
 
     Dev is decoded at the end of each epoch; with `training.final: best` the model is
-    the epoch with the fewest word errors there. Goes on from the newest checkpoint of
-    the same training, if there is one.
+    the epoch with the fewest word errors there.
 
     Args:
-        sources: what is read.
-        out_dir: the model folder, replaced as a whole.
-        options: a sequence-trained system of `workflow/schemas/nnet.yaml`
-            (`criterion`, `sequence`, `data`, `training`), with `score`, `device`,
-            `backend` and `seed`.
-        checkpoints_dir: where checkpoints are kept until the model is written.
-        threads: of all ranks on this machine together.
-        ranks: processes that share each batch.
-        hosts: machines of the ranks, as for `horovodrun -H`; `srun` for those of the
-            SLURM job that we are in; None for this one.
+        frames_dir: features of the training split, stored or on the fly.
+        dev_frames_dir: of the dev split.
+        parent_dir: model folder of the seed, with `final.mdl` and `tree`.
+        lang_dir: the lang directory.
+        denominator: graph that lattices are made with.
+        graph: decoding graph, for word errors on dev.
+        scales: `scales.json` of the seed's decoding.
+        alignments: `ali.ark` of the training split.
+        out_dir: the model folder, replaced as a whole; see `latflow.training.job`.
+        options: how.
+        checkpoints: where checkpoints are kept until the model is written.
+        training_graphs_dir: of the transcripts, for alignments on the fly; or None.
+        teacher_dir: model folder of the network that criterion `teacher` learns from.
+        threads: see `run_training`.
+        ranks: see `run_training`.
+        hosts: see `run_training`.
 
     Raises:
         UserError: inputs that do not fit each other; too many utterances without
             lattice; a training that fails.
         Interrupted: SIGTERM came; the checkpoint is written.
     """
-    identity = _identity(sources, options)
-    folder = Path(checkpoints_dir) / digest_of(identity)
-    arguments = {
-        "sources": asdict(sources),
-        "out_dir": str(out_dir),
-        "folder": str(folder),
-        "options": dict(options),
-        "identity": identity,
-        "device": str(choose_device(options["device"])),
-        "threads": threads_of_rank(threads, ranks, hosts),
+    description = load_model(parent_dir).network.description
+    common = identity_of(options, description, frames_dir, {}, parent_dir)
+    files = {
+        "denominator": denominator,
+        "graph": graph,
+        "alignments": alignments,
+        "scales": scales,
     }
-    run_ranks(
-        f"{__name__}:train_rank",
-        arguments,
-        folder / "job.json",
-        ranks=ranks,
-        backend=resolve_backend(options["backend"], ranks),
-        threads=threads,
-        hosts=hosts,
-        elastic=options["training"]["elastic"],
+    if teacher_dir is not None:
+        files["teacher"] = teacher_dir / "weights.safetensors"
+    files |= {str(path): path for path in options.criterion.files}
+    identity = {
+        **common,
+        "criterion": options.criterion.values(),
+        "sequence": options.sequence.values(),
+        "files": {name: digest_of_file(path) for name, path in files.items()},
+    }
+    job = SequenceJob(
+        options=options,
+        out_dir=out_dir,
+        checkpoints=checkpoints,
+        frames_dir=frames_dir,
+        dev_frames_dir=dev_frames_dir,
+        source_dir=parent_dir,
+        parent_dir=parent_dir,
+        identity=identity,
+        lang_dir=lang_dir,
+        denominator=denominator,
+        graph=graph,
+        scales=scales,
+        alignments=alignments,
+        training_graphs_dir=training_graphs_dir,
+        teacher_dir=teacher_dir,
     )
-    shutil.rmtree(folder)
+    run_training(SequenceTask, job, threads=threads, ranks=ranks, hosts=hosts)
 
 
-def train_rank(
-    backend: Backend,
-    *,
-    sources: Mapping[str, Any],
-    out_dir: str,
-    folder: str,
-    options: Mapping[str, Any],
-    identity: Mapping[str, Any],
-    device: str,
-    threads: int,
-) -> None:
-    """Train as one rank of several, or alone; rank 0 writes the model.
-
-    Args:
-        backend: the other ranks.
-        sources: as `Sources`.
-        out_dir: the model folder.
-        folder: of the checkpoints.
-        options: see `train_sequence`.
-        identity: what the training depends on.
-        device: `cpu` or `cuda`.
-        threads: for lattices, of this rank.
-    """
-    named = Sources(**sources)
-    where, training = place_rank(device, backend), options["training"]
-    seed = load_model(named.parent, where)
-    network = seed.network.train()
-    if network.subsampling != 1:
-        raise UserError(
-            f"the network scores one frame in {network.subsampling}; lattices need all",
-            file=named.parent,
-            remedy="use a network without subsampling",
-        )
-    ledger = Ledger("train_sequence")
-    train, dev = (
-        open_batches(
-            frames,
-            {},
-            options["data"],
-            normaliser=Normaliser.from_meta(seed.meta["normalisation"]),
-            subsampling=network.subsampling,
-            seed=options["seed"],
-            ledger=ledger,
-            is_training=frames == named.frames,
-        )
-        for frames in (named.frames, named.dev_frames)
+def _criterion(job: SequenceJob, seed: AcousticNetwork) -> SequenceCriterion:
+    """Make the criterion that is trained by."""
+    options = job.options
+    files = SequenceFiles(
+        frames_dirs=[job.frames_dir],
+        lang_dir=job.lang_dir,
+        model_dir=job.source_dir,
+        graph=job.denominator,
+        alignments=[job.alignments],
+        training_graphs=job.training_graphs_dir,
     )
-    with (
-        closing(_criterion(named, seed, options, threads)) as criterion,
-        closing(_judge(named, seed, options, threads)) as judge,
-        stop_requests() as should_stop,
-    ):
-        trainer = Trainer(
-            network,
+    criterion = make_criterion(
+        options.criterion,
+        load_transitions(job.source_dir)[1],
+        Lang.load(job.lang_dir).silence_phones,
+        seed=options.seed,
+    )
+    return SequenceCriterion(
+        load_generator(
+            files,
             criterion,
-            train,
-            dev,
-            training,
-            CheckpointStore(folder, identity, keep=num_kept(training)),
-            seed=options["seed"],
-            backend=backend,
-            dev_criterion=judge,
-            should_stop=should_stop,
-        )
-        result = trainer.run()
-    criterion.journal.join(backend.gather(criterion.journal.contents()))
-    if backend.is_main:
-        meta = {
-            "criterion": criterion.name,
-            "options": dict(options),
-            "parent": named.parent,
-            "normalisation": seed.meta["normalisation"],
-        }
-        write_model(
-            out_dir,
-            network,
-            np.load(Path(named.parent, "priors.npy")),
-            meta,
-            result=result,
-            trainer=trainer,
-            ledger=ledger,
-            source_dir=named.parent,
-        )
-        names = {phone: name for name, phone in Lang.load(named.lang).phone_ids.items()}
-        criterion.journal.write(out_dir, names)
-    backend.barrier()
-
-
-def _criterion(
-    sources: Sources, seed: AcousticNetwork, options: Mapping[str, Any], threads: int
-) -> LatticeCriterion:
-    """The criterion that is trained by."""
-    chosen = options["criterion"]
-    return assemble(
-        SequenceFiles(
-            frames_dirs=[sources.frames],
-            lang_dir=sources.lang,
-            model_dir=sources.parent,
-            graph=sources.denominator,
-            alignments=[sources.alignments],
-            training_graphs=sources.training_graphs,
+            options.sequence,
+            options.graph,
+            subsampling=seed.network.subsampling,
         ),
-        objective_of(
-            chosen, teacher=_teacher(sources, seed, options), seed=options["seed"]
-        ),
-        options["sequence"],
-        log_priors=seed.log_priors,
-        weights=LossWeights(
-            prior_scale=options["sequence"]["prior_scale"],
-            ce=chosen["ce_weight"],
-            l2=chosen["l2"],
-        ),
-        threads=threads,
+        seed.log_priors,
+        options.sequence.replace(prior_scale=_prior_scale(job, seed)),
+        ce_weight=options.criterion.ce_weight,
+        l2=options.criterion.l2,
+        teacher=_teacher(job, seed),
+        threads=job.threads,
     )
 
 
-def _teacher(
-    sources: Sources, seed: AcousticNetwork, options: Mapping[str, Any]
-) -> Teacher | None:
-    """The network that is learnt from, where there is one.
+def _prior_scale(job: SequenceJob, seed: AcousticNetwork) -> float:
+    """Return the factor of the log priors that are taken off the network's scores."""
+    try:
+        return seed.prior_scale(job.options.sequence.prior_scale)
+    except UserError as error:
+        raise error.at(file=job.source_dir) from None
+
+
+def _teacher(job: SequenceJob, seed: AcousticNetwork) -> Teacher | None:
+    """Return the log-likelihoods of the network that is learnt from, if there is one.
 
     Raises:
         UserError: it reads other features, or has other classes.
     """
-    if sources.teacher is None:
+    if job.teacher_dir is None:
         return None
     device = next(seed.network.parameters()).device
-    teacher = load_model(sources.teacher, device)
+    teacher = load_model(job.teacher_dir, device)
     for what, expected, found in (
-        ("normalisation", seed.meta["normalisation"], teacher.meta["normalisation"]),
+        ("normalization", seed.meta["normalization"], teacher.meta["normalization"]),
         ("classes", seed.meta["classes"], teacher.meta["classes"]),
         ("features a frame", seed.network.dim_in, teacher.network.dim_in),
+        ("subsampling", seed.network.subsampling, teacher.network.subsampling),
     ):
         if found != expected:
             raise UserError(
-                f"its {what} differ from those of {sources.parent}",
-                file=sources.teacher,
+                f"its {what} differ from those of {job.source_dir}",
+                file=job.teacher_dir,
                 remedy="train teacher and parent on the same features and alignments",
             )
-    scale = options["sequence"]["prior_scale"]
+    scale = job.options.sequence.prior_scale
     return lambda features, lengths: teacher.log_likelihoods(
         features, lengths, prior_scale=scale
     )[0]
 
 
-def _judge(
-    sources: Sources, seed: AcousticNetwork, options: Mapping[str, Any], threads: int
-) -> Criterion:
-    """What dev is evaluated by: its word errors."""
-    lang = Lang.load(sources.lang)
-    _, transitions = load_transitions(sources.parent)
-    scorecard = Scorecard.of(sources.dev_frames, lang, sources.scales, options["score"])
-    sequence = options["sequence"]
+def _dev_criterion(job: SequenceJob, seed: AcousticNetwork) -> Criterion:
+    """Return the word errors of dev."""
+    options = job.options
+    _, transitions = load_transitions(job.source_dir)
+    search = options.sequence.dev_search
+    if not seed.gives_log_likelihoods:  # as decoding does
+        scale = seed.lattice_scale * search.acoustic_scale
+        search = search.replace(acoustic_scale=scale)
     priors = torch.zeros(transitions.num_pdfs)
     if seed.log_priors is not None:
-        priors = sequence["prior_scale"] * seed.log_priors
+        priors = _prior_scale(job, seed) * seed.log_priors
     return WordErrors(
-        sources.graph,
+        job.graph,
         transitions,
-        scorecard,
+        Scorecard.of(
+            job.dev_frames_dir,
+            Lang.load(job.lang_dir),
+            job.scales,
+            options.score,
+            lattice_scale=seed.lattice_scale,
+        ),
         priors,
-        options=sequence["dev_search"],
-        threads=threads,
+        options=search,
+        threads=job.threads,
     )
-
-
-def _identity(sources: Sources, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What the training depends on; see `latflow.training.session.identity_of`."""
-    network = load_model(sources.parent).network
-    common = identity_of(
-        options, network.description, sources.frames, {}, sources.parent
-    )
-    read = ("denominator", "graph", "alignments", "scales")
-    files = {name: _digest(Path(getattr(sources, name))) for name in read}
-    if sources.teacher is not None:
-        files["teacher"] = _digest(Path(sources.teacher, "weights.safetensors"))
-    own = {key: options[key] for key in ("criterion", "sequence")}
-    return json.loads(json.dumps({**common, **own, "files": files}))
-
-
-def _digest(path: Path) -> str:
-    """Digest of a file's contents.
-
-    Raises:
-        UserError: there is no such file.
-    """
-    if not path.is_file():
-        raise UserError("no such file", file=path, remedy="make it first")
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

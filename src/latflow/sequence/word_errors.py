@@ -1,44 +1,45 @@
-"""Word errors of a network on a set: what sequence training is judged by.
+"""Word errors of a network on a set, by which sequence training is judged.
 
 To the trainer this is a criterion like any other: its "frames" are the words of the
 references and its loss their errors, so that the mean of a set is its word error rate
 and the best epoch is the one with the fewest errors.
 
-Public: `WordErrors`.
+Public: `WordErrors`, `Scorecard`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from latflow.criteria.base import Criterion, Loss
-from latflow.decode.retry import RetryPolicy
-from latflow.decode.search import LatticeDecoder
 from latflow.decode.search_graph import GraphFile
-from latflow.decode.tune import read_scales, words_of
-from latflow.features.live import open_frames
+from latflow.features.source import open_frames
 from latflow.fst.graph import Graph
 from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.directory import Lang
 from latflow.lattice.best_path import Scales, best_paths
+from latflow.lattice.edit_distance import ErrorCounts, Rule, count_errors
 from latflow.nnet.network import Output
-from latflow.scoring.alignment import ErrorCounts, Rule, count_errors
-from latflow.scoring.text import WordFilter
+from latflow.scoring.options import ComparisonOptions
+from latflow.scoring.transcripts import names_of
+from latflow.scoring.tune import read_scales
+from latflow.sequence.generation import LatticeMaker
+from latflow.sequence.options import DevSearchOptions
 from latflow.training.batches import Batch
+from latflow.training.criterion import Criterion, Loss, Pending
 
 
 @dataclass(frozen=True)
 class Scorecard:
-    """How words are found and counted.
+    """Search and counting of words.
 
     Attributes:
         lang: names of the words.
@@ -51,7 +52,7 @@ class Scorecard:
     lang: Lang
     references: Mapping[str, Sequence[str]]
     scale: Scales
-    keep: WordFilter
+    keep: Callable[[Iterable[str]], list[str]]
     rule: Rule
 
     @classmethod
@@ -60,7 +61,9 @@ class Scorecard:
         frames_dir: str | Path,
         lang: Lang,
         scales: str | Path,
-        options: Mapping[str, Any],
+        options: ComparisonOptions,
+        *,
+        lattice_scale: float = 1.0,
     ) -> Scorecard:
         """Read references and scales.
 
@@ -69,16 +72,19 @@ class Scorecard:
             lang: of the decoding graph.
             scales: `scales.json` of the network that training starts from.
             options: section `score`: how words are compared.
+            lattice_scale: factor of acoustic costs in the lattices that the scales
+                were chosen on.
         """
         store = open_frames(frames_dir)
         texts = zip(store.utt_ids, store.texts, strict=True)
         chosen = read_scales(scales)
+        scale = Scales.from_lmwt(chosen["lmwt"], chosen["wip"])
         return cls(
             lang,
             {utterance: text.split() for utterance, text in texts},
-            Scales.from_lmwt(chosen["lmwt"], chosen["wip"]),
-            WordFilter.from_options(options),
-            options["alignment"],
+            scale._replace(acoustic_scale=lattice_scale * scale.acoustic_scale),
+            options.filter,
+            options.alignment,
         )
 
 
@@ -90,7 +96,7 @@ class WordErrors(Criterion):
         model: its transition model.
         scorecard: how words are found and counted.
         log_priors: float32 [P], scaled, taken off the log posteriors.
-        options: `dev_search` of `workflow/schemas/sequence.yaml`.
+        options: of the search.
         threads: utterances decoded at a time.
     """
 
@@ -103,25 +109,18 @@ class WordErrors(Criterion):
         scorecard: Scorecard,
         log_priors: Tensor,
         *,
-        options: Mapping[str, Any],
+        options: DevSearchOptions,
         threads: int,
     ) -> None:
         self._scorecard, self._graph = scorecard, graph
         self._priors = log_priors
-        self._scale = options["acoustic_scale"]
-        beam, factor = options["beam"], options["retry_beam_factor"]
-        self._policy = RetryPolicy((beam, beam * factor) if factor > 1 else (beam,))
-        self._decoder = LatticeDecoder(
-            GraphFile(Graph.load(graph), graph),
-            model.pdf,
-            beam=options["beam"],
-            lattice_beam=options["lattice_beam"],
-            max_active=options["max_active"],
-            min_active=options["min_active"],
+        self._lattice_beam = options.lattice_beam
+        self._maker = LatticeMaker(
+            GraphFile(Graph.load(graph), graph), model, options, allow_partial=True
         )
         self._pool = ThreadPoolExecutor(max(1, threads), "word-errors")
 
-    def begin(self, outputs: Mapping[str, Output], batch: Batch) -> PendingErrors:
+    def begin(self, outputs: Mapping[str, Output], batch: Batch) -> Pending:
         """Start decoding; see `Criterion.begin`."""
         logits, lengths = next(iter(outputs.values()))
         scores = functional.log_softmax(logits.detach().float(), -1)
@@ -132,40 +131,28 @@ class WordErrors(Criterion):
                 zip(batch.utterances, lengths.tolist(), strict=True)
             )
         ]
-        return PendingErrors(futures)
+        return partial(_sum_up, futures)
 
     def _count(self, utterance: str, log_likes: np.ndarray) -> ErrorCounts:
         """Decode an utterance and count; one that gives nothing is all deleted."""
         card = self._scorecard
-        attempt = self._policy.run(
-            lambda beam: self._decoder.decode(
-                np.ascontiguousarray(log_likes),
-                acoustic_scale=self._scale,
-                utterance=utterance,
-                beam=beam,
-            ),
-            utterance=utterance,
-        )
-        heard: list[str] = []
+        attempt = self._maker.make(utterance, log_likes, self._lattice_beam)
+        hypothesis: list[str] = []
         if attempt.decoded is not None:
             path = best_paths(attempt.decoded.lattice, [card.scale])[0]
-            heard = card.keep(words_of(path, card.lang, self._graph, utterance))
+            names, file = card.lang.words, self._graph
+            words = names_of(path.words, names, file=file, utterance=utterance)
+            hypothesis = card.keep(words)
         reference = card.keep(card.references[utterance])
-        return count_errors(reference, heard, rule=card.rule)
+        return count_errors(reference, hypothesis, rule=card.rule)
 
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown(cancel_futures=True)
 
 
-@dataclass(frozen=True)
-class PendingErrors:
-    """Utterances that are being decoded."""
-
-    futures: Sequence[Future[ErrorCounts]]
-
-    def finish(self) -> Loss:
-        """Wait, and sum up: errors over words."""
-        counts = [future.result() for future in self.futures]
-        by_sequence = torch.tensor([c.errors for c in counts], dtype=torch.float64)
-        return Loss(by_sequence.sum(), sum(c.words for c in counts), {}, by_sequence)
+def _sum_up(futures: Sequence[Future[ErrorCounts]]) -> Loss:
+    """Wait, and sum up: errors over words."""
+    counts = [future.result() for future in futures]
+    by_sequence = torch.tensor([c.errors for c in counts], dtype=torch.float64)
+    return Loss(by_sequence.sum(), sum(c.words for c in counts), {}, by_sequence)

@@ -1,54 +1,65 @@
-"""Batches for training: which pieces of which utterances, and their tensors.
+"""Batches for training: which chunks of which utterances, and their tensors.
 
 The *global* batches of an epoch follow from (data, options, seed, epoch) alone. A rank
 takes its share of each of them, so that all ranks make equally many steps and together
 make those that one process would make. A position in an epoch is the number of a batch:
 `epoch(e, first_batch=k)` goes on where a training was stopped.
 
-Memory grows with the batch, and with 8 bytes a piece for the order of an epoch; frames
+Memory grows with the batch, and with 8 bytes a chunk for the order of an epoch; frames
 stay on the disk until their batch comes.
 
-Public: `Batch`, `BatchSource`.
+Public: `Batch`, `BatchSource`, `open_batches`.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from latflow.align.transcript_graphs import TranscriptGraphs
 from latflow.errors import UserError
+from latflow.fst.graph import Graph
 from latflow.ledger import Ledger
-from latflow.parallel import in_order
-from latflow.training.cutting import Cutting, Pieces
-from latflow.training.data_options import DataOptions
-from latflow.training.joining import join
+from latflow.nnet.normalization import Normalizer
+from latflow.parallel import Prefetched
+from latflow.training.chunks import Chunker, Chunks, Labelled, Times, match_labels
+from latflow.training.data_options import BatchOptions
+from latflow.training.frame_targets import FrameTargets, is_counted
 from latflow.training.labels import LabelStore
-from latflow.training.ordering import Order, epoch_order, form_batches, share_out
-from latflow.training.reading import FrameReader
+from latflow.training.ordering import epoch_order, form_batches, share_out
+from latflow.training.readers import FrameReader, open_features, open_reader
+
+_GRAPH = "a graph of its transcript"
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A part of a global batch: B pieces of utterances, padded to T frames.
+    """A part of a global batch: B chunks of utterances, padded to T frames.
 
     Attributes:
         utterances: ids of their utterances.
         features: float32 [B, T, D]; 0 beyond the ends.
-        lengths: int64 [B], frames of each piece, on the CPU.
+        lengths: int64 [B], frames of each chunk, on the CPU.
         targets: by name, int64 [B, T'], T' = ceil(T / subsampling); -1 = not counted:
-            padding, context, or without a label.
-        first_frame: int64 [B], where each piece begins in its utterance, on the CPU.
+            padding, context, or without a label. Features as targets: float32
+            [B, T', D], NaN = not counted.
+        first_frame: int64 [B], where each chunk begins in its utterance, on the CPU.
         indices: int64 [B], numbers of the utterances in the store, on the CPU.
         counted: int64 [B], frames of the output that are counted (that have a label for
-            one output at least), on the CPU.
+            one output at least; all with graphs), on the CPU.
         subsampling: frames of the features for one of the output.
-        weight: float32 [B], weights of the pieces; None = 1.
+        weight: float32 [B], weights of the chunks; None = 1.
+        graphs: of the chunks, whole utterances, where an output learns by CTC; else
+            none.
+        has_context: whether the features hold the network's frames of context before
+            and behind each chunk, which lengths do not count.
     """
 
     utterances: tuple[str, ...]
@@ -60,6 +71,8 @@ class Batch:
     counted: Tensor
     subsampling: int = 1
     weight: Tensor | None = None
+    has_context: bool = False
+    graphs: tuple[Graph, ...] = ()
 
     def __len__(self) -> int:
         return len(self.utterances)
@@ -70,7 +83,7 @@ class Batch:
         return int(self.counted.sum())
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
-        """The batch with features, targets and weights on a device."""
+        """Return the batch with features, targets and weights on a device."""
 
         def moved(tensor: Tensor) -> Tensor:
             return tensor.to(device, non_blocking=non_blocking)
@@ -83,7 +96,7 @@ class Batch:
         )
 
     def select(self, rows: Sequence[int]) -> Batch:
-        """Some of the pieces, padded to the longest among them.
+        """Return some of the chunks, padded to the longest among them.
 
         Args:
             rows: their positions, not empty.
@@ -103,6 +116,7 @@ class Batch:
             indices=self.indices[index],
             counted=self.counted[index],
             weight=None if self.weight is None else self.weight[there],
+            graphs=tuple(self.graphs[i] for i in rows) if self.graphs else (),
         )
 
     def split(self, parts: int) -> list[Batch]:
@@ -113,26 +127,42 @@ class Batch:
         return [self.select(rows.tolist()) for rows in shares]
 
 
+class AnyChunker(Protocol):
+    """The chunks of an epoch; see `Chunker`."""
+
+    begin: np.ndarray
+
+    def chunks(self, numbers: np.ndarray) -> Chunks:
+        """Find chunks by their numbers."""
+        ...
+
+    def lengths(self) -> np.ndarray:
+        """Return the frames that each chunk holds."""
+        ...
+
+
 @dataclass(frozen=True)
 class _Plan:
     """The global batches of an epoch.
 
     Attributes:
-        cutting: how its utterances are cut.
-        numbers: int64 [n], the pieces in their order.
+        reader: features, of the epoch's speeds and volumes where these are drawn.
+        chunker: finds chunks by their numbers.
+        numbers: int64 [n], the chunks in their order.
         begin: int64 [batches + 1], where each batch begins in `numbers`.
     """
 
-    cutting: Cutting
+    reader: FrameReader
+    chunker: AnyChunker
     numbers: np.ndarray
     begin: np.ndarray
 
     def __len__(self) -> int:
         return len(self.begin) - 1
 
-    def pieces(self, b: int) -> Pieces:
-        """The pieces of batch b."""
-        return self.cutting.pieces(self.numbers[self.begin[b] : self.begin[b + 1]])
+    def chunks(self, b: int) -> Chunks:
+        """Return the chunks of batch b."""
+        return self.chunker.chunks(self.numbers[self.begin[b] : self.begin[b + 1]])
 
 
 class BatchSource:
@@ -141,7 +171,9 @@ class BatchSource:
     Args:
         reader: features.
         labels: label stores by the name of the target; empty = features alone.
-        options: see `DataOptions`.
+        options: order, lengths and limits of batches.
+        graphs: of the transcripts, for CTC; utterances without one are not used.
+        frames: features as targets, by name; the same holds.
         subsampling: of the network.
         seed: of the order.
         ledger: where utterances that cannot be used are recorded.
@@ -162,40 +194,83 @@ class BatchSource:
         self,
         reader: FrameReader,
         labels: Mapping[str, LabelStore],
-        options: DataOptions,
+        options: BatchOptions,
         *,
+        graphs: TranscriptGraphs | None = None,
+        frames: Mapping[str, FrameTargets] | None = None,
         subsampling: int = 1,
         seed: int = 0,
         ledger: Ledger | None = None,
         pin: bool = False,
     ) -> None:
         self.reader = reader
+        self._graphs, self._frames = graphs, frames or {}
+        self._places: dict[str, np.ndarray] = {}
         self.options = options
         self.subsampling = subsampling
-        lengths = reader.lengths
-        self.labelled = join(
-            reader.utt_ids,
-            lengths,
-            labels,
-            options.bounds,
-            subsampling=subsampling,
-            ledger=ledger,
-        )
+        self.labelled = self._match(labels, ledger)
         self.num_classes = self.labelled.num_classes
-        self._lengths = lengths[self.labelled.utterance]
-        _check_subsampling(options, subsampling)
-        self._order = Order.parse(
-            options.order,
-            partitions=options.partitions,
-            seed=seed,
-            pool=options.pool,
-        )
+        self._lengths = reader.lengths[self.labelled.utterance]
+        self._seed = seed
         self._pin = pin
+        self._chunker(0, self._lengths)  # refuses sizes that do not fit
         self._lock = threading.Lock()
         self._planned: tuple[int, _Plan] | None = None
 
+    def _match(
+        self, labels: Mapping[str, LabelStore], ledger: Ledger | None
+    ) -> Labelled:
+        """Find the utterances that can be used."""
+        found = match_labels(
+            self.reader.utt_ids,
+            self.reader.lengths,
+            labels,
+            self.options,
+            subsampling=self.subsampling,
+            ledger=ledger,
+        )
+        ids, lengths = self.reader.utt_ids, self.reader.lengths
+        if self._graphs is not None:
+            _check_graphs(self._graphs, self.options, self.subsampling)
+            index = self._graphs.positions([ids[i] for i in found.utterance])
+            found = self._keep(found, _GRAPH, index, ledger)
+        if self._frames and self.options.perturbation is not None:
+            raise UserError(
+                "stored features as targets do not follow data.perturbation",
+                remedy="leave it out, or take a training_set of corpus.perturbed",
+            )
+        for name, frames in self._frames.items():
+            used = [ids[i] for i in found.utterance]
+            index = frames.places(used, lengths[found.utterance])
+            found = self._keep(found, name, index, ledger)
+        return found
+
+    def _keep(
+        self, found: Labelled, what: str, index: np.ndarray, ledger: Ledger | None
+    ) -> Labelled:
+        """Return the utterances that have a target, and note where theirs is.
+
+        Args:
+            found: n utterances.
+            what: the target.
+            index: int64 [n], where it is; -1 where there is none.
+            ledger: gets the others.
+        """
+        is_there, ids = index >= 0, self.reader.utt_ids
+        for i in found.utterance[~is_there]:
+            if ledger is not None:
+                ledger.record(ids[i], f"has not {what}, or of another length")
+        if not is_there.any():
+            raise UserError(
+                f"none of {len(ids)} utterances has {what} of its length",
+                remedy="make features and targets of the same split",
+            )
+        places = {**self._places, what: index}
+        self._places = {name: place[is_there] for name, place in places.items()}
+        return found.select(is_there)
+
     def __len__(self) -> int:
-        """Batches of epoch 0; other epochs may have a few more or less."""
+        """Return the batches of epoch 0; other epochs may have a few more or less."""
         return self.num_batches(0)
 
     @property
@@ -209,16 +284,16 @@ class BatchSource:
         return int(self._lengths.sum())
 
     def num_batches(self, epoch: int) -> int:
-        """Global batches of an epoch (epochs count from 0)."""
+        """Return the global batches of an epoch (epochs count from 0)."""
         return len(self._plan(epoch))
 
     def epoch(
         self, epoch: int, *, first_batch: int = 0, rank: int = 0, size: int = 1
-    ) -> Iterator[Batch | None]:
-        """Yield a rank's parts of the global batches of an epoch, in order.
+    ) -> Prefetched[Batch | None]:
+        """Iterate over a rank's parts of the global batches of an epoch, in order.
 
         A background thread makes `options.prefetch` batches ready; what it raises is
-        raised here, in its turn. Closing the iterator ends the thread.
+        raised here, in its turn. Close the iterator before what is read.
 
         Args:
             epoch: from 0.
@@ -226,117 +301,200 @@ class BatchSource:
             rank: 0..size - 1.
             size: number of ranks.
 
-        Yields:
-            A part; None where a batch has nothing left for this rank.
+        Returns:
+            The parts; None where a batch has nothing left for this rank.
         """
         plan = self._plan(epoch)
 
         def make(b: int) -> Batch | None:
-            return self._make(plan.pieces(b), rank, size)
+            return self._make(plan.reader, plan.chunks(b), rank, size)
 
         numbers = range(first_batch, len(plan))
-        if self.options.prefetch == 0:
-            yield from map(make, numbers)
-            return
-        with ThreadPoolExecutor(1, thread_name_prefix="batches") as pool:
-            yield from in_order(pool, make, numbers, ahead=self.options.prefetch + 1)
-
-    def global_batches(self, epoch: int) -> Iterator[Pieces]:
-        """Yield what the batches of an epoch hold, without reading it."""
-        plan = self._plan(epoch)
-        for b in range(len(plan)):
-            yield plan.pieces(b)
+        return Prefetched(make, numbers, ahead=self.options.prefetch)
 
     def _plan(self, epoch: int) -> _Plan:
-        """The global batches of an epoch; the last epoch's are kept."""
+        """Return the global batches of an epoch; the last epoch's are kept."""
         with self._lock:
             if self._planned is None or self._planned[0] != epoch:
-                cutting = self._cut(epoch)
-                lengths = cutting.lengths()
-                order = epoch_order(lengths, self._order, epoch, cutting.begin)
-                positions, begin = form_batches(lengths[order], self.options.limits)
-                self._planned = (epoch, _Plan(cutting, order[positions], begin))
+                reader = self._reader(epoch)
+                used = reader.lengths[self.labelled.utterance]
+                chunker = self._chunker(epoch, used)
+                lengths = chunker.lengths()
+                order = epoch_order(
+                    lengths,
+                    self.options,
+                    epoch,
+                    seed=self._seed,
+                    begin=chunker.begin,
+                )
+                positions, begin = form_batches(lengths[order], self.options)
+                plan = _Plan(reader, chunker, order[positions], begin)
+                self._planned = (epoch, plan)
             return self._planned[1]
 
-    def _cut(self, epoch: int) -> Cutting:
-        """Cut the utterances for an epoch."""
-        options, shift = self.options, 0
-        if options.shift_frames:
-            shift = epoch // options.partitions % self.subsampling
-        return Cutting(
-            self._lengths,
-            options.size,
-            options.step,
-            left=options.left,
-            right=options.right,
+    def _reader(self, epoch: int) -> FrameReader:
+        """Return the features of an epoch; all epochs of a pass have the same draws."""
+        options = self.options.perturbation
+        if options is None:
+            return self.reader
+        whole_pass = epoch // self.options.partition_epoch
+        return self.reader.perturbed(options, seed=self._seed, whole_pass=whole_pass)
+
+    def _chunker(self, epoch: int, lengths: np.ndarray) -> AnyChunker:
+        """Return the chunks of an epoch, of utterances with lengths in frames."""
+        return Chunker(
+            lengths,
+            self.options.chunks,
             subsampling=self.subsampling,
-            shift=shift,
+            shift=self._shift(epoch),
         )
 
-    def _make(self, pieces: Pieces, rank: int, size: int) -> Batch | None:
-        """Make a rank's part of a global batch."""
-        rows = share_out(pieces.length, size)[rank]
-        return self._assemble(pieces.select(rows)) if len(rows) else None
+    def _shift(self, epoch: int) -> int:
+        """Return the frames by which the utterances of an epoch begin later."""
+        options = self.options
+        if not options.shift_frames:
+            return 0
+        return epoch // options.partition_epoch % self.subsampling
 
-    def _assemble(self, pieces: Pieces) -> Batch:
-        """Read the frames and labels of pieces."""
-        shape = (len(pieces), int(pieces.length.max()), self.reader.dim)
+    def _make(
+        self, reader: FrameReader, chunks: Chunks, rank: int, size: int
+    ) -> Batch | None:
+        """Make a rank's part of a global batch."""
+        rows = share_out(chunks.length, size)[rank]
+        return self._assemble(reader, chunks.select(rows)) if len(rows) else None
+
+    def _assemble(self, reader: FrameReader, chunks: Chunks) -> Batch:
+        """Read the frames and labels of chunks."""
+        shape = (len(chunks), int(chunks.length.max()), self.reader.dim)
         features = torch.empty(shape, pin_memory=self._pin)
-        utterance = self.labelled.utterance[pieces.utterance]
-        self.reader.fill(utterance, pieces.first, pieces.length, features.numpy())
-        targets = self._targets(pieces, -(-shape[1] // self.subsampling))
+        utterance = self.labelled.utterance[chunks.utterance]
+        reader.fill(utterance, chunks.first, chunks.length, features.numpy())
+        times = self._times(reader, chunks)
+        targets = self._targets(chunks, -(-shape[1] // self.subsampling), times)
         ids = self.reader.utt_ids
         return Batch(
             utterances=tuple(ids[i] for i in utterance),
             features=features,
-            lengths=torch.from_numpy(pieces.length),
+            lengths=torch.from_numpy(chunks.length),
             targets=targets,
-            first_frame=torch.from_numpy(pieces.first),
+            first_frame=torch.from_numpy(chunks.first),
             indices=torch.from_numpy(utterance),
-            counted=_count(pieces, targets, self.subsampling),
+            counted=_count(chunks, {} if self._graphs else targets, self.subsampling),
             subsampling=self.subsampling,
+            graphs=self._graphs_of(chunks),
         )
 
-    def _targets(self, pieces: Pieces, num_out: int) -> dict[str, Tensor]:
-        """The targets of pieces by name, int64 [B, T']."""
-        counted = np.stack((pieces.count_from, pieces.count_to), axis=1)
+    def _graphs_of(self, chunks: Chunks) -> tuple[Graph, ...]:
+        """Return the graphs of whole utterances, where there are any."""
+        graphs = self._graphs
+        if graphs is None:
+            return ()
+        places = self._places[_GRAPH][chunks.utterance]
+        return tuple(map(graphs.graph, places.tolist()))
+
+    def _times(self, reader: FrameReader, chunks: Chunks) -> Times | None:
+        """Return the times of the chunks' frames, where speeds are drawn."""
+        if reader.perturbation is None:
+            return None
+        utterance = self.labelled.utterance[chunks.utterance]
+        return Times(
+            reader.perturbation.speed[utterance],
+            self._lengths[chunks.utterance],
+            reader.center,
+        )
+
+    def _targets(
+        self, chunks: Chunks, num_out: int, times: Times | None
+    ) -> dict[str, Tensor]:
+        """Return the targets of chunks by name; see `Batch.targets`."""
+        counted = np.stack((chunks.count_from, chunks.count_to), axis=1)
         result = {}
         for name, labels in self.labelled.targets.items():
-            shape = (len(pieces), num_out)
+            shape = (len(chunks), num_out)
             target = torch.empty(shape, dtype=torch.int64, pin_memory=self._pin)
             labels.fill(
-                pieces.utterance,
-                pieces.first,
+                chunks.utterance,
+                chunks.first,
                 counted,
                 self.subsampling,
                 target.numpy(),
+                times,
             )
             result[name] = target
+        for name, frames in self._frames.items():
+            places = self._places[name][chunks.utterance]
+            read = torch.from_numpy(frames.read(places, chunks, self.subsampling))
+            result[name] = read.pin_memory() if self._pin else read
         return result
 
 
-def _count(pieces: Pieces, targets: Mapping[str, Tensor], subsampling: int) -> Tensor:
-    """Frames of the output that each piece counts, int64 [B]."""
+def _check_graphs(
+    graphs: TranscriptGraphs, options: BatchOptions, subsampling: int
+) -> None:
+    """Refuse graphs of another frame rate, and pieces of utterances."""
+    if options.chunks is not None:
+        raise UserError(
+            "CTC learns from whole utterances",
+            remedy="set data.sequences to {type: utterances}",
+        )
+    if graphs.subsampling != subsampling:
+        raise UserError(
+            f"graphs are of one frame in {graphs.subsampling}, the network scores "
+            f"one in {subsampling}",
+            file=graphs.folder,
+            remedy="make them again",
+        )
+
+
+def _count(chunks: Chunks, targets: Mapping[str, Tensor], subsampling: int) -> Tensor:
+    """Return the frames of the output that each chunk counts, int64 [B]."""
     if not targets:
-        before = -((pieces.first - pieces.count_from) // subsampling)
-        until = -((pieces.first - pieces.count_to) // subsampling)
+        before = -((chunks.first - chunks.count_from) // subsampling)
+        until = -((chunks.first - chunks.count_to) // subsampling)
         return torch.from_numpy(until - before)
-    has_label = torch.stack([target >= 0 for target in targets.values()])
+    has_label = torch.stack([is_counted(target) for target in targets.values()])
     return has_label.any(0).sum(1)
 
 
-def _check_subsampling(options: DataOptions, subsampling: int) -> None:
-    """Refuse chunks that do not fit the network."""
-    named = {"size": options.size, "step": options.step, "left": options.left}
-    for name, frames in named.items():
-        if frames is not None and frames % subsampling:
-            raise UserError(
-                f"chunks: {name} {frames} is not a multiple of the network's "
-                f"subsampling {subsampling}",
-                remedy=f"take {-(-frames // subsampling) * subsampling}, for example",
-            )
-    if options.size and options.step and options.step > options.size:
-        raise UserError(
-            f"chunks: step {options.step} is more than size {options.size}: frames "
-            "between chunks would never be seen",
-        )
+def open_batches(
+    frames_dir: str | Path,
+    labels: Mapping[str, LabelStore],
+    options: BatchOptions,
+    *,
+    normalizer: Normalizer,
+    graphs: TranscriptGraphs | None = None,
+    frames: Mapping[str, FrameTargets] | None = None,
+    subsampling: int = 1,
+    seed: int = 0,
+    ledger: Ledger | None = None,
+    is_training: bool = True,
+) -> BatchSource:
+    """Open features and labels as batches, in page-locked memory where there is a GPU.
+
+    Args:
+        frames_dir: features, see `open_features`.
+        labels: label stores by the name of the target; empty = features alone.
+        options: see `BatchSource`.
+        normalizer: of the features; see `Normalizer.estimate`.
+        graphs: see `BatchSource`.
+        frames: see `BatchSource`.
+        subsampling: frames of the features for one of the network's output.
+        seed: of the order.
+        ledger: gets the utterances that cannot be used.
+        is_training: false for the dev set: a fixed order, all in one epoch.
+
+    Raises:
+        UserError: no such store, no utterance that can be used, or chunks that do not
+            fit the subsampling.
+    """
+    return BatchSource(
+        open_reader(open_features(frames_dir, options), normalizer),
+        labels,
+        options if is_training else options.for_evaluation(),
+        graphs=graphs,
+        frames=frames,
+        subsampling=subsampling,
+        seed=seed,
+        ledger=ledger,
+        pin=torch.cuda.is_available(),
+    )

@@ -7,6 +7,8 @@ that the position holds their state too.
 
 The folder belongs to one training: its files carry a digest of what the training
 depends on, and those of another training are refused, with what differs.
+
+Public: `CheckpointStore`, `Position`, `TrainingState`, `means`, `digest_of`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +27,18 @@ import torch
 
 from latflow.errors import UserError
 
-FORMAT = "latflow-checkpoint-2"
+FORMAT = "latflow-checkpoint-3"
 _NAME = re.compile(r"e(\d+)-b(\d+)\.pt")
 
 log = logging.getLogger(__name__)
 State = dict[str, Any]
+FRAMES = "frames"
+Means = dict[str, float]
 
 
 @dataclass(frozen=True, order=True)
 class Position:
-    """Where a training goes on.
+    """The epoch and batch at which a training goes on.
 
     Attributes:
         epoch: counted from 1.
@@ -50,8 +54,63 @@ class Position:
         return f"e{self.epoch:04d}-b{self.batch:08d}.pt"
 
 
+@dataclass
+class TrainingState:
+    """All that changes in a training beside network and optimizer.
+
+    Attributes:
+        position: in the data.
+        step: of the optimizer, the last one begun, from 1.
+        history: means per frame on dev at the end of each finished epoch.
+        last_train: means per frame in training, of the last finished epoch.
+        epoch_sums: sums of the current epoch.
+        window_sums: sums since the last line of the log.
+        log_offset: bytes of the log.
+        pretraining_step: step of layer-wise pretraining that the network is in.
+    """
+
+    position: Position = field(default_factory=Position)
+    step: int = 0
+    history: list[Means] = field(default_factory=list)
+    last_train: Means = field(default_factory=dict)
+    epoch_sums: Means = field(default_factory=dict)
+    window_sums: Means = field(default_factory=dict)
+    log_offset: int = 0
+    pretraining_step: int = 0
+
+    def state(self) -> dict[str, Any]:
+        """Return all but the position, which is the name of a checkpoint."""
+        names = (f.name for f in fields(self) if f.name != "position")
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def of(cls, position: Position, state: Mapping[str, Any]) -> TrainingState:
+        """Return the state that a checkpoint holds."""
+        return cls(position=position, **state)
+
+    def add(self, sums: Mapping[str, float]) -> None:
+        """Add the sums of a step."""
+        for total in (self.epoch_sums, self.window_sums):
+            for name, value in sums.items():
+                total[name] = total.get(name, 0.0) + value
+
+    def next_epoch(self) -> None:
+        """Go to the beginning of the next epoch."""
+        self.position = Position(self.position.epoch + 1)
+        self.epoch_sums, self.window_sums = {}, {}
+
+
+def means(sums: Mapping[str, float]) -> Means:
+    """Return sums per frame; `frames` itself stays the sum."""
+    frames = sums.get(FRAMES, 0.0)
+    if not frames:
+        return {}
+    by_frame = {name: value / frames for name, value in sums.items() if name != FRAMES}
+    return {FRAMES: frames, **by_frame}
+
+
 def digest_of(identity: Mapping[str, Any]) -> str:
-    """Digest of what a training depends on, 16 hexadecimal digits.
+    """Return 16 hexadecimal digits that follow from what a training depends on.
 
     Args:
         identity: options and inputs, values that JSON knows.
@@ -78,7 +137,7 @@ class CheckpointStore:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def positions(self) -> list[Position]:
-        """Positions of the checkpoints that are there, ascending."""
+        """Return the positions of the checkpoints that are there, ascending."""
         matches = (_NAME.fullmatch(path.name) for path in self.folder.iterdir())
         return sorted(Position(int(m[1]), int(m[2])) for m in matches if m)
 
@@ -135,7 +194,7 @@ class CheckpointStore:
         return whole["state"]
 
     def latest(self) -> tuple[Position, State] | None:
-        """The newest checkpoint; None where there is none.
+        """Return the newest checkpoint; None where there is none.
 
         Raises:
             UserError: it is of another training, or none of the files is readable.
@@ -178,7 +237,7 @@ def _write(path: Path, whole: State) -> None:
 
 
 def _differences(one: Any, other: Any, prefix: str = "") -> list[str]:
-    """Paths of the values in which two nested mappings differ."""
+    """Return the paths of the values in which two nested mappings differ."""
     if not (isinstance(one, dict) and isinstance(other, dict)):
         return [] if one == other else [f"{prefix} ({one} and {other})"]
     found: list[str] = []

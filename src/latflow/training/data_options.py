@@ -1,71 +1,170 @@
-"""What the section `data` of a network system says, as typed values."""
+"""Options of the data of a training: pieces of utterances, order, batches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Literal, Self
 
-from latflow.training.joining import LengthBounds
-from latflow.training.ordering import BatchLimits
+from pydantic import Field
+
+from latflow.features.options import OnTheFlyOptions, PerturbationDraws
+from latflow.options import Options, PositiveInt
 
 
-@dataclass(frozen=True)
-class DataOptions:
-    """The section `data` of a network system (`workflow/schemas/nnet_data.yaml`).
+class ContextOptions(Options):
+    """Frames around a chunk that the network sees but that are not counted."""
 
-    Attributes:
-        size: frames that a chunk counts; None = whole utterances.
-        step: frames from chunk to chunk; None = size.
-        left: frames of context before a chunk.
-        right: frames of context behind it.
-        order: e.g. `random`, `laplace:20`.
-        pool: utterances whose chunks are drawn together; None = all.
-        partitions: epochs that one pass over the data is split into.
-        limits: of a global batch.
-        bounds: of the utterances' lengths.
-        shift_frames: whether each pass over the data takes other frames of those that
-            a network with subsampling leaves out.
-        prefetch: batches that are made ready ahead.
+    left: Annotated[int, Field(ge=0, le=10000)] = 0
+    """Frames before."""
+    right: Annotated[int, Field(ge=0, le=10000)] = 0
+    """Frames behind."""
+
+
+class ChunkOptions(Options):
+    """Chunks of a fixed size.
+
+    A frame counts once for each chunk that it lies in; context is seen and not counted.
+    Sizes must be multiples of the network's subsampling.
     """
 
-    size: int | None = None
-    step: int | None = None
-    left: int = 0
-    right: int = 0
-    order: str = "random"
-    pool: int | None = None
-    partitions: int = 1
-    limits: BatchLimits = field(default_factory=BatchLimits)
-    bounds: LengthBounds = field(default_factory=LengthBounds)
-    shift_frames: bool = False
-    prefetch: int = 4
+    type: Literal["chunks"] = "chunks"
+    size: Annotated[int, Field(ge=1, le=100000)] = 80
+    """Frames that a chunk counts."""
+    step: Annotated[int, Field(ge=1, le=100000)] | None = None
+    """Frames from the start of one chunk to that of the next, at most size; null means
+    size (no overlap)."""
+    context: ContextOptions = ContextOptions()
+    """Frames around a chunk that the network sees but that are not counted."""
 
-    @staticmethod
-    def from_config(options: Mapping[str, Any]) -> DataOptions:
-        """Take them from the section, defaults filled in."""
-        sequences = options["sequences"]
-        context = sequences.get("context", {"left": 0, "right": 0})
-        return DataOptions(
-            size=sequences.get("size"),
-            step=sequences.get("step"),
-            left=context["left"],
-            right=context["right"],
-            order=options["order"],
-            pool=options["pool"],
-            partitions=options["partition_epoch"],
-            limits=BatchLimits(
-                options["max_sequences"], options["max_frames"], options["buckets"]
-            ),
-            bounds=LengthBounds(
-                options["min_length"],
-                options["max_length"],
-                options["length_tolerance"],
-            ),
-            shift_frames=options["shift_frames"],
-            prefetch=options["prefetch"],
+
+class UtteranceOptions(Options):
+    """Whole utterances."""
+
+    type: Literal["utterances"] = "utterances"
+
+
+class EvenChunkOptions(Options):
+    """Chunks of nearly equal size.
+
+    An utterance of n frames is cut into round(n / size) pieces, at least one, so that
+    each frame counts once. A network whose description says `edges: repeat` sees the
+    frames around a chunk.
+    """
+
+    type: Literal["chunks"] = "chunks"
+    size: Annotated[int, Field(ge=3, le=100000)] = 150
+    """Frames that chunks have about: two thirds to three halves of it."""
+
+
+class BatchOptions(Options):
+    """Data of a training: order, batches and lengths, in frames of the features."""
+
+    sequences: Annotated[
+        ChunkOptions | UtteranceOptions, Field(discriminator="type")
+    ] = ChunkOptions()
+    """Unit that a network is trained on at a time."""
+    max_sequences: Annotated[int, Field(ge=1, le=1000000)] = 64
+    """Sequences (chunks or utterances) in a batch, of all ranks together."""
+    max_frames: PositiveInt | None = None
+    """Frames in a batch of all ranks together, padding counted (sequences x the longest
+    of them); a longer sequence comes alone. null for no limit."""
+    min_length: PositiveInt = 1
+    """Shortest utterances that are trained on, frames."""
+    max_length: PositiveInt | None = None
+    """Longest utterances that are trained on, frames; null for all."""
+    length_tolerance: Annotated[int, Field(ge=0, le=100)] = 0
+    """Frames by which the labels of an utterance may be more or fewer than its
+    features; frames without a label are not counted. Utterances that differ by more are
+    left out (in the ledger)."""
+    order: Annotated[
+        str,
+        Field(pattern="^(default|sorted|reverse|random|laplace:[.]?[1-9][0-9]{0,6})$"),
+    ] = "random"
+    """Order of the sequences in an epoch: `default` (as stored), `sorted` (by length),
+    `reverse` (long ones first), `random`, or `laplace:<n>` (random, then n windows
+    sorted by length, in turns up and down; `laplace:.<n>` makes windows of n
+    sequences)."""
+    pool: PositiveInt | None = None
+    """Utterances whose chunks are drawn together where order is `random`: the chunks of
+    so many utterances, then those of the next. For features on the fly or on a slow
+    disk; null draws all chunks freely."""
+    buckets: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Ranges of length, with equally many sequences each, that batches are kept within;
+    1 for none."""
+    partition_epoch: Annotated[int, Field(ge=1, le=10000)] = 1
+    """Epochs that one pass over the data is split into."""
+    shift_frames: bool = True
+    """With a network that gives an output for one frame of s: whether the k-th pass
+    over the data begins each utterance k modulo s frames later, so that in s passes
+    every label is learnt from."""
+    prefetch: Annotated[int, Field(ge=0, le=1000)] = 4
+    """Batches that a background thread makes ready; 0 for no thread."""
+    on_the_fly: OnTheFlyOptions = OnTheFlyOptions()
+    """Computation of features in training, where they are not stored (`stored:
+    false` in `nnet.features`)."""
+    perturbation: PerturbationDraws | None = None
+    """Speed and volume that are drawn for each utterance in each pass, where features
+    are not stored; null leaves the audio as it is. See `corpus.perturbed` for stored
+    ones."""
+
+    @property
+    def chunks(self) -> ChunkOptions | None:
+        """Options of the chunks; None where sequences are whole utterances."""
+        return self.sequences if isinstance(self.sequences, ChunkOptions) else None
+
+    def for_evaluation(self) -> Self:
+        """Return the same data in a fixed order, short ones first, in one epoch."""
+        return self.replace(
+            order="sorted", partition_epoch=1, shift_frames=False, perturbation=None
         )
 
-    def for_evaluation(self) -> DataOptions:
-        """The same pieces in a fixed order, short ones first, all in one epoch."""
-        return replace(self, order="sorted", partitions=1, shift_frames=False)
+
+class DataOptions(BatchOptions):
+    """Data of the training of a network.
+
+    Pieces of utterances, their order, batches, normalization. All lengths are frames of
+    the features.
+    """
+
+    normalization: Literal["none", "mean", "mean_variance", "global"] = "mean_variance"
+    """Normalization of the features, beyond what their store has: `none`, by each
+    utterance's `mean`, by its `mean_variance`, or `global` (mean and variance of the
+    training frames, kept with the model)."""
+
+
+class LfmmiDataOptions(DataOptions):
+    """Data of the training of a network by LF-MMI.
+
+    Pieces of utterances, their order, batches, normalization. All lengths are frames of
+    the features.
+    """
+
+    sequences: Annotated[  # pyright: ignore[reportIncompatibleVariableOverride]
+        EvenChunkOptions | UtteranceOptions, Field(discriminator="type")
+    ] = EvenChunkOptions()
+    """Unit that a network is trained on at a time."""
+
+    @property
+    def chunks(self) -> None:
+        """None: chunks are those of `EvenChunkOptions`."""
+        return
+
+    @property
+    def chunk_size(self) -> int | None:
+        """Frames of a chunk; None where sequences are whole utterances."""
+        chunks = self.sequences
+        return chunks.size if isinstance(chunks, EvenChunkOptions) else None
+
+
+class CtcDataOptions(DataOptions):
+    """Data of the training of a network by CTC: whole utterances.
+
+    Their order, batches, normalization. All lengths are frames of the features.
+    """
+
+    sequences: UtteranceOptions = UtteranceOptions()  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Unit that a network is trained on at a time: `utterances`."""
+
+    @property
+    def chunks(self) -> None:
+        """None: transcripts have no times to cut at."""
+        return

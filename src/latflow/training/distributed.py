@@ -5,7 +5,7 @@ Horovod. A rank is a process; `launch.py` starts them. All operations are collec
 every rank calls them in the same order. An error on another rank ends them with an
 exception or a signal, not with a wait: launchers end all ranks when one dies.
 
-Public: `Backend`, `open_backend`, `resolve_backend`, `Place`.
+Public: `Backend`, `open_backend`, `resolve_backend`, `Rank`.
 
 Source: Sergeev and Del Balso 2018 (Horovod); docs of `torch.distributed`.
 """
@@ -16,9 +16,8 @@ import importlib
 import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -79,7 +78,7 @@ class Backend:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the rank that writes files."""
+        """Return whether this is the rank that writes files."""
         return self.rank == 0
 
     def all_reduce_numbers(self, numbers: Sequence[float]) -> list[float]:
@@ -89,7 +88,7 @@ class Backend:
         return sums.tolist()
 
     def any(self, flag: bool) -> bool:  # noqa: FBT001 - a flag is the matter
-        """Whether a flag is true on some rank."""
+        """Tell whether a flag is true on some rank."""
         return self.all_reduce_numbers([float(flag)])[0] > 0
 
 
@@ -97,7 +96,7 @@ class TorchBackend(Backend):
     """Ranks joined by torch.distributed.
 
     Args:
-        place: where this rank stands among the others.
+        rank: this rank among the others.
         rendezvous: address at which they meet, e.g. `tcp://host:port`.
         device: tensors on it are reduced on it.
 
@@ -107,8 +106,8 @@ class TorchBackend(Backend):
 
     name = "torch"
 
-    def __init__(self, place: Place, rendezvous: str, device: torch.device) -> None:
-        self.rank, self.size, self.local_rank = place
+    def __init__(self, rank: Rank, rendezvous: str, device: torch.device) -> None:
+        self.rank, self.size, self.local_rank = rank
         self._torch = importlib.import_module("torch.distributed")
         transport = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         try:
@@ -186,7 +185,7 @@ class HorovodBackend(Backend):
         self._count = 0
 
     def _name(self, what: str) -> str:
-        """A name that all ranks give to the same operation."""
+        """Return a name that all ranks give to the same operation."""
         self._count += 1
         return f"latflow.{what}.{self._count % 1024}"
 
@@ -210,7 +209,7 @@ class HorovodBackend(Backend):
         _copy_back(carried, tensors)
 
     def _reachable(self, tensor: Tensor) -> Tensor:
-        """The tensor, or a copy on the CPU where Horovod was built without NCCL."""
+        """Return the tensor, or its copy on the CPU where Horovod has no NCCL."""
         return tensor.cpu() if tensor.is_cuda and not self._has_nccl else tensor
 
     def share(self, item: Any, root: int = 0) -> Any:
@@ -235,9 +234,8 @@ class HorovodBackend(Backend):
         self._horovod.shutdown()
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a process stands among the ranks.
+class Rank(NamedTuple):
+    """The number of a process among the ranks.
 
     Attributes:
         rank: its number, from 0.
@@ -249,11 +247,8 @@ class Place:
     size: int
     local_rank: int
 
-    def __iter__(self) -> Any:
-        return iter((self.rank, self.size, self.local_rank))
-
     @classmethod
-    def of(cls, environment: Mapping[str, str] = os.environ) -> Place:
+    def of(cls, environment: Mapping[str, str] = os.environ) -> Rank:
         """Read it from the variables of our launcher, or of SLURM's `srun`.
 
         Raises:
@@ -295,11 +290,11 @@ def open_backend(name: str, device: torch.device) -> Backend:
             f"the variable {RENDEZVOUS} is not set",
             remedy="start the ranks by latflow.training.launch",
         )
-    return TorchBackend(Place.of(), rendezvous, device)
+    return TorchBackend(Rank.of(), rendezvous, device)
 
 
 def resolve_backend(name: str, ranks: int) -> str:
-    """The back end that `auto` stands for; one rank needs none.
+    """Return the back end that `auto` stands for; one rank needs none.
 
     Args:
         name: `auto`, `torch`, `horovod` or `none`.
@@ -329,7 +324,7 @@ def _nothing() -> None:
 
 
 def _horovod() -> Any:
-    """Horovod's module for torch.
+    """Return Horovod's module for torch.
 
     Raises:
         UserError: it is not installed.

@@ -1,20 +1,28 @@
-"""A network's criterion on a corpus, without training."""
+"""A network on a corpus, without training: its criterion, and priors of its classes.
+
+Sources: Bourlard and Morgan 1994 (priors); RETURNN's task `compute_priors` (mean
+posteriors).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable
+from contextlib import closing
+from itertools import chain
 
+import numpy as np
 import torch
 
-from latflow.criteria.base import Criterion
 from latflow.errors import UserError
 from latflow.nnet.network import Network
-from latflow.training.batches import BatchSource
+from latflow.training.batches import Batch, BatchSource
+from latflow.training.checkpoint import FRAMES, Means, means
+from latflow.training.criterion import Criterion
 from latflow.training.distributed import Backend
+from latflow.training.labels import LabelStore
+from latflow.training.options import TrainingOptions
 from latflow.training.progress import Clock
-from latflow.training.standing import FRAMES, Means, means
-from latflow.training.steps import LOSS, Passes, add_loss
+from latflow.training.steps import LOSS, Passes, add_loss, autocast, parts_of
 
 
 @torch.no_grad()
@@ -22,7 +30,7 @@ def evaluate(
     network: Network,
     criterion: Criterion,
     batches: BatchSource,
-    options: Mapping[str, Any],
+    options: TrainingOptions,
     backend: Backend,
 ) -> Means:
     """Return means per frame: `loss`, the criterion's statistics; and `frames`.
@@ -33,7 +41,7 @@ def evaluate(
         network: on its device; in evaluation mode while this runs.
         criterion: what is measured.
         batches: the corpus; its epoch 0 is taken.
-        options: `precision` and `micro_sequences` of the section `training`.
+        options: `precision` and `micro_sequences`.
         backend: the other ranks.
 
     Raises:
@@ -45,8 +53,9 @@ def evaluate(
     was_training = network.training
     network.eval()
     passes = Passes(network, criterion, options, Clock())
-    for _, loss in passes(batches.epoch(0, rank=backend.rank, size=backend.size)):
-        add_loss(numbers, names, loss)
+    with closing(batches.epoch(0, rank=backend.rank, size=backend.size)) as parts:
+        for _, loss in passes(parts):
+            add_loss(numbers, names, loss)
     network.train(was_training)
     backend.all_reduce_([numbers])
     found = means(dict(zip(names, numbers.tolist(), strict=True)))
@@ -56,3 +65,45 @@ def evaluate(
             remedy="check the alignments of dev",
         )
     return found
+
+
+def priors_of_labels(labels: LabelStore) -> np.ndarray:
+    """Return the shares of the classes among labels, float64 [K]."""
+    counts = labels.counts().astype(np.float64)
+    return counts / max(counts.sum(), 1.0)
+
+
+@torch.no_grad()
+def priors_of_posteriors(
+    network: Network,
+    batches: Iterable[Batch | None],
+    options: TrainingOptions,
+    backend: Backend,
+) -> np.ndarray:
+    """Return mean posteriors of the first output over counted frames, float64 [K].
+
+    Args:
+        network: on its device; put into evaluation mode.
+        batches: this rank's shares; frames with a label of that output count, all where
+            it learnt by CTC.
+        options: `precision` and `micro_sequences`.
+        backend: the other ranks, which add theirs.
+    """
+    name, output = next(iter(network.outputs.items()))
+    device = next(network.parameters()).device
+    sums = torch.zeros(output.num_classes + 1, dtype=torch.float64, device=device)
+    network.eval()
+    for part in chain.from_iterable(parts_of(batch, options) for batch in batches):
+        there = part.to(device)
+        with autocast(options, device):
+            logits, lengths = network(there.features, there.lengths)[name]
+        if output.loss.name == "ctc":
+            times = torch.arange(logits.shape[1], device=device)
+            is_counted = times < lengths.to(device)[:, None]
+        else:
+            is_counted = there.targets[output.loss.target] >= 0
+        posteriors = torch.softmax(logits[is_counted].float(), -1)
+        sums[:-1] += posteriors.sum(0, dtype=torch.float64)
+        sums[-1] += is_counted.sum()
+    backend.all_reduce_([sums])
+    return (sums[:-1] / sums[-1].clamp(min=1.0)).cpu().numpy()

@@ -2,9 +2,12 @@
 
     score = log posterior - prior_scale x log prior
 
-as the decoder takes them (natural logarithms, not scaled acoustically). Utterances go
-through the network in batches of like length, and come out in the store's order; what
-is in memory is bounded, whatever the corpus.
+as the decoder takes them (natural logarithms, not scaled acoustically); of a network
+whose outputs are log-likelihoods (LF-MMI), the outputs. A network with frame
+subsampling gives a row for each frame of its output. Outputs that are not decoded are
+given by name: log posteriors, or features in their own units (squared error).
+Utterances go through the network in batches of like length, and come out in the
+store's order; what is in memory is bounded, whatever the corpus.
 
 Public: `Forward`, `forward`, and the file formats `ark` (Kaldi's) and `hdf5`
 (RETURNN's).
@@ -23,15 +26,16 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 import torch
+from torch import Tensor
 
 from latflow.errors import UserError
-from latflow.features.live import Frames, open_frames
+from latflow.features.source import Frames, open_frames
 from latflow.files import atomic_output
-from latflow.kaldi_io import KaldiWriter
+from latflow.kaldi.io import KaldiWriter
 from latflow.logs import progress
-from latflow.nnet.model_dir import AcousticNetwork, load_model
-from latflow.training.device import choose_device
-from latflow.training.normalisation import Normaliser
+from latflow.nnet.model_dir import AcousticNetwork, choose_device, load_model
+from latflow.nnet.normalization import Normalizer
+from latflow.ragged import windows
 
 _WINDOW_BYTES = 1 << 28  # scores that may wait for their turn
 Scores = tuple[str, np.ndarray]
@@ -44,16 +48,18 @@ class Forward:
     Attributes:
         store: the frames.
         model: the network and its priors.
-        normaliser: of the network's features.
-        prior_scale: 0 gives log posteriors.
+        normalizer: of the network's features.
+        prior_scale: factor on the log priors; 0 gives log posteriors.
         max_frames: frames that go through the network at once, padding counted.
+        output: the output; None for the decoded one, less priors.
     """
 
     store: Frames
     model: AcousticNetwork
-    normaliser: Normaliser
+    normalizer: Normalizer
     prior_scale: float = 1.0
     max_frames: int = 8000
+    output: str | None = None
 
     @classmethod
     def load(
@@ -62,13 +68,22 @@ class Forward:
         model_dir: str | Path,
         *,
         device: str = "auto",
-        prior_scale: float = 1.0,
+        prior_scale: float | None = None,
         max_frames: int = 8000,
+        output: str | None = None,
     ) -> Forward:
         """Read a model folder.
 
+        Args:
+            store: the frames.
+            model_dir: the network's folder.
+            device: `cpu`, `cuda` or `auto`.
+            prior_scale: None for what the network was trained to.
+            max_frames: see the class.
+            output: see the class.
+
         Raises:
-            UserError: it is broken, or does not fit the frames.
+            UserError: it is broken, does not fit the frames, or has no such output.
         """
         model = load_model(model_dir, choose_device(device))
         if model.network.dim_in != store.dim:
@@ -78,17 +93,25 @@ class Forward:
                 file=store.folder,
                 remedy="take the features that the network was trained on",
             )
-        if prior_scale and model.log_priors is None:
+        try:
+            scale = model.prior_scale(prior_scale)
+        except UserError as error:
+            raise error.at(file=model_dir) from None
+        outputs = model.network.outputs
+        if output is not None and output not in outputs:
             raise UserError(
-                "has no priors", file=model_dir, remedy="set the scale to 0"
+                f"the network has no output {output}",
+                file=model_dir,
+                remedy=f"choose one of: {', '.join(outputs)}",
             )
-        normaliser = Normaliser.from_meta(model.meta.get("normalisation", {}))
-        return cls(store, model, normaliser, prior_scale, max_frames)
+        normalizer = Normalizer.from_meta(model.meta.get("normalization", {}))
+        return cls(store, model, normalizer, scale, max_frames, output)
 
     @property
     def num_classes(self) -> int:
-        """Classes of the first output, K."""
-        return next(iter(self.model.network.outputs.values())).num_classes
+        """Classes (or numbers a frame) of the output, K."""
+        outputs = self.model.network.outputs
+        return outputs[self.output or next(iter(outputs))].num_classes
 
     def __iter__(self) -> Iterator[Scores]:
         """Yield (utterance, float32 [T', K]) in the store's order."""
@@ -104,15 +127,10 @@ class Forward:
     def _windows(self) -> Iterator[tuple[int, int]]:
         """Consecutive utterances whose scores are in memory together."""
         frames = max(self.max_frames, _WINDOW_BYTES // (4 * self.num_classes))
-        begin, first = self.store.begin, 0
-        while first < len(self.store):
-            last = int(np.searchsorted(begin, begin[first] + frames, side="right")) - 1
-            last = max(last, first + 1)
-            yield first, last
-            first = last
+        return windows(self.store.begin, frames)
 
     def _batches(self, order: np.ndarray) -> Iterator[list[int]]:
-        """Utterances that go through the network together.
+        """Yield the utterances that go through the network together.
 
         Args:
             order: their numbers, by ascending length.
@@ -128,30 +146,51 @@ class Forward:
             yield batch
 
     def _scores(self, numbers: list[int]) -> list[np.ndarray]:
-        """Scores of some utterances, float32 [T', K] each."""
-        frames = [self.normaliser(self.store.frames(i)) for i in numbers]
+        """Return the scores of some utterances, float32 [T', K] each."""
+        frames = [self.normalizer(self.store.frames(i)) for i in numbers]
         lengths = torch.tensor([len(one) for one in frames])
         features = torch.zeros(len(frames), int(lengths.max()), self.store.dim)
         for row, one in enumerate(frames):
             features[row, : len(one)] = torch.from_numpy(np.array(one))
         device = next(self.model.network.parameters()).device
-        scores, ends = self.model.log_likelihoods(
-            features.to(device), lengths, prior_scale=self.prior_scale
-        )
+        features = features.to(device)
+        if self.output is None:
+            scores, ends = self.model.log_likelihoods(
+                features, lengths, prior_scale=self.prior_scale
+            )
+        else:
+            scores, ends = self._of_output(self.output, features, lengths)
         there = scores.cpu().numpy()
         ends = ends.tolist()
         return [there[row, :end].copy() for row, end in enumerate(ends)]
 
+    @torch.no_grad()
+    def _of_output(
+        self, name: str, features: Tensor, lengths: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return an output as its loss sees it, float32 [B, T', K], and its lengths."""
+        values, ends = self.model.network(features, lengths)[name]
+        loss, values = self.model.network.outputs[name].loss, values.float()
+        if loss.name in {"ce", "ctc"}:
+            values = torch.log_softmax(values, -1)
+        elif loss.name == "mse":
+            learnt = Normalizer.from_meta(self.model.meta["targets"][loss.target])
+            if learnt.mean is not None and learnt.scale is not None:
+                scale, mean = map(torch.from_numpy, (learnt.scale, learnt.mean))
+                values = values / scale.to(values) + mean.to(values)
+        return values, ends
 
-def forward(  # noqa: PLR0913 - a stage: its inputs and how it runs
+
+def forward(
     frames_dir: str | Path,
     model_dir: str | Path,
     out: str | Path,
     *,
     form: Literal["ark", "hdf5"] = "ark",
     scp: str | Path | None = None,
-    prior_scale: float = 1.0,
+    prior_scale: float | None = None,
     max_frames: int = 8000,
+    output: str | None = None,
     device: str = "auto",
     threads: int = 1,
 ) -> None:
@@ -164,8 +203,10 @@ def forward(  # noqa: PLR0913 - a stage: its inputs and how it runs
         form: `ark`: Kaldi's archive of float matrices; `hdf5`: RETURNN's layout with
             the scores as `inputs`.
         scp: also write a list of places in the archive.
-        prior_scale: factor on the log priors; 0 gives log posteriors.
+        prior_scale: factor on the log priors; 0 gives log posteriors; None what the
+            network was trained to: 1, or 0 where its outputs are log-likelihoods.
         max_frames: frames that go through the network at once, padding counted.
+        output: see `Forward`.
         device: `cpu`, `cuda` or `auto`.
         threads: of torch, on the CPU.
 
@@ -181,6 +222,7 @@ def forward(  # noqa: PLR0913 - a stage: its inputs and how it runs
         device=device,
         prior_scale=prior_scale,
         max_frames=max_frames,
+        output=output,
     )
     before = torch.get_num_threads()
     torch.set_num_threads(max(1, threads))

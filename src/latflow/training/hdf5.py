@@ -80,7 +80,7 @@ def export_hdf(
 def _with_all_labels(
     store: FrameStore, stores: Mapping[str, LabelStore]
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Numbers of the utterances that have all labels, here and in each label store."""
+    """Return the utterances with all labels, by number here and in each store."""
     is_chosen = np.ones(len(store), np.bool_)
     rows = {}
     for name, labels in stores.items():
@@ -178,7 +178,7 @@ def import_hdf(
 def _label_writers(
     stack: ExitStack, parts: Sequence[_Part], labels_dir: Path
 ) -> dict[str, LabelWriter]:
-    """A writer for each target of the first file."""
+    """Return a writer for each target of the first file."""
     writers = {}
     for name in parts[0].targets:
         num_classes = max(part.num_classes(name) for part in parts)
@@ -213,19 +213,19 @@ class _Part:
         return self.file["inputs"]
 
     def frames(self, i: int) -> np.ndarray:
-        """Frames of a sequence, float32 [T, D]."""
+        """Return the frames of a sequence, float32 [T, D]."""
         rows = self.inputs[self.begin[i, 0] : self.begin[i + 1, 0]]
         return np.asarray(rows, np.float32)
 
     def labels(self, name: str, i: int) -> np.ndarray:
-        """Labels of a sequence, int32 [n]."""
+        """Return the labels of a sequence, int32 [n]."""
         column = self._column(name)
         first, last = self.begin[i, column], self.begin[i + 1, column]
         data: Any = self.file[f"targets/data/{name}"]
         return np.asarray(data[first:last], np.int32)
 
     def num_classes(self, name: str) -> int:
-        """Classes of a target."""
+        """Return the classes of a target."""
         self._column(name)
         size: Any = self.file["targets/size"].attrs[name]  # (classes, dimensions)
         return int(np.ravel(size)[0])
@@ -273,6 +273,6 @@ def _opened(path: Path, targets: Sequence[str] | None) -> Iterator[_Part]:
 
 
 def _text(tag: bytes | str) -> str:
-    """An id; old files fill them up with zero bytes."""
+    """Return an id; old files fill them up with zero bytes."""
     text = tag.decode("utf-8") if isinstance(tag, bytes) else tag
     return text.partition("\0")[0]

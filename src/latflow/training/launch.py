@@ -11,6 +11,13 @@ function that each rank calls and its arguments. The ranks are processes
 
 A rank that fails leaves `<job>.rank<k>.json` behind, from which the launcher tells the
 first failure in one line: the others fail because of it.
+
+Batch systems send SIGTERM before they take a machine away. The ranks agree on the step
+after which they stop, the checkpoint is written, and the process ends with
+`RESUME_STATUS`: the same command goes on.
+
+Public: `run_ranks`, `launch`, `write_job`, `threads_of_rank`, `stop_requests`,
+`Interrupted`.
 """
 
 from __future__ import annotations
@@ -24,8 +31,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from pkgutil import resolve_name
@@ -36,16 +44,42 @@ import torch
 
 from latflow.errors import UserError
 from latflow.files import atomic_output
+from latflow.logs import note_progress
 from latflow.training import slurm
 from latflow.training.distributed import RENDEZVOUS, Backend
-from latflow.training.interruption import RESUME_STATUS, Interrupted
 
+RESUME_STATUS = 75  # EX_TEMPFAIL: the same command goes on
 _GRACE = 5.0  # seconds that ranks get to end by themselves once one has failed
 _POLL = 0.05
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 log = logging.getLogger(__name__)
+
+
+class Interrupted(Exception):  # noqa: N818 - not an error
+    """The training was asked to stop; its checkpoint is written."""
+
+
+@contextmanager
+def stop_requests() -> Iterator[Callable[[], bool]]:
+    """Yield a function that says whether SIGTERM has come since.
+
+    Outside of the main thread, where signals cannot be received, it says no.
+    """
+    is_asked = threading.Event()
+
+    def hear(_: int, __: FrameType | None) -> None:
+        is_asked.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield is_asked.is_set
+        return
+    before = signal.signal(signal.SIGTERM, hear)
+    try:
+        yield is_asked.is_set
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def write_job(
@@ -124,7 +158,7 @@ def run_ranks(
 
 
 def threads_of_rank(threads: int, ranks: int, hosts: str | None) -> int:
-    """Threads of a rank: all of a task of SLURM's, else a share of the machine's.
+    """Return the threads of a rank: its SLURM task's, or a share of a machine's.
 
     Args:
         threads: see `launch`.
@@ -201,12 +235,12 @@ def launch(
 
 
 def reports(job: Path) -> list[Path]:
-    """What ranks that did not finish have left."""
+    """Return the files that ranks have left which did not finish."""
     return sorted(job.parent.glob(f"{job.name}.rank*.json"))
 
 
 def done_path(job: Path) -> Path:
-    """What the ranks of an elastic job leave when they have finished it.
+    """Return the file that the ranks of an elastic job leave at its end.
 
     Some may have died before, of which `horovodrun` makes a failure.
     """
@@ -214,17 +248,17 @@ def done_path(job: Path) -> Path:
 
 
 def report_path(job: Path, rank: int) -> Path:
-    """Where a rank says why it did not finish."""
+    """Return the file in which a rank says why it did not finish."""
     return job.with_name(f"{job.name}.rank{rank}.json")
 
 
 def _worker(job: Path, backend: str) -> list[str]:
-    """Command of a rank."""
+    """Return the command of a rank."""
     return [sys.executable, "-m", "latflow.training.worker", str(job), backend]
 
 
 def _environment(backend: str, threads: int, *, is_local: bool) -> dict[str, str]:
-    """Variables of all ranks."""
+    """Return the variables of all ranks."""
     own = {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
@@ -237,20 +271,20 @@ def _environment(backend: str, threads: int, *, is_local: bool) -> dict[str, str
 
 
 def _place(rank: int, ranks: int) -> dict[str, str]:
-    """Variables of one rank that we start ourselves."""
+    """Return the variables of one rank that we start ourselves."""
     numbers = {"RANK": rank, "SIZE": ranks, "LOCAL_RANK": rank}
     return {f"LATFLOW_{name}": str(number) for name, number in numbers.items()}
 
 
 def _free_port() -> int:
-    """A port that nobody listens on now."""
+    """Return a port that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
 
 
 def _horovodrun(ranks: int, hosts: str | None, *, elastic: bool) -> list[str]:
-    """Horovod's launcher and its options."""
+    """Return Horovod's launcher and its options."""
     program = shutil.which("horovodrun", path=str(Path(sys.executable).parent))
     program = program or shutil.which("horovodrun")
     if program is None:
@@ -326,6 +360,7 @@ def _wait(started: Sequence[subprocess.Popen[bytes]]) -> list[int]:
         if deadline is not None and time.monotonic() > deadline:
             log.error("a rank failed; ending the others")
             break
+        note_progress()  # the ranks watch over themselves
         time.sleep(_POLL)
     return [1 if status is None else status for status in statuses]
 

@@ -16,75 +16,28 @@ With a *pool* of n utterances, `random` draws the chunks of n utterances, then t
 the next n, and so on: the utterances come in a random order, and their chunks lie near
 each other. For features that are dear to get: computed on the fly, or on a slow disk.
 
-Public: `Order`, `BatchLimits`, `epoch_order`, `form_batches`, `share_out`.
+Public: `epoch_order`, `form_batches`, `share_out`.
 """
 
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
 
+from latflow.training.data_options import BatchOptions
+
 _ORDER_KEY = zlib.crc32(b"order of an epoch")
 
 
-@dataclass(frozen=True)
-class Order:
-    """How an epoch is ordered.
-
-    Attributes:
-        kind: default, sorted, reverse, random or laplace.
-        windows: of laplace; 0 where their size is given.
-        window_size: of laplace, sequences.
-        partitions: N; an epoch takes one N-th of a pass over the data.
-        seed: of random and laplace.
-        pool: utterances whose chunks are drawn together, of `random`; None = all.
-    """
-
-    kind: str
-    windows: int = 1
-    window_size: int = 0
-    partitions: int = 1
-    seed: int = 0
-    pool: int | None = None
-
-    @staticmethod
-    def parse(
-        text: str, *, partitions: int = 1, seed: int = 0, pool: int | None = None
-    ) -> Order:
-        """Make it of the option's text, e.g. `laplace:20`, as the schema has it."""
-        kind, _, windows = text.partition(":")
-        if windows.startswith("."):
-            return Order(kind, 0, int(windows[1:]), partitions, seed, pool)
-        return Order(kind, int(windows or 1), 0, partitions, seed, pool)
-
-    def num_windows(self, num_sequences: int) -> int:
-        """How many windows there are for so many sequences."""
-        wanted = self.windows or num_sequences // self.window_size
-        return max(1, min(wanted, num_sequences))
-
-
-@dataclass(frozen=True)
-class BatchLimits:
-    """How large a batch of all ranks together may be.
-
-    Attributes:
-        max_sequences: sequences in a batch.
-        max_frames: frames in a batch with its padding, that is sequences x the longest;
-            a longer sequence comes alone. None = no limit.
-        buckets: sequences come together only with those of their own bucket; the
-            buckets are ranges of length with equally many sequences. 1 = no buckets.
-    """
-
-    max_sequences: int = 64
-    max_frames: int | None = None
-    buckets: int = 1
-
-
 def epoch_order(
-    lengths: np.ndarray, order: Order, epoch: int, begin: np.ndarray | None = None
+    lengths: np.ndarray,
+    options: BatchOptions,
+    epoch: int,
+    *,
+    seed: int = 0,
+    begin: np.ndarray | None = None,
 ) -> np.ndarray:
     """Choose and order the sequences of an epoch.
 
@@ -93,49 +46,56 @@ def epoch_order(
 
     Args:
         lengths: integers [N], frames of each sequence.
-        order: how.
+        options: `order`, `pool` and `partition_epoch`.
         epoch: from 0.
+        seed: of `random` and `laplace`.
         begin: int64 [utterances + 1], first sequence of each utterance, for a pool;
             None where each sequence is an utterance.
 
     Returns:
         int64 [n]: indices of sequences, O(N log N) to make.
     """
-    whole_pass, part = divmod(epoch, order.partitions)
-    generator = np.random.default_rng([order.seed, _ORDER_KEY, whole_pass])
-    if order.kind == "random" and order.pool is not None and begin is not None:
-        ordered = _pooled(begin, order.pool, generator)
+    partitions = options.partition_epoch
+    whole_pass, part = divmod(epoch, partitions)
+    generator = np.random.default_rng([seed, _ORDER_KEY, whole_pass])
+    if options.order == "random" and options.pool is not None and begin is not None:
+        ordered = _pooled(begin, options.pool, generator)
     else:
-        ordered = _order(lengths, order, generator)
-    bounds = len(ordered) * np.arange(order.partitions + 1) // order.partitions
+        ordered = _order(lengths, options.order, generator)
+    bounds = len(ordered) * np.arange(partitions + 1) // partitions
     return ordered[bounds[part] : bounds[part + 1]]
 
 
 def _order(
-    lengths: np.ndarray, order: Order, generator: np.random.Generator
+    lengths: np.ndarray, order: str, generator: np.random.Generator
 ) -> np.ndarray:
-    """Order all sequences."""
-    if order.kind == "default":
+    """Return the order of all sequences."""
+    if order == "default":
         return np.arange(len(lengths))
-    if order.kind == "sorted":
+    if order == "sorted":
         return np.argsort(lengths, kind="stable")
-    if order.kind == "reverse":
+    if order == "reverse":
         return np.argsort(-lengths.astype(np.int64), kind="stable")
     shuffled = generator.permutation(len(lengths))
-    if order.kind == "random":
+    if order == "random":
         return shuffled
-    if order.kind == "laplace":
-        windows = order.num_windows(len(lengths))
-        return _laplace(shuffled, lengths[shuffled], windows)
-    raise ValueError(f"no such order: {order.kind}")
+    return _laplace(shuffled, lengths[shuffled], num_windows(order, len(lengths)))
+
+
+def num_windows(order: str, num_sequences: int) -> int:
+    """Return how many windows `laplace:<n>` or `laplace:.<n>` cuts sequences into."""
+    number = order.partition(":")[2]
+    is_size = number.startswith(".")
+    wanted = num_sequences // int(number[1:]) if is_size else int(number)
+    return max(1, min(wanted, num_sequences))
 
 
 def _pooled(begin: np.ndarray, pool: int, generator: np.random.Generator) -> np.ndarray:
     """Random within pools of so many utterances."""
     num_utterances = len(begin) - 1
-    place = np.empty(num_utterances, np.int64)
-    place[generator.permutation(num_utterances)] = np.arange(num_utterances)
-    pool_of = np.repeat(place // pool, np.diff(begin))
+    drawn = np.empty(num_utterances, np.int64)
+    drawn[generator.permutation(num_utterances)] = np.arange(num_utterances)
+    pool_of = np.repeat(drawn // pool, np.diff(begin))
     shuffled = generator.permutation(int(begin[-1]))
     return shuffled[np.argsort(pool_of[shuffled], kind="stable")]
 
@@ -149,7 +109,7 @@ def _laplace(shuffled: np.ndarray, lengths: np.ndarray, windows: int) -> np.ndar
 
 
 def form_batches(
-    lengths: np.ndarray, limits: BatchLimits
+    lengths: np.ndarray, options: BatchOptions
 ) -> tuple[np.ndarray, np.ndarray]:
     """Put sequences, in their order, together in batches.
 
@@ -158,20 +118,20 @@ def form_batches(
 
     Args:
         lengths: integers [n], frames of the sequences, in the epoch's order.
-        limits: of a batch.
+        options: `max_sequences`, `max_frames` and `buckets`.
 
     Returns:
         (positions, begin): batch b holds the sequences at `positions[begin[b] :
         begin[b + 1]]`, int64 [n] and int64 [number of batches + 1]; within a batch the
         order stays.
     """
-    bucket = _buckets(lengths, limits.buckets)
-    max_frames = limits.max_frames or np.iinfo(np.int64).max
+    bucket = _buckets(lengths, options.buckets)
+    max_frames = options.max_frames or np.iinfo(np.int64).max
     batch = _close_batches(
-        lengths.astype(np.int32), bucket, limits.max_sequences, max_frames
+        lengths.astype(np.int32), bucket, options.max_sequences, max_frames
     )
     # without buckets, batches are closed in the order of their sequences
-    is_in_order = limits.buckets == 1
+    is_in_order = options.buckets == 1
     positions = (
         np.arange(len(batch)) if is_in_order else np.argsort(batch, kind="stable")
     )
@@ -179,7 +139,7 @@ def form_batches(
 
 
 def _buckets(lengths: np.ndarray, buckets: int) -> np.ndarray:
-    """Bucket of each sequence; equal lengths share theirs: int16 [n]."""
+    """Return the bucket of each sequence; equal lengths share theirs: int16 [n]."""
     if buckets == 1 or not len(lengths):
         return np.zeros(len(lengths), np.int16)
     shares = np.arange(1, buckets) / buckets
@@ -191,7 +151,7 @@ def _buckets(lengths: np.ndarray, buckets: int) -> np.ndarray:
 def _close_batches(
     lengths: np.ndarray, bucket: np.ndarray, max_sequences: int, max_frames: int
 ) -> np.ndarray:
-    """Number of the batch of each sequence, int32 [n]."""
+    """Return the number of the batch of each sequence, int32 [n]."""
     num_buckets = bucket.max() + 1 if len(bucket) else 0
     size = np.zeros(num_buckets, np.int64)
     longest = np.zeros(num_buckets, np.int64)

@@ -1,4 +1,4 @@
-"""What a training tells: `log.jsonl`, TensorBoard, and where the time goes.
+"""Progress of a training: `log.jsonl`, TensorBoard, and shares of the time.
 
 Lines of `log.jsonl` have a `kind`:
 
@@ -24,7 +24,7 @@ from typing import Any
 PARTS = ("data", "forward", "criterion", "backward", "reduce", "update")
 
 
-class Journal:
+class TrainingLog:
     """The log of a training, which can go on where a checkpoint left it.
 
     Args:
@@ -74,7 +74,7 @@ class Journal:
 
 
 def _numbers(record: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
-    """Numbers of a record with their paths."""
+    """Yield the numbers of a record with their paths."""
     for key, value in record.items():
         path = f"{prefix}/{key}"
         if isinstance(value, Mapping):
@@ -84,7 +84,7 @@ def _numbers(record: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, floa
 
 
 class Clock:
-    """Where the time goes; on a GPU, where the processor waits or hands out work."""
+    """Shares of the time; on a GPU, where the processor waits or hands out work."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)

@@ -33,7 +33,7 @@ _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 def srun(ranks: int, threads: int) -> list[str]:
-    """The command that starts ranks on all machines of this SLURM job.
+    """Return the command that starts ranks on all machines of this SLURM job.
 
     Args:
         ranks: of all machines together; those of a machine have following numbers.
@@ -54,7 +54,7 @@ def srun(ranks: int, threads: int) -> list[str]:
 
 
 def _num_machines() -> int:
-    """How many machines our job has; the variable that says so may be gone."""
+    """Return the number of our job's machines; its variable may be gone."""
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
         raise UserError(
@@ -109,7 +109,7 @@ def horovod_meeting() -> Iterator[dict[str, str]]:
 
 
 def horovod_place(environment: Mapping[str, str]) -> dict[str, str]:
-    """What Horovod wants to know of a rank, from what srun tells a task.
+    """Return Horovod's variables of a rank, from those that srun gives a task.
 
     Args:
         environment: of a task of a step.
@@ -134,7 +134,7 @@ def horovod_place(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _tasks_by_machine(told: str) -> list[int]:
-    """Counts of tasks from SLURM's short form: `2(x3),1` is [2, 2, 2, 1]."""
+    """Return the counts of tasks from SLURM's short form: `2(x3),1` is [2, 2, 2, 1]."""
     counts: list[int] = []
     for count, times in _TASKS.findall(told):
         counts += [int(count)] * int(times or 1)

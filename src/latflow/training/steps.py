@@ -1,9 +1,10 @@
-"""One step of the optimiser: from batches to changed parameters.
+"""One step of the optimizer: from batches to changed parameters.
 
     gradient = (sum over all parts of all ranks) / (frames of all parts of all ranks)
 
 so that neither the number of ranks nor of micro-batches changes a step. Then, in this
-order: noise, L2, clipping by the norm of the whole, the optimiser, and constraints.
+order: noise, L2, clipping by the norm of the whole, the optimizer (whose change may be
+shortened), and constraints.
 
 On a GPU nobody waits for a step: its numbers travel to the processor while the next
 one is under way, and are looked at then (`Measured.read`).
@@ -23,15 +24,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 
-from latflow.criteria.base import Criterion, Loss, Pending
 from latflow.errors import UserError
+from latflow.logs import note_progress
 from latflow.nnet.network import Network
 from latflow.training.batches import Batch
+from latflow.training.checkpoint import FRAMES
+from latflow.training.criterion import Criterion, Loss, Pending
 from latflow.training.distributed import Backend
-from latflow.training.gradients import FlatGradient, mixed_seed
-from latflow.training.optimisers import limit_norms, set_learning_rate
+from latflow.training.optimizers import (
+    FlatGradient,
+    limit_change,
+    limit_norms,
+    mixed_seed,
+    set_learning_rate,
+)
+from latflow.training.options import TrainingOptions
 from latflow.training.progress import Clock
-from latflow.training.standing import FRAMES
 
 LOSS = "loss"
 CHECKPOINT, STOP = "checkpoint", "stop"  # wishes of ranks, added up like the rest
@@ -42,7 +50,7 @@ _FIXED = (FRAMES, LOSS, CHECKPOINT, STOP)
 
 @dataclass(frozen=True)
 class Part:
-    """What one pass through the network saw.
+    """A pass through the network.
 
     Attributes:
         batch: the sequences.
@@ -53,7 +61,7 @@ class Part:
     loss: Loss
 
     def suspects(self) -> list[str]:
-        """Utterances with features or a loss that are not finite; none may be known."""
+        """Return utterances that may be at fault for a value that is not finite."""
         is_bad = ~self.batch.features.isfinite().flatten(1).all(1).cpu()
         if self.loss.by_sequence is not None:
             is_bad |= ~self.loss.by_sequence.isfinite().cpu()
@@ -77,13 +85,13 @@ class Measured:
     arrived: Any = field(default=None)
 
     def read(self) -> dict[str, float]:
-        """The numbers by name; waits until they are there."""
+        """Return the numbers by name; waits until they are there."""
         if self.arrived is not None:
             self.arrived.synchronize()
         return dict(zip(self.names, self.numbers.tolist(), strict=True))
 
     def suspects(self) -> list[str]:
-        """Utterances of this rank that may have made a step not finite."""
+        """Return utterances that may be at fault for a value that is not finite."""
         found = [name for part in self.parts for name in part.suspects()]
         if found:
             return found
@@ -97,8 +105,8 @@ class Stepper:
     Args:
         network: on its device.
         criterion: what is minimised.
-        optimiser: of the network's parameters.
-        options: section `training`, see `workflow/schemas/nnet_training.yaml`.
+        optimizer: of the network's parameters.
+        options: of the training.
         seed: of dropout, gradient noise and constraints.
         backend: the other ranks.
     """
@@ -107,18 +115,18 @@ class Stepper:
         self,
         network: Network,
         criterion: Criterion,
-        optimiser: optim.Optimizer,
-        options: Mapping[str, Any],
+        optimizer: optim.Optimizer,
+        options: TrainingOptions,
         *,
         seed: int,
         backend: Backend,
     ) -> None:
-        self.network, self.criterion, self.optimiser = network, criterion, optimiser
+        self.network, self.criterion, self.optimizer = network, criterion, optimizer
         self.options, self.seed, self.backend = options, seed, backend
         self.gradient = FlatGradient(network.parameters())
         self.device = self.gradient.vector.device
         self.averages_parameters = (
-            options["parameter_averaging"] is not None and backend.size > 1
+            options.parameter_averaging is not None and backend.size > 1
         )
         self.statistics = RunningStatistics(network, backend)
         self._names = (*_FIXED, *criterion.statistics)
@@ -137,7 +145,7 @@ class Stepper:
         Args:
             batches: this rank's shares of the step's batches; None is an empty share.
             step: its number, from 1.
-            learning_rate: of the optimiser.
+            learning_rate: of the optimizer.
             clock: told where the time goes.
             wishes: whether this rank wants a checkpoint, or to stop.
 
@@ -179,17 +187,18 @@ class Stepper:
         options, gradient = self.options, self.gradient
         with torch.no_grad():
             gradient.vector.div_(numbers[0].clamp(min=1.0).float())
-        if options["gradient_noise"]:
-            gradient.add_noise(options["gradient_noise"], step - 1, self.seed)
-        if options["l2"]:
-            gradient.pull(options["l2"])
-        norm = gradient.clip(options["clip_norm"])
-        set_learning_rate(self.optimiser, learning_rate)
-        self.optimiser.step()
-        if options["max_norm"] is not None:
-            limit_norms(gradient.parameters, options["max_norm"])
+        if options.gradient_noise:
+            gradient.add_noise(options.gradient_noise, step - 1, self.seed)
+        if options.l2:
+            gradient.pull(options.l2)
+        norm = gradient.clip(options.clip_norm)
+        set_learning_rate(self.optimizer, learning_rate)
+        with limit_change(gradient.parameters, options.max_change):
+            self.optimizer.step()
+        if options.max_norm is not None:
+            limit_norms(gradient.parameters, options.max_norm)
         draw = mixed_seed(self.seed, step, _CONSTRAIN) / 2**63
-        if draw < options["constrain_share"]:
+        if draw < options.constrain_share:
             self.network.constrain()
         return norm
 
@@ -204,7 +213,7 @@ class Stepper:
         arrived.record()
         return Measured(step, names, parts, there, arrived)
 
-    def synchronise(self) -> None:
+    def synchronize(self) -> None:
         """Average parameters, or running statistics alone, over the ranks."""
         if self.averages_parameters:
             average_(self.gradient.parameters, self.backend)
@@ -220,7 +229,7 @@ class Stepper:
         if self.averages_parameters:
             own += self.gradient.parameters
         kept = [tensor.detach().clone() for tensor in own]
-        self.synchronise()
+        self.synchronize()
         yield
         with torch.no_grad():
             for tensor, value in zip(own, kept, strict=True):
@@ -229,7 +238,7 @@ class Stepper:
 
 
 class RunningStatistics:
-    """Running statistics (of batch normalisation), which each rank has of its shares.
+    """Running statistics (of batch normalization), which each rank has of its shares.
 
     Args:
         network: whose.
@@ -258,7 +267,7 @@ class RunningStatistics:
         self.seen = 0
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of this rank."""
+        """Return what a checkpoint keeps of this rank."""
         return {"values": [t.cpu() for t in self.tensors], "seen": self.seen}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -275,13 +284,13 @@ class Passes:
     Attributes:
         network: on its device.
         criterion: of the outputs.
-        options: `precision` and `micro_sequences` of the section `training`.
+        options: `precision` and `micro_sequences`.
         clock: told where the time goes.
     """
 
     network: Network
     criterion: Criterion
-    options: Mapping[str, Any]
+    options: TrainingOptions
     clock: Clock
 
     def __call__(self, batches: Iterable[Batch | None]) -> Iterator[tuple[Batch, Loss]]:
@@ -294,7 +303,11 @@ class Passes:
                     there = micro.to(device, non_blocking=True)
                 with self.clock.during("forward"):
                     with autocast(self.options, device):
-                        outputs = self.network(there.features, there.lengths)
+                        outputs = self.network(
+                            there.features,
+                            there.lengths,
+                            has_context=there.has_context,
+                        )
                     waiting.append((there, self.criterion.begin(outputs, there)))
                 if len(waiting) >= self.criterion.depth:
                     yield self._finished(waiting)
@@ -302,29 +315,30 @@ class Passes:
             yield self._finished(waiting)
 
     def _finished(self, waiting: deque[tuple[Batch, Pending]]) -> tuple[Batch, Loss]:
-        """The part that has waited longest, with its loss."""
-        batch, pending = waiting.popleft()
+        """Return the part that has waited longest, with its loss."""
+        batch, finish = waiting.popleft()
+        note_progress()
         with self.clock.during("criterion"):
-            return batch, pending.finish()
+            return batch, finish()
 
 
-def parts_of(batch: Batch | None, options: Mapping[str, Any]) -> list[Batch]:
-    """What goes through the network at once.
+def parts_of(batch: Batch | None, options: TrainingOptions) -> list[Batch]:
+    """Return the parts of a batch that go through the network at once.
 
     Args:
         batch: a rank's share of a batch; None is an empty one.
-        options: `micro_sequences` of the section `training`.
+        options: `micro_sequences`.
     """
     if batch is None or not len(batch):
         return []
-    limit = options["micro_sequences"]
+    limit = options.micro_sequences
     return batch.split(1 if limit is None else math.ceil(len(batch) / limit))
 
 
 def not_finite(
     measured: Measured, norm: float, loss: float, backend: Backend
 ) -> UserError:
-    """What to tell of a step that is not finite, the same on all ranks.
+    """Return the error of a step that is not finite, the same on all ranks.
 
     Args:
         measured: the step.
@@ -377,8 +391,19 @@ def average_(tensors: Sequence[Tensor], backend: Backend) -> None:
         tensor.copy_(mean.view_as(tensor))
 
 
-def autocast(options: Mapping[str, Any], device: torch.device) -> Any:
-    """What the forward pass runs in: bf16 where the options say so."""
-    if options["precision"] == "float32":
-        return nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16)
+def autocast(options: TrainingOptions, device: torch.device) -> Any:
+    """Return the context of a forward pass: bf16 where the options say so."""
+    is_bf16 = options.precision == "bf16"
+    if options.precision == "auto":
+        is_bf16 = multiplies_bf16(device)
+    return torch.autocast(device.type, torch.bfloat16) if is_bf16 else nullcontext()
+
+
+def multiplies_bf16(device: torch.device) -> bool:
+    """Return whether a device has instructions for products of bf16 numbers."""
+    if device.type != "cpu":
+        return device.type == "cuda" and torch.cuda.is_bf16_supported(
+            including_emulation=False
+        )
+    known = torch.cpu.get_capabilities()
+    return any(known.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))

@@ -1,87 +1,193 @@
-"""Stage `train_network`: from frames and alignments to a model folder.
+"""Stage `train_network`: outputs with losses of their own, against given targets.
 
-The folder holds the model (`latflow.nnet.model_dir`), and beside it
+Cross-entropy against the labels of alignments, CTC against transcripts, squared error
+against features.
 
-* `final.mdl`, `tree`: of the system that made the alignments (transitions, classes);
-* `log.jsonl`: the course of the training (`latflow.training.progress`);
-* `info.json`: what it ended with;
-* `ledger.jsonl`: utterances that were not trained on;
-* `tensorboard/`: the course again, for TensorBoard.
-
-Checkpoints are in another folder, below the digest of what the training depends on, and
-are removed when the model is written.
-
-Public: `train_network`, `train_rank`.
+Public: `train_network`, `NetworkTask`, `pretraining_of`.
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Annotated, TypeAlias
 
-from latflow.criteria.ce import CrossEntropy
-from latflow.lang.composition import load_model as load_transitions
+import numpy as np
+import torch
+from pydantic import Field
+
+from latflow.align.ctc import CtcGraphs
+from latflow.errors import UserError
+from latflow.features.frames import FrameStore
+from latflow.graphs.hclg import load_model as load_transitions
 from latflow.ledger import Ledger
 from latflow.nnet.description import NetworkDescription
-from latflow.training.checkpoint import CheckpointStore, digest_of
-from latflow.training.device import choose_device
-from latflow.training.distributed import Backend, resolve_backend
-from latflow.training.interruption import stop_requests
-from latflow.training.launch import run_ranks
-from latflow.training.session import (
-    Data,
-    growth_of,
+from latflow.nnet.model_dir import load_model
+from latflow.nnet.network import Network
+from latflow.nnet.pretraining import Pretraining, carry_over
+from latflow.training.distributed import Backend
+from latflow.training.evaluation import priors_of_labels, priors_of_posteriors
+from latflow.training.frame_targets import FrameTargets
+from latflow.training.job import (
+    Job,
+    Task,
+    digest_of_file,
     identity_of,
-    num_kept,
-    place_rank,
-    start_network,
-    write_model,
+    run_training,
 )
-from latflow.training.targets import write_targets
-from latflow.training.trainer import Trainer
+from latflow.training.labels import LabelStore, load_targets, write_targets
+from latflow.training.losses import losses_of
+from latflow.training.options import CeRunOptions, CtcRunOptions, TrainingOptions
+from latflow.training.readers import estimate_normalizer, open_features
+
+log = logging.getLogger(__name__)
+
+NetworkRunOptions: TypeAlias = Annotated[
+    CeRunOptions | CtcRunOptions, Field(discriminator="type")
+]
+
+
+class NetworkJob(Job):
+    """Files and options of a training."""
+
+    options: NetworkRunOptions  # pyright: ignore[reportIncompatibleVariableOverride]
+    labels: Path
+    """Folder with a folder `train` and `dev` of `write_targets`."""
+    graphs: dict[str, Path]
+    """Graphs of the transcripts of `train` and `dev`, where an output learns by CTC."""
+    targets: dict[str, tuple[Path, Path]]
+    """Features as targets, of `train` and `dev`, by the target's name."""
+    network: Path
+    """Description of the network."""
+
+
+class NetworkTask(Task):
+    """Training against labels and transcripts; see `Task`."""
+
+    JOB = NetworkJob
+
+    def __init__(self, job: NetworkJob, device: torch.device) -> None:
+        self._options = options = job.options
+        self.ledger = Ledger("train_network")
+        normalizer = estimate_normalizer(job.frames_dir, options.data)
+        labels = {split: load_targets(job.labels / split) for split in ("train", "dev")}
+        self._labels = labels["train"]
+        graphs = {split: CtcGraphs.load(path) for split, path in job.graphs.items()}
+        stores = {**self._labels, **({"label": graphs["train"]} if graphs else {})}
+        targets = {name: FrameTargets.open(*dirs) for name, dirs in job.targets.items()}
+        description = NetworkDescription.load(job.network)
+        sizes = {name: store.num_classes for name, store in stores.items()}
+        for name, loss in description.outputs.items():
+            if loss.name == "mse" and loss.target in targets:
+                sizes[name] = targets[loss.target]["train"].dim
+        network = Network(
+            description,
+            open_features(job.frames_dir, options.data).dim,
+            sizes,
+            seed=options.seed,
+        )
+        _check_decoded(network, options.type, job.network)
+        if job.parent_dir is not None:
+            _adopt(network, job.parent_dir)
+        self.network = network.to(device)
+        self.pretraining = pretraining_of(network, options.training, options.seed)
+        smoothing = options.training.label_smoothing
+        self.criterion = losses_of(
+            network, label_smoothing=smoothing, threads=job.threads
+        )
+        self.dev_criterion = losses_of(network, is_training=False, threads=job.threads)
+        self.batches = job.batches(
+            labels,
+            normalizer,
+            network.subsampling,
+            self.ledger,
+            graphs,
+            {
+                split: {name: both[split] for name, both in targets.items()}
+                for split in ("train", "dev")
+            },
+        )
+        self.meta = {
+            "criterion": options.type,
+            **({"scores": "ctc"} if options.type == "ctc" else {}),
+            "normalization": normalizer.to_meta(),
+            "targets": {
+                name: both["train"].normalizer.to_meta()
+                for name, both in targets.items()
+            },
+        }
+
+    def priors(self, network: Network, backend: Backend) -> np.ndarray:
+        """Return shares of the training labels, or the network's mean posteriors."""
+        if self._options.training.priors == "alignments":
+            target = next(iter(network.outputs.values())).loss.target
+            return priors_of_labels(self._labels[target])
+        batches, _ = self.batches
+        with ExitStack() as opened:
+            shares = chain.from_iterable(
+                opened.enter_context(
+                    closing(batches.epoch(epoch, rank=backend.rank, size=backend.size))
+                )
+                for epoch in range(batches.options.partition_epoch)
+            )
+            return priors_of_posteriors(
+                network, shares, self._options.training, backend
+            )
 
 
 def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
-    frames_dir: str | Path,
-    alignments: str | Path,
-    model_dir: str | Path,
-    dev_frames_dir: str | Path,
-    dev_alignments: str | Path,
-    network: str | Path,
-    out_dir: str | Path,
+    frames_dir: Path,
+    alignments: Path | None,
+    source_dir: Path,
+    dev_frames_dir: Path,
+    dev_alignments: Path | None,
+    network: Path,
     *,
-    options: Mapping[str, Any],
-    checkpoints_dir: str | Path,
+    out_dir: Path,
+    options: NetworkRunOptions,
+    checkpoints: Path,
+    aligner_dir: Path | None = None,
+    graphs_dir: Path | None = None,
+    dev_graphs_dir: Path | None = None,
+    targets_dir: tuple[Path, ...] = (),
+    dev_targets_dir: tuple[Path, ...] = (),
     threads: int = 1,
     ranks: int = 1,
     hosts: str | None = None,
-    parent: str | Path | None = None,
+    parent_dir: Path | None = None,
     max_skipped_fraction: float = 1.0,
 ) -> None:
-    """Train a network on the labels of alignments (cross-entropy).
+    """Train a network on the labels of alignments, or on transcripts (CTC), or both.
 
-    Outputs may be trained to tell pdfs or phones; see `latflow.training.targets`.
-
-    Goes on from the newest checkpoint of the same training, if there is one.
+    By cross-entropy outputs may be trained to tell pdfs or phones; see
+    `latflow.training.labels`.
 
     Args:
-        frames_dir: the `FrameStore` of the training split.
-        alignments: `ali.ark` of the training split, transition-ids.
-        model_dir: folder of the system that made the alignments.
-        dev_frames_dir: the `FrameStore` of the dev split.
-        dev_alignments: `ali.ark` of the dev split.
+        frames_dir: the features of the training split.
+        alignments: `ali.ark` of the training split, transition-ids; None where no
+            output learns from labels.
+        source_dir: folder of the tree that the decoded output works with.
+        dev_frames_dir: the features of the dev split.
+        dev_alignments: `ali.ark` of the dev split, or None.
         network: description of the network; see docs/networks.md.
-        out_dir: the model folder, replaced as a whole.
-        options: a network system of `workflow/schemas/nnet.yaml` (`data`, `training`),
-            with `device`, `backend` and `seed`.
-        checkpoints_dir: where checkpoints are kept until the model is written.
-        threads: of all ranks on this machine together.
-        ranks: processes that share each batch.
-        hosts: machines of the ranks, as for `horovodrun -H`; `srun` for those of the
-            SLURM job; None for this one.
-        parent: model folder whose parameters the training starts from; None for
+        out_dir: the model folder, replaced as a whole; see `latflow.training.job`.
+        options: how.
+        checkpoints: where checkpoints are kept until the model is written.
+        aligner_dir: folder of the system that made the alignments; None for
+            `source_dir`.
+        graphs_dir: graphs of the transcripts of the training split; None where no
+            output learns by CTC.
+        dev_graphs_dir: those of the dev split, or None.
+        targets_dir: features of the training split that outputs with a squared error
+            learn, one folder for each target in the order of the outputs.
+        dev_targets_dir: those of the dev split.
+        threads: see `run_training`.
+        ranks: see `run_training`.
+        hosts: see `run_training`.
+        parent_dir: model folder whose parameters the training starts from; None for
             random ones.
         max_skipped_fraction: share of utterances that may have no usable labels.
 
@@ -89,124 +195,106 @@ def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
         UserError: inputs that do not fit each other; a training that fails.
         Interrupted: SIGTERM came; the checkpoint is written.
     """
-    model_dir, work = Path(model_dir), Path(checkpoints_dir)
-    _, transitions = load_transitions(model_dir)
+    _, transitions = load_transitions(aligner_dir or source_dir)
     description = NetworkDescription.load(network)
-    names = [loss.target for loss in description.outputs.values()]
+    losses = description.outputs.values()
+    names = [loss.target for loss in losses if loss.name == "ce"]
+    if names and (alignments is None or dev_alignments is None):
+        raise UserError(
+            "an output has the loss ce, and there are no alignments",
+            file=network,
+            remedy="name a system in alignments",
+        )
+    folder = Path(checkpoints) / "labels"
     # A training that was killed, or had other outputs, may have left others.
-    shutil.rmtree(work / "labels", ignore_errors=True)
-    labels = {
-        split: write_targets(source, transitions, work / "labels" / split, names)
-        for split, source in (("train", alignments), ("dev", dev_alignments))
-    }
-    backend = resolve_backend(options["backend"], ranks)
-    identity = identity_of(options, description, frames_dir, labels, parent)
-    folder = work / digest_of(identity)
-    arguments = {
-        "frames_dir": str(frames_dir),
-        "dev_frames_dir": str(dev_frames_dir),
-        "labels_dir": str(work / "labels"),
-        "model_dir": str(model_dir),
-        "network": str(network),
-        "parent": None if parent is None else str(parent),
-        "out_dir": str(out_dir),
-        "folder": str(folder),
-        "options": dict(options),
-        "identity": identity,
-        "device": str(choose_device(options["device"])),
-        "max_skipped_fraction": max_skipped_fraction,
-    }
-    run_ranks(
-        f"{__name__}:train_rank",
-        arguments,
-        folder / "job.json",
-        ranks=ranks,
-        backend=backend,
-        threads=threads,
-        hosts=hosts,
-        elastic=options["training"]["elastic"],
-    )
-    shutil.rmtree(folder)
-    shutil.rmtree(work / "labels")
-
-
-def train_rank(  # noqa: PLR0913 - the values of a job
-    backend: Backend,
-    *,
-    frames_dir: str,
-    dev_frames_dir: str,
-    labels_dir: str,
-    model_dir: str,
-    network: str,
-    parent: str | None,
-    out_dir: str,
-    folder: str,
-    options: Mapping[str, Any],
-    identity: Mapping[str, Any],
-    device: str,
-    max_skipped_fraction: float,
-) -> None:
-    """Train as one rank of several, or alone; rank 0 writes the model.
-
-    Args:
-        backend: the other ranks.
-        frames_dir: frames of the training split.
-        dev_frames_dir: frames of the dev split.
-        labels_dir: holds folders `train` and `dev` of `write_targets`.
-        model_dir: folder of the system that made the alignments.
-        network: description of the network.
-        parent: model folder to start from, or None.
-        out_dir: the model folder.
-        folder: of the checkpoints.
-        options: see `train_network`.
-        identity: what the training depends on.
-        device: `cpu` or `cuda`.
-        max_skipped_fraction: see `train_network`.
-    """
-    where = place_rank(device, backend)
-    training, ledger = options["training"], Ledger("train_network")
-    data = Data.open(
-        {"train": frames_dir, "dev": dev_frames_dir}, labels_dir, options, ledger
-    )
-    description = NetworkDescription.load(network)
-    model = start_network(description, data, options["seed"], parent).to(where)
-    train, dev = data.batches(model.subsampling)
-    if backend.is_main:
-        count = len(train.reader.utt_ids) + len(dev.reader.utt_ids)
-        ledger.check(count, max_skipped_fraction=max_skipped_fraction)
-    smoothing = training["label_smoothing"]
-    with stop_requests() as should_stop:
-        trainer = Trainer(
-            model,
-            CrossEntropy.of(model, label_smoothing=smoothing),
-            train,
-            dev,
-            training,
-            CheckpointStore(folder, identity, keep=num_kept(training)),
-            seed=options["seed"],
-            backend=backend,
-            dev_criterion=CrossEntropy.of(model),
-            should_stop=should_stop,
-            growth=growth_of(model, options),
-        )
-        result = trainer.run()
-    model = trainer.network
-    priors = data.priors(model, training["priors"], train, backend)
-    if backend.is_main:
-        meta = {
-            "criterion": "ce",
-            "options": dict(options),
-            "parent": parent,
-            "normalisation": data.normaliser.to_meta(),
+    shutil.rmtree(folder, ignore_errors=True)
+    labels: dict[str, dict[str, LabelStore]] = {}
+    for split, source in (("train", alignments), ("dev", dev_alignments)):
+        (folder / split).mkdir(parents=True)
+        used = [] if source is None else names
+        labels[split] = write_targets(source or "", transitions, folder / split, used)
+    found = {"train": graphs_dir, "dev": dev_graphs_dir}
+    graphs = {split: path for split, path in found.items() if path is not None}
+    identity = identity_of(options, description, frames_dir, labels, parent_dir)
+    if graphs:
+        identity["graphs"] = {
+            split: digest_of_file(path / "arcs.npy") for split, path in graphs.items()
         }
-        write_model(
-            out_dir,
-            model,
-            priors,
-            meta,
-            result=result,
-            trainer=trainer,
-            ledger=ledger,
-            source_dir=model_dir,
+    streams = dict.fromkeys(loss.target for loss in losses if loss.name == "mse")
+    if not len(streams) == len(targets_dir) == len(dev_targets_dir):
+        raise UserError(
+            f"outputs learn the features {', '.join(streams) or 'of none'}, and "
+            f"{len(targets_dir)} are given",
+            file=network,
+            remedy="name features of nnet.features as targets",
         )
-    backend.barrier()
+    pairs = zip(targets_dir, dev_targets_dir, strict=True)
+    targets = dict(zip(streams, pairs, strict=True))
+    if targets:
+        identity["targets"] = {
+            name: dict(FrameStore.load(train).meta)
+            for name, (train, _) in targets.items()
+        }
+    job = NetworkJob(
+        options=options,
+        out_dir=out_dir,
+        checkpoints=checkpoints,
+        frames_dir=frames_dir,
+        dev_frames_dir=dev_frames_dir,
+        source_dir=source_dir,
+        parent_dir=parent_dir,
+        max_skipped_fraction=max_skipped_fraction,
+        identity=identity,
+        labels=folder,
+        graphs=graphs,
+        targets=targets,
+        network=network,
+    )
+    run_training(NetworkTask, job, threads=threads, ranks=ranks, hosts=hosts)
+    shutil.rmtree(folder)
+
+
+def _check_decoded(network: Network, kind: str, file: Path) -> None:
+    """Refuse a network whose decoded output is not what the training is for."""
+    name, output = next(iter(network.outputs.items()))
+    if output.loss.name != kind or not output.loss.is_decodable:
+        wanted = "loss: ctc" if kind == "ctc" else "loss: ce, target: pdf"
+        raise UserError(
+            f"its decoded output {name} has loss {output.loss.name}, target "
+            f"{output.loss.target}",
+            file=file,
+            remedy=f"give one `{wanted}`, and name it in `decode`",
+        )
+
+
+def _adopt(network: Network, parent: Path) -> None:
+    """Take over the parameters of another network, by name, where shapes agree."""
+    new = carry_over(load_model(parent).network, network)
+    if len(new) == len(network.state_dict()):
+        raise UserError(
+            "shares no layer's name and size with the new network",
+            file=parent,
+            remedy="name a parent with the same layers",
+        )
+    for name in new:
+        log.warning("%s: not in the parent %s, starts anew", name, parent)
+
+
+def pretraining_of(
+    network: Network, options: TrainingOptions, seed: int
+) -> Pretraining | None:
+    """Return the layer-wise pretraining of a network, if the options want it.
+
+    Raises:
+        UserError: there would be no epoch of the whole network.
+    """
+    if not options.pretraining:
+        return None
+    pretraining = Pretraining(network, options.pretraining, seed)
+    if pretraining.first_whole > options.epochs:
+        raise UserError(
+            f"pretraining takes {pretraining.first_whole - 1} epochs, but training has "
+            f"{options.epochs}",
+            remedy="raise training.epochs, or lower training.pretraining",
+        )
+    return pretraining

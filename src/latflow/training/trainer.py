@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -19,23 +20,34 @@ from typing import Any
 
 from torch import Tensor
 
-from latflow.criteria.base import Criterion
 from latflow.logs import progress as progress_bar
+from latflow.nnet.model_dir import average_states
 from latflow.nnet.network import Network
-from latflow.training.average import average_states
+from latflow.nnet.pretraining import Pretraining
 from latflow.training.batches import Batch, BatchSource
-from latflow.training.checkpoint import CheckpointStore, Position, State
+from latflow.training.checkpoint import (
+    FRAMES,
+    CheckpointStore,
+    Means,
+    Position,
+    State,
+    TrainingState,
+    means,
+)
+from latflow.training.criterion import Criterion
 from latflow.training.distributed import Backend
 from latflow.training.evaluation import evaluate
-from latflow.training.growth import Growth
-from latflow.training.interruption import Interrupted
-from latflow.training.optimisers import make_optimiser
-from latflow.training.progress import Clock, Journal
-from latflow.training.schedules import Moment, is_exhausted, learning_rate
-from latflow.training.standing import Means, Standing, means
+from latflow.training.launch import Interrupted
+from latflow.training.optimizers import (
+    Moment,
+    is_exhausted,
+    learning_rate,
+    make_optimizer,
+)
+from latflow.training.options import TrainingOptions
+from latflow.training.progress import Clock, TrainingLog
 from latflow.training.steps import (
     CHECKPOINT,
-    FRAMES,
     LOSS,
     STOP,
     Measured,
@@ -46,11 +58,11 @@ from latflow.training.steps import (
 
 @dataclass(frozen=True)
 class Result:
-    """What a training ended with.
+    """The end of a training.
 
     Attributes:
         epochs: that were made.
-        steps: of the optimiser.
+        steps: of the optimizer.
         history: means per frame on dev at the end of each epoch.
         chosen_epoch: whose parameters the network has; 0 where they are an average.
         dev: means per frame on dev of the network as it is.
@@ -74,33 +86,33 @@ class Trainer:
         criterion: what is minimised.
         batches: the training data.
         dev: evaluated at the end of each epoch.
-        options: section `training`, see `workflow/schemas/nnet_training.yaml`.
+        options: how; the same for all criteria.
         seed: of dropout, gradient noise and constraints.
         store: checkpoints; rank 0 alone reads and writes them.
         backend: the other ranks.
         dev_criterion: what dev is evaluated with; by default the criterion.
         should_stop: asked once a step; true ends the training with a checkpoint.
-        growth: layer-wise pretraining towards `network`; None for none. `network` is
-            then the network of the moment.
+        pretraining: layer-wise, towards `network`, which is then the network of the
+            moment; None for none.
     """
 
     network: Network
     criterion: Criterion
     batches: BatchSource
     dev: BatchSource
-    options: Mapping[str, Any]
+    options: TrainingOptions
     store: CheckpointStore
     seed: int = 0
     backend: Backend = field(default_factory=Backend)
     dev_criterion: Criterion | None = None
     should_stop: Callable[[], bool] = lambda: False
-    growth: Growth | None = None
+    pretraining: Pretraining | None = None
 
     def __post_init__(self) -> None:
-        if self.growth is not None:
-            self.network = self.growth.network(0, None)
-        self._now = Standing()
-        self._journal: Journal | None = None
+        if self.pretraining is not None:
+            self.network = self.pretraining.network(0, None)
+        self._now = TrainingState()
+        self._log: TrainingLog | None = None
         self._clock = Clock()
         self._pending: Measured | None = None
         self.set_up()
@@ -108,21 +120,23 @@ class Trainer:
     def set_up(self) -> None:
         """Make what depends on network, criterion and ranks; after any is replaced."""
         options = self.options
-        rate = options["learning_rate"]
-        optimiser = make_optimiser(
-            self.network.parameters(), options["optimiser"], rate
+        optimizer = make_optimizer(
+            self.network,
+            options.optimizer,
+            options.learning_rate,
+            options.learning_rate_factors,
         )
         self._stepper = Stepper(
             self.network,
             self.criterion,
-            optimiser,
+            optimizer,
             options,
             seed=self.seed,
             backend=self.backend,
         )
 
     @property
-    def log(self) -> Path:
+    def log_file(self) -> Path:
         """The log of the training, beside the checkpoints."""
         return self.store.folder / "log.jsonl"
 
@@ -135,32 +149,37 @@ class Trainer:
                 training.
         """
         self._restore()
-        self._open_journal()
+        self._open_log()
         try:
             while not self._is_done():
                 self._run_epoch()
             return self._finish()
         finally:
-            if self._journal is not None:
-                self._journal.close()
-                self._journal = None
+            if self._log is not None:
+                self._log.close()
+                self._log = None
 
     # --- epochs -------------------------------------------------------------------
 
     def _is_done(self) -> bool:
-        """Whether there is no epoch left to make."""
-        if is_exhausted(self._judged, self.options["patience"]):
+        """Tell whether there is no epoch left to make."""
+        if is_exhausted(self._judged, self.options.patience):
             return True
-        return self._now.position.epoch > self.options["epochs"]
+        return self._now.position.epoch > self.options.epochs
 
     def _run_epoch(self) -> None:
         """Go on with the current epoch to its end, and evaluate."""
         self._start_clocks()
-        self._grow()
-        for group in self._groups():
-            self._step(group)
+        self._add_layer()
+        at = self._now.position
+        rank, size = self.backend.rank, self.backend.size
+        with closing(
+            self.batches.epoch(at.epoch - 1, first_batch=at.batch, rank=rank, size=size)
+        ) as batches:
+            for group in self._groups(batches):
+                self._step(group)
         self._drain()
-        self._stepper.synchronise()
+        self._stepper.synchronize()
         train, rate = means(self._now.epoch_sums), self._rate()
         dev = self.evaluate()
         now = self._now
@@ -171,13 +190,16 @@ class Trainer:
         self._save()
         self.backend.admit()
 
-    def _grow(self) -> None:
+    def _add_layer(self) -> None:
         """Add the layer that falls due with this epoch, if there is one."""
         now = self._now
-        if self.growth is None or self.growth.step(now.position.epoch) == now.depth:
+        if self.pretraining is None:
             return
-        now.depth = self.growth.step(now.position.epoch)
-        self.network = self.growth.network(now.depth, self.network)
+        step = self.pretraining.step(now.position.epoch)
+        if step == now.pretraining_step:
+            return
+        now.pretraining_step = step
+        self.network = self.pretraining.network(step, self.network)
         self.set_up()
 
     def _start_clocks(self) -> None:
@@ -185,28 +207,24 @@ class Trainer:
         self._clock = Clock()
         self._saved_at = time.monotonic()
 
-    def _groups(self) -> Iterator[list[Batch | None]]:
-        """The batches of each step that is left in the epoch."""
+    def _groups(self, batches: Iterator[Batch | None]) -> Iterator[list[Batch | None]]:
+        """Yield the batches of each step that is left in the epoch."""
         epoch, done = self._now.position.epoch, self._now.position.batch
-        batches = self.batches.epoch(
-            epoch - 1, first_batch=done, rank=self.backend.rank, size=self.backend.size
-        )
-        iterator = iter(batches)
-        accumulate = self.options["accumulate"]
+        accumulate = self.options.accumulate
         left = math.ceil((self.batches.num_batches(epoch - 1) - done) / accumulate)
         steps: Any = range(left)
         if self.backend.is_main:
             steps = progress_bar(steps, f"epoch {epoch}", left)
         for _ in steps:
             with self._clock.during("data"):
-                group = list(islice(iterator, accumulate))
+                group = list(islice(batches, accumulate))
             yield group
 
     def _step(self, group: list[Batch | None]) -> None:
         """Make one step, and what falls due after it."""
         now, options = self._now, self.options
         now.step += 1
-        due = time.monotonic() - self._saved_at > 60.0 * options["checkpoint_minutes"]
+        due = time.monotonic() - self._saved_at > 60.0 * options.checkpoint_minutes
         measured = self._stepper.make(
             group,
             now.step,
@@ -219,11 +237,11 @@ class Trainer:
         )
         at = now.position
         now.position = Position(at.epoch, at.batch + len(group))
-        every = options["parameter_averaging"]
+        every = options.parameter_averaging
         if every is not None and now.step % every == 0:
-            self._stepper.synchronise()
+            self._stepper.synchronize()
         wishes = self._look_at(measured)
-        if options["dev_interval"] and now.step % options["dev_interval"] == 0:
+        if options.dev_interval and now.step % options.dev_interval == 0:
             self._evaluate_within()
         if wishes[STOP] or wishes[CHECKPOINT]:
             self._drain()
@@ -240,19 +258,13 @@ class Trainer:
         self._write("dev", dev=dev, learning_rate=self._rate())
 
     def _rate(self) -> float:
-        """Learning rate of the current step."""
+        """Return the learning rate of the current step."""
         options, now = self.options, self._now
         position = now.position
         num_batches = max(1, self.batches.num_batches(position.epoch - 1))
         done = position.epoch - 1 + min(1.0, position.batch / num_batches)
-        moment = Moment(max(1, now.step), position.epoch, done / options["epochs"])
-        return learning_rate(
-            options["schedule"],
-            options["learning_rate"],
-            options["warmup_steps"],
-            moment,
-            self._judged,
-        )
+        moment = Moment(max(1, now.step), position.epoch, done / options.epochs)
+        return learning_rate(options, moment, self._judged)
 
     # --- numbers of steps ---------------------------------------------------------
 
@@ -281,13 +293,14 @@ class Trainer:
             wishes = self._agreed(wishes, measured.step)
         self.criterion.stepped(numbers)
         self._now.add(numbers)
-        if measured.step % self.options["log_interval"] == 0:
+        if measured.step % self.options.log_interval == 0:
             self._log_step(measured.step, norm)
         return wishes
 
     def _agreed(self, wishes: dict[str, float], step: int) -> dict[str, float]:
         """Wishes of all ranks where they meet only when parameters are averaged."""
-        if step % self.options["parameter_averaging"] != 0:
+        every = self.options.parameter_averaging
+        if every is None or step % every != 0:
             return dict.fromkeys(wishes, 0.0)
         own = [float(self.should_stop()), wishes[CHECKPOINT]]
         stop, checkpoint = self.backend.all_reduce_numbers(own)
@@ -310,25 +323,25 @@ class Trainer:
 
     def _write(self, kind: str, **record: Any) -> None:
         """Write a line of the log."""
-        if self._journal is not None:
+        if self._log is not None:
             at = self._now.position
-            place = {"epoch": at.epoch, "batch": at.batch, "step": self._now.step}
-            self._journal.write({"kind": kind, **place, **record})
+            at_step = {"epoch": at.epoch, "batch": at.batch, "step": self._now.step}
+            self._log.write({"kind": kind, **at_step, **record})
 
-    def _open_journal(self) -> None:
+    def _open_log(self) -> None:
         """Go on with the log where the checkpoint left it."""
         if self.backend.is_main:
-            self._journal = Journal(
-                self.log,
+            self._log = TrainingLog(
+                self.log_file,
                 offset=self._now.log_offset,
                 tensorboard=self.store.folder / "tensorboard"
-                if self.options["tensorboard"]
+                if self.options.tensorboard
                 else None,
                 step=self._now.step,
             )
 
     def evaluate(self) -> Means:
-        """Means per frame on dev of the network as it is: `loss`, statistics.
+        """Return means per frame on dev of the network as it is.
 
         All ranks share the work.
 
@@ -358,7 +371,9 @@ class Trainer:
     def _first_whole(self) -> int:
         """The first finished epoch whose network had all layers, or the last one."""
         done = len(self._now.history)
-        return 1 if self.growth is None else min(done, self.growth.first_whole)
+        return (
+            1 if self.pretraining is None else min(done, self.pretraining.first_whole)
+        )
 
     @property
     def _judged(self) -> list[Means]:
@@ -366,35 +381,35 @@ class Trainer:
         return self._now.history[max(0, self._first_whole - 1) :]
 
     def _averaged(self) -> list[int]:
-        """The last epochs, whose parameters are to be averaged."""
+        """Return the last epochs, whose parameters are to be averaged."""
         done = len(self._now.history)
-        first = max(self._first_whole, done - self.options["average"] + 1)
+        first = max(self._first_whole, done - self.options.average + 1)
         return list(range(first, done + 1))
 
     def _wanted(self) -> list[int]:
-        """Epochs whose parameters may be needed at the end."""
+        """Return the epochs whose parameters may be needed at the end."""
         if not self._now.history:
             return []
-        is_average = self.options["final"] == "average"
+        is_average = self.options.final == "average"
         return [self.best_epoch, *(self._averaged() if is_average else ())]
 
     def _save(self) -> None:
         """Write a checkpoint."""
-        optimisers = [self._stepper.optimiser.state_dict()]
+        optimizers = [self._stepper.optimizer.state_dict()]
         if self._stepper.averages_parameters:
-            optimisers = self.backend.gather(optimisers[0])
+            optimizers = self.backend.gather(optimizers[0])
         criteria = self.backend.gather(self.criterion.state())
         statistics = self.backend.gather(self._stepper.statistics.state())
         if self.backend.is_main:
             now = self._now
-            if self._journal is not None:
-                now.log_offset = self._journal.offset
+            if self._log is not None:
+                now.log_offset = self._log.offset
             state = {
                 "model": _on_cpu(self.network.state_dict()),
-                "optimisers": optimisers,
+                "optimizers": optimizers,
                 "statistics": statistics,
                 "criteria": criteria,
-                "standing": now.state(),
+                "training": now.state(),
             }
             self.store.save(now.position, state, self._wanted())
         self._saved_at = time.monotonic()
@@ -407,21 +422,21 @@ class Trainer:
             self.backend.broadcast_(list(self.network.state_dict().values()))
             return
         position, state = found
-        self._now = Standing.of(position, state["standing"])
-        if self.growth is not None:
-            self.network = self.growth.network(self._now.depth, None)
+        self._now = TrainingState.of(position, state["training"])
+        if self.pretraining is not None:
+            self.network = self.pretraining.network(self._now.pretraining_step, None)
             self.set_up()
         self.network.load_state_dict(state["model"])
-        optimisers = state["optimisers"]
-        own = optimisers[self.backend.rank % len(optimisers)]
-        self._stepper.optimiser.load_state_dict(own)
+        optimizers = state["optimizers"]
+        own = optimizers[self.backend.rank % len(optimizers)]
+        self._stepper.optimizer.load_state_dict(own)
         if len(state["statistics"]) == self.backend.size:
             self._stepper.statistics.load_state(state["statistics"][self.backend.rank])
         self.criterion.load_states(state["criteria"], is_main=self.backend.is_main)
 
     def _finish(self) -> Result:
         """Give the network its final parameters, and evaluate it."""
-        now, final = self._now, self.options["final"]
+        now, final = self._now, self.options.final
         done = len(now.history)
         epochs = [done]
         if final == "best":
@@ -447,5 +462,5 @@ class Trainer:
 
 
 def _on_cpu(state: Mapping[str, Tensor]) -> State:
-    """Copies of parameters, off the device."""
+    """Return the copies of parameters, off the device."""
     return {name: value.detach().to("cpu") for name, value in state.items()}

@@ -7,6 +7,7 @@ goes on; 1 failed. What did not finish is told in `job.json.rank<k>.json`.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import signal
@@ -16,16 +17,15 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 import torch
 
 from latflow.errors import UserError
 from latflow.files import atomic_output
-from latflow.logs import log_to_terminal
-from latflow.training.distributed import Backend, open_backend
-from latflow.training.elastic import run_elastic
-from latflow.training.interruption import RESUME_STATUS, Interrupted
-from latflow.training.launch import done_path, report_path
+from latflow.logs import STALL_MINUTES, log_to_terminal, watched
+from latflow.training.distributed import Backend, HorovodBackend, open_backend
+from latflow.training.launch import RESUME_STATUS, Interrupted, done_path, report_path
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl
 
@@ -34,6 +34,12 @@ def main(argv: Sequence[str]) -> int:
     """Run a rank; returns the exit status."""
     rank = _rank()
     log_to_terminal(verbose=rank == 0)
+    with watched(sys.stderr, float(os.environ.get(STALL_MINUTES, "0"))):
+        return _work(argv, rank)
+
+
+def _work(argv: Sequence[str], rank: int) -> int:
+    """Do what a rank does; returns the exit status."""
     _die_with_launcher()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     job, name = Path(argv[0]), argv[1]
@@ -74,8 +80,50 @@ def _run(train: Callable[[], None], backend: Backend) -> None:
     backend.close()
 
 
+def run_elastic(train: Callable[[Backend], None]) -> None:
+    """Call a training's function, again each time the ranks have changed (Horovod).
+
+    When a rank dies, the operation that the others are in fails. They meet anew,
+    without it, and the function is called again: it goes on from the newest checkpoint,
+    with fewer ranks and the same steps (to rounding). Ranks that come back are let in
+    after the next checkpoint. So what a death costs is the time since the last one.
+
+    The checkpoints must be in a folder that all machines see. Horovod excludes a
+    machine on which a rank has died, by name; `launch` gives this machine two names.
+
+    Args:
+        train: goes on from the newest checkpoint each time it is called.
+    """
+    backend = HorovodBackend()
+    elastic: Any = importlib.import_module("horovod.torch.elastic")
+    common: Any = importlib.import_module("horovod.common.elastic")
+
+    class OnDisk(common.State):
+        """The ranks' common state is in the checkpoints: nothing is sent."""
+
+        def save(self) -> None:
+            """Nothing: the trainer has written a checkpoint."""
+
+        def restore(self) -> None:
+            """Nothing: the trainer reads it."""
+
+        def sync(self) -> None:
+            """Nothing: the trainer's first operation shares it."""
+
+    state = OnDisk(backend.share, lambda: backend.rank)
+
+    @elastic.run
+    def attempt(state: Any) -> None:
+        backend.renew()
+        backend.on_admit = state.check_host_updates
+        train(backend)
+
+    attempt(state)
+    backend.close()
+
+
 def _rank() -> int:
-    """The number that the launcher has given to this process."""
+    """Return the number that the launcher has given to this process."""
     names = ("LATFLOW_RANK", "HOROVOD_RANK", "SLURM_PROCID")
     given = (os.environ[name] for name in names if name in os.environ)
     return int(next(given, "0"))

@@ -9,9 +9,9 @@ import pytest
 import soundfile
 from lhotse import CutSet, Recording
 
-from latflow.corpus.assemble import Checks
 from latflow.corpus.kaldi_dir import export_kaldi_dir, import_kaldi_dir
 from latflow.corpus.kaldi_tables import Table, split_fields
+from latflow.corpus.options import GivenSource
 from latflow.errors import UserError
 from latflow.ledger import read_ledger
 
@@ -148,7 +148,7 @@ def test_corrupt_audio_is_refused_though_its_header_is_good(data, tmp_path):
     path = data / "audio/a-2.flac"
     path.write_bytes(path.read_bytes()[:-2000])
     refused(data, tmp_path, "a-2: audio .*(corrupt|cut short)", threads=2)
-    checks = Checks(verify_audio=False)
+    checks = GivenSource(verify_audio=False)
     import_kaldi_dir(data, tmp_path / "out", checks=checks)
 
 
@@ -204,7 +204,7 @@ def test_missing_folder_is_refused(tmp_path):
 )
 def test_speakers_may_be_made_up(data, tmp_path, speaker, found):
     (data / "utt2spk").unlink()
-    import_kaldi_dir(data, tmp_path / "out", checks=Checks(speaker=speaker))
+    import_kaldi_dir(data, tmp_path / "out", checks=GivenSource(speaker=speaker))
     cuts = cuts_of(tmp_path / "out").values()
     assert {cut.supervisions[0].speaker for cut in cuts} == found
 
@@ -212,7 +212,7 @@ def test_speakers_may_be_made_up(data, tmp_path, speaker, found):
 def test_bad_utterances_are_skipped_when_asked(data, tmp_path):
     (data / "audio/a-1.flac").write_bytes(b"")
     put(data, "text", ["a-1 ONE", "a-2", "b-1 THREE", "c-1 FOUR"])
-    checks = Checks(on_bad_utterance="skip")
+    checks = GivenSource(on_bad_utterance="skip")
     import_kaldi_dir(data, tmp_path / "out", checks=checks)
     assert list(cuts_of(tmp_path / "out")) == ["b-1"]
     entries = {
@@ -227,12 +227,12 @@ def test_bad_utterances_are_skipped_when_asked(data, tmp_path):
 
 def test_nothing_left_is_refused(data, tmp_path):
     put(data, "text", ["a-1", "a-2", "b-1"])
-    checks = Checks(on_bad_utterance="skip")
+    checks = GivenSource(on_bad_utterance="skip")
     refused(data, tmp_path, "no utterance is left", checks=checks)
 
 
 def test_resampling_is_noted_in_the_cuts(data, tmp_path):
-    import_kaldi_dir(data, tmp_path / "out", checks=Checks(sample_rate=16000))
+    import_kaldi_dir(data, tmp_path / "out", checks=GivenSource(sample_rate=16000))
     cut = cuts_of(tmp_path / "out")["a-2"]
     assert (cut.sampling_rate, cut.num_samples, cut.duration) == (16000, 32000, 2.0)
     assert cut.load_audio().shape == (1, 32000)
@@ -299,3 +299,23 @@ def test_paths_keep_links(data, tmp_path):
     assert source == str(tmp_path / "link/audio/a-1.flac")
     assert Recording.from_file(source).num_samples == RATE
     assert re.search("link", source)
+
+
+def test_a_set_without_transcripts_needs_no_text(data, tmp_path):
+    (data / "text").unlink()
+    checks = GivenSource(transcripts=False)
+    import_kaldi_dir(data, tmp_path / "out", checks=checks)
+    cuts = cuts_of(tmp_path / "out")
+    assert list(cuts) == ["a-1", "a-2", "b-1"]
+    assert [cut.supervisions[0].text for cut in cuts.values()] == ["", "", ""]
+    assert cuts["b-1"].supervisions[0].speaker == "b"
+
+
+def test_transcripts_that_are_there_are_kept_in_a_set_that_may_lack_them(
+    data, tmp_path
+):
+    put(data, "text", ["a-2 TWO"])
+    checks = GivenSource(transcripts=False)
+    import_kaldi_dir(data, tmp_path / "out", checks=checks)
+    texts = [c.supervisions[0].text for c in cuts_of(tmp_path / "out").values()]
+    assert texts == ["", "TWO", ""]

@@ -8,8 +8,6 @@ import pytest
 import soundfile
 from lhotse import CutSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
-from latflow.configuration import resolve_section
-from latflow.corpus.assemble import Checks
 from latflow.corpus.kaldi_dir import import_kaldi_dir
 from latflow.corpus.manifests import (
     ManifestWriter,
@@ -18,8 +16,10 @@ from latflow.corpus.manifests import (
     read_recordings,
     read_supervisions,
 )
+from latflow.corpus.options import CorpusOptions, GivenSource, HoldOutSource
 from latflow.corpus.prepare import hold_out, prepare_corpus
 from latflow.errors import UserError
+from latflow.options import read_options
 
 HOW = {"seed": 1, "threads": 2, "max_skipped_fraction": 0.0}
 
@@ -28,8 +28,7 @@ HOW = {"seed": 1, "threads": 2, "max_skipped_fraction": 0.0}
 def resolve(repository):
     def make(source):
         values = {"train": source, "test": {"t": {"type": "synthetic"}}}
-        schemas = repository / "workflow/schemas"
-        return resolve_section(schemas, "corpus", values)["train"]
+        return read_options(CorpusOptions, values, "corpus").train
 
     return make
 
@@ -174,7 +173,7 @@ def corpus(tmp_path):
         ("wav.scp", scp), ("segments", segments), ("text", text), ("utt2spk", speakers)
     ):  # fmt: skip
         (data / name).write_text("\n".join(lines) + "\n")
-    import_kaldi_dir(data, tmp_path / "full", checks=Checks(verify_audio=False))
+    import_kaldi_dir(data, tmp_path / "full", checks=GivenSource(verify_audio=False))
     ledger = {"stage": "s", "utterance": "gone", "reason": "r", "action": "skipped"}
     (tmp_path / "full/ledger.jsonl").write_text(json.dumps(ledger) + "\n")
     return tmp_path / "full"
@@ -183,7 +182,7 @@ def corpus(tmp_path):
 @pytest.mark.parametrize("by", ["speaker", "utterance"])
 @pytest.mark.parametrize("fraction", [0.01, 0.3, 0.99])
 def test_held_out_parts_are_complete_and_disjoint(corpus, tmp_path, by, fraction):
-    how = {"by": by, "fraction": fraction, "seed": 4}
+    how = {"options": HoldOutSource(by=by, fraction=fraction), "seed": 4}
     hold_out(corpus, tmp_path / "train", tmp_path / "dev", **how)
     parts = {}
     for name in ("full", "train", "dev"):
@@ -211,7 +210,7 @@ def test_holding_out_is_deterministic(corpus, tmp_path):
     for name in ("one", "two"):
         hold_out(
             corpus, tmp_path / f"{name}/train", tmp_path / f"{name}/dev",
-            by="speaker", fraction=0.2, seed=7,
+            options=HoldOutSource(fraction=0.2), seed=7,
         )  # fmt: skip
     for file in ("train/cuts.jsonl.gz", "dev/recordings.jsonl.gz"):
         assert (tmp_path / "one" / file).read_bytes() == (
@@ -224,12 +223,12 @@ def test_single_speaker_cannot_be_held_out(corpora, tmp_path):
     with pytest.raises(UserError, match="only one speaker.*by: utterance"):
         hold_out(
             tmp_path / "full", tmp_path / "train", tmp_path / "dev",
-            by="speaker", fraction=0.1, seed=1,
+            options=HoldOutSource(), seed=1,
         )  # fmt: skip
 
 
 def section(repository, values):
-    return resolve_section(repository / "workflow/schemas", "corpus", values)
+    return read_options(CorpusOptions, values, "corpus")
 
 
 def test_schema_fills_defaults_of_every_kind_of_source(repository):
@@ -240,10 +239,9 @@ def test_schema_fills_defaults_of_every_kind_of_source(repository):
             "test": {"clean": {"type": "lhotse", "recipe": "librispeech", "root": "r"}},
         },
     )
-    assert corpus["dev"] == {"type": "hold_out", "by": "speaker", "fraction": 0.1}
-    assert corpus["train"]["on_bad_utterance"] == "fail"
-    assert Checks.of(corpus["train"]) == Checks()
-    assert corpus["test"]["clean"]["parts"] == []
+    assert corpus.dev == HoldOutSource(by="speaker", fraction=0.1)
+    assert corpus.train.on_bad_utterance == "fail"
+    assert corpus.test["clean"].parts == ()
 
 
 @pytest.mark.parametrize(
@@ -254,7 +252,7 @@ def test_schema_fills_defaults_of_every_kind_of_source(repository):
             "corpus.train.pth .*did you mean path",
         ),
         ({"train": {"type": "kalid", "path": "x"}}, "corpus.train.type"),
-        ({"train": {"type": "kaldi"}}, "'path' is a required property"),
+        ({"train": {"type": "kaldi"}}, "corpus.train.path is missing"),
         ({"test": {"train": {"type": "synthetic"}}}, "corpus.test"),
         ({"test": {"Test": {"type": "synthetic"}}}, "corpus.test"),
         ({"test": {}}, "corpus.test"),

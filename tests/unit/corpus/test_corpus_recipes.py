@@ -5,11 +5,12 @@ import pytest
 import soundfile
 from lhotse import CutSet
 
-from latflow.configuration import resolve_section
+from latflow.corpus.options import CorpusOptions
 from latflow.corpus.prepare import prepare_corpus
 from latflow.corpus.recipes import missing_resource, recipe_manifests
 from latflow.errors import UserError
 from latflow.ledger import read_ledger
+from latflow.options import read_options
 
 TEXTS = {
     ("train-clean-5", "19", "198"): ["NORTHANGER ABBEY", "THIS LITTLE WORK"],
@@ -42,8 +43,7 @@ def resolve(repository):
             "train": {"type": "lhotse", **source},
             "test": {"t": {"type": "synthetic"}},
         }
-        schemas = repository / "workflow/schemas"
-        return resolve_section(schemas, "corpus", values)["train"]
+        return read_options(CorpusOptions, values, "corpus").train
 
     return make
 

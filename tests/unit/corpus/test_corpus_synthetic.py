@@ -7,9 +7,9 @@ import pytest
 import soundfile
 from lhotse import CutSet
 
-from latflow.configuration import resolve_section
 from latflow.corpus import grammar
-from latflow.corpus.espeak import Synthesiser, speak_job
+from latflow.corpus.espeak import Synthesizer, speak_job
+from latflow.corpus.options import SyntheticSource
 from latflow.corpus.prepare import prepare_corpus
 from latflow.corpus.synthetic import (
     FEMALE,
@@ -22,16 +22,8 @@ from latflow.errors import UserError
 
 
 @pytest.fixture(scope="module")
-def source(repository):
-    corpus = resolve_section(
-        repository / "workflow/schemas",
-        "corpus",
-        {
-            "train": {"type": "synthetic", "speakers": 3, "utterances": 7},
-            "test": {"test": {"type": "synthetic"}},
-        },
-    )
-    return corpus["train"]
+def source():
+    return SyntheticSource(speakers=3, utterances=7)
 
 
 def prepare(source, split, folder, *, seed=1, threads=1):
@@ -97,7 +89,7 @@ def test_voices_of_the_sides_are_disjoint():
 
 def test_every_voice_speaks():
     for voice in [voice for voices in VOICES.values() for voice in voices]:
-        speech = Synthesiser(f"en-us+{voice}").speak("fish", rate=170, pitch=50)
+        speech = Synthesizer(f"en-us+{voice}").speak("fish", rate=170, pitch=50)
         assert np.abs(speech.astype(np.int32)).max() > 1000, voice
 
 
@@ -138,19 +130,23 @@ def test_speakers_and_sentences_of_train_and_test_differ(source, train, tmp_path
 
 
 def test_language_is_all_words_and_train_sentences(source, tmp_path):
-    write_synthetic_language(tmp_path / "language", source, seed=3)
+    write_synthetic_language(
+        tmp_path / "language", lm_sentences=source.lm_sentences, seed=3
+    )
     lexicon = (tmp_path / "language/lexicon.txt").read_text().splitlines()
     text = (tmp_path / "language/lm_text.txt").read_text().splitlines()
     assert {line.split()[0] for line in lexicon} == set(grammar.words())
-    assert len(text) == source["lm_sentences"]
+    assert len(text) == source.lm_sentences
     assert {grammar.side_of(sentence) for sentence in text} == {"train"}
-    write_synthetic_language(tmp_path / "again", source, seed=3)
+    write_synthetic_language(
+        tmp_path / "again", lm_sentences=source.lm_sentences, seed=3
+    )
     assert (tmp_path / "again/lm_text.txt").read_text().splitlines() == text
 
 
 def test_unknown_voice_is_refused():
     with pytest.raises(ValueError, match="no voice xx-none"):
-        Synthesiser("xx-none")
+        Synthesizer("xx-none")
 
 
 def test_worker_failure_is_one_clear_line(source, tmp_path, monkeypatch):

@@ -7,11 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latflow.criteria.ce import CrossEntropy
 from latflow.errors import UserError
-from latflow.nnet.description import Loss as OutputLoss
+from latflow.nnet.described import OutputLoss
 from latflow.nnet.network import Output
 from latflow.training.batches import Batch
+from latflow.training.losses import CrossEntropy
 
 
 def batch_of(targets: dict[str, torch.Tensor], weight=None) -> Batch:
@@ -32,7 +32,7 @@ def batch_of(targets: dict[str, torch.Tensor], weight=None) -> Batch:
 def loss_of(criterion, logits: dict[str, torch.Tensor], batch: Batch):
     lengths = batch.lengths
     outputs = {name: Output(value, lengths) for name, value in logits.items()}
-    return criterion.begin(outputs, batch).finish()
+    return criterion.begin(outputs, batch)()
 
 
 def test_two_frames_by_hand():
@@ -92,7 +92,7 @@ def test_outputs_add_up_with_their_scales_and_weights():
 def test_no_labels_of_that_name():
     criterion = CrossEntropy({"output": OutputLoss("ce", "phone", 1.0)})
     batch = batch_of({"pdf": torch.zeros(1, 1, dtype=torch.int64)})
-    with pytest.raises(UserError, match="no labels called phone - .* pdf"):
+    with pytest.raises(UserError, match="no targets called phone - .* pdf"):
         loss_of(criterion, {"output": torch.zeros(1, 1, 2)}, batch)
     with pytest.raises(ValueError, match="needs an output"):
         CrossEntropy({})

@@ -4,20 +4,21 @@ import json
 
 import numpy as np
 import pytest
-from reference.adapted_system import GRAPH, make_systems, system_options, write_frames
+from reference.adapted_system import make_systems, system_options, write_frames
 from reference.small_model import small_model
 
 from latflow.decode.adapt import decode_adapted, rescore_acoustic, word_posteriors
-from latflow.decode.run import decode
+from latflow.decode.lattices import decode_lattices
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
-from latflow.gmm.speaker_transforms import SpeakerTransforms
-from latflow.gmm.system import GmmSystem
-from latflow.kaldi_io import read_matrices
-from latflow.lang.composition import make_graph
+from latflow.gmm.model import GmmSystem
+from latflow.gmm.source import SpeakerTransforms
+from latflow.graphs.hclg import make_graph
+from latflow.graphs.options import GraphOptions
+from latflow.kaldi.io import read_matrices
 from latflow.lang.directory import Lang
 from latflow.lattice.best_path import best_path
-from latflow.lattice.io import read_lattices
+from latflow.lattice.io.archives import read_lattices
 from latflow.lattice.lattice import Lattice
 from latflow.ledger import read_ledger
 
@@ -30,7 +31,9 @@ def root(tmp_path_factory, request):
     write_frames(root / "other", count=18, seed=8)
     for name in ("mono", "tri3"):
         graph = root / f"{name}.fst"
-        make_graph(root / "lang", root / "G.fst", root / name, graph, **GRAPH)
+        make_graph(
+            root / "lang", root / "G.fst", root / name, graph, options=GraphOptions()
+        )
     return root
 
 
@@ -47,6 +50,7 @@ def run(root, out, options, *, system="tri3", frames="other", threads=1, allowed
         root / "lang",
         out,
         options=options,
+        adapt=options.adapt,
         threads=threads,
         max_skipped_fraction=allowed,
     )
@@ -64,7 +68,7 @@ def num_errors(root, lattices, frames="other"):
 
 
 def changed(options, **adapt):
-    return {**options, "adapt": {**options["adapt"], **adapt}}
+    return options.replace(adapt=options.adapt.replace(**adapt))
 
 
 def test_lattices_transforms_and_what_was_done_are_written(root, options, tmp_path):
@@ -83,7 +87,7 @@ def test_lattices_transforms_and_what_was_done_are_written(root, options, tmp_pa
     assert first["num_speakers"] == second["num_speakers"] == 3
     assert first["gain_per_frame"] > second["gain_per_frame"] >= 0
     assert all(seconds > 0 for seconds in summary["other_cpu_seconds"].values())
-    decode(
+    decode_lattices(
         root / "other", root / "mono.fst", root / "mono", root / "lang",
         tmp_path / "plain", options=options, threads=1, max_skipped_fraction=0.0,
     )  # fmt: skip
@@ -130,7 +134,7 @@ def test_without_transforms_it_is_plain_decoding(root, options, tmp_path):
     """A system that does not adapt, and speakers with too few frames."""
     few = changed(options, min_count=1e9)
     lattices = run(root, tmp_path / "out", few, system="mono")
-    decode(
+    decode_lattices(
         root / "other", root / "mono.fst", root / "mono", root / "lang",
         tmp_path / "plain", options=options, threads=1, max_skipped_fraction=0.0,
     )  # fmt: skip
@@ -174,7 +178,7 @@ def test_bad_utterances_are_left_out_and_counted(root, options, tmp_path):
         assert np.isfinite(matrix).all()
     with pytest.raises(UserError, match="skipped 1 of 18"):
         run(tmp_path, tmp_path / "strict", options, frames="bad")
-    failing = {**options, "on_no_final": "fail"}
+    failing = options.replace(on_no_final="fail")
     with pytest.raises(UserError, match="u05"):
         run(tmp_path, tmp_path / "fail", failing, frames="bad", allowed=1.0)
     for name in ("strict", "fail"):

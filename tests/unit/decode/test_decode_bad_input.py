@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from latflow.decode.search import DeadEndError, LatticeDecoder
+from latflow.decode.decoder import LatticeDecoder
+from latflow.decode.streaming import DeadEndError
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.lattice.best_path import best_path
@@ -73,7 +74,7 @@ def test_too_few_pdfs():
 
 
 def test_a_frame_that_rules_every_path_out():
-    with pytest.raises(DeadEndError, match="utt-1: no way .* survives frame 1 "):
+    with pytest.raises(DeadEndError, match="utt-1: no path .* survives frame 1 "):
         decode([[0.0, 0.0], [0.0, -np.inf], [0.0, 0.0]])
 
 

@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 from reference.decode_paths import endless_graph
 
-from latflow.decode.batch import decode_batch, decode_each
-from latflow.decode.decoded import DeadEndError, Decoded
-from latflow.decode.retry import RetryPolicy
-from latflow.decode.search import LatticeDecoder
+from latflow.decode.decoder import (
+    LatticeDecoder,
+    RetryPolicy,
+    decode_batch,
+)
+from latflow.decode.options import SearchOptions
 from latflow.decode.search_graph import GraphFile
+from latflow.decode.streaming import DeadEndError, Decoded
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 
@@ -121,31 +124,14 @@ def test_beams_are_tried_in_turn(results, allow, taken, tries):
 
 
 def test_policies_of_the_configuration():
-    assert RetryPolicy.from_options(13, "retry", 2) == RetryPolicy((13.0, 26.0))
-    assert RetryPolicy.from_options(13, "partial", 2) == RetryPolicy((13.0,))
-    assert not RetryPolicy.from_options(13, "fail", 2).allow_partial
+    assert RetryPolicy.from_options(SearchOptions()) == RetryPolicy((13.0, 26.0))
+    assert RetryPolicy.from_options(
+        SearchOptions(on_no_final="partial")
+    ) == RetryPolicy((13.0,))
+    assert not RetryPolicy.from_options(SearchOptions(on_no_final="fail")).allow_partial
     for beams in ((), (0.0,), (5.0, 5.0)):
         with pytest.raises(UserError, match="beams"):
             RetryPolicy(beams)
-
-
-def test_a_stream_is_decoded_by_its_policy():
-    """A path of cost 4 a frame survives only the wider beam."""
-    graph = Graph.from_arrays(
-        0,
-        np.array([0, 2, 2, 3]),
-        np.array([1, 2, 3], np.int32),
-        np.array([1, 2, 0], np.int32),
-        np.array([0.0, 4.0, 0.0], np.float32),
-        np.array([1, 2, 2], np.int32),
-        np.array([np.inf, np.inf, 0.0], np.float32),
-    )
-    decoder = LatticeDecoder(graph, TID_TO_PDF, beam=1.0, min_active=0)
-    items = [("one", np.zeros((1, 3))), ("two", np.zeros((2, 3)))]
-    policy = RetryPolicy((1.0, 9.0))
-    found = list(decode_each(decoder, items, policy, acoustic_scale=1.0, threads=2))
-    assert [a.num_tries for a in found] == [2, 2]
-    assert [a.decoded.reached_final for a in found if a.decoded] == [True, True]
 
 
 def test_the_packed_graph_is_kept_beside_the_graph(tmp_path):

@@ -5,8 +5,8 @@ import pytest
 from reference.decode_paths import endless_graph
 
 from latflow.decode import tokens
-from latflow.decode.decoded import DeadEndError
-from latflow.decode.search import LatticeDecoder
+from latflow.decode.decoder import LatticeDecoder
+from latflow.decode.streaming import DeadEndError
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.lattice.best_path import best_path
@@ -165,3 +165,22 @@ def test_a_session_that_is_over_takes_no_more(decoder):
         pytest.raises(UserError, match="u: no frames"),
     ):
         empty.finalise()
+
+
+def test_stores_of_many_sessions_are_not_all_kept(decoder):
+    pool, links = decoder._engine.stores, 1 << 20
+    large = links * tokens.LINK.itemsize
+    for _ in range(2):
+        sessions = [decoder.session(acoustic_scale=SCALE) for _ in range(20)]
+        assert pool.num_bytes == 0
+        for session in sessions:  # as after a long search
+            session._store = tokens.with_room(session._open_store(), links=links)
+        for session in sessions:
+            session.close()
+        assert large <= pool.num_bytes < 6 * large
+        assert pool.num_bytes >= len(pool) * large
+    stores = [pool.take() for _ in range(len(pool))]
+    assert (len(pool), pool.num_bytes) == (0, 0)
+    for store in (tokens.new_store(), *stores, tokens.new_store()):
+        pool.give(store)
+    assert len(pool) == len(stores) + 2  # small ones find room beside them

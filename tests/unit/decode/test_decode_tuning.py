@@ -1,10 +1,13 @@
 """Choosing the scales."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from latflow.configuration import resolve_section
-from latflow.decode.tune import choose
+from latflow.decode.options import DecodeOptions
 from latflow.errors import UserError
+from latflow.options import read_options
+from latflow.scoring.tune import beyond, choose
 
 
 def table(*rows):
@@ -32,11 +35,11 @@ def test_the_middle_of_the_longest_plateau_is_chosen(rows, chosen):
     assert choose(table(*rows)) == chosen
 
 
-def test_defaults_of_the_section(repository):
-    section = resolve_section(repository / "workflow" / "schemas", "decode", {})
-    assert (section["beam"], section["lattice_beam"]) == (13, 6)
-    assert section["tune"]["lmwt"] == {"min": 7, "max": 40}
-    assert section["tune"]["word_insertion_penalties"] == [0.0, 0.5, 1.0]
+def test_defaults_of_the_section():
+    section = DecodeOptions()
+    assert (section.beam, section.lattice_beam) == (13, 6)
+    assert (section.tune.lmwt.min, section.tune.lmwt.max) == (7, 40)
+    assert section.tune.word_insertion_penalties == (0.0, 0.5, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +52,21 @@ def test_defaults_of_the_section(repository):
         ({"tune": {"word_insertion_penalties": []}}, "word_insertion_penalties"),
     ],
 )
-def test_wrong_keys_and_values_are_refused(repository, values, message):
+def test_wrong_keys_and_values_are_refused(values, message):
     with pytest.raises(UserError, match=message):
-        resolve_section(repository / "workflow" / "schemas", "decode", values)
+        read_options(DecodeOptions, values, "decode")
+
+
+@given(st.integers(1, 1000), st.integers(1, 1000), st.integers(1, 1000))
+def test_the_sweep_ends_wherever_the_best_weight_lies(low, high, best):
+    low, high = min(low, high), max(low, high)
+    tried = list(range(low, high + 1))
+    for _ in range(20):
+        nearest = min(tried, key=lambda weight: abs(weight - best))
+        fresh = beyond(tried, nearest)
+        assert not set(fresh) & set(tried)
+        if not fresh:
+            break
+        tried = sorted({*tried, *fresh})
+        assert tried == list(range(tried[0], tried[-1] + 1))
+    assert tried[0] < best < tried[-1] or best in {1, 1000} or low == high

@@ -1,40 +1,32 @@
 """Options of the front end: defaults, refusals, and that each key does something."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from latflow.configuration import resolve_section
 from latflow.errors import UserError
-from latflow.features.extractor import KaldiFbank, make_extractor
-from latflow.features.filters import mel_filters, window_function
-from latflow.features.front_end import KaldiFrontEnd
-from latflow.features.options import FrameGeometry, FrontEndOptions
+from latflow.features.extract import KaldiFbank, make_extractor
+from latflow.features.front_end import KaldiFrontEnd, mel_filters, window_function
+from latflow.features.options import FeatureOptions, FrameGeometry, FrontEndOptions
+from latflow.options import read_options
 
 
-@pytest.fixture
-def section(repository):
-    def resolve(**values):
-        return resolve_section(repository / "workflow/schemas", "features", values)
-
-    return resolve
+def section(**values):
+    return read_options(FeatureOptions, values, "features")
 
 
-def test_schema_defaults_are_the_dataclass_defaults(section):
-    assert FrontEndOptions.from_config(section()) == FrontEndOptions()
+def test_part_of_the_features_is_the_front_end():
+    assert section(num_ceps=7).part(FrontEndOptions) == FrontEndOptions(num_ceps=7)
 
 
-def test_keys_of_mfcc_are_refused_for_fbank(section):
-    for key, value in (("num_ceps", 13), ("cepstral_lifter", 0)):
-        config = section(type="fbank", **{key: value})
-        with pytest.raises(UserError, match=f"features.{key} belongs to type mfcc"):
-            FrontEndOptions.from_config(config)
+def test_keys_of_mfcc_are_refused_for_fbank():
+    for key, value in (("num_ceps", 12), ("cepstral_lifter", 0)):
+        with pytest.raises(UserError, match=f"features: {key} belongs to type mfcc"):
+            section(type="fbank", **{key: value})
 
 
-def test_more_cepstra_than_filters_are_refused(section):
+def test_more_cepstra_than_filters_are_refused():
     with pytest.raises(UserError, match="num_ceps: 24"):
-        FrontEndOptions.from_config(section(num_ceps=24))
+        section(num_ceps=24)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +34,7 @@ def test_more_cepstra_than_filters_are_refused(section):
     [{"num_mel": 3}, {"cmvn": {"type": "speaker", "window": 3}}, {"dither": -1},
      {"transform": {"type": "deltas", "left": 1}}, {"storage": "zip"}],
 )  # fmt: skip
-def test_unknown_keys_and_values_are_refused(section, values):
+def test_unknown_keys_and_values_are_refused(values):
     with pytest.raises(UserError, match=r"features\."):
         section(**values)
 
@@ -60,7 +52,7 @@ def test_unknown_keys_and_values_are_refused(section, values):
 def test_each_key_changes_the_features(key, value):
     wave = 0.1 * np.random.default_rng(0).normal(size=8000).astype(np.float32)
     plain = make_extractor(FrontEndOptions(), 16000).extract(wave, 16000)
-    options = replace(FrontEndOptions(), **{key: value})
+    options = FrontEndOptions().replace(**{key: value})
     changed = make_extractor(options, 16000).extract(wave, 16000)
     assert changed.shape != plain.shape or not np.allclose(changed, plain, atol=1e-3)
 

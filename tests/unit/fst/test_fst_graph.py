@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from latflow.errors import UserError
-from latflow.fst.graph import Graph, read_graphs
+from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC, STATE
 
 INF = np.float32(np.inf)
@@ -161,12 +161,6 @@ def test_arcs_to_nowhere_are_refused(const_file):
     const_file.write_bytes(raw)
     with pytest.raises(UserError, match="a state that is not there"):
         Graph.load(const_file)
-
-
-def test_archive_of_something_else_is_refused(tmp_path):
-    (tmp_path / "a.fsts").write_bytes(b"utterance-without-a-graph")
-    with pytest.raises(UserError, match="not an archive of FSTs"):
-        list(read_graphs(tmp_path / "a.fsts"))
 
 
 def test_unaligned_views_of_large_files_work(const_file, graph, monkeypatch):

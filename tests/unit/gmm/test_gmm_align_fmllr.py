@@ -9,11 +9,13 @@ from reference.adapted_system import LIMITS, make_systems, system_options, write
 
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
-from latflow.gmm.adapted_frames import adapt_frames
-from latflow.gmm.align import align
-from latflow.gmm.speaker_transforms import SpeakerTransforms
-from latflow.gmm.system import GmmSystem
-from latflow.kaldi_io import read_int_vectors, read_matrices
+from latflow.gmm.alignment import align_gmm
+from latflow.gmm.apply import adapt_frames
+from latflow.gmm.model import GmmSystem
+from latflow.gmm.options import AlignAdaptedOptions
+from latflow.gmm.source import SpeakerTransforms
+from latflow.graphs.options import GraphOptions
+from latflow.kaldi.io import read_int_vectors, read_matrices
 from latflow.ledger import read_ledger
 
 
@@ -31,12 +33,13 @@ def options(request):
 
 
 def run(root, out, options, *, system="tri3", frames="other", **limits):
-    align(
+    align_gmm(
         root / frames,
         root / "lang",
         root / system,
         out,
         options=options,
+        graph=GraphOptions(),
         **{**LIMITS, **limits},
     )
     return dict(read_int_vectors(out / "ali.ark"))
@@ -76,7 +79,7 @@ def test_transforms_are_written_beside_the_alignments(root, options, tmp_path):
 
 def test_adapted_frames_fit_better_than_in_the_first_pass(root, options, tmp_path):
     """Without a transform (too few frames) the model meets unadapted features."""
-    few = {**options, "fmllr": {**options["fmllr"], "min_count": 1e9}}
+    few = AlignAdaptedOptions(fmllr={"min_count": 1e9})
     run(root, tmp_path / "adapted/other", options)
     run(root, tmp_path / "unadapted/other", few)
     adapted, unadapted = (
@@ -117,12 +120,13 @@ def test_utterances_that_cannot_be_aligned_do_not_adapt(root, options, tmp_path)
             text, speaker = store.texts[i], store.speakers[i]
             writer.append(utterance, speaker, text, frames[utterance])
     out = tmp_path / "tri3" / "bad"
-    align(
+    align_gmm(
         bad,
         root / "lang",
         root / "tri3",
         out,
         options=options,
+        graph=GraphOptions(),
         threads=2,
         max_skipped_fraction=0.2,
     )
@@ -131,12 +135,13 @@ def test_utterances_that_cannot_be_aligned_do_not_adapt(root, options, tmp_path)
     for matrix in dict(read_matrices(out / "trans.ark")).values():
         assert np.isfinite(matrix).all()
     with pytest.raises(UserError, match="skipped 2 of 18"):
-        align(
+        align_gmm(
             bad,
             root / "lang",
             root / "tri3",
             tmp_path / "strict",
             options=options,
+            graph=GraphOptions(),
             **LIMITS,
         )
     assert not (tmp_path / "strict" / "ali.ark").exists()
@@ -144,10 +149,6 @@ def test_utterances_that_cannot_be_aligned_do_not_adapt(root, options, tmp_path)
 
 def test_features_are_those_of_the_systems_folder(root, options, tmp_path):
     """The configuration's transform serves training; a system brings its own."""
-    other = {**options, "transform": {"type": "none"}}
-    ours = run(root, tmp_path / "a/mono", options, system="mono")
-    same = run(root, tmp_path / "b/mono", other, system="mono")
-    assert all(np.array_equal(ours[u], same[u]) for u in ours)
     shutil.copytree(root / "mono", tmp_path / "system")
     (tmp_path / "system/transform.json").write_text('{"type": "none"}')
     (tmp_path / "lang").symlink_to(root / "lang")

@@ -5,15 +5,15 @@ import logging
 import numpy as np
 import pytest
 from reference import fmllr_naive
+from reference.fmllr_naive import auxiliary
 
 from latflow.errors import UserError
 from latflow.gmm.fmllr import (
-    FmllrOptions,
     FmllrStatistics,
-    auxiliary,
     estimate_fmllr,
 )
 from latflow.gmm.model import DiagGmms
+from latflow.gmm.options import FmllrOptions
 from latflow.lattice.posteriors import FramePosteriors
 
 FREE = FmllrOptions(min_count=0.0, num_iterations=200)
@@ -117,7 +117,7 @@ def test_objective_is_the_likelihood_of_transformed_frames():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_full_transform_is_the_maximum_a_general_optimiser_finds(seed):
+def test_full_transform_is_the_maximum_a_general_optimizer_finds(seed):
     gmms, _, frames, posteriors, _ = made_up(seed, num_frames=120)
     found = statistics_of(gmms, frames, posteriors)
     ours = estimate_fmllr(found, FREE)
@@ -131,7 +131,12 @@ def test_types_differ_in_what_they_may_change():
     gmms, _, frames, posteriors, _ = made_up(5, num_frames=200)
     found = statistics_of(gmms, frames, posteriors)
     kinds = ("none", "offset", "diag", "full")
-    estimates = [estimate_fmllr(found, FmllrOptions(k, 0.0, 60)) for k in kinds]
+    estimates = [
+        estimate_fmllr(
+            found, FmllrOptions(update_type=k, min_count=0.0, num_iterations=60)
+        )
+        for k in kinds
+    ]
     none, offset, diag, full = estimates
     np.testing.assert_array_equal(none.matrix, np.eye(3, 4))
     np.testing.assert_array_equal(offset.matrix[:, :3], np.eye(3))
@@ -176,7 +181,7 @@ def test_speaker_whose_frames_are_all_alike_keeps_them(caplog, kind):
     gmms, _, frames, posteriors, _ = made_up(8)
     found = statistics_of(gmms, np.zeros_like(frames), posteriors)
     with caplog.at_level(logging.WARNING):
-        kept = estimate_fmllr(found, FmllrOptions(kind, 0.0))
+        kept = estimate_fmllr(found, FmllrOptions(update_type=kind, min_count=0.0))
     np.testing.assert_array_equal(kept.matrix, np.eye(3, 4))
     assert not kept.is_estimated
     assert "stay as they are" in caplog.text

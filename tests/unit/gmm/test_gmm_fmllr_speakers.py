@@ -7,8 +7,9 @@ import pytest
 from reference.small_model import SILENCE, small_model
 
 from latflow.gmm.adaptation import FmllrAccumulator, SpeakerEstimates, with_items
-from latflow.gmm.fmllr import FmllrOptions, FmllrStatistics, estimate_fmllr
+from latflow.gmm.fmllr import FmllrStatistics, estimate_fmllr
 from latflow.gmm.model import AcousticModel, DiagGmms
+from latflow.gmm.options import FmllrOptions
 from latflow.lattice.posteriors import FramePosteriors, alignment_posteriors
 from latflow.parallel import worker_pool
 

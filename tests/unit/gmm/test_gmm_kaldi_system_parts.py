@@ -11,17 +11,24 @@ from hypothesis import strategies as st
 from reference.kaldi_exp import make_exp, make_frames, make_graph_dir
 from reference.split_data import split_data
 
-from latflow.cli import main
+from latflow.cli.main import main
 from latflow.errors import UserError
+from latflow.features.options import (
+    GlobalCmvn,
+    NoCmvn,
+    SlidingCmvn,
+    SpeakerCmvn,
+    UtteranceCmvn,
+)
 from latflow.features.transform import Chain, Deltas, Identity, Linear, Splice
-from latflow.gmm.kaldi_jobs import jobs_of_utterances
-from latflow.gmm.kaldi_options import (
+from latflow.gmm.kaldi_dir import (
     check_cmvn,
     read_transform,
     write_cmvn,
     write_transform,
 )
-from latflow.kaldi_io import read_int_vectors, read_matrices
+from latflow.gmm.kaldi_export import jobs_of_utterances
+from latflow.kaldi.io import read_int_vectors, read_matrices
 
 FRAMES = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
 MATRIX = np.random.default_rng(1).normal(size=(5, 12)).astype(np.float32)
@@ -72,22 +79,22 @@ def test_options_that_are_not_there_are_kaldis_defaults(tmp_path):
 @pytest.mark.parametrize(
     "cmvn",
     [
-        {"type": "speaker", "norm_vars": False},
-        {"type": "utterance", "norm_vars": True},
-        {"type": "global", "norm_vars": False},
-        {"type": "none"},
+        SpeakerCmvn(),
+        UtteranceCmvn(norm_vars=True),
+        GlobalCmvn(),
+        NoCmvn(),
     ],
 )
-def test_written_normalisation_is_accepted_again(tmp_path, cmvn):
+def test_written_normalization_is_accepted_again(tmp_path, cmvn):
     write_cmvn(tmp_path, cmvn)
     check_cmvn(tmp_path, cmvn)
     with pytest.raises(UserError):
-        check_cmvn(tmp_path, {"type": "sliding", "norm_vars": False})
+        check_cmvn(tmp_path, SlidingCmvn())
 
 
-def test_sliding_normalisation_is_written_as_none_with_a_warning(tmp_path, caplog):
+def test_sliding_normalization_is_written_as_none_with_a_warning(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
-        write_cmvn(tmp_path, {"type": "sliding", "norm_vars": True})
+        write_cmvn(tmp_path, SlidingCmvn(norm_vars=True))
     assert "apply-cmvn-sliding" in caplog.text
     line = "--norm-means=false --norm-vars=false\n"
     assert (tmp_path / "cmvn_opts").read_text() == line
@@ -163,7 +170,7 @@ def test_the_commands_take_a_system_over_and_give_it_back(
     assert "not empty" in capsys.readouterr().err
 
 
-def test_a_system_told_nothing_else_keeps_its_normalisation(
+def test_a_system_told_nothing_else_keeps_its_normalization(
     golden, repository, tmp_path
 ):
     exp = make_exp(golden, "mono", tmp_path / "exp/Mono-x")

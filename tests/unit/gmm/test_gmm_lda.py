@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from latflow.errors import UserError
-from latflow.gmm.lda import LdaAccumulator, estimate_lda
+from latflow.gmm.lda_mllt import LdaAccumulator, estimate_lda
 from latflow.parallel import worker_pool
 
 

@@ -6,20 +6,26 @@ import logging
 import numpy as np
 import pytest
 
-from latflow.configuration import resolve_section
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.transform import Chain, Linear, Splice
-from latflow.gmm.align import align
+from latflow.gmm.alignment import align_gmm
 from latflow.gmm.lda_mllt import pdfs_without, train_lda_mllt
 from latflow.gmm.mllt import transform_means
-from latflow.gmm.model import AcousticModel
-from latflow.gmm.schedule import run_schedule
-from latflow.gmm.source import FrameSource
-from latflow.gmm.system import GmmSystem
-from latflow.gmm.train import System, train_deltas, train_mono
-from latflow.kaldi_io import KaldiReader
+from latflow.gmm.model import AcousticModel, GmmSystem
+from latflow.gmm.options import (
+    AlignAdaptedOptions,
+    DeltasOptions,
+    LdaMlltOptions,
+    MonoOptions,
+    SharedOptions,
+)
+from latflow.gmm.train import train_deltas, train_mono
+from latflow.gmm.training import Job, Kind, Training
+from latflow.graphs.options import GraphOptions
+from latflow.kaldi.io import KaldiReader
 from latflow.lang.directory import Lang
+from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_lang
 
 LEXICON = "A AA B\nB B AA\nC K\n<UNK> SPN\n"
@@ -52,8 +58,13 @@ def write_frames(folder):
     return folder
 
 
+SHARED = SharedOptions(
+    transform={"type": "deltas", "order": 1}, max_skipped_fraction=0.05
+)
+
+
 @pytest.fixture(scope="module")
-def options(request):
+def options():
     """Options of small systems by name, and of alignment."""
     small = {
         "num_iterations": 8,
@@ -62,23 +73,13 @@ def options(request):
         "realign_iterations": [1, 3, 5],
     }
     tree = {"alignments": "mono", "num_leaves": 24, "split_threshold": 10.0}
-    lda = {"type": "lda_mllt", "lda_dim": 5, "splice_left": 2, "splice_right": 1}
-    systems = {
-        "mono": {"type": "mono", **small},
-        "tri2": {**lda, **tree, **small, "mllt_iterations": [2, 4]},
-        "lda": {**lda, **tree, **small, "mllt_iterations": []},
-        "tri1": {"type": "deltas", **tree, **small, "subset_shortest": 9},
+    lda = {"lda_dim": 5, "splice_left": 2, "splice_right": 1}
+    return {
+        "mono": MonoOptions(**small),
+        "tri2": LdaMlltOptions(**lda, **tree, **small, mllt_iterations=[2, 4]),
+        "lda": LdaMlltOptions(**lda, **tree, **small, mllt_iterations=[]),
+        "tri1": DeltasOptions(**tree, **small, subset_shortest=9),
     }
-    schemas = request.config.rootpath / "workflow/schemas"
-    full = resolve_section(schemas, "gmm", {"systems": systems})
-    common = {
-        "transform": {"type": "deltas", "order": 1, "window": 2},
-        "graph": {"transition_scale": 1.0, "self_loop_scale": 0.1},
-        "seed": 1,
-        "device": "cpu",
-    }
-    named = {name: {**values, **common} for name, values in full["systems"].items()}
-    return {**named, "align": {**full["align"], **common}}
 
 
 @pytest.fixture(scope="module")
@@ -87,12 +88,20 @@ def trained(tmp_path_factory, options, request):
     root = tmp_path_factory.mktemp("lda_mllt")
     frames, lang = write_frames(root / "frames"), root / "lang"
     (root / "lexicon.txt").write_text(LEXICON)
-    schemas = request.config.rootpath / "workflow/schemas"
-    lang_options = resolve_section(schemas, "lang", {})
+    lang_options = LangOptions()
     make_lang(root / "lexicon.txt", lang, options=lang_options)
     limits = {"threads": 1, "max_skipped_fraction": 0.05}
-    train_mono(frames, lang, root / "mono", options=options["mono"], **limits)
-    align(frames, lang, root / "mono", root / "ali", options=options["align"], **limits)
+    mono = {"options": options["mono"], "shared": SHARED, "threads": 1}
+    train_mono(frames, lang, root / "mono", **mono)
+    align_gmm(
+        frames,
+        lang,
+        root / "mono",
+        root / "ali",
+        options=AlignAdaptedOptions(),
+        graph=GraphOptions(),
+        **limits,
+    )
     train(root, root / "tri2", options["tri2"])
     return root
 
@@ -106,8 +115,8 @@ def train(root, out, options, *, stage=train_lda_mllt, threads=1):
         root / "mono",
         out,
         options=options,
+        shared=SHARED,
         threads=threads,
-        max_skipped_fraction=0.05,
     )
 
 
@@ -205,7 +214,7 @@ def test_alignments_of_an_adapted_system_are_said_to_be_taken_unadapted(
 
 def test_more_dimensions_than_pdfs_are_refused(trained, options, tmp_path):
     # 3 phones of 3 states and at most 2 x 5 silence states, which LDA leaves out.
-    wrong = {**options["tri2"], "lda_dim": 11}
+    wrong = options["tri2"].replace(lda_dim=11)
     with pytest.raises(UserError, match=r"LDA to 11 dimensions.*set lda_dim to"):
         train(trained, tmp_path / "tri2", wrong)
     assert not (tmp_path / "tri2").exists()
@@ -213,7 +222,7 @@ def test_more_dimensions_than_pdfs_are_refused(trained, options, tmp_path):
 
 @pytest.mark.parametrize("kind", ["tri1", "tri2"])
 def test_shortest_utterances_alone_can_train(trained, options, tmp_path, kind):
-    chosen = {**options[kind], "subset_shortest": 9}
+    chosen = options[kind].replace(subset_shortest=9)
     stage = train_deltas if kind == "tri1" else train_lda_mllt
     train(trained, tmp_path / kind, chosen, stage=stage)
     store = FrameStore.load(trained / "frames")
@@ -237,39 +246,33 @@ def test_silence_has_no_pdf(trained):
 def test_refine_sees_every_iteration_and_gives_the_model_of_the_statistics(
     trained, options
 ):
-    """What `run_schedule` promises to whoever changes features during training."""
-    lang, store = Lang.load(trained / "lang"), FrameStore.load(trained / "frames")
+    """What `Training.run` promises to a kind that changes features."""
     mono = GmmSystem.load(trained / "mono")
-    system = System(trained / "refined", mono.tree, options["mono"], 0.0)
-    source = FrameSource(store, mono.transform, np.arange(len(store)))
+    paths = (trained / "frames", trained / "lang", trained / "refined")
+    job = Job.load(*paths, options["mono"], SHARED, 1)
+    source = job.source(mono.transform)
     shift = np.hstack([np.eye(source.dim), np.ones((source.dim, 1))])
     gmms = transform_means(mono.model.gmms, shift)
     shifted = AcousticModel(mono.model.transitions, gmms)
     seen, expected = [], []
 
-    def refine(model, training, iteration):
-        aligned = [training.alignment_of(u) is not None for u in range(len(source))]
-        shapes = [
-            (len(frames), len(ids)) for _, frames, ids in training.aligned_chunks()
-        ]
-        seen.append((iteration, all(aligned), shapes))
-        if iteration == 2:
-            training.transform_gain = 0.25
-            training.source = source.with_speaker_transforms(None)
-            expected.append(training.statistics(shifted).log_like_per_frame)
-            return shifted
-        return model
+    class Shift(Kind):
+        def refine(self, model, training, iteration):
+            aligned = [training.alignment_of(u) is not None for u in range(len(source))]
+            chunks = training.source.aligned_chunks(training.alignment, training.pool)
+            shapes = [(len(frames), len(ids)) for frames, ids in chunks]
+            seen.append((iteration, all(aligned), shapes))
+            if iteration == 2:
+                training.transform_gain = 0.25
+                training.source = source.with_speaker_transforms(None)
+                expected.append(training.statistics(shifted).log_like_per_frame)
+                return shifted
+            return model
 
-    with system.training(source, lang, mono.model, 1) as training:
+    with Training.begin(job, source, mono.tree, mono.model) as training:
         assert training.alignment_of(0) is None
-        run_schedule(
-            mono.model,
-            training,
-            system.schedule,
-            name="refined",
-            initial_gaussians=mono.model.gmms.num_gaussians,
-            refine=refine,
-        )
+        count = mono.model.gmms.num_gaussians
+        training.run(mono.model, Shift(), initial_gaussians=count)
         assert training.source is not source
         history = training.history
     num_frames = source.num_frames

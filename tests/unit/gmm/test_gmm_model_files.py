@@ -7,7 +7,7 @@ import pytest
 
 from latflow.errors import UserError
 from latflow.gmm.model import AcousticModel, DiagGmms
-from latflow.kaldi_io import KaldiReader, KaldiWriter
+from latflow.kaldi.io import KaldiReader, KaldiWriter
 
 
 def small_gmms():
@@ -34,7 +34,6 @@ def test_read_of_write_is_the_same(binary):
     np.testing.assert_array_equal(again.begin, gmms.begin)
     np.testing.assert_allclose(again.means, gmms.means, rtol=1e-6)
     np.testing.assert_allclose(again.variances, gmms.variances, rtol=1e-6)
-    np.testing.assert_array_equal(again.pdf_of_gaussian, [0, 1, 1])
 
 
 @pytest.mark.parametrize("cut", [10, 40, 90])

@@ -1,23 +1,20 @@
 """Frame sources, initial models, schedules, graph files."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 
-from latflow.configuration import resolve_section
+from latflow.align.aligner import failure_reason
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.transform import Deltas
 from latflow.fst.graph import Graph
-from latflow.gmm.corpus_alignment import why_not
-from latflow.gmm.initial import equal_alignment, flat_start, from_leaf_statistics
-from latflow.gmm.schedule import Schedule
+from latflow.gmm.options import DeltasOptions, GmmOptions, MonoOptions
 from latflow.gmm.source import FrameSource
-from latflow.gmm.train import shortest
-from latflow.gmm.training_graphs import GraphFile
+from latflow.gmm.train import equal_alignment, flat_start, from_leaf_statistics
+from latflow.gmm.training import shortest, targets
 from latflow.hmm.topology import Topology
 from latflow.hmm.tree import ContextDependency
+from latflow.options import read_options
 from latflow.parallel import worker_pool
 
 
@@ -132,55 +129,29 @@ def test_equal_alignment_shares_frames_out_equally():
 
 def test_reason_of_a_failure():
     assert (
-        why_not(chain(5), 4) == "too short: 4 frames, its transcript needs at least 5"
+        failure_reason(chain(5), 4)
+        == "too short: 4 frames, its transcript needs at least 5"
     )
-    assert "beam" in why_not(chain(5), 5)
+    assert "beam" in failure_reason(chain(5), 5)
 
 
-def test_graph_file_gives_back_what_it_was_given(tmp_path):
-    made = [chain(3), "the transcript is empty", chain(1)]
-    with ThreadPoolExecutor(2) as pool:
-        graphs = GraphFile(tmp_path / "g", made.__getitem__, 3, pool)
-        again = graphs(0)
-        np.testing.assert_array_equal(again.ilabel, made[0].ilabel)
-        np.testing.assert_array_equal(again.arc_begin, made[0].arc_begin)
-        np.testing.assert_array_equal(again.final, made[0].final)
-        assert graphs(1) == "the transcript is empty"
-        assert graphs(2).num_states == 2
-        none = GraphFile(tmp_path / "n", ["a", "b"].__getitem__, 2, pool)
-        assert none(1) == "b"
+def test_schedule_mixes_up_as_kaldis_scripts():
+    mono = MonoOptions()
+    wanted = targets(mono, 100)
+    assert len(wanted) == 39
+    assert wanted[:3] == [100, 130, 160]
+    assert wanted[29:32] == [970, 1000, 1000]
+    assert mono.search(1).beam == 6.0
+    assert mono.search(2).beam == 10.0
+    assert mono.realign_iterations[8:11] == (9, 10, 12)
+    assert mono.realign_iterations[-1] == 38
+    tri = DeltasOptions(alignments="mono")
+    assert targets(tri, 2000)[:2] == [2000, 2320]
+    assert targets(tri, 2000)[-1] == 10000
+    assert tri.search(1).beam == 10.0
 
 
-def options_of(repository, kind, **given):
-    systems = {"mono": {"type": "mono"}}
-    if kind == "deltas":
-        systems["tri"] = {"type": "deltas", "alignments": "mono"}
-    name = list(systems)[-1]
-    systems[name].update(given)
-    full = resolve_section(repository / "workflow/schemas", "gmm", {"systems": systems})
-    graph = {"transition_scale": 1.0, "self_loop_scale": 0.1}
-    return {**full["systems"][name], "graph": graph}
-
-
-def test_schedule_mixes_up_as_kaldis_scripts(repository):
-    mono = Schedule.from_options(options_of(repository, "mono"))
-    targets = mono.targets(100)
-    assert len(targets) == 39
-    assert targets[:3] == [100, 130, 160]
-    assert targets[29:32] == [970, 1000, 1000]
-    assert mono.beams(1).first == 6.0
-    assert mono.beams(2).first == 10.0
-    assert 38 in mono.realign_iterations
-    tri = Schedule.from_options(options_of(repository, "deltas"))
-    assert tri.targets(2000)[:2] == [2000, 2320]
-    assert tri.targets(2000)[-1] == 10000
-    assert tri.beams(1).first == 10.0
-
-
-def test_every_key_of_the_schema_has_a_description(repository):
-    full = resolve_section(repository / "workflow/schemas", "gmm", {})
-    assert list(full["systems"]) == ["mono", "tri1"]
+def test_systems_of_the_default_and_the_nearest_key():
+    assert list(GmmOptions().systems) == ["mono", "tri1"]
     with pytest.raises(UserError, match="did you mean retry_beam"):
-        resolve_section(
-            repository / "workflow/schemas", "gmm", {"align": {"retrybeam": 3}}
-        )
+        read_options(GmmOptions, {"align": {"retrybeam": 3}}, "gmm")

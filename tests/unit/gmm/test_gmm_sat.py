@@ -9,13 +9,10 @@ from reference import gmm_naive
 from reference.adapted_system import make_systems, system_options, train
 
 from latflow.features.frames import FrameStore
-from latflow.gmm.alignment_model import estimate_alignment_model, update_all
-from latflow.gmm.model import AcousticModel, DiagGmms
-from latflow.gmm.schedule import Training
-from latflow.gmm.source import FrameSource
-from latflow.gmm.speaker_transforms import SpeakerTransforms
-from latflow.gmm.system import GmmSystem
-from latflow.kaldi_io import read_int_vectors, read_matrices
+from latflow.gmm.model import AcousticModel, DiagGmms, GmmSystem
+from latflow.gmm.sat import estimate_alignment_model, update_all
+from latflow.gmm.source import FrameSource, SpeakerTransforms
+from latflow.kaldi.io import read_int_vectors, read_matrices
 from latflow.parallel import worker_pool
 
 
@@ -119,8 +116,7 @@ def test_twin_is_that_of_plain_loops(root):
     ids = rng.integers(1, last + 1, plain.num_frames).astype(np.int32)
     ids[plain.begin[1] : plain.begin[2]] = 0  # not aligned
     with worker_pool(2) as pool:
-        training = Training(adapted, lambda u: "", ids, pool, [], 0)
-        found = estimate_alignment_model(model, training, plain)
+        found = estimate_alignment_model(model, adapted, plain, ids, pool)
     moments = np.zeros((model.gmms.num_gaussians, 9))
     for u in (0, 2):
         mine = slice(plain.begin[u], plain.begin[u + 1])

@@ -1,25 +1,35 @@
 """The training and alignment stages on made-up data, good and bad."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from latflow.configuration import resolve_section
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.transform import Deltas
-from latflow.gmm.align import align
+from latflow.gmm.alignment import align_gmm
 from latflow.gmm.estep import Statistics, accumulate
 from latflow.gmm.model import AcousticModel
+from latflow.gmm.options import (
+    AlignAdaptedOptions,
+    DeltasOptions,
+    MonoOptions,
+    SharedOptions,
+)
 from latflow.gmm.source import FrameSource
 from latflow.gmm.train import known_alignments, train_deltas, train_mono
+from latflow.graphs.options import GraphOptions
 from latflow.hmm.tree import ContextDependency
-from latflow.kaldi_io import read_int_vectors, write_int_vectors
+from latflow.kaldi.io import read_int_vectors, write_int_vectors
+from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_lang
 from latflow.ledger import read_ledger
 from latflow.parallel import worker_pool
+
+align = partial(align_gmm, graph=GraphOptions())
 
 LEXICON = "A AA B\nB B AA\nC K\n<UNK> SPN\n"
 WORDS = {"A": ["AA", "B"], "B": ["B", "AA"], "C": ["K"]}
@@ -53,41 +63,32 @@ def write_store(folder, extra=(), count=24):
 def lang(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("lang")
     (folder / "lexicon.txt").write_text(LEXICON)
-    schemas = request.config.rootpath / "workflow/schemas"
-    options = resolve_section(schemas, "lang", {})
+    options = LangOptions()
     make_lang(folder / "lexicon.txt", folder / "lang", options=options)
     return folder / "lang"
 
 
+SHARED = SharedOptions(
+    transform={"type": "deltas", "order": 1}, max_skipped_fraction=0.05
+)
+
+
 @pytest.fixture(scope="module")
-def options(request):
-    schemas = request.config.rootpath / "workflow/schemas"
-    mono = {
-        "type": "mono",
-        "num_iterations": 8,
-        "num_gaussians": 40,
-        "last_increase_iteration": 4,
+def options():
+    return {
+        "mono": MonoOptions(
+            num_iterations=8, num_gaussians=40, last_increase_iteration=4
+        ),
+        "tri": DeltasOptions(
+            alignments="mono",
+            num_iterations=6,
+            num_leaves=30,
+            num_gaussians=60,
+            split_threshold=10.0,
+            last_increase_iteration=3,
+            realign_iterations=[2, 4],
+        ),
     }
-    deltas = {
-        "type": "deltas",
-        "alignments": "mono",
-        "num_iterations": 6,
-        "num_leaves": 30,
-        "num_gaussians": 60,
-        "split_threshold": 10.0,
-        "last_increase_iteration": 3,
-        "realign_iterations": [2, 4],
-    }
-    systems = {"mono": mono, "tri": deltas}
-    full = resolve_section(schemas, "gmm", {"systems": systems})
-    common = {
-        "transform": {"type": "deltas", "order": 1, "window": 2},
-        "graph": {"transition_scale": 1.0, "self_loop_scale": 0.1},
-        "seed": 1,
-        "device": "cpu",
-    }
-    named = {name: {**values, **common} for name, values in full["systems"].items()}
-    return {**named, "align": {**full["align"], **common}}
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +97,7 @@ def trained(tmp_path_factory, lang, options):
     root = tmp_path_factory.mktemp("gmm")
     frames = write_store(root / "frames")
     run(train_mono, frames, lang, root / "mono", options=options["mono"])
-    run(align, frames, lang, root / "mono", root / "ali", options=options["align"])
+    run(align, frames, lang, root / "mono", root / "ali", options=AlignAdaptedOptions())
     run(
         train_deltas,
         frames,
@@ -109,8 +110,12 @@ def trained(tmp_path_factory, lang, options):
     return root
 
 
-def run(stage, *paths, options, threads=1, allowed=0.05):
-    stage(*paths, options=options, threads=threads, max_skipped_fraction=allowed)
+def run(stage, *paths, options, threads=1, allowed=0.05, **changes):
+    if stage is align:
+        stage(*paths, options=options, threads=threads, max_skipped_fraction=allowed)
+        return
+    shared = SHARED.replace(max_skipped_fraction=allowed, **changes)
+    stage(*paths, options=options, shared=shared, threads=threads)
 
 
 def history(folder):
@@ -128,7 +133,7 @@ def test_mono_learns_and_describes_itself(trained, options):
     info = json.loads((trained / "mono/info.json").read_text())
     model = AcousticModel.load(trained / "mono/final.mdl")
     assert info["num_gaussians"] == model.gmms.num_gaussians
-    assert info["options"] == options["mono"]
+    assert info["options"] == {**options["mono"].values(), **SHARED.values()}
     assert info["num_utterances"] == 24
     tree = ContextDependency.load(trained / "mono/tree")
     assert tree.num_pdfs == model.gmms.num_pdfs == model.transitions.num_pdfs
@@ -196,17 +201,17 @@ def test_threads_do_not_change_the_model(trained, lang, options, tmp_path):
 
 
 def test_seed_changes_the_model(trained, lang, options, tmp_path):
-    other = {**options["mono"], "seed": 2}
-    run(train_mono, trained / "frames", lang, tmp_path / "mono", options=other)
+    frames, out = trained / "frames", tmp_path / "mono"
+    run(train_mono, frames, lang, out, options=options["mono"], seed=2)
     ours = (trained / "mono/final.mdl").read_bytes()
     assert (tmp_path / "mono/final.mdl").read_bytes() != ours
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_device_that_is_not_there_is_one_clear_line(trained, lang, options, tmp_path):
-    other = {**options["mono"], "device": "cuda"}
+    frames, out = trained / "frames", tmp_path / "mono"
     with pytest.raises(UserError, match=r"gmm\.device.*cuda.*set gmm\.device: cpu"):
-        run(train_mono, trained / "frames", lang, tmp_path / "mono", options=other)
+        run(train_mono, frames, lang, out, options=options["mono"], device="cuda")
     assert not (tmp_path / "mono").exists()
 
 
@@ -222,7 +227,7 @@ def test_what_cannot_be_aligned_is_in_the_ledger(trained, lang, options, tmp_pat
         ("v3", "A B", good[:0]),
     ]
     frames = write_store(tmp_path / "frames", extra)
-    stage = options["align"]
+    stage = AlignAdaptedOptions()
     out = tmp_path / "ali"
     run(align, frames, lang, trained / "mono", out, options=stage, allowed=0.2)
     reasons = {e.utterance: e.reason for e in read_ledger(out / "ledger.jsonl")}

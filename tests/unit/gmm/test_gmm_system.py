@@ -8,9 +8,8 @@ import pytest
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.transform import Chain, Deltas, Linear, Splice
-from latflow.gmm.source import FrameSource
-from latflow.gmm.speaker_transforms import SpeakerTransforms
-from latflow.gmm.system import GmmSystem, load_transform, save_transform
+from latflow.gmm.model import GmmSystem, load_transform, save_transform
+from latflow.gmm.source import FrameSource, SpeakerTransforms
 
 
 def affine(dim, seed):

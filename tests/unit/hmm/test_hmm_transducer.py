@@ -11,7 +11,6 @@ from latflow.hmm.topology import Topology
 from latflow.hmm.transducer import (
     HmmCache,
     add_self_loops,
-    add_transition_probs,
     h_transducer,
 )
 from latflow.hmm.transition_model import TransitionModel
@@ -128,8 +127,6 @@ def test_labels_of_another_model_are_refused(system):
     graph = Graph.from_arrays(0, [0, 1, 1], [label], [0], [0.0], [1], [np.inf, 0.0])
     with pytest.raises(UserError, match="no transition-ids"):
         add_self_loops(graph, model)
-    with pytest.raises(UserError, match="no transition-ids"):
-        add_transition_probs(graph, model)
     assert add_self_loops(graph, model, disambig_tids=[label]).num_states == 2
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from latflow.errors import UserError
 from latflow.hmm.topology import NO_PDF, HmmState, Topology, fault_of
-from latflow.kaldi_io import KaldiReader, KaldiWriter
+from latflow.kaldi.io import KaldiReader, KaldiWriter
 
 FINAL = HmmState(NO_PDF)
 

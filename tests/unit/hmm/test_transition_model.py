@@ -8,7 +8,7 @@ from latflow.hmm.alignment import PhoneDurations, convert, segments
 from latflow.hmm.topology import NO_PDF, HmmState, Topology
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
-from latflow.kaldi_io import KaldiReader, KaldiWriter
+from latflow.kaldi.io import KaldiReader, KaldiWriter
 
 
 @pytest.fixture

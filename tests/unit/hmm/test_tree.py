@@ -5,15 +5,19 @@ import numpy as np
 import pytest
 
 from latflow.errors import UserError
+from latflow.hmm.clustering import GlibcRandom, cluster_top_down
 from latflow.hmm.event_map import PDF_CLASS, Constant, Split, Table
-from latflow.hmm.gauss_clustering import GlibcRandom, cluster_top_down
-from latflow.hmm.questions import Questions, phone_clusters
 from latflow.hmm.topology import Topology
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency, Root, stub_map
 from latflow.hmm.tree_building import build_tree, leaf_statistics
-from latflow.hmm.tree_statistics import StatisticsArrays, TreeStatistics
-from latflow.kaldi_io import KaldiReader
+from latflow.hmm.tree_statistics import (
+    Questions,
+    StatisticsArrays,
+    TreeStatistics,
+    phone_clusters,
+)
+from latflow.kaldi.io import KaldiReader
 
 TOPOLOGY = Topology.standard([2, 3], [1], num_silence_states=3)
 
@@ -241,6 +245,24 @@ def test_roots_of_single_phones_are_a_table():
     assert stub.answer({1: 2}) == 0
     assert [stub.answer({1: 5, PDF_CLASS: c}) for c in (0, 1, 2)] == [1, 2, None]
     assert stub.answer({1: 3}) is None
+
+
+def test_full_biphones_have_pdfs_by_the_phone_before():
+    """Phones that share pdfs count as one, before another phone too."""
+    sets, classes = [[1], [2, 5], [3]], {1: 2, 2: 2, 3: 2, 5: 2}
+    tree = ContextDependency.full_biphone(sets, classes, [1])
+    windows = {
+        (0 if phone == 1 else before, phone)
+        for before in (0, 1, 2, 3)
+        for phone in (1, 2, 3)
+    }
+    pdfs = {(w, c): tree.pdf(w, c) for w in windows for c in (0, 1)}
+    assert sorted(pdfs.values()) == list(range(tree.num_pdfs))
+    assert tree.num_pdfs == 2 * (1 + 4 * 2)
+    for before in (0, 2, 3, 5):
+        assert tree.pdf((before, 1), 1) == tree.pdf((1, 1), 1)
+        assert tree.pdf((before, 2), 0) == tree.pdf((before, 5), 0)
+    assert tree.pdf((5, 3), 0) == tree.pdf((2, 3), 0) != tree.pdf((3, 3), 0)
 
 
 def test_pairs_of_pdfs_come_from_one_context():

@@ -7,8 +7,7 @@ import pytest
 from reference.kneser_ney import table
 
 from latflow.errors import UserError
-from latflow.lang.arpa import read_arpa, write_arpa
-from latflow.lang.perplexity import Perplexity, perplexity
+from latflow.lang.arpa import Perplexity, perplexity, read_arpa, write_arpa
 
 GOOD = r"""a comment before the model
 \data\
@@ -76,7 +75,7 @@ def test_long_texts_are_scored_in_parts(tmp_path, monkeypatch):
     model = read_arpa(write(tmp_path))
     text = [["a", "b"], ["b"], ["a"]] * 7
     whole = perplexity(model, text)
-    monkeypatch.setattr("latflow.lang.perplexity.CHUNK", 5)
+    monkeypatch.setattr("latflow.lang.arpa.CHUNK", 5)
     parts = perplexity(model, text)
     assert parts.log10_prob == pytest.approx(whole.log10_prob)
     assert (parts.num_words, parts.num_sentences) == (49 - 21, 21)

@@ -4,13 +4,14 @@ import kaldifst
 import numpy as np
 import pytest
 
-from latflow.configuration import resolve_section
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC
-from latflow.lang import composition
-from latflow.lang.composition import compose_lexicon_grammar, load_model, make_graph
-from latflow.lang.graphs import TrainingGraphCompiler
+from latflow.graphs import hclg as composition
+from latflow.graphs.hclg import compose_lexicon_grammar, load_model, make_graph
+from latflow.graphs.options import GraphOptions
+from latflow.graphs.training import TrainingGraphCompiler
+from latflow.options import read_options
 
 
 def fst(num_states, rows, final):
@@ -55,8 +56,7 @@ def test_missing_files_are_named(golden, tmp_path):
             tmp_path / "G.fst",
             golden / "gmm/mono",
             tmp_path / "HCLG.fst",
-            transition_scale=1.0,
-            self_loop_scale=0.1,
+            options=GraphOptions(),
         )
     assert list(tmp_path.iterdir()) == []
 
@@ -83,8 +83,8 @@ def test_single_word_has_a_graph(compiler):
     assert compiler.compile([3]).num_final_states > 0
 
 
-def test_scales_of_the_configuration_default_to_those_of_mkgraph(repository):
-    options = resolve_section(repository / "workflow/schemas", "graph", {})
+def test_scales_of_the_configuration_default_to_those_of_mkgraph():
+    options = GraphOptions().values()
     assert options == {"transition_scale": 1.0, "self_loop_scale": 0.1}
     with pytest.raises(UserError, match="did you mean self_loop_scale"):
-        resolve_section(repository / "workflow/schemas", "graph", {"selfloop_scale": 1})
+        read_options(GraphOptions, {"selfloop_scale": 1}, "graph")

@@ -5,9 +5,9 @@ import shutil
 import kaldifst
 import pytest
 
-from latflow.configuration import resolve_section
 from latflow.errors import UserError
 from latflow.lang.directory import Lang, read_symbols
+from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_lang
 
 
@@ -15,7 +15,7 @@ from latflow.lang.prepare import make_lang
 def good(repository, tmp_path_factory):
     folder = tmp_path_factory.mktemp("directory")
     (folder / "lexicon.txt").write_text("A a\nB a b\n")
-    options = resolve_section(repository / "workflow/schemas", "lang", {})
+    options = LangOptions()
     make_lang(folder / "lexicon.txt", folder / "lang", options=options)
     return folder / "lang"
 

@@ -39,14 +39,14 @@ def test_compressed_lexicon(tmp_path):
     assert plain(read_lexicon(path)) == [("A", 1.0, "a")]
 
 
-def test_probabilities_are_found_and_max_normalised(tmp_path):
+def test_probabilities_are_found_and_max_normalized(tmp_path):
     path = write(tmp_path, "THE 0.6 DH AH\nTHE 0.3 DH IY\nA 0.5 AH\n")
     assert plain(read_lexicon(path)) == [
         ("THE", 1.0, "DH AH"),
         ("THE", 0.5, "DH IY"),
         ("A", 1.0, "AH"),
     ]
-    assert plain(read_lexicon(path, max_normalise=False))[1][1] == 0.3
+    assert plain(read_lexicon(path, max_normalize=False))[1][1] == 0.3
 
 
 def test_probabilities_may_be_stated_or_denied(tmp_path):

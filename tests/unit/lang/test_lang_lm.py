@@ -8,15 +8,15 @@ import kaldifst
 import pytest
 from reference.kneser_ney import table
 
-from latflow.configuration import resolve_section
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.lang.arpa import read_arpa
 from latflow.lang.directory import Lang
 from latflow.lang.grammar import check_grammar
-from latflow.lang.ngram import estimate
-from latflow.lang.ngram_counts import encode
+from latflow.lang.ngram import encode, estimate
+from latflow.lang.options import LangOptions, LmOptions
 from latflow.lang.prepare import make_grammar, make_lang, make_lm
+from latflow.options import read_options
 
 TEXT = "A B A\nB\n\nA X B\nB B\n"
 
@@ -25,7 +25,7 @@ TEXT = "A B A\nB\n\nA X B\nB B\n"
 def lang_dir(repository, tmp_path_factory):
     folder = tmp_path_factory.mktemp("lm")
     (folder / "lexicon.txt").write_text("A a\nB b\nC a b\n[NOISE] SPN\nHM SPN SPN\n")
-    options = resolve_section(repository / "workflow/schemas", "lang", {})
+    options = LangOptions()
     make_lang(folder / "lexicon.txt", folder / "lang", options=options)
     return folder / "lang"
 
@@ -33,10 +33,9 @@ def lang_dir(repository, tmp_path_factory):
 @pytest.fixture
 def make(repository, lang_dir, tmp_path):
     def call(settings, texts=()):
-        schemas = repository / "workflow/schemas"
-        options = resolve_section(schemas, "lm", settings)
+        options = read_options(LmOptions, settings)
         out = tmp_path / "lm.arpa"
-        make_lm(out, options=options, lang_dir=lang_dir, texts=list(texts))
+        make_lm(out, options=options, lang_dir=lang_dir, text=list(texts))
         return read_arpa(out)
 
     return call

@@ -6,10 +6,10 @@ from pathlib import Path
 import kaldifst
 import pytest
 
-from latflow.configuration import resolve_section
 from latflow.errors import UserError
 from latflow.lang.directory import Lang
 from latflow.lang.lexicon_fst import save_fst
+from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_lang
 
 LEXICON = """\
@@ -26,8 +26,7 @@ def make(repository, tmp_path):
     def call(text=LEXICON, **settings):
         lexicon = tmp_path / "lexicon.txt"
         lexicon.write_text(text, encoding="utf-8")
-        schemas = repository / "workflow/schemas"
-        options = resolve_section(schemas, "lang", settings)
+        options = LangOptions(**settings)
         make_lang(lexicon, tmp_path / "lang", options=options)
         lang = Lang.load(tmp_path / "lang")
         lang.validate()

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latflow.errors import UserError
-from latflow.features.frames import FrameWriter
-from latflow.fst.graph import Graph
-from latflow.kaldi_io import write_int_vectors
-from latflow.lang.composition import load_model
-from latflow.lang.directory import Lang
-from latflow.lang.graphs import TrainingGraphCompiler
-from latflow.lang.lexicon import Pronunciation
-from latflow.lang.reestimate import (
+from latflow.align.reestimate import (
     estimate_pronunciations,
     estimate_silence,
     reestimate_lexicon,
 )
-from latflow.lang.silence_lexicon import (
+from latflow.errors import UserError
+from latflow.features.frames import FrameWriter
+from latflow.fst.graph import Graph
+from latflow.graphs.hclg import load_model
+from latflow.graphs.training import TrainingGraphCompiler
+from latflow.kaldi.io import write_int_vectors
+from latflow.lang.directory import Lang
+from latflow.lang.lexicon import Pronunciation
+from latflow.lang.lexicon_fst import (
     SilenceModel,
     WordSilence,
     silence_lexicon_fst,

@@ -8,7 +8,7 @@ from reference.decode_paths import random_lattice
 
 from latflow.errors import UserError
 from latflow.lattice.best_path import best_path
-from latflow.lattice.io import read_lattices, write_lattices
+from latflow.lattice.io.archives import read_lattices, write_lattices
 from latflow.lattice.lattice import Lattice
 
 

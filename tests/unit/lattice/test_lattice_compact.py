@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from latflow.errors import UserError
-from latflow.lattice.compact import CompactLattice, Strings
-from latflow.lattice.determinise import determinise
-from latflow.lattice.lattice import Lattice
+from latflow.lattice.determinize.pruned import determinize
+from latflow.lattice.lattice import CompactLattice, Lattice, Strings
 
 INF = [np.inf, np.inf]
 
@@ -62,7 +61,7 @@ def test_strings_of_final_states_are_spread_to_a_new_state():
     assert np.isfinite(raw.final_graph_cost).sum() == 2
     (start,) = np.flatnonzero(raw.transition_id == 3)
     assert (raw.graph_cost[start], raw.acoustic_cost[start]) == (0.5, 0.25)
-    again = CompactLattice.from_lattice(raw)
+    again = raw.to_compact()
     assert (again.num_states, again.num_arcs) == (3, 2)  # no choice but at the start
     assert len(again.final_string) == 0
 
@@ -73,9 +72,9 @@ def test_dead_ends_are_removed():
         [[1], [1], [1]],
         [INF, [0, 0], INF, INF],
     )
-    kept = lattice.without_dead_ends()
+    kept = lattice.connected()
     assert (kept.num_states, kept.word.tolist()) == (2, [7])
-    assert kept.without_dead_ends() is kept
+    assert kept.connected() is kept
 
 
 def test_a_cycle_is_refused():
@@ -95,7 +94,7 @@ def test_no_states():
     lattice = make([], [], [])
     assert (lattice.num_states, lattice.num_frames) == (0, 0)
     assert lattice.to_lattice().num_states == 0
-    assert CompactLattice.from_lattice(lattice.to_lattice()).num_arcs == 0
+    assert lattice.to_lattice().to_compact().num_arcs == 0
 
 
 def one_frame(words, finals):
@@ -104,8 +103,8 @@ def one_frame(words, finals):
     return Lattice.from_arcs(arcs, costs.reshape(-1, 2), np.array(finals, np.float32))
 
 
-def test_one_frame_is_determinised():
-    result = determinise(one_frame([7, 8, 7, 0], [INF, [0.5, 0]]), beam=9.0)
+def test_one_frame_is_determinized():
+    result = determinize(one_frame([7, 8, 7, 0], [INF, [0.5, 0]]), beam=9.0)
     assert result.word.tolist() == [7, 8]
     assert result.acoustic_cost.tolist() == [1.5, 1.75]
     assert result.is_final.tolist() == [True, True]  # no word at all is cheapest
@@ -113,15 +112,15 @@ def test_one_frame_is_determinised():
     assert (result.final_graph_cost[0], result.final_acoustic_cost[0]) == (1.5, 1.25)
 
 
-def test_no_path_cannot_be_determinised():
+def test_no_path_cannot_be_determinized():
     for lattice in (one_frame([7], [INF, INF]), make([], [], [])):
         with pytest.raises(UserError, match="without a path to a final state"):
-            determinise(lattice, beam=9.0)
+            determinize(lattice, beam=9.0)
 
 
 @pytest.mark.parametrize("bad", [{"beam": 0.0}, {"beam": 1.0, "acoustic_scale": 0.0}])
 def test_settings_that_mean_nothing_are_refused(bad):
     with pytest.raises(ValueError, match="must be above 0"):
-        determinise(one_frame([7], [INF, [0, 0]]), **bad)
+        determinize(one_frame([7], [INF, [0, 0]]), **bad)
     with pytest.raises(ValueError, match="takes a transition model"):
-        determinise(one_frame([7], [INF, [0, 0]]), beam=1.0, on_words=False)
+        determinize(one_frame([7], [INF, [0, 0]]), beam=1.0, on_words=False)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from latflow.errors import UserError
-from latflow.lattice.compact import CompactLattice, Strings
+from latflow.lattice.lattice import CompactLattice, Strings
 from latflow.lattice.mbr import minimum_bayes_risk
-from latflow.scoring.ctm import ctm_line, timed_words
+from latflow.scoring.transcripts import ctm_line, timed_words
 
 
 def compact(rows, num_states, frames=2):

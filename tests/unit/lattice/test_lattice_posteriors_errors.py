@@ -6,15 +6,14 @@ from reference.lattice_paths import random_lattice
 from reference.small_model import SILENCE, small_model
 
 from latflow.errors import UserError
-from latflow.lattice.accuracy import expected_accuracy
-from latflow.lattice.boost import boost
-from latflow.lattice.forward_backward import forward_backward
+from latflow.lattice.discriminative import boost, expected_accuracy, mmi_posteriors
 from latflow.lattice.lattice import Lattice
-from latflow.lattice.posterior_io import read_posteriors, write_posteriors
+from latflow.lattice.path_sums import forward_backward
 from latflow.lattice.posteriors import (
     alignment_posteriors,
-    mmi_posteriors,
     posteriors,
+    read_posteriors,
+    write_posteriors,
 )
 
 MODEL = small_model()

@@ -9,9 +9,8 @@ from latflow.decode.rescore import rescore_lattices
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.lang.lm_trie import LmTrie
-from latflow.lattice.compact import CompactLattice, Strings
-from latflow.lattice.io import read_compact_lattices, write_lattices
-from latflow.lattice.lattice import Lattice
+from latflow.lattice.io.archives import read_compact_lattices, write_lattices
+from latflow.lattice.lattice import CompactLattice, Lattice, Strings
 from latflow.lattice.n_best import n_best
 from latflow.lattice.rescore import rescore
 from latflow.ledger import read_ledger
@@ -195,7 +194,7 @@ OPTIONS = {"beam": 8.0, "acoustic_scale": 1.0}
 
 def test_the_stage_counts_what_it_leaves_out(tmp_path):
     paths = files(tmp_path, arpa_text({"a": -0.5, "b": -0.25}))
-    rescore_lattices(*paths, options=OPTIONS, threads=1, max_skipped_fraction=0.5)
+    rescore_lattices(*paths, **OPTIONS, threads=1, max_skipped_fraction=0.5)
     found = dict(read_compact_lattices(tmp_path / "out" / "lattices.ark"))
     assert list(found) == ["u1", "u3"]
     (entry,) = read_ledger(tmp_path / "out" / "ledger.jsonl")
@@ -210,7 +209,7 @@ def test_the_stage_prunes_what_has_become_costly(tmp_path, beam, num_sentences):
     # `a b` costs 13, `a` 17, `b b` 25; with the new model 20.2, 18 and 39.2
     paths = files(tmp_path, arpa_text({"a": -0.5, "b": -4.0}))
     options = {"beam": beam, "acoustic_scale": 1.0}
-    rescore_lattices(*paths, options=options, threads=1, max_skipped_fraction=0.5)
+    rescore_lattices(*paths, **options, threads=1, max_skipped_fraction=0.5)
     for _, found in read_compact_lattices(tmp_path / "out" / "lattices.ark"):
         paths = n_best(found, 10)
         assert len(paths) == num_sentences
@@ -222,17 +221,17 @@ def test_the_stage_prunes_what_has_become_costly(tmp_path, beam, num_sentences):
 def test_the_stage_fails_where_too_many_are_left_out(tmp_path):
     paths = files(tmp_path, arpa_text({"a": -0.5, "b": -0.25}))
     with pytest.raises(UserError, match="skipped 1 of 3"):
-        rescore_lattices(*paths, options=OPTIONS, threads=1)
+        rescore_lattices(*paths, **OPTIONS, threads=1)
     assert not (tmp_path / "out" / "lattices.ark").exists()
 
 
 def test_the_stage_refuses_a_model_that_lacks_words_before_it_starts(tmp_path):
     paths = files(tmp_path, arpa_text({"a": -0.5}))
     with pytest.raises(UserError, match=r"new\.arpa: .*lacks the word 'b'"):
-        rescore_lattices(*paths, options=OPTIONS, threads=1)
+        rescore_lattices(*paths, **OPTIONS, threads=1)
 
 
 def test_the_stage_says_how_many_words_count_as_unknown(tmp_path, caplog):
     paths = files(tmp_path, arpa_text({"a": -0.5, "<unk>": -2}))
-    rescore_lattices(*paths, options=OPTIONS, threads=1, max_skipped_fraction=0.5)
+    rescore_lattices(*paths, **OPTIONS, threads=1, max_skipped_fraction=0.5)
     assert "lacks 1 of the 2 words" in caplog.text

@@ -9,7 +9,7 @@ from latflow.errors import UserError
 from latflow.hmm.topology import Topology
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
-from latflow.lattice.compact import CompactLattice, Strings
+from latflow.lattice.lattice import CompactLattice, Strings
 from latflow.lattice.word_alignment import WordAligner
 
 # One state a phone: its first transition-id is the self-loop, its second the way out.

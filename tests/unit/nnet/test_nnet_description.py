@@ -1,10 +1,12 @@
 """Descriptions: what is accepted, and that each mistake names its layer and key."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from latflow.errors import UserError
+from latflow.nnet.described import described_outputs
 from latflow.nnet.description import NetworkDescription
 
 
@@ -249,8 +251,8 @@ def test_order_in_the_file_is_free_and_defaults_are_filled():
     assert [layer.name for layer in description.plan.layers] == ["a", "b", "output"]
     a, b, _ = description.plan.layers
     assert b.inputs == ("a", "data")
-    assert a.options["bias"] is True
-    assert a.options["activation"] == "relu"
+    assert a.options.bias is True
+    assert a.options.activation == "relu"
 
 
 def test_default_input_is_the_layer_before():
@@ -264,15 +266,57 @@ def test_default_input_is_the_layer_before():
     ]
 
 
-def test_outputs_keep_the_files_order_and_their_losses():
+def test_outputs_keep_the_files_order_behind_the_decoded_one():
     description = describe(
+        third={"class": "output", "from": "data", "target": "phone"},
         second={"class": "linear", "loss": "ce", "target": "phone", "loss_scale": 0.5},
         first={"class": "output", "from": "data"},
     )
-    assert list(description.outputs) == ["second", "first"]
+    assert list(description.outputs) == ["first", "third", "second"]
     loss = description.outputs["second"]
     assert (loss.name, loss.target, loss.scale) == ("ce", "phone", 0.5)
     assert description.outputs["first"].target == "pdf"
+
+
+OUTPUTS = {
+    "side": {"class": "output", "from": "data", "loss": "ctc"},
+    "copy": {"class": "output", "from": "data", "loss": "mse", "target": "clean"},
+    "phones": {"class": "output", "from": "data", "target": "phone"},
+    "pdfs": {"class": "output", "from": "data"},
+}
+
+
+@pytest.mark.parametrize(
+    ("decode", "first"), [(None, "side"), ("pdfs", "pdfs"), ("side", "side")]
+)
+def test_the_decoded_output_is_named(tmp_path, decode, first):
+    """And is told without torch as it is with."""
+    config = {"layers": OUTPUTS} | ({} if decode is None else {"decode": decode})
+    description = NetworkDescription.from_config(config)
+    assert next(iter(description.outputs)) == first
+    path = tmp_path / "network.yaml"
+    path.write_text(json.dumps(config))
+    assert list(described_outputs(path).items()) == list(description.outputs.items())
+    assert [loss.is_decodable for loss in description.outputs.values()].count(True) == 2
+
+
+@pytest.mark.parametrize("named", ["copy", "phones", "absent"])
+def test_what_cannot_be_decoded_is_not_named(named):
+    with pytest.raises(UserError, match=f"decode: '{named}' is no output that can be"):
+        NetworkDescription.from_config({"layers": OUTPUTS, "decode": named})
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"loss": "mse"}, "loss mse without a target"),
+        ({"loss": "ctc", "target": "pdf"}, "loss ctc has no target pdf"),
+        ({"loss": "warp"}, "loss"),
+    ],
+)
+def test_losses_and_targets_that_do_not_go_together(given, told):
+    with pytest.raises(UserError, match=told):
+        describe(output={"class": "output", **given})
 
 
 def test_a_description_read_from_a_file_is_that_of_its_config(tmp_path, repository):

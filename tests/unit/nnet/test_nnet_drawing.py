@@ -5,12 +5,12 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from latflow.cli import main
+from latflow.cli.main import main
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.drawing import _lanes, network_svg
 from latflow.nnet.network import Network
-from latflow.nnet.reference import in_document, layer_reference
-from latflow.nnet.registry import layer_classes
+from latflow.nnet.options import facts_of
+from latflow.nnet.registry import LAYER_CLASSES, in_document, layer_reference
 
 LAYERS = {
     "cnn": {"class": "conv1d", "size": 5, "kernel": 3},
@@ -123,9 +123,9 @@ def test_the_list_of_layers_tells_all_options(capsys):
     _, out, _ = run(capsys, "--layers")
     assert out == layer_reference()
     sections = out.split("### ")[1:]
-    for name, layer in layer_classes().items():
+    for name, layer in LAYER_CLASSES.items():
         (section,) = (s for s in sections if f"`{name}`" in s.splitlines()[0])
-        for option, declared in layer.OPTIONS.items():
+        for option, declared in facts_of(layer.OPTIONS).items():
             assert f"| `{option}` |" in section
             assert declared.description in section
 

@@ -10,13 +10,17 @@ from torch.nn import functional
 
 from latflow.errors import UserError
 from latflow.nnet.description import NetworkDescription
+from latflow.nnet.layer import Padded, padding_of
 from latflow.nnet.layers.attention import sinusoids
-from latflow.nnet.layers.augment import random_spans
-from latflow.nnet.layers.semi_orthogonal import semi_orthogonal_step
-from latflow.nnet.layers.simple import MaskedBatchNorm
+from latflow.nnet.layers.augment import (
+    most_share,
+    random_spans,
+    spread_spans,
+    warped_times,
+)
+from latflow.nnet.layers.simple import MaskedBatchNorm, semi_orthogonal_step
 from latflow.nnet.network import Network
-from latflow.nnet.padded import Padded, padding_of
-from latflow.nnet.registry import layer_classes
+from latflow.nnet.registry import LAYER_CLASSES
 
 
 def network(layers, dim=6, classes=3):
@@ -86,7 +90,7 @@ LAYERS = {
 
 def test_every_class_is_among_them():
     tested = {options["class"] for options in LAYERS.values()}
-    assert tested | {"output"} == layer_classes().keys()
+    assert tested | {"output"} == LAYER_CLASSES.keys()
 
 
 def frames_by_gradient(net, num_frames, frame):
@@ -108,7 +112,7 @@ def test_receptive_field_is_what_autograd_finds(name):
     seen = [time for frames in draws for time in frames]
     first, last = min(seen), max(seen)
     left, right = net.receptive_field
-    offsets = net.layer("layer").options.get("offsets", ())
+    offsets = getattr(net.layer("layer").options, "offsets", ())
     if not offsets or min(offsets) <= 0:
         assert first == (0 if left is None else centre - left)
     assert last == (num_frames - 1 if right is None else centre + right)
@@ -127,6 +131,81 @@ def test_receptive_fields_compose_over_strides_and_branches():
     output = net(torch.randn(2, 9, 6), torch.tensor([9, 4]))["output"]
     assert output.logits.shape == (2, 5, 3)
     assert output.lengths.tolist() == [5, 2]
+
+
+REPEATED = [
+    name
+    for name, options in LAYERS.items()
+    if LAYER_CLASSES[options["class"]].USES_CONTEXT and name != "specaugment"
+]
+
+
+def with_edges(layers, edges):
+    """A network, and the same parameters in all networks of the same layers."""
+    layers = {**layers, "output": {"class": "output"}}
+    given = {"edges": edges, "layers": layers}
+    return Network(NetworkDescription.from_config(given), 6, {"pdf": 3}).eval()
+
+
+def on_extended(net, features, margin):
+    """Outputs for a sequence, of a network that is given copies of its edges."""
+    first, last = features[:, :1], features[:, -1:]
+    copies = (first.expand(-1, margin, -1), features, last.expand(-1, margin, -1))
+    extended = torch.cat(copies, 1)
+    logits = net(extended, torch.tensor([extended.shape[1]]))["output"].logits
+    count = -(-features.shape[1] // net.subsampling)
+    return logits[:, margin // net.subsampling :][:, :count]
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_repeated_edges_are_copies_beyond_the_ends(name):
+    layers = {"layer": LAYERS[name], "again": {"class": "tdnn", "size": 4}}
+    torch.manual_seed(4)
+    net, plain = with_edges(layers, "repeat"), with_edges(layers, "zeros")
+    features, lengths = torch.randn(3, 14, 6), torch.tensor([14, 5, 1])
+    found = net(features, lengths)["output"]
+    for b, length in enumerate(lengths.tolist()):
+        expected = on_extended(plain, features[b : b + 1, :length], 30)[0]
+        got = found.logits[b, : found.lengths[b]]
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+        assert not found.logits[b, found.lengths[b] :].any()
+
+
+def test_branches_of_other_contexts_meet_at_the_same_frames():
+    layers = {
+        "slow": {"class": "conv1d", "size": 4, "kernel": 5, "stride": 3},
+        "plain": {"class": "subsample", "factor": 3, "from": "data"},
+        "wide": {"class": "tdnn", "size": 4, "offsets": [-2, 1], "from": "plain"},
+        "both": {"class": "concat", "from": ["slow", "wide"]},
+        "deep": {"class": "tdnnf", "size": 8, "bottleneck": 3, "stride": 2},
+    }
+    net, plain = with_edges(layers, "repeat"), with_edges(layers, "zeros")
+    features = torch.randn(1, 29, 6)
+    found = net(features, torch.tensor([29]))["output"].logits
+    expected = on_extended(plain, features, 60)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_training_counts_frames_of_context_but_not_what_is_beyond_them():
+    layers = {"norm": {"class": "batch_norm"}}
+    net = with_edges(layers | {"tdnn": LAYERS["tdnn"]}, "repeat").train()
+    features, lengths = torch.randn(2, 9, 6), torch.tensor([9, 5])
+    features[1, 5:] = torch.nan
+    net(features, lengths)
+    left, right = net.context
+    seen = torch.cat(
+        [
+            features[b, torch.arange(-left, n + right).clamp(0, n - 1)]
+            for b, n in enumerate(lengths.tolist())
+        ]
+    )
+    running = net.body.layers["norm"].norm.mean
+    torch.testing.assert_close(running, 0.1 * seen.mean(0))
+
+
+def test_layers_without_a_bound_refuse_repeated_edges():
+    with pytest.raises(UserError, match="layer layer: class rec does not work with"):
+        with_edges({"layer": LAYERS["rec"]}, "repeat")
 
 
 def test_values_beyond_the_ends_may_be_anything():
@@ -344,10 +423,13 @@ def test_spec_augment_masks_in_training_only_and_within_its_bounds():
     assert torch.equal(masked, whole_frames[:, :, None] | whole_bands[:, None, :])
 
 
-def test_spec_augment_draws_the_same_whatever_the_padding():
-    layer = network({"mask": {"class": "specaugment"}, "h": LAYERS["linear"]})
-    layer = layer.body.layers["mask"].train()
-    values, lengths = torch.ones(5, 60, 6), torch.tensor([40, 7, 33, 1, 20])
+@pytest.mark.parametrize("options", [{}, {"time_share": 0.2, "time_warp": 6}])
+def test_spec_augment_draws_the_same_whatever_the_padding(options):
+    mask = {"class": "specaugment", **options}
+    layer = network({"mask": mask, "h": LAYERS["linear"]}).body.layers["mask"].train()
+    lengths = torch.tensor([40, 7, 33, 1, 20])
+    values = torch.randn(5, 60, 6, generator=torch.Generator().manual_seed(1))
+    values[torch.arange(60) >= lengths[:, None]] = 0.0
     masked = []
     for num_frames in (40, 60):
         torch.manual_seed(4)
@@ -361,6 +443,87 @@ def test_random_spans_cover_every_place_and_stay_inside():
     assert not spans[:, 7:].any()
     assert set(spans.sum(1).tolist()) == {0, 1, 2, 3}
     assert spans[:, :7].any(0).all()
+
+
+def test_features_behind_the_first_ones_may_be_left_alone():
+    options = {"class": "specaugment", "size": 4, "time_warp": 3, "frequency_width": 4}
+    layer = network({"mask": options, "h": LAYERS["linear"]}).body.layers["mask"]
+    values = torch.rand(50, 20, 6) + 1
+    changed = layer.train()(Padded.of(values, torch.full((50,), 20))).values
+    assert torch.equal(changed[:, :, 4:], values[:, :, 4:])
+    assert (changed[:, :, :4] == 0).any(2).any(1).float().mean() > 0.9
+
+
+def test_bands_are_a_share_of_the_features():
+    options = {"class": "specaugment", "frequency_masks": 1, "time_masks": 0}
+    shares = {"frequency_width": 99, "frequency_fraction": 0.5}
+    masks = {"mask": {**options, **shares}, "h": LAYERS["linear"]}
+    layer = network(masks, dim=40).body.layers["mask"].train()
+    batch = Padded.of(torch.ones(2000, 3, 40), torch.full((2000,), 3))
+    widths = (layer(batch).values == 0).all(1).sum(1)
+    assert torch.equal(widths.unique(), torch.arange(21))
+    assert widths.double().mean() == pytest.approx(10, abs=0.5)
+
+
+@pytest.mark.parametrize(("widest", "share"), [(20, 0.2), (5, 0.5), (1, 0.5), (8, 0.0)])
+def test_spread_spans_cover_their_share_everywhere(widest, share):
+    rows, total = 4000, 90
+    spans = spread_spans(rows, total, widest, share, torch.Generator().manual_seed(2))
+    error = 5 * math.sqrt(max(share, 1e-9) * (1 - share) / rows)
+    covered = spans.double().mean(0)
+    assert (covered - share).abs().max() < error  # at any place
+    longest = torch.ones(rows, dtype=torch.int64)
+    run = torch.zeros(rows, dtype=torch.int64)
+    for t in range(total):
+        run = (run + 1) * spans[:, t]
+        longest = torch.maximum(longest, run)
+    assert longest.max() == max(widest if share else 0, 1)
+
+
+def test_shares_without_room_for_gaps_are_refused():
+    assert most_share(1) == 0.5
+    options = {"class": "specaugment", "time_share": 0.6, "time_width": 1}
+    with pytest.raises(UserError, match="time_share is 0.50 at most"):
+        network({"mask": options})
+
+
+@pytest.mark.parametrize("greatest", [1, 5, 40])
+def test_warped_times_keep_order_ends_and_bounds(greatest):
+    lengths = torch.tensor([1, 2, 3, 4, 5, 6, 11, 50, 100] * 40)
+    source = warped_times(lengths, greatest, 110)
+    time = torch.arange(110.0, dtype=torch.float64)
+    for row, length in zip(source, lengths.tolist(), strict=True):
+        assert row[0] == 0
+        assert row[length - 1] == pytest.approx(length - 1)
+        assert (row[:length].diff() > 0).all()
+        # no frame moves further than the one that is drawn
+        assert (row[:length] - time[:length]).abs().max() <= greatest + 1e-9
+    moved = (source - time).abs()[lengths == 100][:, :100].amax(1)
+    assert moved.mean() == pytest.approx(greatest / 2, rel=0.35)
+
+
+def test_a_warp_moves_frames_and_keeps_their_number():
+    options = {"class": "specaugment", "frequency_masks": 0, "time_masks": 0}
+    masks = {"mask": {**options, "time_warp": 5}, "h": LAYERS["linear"]}
+    layer = network(masks).body.layers["mask"].train()
+    lengths = torch.tensor([30, 17, 3])
+    ramp = torch.arange(30.0)[None, :, None].expand(3, -1, 6).clone()
+    ramp[torch.arange(30) >= lengths[:, None]] = 0.0
+    ramp.requires_grad_()
+    torch.manual_seed(7)
+    warped = layer(Padded.of(ramp, lengths))
+    assert warped.values.shape == ramp.shape
+    assert torch.equal(warped.lengths, lengths)
+    # of a ramp, linear interpolation gives the source times themselves
+    torch.manual_seed(7)
+    generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+    source = warped_times(lengths, 5, 30, generator)
+    for row, length in enumerate(lengths.tolist()):
+        wanted = source[row, :length].float()[:, None].expand(-1, 6)
+        torch.testing.assert_close(warped.values[row, :length].detach(), wanted)
+        assert not warped.values[row, length:].any()
+    warped.values.sum().backward()
+    assert ramp.grad.sum() == pytest.approx(6 * int(lengths.sum()), rel=1e-5)
 
 
 def test_options_that_do_not_fit_the_input_name_the_layer():

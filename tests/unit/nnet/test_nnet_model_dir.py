@@ -52,6 +52,7 @@ def test_round_trip_bit_for_bit(model, folder):
         "criterion": "ce",
         "dim_in": 5,
         "classes": {"output": 4, "phones": 3},
+        "subsampling": 1,
     }
     assert loaded.network.description.text == "für Prüfungen"
     assert list(loaded.network.outputs) == ["output", "phones"]
@@ -86,12 +87,26 @@ def test_log_likelihoods_are_posteriors_over_scaled_priors(folder):
 
 def test_without_priors_only_posteriors(model, tmp_path):
     save_model(tmp_path / "m", model, model.description, None, {})
+    assert np.load(tmp_path / "m" / "priors.npy").shape == (0,)
     loaded = load_model(tmp_path / "m")
     assert loaded.log_priors is None
     x, lengths = torch.randn(1, 3, 5), torch.tensor([3])
     assert loaded.log_likelihoods(x, lengths, prior_scale=0.0)[0].shape == (1, 3, 4)
-    with pytest.raises(ValueError, match="no priors"):
+    with pytest.raises(UserError, match="no priors"):
         loaded.log_likelihoods(x, lengths)
+
+
+def test_outputs_that_are_log_likelihoods_stay_as_they_are(model, tmp_path):
+    """Those of LF-MMI: no softmax, no priors, and lattices as Kaldi scales them."""
+    meta = {"scores": "log_likelihoods"}
+    save_model(tmp_path / "m", model, model.description, None, meta)
+    loaded = load_model(tmp_path / "m")
+    x, lengths = torch.randn(1, 3, 5), torch.tensor([3])
+    outputs = loaded.network(x, lengths)["output"].logits.detach()
+    torch.testing.assert_close(loaded.log_likelihoods(x, lengths)[0], outputs)
+    assert loaded.lattice_scale == 10.0
+    with pytest.raises(UserError, match="no priors"):
+        loaded.prior_scale(0.5)
 
 
 @pytest.mark.parametrize(

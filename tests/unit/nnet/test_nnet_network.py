@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from typing import ClassVar
 
 import pytest
 import torch
@@ -11,10 +10,9 @@ from torch.nn.utils import rnn
 
 from latflow.errors import UserError
 from latflow.nnet.description import NetworkDescription
-from latflow.nnet.layer import Layer, Shape
+from latflow.nnet.layer import Layer, Padded, Shape
 from latflow.nnet.network import Network
-from latflow.nnet.options import Option
-from latflow.nnet.padded import Padded
+from latflow.options import Options
 
 
 def network(classes=None, dim=6, seed=0, **layers):
@@ -25,14 +23,21 @@ def network(classes=None, dim=6, seed=0, **layers):
 OUTPUT = {"class": "output"}
 
 
+class GainOptions(Options):
+    """Options of `Gain`."""
+
+    start: float = 1.0
+    """the first factor"""
+
+
 class Gain(Layer):
     """Multiply by a learnt factor."""
 
-    OPTIONS: ClassVar = {"start": Option("float", "the first factor", 1.0)}
+    OPTIONS = GainOptions
 
-    def __init__(self, shape: Shape, options) -> None:
+    def __init__(self, shape: Shape, options: GainOptions) -> None:
         super().__init__(shape)
-        self.factor = nn.Parameter(torch.tensor(options["start"]))
+        self.factor = nn.Parameter(torch.tensor(options.start))
 
     def forward(self, batch):
         return batch.with_values(batch.values * self.factor)

@@ -8,10 +8,21 @@ from torch.nn import functional
 
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network
-from latflow.nnet.pretraining import carry_over, num_steps
+from latflow.nnet.pretraining import carry_over, num_steps, shallower
 
 LARGE = {"blstm_3x512": 20_944_520, "transformer": 26_637_448, "tdnnf": 18_295_432}
 SMALL = ("blstm_small", "tdnnf_small", "transformer_small", "conformer_small")
+# parameters with 40 features and 2000 pdfs, look-ahead in frames
+CHAIN = {
+    "tdnnf_chain": (5_004_448, 28),
+    "cnn_tdnnf_chain": (4_294_976, 29),
+    "tdnnf_chain_small": (1_459_360, 21),
+    "tdnnf_chain_small_augmented": (1_459_360, 21),
+    "cnn_tdnnf_chain_small": (1_798_736, 26),
+    "tdnnf_chain_streaming": (1_335_840, 10),
+}
+# parameters with 40 features and 40 labels, look-ahead in frames
+CTC = {"tdnnf_ctc_small": (866_280, 21)}
 NUM_CLASSES = 7
 
 
@@ -42,7 +53,50 @@ def loss_of(net, features, lengths, labels):
 
 def test_every_preset_is_tested(repository):
     found = {path.stem for path in (repository / "config/networks").glob("*.yaml")}
-    assert found == {*LARGE, *SMALL}
+    assert found == {*LARGE, *SMALL, *CHAIN, *CTC}
+
+
+@pytest.mark.parametrize("name", CHAIN)
+def test_sizes_and_look_ahead_of_networks_for_lfmmi(preset, name):
+    with torch.device("meta"):
+        net = Network(preset(name), 40, {"pdf": 2000})
+    assert (net.num_parameters, net.receptive_field.right) == CHAIN[name]
+    assert net.subsampling == 3
+    losses = [(end, output.loss.name) for end, output in net.outputs.items()]
+    assert losses == [("output", "lfmmi"), ("output_xent", "ce")]
+
+
+@pytest.mark.parametrize("name", CTC)
+def test_sizes_and_look_ahead_of_networks_for_ctc(preset, name):
+    net = Network(preset(name), 40, {"label": 40})
+    assert (net.num_parameters, net.receptive_field.right) == CTC[name]
+    assert net.subsampling == 3
+    assert [output.loss.name for output in net.outputs.values()] == ["ctc"]
+
+
+@pytest.mark.parametrize("name", CHAIN)
+def test_networks_for_lfmmi_give_chunks_what_they_give_utterances(preset, name):
+    net = Network(preset(name), 40, {"pdf": NUM_CLASSES}).eval()
+    left, right = net.context
+    utterance = torch.randn(1, 120, 40)
+    whole = net(utterance, torch.tensor([120]))
+    chunk = utterance[:, 45 - left : 66 + right]
+    found = net(chunk, torch.tensor([21]), has_context=True)
+    for end, output in found.items():
+        expected = whole[end].logits[:, 15:22]
+        torch.testing.assert_close(output.logits, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CHAIN)
+def test_a_network_for_lfmmi_trains(preset, name):
+    net = Network(preset(name), 40, {"pdf": NUM_CLASSES}).train()
+    features, lengths = torch.randn(2, 24, 40), torch.tensor([24, 17])
+    outputs = net(features, lengths)
+    assert outputs["output"].logits.shape == (2, 8, NUM_CLASSES)
+    assert outputs["output"].lengths.tolist() == [8, 6]
+    assert not outputs["output"].logits[1, 6:].any()
+    sum(output.logits.square().sum() for output in outputs.values()).backward()
+    assert all(p.grad.isfinite().all() and p.grad.any() for p in net.parameters())
 
 
 @pytest.mark.parametrize("name", LARGE)
@@ -56,12 +110,12 @@ def test_sizes_are_those_of_the_papers(preset, name):
 def test_a_large_preset_trains(preset, name):
     net = Network(preset(name), 20, {"pdf": NUM_CLASSES}).train()
     features, lengths, labels = two_utterances()
-    optimiser = torch.optim.SGD(net.parameters(), 1e-3)
+    optimizer = torch.optim.SGD(net.parameters(), 1e-3)
     before = loss_of(net.eval(), features, lengths, labels).item()
     loss_of(net.train(), features, lengths, labels).backward()
     assert all(torch.isfinite(p.grad).all() for p in net.parameters())
     assert all(p.grad.any() for p in net.parameters())
-    optimiser.step()
+    optimizer.step()
     net.constrain()
     assert loss_of(net.eval(), features, lengths, labels).item() != before
 
@@ -71,11 +125,11 @@ def test_a_small_preset_learns_two_utterances_by_heart(preset, name):
     torch.manual_seed(2)
     net = Network(preset(name), 20, {"pdf": NUM_CLASSES}).train()
     features, lengths, labels = two_utterances()
-    optimiser = torch.optim.Adam(net.parameters(), 2e-3)
+    optimizer = torch.optim.Adam(net.parameters(), 2e-3)
     for _ in range(60):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss_of(net, features, lengths, labels).backward()
-        optimiser.step()
+        optimizer.step()
         net.constrain()
     net.eval()
     found = net(features, lengths)["output"].logits.argmax(-1)
@@ -83,16 +137,17 @@ def test_a_small_preset_learns_two_utterances_by_heart(preset, name):
     assert wrong <= 1
 
 
-@pytest.mark.parametrize("name", [*SMALL, *LARGE])
+@pytest.mark.parametrize("name", [*SMALL, *LARGE, "tdnnf_chain_streaming"])
 def test_receptive_fields_of_presets_are_what_autograd_finds(preset, name):
     net = Network(preset(name), 8, {"pdf": 3}).eval()
     left, right = net.receptive_field
     bounds = [side for side in (left, right) if side is not None]
     num_frames = 2 * max(bounds, default=10) + 21
-    frame = num_frames // 2
+    middle = num_frames // 2 // net.subsampling
+    frame = middle * net.subsampling
     features = torch.randn(1, num_frames, 8, requires_grad=True)
     logits = net(features, torch.tensor([num_frames]))["output"].logits
-    logits[0, frame].square().sum().backward()
+    logits[0, middle].square().sum().backward()
     seen = features.grad[0].abs().sum(1).nonzero().flatten()
     assert seen[0].item() == (0 if left is None else frame - left)
     assert seen[-1].item() == (num_frames - 1 if right is None else frame + right)
@@ -114,10 +169,10 @@ def test_pretraining_adds_a_layer_in_each_step(preset, name, steps):
     description = preset(name)
     assert num_steps(description) == steps
     networks = [
-        Network(description.pretraining(step), 20, {"pdf": NUM_CLASSES})
+        Network(shallower(description, step), 20, {"pdf": NUM_CLASSES})
         for step in range(steps)
     ]
-    assert description.pretraining(steps) is description
+    assert shallower(description, steps) is description
     assert networks[-1].description is description
     last = dict(networks[-1].named_parameters())
     depths = [len(list(net.parameters())) for net in networks]
@@ -150,7 +205,7 @@ def test_pretraining_of_branches_and_shared_layers():
         }
     )
     assert num_steps(description) == 3
-    first, second, whole = (description.pretraining(step) for step in range(3))
+    first, second, whole = (shallower(description, step) for step in range(3))
     assert [layer.name for layer in first.plan.layers] == ["one", "main", "low"]
     assert [layer.inputs for layer in first.plan.layers[1:]] == [("one",), ("one",)]
     names = [layer.name for layer in second.plan.layers]
@@ -158,4 +213,4 @@ def test_pretraining_of_branches_and_shared_layers():
     assert whole is description
     assert list(first.outputs) == list(description.outputs)
     with pytest.raises(ValueError, match="step -1 is negative"):
-        description.pretraining(-1)
+        shallower(description, -1)

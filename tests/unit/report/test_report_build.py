@@ -5,55 +5,38 @@ import re
 import shutil
 
 import pytest
-from reference.made_up_results import write_experiment
+from reference.made_up_results import made_up_recipe, write_experiment
 
-from latflow.configuration import resolve_section
 from latflow.errors import UserError
 from latflow.report.build import make_report
+from latflow.scoring.results import read_table
+
+QUICK = {"score": {"bootstrap": {"samples": 100}}, "report": {"num_examples": 1}}
 
 
 @pytest.fixture(scope="module")
-def config(repository):
-    def section(name):
-        return resolve_section(repository / "workflow" / "schemas", name, {})
-
-    return {
-        "experiment": "made_up",
-        "seed": 1,
-        "score": section("score"),
-        "report": section("report"),
-        "ledger": section("ledger"),
-        "decode": section("decode"),
-        "nnet": section("nnet"),
-        "gmm": {
-            "import": None,
-            "systems": {"mono": {"type": "mono"}, "tri1": {"type": "deltas"}},
-        },
-        "corpus": {"test": {"test": {"type": "kaldi"}}},
-    }
+def config():
+    return made_up_recipe()
 
 
 @pytest.fixture(scope="module")
-def quick(config):
+def quick():
     """Few examples and draws, where the test is about something else."""
-    bootstrap = {**config["score"]["bootstrap"], "samples": 100}
-    return {
-        **config,
-        "report": {**config["report"], "num_examples": 1},
-        "score": {**config["score"], "bootstrap": bootstrap},
-    }
+    return made_up_recipe(**QUICK)
 
 
 @pytest.fixture(scope="module")
 def experiment(config, tmp_path_factory):
     folder = tmp_path_factory.mktemp("made") / "made_up"
-    write_experiment(folder, {**config["score"], "seed": 1})
+    write_experiment(folder, config.score)
     return folder
 
 
 @pytest.fixture(scope="module")
 def report(experiment, config):
-    make_report(experiment, experiment / "report.html", config=config)
+    make_report(
+        experiment, experiment / "report.html", experiment / "report.md", config=config
+    )
     return (experiment / "report.html").read_text()
 
 
@@ -90,7 +73,7 @@ def test_report_is_one_well_formed_file_that_fetches_nothing(report):
     assert sources
     assert all(source.startswith(("data:", "#")) for source in sources)
     assert len(report) < 3_000_000
-    assert len(found.ids) == len(set(found.ids)) == 12
+    assert len(found.ids) == len(set(found.ids)) == 13
 
 
 def test_report_shows_every_part(report):
@@ -123,8 +106,40 @@ def test_wer_table_and_summary_agree_with_the_files(report, experiment):
     assert f"{row['ci_low']} – {row['ci_high']}" in report
 
 
+def test_decision_names_what_dev_chose_and_what_it_is_worth(report, experiment):
+    table = read_table(experiment / "wer.tsv").set_index(["system", "set"])["wer"]
+    system = min(("tri1", "mono"), key=lambda name: float(table[name, "dev"]))
+    told = (experiment / "report.md").read_text()
+    assert f"{system}: dev chose it, and it gets {table[system, 'test']} %" in told
+    assert f"{system}: dev chose it" in report
+    rows = [line for line in told.splitlines() if line.startswith("| tri1 |")]
+    # tri1 makes less than half the errors of mono, on 40 utterances of many words.
+    assert "ship this" in rows[0]
+    assert re.search(r"\| mono \|.*\| -\d+\.\d\d \| -\d+\.\d \|.*better", told)
+
+
+def test_findings_come_with_their_evidence(experiment, quick, tmp_path):
+    shutil.copytree(experiment, tmp_path / "found")
+    scores = tmp_path / "found/tune/tri1"
+    sweep = read_table(scores / "sweep.tsv")
+    edge = sweep["lmwt"].astype(float).max()
+    chosen = json.loads((scores / "scales.json").read_text())
+    (scores / "scales.json").write_text(json.dumps({**chosen, "lmwt": edge}))
+    words = tmp_path / "found/lang/words.txt"
+    words.write_text(words.read_text().replace("NINE", "TEN"))
+    make_report(
+        tmp_path / "found", tmp_path / "r.html", tmp_path / "r.md", config=quick
+    )
+    told = (tmp_path / "r.md").read_text()
+    assert "lies at the edge of the sweep" in told
+    assert re.search(r"\d+\.\d % of test's words are not in the lexicon", told)
+    assert "lies at the edge" not in (experiment / "report.md").read_text()
+
+
 def test_report_is_the_same_each_time(experiment, config, report, tmp_path):
-    make_report(experiment, tmp_path / "again.html", config=config)
+    make_report(
+        experiment, tmp_path / "again.html", tmp_path / "again.md", config=config
+    )
 
     def undated(text):
         return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", "", text)
@@ -133,7 +148,9 @@ def test_report_is_the_same_each_time(experiment, config, report, tmp_path):
 
 
 def test_empty_folder_says_what_is_missing(tmp_path, quick):
-    make_report(tmp_path, tmp_path / "report.html", config=quick)
+    make_report(
+        tmp_path, tmp_path / "report.html", tmp_path / "report.md", config=quick
+    )
     text = (tmp_path / "report.html").read_text()
     structure(text)
     assert "No system has been scored yet." in text
@@ -146,7 +163,12 @@ def test_empty_folder_says_what_is_missing(tmp_path, quick):
 def test_partial_results_still_make_a_report(experiment, quick, part, tmp_path):
     shutil.copytree(experiment, tmp_path / "part")
     shutil.rmtree(tmp_path / "part" / part)
-    make_report(tmp_path / "part", tmp_path / "report.html", config=quick)
+    make_report(
+        tmp_path / "part",
+        tmp_path / "report.html",
+        tmp_path / "report.md",
+        config=quick,
+    )
     text = (tmp_path / "report.html").read_text()
     structure(text)
     assert 'class="missing"' in text
@@ -162,7 +184,12 @@ def test_lost_recording_is_told_not_fatal(experiment, quick, tmp_path):
         item["recording"]["sources"][0]["source"] = str(tmp_path / "gone.flac")
     lines = "".join(json.dumps(item) + "\n" for item in items)
     cuts.write_bytes(gzip.compress(lines.encode()))
-    make_report(tmp_path / "part", tmp_path / "report.html", config=quick)
+    make_report(
+        tmp_path / "part",
+        tmp_path / "report.html",
+        tmp_path / "report.md",
+        config=quick,
+    )
     assert "cannot be read any more" in (tmp_path / "report.html").read_text()
 
 
@@ -170,7 +197,12 @@ def test_words_are_escaped(experiment, quick, tmp_path):
     shutil.copytree(experiment, tmp_path / "part")
     path = tmp_path / "part" / "score" / "tri1" / "test" / "per_utterance.tsv"
     path.write_text(path.read_text().replace("NINE", "<script>alert(1)</script>"))
-    make_report(tmp_path / "part", tmp_path / "report.html", config=quick)
+    make_report(
+        tmp_path / "part",
+        tmp_path / "report.html",
+        tmp_path / "report.md",
+        config=quick,
+    )
     text = (tmp_path / "report.html").read_text()
     assert "&lt;script&gt;alert(1)" in text
     assert structure(text).counts["script"] == 1
@@ -188,9 +220,11 @@ def test_words_are_escaped(experiment, quick, tmp_path):
         ({"max_example_duration": 2.0, "num_examples": 3}, "<article"),
     ],
 )
-def test_options_do_what_they_say(experiment, quick, tmp_path, changes, shows):
-    changed = {**quick, "report": {**quick["report"], **changes}}
-    make_report(experiment, tmp_path / "report.html", config=changed)
+def test_options_do_what_they_say(experiment, tmp_path, changes, shows):
+    changed = made_up_recipe(**{**QUICK, "report": {**QUICK["report"], **changes}})
+    make_report(
+        experiment, tmp_path / "report.html", tmp_path / "report.md", config=changed
+    )
     text = (tmp_path / "report.html").read_text()
     assert shows in text
     if "num_examples" in changes:
@@ -203,13 +237,20 @@ def test_options_do_what_they_say(experiment, quick, tmp_path, changes, shows):
 @pytest.mark.parametrize(
     ("key", "value"), [("example_system", "tri9"), ("example_set", "tset")]
 )
-def test_unknown_choice_is_refused(experiment, config, tmp_path, key, value):
-    changed = {**config, "report": {**config["report"], key: value}}
+def test_unknown_choice_is_refused(experiment, tmp_path, key, value):
+    changed = made_up_recipe(report={key: value})
     with pytest.raises(UserError, match=f"report.{key}: '{value}' is not part"):
-        make_report(experiment, tmp_path / "report.html", config=changed)
+        make_report(
+            experiment, tmp_path / "report.html", tmp_path / "report.md", config=changed
+        )
 
 
 def test_missing_folder_is_refused(tmp_path, config):
     with pytest.raises(UserError, match="no such results folder"):
-        make_report(tmp_path / "nothing", tmp_path / "report.html", config=config)
+        make_report(
+            tmp_path / "nothing",
+            tmp_path / "report.html",
+            tmp_path / "report.md",
+            config=config,
+        )
     assert not (tmp_path / "report.html").exists()

@@ -1,10 +1,11 @@
 """Costs of jobs: from Snakemake's measurements and the jobs' records to one table."""
 
 import json
+import math
 
 import pytest
 
-from latflow.report.costs import read_costs, sum_by_rule, summarise_costs
+from latflow.report.costs import read_costs, sum_by_rule, summarize_costs
 
 
 @pytest.fixture
@@ -29,30 +30,30 @@ def results(tmp_path):
 
 
 def test_job_has_time_memory_and_speech(results):
-    costs = {(c.rule, c.job): c for c in read_costs(results)}
-    training = costs["train_mono", "mono"]
+    costs = read_costs(results).set_index(["rule", "job"])
+    training = costs.loc[("train_mono", "mono")]
     assert training.cpu_seconds == 180  # its own record, the later look
     assert training.mean_load == pytest.approx(1.8)
     assert training.audio_hours == pytest.approx(2)
-    assert training.speed == pytest.approx(72)
+    assert training.audio_hours_per_hour == pytest.approx(72)
     assert training.gpu_share == 0.25
-    assert costs["score_wer", "mono.dev"].audio_hours == pytest.approx(0.1)
-    bare = costs["make_lang", "lang"]
-    assert (bare.cpu_seconds, bare.audio_hours, bare.mean_load) == (None, None, None)
+    assert costs.loc[("score_wer", "mono.dev")].audio_hours == pytest.approx(0.1)
+    bare = costs.loc[("make_lang", "lang")]
+    assert bare[["cpu_seconds", "audio_hours", "mean_load"]].isna().all()
 
 
 def test_rules_sum_up_their_jobs(results):
     rules = sum_by_rule(read_costs(results))
-    assert list(rules) == ["train_mono", "score_wer", "make_lang"]
-    scoring = rules["score_wer"]
-    assert (scoring.jobs, scoring.seconds, scoring.longest) == (2, 40, 30)
-    assert (scoring.cpu_seconds, scoring.max_rss) == (150, 500)
-    assert scoring.gpu_share is None
-    assert rules["train_mono"].gpu_share == 0.25
+    assert list(rules.index) == ["train_mono", "score_wer", "make_lang"]
+    scoring = rules.loc["score_wer"]
+    assert (scoring.jobs, scoring.wall_seconds, scoring.longest_seconds) == (2, 40, 30)
+    assert (scoring.cpu_seconds, scoring.peak_memory_mib) == (150, 500)
+    assert math.isnan(scoring.gpu_share)
+    assert rules.loc["train_mono"].gpu_share == 0.25
 
 
 def test_table_has_a_row_a_job_and_blanks_for_the_unknown(results):
-    summarise_costs(results, results / "cost.tsv")
+    summarize_costs(results, results / "cost.tsv")
     head, *rows = [
         line.split("\t") for line in (results / "cost.tsv").read_text().splitlines()
     ]
@@ -72,5 +73,5 @@ def test_table_has_a_row_a_job_and_blanks_for_the_unknown(results):
 
 
 def test_nothing_measured_yet_is_an_empty_table(tmp_path):
-    summarise_costs(tmp_path, tmp_path / "cost.tsv")
+    summarize_costs(tmp_path, tmp_path / "cost.tsv")
     assert len((tmp_path / "cost.tsv").read_text().splitlines()) == 1

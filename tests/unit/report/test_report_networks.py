@@ -2,58 +2,50 @@ import json
 import re
 import shutil
 from html import unescape
+from typing import get_args
 
 import pytest
-import yaml
 from reference.made_up_networks import CONFIG, DEV_ERRORS, DRIFT, write_networks
-from reference.made_up_results import write_experiment
+from reference.made_up_results import made_up_recipe, write_experiment
 
-from latflow.configuration import resolve_section
+from latflow.criteria.options import CriterionOptions
 from latflow.errors import UserError
-from latflow.report import sequence, sequence_curves, sequence_figures
+from latflow.report import sequence, sequence_curves
 from latflow.report.build import make_report
-from latflow.report.comparisons import compare
 from latflow.report.inputs import Results, read_log
-from latflow.report.networks import networks_section
 from latflow.report.page import Figure, Heading, Note, Table
-from latflow.report.sequence import sequence_section
-from latflow.report.sequence_costs import totals
-from latflow.sequence.statistics import STATISTICS
+from latflow.report.scores import compare
+from latflow.report.sequence import sequence_section, totals
+from latflow.report.training import networks_section
+from latflow.sequence.journal import STATISTICS
+from latflow.workflow.recipe import Recipe
+
+
+def recipe(**changes):
+    few = {"score": {"bootstrap": {"samples": 200}}, "report": {"num_examples": 0}}
+    return made_up_recipe(**{**few, "nnet": CONFIG, **changes})
+
+
+def results_of(folder, options):
+    return Results(folder, Recipe(options))
 
 
 @pytest.fixture(scope="module")
-def config(repository):
-    def section(name, given=None):
-        return resolve_section(repository / "workflow" / "schemas", name, given or {})
-
-    score = section("score")
-    systems = {"mono": {"type": "mono"}, "tri1": {"type": "deltas"}}
-    return {
-        "experiment": "made_up",
-        "seed": 1,
-        "score": {**score, "bootstrap": {**score["bootstrap"], "samples": 200}},
-        "report": {**section("report"), "num_examples": 0},
-        "ledger": section("ledger"),
-        "decode": section("decode"),
-        "features": section("features"),
-        "gmm": {"import": None, "systems": systems},
-        "nnet": section("nnet", CONFIG),
-        "corpus": {"test": {"test": {"type": "kaldi"}}},
-    }
+def config():
+    return recipe()
 
 
 @pytest.fixture(scope="module")
 def folder(config, tmp_path_factory):
     target = tmp_path_factory.mktemp("made") / "made_up"
-    options = {**config["score"], "seed": 1}
-    write_experiment(target, options)
-    write_networks(target, options)
+    write_experiment(target, config.score)
+    write_networks(target, config.score)
     return target
 
 
 @pytest.fixture(scope="module")
 def results(folder, config):
-    return Results(folder, config)
+    return results_of(folder, config)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +56,7 @@ def section(results):
 @pytest.fixture
 def copied(folder, config, tmp_path):
     shutil.copytree(folder, tmp_path / "copy")
-    return Results(tmp_path / "copy", config)
+    return results_of(tmp_path / "copy", config)
 
 
 def part(section, heading):
@@ -78,8 +70,7 @@ def part(section, heading):
 def table(section, heading):
     """The rows of the table below a heading, by their first cell and column."""
     (found,) = (b for b in part(section, heading) if isinstance(b, Table))
-    titles = [column.title for column in found.columns]
-    return [dict(zip(titles, row, strict=True)) for row in found.rows]
+    return [{title: row.get(title, "") for title in found.titles} for row in found.rows]
 
 
 def drawing(section, heading):
@@ -88,7 +79,7 @@ def drawing(section, heading):
 
 
 def test_whole_report_has_both_sections(folder, config):
-    make_report(folder, folder / "report.html", config=config)
+    make_report(folder, folder / "report.html", folder / "report.md", config=config)
     text = unescape((folder / "report.html").read_text())
     for title in ("Networks", "Sequence training", "Phones whose alignment moved"):
         assert re.search(rf"<h[23][^>]*>\s*{title}", text), title
@@ -96,7 +87,9 @@ def test_whole_report_has_both_sections(folder, config):
 
 
 def test_each_system_is_compared_with_what_it_is_built_on(results):
-    baselines = {name: results.baseline_of(name) for name in results.systems}
+    baselines = {
+        name: results.baseline_of(name) for name in results.recipe.decoded_systems
+    }
     assert baselines == {
         "mono": None,
         "tri1": "mono",
@@ -116,9 +109,9 @@ def test_frame_trained_networks_alone_have_loss_and_layers(results):
     (facts,) = (
         b
         for b in section.blocks
-        if isinstance(b, Table) and b.columns[0].title == "of the network"
+        if isinstance(b, Table) and b.titles[0] == "of the network"
     )
-    assert [column.title for column in facts.columns[1:]] == ["wide", "tall"]
+    assert facts.titles[1:] == ["wide", "tall"]
     headings = [b.text for b in section.blocks if isinstance(b, Heading)]
     assert [h for h in headings if h.startswith("Layers")] == ["Layers of wide, tall"]
 
@@ -137,7 +130,7 @@ def test_options_are_those_of_the_configuration(section):
     rows = {row["option"]: row for row in table(section, "Options")}
     assert (rows["seed"]["mmi"], rows["seed"]["smbr"]) == ("tall", "mmi")
     assert (rows["boost"]["mmi"], rows["boost"]["smbr"]) == ("0.25", "")
-    assert rows["wanted depth"]["smbr"] == "60"
+    assert rows["wanted lattice depth"]["smbr"] == "60"
     assert rows["alignments"]["mmi"] == "static"
     assert rows["alignments"]["smbr"] == "on the fly"
     assert rows["batch"]["mmi"] == "16"
@@ -146,10 +139,11 @@ def test_options_are_those_of_the_configuration(section):
     assert all(row["what it is"] for row in rows.values())
 
 
-def test_every_criterion_is_explained(repository):
-    schema = repository / "workflow/schemas/criterion.yaml"
-    known = yaml.safe_load(schema.read_text())["properties"]["type"]["enum"]
-    assert set(known) == set(sequence.CRITERIA) == set(sequence_curves.UNITS)
+def test_every_criterion_is_explained():
+    models = get_args(get_args(CriterionOptions)[0])
+    tags = [get_args(model.model_fields["type"].annotation) for model in models]
+    known = set().union(*tags)
+    assert known == set(sequence.CRITERIA) == set(sequence_curves.UNITS)
 
 
 def test_outcome_agrees_with_scores(section, folder):
@@ -167,15 +161,16 @@ def test_outcome_agrees_with_scores(section, folder):
 
 
 def test_dev_errors_start_at_the_seed_and_mark_the_choice(results, monkeypatch):
-    drawn = {}
+    drawn = []
     monkeypatch.setattr(
-        sequence_figures, "dev_errors", lambda curves: drawn.update(curves) or "<svg/>"
+        sequence, "dev_errors", lambda *given: drawn.append(given) or "<svg/>"
     )
     sequence_section(results)
-    places, errors = zip(*drawn["mmi"].points, strict=True)
+    ((points, chosen),) = drawn
+    places, errors = zip(*points["mmi"], strict=True)
     assert places == (0, 1, 2, 3)
     assert errors == pytest.approx((12.5, 12, 7, 9))
-    assert drawn["mmi"].chosen == [2]
+    assert chosen["mmi"] == [2]
 
 
 def test_one_error_on_dev_is_told_in_per_cent(section):
@@ -190,7 +185,7 @@ def test_curves_have_panels_for_what_there_is(section):
         "objective of smbr (right frames per frame)",
         "cross-entropy",
         "said is in the lattice",
-        "arcs a frame",
+        "lattice depth",
         "lattice beam",
         "oracle errors",
         "gradient norm",
@@ -215,13 +210,13 @@ def test_quantities_that_stand_still_or_are_not_there_are_not_drawn(copied):
 def test_points_are_where_they_should_be(results, monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        sequence_figures, "panels", lambda found, names: drawn.extend(found) or "<svg/>"
+        sequence_curves, "panels", lambda found, names: drawn.extend(found) or "<svg/>"
     )
     sequence_section(results)
     panels = {panel.label.split(" (")[0]: panel.lines for panel in drawn}
     places = [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
-    assert [x for x, _ in panels["arcs a frame"]["mmi"]] == places
-    assert panels["arcs a frame"]["mmi"][0][1] == 88
+    assert [x for x, _ in panels["lattice depth"]["mmi"]] == places
+    assert panels["lattice depth"]["mmi"][0][1] == 88
     assert panels["oracle errors of a sample"]["mmi"][0][1] == pytest.approx(8)
     drifted = panels["left the static alignment"]
     assert list(drifted) == ["smbr"]
@@ -240,11 +235,11 @@ def test_costs_are_real_time_factors_and_shares(section):
     assert rows["mmi"]["whole training (RTF)"] == "0.0250"  # 4000 frames a second
 
 
-def test_real_time_is_that_of_the_features_that_the_seed_reads(folder, config):
-    changed = json.loads(json.dumps(config["nnet"]))
+def test_real_time_is_that_of_the_features_that_the_seed_reads(folder):
+    changed = json.loads(json.dumps(CONFIG))
     changed["features"] = {"slow": {"type": "fbank", "frame_shift_ms": 20}}
     changed["systems"]["tall"]["features"] = "slow"
-    results = Results(folder, {**config, "nnet": changed})
+    results = results_of(folder, recipe(nnet=changed))
     shifts = [results.frame_shift(name) for name in ("wide", "tall", "mmi", "smbr")]
     assert shifts == [0.01, 0.02, 0.02, 0.02]
     rows = table(sequence_section(results), "What making lattices costs")
@@ -285,7 +280,7 @@ def test_few_lines_of_steps_give_way_to_epochs(copied, monkeypatch):
     assert (len(log.steps), len(log.epochs)) == (2, 3)
     drawn = []
     monkeypatch.setattr(
-        sequence_figures, "panels", lambda found, names: drawn.extend(found) or "<svg/>"
+        sequence_curves, "panels", lambda found, names: drawn.extend(found) or "<svg/>"
     )
     sequence_section(copied)
     panels = {panel.label.split(" (")[0]: panel.lines["mmi"] for panel in drawn[2:5]}
@@ -301,7 +296,7 @@ def test_log_without_steps_is_drawn_from_its_epochs(copied):
         path.write_text("".join(x for x in lines if '"kind": "step"' not in x))
     found = sequence_section(copied)
     svg = drawing(found, "What happens in training")
-    assert "arcs a frame" in svg
+    assert "lattice depth" in svg
     assert "gradient norm" not in svg
     costs = table(found, "What making lattices costs")
     assert costs[0]["whole training (RTF)"] == ""
@@ -334,9 +329,8 @@ def test_what_is_not_there_is_said(copied):
     ]
 
 
-def test_experiments_without_networks_have_no_such_sections(folder, config):
-    without = {**config, "nnet": {**config["nnet"], "systems": {}}}
-    results = Results(folder, without)
+def test_experiments_without_networks_have_no_such_sections(folder):
+    results = results_of(folder, recipe(nnet={}))
     assert networks_section(results) is None
     assert sequence_section(results) is None
 
@@ -346,7 +340,7 @@ def test_statistics_of_the_log_have_the_names_that_training_writes(folder):
     assert set(line["train"]) == {"frames", "loss", *STATISTICS}
 
 
-def test_unknown_system_is_refused(folder, config):
-    changed = {**config, "report": {**config["report"], "example_system": "mpe"}}
+def test_unknown_system_is_refused(folder):
+    changed = recipe(report={"example_system": "mpe"})
     with pytest.raises(UserError, match="mono, tri1, wide, tall, mmi, smbr"):
-        make_report(folder, folder / "other.html", config=changed)
+        make_report(folder, folder / "other.html", folder / "other.md", config=changed)

@@ -1,12 +1,16 @@
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
+from reference.made_up_results import made_up_recipe, write_json
 
-from latflow.report import figures, spectrogram
-from latflow.report.data import split_size
-from latflow.report.spectrogram import Tier
-from latflow.report.svg import canvas, render, series_colour
+from latflow.report import examples, figures
+from latflow.report.data import packages_section, split_size
+from latflow.report.examples import Tier
+from latflow.report.figures import canvas, render, series_colour
+from latflow.report.inputs import Results
+from latflow.workflow.recipe import Recipe
 
 
 def test_drawings_take_their_colours_from_the_page_and_repeat():
@@ -31,8 +35,18 @@ def test_drawings_take_their_colours_from_the_page_and_repeat():
     [
         figures.error_rates({"test": {"mono": (0.0, 0.0, 0.0)}}),
         figures.error_rates({f"set{i}": {"mono": (9.0, 8.0, 10.0)} for i in range(5)}),
-        figures.training_curves({"mono": [figures.Iteration(1, -90.0, 10, True)]}),
-        figures.scale_sweep({"mono": {0.0: [(7.0, 10.0)]}}, {}),
+        figures.training_curves(
+            {
+                "mono": pd.DataFrame(
+                    [("1", "-90.0", "10", "realign")],
+                    columns=["iter", "log_like_per_frame", "num_gaussians", "phase"],
+                )
+            }
+        ),
+        figures.scale_sweep(
+            {"mono": pd.DataFrame([(7.0, 0.0, 10.0)], columns=["lmwt", "wip", "wer"])},
+            {},
+        ),
         figures.speaker_rates({f"s{i:02d}": float(i) for i in range(60)}, 20.0),
         figures.phone_durations({"SIL": (3, 10, 80)}, shift_ms=10),
         figures.rule_costs({"train": (0.0, 0.0)}),
@@ -45,26 +59,28 @@ def test_figures_hold_at_their_edges(svg):
 
 
 def test_small_numbers_keep_their_digits_on_axes():
-    points = [figures.BeamPoint(5, 0.00123, 9.0, 3.0)]
-    points.append(figures.BeamPoint(7, 0.00187, 8.0, 4.0))
+    points = pd.DataFrame(
+        [(5, 0.00123, 9.0, 3.0), (7, 0.00187, 8.0, 4.0)],
+        columns=["beam", "rtf", "wer", "depth"],
+    )
     assert re.search(r">0\.001\d+</text>", figures.beam_sweep({"tri1": points}))
 
 
 def test_loudest_frequency_is_where_the_tone_is():
     rate = 8000
     tone = np.sin(2 * np.pi * 1000 * np.arange(rate) / rate)
-    spectrum = spectrogram.log_spectrum(tone, rate)
+    spectrum = examples.log_spectrum(tone, rate)
     num_bins, num_frames = spectrum.shape
     assert (num_bins, num_frames) == (101, 101)
     assert spectrum[:, 50].argmax() == 25  # 40 Hz a bin
     assert spectrum.max() == 0
-    assert spectrum.min() == -spectrogram.RANGE_DB
+    assert spectrum.min() == -examples.RANGE_DB
 
 
 def test_shortest_sound_and_no_labels_can_be_drawn():
-    svg = spectrogram.draw(np.zeros(1), 8000, [])
+    svg = examples.draw(np.zeros(1), 8000, [])
     assert svg.rstrip().endswith("</svg>")
-    with_words = spectrogram.draw(
+    with_words = examples.draw(
         np.zeros(4000), 8000, [Tier("words", [(0.0, 0.5, "ONE")])]
     )
     assert ">ONE</text>" in with_words
@@ -72,10 +88,25 @@ def test_shortest_sound_and_no_labels_can_be_drawn():
 
 def test_labels_are_text_not_formulas():
     spans = [(0.0, 0.5, "$5 & <UNK> $x$"), (0.5, 1.0, "日本")]
-    svg = spectrogram.draw(np.ones(8000), 8000, [Tier("words", spans)])
+    svg = examples.draw(np.ones(8000), 8000, [Tier("words", spans)])
     assert ">$5 &amp; &lt;UNK&gt; $x$</text>" in svg
     assert ">日本</text>" in svg
 
 
 def test_missing_manifest_has_no_size(tmp_path):
     assert split_size(tmp_path / "cuts.jsonl.gz", None) is None
+
+
+def test_packages_are_told_of_where_the_recipe_asks_for_some(tmp_path):
+    def section(**package):
+        return packages_section(Results(tmp_path, Recipe(made_up_recipe(**package))))
+
+    assert section() is None
+    asked = {"package": {"systems": ["mono", "tri1"], "offline": True}}
+    assert section(**asked).blocks[0].is_missing
+    why = "cmvn of type speaker normalizes features with frames to come"
+    told = {"why_not_streaming": why, "sample_rate": 8000, "lmwt": 9.0, "wip": 0.5}
+    write_json(tmp_path / "package/tri1/package.json", told)
+    (table,) = section(**asked).blocks
+    (row,) = table.rows
+    assert (row["system"], row["streams"], row["LMWT"]) == ("tri1", why, "9")

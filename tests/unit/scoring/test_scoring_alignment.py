@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from latflow.scoring.alignment import ErrorCounts, align_words, count_errors
+from latflow.lattice.edit_distance import ErrorCounts, align_words, count_errors
 
 
 def test_pairs_by_hand():

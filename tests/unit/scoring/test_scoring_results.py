@@ -2,106 +2,129 @@ import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import beta
 
-from latflow.configuration import resolve_section
+from latflow.align.word_times import Pronunciations, split_phones
 from latflow.errors import UserError
+from latflow.lattice.edit_distance import ErrorCounts
 from latflow.scoring import results
-from latflow.scoring.bootstrap import bootstrap_interval, paired_bootstrap
-from latflow.scoring.ctm import read_ctm
-from latflow.scoring.score import summarise_wer
-from latflow.scoring.summary import COLUMNS, format_table, read_summary
-from latflow.scoring.text import WordFilter, read_text, read_trn, write_trn
-from latflow.scoring.word_times import Pronunciations, split_phones
+from latflow.scoring.bootstrap import bootstrap_interval, holm, paired_bootstrap
+from latflow.scoring.options import BootstrapOptions, ComparisonOptions
+from latflow.scoring.results import COLUMNS, format_table, read_table, summarize_wer
+from latflow.scoring.transcripts import read_ctm, read_text
 
 REFERENCES = {"u1": ["A", "B", "C"], "u2": ["A", "B"], "u3": ["D"], "u4": []}
 HYPOTHESES = {"u1": ["A", "C"], "u2": ["A", "X", "B"], "u4": []}
 SPEAKERS = {"u1": "s1", "u2": "s2", "u3": "s1", "u4": "s2"}
 
 
-@pytest.fixture
-def options(repository):
-    section = resolve_section(repository / "workflow" / "schemas", "score", {})
-    return {**section, "seed": 1}
+PLAIN = ComparisonOptions()
 
 
 @pytest.fixture
-def scores(options):
-    return results.score_utterances(REFERENCES, HYPOTHESES, SPEAKERS, options=options)
+def scores():
+    return results.score_utterances(REFERENCES, HYPOTHESES, SPEAKERS, options=PLAIN)
 
 
 def test_missing_hypothesis_counts_as_deleted(scores):
-    by_id = {score.utterance: score.counts for score in scores}
-    assert by_id["u3"].del_ == 1
-    counts = results.total(scores)
-    assert (counts.ins, counts.del_, counts.sub, counts.words) == (1, 2, 0, 6)
-    assert results.num_sentence_errors(scores) == 3
+    assert scores.set_index("utterance").loc["u3", "del"] == 1
+    assert results.totals(scores) == ErrorCounts(ins=1, del_=2, sub=0, words=6)
+    assert (scores["errors"] > 0).sum() == 3
 
 
-def test_hypothesis_without_reference_is_refused(options):
+def test_hypothesis_without_reference_is_refused():
     with pytest.raises(
-        UserError, match="u9: 1 recognised utterances have no reference"
+        UserError, match="u9: 1 recognized utterances have no reference"
     ):
-        results.score_utterances(REFERENCES, {"u9": []}, SPEAKERS, options=options)
+        results.score_utterances(REFERENCES, {"u9": []}, SPEAKERS, options=PLAIN)
 
 
-def test_ignored_words_and_case(options):
-    filtered = {**options, "ignore_words": ["<SIL>"], "fold_case": True}
+def test_ignored_words_and_case():
     scores = results.score_utterances(
         {"u": ["Hello", "<SIL>"]},
         {"u": ["<SIL>", "hello"]},
         {"u": "s"},
-        options=filtered,
+        options=ComparisonOptions(ignore_words=("<SIL>",), fold_case=True),
     )
-    assert results.total(scores).errors == 0
-    assert WordFilter(frozenset({"x"}))(["x", "Y"]) == ["Y"]
+    assert results.totals(scores).errors == 0
+    assert ComparisonOptions(ignore_words=("x",)).filter(["x", "Y"]) == ["Y"]
 
 
-def test_options_change_the_alignment_rule(options):
+def test_options_change_the_alignment_rule():
     texts = {"u": list("aabc")}, {"u": list("bcdd")}, {"u": "s"}
-    kaldi = results.score_utterances(*texts, options=options)
-    sclite = results.score_utterances(
-        *texts, options={**options, "alignment": "sclite"}
+    kaldi, sclite = (
+        results.totals(
+            results.score_utterances(*texts, options=ComparisonOptions(alignment=rule))
+        )
+        for rule in ("kaldi", "sclite")
     )
-    assert results.total(sclite).sub == 0
-    assert results.total(kaldi).errors <= results.total(sclite).errors
+    assert sclite.sub == 0
+    assert kaldi.errors <= sclite.errors
 
 
 def test_per_utterance_reads_back(scores, tmp_path):
-    results.write_per_utterance(tmp_path / "u.tsv", scores)
-    assert results.read_utterance_scores(tmp_path / "u.tsv") == scores
+    results.write_table(tmp_path / "u.tsv", scores, {"wer": 2}, missing="nan")
+    read = results.read_scores(tmp_path / "u.tsv")
+    exact = [name for name in read.columns if name != "wer"]
+    assert read[exact].to_dict("list") == scores[exact].to_dict("list")
+    np.testing.assert_allclose(read["wer"], scores["wer"], atol=0.005)
     line = (tmp_path / "u.tsv").read_text().splitlines()[1]
     assert line == "u1\ts1\t3\t0\t1\t0\t1\t33.33\tA B C\tA *** C"
 
 
-def test_broken_per_utterance_is_refused(tmp_path):
-    (tmp_path / "u.tsv").write_text("heading\nu1\ts1\n")
-    with pytest.raises(UserError, match="line 2 has 2 fields"):
-        results.read_utterance_scores(tmp_path / "u.tsv")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("utterance\tspeaker\nu1\n", "line 2 has 1 fields, not 2"),
+        ("utterance\tspeaker\nu1\ts1\nu1\ts1\t0\n", "line 3"),
+        ("heading\nu1\n", "not scores of utterances"),
+        ("", "not scores of utterances"),
+    ],
+)
+def test_broken_per_utterance_is_refused(tmp_path, content, message):
+    (tmp_path / "u.tsv").write_text(content)
+    with pytest.raises(UserError, match=message):
+        results.read_scores(tmp_path / "u.tsv")
+
+
+def test_words_of_any_spelling_read_back(tmp_path):
+    words = {"u": ["NA", '"quoted"', "null", "#", "o'clock", "日本", "1"]}
+    scores = results.score_utterances(words, {}, {"u": "007"}, options=PLAIN)
+    results.write_table(tmp_path / "u.tsv", scores, {"wer": 2})
+    read = results.read_scores(tmp_path / "u.tsv").iloc[0]
+    assert (read["speaker"], read["reference"].split()) == ("007", words["u"])
+    assert read["hypothesis"] == " ".join([results.GAP] * 7)
 
 
 def test_speakers_and_confusions(scores, tmp_path):
-    results.write_per_speaker(tmp_path / "s.tsv", scores)
+    speakers = results.by_speaker(scores)
+    results.write_table(tmp_path / "s.tsv", speakers, {"wer": 2}, missing="nan")
     assert (tmp_path / "s.tsv").read_text().splitlines()[1:] == [
         "s1\t2\t2\t4\t0\t2\t0\t2\t50.00",
         "s2\t2\t1\t2\t1\t0\t0\t1\t50.00",
     ]
-    results.write_confusions(tmp_path / "c.tsv", scores, limit=1)
-    assert (tmp_path / "c.tsv").read_text().splitlines()[1:] == [
-        "del\tB\t***\t1",
-        "ins\t***\tX\t1",
+    assert results.confusions(scores).to_numpy().tolist() == [
+        ["del", "B", results.GAP, 1],
+        ["del", "D", results.GAP, 1],
+        ["ins", results.GAP, "X", 1],
     ]
 
 
-def test_interval_holds_the_rate_and_narrows_with_more_data(options):
+def test_interval_holds_the_rate_and_narrows_with_more_data():
     few = results.score_utterances(
         {f"u{i}": ["A", "B"] for i in range(20)},
         {f"u{i}": ["A", "B" if i % 2 else "C"] for i in range(20)},
         {f"u{i}": f"s{i % 5}" for i in range(20)},
-        options=options,
+        options=PLAIN,
     )
-    narrow = results.interval(few * 10, options=options)
-    wide = results.interval(few, options=options)
+    narrow, wide = (
+        results.interval(scores, options=BootstrapOptions(), seed=1)
+        for scores in (pd.concat([few] * 10), few)
+    )
     assert wide.low < narrow.low < 25 < narrow.high < wide.high
 
 
@@ -153,6 +176,41 @@ def test_consistent_small_gain_is_significant():
     assert found.p_value < 0.01
 
 
+@pytest.mark.parametrize(("errors", "words"), [(0, 738), (1, 738), (7, 200), (29, 50)])
+def test_few_errors_have_the_exact_interval_at_least(errors, words):
+    made = np.zeros(words, dtype=int)
+    made[:errors] = 1
+    found = bootstrap_interval(
+        made, np.ones(words, dtype=int), samples=1000, confidence=0.95, seed=1
+    )
+    low = 100 * beta.ppf(0.025, errors, words - errors + 1) if errors else 0.0
+    tail = 0.975 if errors else 0.95  # without errors: the rule of three
+    high = 100 * beta.ppf(tail, errors + 1, words - errors)
+    assert found.low <= low + 1e-9
+    assert found.high >= high - 1e-9
+    if not errors:
+        np.testing.assert_allclose([found.low, found.high], [0, 300 / words], rtol=0.01)
+
+
+@given(st.lists(st.floats(0, 1), max_size=12))
+def test_holm_is_that_of_the_textbook(p_values):
+    found = holm(p_values)
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    highest = 0.0
+    for rank, i in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        assert found[i] == pytest.approx(highest)
+        assert found[i] >= p_values[i]
+
+
+def test_speakers_are_drawn_where_there_are_enough():
+    options = BootstrapOptions()
+    few, many = [[f"s{i % n}" for i in range(40)] for n in (9, 10)]
+    assert options.blocks(few) is None
+    assert options.blocks(many) == many
+    assert BootstrapOptions(by="speaker").blocks(few) == few
+
+
 def test_no_words_give_no_rate():
     found = bootstrap_interval(
         np.array([1]), np.array([0]), samples=100, confidence=0.9, seed=1
@@ -171,21 +229,21 @@ def make_wer(folder, wer):
         "confidence_interval": {"low": wer and wer - 1, "high": wer and wer + 1},
     }
     (folder / "wer.json").write_text(json.dumps(content))
-    return folder
+    return folder / "wer.json"
 
 
 def test_summary_keeps_the_order_and_prints(tmp_path):
-    folders = {
-        ("tri1", "test"): make_wer(tmp_path / "a", 12.345),
-        ("mono", "dev"): make_wer(tmp_path / "b", None),
-    }
-    summarise_wer(folders, tmp_path / "wer.tsv")
-    rows = read_summary(tmp_path / "wer.tsv")
-    assert [(r["system"], r["set"], r["wer"]) for r in rows] == [
-        ("tri1", "test", "12.35"),
-        ("mono", "dev", "nan"),
+    paths = [
+        make_wer(tmp_path / "tri1" / "test", 12.345),
+        make_wer(tmp_path / "mono" / "dev", None),
     ]
-    assert list(rows[0]) == list(COLUMNS)
+    summarize_wer(paths, tmp_path / "wer.tsv")
+    table = read_table(tmp_path / "wer.tsv")
+    assert table[["system", "set", "wer"]].to_numpy().tolist() == [
+        ["tri1", "test", "12.35"],
+        ["mono", "dev", "nan"],
+    ]
+    assert list(table.columns) == list(COLUMNS)
     lines = format_table(tmp_path / "wer.tsv").splitlines()
     assert lines[2].split()[:3] == ["tri1", "test", "12.35"]
     assert lines[2].endswith("11.35 - 13.35")
@@ -193,7 +251,7 @@ def test_summary_keeps_the_order_and_prints(tmp_path):
 
 def test_summary_names_a_missing_score(tmp_path):
     with pytest.raises(UserError, match=r"wer\.json: no such file"):
-        summarise_wer({("a", "b"): tmp_path}, tmp_path / "wer.tsv")
+        summarize_wer([tmp_path / "wer.json"], tmp_path / "wer.tsv")
 
 
 @pytest.mark.parametrize(
@@ -208,14 +266,6 @@ def test_bad_text_is_refused(tmp_path, content, message):
     (tmp_path / "text").write_bytes(content)
     with pytest.raises(UserError, match=message):
         read_text(tmp_path / "text")
-
-
-def test_trn_carries_speakers_and_refuses_lines_without_id(tmp_path):
-    write_trn(tmp_path / "trn", {"u-1": ["A"]}, {"u-1": "s-1"})
-    assert (tmp_path / "trn").read_text() == "A (s_1-u-1)\n"
-    (tmp_path / "bad").write_text("A B\n")
-    with pytest.raises(UserError, match="line 1 does not end in"):
-        read_trn(tmp_path / "bad")
 
 
 @pytest.mark.parametrize(

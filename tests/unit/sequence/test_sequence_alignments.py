@@ -5,21 +5,20 @@ import json
 import numpy as np
 import pytest
 
+from latflow.align.aligner import Aligner, AlignmentFailure
+from latflow.align.corpus import AlignmentArchive
+from latflow.align.graphs import TrainingGraphs, Transcripts, compile_transcripts
+from latflow.align.options import AlignOptions
 from latflow.errors import UserError
 from latflow.features.frames import FrameWriter
-from latflow.kaldi_io import read_int_vectors, write_int_vectors
-from latflow.sequence.aligner import Aligner, AlignmentFailure
-from latflow.sequence.alignment_archive import AlignmentArchive
-from latflow.sequence.alignments import AlignmentSource
-from latflow.sequence.outcome import Outcome
-from latflow.sequence.statistics import Drift
-from latflow.sequence.transcripts import (
-    TranscriptGraphs,
-    Transcripts,
-    compile_transcripts,
-)
+from latflow.graphs.options import GraphOptions
+from latflow.kaldi.io import read_int_vectors, write_int_vectors
+from latflow.sequence.generation import AlignmentSource
+from latflow.sequence.journal import Drift, UtteranceResult
 
-SCALES = {"transition_scale": 1.0, "self_loop_scale": 0.1}
+
+def aligner_of(system, **options):
+    return Aligner(system.model, AlignOptions(**options), GraphOptions())
 
 
 def test_archive_gives_what_was_written(tmp_path):
@@ -55,19 +54,19 @@ def test_graphs_are_made_once_a_transcript(system, tmp_path):
         for n, text in enumerate(["A B", "B", "A B", "", "X", "Y"]):
             writer.append(f"u{n}", "s", text, np.zeros((1, 1)))
     compile_transcripts(
-        [tmp_path / "frames"],
+        tmp_path / "frames",
         system.root / "lang",
         system.root / "model",
         tmp_path / "graphs",
-        options=SCALES,
         threads=2,
     )
-    graphs = TranscriptGraphs(tmp_path / "graphs")
+    graphs = TrainingGraphs.load(tmp_path / "graphs")
     transcripts = Transcripts([tmp_path / "frames"], system.lang)
     assert len(graphs) == 3  # X and Y are both the unknown word
     assert graphs.get(transcripts.words("u0")).num_states > 1
-    assert graphs.get(transcripts.words("u3")) is None
-    ledger = (tmp_path / "graphs.ledger.jsonl").read_text().splitlines()
+    assert graphs.get(transcripts.words("u3")) == "the transcript is empty"
+    assert graphs.get([1, 1, 1, 1]) == "no training graph for its transcript"
+    ledger = (tmp_path / "graphs/ledger.jsonl").read_text().splitlines()
     assert [json.loads(line)["utterance"] for line in ledger] == ["u3"]
     with pytest.raises(UserError, match="no transcript"):
         transcripts.words("u9")
@@ -75,20 +74,20 @@ def test_graphs_are_made_once_a_transcript(system, tmp_path):
 
 def graph_of(system, utterance):
     words = system.lang.words_to_ids(system.texts[utterance])
-    return TranscriptGraphs(system.files.training_graphs).get(words)
+    return TrainingGraphs.load(system.files.training_graphs).get(words)
 
 
 def test_retry_beam_finds_what_the_first_misses(system):
     utterance = max(system.scores, key=lambda u: len(system.scores[u]))
     graph, scores = graph_of(system, utterance), system.scores[utterance]
-    wide = Aligner(system.model, acoustic_scale=0.2, beam=1000.0, retry_beam=0)
+    wide = aligner_of(system, acoustic_scale=0.2, beam=1000.0, retry_beam=0)
     best = wide.align(graph, scores)
     assert best.beam == 1000.0
-    narrow = Aligner(system.model, acoustic_scale=0.2, beam=1e-6, retry_beam=0)
+    narrow = aligner_of(system, acoustic_scale=0.2, beam=1e-6, retry_beam=0)
     failure = narrow.align(graph, scores)
     assert isinstance(failure, AlignmentFailure)
     assert "within the beam" in failure.reason
-    both = Aligner(system.model, acoustic_scale=0.2, beam=1e-6, retry_beam=1000.0)
+    both = aligner_of(system, acoustic_scale=0.2, beam=1e-6, retry_beam=1000.0)
     np.testing.assert_array_equal(
         both.align(graph, scores).transition_ids, best.transition_ids
     )
@@ -96,7 +95,7 @@ def test_retry_beam_finds_what_the_first_misses(system):
 
 def test_too_short_utterance_is_told(system):
     utterance = next(iter(system.scores))
-    found = Aligner(system.model).align(
+    found = aligner_of(system).align(
         graph_of(system, utterance), system.scores[utterance][:1]
     )
     assert isinstance(found, AlignmentFailure)
@@ -106,7 +105,7 @@ def test_too_short_utterance_is_told(system):
 def test_words_of_a_class_without_training_data_are_told(system):
     utterance = max(system.scores, key=lambda u: len(system.scores[u]))
     graph, scores = graph_of(system, utterance), system.scores[utterance].copy()
-    aligner = Aligner(system.model)
+    aligner = aligner_of(system)
     needed = system.model.pdf[aligner.align(graph, scores).transition_ids]
     scores[:, needed] -= 1.8e19  # what a prior of 0 makes of a score
     found = aligner.align(graph, scores)
@@ -117,59 +116,61 @@ def test_words_of_a_class_without_training_data_are_told(system):
 def test_scores_of_another_model_are_refused(system):
     utterance = next(iter(system.scores))
     with pytest.raises(UserError, match="pdfs"):
-        Aligner(system.model).align(
+        aligner_of(system).align(
             graph_of(system, utterance), system.scores[utterance][:, :-1]
         )
 
 
 def source(system, **given):
-    aligner = Aligner(system.model, acoustic_scale=0.2, **given.pop("beams", {}))
-    graphs = TranscriptGraphs(system.files.training_graphs)
+    aligner = aligner_of(system, acoustic_scale=0.2, **given.pop("beams", {}))
+    graphs = TrainingGraphs.load(system.files.training_graphs)
     static = AlignmentArchive(*system.files.alignments)
     given = {"aligner": aligner, "graphs": graphs, "static": static, **given}
     return AlignmentSource(system.model, given.pop("static"), **given)
 
 
 def align(system, utterance, source):
-    outcome = Outcome(utterance)
+    result = UtteranceResult(utterance)
     words = np.array(system.lang.words_to_ids(system.texts[utterance]))
-    return source.align(outcome, words, system.scores[utterance]), outcome
+    return source.align(result, words, system.scores[utterance]), result
 
 
 def test_static_alignment_is_taken_where_none_can_be_made(system):
     utterance = max(system.scores, key=lambda u: len(system.scores[u]))
     static = dict(read_int_vectors(*system.files.alignments))[utterance]
     beams = {"beam": 1e-6, "retry_beam": 0.0}
-    found, outcome = align(system, utterance, source(system, beams=beams))
+    found, result = align(system, utterance, source(system, beams=beams))
     np.testing.assert_array_equal(found, static)
-    assert outcome.sums["fallbacks"] == 1
-    assert outcome.events[0].action == "noted"
-    found, outcome = align(
+    assert result.sums["fallbacks"] == 1
+    assert result.events[0].action == "noted"
+    found, result = align(
         system, utterance, source(system, beams=beams, fall_back=False)
     )
     assert found is None
-    assert outcome.sums["skipped"] == 1
-    found, outcome = align(system, utterance, source(system, beams=beams, static=None))
+    assert result.sums["skipped"] == 1
+    found, result = align(system, utterance, source(system, beams=beams, static=None))
     assert found is None
-    found, outcome = align(system, utterance, source(system, aligner=None))
+    found, result = align(system, utterance, source(system, aligner=None))
     np.testing.assert_array_equal(found, static)
-    assert "drifted_frames" not in outcome.sums
+    assert "drifted_frames" not in result.sums
 
 
 def test_retried_alignment_is_told(system):
     utterance = max(system.scores, key=lambda u: len(system.scores[u]))
     beams = {"beam": 1e-6, "retry_beam": 500.0}
-    found, outcome = align(system, utterance, source(system, beams=beams))
+    found, result = align(system, utterance, source(system, beams=beams))
     assert found is not None
-    assert outcome.sums["retried"] == 1
-    assert outcome.events[0].beam == 500.0
+    assert result.sums["retried"] == 1
+    assert result.events[0].beam == 500.0
 
 
 def test_alignment_of_other_frames_stops(system):
     static = AlignmentSource(system.model, AlignmentArchive(*system.files.alignments))
     utterance = next(iter(system.scores))
     with pytest.raises(UserError, match="frames") as error:
-        static.align(Outcome(utterance), np.array([1]), system.scores[utterance][:-1])
+        static.align(
+            UtteranceResult(utterance), np.array([1]), system.scores[utterance][:-1]
+        )
     assert error.value.utterance == utterance
 
 
@@ -177,7 +178,7 @@ def test_without_any_alignment_nothing_can_begin(system):
     with pytest.raises(ValueError, match="alignments"):
         AlignmentSource(system.model, None)
     with pytest.raises(ValueError, match="alignments"):
-        AlignmentSource(system.model, None, aligner=Aligner(system.model))
+        AlignmentSource(system.model, None, aligner=aligner_of(system))
 
 
 def test_drift_counts_what_moved_by_phone(system):

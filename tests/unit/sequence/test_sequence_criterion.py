@@ -7,21 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from reference.sequence_system import SCALE, SCHEMAS, Mmi
+from reference.sequence_system import SCALE, Mmi
 from torch.nn import functional
 
-from latflow.configuration import resolve_section
+from latflow.criteria.options import CriterionOptions
+from latflow.criteria.registry import make_criterion
 from latflow.errors import UserError
-from latflow.sequence.criterion import LossWeights
-from latflow.sequence.objectives import objective_of
-
-PLAIN = LossWeights(prior_scale=0.0)
+from latflow.options import read_options
 
 
 def run(system, criterion, utterances, **given):
     """Loss and gradient of the scores."""
     batch, logits = system.batch(utterances, **given)
-    loss = criterion.begin(system.outputs(logits, batch), batch).finish()
+    loss = criterion.begin(system.outputs(logits, batch), batch)()
     loss.value.backward()
     return loss, logits.grad.numpy()
 
@@ -71,7 +69,7 @@ def test_batch_mates_and_padding_change_no_bit(system, make, utterances):
 
 
 def test_parts_add_up_to_the_batch(system, make, utterances):
-    criterion = make(weights=LossWeights(prior_scale=0.0, ce=0.3, l2=0.01))
+    criterion = make(ce_weight=0.3, l2=0.01)
     whole, _ = run(system, criterion, utterances)
     parts = [run(system, criterion, utterances[k::2])[0] for k in (0, 1)]
     assert sum(p.num_frames for p in parts) == whole.num_frames
@@ -101,10 +99,16 @@ def test_gradient_is_that_of_the_value_through_a_network(
     system, make, utterances, kind
 ):
     """Finite differences of the whole loss to the parameters of a linear layer."""
-    weights = LossWeights(prior_scale=0.7, ce=0.3, l2=0.02)
-    given = {"type": kind, "acoustic_scale": SCALE, "absent_numerator": "keep"}
-    options = resolve_section(SCHEMAS, "criterion", given)
-    criterion = make(weights=weights, threads=2, objective=objective_of(options))
+    keep = {"absent_numerator": "keep"} if kind == "mmi" else {}
+    options = {"type": kind, "acoustic_scale": SCALE, **keep}
+    lattices = make_criterion(
+        read_options(CriterionOptions, options),
+        system.model,
+        system.lang.silence_phones,
+    )
+    criterion = make(
+        prior_scale=0.7, ce_weight=0.3, l2=0.02, threads=2, criterion=lattices
+    )
     generator = criterion._generator
     generator._maker = FixedLattices(generator._maker)
     criterion._priors = torch.linspace(-3, -1, system.model.num_pdfs).double() * 0.7
@@ -118,7 +122,7 @@ def test_gradient_is_that_of_the_value_through_a_network(
 
     def loss():
         outputs = system.outputs(network(features), batch)
-        return criterion.begin(outputs, batch).finish().value
+        return criterion.begin(outputs, batch)().value
 
     (3.7 * loss()).backward()
     rng = np.random.default_rng(3)
@@ -139,14 +143,11 @@ def test_priors_are_taken_off(system, make, utterances):
     seen = []
 
     class Listening(Mmi):
-        def __call__(self, log_likes, *others):
-            seen.append(log_likes.copy())
-            return super().__call__(log_likes, *others)
+        def evaluate(self, utterance, gradient):
+            seen.append(utterance.log_likes.copy())
+            return super().evaluate(utterance, gradient)
 
-    criterion = make(
-        objective=lambda model, lang: Listening(model),
-        weights=LossWeights(prior_scale=0.5),
-    )
+    criterion = make(criterion=Listening(system.model), prior_scale=0.5)
     log_priors = torch.randn(system.model.num_pdfs)
     criterion._priors = 0.5 * log_priors
     run(system, criterion, utterances[:1])
@@ -156,8 +157,7 @@ def test_priors_are_taken_off(system, make, utterances):
 
 def test_cross_entropy_and_l2_are_added(system, make, utterances):
     base, _ = run(system, make(), utterances)
-    weights = LossWeights(prior_scale=0.0, ce=0.25, l2=0.5)
-    criterion = make(weights=weights)
+    criterion = make(ce_weight=0.25, l2=0.5)
     loss, _ = run(system, criterion, utterances)
     ce = squares = 0.0
     for utterance in utterances:
@@ -176,19 +176,19 @@ def test_next_part_begins_while_lattices_are_made(system, make, utterances):
     reached, go_on = threading.Semaphore(0), threading.Event()
 
     class Waiting(Mmi):
-        def __call__(self, *args):
+        def evaluate(self, utterance, gradient):
             reached.release()
             assert go_on.wait(20)
-            return super().__call__(*args)
+            return super().evaluate(utterance, gradient)
 
-    criterion = make(objective=lambda model, lang: Waiting(model), threads=2)
+    criterion = make(criterion=Waiting(system.model), threads=2)
     assert criterion.depth == 2
     parts = [system.batch([u]) for u in utterances[:2]]
     pending = [criterion.begin(system.outputs(x, b), b) for b, x in parts]
     for _ in pending:
         assert reached.acquire(timeout=20)  # both are in the criterion at once
     go_on.set()
-    losses = [p.finish() for p in pending]
+    losses = [finish() for finish in pending]
     alone = [run(system, make(), [u])[0] for u in utterances[:2]]
     assert [x.value.item() for x in losses] == [x.value.item() for x in alone]
 
@@ -203,9 +203,9 @@ def test_torch_keeps_quiet_while_lattices_are_made(system, make, utterances):
             criterion.begin(system.outputs(logits, batch), batch) for _ in range(2)
         ]
         assert torch.get_num_threads() == 1
-        pending[0].finish()
+        pending[0]()
         assert torch.get_num_threads() == 1
-        pending[1].finish()
+        pending[1]()
         assert torch.get_num_threads() == 2
         criterion.begin(system.outputs(logits, batch), batch)
         criterion.close()
@@ -229,13 +229,11 @@ def test_frames_are_counted_whose_pdf_the_lattice_holds(system, make, utterances
     kept = []
 
     class Keeping(Mmi):
-        def __call__(self, log_likes, lattice, alignment, *others):
-            kept.append((lattice, alignment))
-            return super().__call__(log_likes, lattice, alignment, *others)
+        def evaluate(self, utterance, gradient):
+            kept.append((utterance.raw, utterance.alignment))
+            return super().evaluate(utterance, gradient)
 
-    criterion = make(
-        objective=lambda model, lang: Keeping(model), lattices={"lattice_beam": 0.3}
-    )
+    criterion = make(criterion=Keeping(system.model), lattices={"lattice_beam": 0.3})
     loss, _ = run(system, criterion, utterances)
     held, pdf = 0, system.model.pdf
     for lattice, alignment in kept:
@@ -249,9 +247,7 @@ def test_frames_are_counted_whose_pdf_the_lattice_holds(system, make, utterances
 
 def test_a_failing_search_is_skipped_and_told(system, make, utterances):
     narrow = {"beam": 1e-3, "min_active": 0, "max_active": 2, "retry_beam_factor": 2}
-    criterion = make(
-        lattices=narrow, weights=LossWeights(prior_scale=0.0, ce=1.0, l2=1.0)
-    )
+    criterion = make(lattices=narrow, ce_weight=1.0, l2=1.0)
     loss, grad = run(system, criterion, utterances)
     skipped = {e.utterance for e in criterion.journal.ledger.entries}
     assert 0 < len(skipped) < len(utterances)
@@ -340,7 +336,7 @@ def test_scores_that_are_not_numbers_are_named(system, make, utterances):
     batch, logits = system.batch(utterances)
     with torch.no_grad():
         logits[1, 3, 2] = float("nan")
-    loss = make().begin(system.outputs(logits, batch), batch).finish()
+    loss = make().begin(system.outputs(logits, batch), batch)()
     at_fault = (~loss.by_sequence.isfinite()).nonzero().flatten().tolist()
     assert at_fault == [1]
     assert not loss.value.isfinite()
@@ -358,29 +354,43 @@ def test_what_does_not_fit_is_refused(system, make, utterances):
     longer, scores = system.batch([utterances[0]], pad=1)
     longer = replace(longer, lengths=longer.lengths + 1)
     with pytest.raises(UserError, match="its alignment has"):
-        criterion.begin(system.outputs(scores, longer), longer).finish()
+        criterion.begin(system.outputs(scores, longer), longer)()
     assert torch.get_num_threads() >= 1
     with pytest.raises(ValueError, match="no priors"):
-        type(criterion)(
-            criterion._generator,
-            None,
-            weights=LossWeights(),
-            beam=criterion._beam,
-            bound=criterion._bound,
-        )
+        type(criterion)(criterion._generator, None, system.options(prior_scale=1.0))
+
+
+def test_an_error_of_the_criterion_names_the_utterance(system, make, utterances):
+    class Failing(Mmi):
+        def evaluate(self, utterance, gradient):
+            if len(gradient) == len(system.scores[utterances[1]]):
+                raise UserError("it is broken", remedy="mend it")
+            return super().evaluate(utterance, gradient)
+
+    with pytest.raises(UserError, match="it is broken - mend it") as error:
+        run(system, make(criterion=Failing(system.model)), utterances[1:2])
+    assert error.value.utterance == utterances[1]
+
+
+def test_statistics_of_names_that_are_taken_are_refused(system, make):
+    class Counting(Mmi):
+        statistics = ("depth",)
+
+    with pytest.raises(UserError, match="names that are taken"):
+        make(criterion=Counting(system.model))
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_gives_what_the_processor_gives(system, make, utterances):
-    weights = LossWeights(prior_scale=1.0, ce=0.2, l2=0.01)
-    on_cpu, expected = run(system, make(weights=weights), utterances)
+    weights = {"prior_scale": 1.0, "ce_weight": 0.2, "l2": 0.01}
+    on_cpu, expected = run(system, make(**weights), utterances)
     batch, logits = system.batch(utterances)
     logits = logits.detach().cuda().requires_grad_()
-    criterion = make(weights=weights, threads=2)
+    criterion = make(**weights, threads=2)
     batch = batch.to("cuda")
     pending = [criterion.begin(system.outputs(logits, batch), batch) for _ in range(2)]
-    losses = [part.finish() for part in pending]
+    losses = [finish() for finish in pending]
     losses[0].value.backward()
     assert losses[0].value.item() == pytest.approx(on_cpu.value.item(), rel=1e-4)
     assert losses[1].value.item() == losses[0].value.item()

@@ -6,10 +6,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from latflow.configuration import resolve_section
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
-from latflow.sequence.denominator import estimate_denominator, make_denominator
+from latflow.graphs.denominator import estimate_denominator, make_denominator
+from latflow.graphs.options import DenominatorOptions
 
 
 def words_of(system):
@@ -41,15 +41,12 @@ def test_unigram_is_the_share_of_each_word(system):
 
 @pytest.mark.parametrize("order", [1, 2])
 def test_stage_writes_graph_and_its_size(system, repository, tmp_path, order):
-    options = resolve_section(
-        repository / "workflow/schemas", "denominator", {"order": order}
-    )
     make_denominator(
         system.root / "lang",
-        [system.root / "cuts.jsonl.gz"],
+        system.root / "cuts.jsonl.gz",
         system.root / "model",
         tmp_path / "HCLG.fst",
-        options=options,
+        options=DenominatorOptions(order=order),
     )
     graph = Graph.load(tmp_path / "HCLG.fst")
     facts = json.loads((tmp_path / "HCLG.json").read_text())

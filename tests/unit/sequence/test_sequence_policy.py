@@ -4,9 +4,14 @@ import math
 
 import pytest
 
-from latflow.configuration import resolve_section
 from latflow.errors import UserError
+from latflow.sequence.options import LatticeSearchOptions
 from latflow.sequence.policy import BeamPolicy, FailureBound
+
+
+def policy_of(lattice_beam, **depth):
+    """A policy of these options."""
+    return BeamPolicy(LatticeSearchOptions(lattice_beam=lattice_beam, depth=depth))
 
 
 def depth_of(beam):
@@ -16,7 +21,7 @@ def depth_of(beam):
 
 @pytest.mark.parametrize("start", [3.0, 11.0])
 def test_beam_comes_to_rest_at_the_wanted_depth(start):
-    policy = BeamPolicy(start, target_depth=30.0, rate=0.2)
+    policy = policy_of(start, target=30.0, rate=0.2)
     for _ in range(100):
         policy.update(depth_of(policy.lattice_beam))
     assert depth_of(policy.lattice_beam) == pytest.approx(30.0, rel=0.1)
@@ -26,7 +31,7 @@ def test_beam_comes_to_rest_at_the_wanted_depth(start):
 
 
 def test_beam_keeps_its_limits_and_its_step():
-    policy = BeamPolicy(8.0, target_depth=1000.0, max_beam=9.5, rate=1.0)
+    policy = policy_of(8.0, target=1000.0, max_lattice_beam=9.5, rate=1.0)
     policy.update(1.0)
     assert policy.lattice_beam == 9.5  # not 8 x 1000, nor 8 x 1.25
     for _ in range(20):
@@ -37,25 +42,25 @@ def test_beam_keeps_its_limits_and_its_step():
 
 
 def test_a_fixed_beam_stays():
-    policy = BeamPolicy(7.3)
+    policy = policy_of(7.3)
     policy.update(1e6)
     assert policy.lattice_beam == 7.3
-    other = BeamPolicy(5.0)
+    other = policy_of(5.0)
     other.load_state(policy.state())
     assert other.lattice_beam == 5.0  # configured anew
 
 
 def test_no_lattices_change_nothing():
-    policy = BeamPolicy(6.0, target_depth=10.0)
+    policy = policy_of(6.0, target=10.0)
     for depth in (0.0, math.nan, math.inf):
         policy.update(depth)
     assert policy.lattice_beam == 6.0
 
 
 def test_state_of_the_beam_survives():
-    policy = BeamPolicy(6.0, target_depth=40.0)
+    policy = policy_of(6.0, target=40.0)
     policy.update(3.0)
-    other = BeamPolicy(6.0, target_depth=40.0)
+    other = policy_of(6.0, target=40.0)
     other.load_state(policy.state())
     for depth in (10.0, 70.0):
         policy.update(depth)
@@ -63,20 +68,9 @@ def test_state_of_the_beam_survives():
         assert policy.state() == other.state()
 
 
-def test_options_are_those_of_the_schema(repository):
-    lattices = {"lattice_beam": 5, "depth": {"target": 20, "max_lattice_beam": 5.5}}
-    options = resolve_section(
-        repository / "workflow/schemas", "sequence", {"lattices": lattices}
-    )
-    policy = BeamPolicy.from_options(options["lattices"])
-    for _ in range(30):
-        policy.update(1.0)
-    assert policy.lattice_beam == 5.5
-
-
 def test_beam_outside_its_limits_is_refused():
     with pytest.raises(UserError, match="outside its limits"):
-        BeamPolicy(20.0, target_depth=10.0, max_beam=12.0)
+        policy_of(20.0, target=10.0, max_lattice_beam=12.0)
 
 
 def test_too_many_failures_end_the_training():

@@ -2,18 +2,22 @@
 
 import json
 import shutil
-from dataclasses import replace
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from reference.subsampled_twin import FACTOR, write_slow_frames, write_subsampling
 from safetensors.torch import load_file, save_file
 
-from latflow.configuration import resolve_section
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
+from latflow.kaldi.io import read_int_vectors, write_int_vectors
 from latflow.nnet.model_dir import load_model
-from latflow.sequence.train import Sources, train_sequence
+from latflow.options import read_options
+from latflow.sequence.options import SequenceRunOptions
+from latflow.sequence.train import train_sequence
 
 
 @pytest.fixture(scope="module")
@@ -21,42 +25,40 @@ def sources(system, tmp_path_factory):
     """All that the stage reads; dev is the training set, decoded with its graph."""
     root = tmp_path_factory.mktemp("stage")
     (root / "scales.json").write_text(json.dumps({"lmwt": 5, "wip": 0.0}))
-    frames = str(system.root / "frames")
-    return Sources(
-        frames=frames,
-        dev_frames=frames,
-        parent=str(system.root / "seed"),
-        lang=str(system.root / "lang"),
-        denominator=str(system.root / "den/HCLG.fst"),
-        graph=str(system.root / "den/HCLG.fst"),
-        scales=str(root / "scales.json"),
-        alignments=str(system.root / "ali.ark"),
-        training_graphs=str(system.root / "graphs"),
-    )
+    frames = system.root / "frames"
+    return {
+        "frames_dir": frames,
+        "dev_frames_dir": frames,
+        "parent_dir": system.root / "seed",
+        "lang_dir": system.root / "lang",
+        "denominator": system.root / "den/HCLG.fst",
+        "graph": system.root / "den/HCLG.fst",
+        "scales": root / "scales.json",
+        "alignments": system.root / "ali.ark",
+        "training_graphs_dir": system.root / "graphs",
+    }
 
 
 @pytest.fixture
-def options(system, repository):
-    """A sequence-trained system, as the recipe hands it over."""
-    schemas = repository / "workflow/schemas"
-    training = {"epochs": 2, "learning_rate": 0.1, "tensorboard": False}
-    data = {"sequences": {"type": "utterances"}, "max_sequences": 4}
-    return {
-        "criterion": resolve_section(
-            schemas, "criterion", {"type": "mmi", "acoustic_scale": 0.2}
-        ),
+def options(system):
+    """Options of a sequence training."""
+    values = {
+        "criterion": {"type": "mmi", "acoustic_scale": 0.2},
         "sequence": system.options(
             alignments={"source": "on_the_fly"}, dev_search={"acoustic_scale": 0.2}
-        ),
-        "data": resolve_section(schemas, "nnet_data", data),
-        "training": resolve_section(
-            schemas, "nnet_training", {**training, "micro_sequences": 2}
-        ),
-        "score": resolve_section(schemas, "score", {}),
+        ).values(),
+        "data": {"max_sequences": 4},
+        "training": {
+            "epochs": 2,
+            "learning_rate": 0.1,
+            "tensorboard": False,
+            "micro_sequences": 2,
+        },
+        "graph": {"transition_scale": 1.0, "self_loop_scale": 0.1},
         "device": "cpu",
-        "backend": "auto",
         "seed": 1,
     }
+    return read_options(SequenceRunOptions, values)
 
 
 def epochs_of(folder):
@@ -70,16 +72,22 @@ def test_model_folder_is_whole_and_its_dev_errors_are_words(
 ):
     out = tmp_path / "model"
     train_sequence(
-        sources, out, options=options, checkpoints_dir=tmp_path / "work", threads=2
+        **sources,
+        out_dir=out,
+        options=options,
+        checkpoints=tmp_path / "work",
+        threads=2,
     )
-    model, seed = load_model(out), load_model(sources.parent)
+    model, seed = load_model(out), load_model(sources["parent_dir"])
     before, after = seed.network.state_dict(), model.network.state_dict()
     assert any(not torch.equal(before[name], after[name]) for name in before)
     assert torch.equal(model.log_priors, seed.log_priors)
     assert model.meta["criterion"] == "mmi"
-    assert model.meta["parent"] == sources.parent
+    assert model.meta["parent"] == str(sources["parent_dir"])
     epochs = epochs_of(out)
-    num_words = sum(len(t.split()) for t in FrameStore.load(sources.frames).texts)
+    num_words = sum(
+        len(t.split()) for t in FrameStore.load(sources["frames_dir"]).texts
+    )
     assert [line["dev"]["frames"] for line in epochs] == [num_words] * 2
     rates = np.array([line["dev"]["loss"] for line in epochs]) * num_words
     assert np.allclose(rates, np.round(rates))
@@ -89,37 +97,37 @@ def test_model_folder_is_whole_and_its_dev_errors_are_words(
 
 
 def test_a_missing_file_is_named(sources, options, tmp_path):
-    missing = {**vars(sources), "scales": str(tmp_path / "none.json")}
+    missing = {**sources, "scales": tmp_path / "none.json"}
     with pytest.raises(UserError, match=r"none\.json"):
         train_sequence(
-            Sources(**missing),
-            tmp_path / "m",
+            **missing,
+            out_dir=tmp_path / "m",
             options=options,
-            checkpoints_dir=tmp_path,
+            checkpoints=tmp_path,
         )
 
 
-def teaching(options, repository, **training):
+def teaching(options, **training):
     """The options, with a teacher's criterion alone."""
     own = {"type": "teacher", "teacher": "any", "ce_weight": 0.0}
-    schemas = repository / "workflow/schemas"
-    return {
-        **options,
-        "criterion": resolve_section(schemas, "criterion", own),
-        "training": {**options["training"], **training},
-    }
+    values = options.values()
+    training = {**values["training"], **training}
+    return read_options(
+        SequenceRunOptions, {**values, "criterion": own, "training": training}
+    )
 
 
-def test_who_is_his_own_teacher_learns_nothing(sources, options, repository, tmp_path):
+def test_who_is_his_own_teacher_learns_nothing(sources, options, tmp_path):
     out = tmp_path / "model"
     train_sequence(
-        replace(sources, teacher=sources.parent),
-        out,
-        options=teaching(options, repository, optimiser={"type": "sgd"}),
-        checkpoints_dir=tmp_path / "work",
+        **{**sources, "teacher_dir": sources["parent_dir"]},
+        out_dir=out,
+        options=teaching(options, optimizer={"type": "sgd"}),
+        checkpoints=tmp_path / "work",
     )
     before, after = (
-        load_model(folder).network.state_dict() for folder in (sources.parent, out)
+        load_model(folder).network.state_dict()
+        for folder in (sources["parent_dir"], out)
     )
     for name, value in before.items():
         assert torch.allclose(after[name], value, atol=1e-6), name
@@ -127,10 +135,8 @@ def test_who_is_his_own_teacher_learns_nothing(sources, options, repository, tmp
     assert last["objective"] == pytest.approx(-last["teacher_entropy"], abs=1e-6)
 
 
-def test_a_pupil_comes_closer_to_its_teacher(
-    system, sources, options, repository, tmp_path
-):
-    teacher = shutil.copytree(sources.parent, tmp_path / "teacher")
+def test_a_pupil_comes_closer_to_its_teacher(system, sources, options, tmp_path):
+    teacher = shutil.copytree(sources["parent_dir"], tmp_path / "teacher")
     weights = load_file(teacher / "weights.safetensors")
     generator = torch.Generator().manual_seed(3)
     for value in weights.values():
@@ -138,10 +144,10 @@ def test_a_pupil_comes_closer_to_its_teacher(
     save_file(weights, teacher / "weights.safetensors")
     out = tmp_path / "model"
     train_sequence(
-        replace(sources, teacher=str(teacher)),
-        out,
-        options=teaching(options, repository, epochs=6, learning_rate=0.01),
-        checkpoints_dir=tmp_path / "work",
+        **{**sources, "teacher_dir": teacher},
+        out_dir=out,
+        options=teaching(options, epochs=6, learning_rate=0.01),
+        checkpoints=tmp_path / "work",
     )
     distances = [
         -epoch["train"]["objective"] - epoch["train"]["teacher_entropy"]
@@ -151,17 +157,160 @@ def test_a_pupil_comes_closer_to_its_teacher(
     assert distances[-1] < 0.8 * distances[0]
 
 
-def test_a_teacher_of_another_normalisation_is_refused(
-    sources, options, repository, tmp_path
-):
-    teacher = shutil.copytree(sources.parent, tmp_path / "teacher")
+def test_a_teacher_of_another_normalization_is_refused(sources, options, tmp_path):
+    teacher = shutil.copytree(sources["parent_dir"], tmp_path / "teacher")
     meta = json.loads((teacher / "meta.json").read_text())
-    meta["normalisation"] = {"kind": "mean"}
+    meta["normalization"] = {"kind": "mean"}
     (teacher / "meta.json").write_text(json.dumps(meta))
-    with pytest.raises(UserError, match="normalisation differ"):
+    with pytest.raises(UserError, match="normalization differ"):
         train_sequence(
-            replace(sources, teacher=str(teacher)),
-            tmp_path / "m",
-            options=teaching(options, repository),
-            checkpoints_dir=tmp_path,
+            **{**sources, "teacher_dir": teacher},
+            out_dir=tmp_path / "m",
+            options=teaching(options),
+            checkpoints=tmp_path,
+        )
+
+
+MINE = """
+from latflow.criteria.mmi import Mmi
+from latflow.criteria.options import MmiOptions
+
+class Mine(Mmi):
+    def __init__(self, options, model, silence_phones=(), *, seed=0):
+        super().__init__(MmiOptions(**options), model, silence_phones, seed=seed)
+"""
+
+
+def test_criteria_of_users_train_the_same(sources, options, tmp_path):
+    """MMI by its name, as a class of the recipe's, and as a program: the same bits."""
+    (tmp_path / "mine.py").write_text(MINE)
+    scale = {"acoustic_scale": 0.2}
+    serve = [sys.executable, "-m", "latflow.criteria.server"]
+    path = f"{tmp_path}/mine.py:Mine"
+    weights, values = [], options.values()
+    for name, criterion in (
+        ("own", {"type": "mmi", **scale}),
+        ("custom", {"type": "custom", "path": path, "options": scale}),
+        (
+            "external",
+            {"type": "external", "command": [*serve, "mmi", json.dumps(scale)]},
+        ),
+    ):
+        given = read_options(SequenceRunOptions, {**values, "criterion": criterion})
+        train_sequence(
+            **sources,
+            out_dir=tmp_path / name,
+            options=given,
+            checkpoints=tmp_path / "work",
+            threads=2,
+        )
+        weights.append((tmp_path / name / "weights.safetensors").read_bytes())
+        assert load_model(tmp_path / name).meta["criterion"] == "mmi"
+    assert weights[0] == weights[1] == weights[2]
+
+
+def test_a_program_that_dies_is_told_with_the_utterance(sources, options, tmp_path):
+    script = tmp_path / "dies.py"
+    script.write_text(
+        "import sys\n"
+        "from latflow.criteria.external import read_message, write_message\n"
+        "read_message(sys.stdin.buffer)\n"
+        "own = {'protocol': 1, 'name': 'mine', 'statistics': []}\n"
+        "write_message(sys.stdout.buffer, 'ready', own, {})\n"
+    )
+    own = {"type": "external", "command": [sys.executable, str(script)]}
+    given = read_options(SequenceRunOptions, {**options.values(), "criterion": own})
+    assert given.criterion.files == [Path(sys.executable), script]
+    with pytest.raises(UserError, match="it ended|Broken pipe") as error:
+        train_sequence(
+            **sources,
+            out_dir=tmp_path / "m",
+            options=given,
+            checkpoints=tmp_path / "work",
+        )
+    assert error.value.utterance
+
+
+@pytest.fixture(scope="module")
+def slow_sources(sources, tmp_path_factory):
+    """The same with a network that scores one frame in three."""
+    root = tmp_path_factory.mktemp("slow")
+    write_slow_frames(sources["frames_dir"], root / "frames")
+    write_subsampling(sources["parent_dir"], root / "seed")
+    # A frame of the output stands for three, so that this is the LMWT of the twin.
+    lmwt = FACTOR * json.loads(sources["scales"].read_text())["lmwt"]
+    (root / "scales.json").write_text(json.dumps({"lmwt": lmwt, "wip": 0.0}))
+    frames = root / "frames"
+    return {
+        **sources,
+        "scales": root / "scales.json",
+        "frames_dir": frames,
+        "dev_frames_dir": frames,
+        "parent_dir": root / "seed",
+    }
+
+
+@pytest.mark.parametrize("source", ["static", "on_the_fly"])
+def test_a_network_that_subsamples_learns_what_its_twin_learns(
+    sources, slow_sources, options, tmp_path, source
+):
+    """From alignments of its own rate or of the features', or made on the fly."""
+    values = options.values()
+    values["sequence"]["alignments"]["source"] = source
+    store = FrameStore.load(slow_sources["frames_dir"])
+    lengths = dict(zip(store.utt_ids, np.diff(store.begin), strict=True))
+    whole = {
+        utterance: np.repeat(ids, FACTOR)[: lengths[utterance]]
+        for utterance, ids in read_int_vectors(sources["alignments"])
+    }
+    write_int_vectors(tmp_path / "ali.ark", whole.items())
+    slow = {**slow_sources, "alignments": tmp_path / "ali.ark"}
+    for name, files in (("plain", sources), ("own", slow_sources), ("whole", slow)):
+        scale = 0.2 if name == "plain" else 0.2 / FACTOR
+        values["sequence"]["dev_search"]["acoustic_scale"] = scale
+        train_sequence(
+            **files,
+            out_dir=tmp_path / name,
+            options=read_options(SequenceRunOptions, values),
+            checkpoints=tmp_path / f"work_{name}",
+            threads=2,
+        )
+    plain = load_model(tmp_path / "plain").network.state_dict()
+    seed = load_model(sources["parent_dir"]).network.state_dict()
+    assert any(not torch.equal(seed[name], plain[name]) for name in seed)
+    for name in ("own", "whole"):
+        found = load_model(tmp_path / name)
+        assert found.network.subsampling == FACTOR
+        for key, value in found.network.state_dict().items():
+            torch.testing.assert_close(value, plain[key], rtol=1e-4, atol=1e-5)
+        last, wanted = epochs_of(tmp_path / name)[-1], epochs_of(tmp_path / "plain")[-1]
+        assert last["dev"]["loss"] == wanted["dev"]["loss"]
+        assert last["train"]["frames"] == wanted["train"]["frames"]
+
+
+def test_a_network_of_log_likelihoods_stays_one(slow_sources, options, tmp_path):
+    """It has no priors, neither before nor after."""
+    parent = tmp_path / "seed"
+    write_subsampling(slow_sources["parent_dir"], parent, scores="log_likelihoods")
+    np.save(parent / "priors.npy", np.empty(0, np.float32))
+    values = options.values()
+    values["sequence"]["prior_scale"] = None
+    train_sequence(
+        **{**slow_sources, "parent_dir": parent},
+        out_dir=tmp_path / "model",
+        options=read_options(SequenceRunOptions, values),
+        checkpoints=tmp_path / "work",
+        threads=2,
+    )
+    found = load_model(tmp_path / "model")
+    assert found.gives_log_likelihoods
+    assert found.log_priors is None
+    assert np.load(tmp_path / "model" / "priors.npy").shape == (0,)
+    values["sequence"]["prior_scale"] = 1.0
+    with pytest.raises(UserError, match=r"seed.*no priors"):
+        train_sequence(
+            **{**slow_sources, "parent_dir": parent},
+            out_dir=tmp_path / "other",
+            options=read_options(SequenceRunOptions, values),
+            checkpoints=tmp_path / "work",
         )

@@ -14,8 +14,7 @@ from latflow.errors import UserError
 from latflow.nnet.model_dir import load_model
 from latflow.sequence import generation
 from latflow.training.distributed import Backend
-from latflow.training.interruption import Interrupted
-from latflow.training.launch import launch, write_job
+from latflow.training.launch import Interrupted, launch, write_job
 
 FOLLOWING = {
     "lattices": {"depth": {"target": 5.0, "rate": 0.5}},
@@ -31,7 +30,7 @@ def train(system, folder, *, kind="mmi", sequence=None, **how):
         root=str(system.root),
         folder=str(folder),
         kind=kind,
-        sequence=system.options(**(sequence or {})),
+        sequence=system.options(**(sequence or {})).values(),
         **how,
     )
 
@@ -56,7 +55,7 @@ def test_ranks_train_the_same(system, tmp_path, monkeypatch):
         "root": str(system.root),
         "folder": str(tmp_path / "2"),
         "kind": "mmi",
-        "sequence": system.options(**FOLLOWING),
+        "sequence": system.options(**FOLLOWING).values(),
         "device": "cpu",
     }
     (tmp_path / "2").mkdir()

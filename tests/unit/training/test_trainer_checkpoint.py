@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from latflow.errors import UserError
-from latflow.training.average import average_states
+from latflow.nnet.model_dir import average_states
 from latflow.training.checkpoint import CheckpointStore, Position, digest_of
 
 IDENTITY = {"training": {"epochs": 3, "learning_rate": 0.1}, "seed": 1}

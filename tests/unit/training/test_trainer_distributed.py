@@ -10,7 +10,7 @@ import torch
 from reference.training_task import make_trainer, write_task
 
 from latflow.errors import UserError
-from latflow.training.distributed import Backend, Place, open_backend, resolve_backend
+from latflow.training.distributed import Backend, Rank, open_backend, resolve_backend
 from latflow.training.launch import launch, threads_of_rank, write_job
 
 NEEDS_HOROVOD = pytest.mark.skipif(
@@ -23,7 +23,7 @@ TRAINING = {
     "learning_rate": 0.02,
     "clip_norm": 0.3,
     "gradient_noise": 1e-4,
-    "optimiser": {"type": "sgd", "momentum": 0.9},
+    "optimizer": {"type": "sgd", "momentum": 0.9},
 }
 
 
@@ -33,7 +33,7 @@ AVERAGING = {
     "epochs": 1,
     "gradient_noise": 0.0,
     "clip_norm": None,
-    "optimiser": PLAIN,
+    "optimizer": PLAIN,
     "schedule": {"type": "constant"},
     "final": "last",
 }
@@ -44,7 +44,7 @@ SETTINGS = {
     # one sequence a batch: in every step one of two ranks has nothing
     "empty": {"data": {"max_sequences": 1}, "training": {**TRAINING, "epochs": 1}},
     # of which the one that has seen something makes the running statistics
-    "normalised": {
+    "normalized": {
         "data": {"max_sequences": 1},
         "training": {**TRAINING, "epochs": 1, "dev_interval": 2},
         "layers": {
@@ -126,7 +126,7 @@ def assert_close(one, other) -> None:
         torch.testing.assert_close(other[name], value, rtol=2e-5, atol=2e-6, msg=name)
 
 
-@pytest.mark.parametrize("name", ["uneven", "empty", "normalised", "accumulated"])
+@pytest.mark.parametrize("name", ["uneven", "empty", "normalized", "accumulated"])
 def test_two_ranks_make_the_model_of_one_process(task, tmp_path, by_two_ranks, name):
     trainer = make_trainer(task, tmp_path, **SETTINGS[name])
     trainer.run()
@@ -235,8 +235,8 @@ def test_one_process_needs_no_back_end(task, tmp_path):
 
 def test_ranks_are_those_of_our_launcher_or_of_slurm():
     slurm = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1"}
-    assert Place.of(slurm) == Place(3, 4, 1)
+    assert Rank.of(slurm) == Rank(3, 4, 1)
     own = {"LATFLOW_RANK": "0", "LATFLOW_SIZE": "2", "LATFLOW_LOCAL_RANK": "0"}
-    assert Place.of({**slurm, **own}) == Place(0, 2, 0)
+    assert Rank.of({**slurm, **own}) == Rank(0, 2, 0)
     with pytest.raises(UserError, match="does not know its rank"):
-        Place.of({})
+        Rank.of({})

@@ -7,12 +7,12 @@ import pytest
 import torch
 from reference.training_task import make_trainer, training_options, write_task
 
-from latflow.criteria.ce import CrossEntropy
 from latflow.errors import UserError
-from latflow.training.average import average_states
+from latflow.nnet.model_dir import average_states
 from latflow.training.checkpoint import Position
-from latflow.training.interruption import Interrupted
-from latflow.training.session import growth_of
+from latflow.training.launch import Interrupted
+from latflow.training.losses import CrossEntropy
+from latflow.training.train import pretraining_of
 
 DROPOUT = {
     "hidden": {"class": "linear", "from": "data", "size": 12, "activation": "tanh"},
@@ -40,7 +40,7 @@ def task(tmp_path_factory):
 
 
 def lines(trainer) -> list[dict]:
-    return [json.loads(line) for line in trainer.log.read_text().splitlines()]
+    return [json.loads(line) for line in trainer.log_file.read_text().splitlines()]
 
 
 def assert_same(one, other) -> None:
@@ -168,8 +168,8 @@ def grown(task):
     def make(folder, training=None, **others):
         training = {**common, **(training or {})}
         trainer = make_trainer(task, folder, layers=layers, training=training, **others)
-        trainer.growth = growth_of(
-            trainer.network, {"training": trainer.options, "seed": trainer.seed}
+        trainer.pretraining = pretraining_of(
+            trainer.network, trainer.options, trainer.seed
         )
         trainer.__post_init__()
         return trainer
@@ -209,7 +209,7 @@ def test_pretraining_must_end_before_the_training(task, tmp_path):
     network = make_trainer(task, tmp_path).network
     options = training_options(epochs=2, pretraining=2)
     with pytest.raises(UserError, match="pretraining takes 2 epochs"):
-        growth_of(network, {"training": options, "seed": 1})
+        pretraining_of(network, options, 1)
 
 
 class Deep(CrossEntropy):
@@ -226,12 +226,11 @@ class Deep(CrossEntropy):
         ready, events = super().begin(outputs, batch), self.events
         events.append("begin")
 
-        class Late:
-            def finish(self):
-                events.append("finish")
-                return ready.finish()
+        def finish():
+            events.append("finish")
+            return ready()
 
-        return Late()
+        return finish
 
     def stepped(self, totals) -> None:
         self.totals.append(dict(totals))

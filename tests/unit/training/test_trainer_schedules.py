@@ -6,16 +6,18 @@ import pytest
 from reference.training_task import training_options
 
 from latflow.errors import UserError
-from latflow.training.schedules import Moment, is_exhausted, learning_rate
+from latflow.training.optimizers import Moment, is_exhausted, learning_rate
 
 
 def rate(
     schedule: dict, *, step=1, epoch=1, progress=0.0, losses=(), warmup=0
 ) -> float:
-    options = training_options(schedule=schedule)
+    options = training_options(
+        schedule=schedule, learning_rate=0.1, warmup_steps=warmup
+    )
     history = [{"loss": loss, "frame_errors": loss / 10} for loss in losses]
     moment = Moment(step, epoch, progress)
-    return learning_rate(options["schedule"], 0.1, warmup, moment, history)
+    return learning_rate(options, moment, history)
 
 
 def test_constant_with_warm_up():
@@ -74,8 +76,12 @@ def test_patience():
     assert not is_exhausted(history(3, 2), 2)
 
 
-def test_unknown_schedules_and_optimisers_are_refused():
+def test_unknown_schedules_and_optimizers_are_refused():
     with pytest.raises(UserError, match="schedule"):
         training_options(schedule={"type": "sometimes"})
     with pytest.raises(UserError, match="unknown configuration key .*beta"):
-        training_options(optimiser={"type": "adam", "beta": 0.9})
+        training_options(optimizer={"type": "adam", "beta": 0.9})
+    with pytest.raises(UserError, match="lbfgs"):
+        training_options(optimizer={"type": "lbfgs"})
+    with pytest.raises(UserError, match="needs a momentum"):
+        training_options(optimizer={"type": "sgd", "nesterov": True})

@@ -26,7 +26,7 @@ SETTINGS = {
     "training": {
         "epochs": 2,
         "learning_rate": 0.02,
-        "optimiser": {"type": "sgd", "momentum": 0.9},
+        "optimizer": {"type": "sgd", "momentum": 0.9},
     },
 }
 SQUEUE = """#!/bin/sh

@@ -7,10 +7,16 @@ import pytest
 import torch
 from reference.training_task import make_trainer, training_options, write_task
 
-from latflow.criteria.ce import CrossEntropy
 from latflow.errors import UserError
-from latflow.training.gradients import FlatGradient
-from latflow.training.optimisers import OPTIMISERS, limit_norms, make_optimiser
+from latflow.training.losses import losses_of
+from latflow.training.optimizers import (
+    OPTIMIZERS,
+    FlatGradient,
+    limit_change,
+    limit_norms,
+    make_optimizer,
+    set_learning_rate,
+)
 from latflow.training.progress import Clock
 from latflow.training.steps import CHECKPOINT, STOP
 
@@ -27,10 +33,10 @@ def task(tmp_path_factory):
 
 def one_step(task, folder, *, data=None, **training):
     """Parameters before and after a step on the first batches of an epoch."""
-    settings = {"optimiser": SGD, "clip_norm": None, **training}
+    settings = {"optimizer": SGD, "clip_norm": None, **training}
     trainer = make_trainer(task, folder, data=data, training=settings)
     before = [p.detach().clone() for p in trainer.network.parameters()]
-    batches = list(trainer.batches.epoch(0))[: trainer.options["accumulate"]]
+    batches = list(trainer.batches.epoch(0))[: trainer.options.accumulate]
     stepper = trainer._stepper
     measured = stepper.make(batches, 1, 0.5, Clock(), wishes=WISHES)
     after = [p.detach().clone() for p in trainer.network.parameters()]
@@ -43,12 +49,12 @@ def mean_gradient(trainer, batches, before):
     for parameter, value in zip(network.parameters(), before, strict=True):
         parameter.data.copy_(value)
         parameter.grad = None
-    criterion, total, frames = CrossEntropy.of(network), 0.0, 0
+    criterion, total, frames = losses_of(network), 0.0, 0
     for batch in batches:
         for row in range(len(batch)):
             one = batch.select([row])
             outputs = network(one.features, one.lengths)
-            loss = criterion.begin(outputs, one).finish()
+            loss = criterion.begin(outputs, one)()
             total, frames = total + loss.value, frames + loss.num_frames
     (total / frames).backward()
     return [parameter.grad for parameter in network.parameters()]
@@ -111,24 +117,52 @@ def test_limit_norms_leaves_short_rows_and_vectors():
     assert vector.item() == 9.0
 
 
-@pytest.mark.parametrize("kind", OPTIMISERS)
-def test_each_optimiser_lowers_a_parabola(kind):
-    options = training_options(optimiser={"type": kind})["optimiser"]
+@pytest.mark.parametrize(
+    ("max_change", "length"), [(None, 5.0), (6.0, 5.0), (2.0, 2.0)]
+)
+def test_a_step_changes_parameters_by_no_more_than_it_may(max_change, length):
+    x, y = (torch.nn.Parameter(torch.tensor([value])) for value in (1.0, -2.0))
+    with limit_change([x, y], max_change), torch.no_grad():
+        x += 3.0
+        y -= 4.0
+    change = torch.cat([x - 1.0, y + 2.0]).detach()
+    torch.testing.assert_close(change, length / 5.0 * torch.tensor([3.0, -4.0]))
+
+
+def test_layers_have_factors_on_the_learning_rate(tmp_path):
+    options = training_options(
+        optimizer={"type": "sgd"},
+        schedule={"type": "constant"},
+        learning_rate_factors={"output": 3.0},
+        max_change=1e9,
+    )
+    write_task(tmp_path)
+    network = make_trainer(tmp_path, tmp_path / "c").network
+    factors = options.learning_rate_factors
+    optimizer = make_optimizer(network, options.optimizer, 0.5, factors)
+    rates = {id(p): g["lr"] for g in optimizer.param_groups for p in g["params"]}
+    found = {n: rates[id(p)] for n, p in network.named_parameters()}
+    assert {n for n, rate in found.items() if rate == 1.5} == {
+        n for n in found if n.startswith("body.layers.output.")
+    }
+    set_learning_rate(optimizer, 0.1)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx(
+        [0.1, 0.3]
+    )
+    with pytest.raises(UserError, match="no layer nothing with parameters"):
+        make_optimizer(network, options.optimizer, 0.5, {"nothing": 2.0})
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_each_optimizer_lowers_a_parabola(kind):
+    options = training_options(optimizer={"type": kind}).optimizer
     x = torch.nn.Parameter(torch.tensor([3.0, -2.0]))
-    optimiser = make_optimiser([x], options, 0.05)
+    optimizer = make_optimizer(torch.nn.ParameterList([x]), options, 0.05)
     for _ in range(50):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (x**2).sum().backward()
-        optimiser.step()
+        optimizer.step()
     assert float((x.detach() ** 2).sum()) < 13.0 * 0.9
-
-
-def test_wrong_optimisers():
-    with pytest.raises(UserError, match="no optimiser 'lbfgs'"):
-        make_optimiser([], {"type": "lbfgs"}, 0.1)
-    nesterov = training_options(optimiser={"type": "sgd", "nesterov": True})
-    with pytest.raises(UserError, match="needs a momentum"):
-        make_optimiser([], nesterov["optimiser"], 0.1)
 
 
 def test_a_feature_that_is_no_number_is_told_by_its_utterance(tmp_path):
@@ -150,6 +184,17 @@ def test_a_loss_that_overflows_names_the_utterances_of_the_step(task, tmp_path):
         next(iter(trainer.network.parameters())).fill_(math.inf)
     with pytest.raises(UserError, match=r"^u0.*not finite.*lower the learning rate"):
         trainer.run()
+
+
+@pytest.mark.parametrize("has_bf16", [False, True])
+def test_precision_auto_is_bf16_where_the_processor_has_it(
+    task, tmp_path, monkeypatch, has_bf16
+):
+    known = {"avx2": True, "avx512_bf16": has_bf16}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known)
+    expected = one_step(task, tmp_path / "a", precision=["float32", "bf16"][has_bf16])
+    found = one_step(task, tmp_path / "b", precision="auto")
+    assert found[4]["loss"] == expected[4]["loss"]
 
 
 def test_bf16_is_near_float32(task, tmp_path):

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from reference.small_model import small_model
 
+from latflow.cli.models import HDF5
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.gmm.model import AcousticModel, DiagGmms
 from latflow.hmm.tree import ContextDependency
-from latflow.kaldi_io import write_int_vectors
-from latflow.training.data_commands import add_commands
+from latflow.kaldi.io import write_int_vectors
 from latflow.training.labels import LabelStore, LabelWriter
 
 
 def run(*words: object) -> None:
     parser = argparse.ArgumentParser()
-    add_commands(parser.add_subparsers())
+    HDF5.add_to(parser.add_subparsers())
     arguments = parser.parse_args(["hdf5", *map(str, words)])
     arguments.run(arguments)
 

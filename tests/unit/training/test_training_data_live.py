@@ -1,6 +1,5 @@
 """Features computed during training are those that the stages would have stored."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +9,22 @@ import soundfile
 import torch
 from lhotse import MonoCut, Recording, SupervisionSegment
 
-from latflow.configuration import resolve_section
+from latflow.corpus.manifests import ManifestWriter
 from latflow.errors import UserError
-from latflow.features.extract import extract_features, normalise_features
+from latflow.features.cmvn import normalize_features
+from latflow.features.extract import extract_features
 from latflow.features.frames import FrameStore
 from latflow.features.live import (
     LiveFrames,
-    LiveOptions,
+    _Wanted,
     on_device,
     prepare_live_features,
 )
-from latflow.features.manifests import cut_writer
-from latflow.training.batches import Batch
-from latflow.training.sources import estimate_normaliser, open_batches
+from latflow.features.options import StreamOptions
+from latflow.options import read_options
+from latflow.training.batches import Batch, open_batches
+from latflow.training.data_options import DataOptions
+from latflow.training.readers import estimate_normalizer
 
 SAMPLES = [4000, 9000, 6400, 100, 12000]
 
@@ -32,7 +34,7 @@ def cuts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five utterances of noise; that at 3 is too short for a frame."""
     folder = tmp_path_factory.mktemp("audio")
     generator = np.random.default_rng(0)
-    with cut_writer(folder / "cuts.jsonl.gz") as writer:
+    with ManifestWriter(folder / "cuts.jsonl.gz") as writer:
         for i, num_samples in enumerate(SAMPLES):
             path = folder / f"{i}.wav"
             soundfile.write(path, 0.1 * generator.normal(size=num_samples + 800), 8000)
@@ -48,11 +50,8 @@ def cuts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "cuts.jsonl.gz"
 
 
-def section(repository: Path, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    return resolve_section(repository / "workflow/schemas", name, values)
-
-
 FBANK = {"type": "fbank", "num_mel_bins": 20, "dither": 1.0}
+NO_CMVN = read_options(StreamOptions, {**FBANK, "cmvn": {"type": "none"}})
 
 
 @pytest.mark.parametrize(
@@ -68,13 +67,13 @@ FBANK = {"type": "fbank", "num_mel_bins": 20, "dither": 1.0}
     ],
 )
 def test_live_features_are_the_stored_ones(
-    tmp_path: Path, repository: Path, cuts: Path, values: dict[str, Any]
+    tmp_path: Path, cuts: Path, values: dict[str, Any]
 ) -> None:
-    options = section(repository, "features", values)
+    options = read_options(StreamOptions, values)
     extract_features(
         cuts, tmp_path / "e", options=options, threads=1, max_skipped_fraction=1
     )
-    normalise_features(tmp_path / "e/cuts.jsonl.gz", tmp_path / "f", options=options)
+    normalize_features(tmp_path / "e/cuts.jsonl.gz", tmp_path / "f", cmvn=options.cmvn)
     prepare_live_features(
         cuts, tmp_path / "live", options=options, max_skipped_fraction=1
     )
@@ -87,22 +86,22 @@ def test_live_features_are_the_stored_ones(
 
 
 def test_the_front_end_on_a_device_computes_the_same(
-    tmp_path: Path, repository: Path, cuts: Path
+    tmp_path: Path, cuts: Path
 ) -> None:
-    options = section(repository, "features", {**FBANK, "cmvn": {"type": "none"}})
+    options = NO_CMVN
     prepare_live_features(cuts, tmp_path, options=options, max_skipped_fraction=1)
     live = LiveFrames(tmp_path)
-    together = on_device(live._extractor, [live._read(i) for i in range(4)])
+    together = on_device(live._extractor, [live._read(_Wanted(i)) for i in range(4)])
     for i, frames in enumerate(together):
         np.testing.assert_allclose(frames, live.frames(i), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_gpu_computes_the_same(tmp_path: Path, repository: Path, cuts: Path) -> None:
-    options = section(repository, "features", {**FBANK, "cmvn": {"type": "none"}})
+def test_a_gpu_computes_the_same(tmp_path: Path, cuts: Path) -> None:
+    options = NO_CMVN
     prepare_live_features(cuts, tmp_path, options=options, max_skipped_fraction=1)
-    there = LiveFrames(tmp_path, LiveOptions(device="cuda"))
+    there = LiveFrames(tmp_path, device="cuda")
     here = LiveFrames(tmp_path)
     for got, wanted in zip(there.get(range(4)), here.get(range(4)), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-3)
@@ -113,29 +112,28 @@ def test_a_gpu_computes_the_same(tmp_path: Path, repository: Path, cuts: Path) -
 def test_batches_of_live_and_stored_features_agree(
     tmp_path: Path, repository: Path, cuts: Path, kind: str, cache_mb: int
 ) -> None:
-    features = section(repository, "features", {**FBANK, "cmvn": {"type": "none"}})
+    features = NO_CMVN
     extract_features(
         cuts, tmp_path / "e", options=features, threads=1, max_skipped_fraction=1
     )
-    normalise_features(tmp_path / "e/cuts.jsonl.gz", tmp_path / "f", options=features)
+    normalize_features(tmp_path / "e/cuts.jsonl.gz", tmp_path / "f", cmvn=features.cmvn)
     prepare_live_features(
         cuts, tmp_path / "live", options=features, max_skipped_fraction=1
     )
-    options = section(
-        repository,
-        "nnet_data",
+    options = read_options(
+        DataOptions,
         {
             "sequences": {"type": "chunks", "size": 20},
             "max_sequences": 5,
             "pool": 2,
-            "normalisation": kind,
+            "normalization": kind,
             "on_the_fly": {"threads": 2, "cache_mb": cache_mb},
         },
     )
 
     def batches(name: str) -> list[Batch | None]:
-        normaliser = estimate_normaliser(tmp_path / name, options)
-        source = open_batches(tmp_path / name, {}, options, normaliser=normaliser)
+        normalizer = estimate_normalizer(tmp_path / name, options)
+        source = open_batches(tmp_path / name, {}, options, normalizer=normalizer)
         return [*source.epoch(0), *source.epoch(1)]
 
     for stored, live in zip(batches("f"), batches("live"), strict=True):
@@ -145,14 +143,12 @@ def test_batches_of_live_and_stored_features_agree(
         np.testing.assert_allclose(live.features, stored.features, atol=1e-4)
 
 
-def test_the_cache_holds_what_was_used_last(
-    tmp_path: Path, repository: Path, cuts: Path
-) -> None:
-    options = section(repository, "features", {**FBANK, "cmvn": {"type": "none"}})
+def test_the_cache_holds_what_was_used_last(tmp_path: Path, cuts: Path) -> None:
+    options = NO_CMVN
     prepare_live_features(cuts, tmp_path, options=options, max_skipped_fraction=1)
     lengths = np.diff(LiveFrames(tmp_path).begin)
     room = int(lengths[0] + lengths[1]) * 20 * 4
-    live = LiveFrames(tmp_path, LiveOptions(cache_bytes=room))
+    live = LiveFrames(tmp_path, cache_bytes=room)
     first, second = live.frames(0), live.frames(1)
     assert live.frames(0) is first
     live.frames(2)  # has no more frames than 1: takes the place of 1, unused longest
@@ -160,8 +156,8 @@ def test_the_cache_holds_what_was_used_last(
     assert live.frames(1) is not second
 
 
-def test_faults_of_audio_are_told(tmp_path: Path, repository: Path, cuts: Path) -> None:
-    options = section(repository, "features", {**FBANK, "cmvn": {"type": "none"}})
+def test_faults_of_audio_are_told(tmp_path: Path, cuts: Path) -> None:
+    options = NO_CMVN
     prepare_live_features(
         cuts, tmp_path / "live", options=options, max_skipped_fraction=1
     )
@@ -182,7 +178,7 @@ def test_faults_of_audio_are_told(tmp_path: Path, repository: Path, cuts: Path) 
         prepare_live_features(
             cuts, tmp_path / "x", options=options, max_skipped_fraction=0.1
         )
-    by_speaker = section(repository, "features", FBANK)
+    by_speaker = read_options(StreamOptions, FBANK)
     with pytest.raises(UserError, match="speaker needs all features beforehand"):
         prepare_live_features(
             cuts, tmp_path / "x", options=by_speaker, max_skipped_fraction=1

@@ -1,4 +1,4 @@
-"""Labels, joins, normalisation, HDF5: round trips and what is refused."""
+"""Labels, joins, normalization, HDF5: round trips and what is refused."""
 
 import json
 import pickle
@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 import torch
 from reference.small_model import small_model
+from reference.training_data_naive import data_of
 
-from latflow.configuration import resolve_section
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
-from latflow.kaldi_io import write_int_vectors
+from latflow.kaldi.io import write_int_vectors
 from latflow.ledger import Ledger
-from latflow.training.batches import BatchSource
+from latflow.nnet.normalization import Normalizer
+from latflow.options import read_options
+from latflow.training import labels as labelling
+from latflow.training.batches import BatchSource, open_batches
+from latflow.training.chunks import match_labels
 from latflow.training.data_options import DataOptions
 from latflow.training.hdf5 import export_hdf, import_hdf
-from latflow.training.joining import LengthBounds, join
-from latflow.training.labels import LabelStore, LabelWriter, write_pdf_labels
-from latflow.training.normalisation import Normaliser
-from latflow.training.ordering import BatchLimits
-from latflow.training.reading import StoreReader
-from latflow.training.sources import estimate_normaliser, open_batches
+from latflow.training.labels import LabelStore, LabelWriter
+from latflow.training.readers import StoreReader, open_features
 
 
 def write_labels(folder: Path, labels: dict[str, list[int]], classes: int = 9) -> Path:
@@ -94,19 +94,19 @@ def test_pdf_labels_are_those_of_the_transition_ids(tmp_path: Path) -> None:
     model = small_model()
     ids = np.arange(1, model.num_transition_ids + 1, dtype=np.int32)
     write_int_vectors(tmp_path / "ali.ark", [("a", ids), ("b", ids[::-1])])
-    store = write_pdf_labels(tmp_path / "ali.ark", model, tmp_path / "labels")
+    store = labelling.write_labels(tmp_path / "ali.ark", model, tmp_path / "labels")
     assert store.num_classes == model.num_pdfs
     assert store.labels(0).tolist() == model.pdf[1:].tolist()
     assert store.labels(1).tolist() == model.pdf[:0:-1].tolist()
-    again = write_pdf_labels(store.folder, model, tmp_path / "again")
+    again = labelling.write_labels(store.folder, model, tmp_path / "again")
     assert again.utt_ids == store.utt_ids
     assert again.flat.tolist() == store.flat.tolist()
     others = write_labels(tmp_path / "others", {"a": [model.num_pdfs]}, 999)
     with pytest.raises(UserError, match=f"a: label {model.num_pdfs}, but there are"):
-        write_pdf_labels(others, model, tmp_path / "labels")
+        labelling.write_labels(others, model, tmp_path / "labels")
     write_int_vectors(tmp_path / "bad.ark", [("a", ids + 1)])
     with pytest.raises(UserError, match=r"bad.ark: a: holds transition-ids outside"):
-        write_pdf_labels(tmp_path / "bad.ark", model, tmp_path / "labels")
+        labelling.write_labels(tmp_path / "bad.ark", model, tmp_path / "labels")
 
 
 def test_the_ledger_has_the_utterances_that_cannot_be_used(tmp_path: Path) -> None:
@@ -115,11 +115,11 @@ def test_the_ledger_has_the_utterances_that_cannot_be_used(tmp_path: Path) -> No
     labels = {"a": [0] * 4, "c": [1] * 2, "d": [1] * 3, "e": [1] * 2, "f": [1] * 9}
     store = LabelStore.load(write_labels(tmp_path / "labels", labels))
     ledger = Ledger("train")
-    joined = join(
+    joined = match_labels(
         frames.utt_ids,
         np.diff(frames.begin),
         {"pdf": store},
-        LengthBounds(shortest=3, longest=8),
+        data_of(min_length=3, max_length=8),
         subsampling=2,
         ledger=ledger,
     )
@@ -132,13 +132,18 @@ def test_the_ledger_has_the_utterances_that_cannot_be_used(tmp_path: Path) -> No
         ("d", "has 3 labels (pdf), but 4 frames"),
     ]
     with pytest.raises(UserError, match="none of 6 utterances can be used"):
-        join(frames.utt_ids, np.diff(frames.begin), {"pdf": store}, LengthBounds(99))
+        match_labels(
+            frames.utt_ids,
+            np.diff(frames.begin),
+            {"pdf": store},
+            data_of(min_length=99),
+        )
 
 
 def test_with_a_tolerance_frames_beyond_the_labels_do_not_count(tmp_path: Path) -> None:
     frames = FrameStore.load(write_frames(tmp_path / "frames", {"a": 5, "b": 3}))
     labels = write_labels(tmp_path / "labels", {"a": [1, 2, 3], "b": [4, 5, 6, 7]})
-    options = DataOptions(order="default", bounds=LengthBounds(tolerance=2))
+    options = data_of(order="default", length_tolerance=2)
     source = BatchSource(StoreReader(frames), {"pdf": LabelStore.load(labels)}, options)
     (batch,) = source.epoch(0)
     assert batch is not None
@@ -150,7 +155,7 @@ def test_with_a_tolerance_frames_beyond_the_labels_do_not_count(tmp_path: Path) 
 def test_labels_at_the_rate_of_the_output_are_taken_as_they_are(tmp_path: Path) -> None:
     frames = FrameStore.load(write_frames(tmp_path / "frames", {"a": 7}))
     slow = write_labels(tmp_path / "slow", {"a": [1, 2, 3]})
-    options = DataOptions(size=3, order="default")
+    options = data_of(3, order="default")
     source = BatchSource(
         StoreReader(frames), {"x": LabelStore.load(slow)}, options, subsampling=3
     )
@@ -167,7 +172,7 @@ def test_several_targets_share_the_frames(tmp_path: Path) -> None:
         "pdf": LabelStore.load(write_labels(tmp_path / "p", {"a": [1, -1, -1]})),
         "phone": LabelStore.load(write_labels(tmp_path / "q", {"a": [-1, 5, -1]}, 6)),
     }
-    source = BatchSource(StoreReader(frames), stores, DataOptions())
+    source = BatchSource(StoreReader(frames), stores, data_of())
     assert source.num_classes == {"pdf": 9, "phone": 6}
     (batch,) = source.epoch(0)
     assert batch is not None
@@ -178,11 +183,11 @@ def test_several_targets_share_the_frames(tmp_path: Path) -> None:
 def test_chunks_that_do_not_fit_the_subsampling_are_refused(tmp_path: Path) -> None:
     reader = StoreReader(FrameStore.load(write_frames(tmp_path / "f", {"a": 9})))
     with pytest.raises(UserError, match="size 80 is not a multiple .* subsampling 3"):
-        BatchSource(reader, {}, DataOptions(size=80), subsampling=3)
+        BatchSource(reader, {}, data_of(80), subsampling=3)
     with pytest.raises(UserError, match="left 1 is not a multiple"):
-        BatchSource(reader, {}, DataOptions(size=81, left=1), subsampling=3)
+        BatchSource(reader, {}, data_of(81, left=1), subsampling=3)
     with pytest.raises(UserError, match="step 82 is more than size 80"):
-        BatchSource(reader, {}, DataOptions(size=80, step=82))
+        BatchSource(reader, {}, data_of(80, 82))
 
 
 class BrokenReader(StoreReader):
@@ -200,7 +205,7 @@ def test_an_error_of_the_background_comes_in_its_turn(
 ) -> None:
     lengths = {f"u{i}": 4 for i in range(6)}
     store = FrameStore.load(write_frames(tmp_path / "frames", lengths))
-    options = DataOptions(order="default", limits=BatchLimits(1), prefetch=prefetch)
+    options = data_of(order="default", max_sequences=1, prefetch=prefetch)
     batches = BatchSource(BrokenReader(store), {}, options).epoch(0)
     assert [next(batches).utterances for _ in range(2)] == [("u0",), ("u1",)]
     with pytest.raises(UserError, match="u2: disk gone"):
@@ -210,7 +215,7 @@ def test_an_error_of_the_background_comes_in_its_turn(
 def test_closing_an_epoch_ends_its_thread(tmp_path: Path) -> None:
     lengths = {f"u{i}": 4 for i in range(6)}
     store = FrameStore.load(write_frames(tmp_path / "frames", lengths))
-    options = DataOptions(limits=BatchLimits(1), prefetch=2)
+    options = data_of(max_sequences=1, prefetch=2)
     before = threading.active_count()
     batches = BatchSource(StoreReader(store), {}, options).epoch(0)
     next(batches)
@@ -222,7 +227,7 @@ def test_closing_an_epoch_ends_its_thread(tmp_path: Path) -> None:
 def test_a_batch_moves_as_a_whole(tmp_path: Path) -> None:
     reader = StoreReader(FrameStore.load(write_frames(tmp_path / "f", {"a": 9})))
     labels = LabelStore.load(write_labels(tmp_path / "l", {"a": [1] * 9}))
-    (batch,) = BatchSource(reader, {"pdf": labels}, DataOptions()).epoch(0)
+    (batch,) = BatchSource(reader, {"pdf": labels}, data_of()).epoch(0)
     moved = batch.to("meta")
     assert moved.features.device == moved.targets["pdf"].device == torch.device("meta")
     assert moved.lengths.device == torch.device("cpu")
@@ -230,13 +235,13 @@ def test_a_batch_moves_as_a_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["none", "mean", "mean_variance", "global"])
-def test_a_normalisation_travels_with_the_model(tmp_path: Path, kind: str) -> None:
+def test_a_normalization_travels_with_the_model(tmp_path: Path, kind: str) -> None:
     store = FrameStore.load(write_frames(tmp_path / "frames", {"a": 50, "b": 70}))
-    normaliser = Normaliser.estimate(kind, store)
-    again = Normaliser.from_meta(json.loads(json.dumps(normaliser.to_meta())))
+    normalizer = Normalizer.estimate(kind, store)
+    again = Normalizer.from_meta(json.loads(json.dumps(normalizer.to_meta())))
     frames = store.frames(1)
-    np.testing.assert_array_equal(again(frames), normaliser(frames))
-    everything = normaliser(store.block(0, 2) if kind == "global" else frames)
+    np.testing.assert_array_equal(again(frames), normalizer(frames))
+    everything = normalizer(store.block(0, 2) if kind == "global" else frames)
     if kind != "none":
         np.testing.assert_allclose(everything.mean(0), 0, atol=1e-5)
     if kind in {"mean_variance", "global"}:
@@ -245,7 +250,7 @@ def test_a_normalisation_travels_with_the_model(tmp_path: Path, kind: str) -> No
 
 def test_a_constant_feature_becomes_zero_not_noise() -> None:
     frames = np.full((20, 2), 0.1, np.float32)
-    assert np.abs(Normaliser("mean_variance")(frames)).max() < 1e-4
+    assert np.abs(Normalizer("mean_variance")(frames)).max() < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -257,20 +262,20 @@ def test_a_constant_feature_becomes_zero_not_noise() -> None:
         {"type": "global", "mean": [1], "scale": [1, 2]},
     ],
 )
-def test_unknown_normalisations_are_refused(meta: dict[str, object]) -> None:
-    with pytest.raises(UserError, match="normalisation"):
-        Normaliser.from_meta(meta)
+def test_unknown_normalizations_are_refused(meta: dict[str, object]) -> None:
+    with pytest.raises(UserError, match="normalization"):
+        Normalizer.from_meta(meta)
 
 
-def test_every_key_of_the_section_is_used(tmp_path: Path, repository: Path) -> None:
-    schemas = repository / "workflow/schemas"
+def test_every_key_of_the_section_is_used(tmp_path: Path) -> None:
     frames = write_frames(tmp_path / "frames", {f"u{i}": 10 + i for i in range(8)})
 
     def batches(values: dict[str, object], epoch: int = 0) -> list[object]:
-        options = resolve_section(schemas, "nnet_data", values)
-        normaliser = estimate_normaliser(frames, options)
-        source = open_batches(frames, {}, options, normaliser=normaliser, seed=1)
-        assert source.options.prefetch == options["prefetch"]
+        options = read_options(DataOptions, values, "data")
+        features = open_features(frames, options)
+        normalizer = Normalizer.estimate(options.normalization, features)
+        source = open_batches(frames, {}, options, normalizer=normalizer, seed=1)
+        assert source.options.prefetch == options.prefetch
         return [
             (
                 b.utterances,
@@ -293,8 +298,8 @@ def test_every_key_of_the_section_is_used(tmp_path: Path, repository: Path) -> N
         {"order": "laplace:2"},
         {"max_sequences": 3, "buckets": 2},
         {"partition_epoch": 2},
-        {"normalisation": "none"},
-        {"normalisation": "global"},
+        {"normalization": "none"},
+        {"normalization": "global"},
         {"sequences": {"type": "chunks", "size": 5}},
         {"sequences": {"type": "chunks", "size": 5, "step": 2}},
         {"sequences": {"type": "chunks", "size": 5, "context": {"left": 2}}},
@@ -304,7 +309,7 @@ def test_every_key_of_the_section_is_used(tmp_path: Path, repository: Path) -> N
     few = {"sequences": {"type": "chunks", "size": 5}}
     assert batches({**few, "pool": 1}) != batches(few)
     with pytest.raises(UserError, match="order"):
-        resolve_section(schemas, "nnet_data", {"order": "laplace"})
+        read_options(DataOptions, {"order": "laplace"}, "data")
 
 
 def test_frames_and_labels_survive_hdf5(tmp_path: Path) -> None:

@@ -3,44 +3,48 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from latflow.nnet.layer import Context, Layer, LayerError, Options, Shape
+from latflow.nnet.layer import Context, Layer, LayerError, Padded, Shape, zero
 from latflow.nnet.layers.convolution import reach
-from latflow.nnet.layers.simple import (
-    ACTIVATIONS,
-    MaskedBatchNorm,
-    activation_option,
-    dropout_option,
-)
-from latflow.nnet.options import Option, OptionTable
-from latflow.nnet.padded import Padded, zero
-
-_ATTENTION_OPTIONS = {
-    "heads": Option("int", "attention heads", 4, minimum=1),
-    "dropout": dropout_option(),
-    "look_ahead": Option("int", "later frames attended to; -1: all", -1, minimum=-1),
-    "look_back": Option("int", "earlier frames attended to; -1: all", -1, minimum=-1),
-}
-_STACK_OPTIONS = {
-    **_ATTENTION_OPTIONS,
-    "num_layers": Option("int", "layers in the stack", 1, minimum=1),
-    "feed_forward": Option("int", "numbers inside the feed-forward", 2048, minimum=1),
-}
+from latflow.nnet.layers.simple import ACTIVATIONS, MaskedBatchNorm
+from latflow.nnet.options import Activation, Dropout, NumLayers
+from latflow.options import NonNegativeFloat, NonNegativeInt, Options, PositiveInt
 
 
-def attention_context(options: Options) -> Context:
-    """The frames that one attention sees."""
-    back, ahead = options["look_back"], options["look_ahead"]
+class AttentionOptions(Options):
+    """Options of `SelfAttention`, and of all layers with attention."""
+
+    heads: PositiveInt = 4
+    """attention heads"""
+    dropout: Dropout = 0.0
+    look_ahead: Annotated[int, Field(ge=-1)] = -1
+    """later frames attended to; -1: all"""
+    look_back: Annotated[int, Field(ge=-1)] = -1
+    """earlier frames attended to; -1: all"""
+
+
+class StackOptions(AttentionOptions):
+    """Options of stacks of layers with attention."""
+
+    num_layers: NumLayers = 1
+    feed_forward: PositiveInt = 2048
+    """numbers inside the feed-forward"""
+
+
+def attention_context(options: AttentionOptions) -> Context:
+    """Return the frames that one attention sees."""
+    back, ahead = options.look_back, options.look_ahead
     return Context(None if back < 0 else back, None if ahead < 0 else ahead)
 
 
 def attention_mask(batch: Padded, context: Context) -> Tensor | None:
-    """Which frame (query) may see which (key): bool [B or 1, 1, T, T], None = all.
+    """Return which frames a frame may see: bool [B or 1, 1, T, T]; None = all.
 
     Every frame sees itself, padding too: a softmax over nothing would be NaN.
     """
@@ -90,17 +94,25 @@ class MultiHead(nn.Module):
 class SelfAttention(Layer):
     """Multi-head self-attention alone, without norm or residual (see `add`)."""
 
-    OPTIONS: ClassVar[OptionTable] = _ATTENTION_OPTIONS
+    OPTIONS = AttentionOptions
 
-    def __init__(self, shape: Shape, options: Options) -> None:
+    def __init__(self, shape: Shape, options: AttentionOptions) -> None:
         super().__init__(shape)
-        self.attention = MultiHead(shape.dim, options["heads"], options["dropout"])
+        self.attention = MultiHead(shape.dim, options.heads, options.dropout)
         self.context = attention_context(options)
 
     def forward(self, batch: Padded) -> Padded:
         """Attend within each sequence."""
         mask = attention_mask(batch, self.context)
         return batch.with_values(self.attention(batch.values, mask))
+
+
+class PositionalEncodingOptions(Options):
+    """Options of `PositionalEncoding`."""
+
+    dropout: Dropout = 0.0
+    scale: NonNegativeFloat = 1.0
+    """factor of the sines and cosines"""
 
 
 class PositionalEncoding(Layer):
@@ -110,15 +122,12 @@ class PositionalEncoding(Layer):
     """
 
     IS_DEEP: ClassVar[bool] = False
-    OPTIONS: ClassVar[OptionTable] = {
-        "dropout": dropout_option(),
-        "scale": Option("float", "factor of the sines and cosines", 1.0, 0.0),
-    }
+    OPTIONS = PositionalEncodingOptions
 
-    def __init__(self, shape: Shape, options: Options) -> None:
+    def __init__(self, shape: Shape, options: PositionalEncodingOptions) -> None:
         super().__init__(shape)
-        self.scale = options["scale"]
-        self.dropout = nn.Dropout(options["dropout"])
+        self.scale = options.scale
+        self.dropout = nn.Dropout(options.dropout)
 
     def forward(self, batch: Padded) -> Padded:
         """Add the encoding."""
@@ -136,6 +145,16 @@ def sinusoids(num_frames: int, dim: int, device: torch.device) -> Tensor:
     return torch.stack((angles.sin(), angles.cos()), 2).flatten(1)[:, :dim]
 
 
+class TransformerOptions(StackOptions):
+    """Options of `Transformer`."""
+
+    kernel: NonNegativeInt = 3
+    """frames of the convolution; 0: none"""
+    pre_norm: bool = False
+    """norms before the parts, not after"""
+    activation: Activation = "relu"
+
+
 class Transformer(Layer):
     """A stack of encoder layers, each followed by a convolution over time.
 
@@ -148,16 +167,11 @@ class Transformer(Layer):
     """
 
     STACK: ClassVar[str | None] = "num_layers"
-    OPTIONS: ClassVar[OptionTable] = {
-        **_STACK_OPTIONS,
-        "kernel": Option("int", "frames of the convolution; 0: none", 3, minimum=0),
-        "pre_norm": Option("bool", "norms before the parts, not after", default=False),
-        "activation": activation_option("relu"),
-    }
+    OPTIONS = TransformerOptions
 
-    def __init__(self, shape: Shape, options: Options) -> None:
+    def __init__(self, shape: Shape, options: TransformerOptions) -> None:
         super().__init__(shape)
-        count, kernel = options["num_layers"], options["kernel"]
+        count, kernel = options.num_layers, options.kernel
         encoders = [_EncoderLayer(shape.dim, options) for _ in range(count)]
         self.encoders = nn.ModuleList(encoders)
         self.edges = reach(max(1, kernel), 1, causal=False)
@@ -186,15 +200,15 @@ class Transformer(Layer):
 class _EncoderLayer(nn.Module):
     """Attention and feed-forward, each with residual and norm."""
 
-    def __init__(self, dim: int, options: Options) -> None:
+    def __init__(self, dim: int, options: TransformerOptions) -> None:
         super().__init__()
-        self.pre_norm = options["pre_norm"]
-        self.attention = MultiHead(dim, options["heads"], options["dropout"])
-        self.wide = nn.Linear(dim, options["feed_forward"])
-        self.back = nn.Linear(options["feed_forward"], dim)
-        self.activation = ACTIVATIONS[options["activation"]]
+        self.pre_norm = options.pre_norm
+        self.attention = MultiHead(dim, options.heads, options.dropout)
+        self.wide = nn.Linear(dim, options.feed_forward)
+        self.back = nn.Linear(options.feed_forward, dim)
+        self.activation = ACTIVATIONS[options.activation]
         self.norms = nn.ModuleList([nn.LayerNorm(dim), nn.LayerNorm(dim)])
-        self.dropout = nn.Dropout(options["dropout"])
+        self.dropout = nn.Dropout(options.dropout)
 
     def forward(self, values: Tensor, mask: Tensor | None) -> Tensor:
         """Map [B, T, D] to [B, T, D]."""
@@ -210,6 +224,13 @@ class _EncoderLayer(nn.Module):
         return self.back(self.dropout(self.activation(self.wide(values))))
 
 
+class ConformerOptions(StackOptions):
+    """Options of `Conformer`."""
+
+    kernel: PositiveInt = 15
+    """frames of the convolution"""
+
+
 class Conformer(Layer):
     """A stack of conformer blocks.
 
@@ -222,19 +243,16 @@ class Conformer(Layer):
     """
 
     STACK: ClassVar[str | None] = "num_layers"
-    OPTIONS: ClassVar[OptionTable] = {
-        **_STACK_OPTIONS,
-        "kernel": Option("int", "frames of the convolution", 15, minimum=1),
-    }
+    OPTIONS = ConformerOptions
 
-    def __init__(self, shape: Shape, options: Options) -> None:
+    def __init__(self, shape: Shape, options: ConformerOptions) -> None:
         super().__init__(shape)
-        count = options["num_layers"]
+        count = options.num_layers
         self.blocks = nn.ModuleList(
             [_ConformerBlock(shape.dim, options) for _ in range(count)]
         )
         self.attention_context = attention_context(options)
-        edges = reach(options["kernel"], 1, causal=False)
+        edges = reach(options.kernel, 1, causal=False)
         self.context = self.attention_context.then(Context(*edges)).repeated(count)
 
     def forward(self, batch: Padded) -> Padded:
@@ -248,15 +266,15 @@ class Conformer(Layer):
 class _ConformerBlock(nn.Module):
     """One block; see `Conformer`."""
 
-    def __init__(self, dim: int, options: Options) -> None:
+    def __init__(self, dim: int, options: ConformerOptions) -> None:
         super().__init__()
-        dropout, wide = options["dropout"], options["feed_forward"]
+        dropout, wide = options.dropout, options.feed_forward
         self.feed_forward = nn.ModuleList(
             [_feed_forward(dim, wide, dropout) for _ in range(2)]
         )
         self.attention_norm = nn.LayerNorm(dim)
-        self.attention = MultiHead(dim, options["heads"], dropout)
-        self.convolution = _ConformerConvolution(dim, options["kernel"])
+        self.attention = MultiHead(dim, options.heads, dropout)
+        self.convolution = _ConformerConvolution(dim, options.kernel)
         self.norm = nn.LayerNorm(dim)
         self.dropout = nn.Dropout(dropout)
 
@@ -273,7 +291,7 @@ class _ConformerBlock(nn.Module):
 
 
 def _feed_forward(dim: int, wide: int, dropout: float) -> nn.Sequential:
-    """The feed-forward part of a conformer block."""
+    """Return the feed-forward part of a conformer block."""
     return nn.Sequential(
         nn.LayerNorm(dim),
         nn.Linear(dim, wide),

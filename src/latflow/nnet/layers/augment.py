@@ -1,4 +1,4 @@
-"""Random masks on the features in training."""
+"""Random warps and masks of the features in training."""
 
 from __future__ import annotations
 
@@ -7,62 +7,190 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from latflow.nnet.layer import Layer, Options, Shape
-from latflow.nnet.options import Option, OptionTable
-from latflow.nnet.padded import Padded
+from latflow.nnet.layer import Layer, LayerError, Padded, Shape
+from latflow.options import (
+    Fraction,
+    NonNegativeInt,
+    Options,
+    PositiveInt,
+)
+
+
+class SpecAugmentOptions(Options):
+    """Options of `SpecAugment`."""
+
+    size: PositiveInt | None = None
+    """features that are changed, the first ones; null for all"""
+    time_warp: NonNegativeInt = 0
+    """greatest distance, frames, that a frame moves in time; labels stay"""
+    frequency_masks: NonNegativeInt = 2
+    """bands an utterance"""
+    frequency_width: PositiveInt = 10
+    """greatest width, features"""
+    frequency_fraction: Fraction = 1.0
+    """greatest width as a share of the features"""
+    time_masks: NonNegativeInt = 2
+    """stretches an utterance"""
+    time_width: PositiveInt = 20
+    """greatest length, frames"""
+    time_fraction: Fraction = 0.2
+    """greatest length as a share of the utterance"""
+    time_share: Fraction | None = None
+    """share of zero frames, in any number of stretches; null for `time_masks`"""
+
+
+def most_share(time_width: int) -> float:
+    """Return the share of frames in stretches that are a frame apart."""
+    return (time_width + 1) / (time_width + 3)
 
 
 class SpecAugment(Layer):
-    """Set random bands of frequencies and stretches of time to zero, in training.
+    """Warp time, and set random bands of frequencies and stretches of time to zero.
 
-    Each utterance has its own masks; their widths are uniform in 0..the greatest. Draws
-    come from torch's CPU generator and depend on neither device nor padding. Zero is
-    the mean of normalised features. Evaluation changes nothing.
+    In training only. Each utterance (or chunk) has its own warp and masks; widths are
+    uniform in 0..the greatest. Draws follow from torch's CPU generator, which the
+    trainer seeds in each step, and depend on neither device nor padding. Zero is the
+    mean of normalized features. Frames stay as many as they were. Of features with
+    i-vectors, `size` is the number of the former.
 
-    Source: Park et al. 2019, section 2 (without time warping).
+    With `time_warp` a random frame moves, and those between it and the ends move
+    evenly; labels of single frames bear some 5 frames. With `time_share`, stretches of
+    1..`time_width` frames lie all along the utterance, so far apart that this share of
+    the frames is zero on average; `time_masks` and `time_fraction` do nothing then.
+
+    Kaldi's SpecAugment of 40 mel features is `frequency_masks: 1`,
+    `frequency_width: 20`, `time_share: 0.2`, `time_width: 20`.
+
+    Source: Park et al. 2019, section 2; Kaldi `nnet3/nnet-general-component.cc`,
+    `SpecAugmentTimeMaskComponent` (for `time_share`).
     """
 
     IS_DEEP: ClassVar[bool] = False
-    OPTIONS: ClassVar[OptionTable] = {
-        "frequency_masks": Option("int", "bands an utterance", 2, minimum=0),
-        "frequency_width": Option("int", "greatest width, features", 10, minimum=1),
-        "time_masks": Option("int", "stretches an utterance", 2, minimum=0),
-        "time_width": Option("int", "greatest length, frames", 20, minimum=1),
-        "time_fraction": Option(
-            "float", "greatest length as a share of the utterance", 0.2, 0.0, 1.0
-        ),
-    }
+    USES_CONTEXT: ClassVar[bool] = True
+    OPTIONS = SpecAugmentOptions
 
-    def __init__(self, shape: Shape, options: Options) -> None:
+    def __init__(self, shape: Shape, options: SpecAugmentOptions) -> None:
         super().__init__(shape)
-        self.options = dict(options)
+        self.options = options
+        most = most_share(options.time_width)
+        if options.time_share is not None and options.time_share > most:
+            raise LayerError(
+                f"time_share is {most:.2f} at most where time_width is "
+                f"{options.time_width}"
+            )
 
     def forward(self, batch: Padded) -> Padded:
-        """Mask (in training)."""
+        """Warp and mask (in training)."""
         if not self.training:
             return batch
-        options, lengths = self.options, batch.lengths
-        _, num_frames, dim = batch.values.shape
-        dims = torch.full_like(lengths, dim)
-        bands = random_spans(
-            dims,
-            dims.clamp(max=options["frequency_width"]),
-            options["frequency_masks"],
+        seed = int(torch.randint(2**62, ()))
+        generator = torch.Generator().manual_seed(seed)
+        values, rest = batch.values, batch.values[:, :, :0]
+        if self.options.size is not None:
+            values, rest = values.tensor_split([self.options.size], dim=2)
+        if self.options.time_warp:
+            values = self._warped(values, batch.lengths, generator)
+        masked = self._bands(values, batch.lengths, generator)[:, None, :]
+        masked = masked | self._stretches(values, batch.lengths, generator)[:, :, None]
+        values = values.masked_fill(masked.to(values.device), 0.0)
+        return batch.with_values(torch.cat((values, rest), dim=2))
+
+    def _warped(
+        self, values: Tensor, lengths: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """Return the frames at warped times, [B, T, D]."""
+        greatest = self.options.time_warp
+        source = warped_times(lengths, greatest, values.shape[1], generator)
+        before = source.floor()
+        share = (source - before).to(values.device, values.dtype)[:, :, None]
+        # beyond the last frame the share is zero
+        last = (lengths - 1)[:, None]
+        first, second = (
+            values.gather(
+                1, at.to(values.device)[:, :, None].expand(-1, -1, values.shape[2])
+            )
+            for at in (before.long(), torch.minimum(before.long() + 1, last))
+        )
+        inside = torch.arange(values.shape[1]) < lengths[:, None]
+        warped = torch.lerp(first, second, share)
+        return torch.where(inside.to(values.device)[:, :, None], warped, values)
+
+    def _bands(
+        self, values: Tensor, lengths: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """Mark features to be zero, bool [B, D]."""
+        options, dim = self.options, values.shape[2]
+        widest = min(options.frequency_width, int(dim * options.frequency_fraction))
+        return random_spans(
+            torch.full_like(lengths, dim),
+            torch.full_like(lengths, min(widest, dim)),
+            options.frequency_masks,
             dim,
+            generator,
         )
-        longest = (lengths * options["time_fraction"]).long()
-        stretches = random_spans(
+
+    def _stretches(
+        self, values: Tensor, lengths: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """Mark frames to be zero, bool [B, T]."""
+        options, num_frames = self.options, values.shape[1]
+        if options.time_share is not None:
+            return spread_spans(
+                len(lengths),
+                num_frames,
+                options.time_width,
+                options.time_share,
+                generator,
+            )
+        longest = (lengths * options.time_fraction).long()
+        return random_spans(
             lengths,
-            longest.clamp(max=options["time_width"]),
-            options["time_masks"],
+            longest.clamp(max=options.time_width),
+            options.time_masks,
             num_frames,
+            generator,
         )
-        masked = bands[:, None, :] | stretches[:, :, None]
-        values = batch.values.masked_fill(masked.to(batch.values.device), 0.0)
-        return batch.with_values(values)
 
 
-def random_spans(sizes: Tensor, widest: Tensor, count: int, total: int) -> Tensor:
+def warped_times(
+    lengths: Tensor, greatest: int, total: int, generator: torch.Generator | None = None
+) -> Tensor:
+    """Draw a warp of time for each row.
+
+    A frame c, uniform in W + 1 .. T - 2 - W, moves to c + w, with w uniform in -W .. W;
+    the first and the last frame stay, and time between these three is linear. W is
+    `greatest`, or less in rows so short that c would have no place.
+
+    Args:
+        lengths: int64 [B], frames of each row, T.
+        greatest: W, frames.
+        total: cells of the result's rows.
+        generator: of the draws; torch's own if None.
+
+    Returns:
+        float64 [B, total]: the time that the frame at each new place is taken from, in
+        0 .. T - 1.
+    """
+    last = (lengths - 1).double()[:, None]
+    draws = torch.rand(len(lengths), 2, dtype=torch.float64, generator=generator)
+    most = ((lengths - 4) // 2).clamp(min=0, max=greatest).double()[:, None]
+    center = most + 1 + draws[:, :1] * (last - 2 * most - 2).clamp(min=0)
+    moved = center + most * (2 * draws[:, 1:] - 1)
+    time = torch.arange(total, dtype=torch.float64)[None, :].expand(len(lengths), -1)
+    before = time * center / moved
+    after = center + (time - moved) * (last - center) / (last - moved)
+    source = torch.where(time < moved, before, after)
+    is_still = (most == 0) | (time > last)
+    return torch.where(is_still, time, source).minimum(last).clamp(min=0)
+
+
+def random_spans(
+    sizes: Tensor,
+    widest: Tensor,
+    count: int,
+    total: int,
+    generator: torch.Generator | None = None,
+) -> Tensor:
     """Mark `count` random spans in each row.
 
     Args:
@@ -70,15 +198,57 @@ def random_spans(sizes: Tensor, widest: Tensor, count: int, total: int) -> Tenso
         widest: int64 [B], greatest width of a span; at most `sizes`.
         count: spans a row; they may overlap.
         total: cells of the result's rows.
+        generator: of the draws; torch's own if None.
 
     Returns:
         bool [B, total].
     """
-    draws = torch.rand(len(sizes), count, 2)
+    draws = torch.rand(len(sizes), count, 2, generator=generator)
     # rand() is below 1 and float32 rounds: the minimum keeps the greatest value itself
     width = (draws[..., 0] * (widest[:, None] + 1)).long().minimum(widest[:, None])
-    room = sizes[:, None] - width
-    begin = (draws[..., 1] * (room + 1)).long().minimum(room)
+    free = sizes[:, None] - width
+    begin = (draws[..., 1] * (free + 1)).long().minimum(free)
     cells = torch.arange(total)
     inside = (cells >= begin[..., None]) & (cells < (begin + width)[..., None])
     return inside.any(1)
+
+
+def spread_spans(
+    num_rows: int,
+    total: int,
+    widest: int,
+    share: float,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Mark spans all along each row, so that they cover a share of it on average.
+
+    Spans have widths uniform in 1..`widest`; between two of them lie at least one cell
+    and as many on average as the share wants (uniform).
+
+    Args:
+        num_rows: B.
+        total: cells of a row.
+        widest: greatest width of a span.
+        share: of the cells, at most `most_share(widest)`.
+        generator: of the draws; torch's own if None.
+
+    Returns:
+        bool [B, total].
+    """
+    if not share:
+        return torch.zeros(num_rows, total, dtype=torch.bool)
+    mean_gap = (widest + 1) / 2 * (1 - share) / share
+    # some cycles before the row begins, so that no place of it is preferred
+    ahead = 8 * (widest + 2 * mean_gap)
+    count = int((total + 2 * ahead) / 2) + 1  # a span and a gap are two cells at least
+    draws = torch.rand(count, num_rows, 2, generator=generator).double()
+    offset = draws[0, :, 0] * (ahead / 4)
+    width = (draws[1:, :, 0] * widest).floor().clamp(max=widest - 1) + 1
+    gap = 1 + draws[1:, :, 1] * 2 * (mean_gap - 1)
+    end = (width + gap).cumsum(0) - ahead - offset
+    begin = end - width
+    cells = torch.zeros(num_rows, total + 1, dtype=torch.int32)
+    for edge, step in ((begin, 1), (end, -1)):
+        at = edge.floor().clamp(0, total).long().T
+        cells.scatter_add_(1, at, torch.full_like(at, step, dtype=torch.int32))
+    return cells.cumsum(1)[:, :total] > 0

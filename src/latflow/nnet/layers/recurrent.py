@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from latflow.nnet.layer import Context, Layer, LayerError, Options, Shape
-from latflow.nnet.layers.simple import size_option
-from latflow.nnet.options import Option, OptionTable
-from latflow.nnet.padded import Padded
+from latflow.nnet.layer import Context, Layer, LayerError, Padded, Shape
+from latflow.nnet.options import NumLayers, Size
+from latflow.options import Options, PositiveInt
 
-DIRECTIONS = ("forward", "backward", "bidirectional")
+
+class RecurrentOptions(Options):
+    """Options of `Recurrent`."""
+
+    size: Size
+    unit: Literal["lstm", "gru"] = "lstm"
+    """kind of cell"""
+    direction: Literal["forward", "backward", "bidirectional"] = "bidirectional"
+    """way through time"""
+    num_layers: NumLayers = 1
+    dropout: Annotated[float, Field(ge=0, le=0.99)] = 0.0
+    """share of numbers dropped between the stack's layers"""
+    projection: PositiveInt | None = None
+    """numbers after a projection (lstm)"""
 
 
 class Recurrent(Layer):
@@ -28,47 +41,30 @@ class Recurrent(Layer):
     """
 
     STACK: ClassVar[str | None] = "num_layers"
-    OPTIONS: ClassVar[OptionTable] = {
-        "size": size_option(),
-        "unit": Option("str", "kind of cell", "lstm", choices=("lstm", "gru")),
-        "direction": Option(
-            "str", "way through time", "bidirectional", choices=DIRECTIONS
-        ),
-        "num_layers": Option("int", "layers in the stack", 1, minimum=1),
-        "dropout": Option(
-            "float",
-            "share of numbers dropped between the stack's layers",
-            0.0,
-            0.0,
-            0.99,
-        ),
-        "projection": Option(
-            "int", "numbers after a projection (lstm)", None, minimum=1, nullable=True
-        ),
-    }
+    OPTIONS = RecurrentOptions
 
-    def __init__(self, shape: Shape, options: Options) -> None:
+    def __init__(self, shape: Shape, options: RecurrentOptions) -> None:
         super().__init__(shape)
-        size, projection = options["size"], options["projection"]
+        size, projection = options.size, options.projection
         arguments = {"proj_size": projection} if projection else {}
-        if projection and (options["unit"] != "lstm" or projection >= size):
+        if projection and (options.unit != "lstm" or projection >= size):
             raise LayerError("projection needs unit lstm and a projection below size")
-        self.is_backward = options["direction"] == "backward"
-        is_both = options["direction"] == "bidirectional"
-        num_layers = options["num_layers"]
-        self.rnn = (nn.LSTM if options["unit"] == "lstm" else nn.GRU)(
+        self.is_backward = options.direction == "backward"
+        is_both = options.direction == "bidirectional"
+        num_layers = options.num_layers
+        self.rnn = (nn.LSTM if options.unit == "lstm" else nn.GRU)(
             shape.dim,
             size,
             num_layers,
             batch_first=True,
             bidirectional=is_both,
             # torch drops between the layers only, and warns where there is one layer
-            dropout=options["dropout"] if num_layers > 1 else 0.0,
+            dropout=options.dropout if num_layers > 1 else 0.0,
             **arguments,
         )
         self.shape = Shape((projection or size) * (2 if is_both else 1))
         self.context = Context(0 if self.is_backward else None, None)
-        if options["direction"] == "forward":
+        if options.direction == "forward":
             self.context = Context(None, 0)
 
     def forward(self, batch: Padded) -> Padded:
@@ -76,7 +72,13 @@ class Recurrent(Layer):
         values = batch.values
         if self.is_backward:
             values = reverse(values, batch)
-        values = self._run(values, batch)
+        if values.is_cpu and torch.is_autocast_enabled("cpu"):
+            # Only some processors have recurrences in half precision; where they lack
+            # them, autocast ends in an error.
+            with torch.autocast("cpu", enabled=False):
+                values = self._run(values.float(), batch)
+        else:
+            values = self._run(values, batch)
         if self.is_backward:
             values = reverse(values, batch)
         return batch.with_values(values)
@@ -106,15 +108,15 @@ class Recurrent(Layer):
         for first in range(0, len(weights), step):
             if first:
                 values = functional.dropout(values, rnn.dropout, self.training)
-            ways = [self._one_way(values, weights[first])]
+            outputs = [self._one_direction(values, weights[first])]
             if rnn.bidirectional:
-                back = self._one_way(reverse(values, batch), weights[first + 1])
-                ways.append(reverse(back, batch))
-            values = torch.cat(ways, 2)
+                back = self._one_direction(reverse(values, batch), weights[first + 1])
+                outputs.append(reverse(back, batch))
+            values = torch.cat(outputs, 2)
         return values
 
-    def _one_way(self, values: Tensor, weights: list[nn.Parameter]) -> Tensor:
-        """One layer from the first frame to the last of [B, T, D]."""
+    def _one_direction(self, values: Tensor, weights: list[nn.Parameter]) -> Tensor:
+        """Return one layer from the first frame to the last of [B, T, D]."""
         rnn = self.rnn
         cell = values.new_zeros(1, len(values), rnn.hidden_size)
         plain = {

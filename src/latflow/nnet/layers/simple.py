@@ -1,17 +1,18 @@
-"""Layers that treat each frame by itself, and the joining of several inputs."""
+"""Layers that treat each frame by itself, and those that join several inputs."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from latflow.nnet.layer import Layer, LayerError, Options, Shape
-from latflow.nnet.layers.semi_orthogonal import SemiOrthogonal
-from latflow.nnet.options import Option, OptionTable
-from latflow.nnet.padded import Padded
+from latflow.nnet.layer import Layer, LayerError, Padded, Shape
+from latflow.nnet.options import Activation as ActivationName
+from latflow.nnet.options import Function, Size
+from latflow.options import Fraction, NonNegativeFloat, Options
 
 
 def _same(values: Tensor) -> Tensor:
@@ -34,19 +35,63 @@ ACTIVATIONS = {
 }
 
 
-def activation_option(default: str = "none") -> Option:
-    """The option of layers that end with a non-linear function."""
-    return Option("str", "function of the result", default, choices=tuple(ACTIVATIONS))
+class SemiOrthogonal(nn.Linear):
+    """A linear map without offset that `constrain` holds near a semi-orthogonal one."""
+
+    def __init__(self, dim_in: int, dim_out: int) -> None:
+        super().__init__(dim_in, dim_out, bias=False)
+
+    @torch.no_grad()
+    def constrain(self) -> None:
+        """Move the matrix one step towards (a multiple of) a semi-orthogonal one."""
+        self.weight.copy_(semi_orthogonal_step(self.weight))
 
 
-def size_option() -> Option:
-    """The option of layers whose output size is free."""
-    return Option("int", "numbers a frame that the layer gives", minimum=1)
+def semi_orthogonal_step(matrix: Tensor, scale: float | None = None) -> Tensor:
+    """Return one step towards M M^T = scale^2 I (of M^T where there are more rows).
+
+    Let P = M M^T. The step M - 4 v / scale^2 (P - scale^2 I) M goes down the gradient
+    of |P - scale^2 I|^2; with v = 1/8 it converges quadratically near the goal. A
+    floating scale is sqrt(trace(P P) / trace(P)), for which the step is orthogonal to
+    M and so leaves its norm alone (to first order); v is then halved once or twice
+    where the eigenvalues of P lie apart, against divergence.
+
+    Args:
+        matrix: [R, C].
+        scale: the goal's scale, > 0; None lets it float.
+
+    Returns:
+        [R, C], the moved matrix. Nothing waits for a GPU.
+
+    Source: Povey et al. 2018, sections 2.1 to 2.3; Kaldi
+    `nnet3/nnet-utils.cc:ConstrainOrthonormalInternal`.
+    """
+    if matrix.shape[0] > matrix.shape[1]:
+        return semi_orthogonal_step(matrix.T, scale).T
+    product = matrix @ matrix.T
+    if scale is not None:
+        product.diagonal().sub_(scale**2)
+        return matrix - (0.5 / scale**2) * (product @ matrix)
+    trace, trace_square = product.diagonal().sum(), product.square().sum()
+    square_scale = trace_square / trace
+    # 1 where all eigenvalues are equal, more the further they lie apart
+    spread = len(product) * trace_square / trace**2
+    halvings = (spread > 1.02).to(matrix.dtype) + (spread > 1.1).to(matrix.dtype)
+    speed = 0.125 * 0.5**halvings
+    product.diagonal().sub_(square_scale)
+    moved = matrix - (4.0 * speed / square_scale) * (product @ matrix)
+    return torch.where(trace > 0.0, moved, matrix)  # a zero matrix has no direction
 
 
-def dropout_option() -> Option:
-    """The option of layers with dropout inside."""
-    return Option("float", "share of numbers set to zero in training", 0.0, 0.0, 0.99)
+class LinearOptions(Options):
+    """Options of `Linear`."""
+
+    size: Size
+    activation: ActivationName = "none"
+    bias: bool = True
+    """add the vector b"""
+    semi_orthogonal: bool = False
+    """hold W semi-orthogonal (needs bias: false)"""
 
 
 class Linear(Layer):
@@ -57,60 +102,66 @@ class Linear(Layer):
     and no b: Kaldi's `linear-component` with `orthonormal-constraint=-1`.
     """
 
-    OPTIONS: ClassVar[OptionTable] = {
-        "size": size_option(),
-        "activation": activation_option(),
-        "bias": Option("bool", "add the vector b", default=True),
-        "semi_orthogonal": Option(
-            "bool", "hold W semi-orthogonal (needs bias: false)", default=False
-        ),
-    }
+    USES_CONTEXT: ClassVar[bool] = True
+    OPTIONS = LinearOptions
 
-    def __init__(self, shape: Shape, options: Options) -> None:
+    def __init__(self, shape: Shape, options: LinearOptions) -> None:
         super().__init__(shape)
-        size = options["size"]
-        if options["semi_orthogonal"]:
-            if options["bias"]:
+        size = options.size
+        if options.semi_orthogonal:
+            if options.bias:
                 raise LayerError("semi_orthogonal needs bias: false")
             self.map = SemiOrthogonal(shape.dim, size)
         else:
-            self.map = nn.Linear(shape.dim, size, bias=options["bias"])
-        self.activation = ACTIVATIONS[options["activation"]]
-        self.shape = Shape(options["size"])
+            self.map = nn.Linear(shape.dim, size, bias=options.bias)
+        self.activation = ACTIVATIONS[options.activation]
+        self.shape = Shape(options.size)
 
     def forward(self, batch: Padded) -> Padded:
         """Map each frame."""
         return batch.with_values(self.activation(self.map(batch.values)))
 
 
+class ActivationOptions(Options):
+    """Options of `Activation`."""
+
+    function: Function
+    """the function"""
+
+
 class Activation(Layer):
     """A non-linear function of each number."""
 
+    USES_CONTEXT: ClassVar[bool] = True
     IS_DEEP: ClassVar[bool] = False
-    OPTIONS: ClassVar[OptionTable] = {
-        "function": Option("str", "the function", choices=tuple(ACTIVATIONS)),
-    }
+    OPTIONS = ActivationOptions
 
-    def __init__(self, shape: Shape, options: Options) -> None:
+    def __init__(self, shape: Shape, options: ActivationOptions) -> None:
         super().__init__(shape)
-        self.function = ACTIVATIONS[options["function"]]
+        self.function = ACTIVATIONS[options.function]
 
     def forward(self, batch: Padded) -> Padded:
         """Apply the function."""
         return batch.with_values(self.function(batch.values))
 
 
+class DropoutOptions(Options):
+    """Options of `Dropout`."""
+
+    rate: Annotated[float, Field(ge=0, le=0.99)] = 0.1
+    """share of numbers set to zero"""
+
+
 class Dropout(Layer):
     """Set a share of the numbers to zero in training and scale up the others."""
 
+    USES_CONTEXT: ClassVar[bool] = True
     IS_DEEP: ClassVar[bool] = False
-    OPTIONS: ClassVar[OptionTable] = {
-        "rate": Option("float", "share of numbers set to zero", 0.1, 0.0, 0.99),
-    }
+    OPTIONS = DropoutOptions
 
-    def __init__(self, shape: Shape, options: Options) -> None:
+    def __init__(self, shape: Shape, options: DropoutOptions) -> None:
         super().__init__(shape)
-        self.dropout = nn.Dropout(options["rate"])
+        self.dropout = nn.Dropout(options.rate)
 
     def forward(self, batch: Padded) -> Padded:
         """Drop numbers (in training)."""
@@ -120,6 +171,7 @@ class Dropout(Layer):
 class LayerNorm(Layer):
     """Give each frame mean 0 and variance 1, then a learnt scale and offset."""
 
+    USES_CONTEXT: ClassVar[bool] = True
     IS_DEEP: ClassVar[bool] = False
 
     def __init__(self, shape: Shape, options: Options) -> None:  # noqa: ARG002
@@ -127,13 +179,14 @@ class LayerNorm(Layer):
         self.norm = nn.LayerNorm(shape.dim)
 
     def forward(self, batch: Padded) -> Padded:
-        """Normalise each frame."""
+        """Normalize each frame."""
         return batch.with_values(self.norm(batch.values))
 
 
 class Concat(Layer):
     """The inputs side by side: [B, T, D1 + D2 + ...]."""
 
+    USES_CONTEXT: ClassVar[bool] = True
     IS_DEEP: ClassVar[bool] = False
 
     def __init__(self, shape: Shape, options: Options) -> None:  # noqa: ARG002
@@ -151,7 +204,7 @@ class Add(Concat):
 
 
 class MaskedBatchNorm(nn.Module):
-    """Batch normalisation whose statistics are of the true frames alone.
+    """Batch normalization whose statistics are of the true frames alone.
 
     Training uses mean and (biased) variance over the batch's frames without padding and
     moves the running ones towards them; evaluation uses the running ones. torch's
@@ -161,7 +214,7 @@ class MaskedBatchNorm(nn.Module):
         dim: numbers a frame.
         momentum: step of the running mean and variance towards a batch's.
         epsilon: added to the variance.
-        affine: learn a scale and an offset; Kaldi's batch normalisation has none.
+        affine: learn a scale and an offset; Kaldi's batch normalization has none.
     """
 
     mean: Tensor
@@ -183,7 +236,19 @@ class MaskedBatchNorm(nn.Module):
         self.register_buffer("variance", torch.ones(dim))
 
     def forward(self, values: Tensor, padding: Tensor | None) -> Tensor:
-        """Normalise values [B, T, D]; `padding` is [B, T, 1] or None."""
+        """Normalize values [B, T, D]; `padding` is [B, T, 1] or None."""
+        if not self.training or (padding is None and values[..., 0].numel() > 1):
+            flat = functional.batch_norm(
+                values.flatten(0, 1),
+                self.mean,
+                self.variance,
+                self.scale,
+                self.offset,
+                training=self.training,
+                momentum=self.momentum,
+                eps=self.epsilon,
+            )
+            return flat.view_as(values)
         mean, variance = self.mean, self.variance
         if self.training:
             mean, variance, count = moments(values, padding)
@@ -203,7 +268,7 @@ class MaskedBatchNorm(nn.Module):
 
 
 def moments(values: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and biased variance [D] over the true frames of [B, T, D], and their count.
+    """Return mean and biased variance [D] of the true frames, and their count.
 
     The variance is taken about the mean (two passes): no cancellation. The count stays
     on the device: nothing waits for a GPU.
@@ -219,25 +284,33 @@ def moments(values: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor, Ten
     return mean, squares.sum((0, 1)) / count, count
 
 
+class BatchNormOptions(Options):
+    """Options of `BatchNorm`."""
+
+    momentum: Fraction = 0.1
+    """step of the running statistics"""
+    epsilon: NonNegativeFloat = 1e-5
+    """added to the variance"""
+    affine: bool = True
+    """learn a scale and an offset"""
+
+
 class BatchNorm(Layer):
     """Give each number mean 0 and variance 1 over the true frames of the batch."""
 
+    USES_CONTEXT: ClassVar[bool] = True
     IS_DEEP: ClassVar[bool] = False
-    OPTIONS: ClassVar[OptionTable] = {
-        "momentum": Option("float", "step of the running statistics", 0.1, 0.0, 1.0),
-        "epsilon": Option("float", "added to the variance", 1e-5, 0.0),
-        "affine": Option("bool", "learn a scale and an offset", default=True),
-    }
+    OPTIONS = BatchNormOptions
 
-    def __init__(self, shape: Shape, options: Options) -> None:
+    def __init__(self, shape: Shape, options: BatchNormOptions) -> None:
         super().__init__(shape)
         self.norm = MaskedBatchNorm(
             shape.dim,
-            momentum=options["momentum"],
-            epsilon=options["epsilon"],
-            affine=options["affine"],
+            momentum=options.momentum,
+            epsilon=options.epsilon,
+            affine=options.affine,
         )
 
     def forward(self, batch: Padded) -> Padded:
-        """Normalise by the batch (training) or the running statistics."""
+        """Normalize by the batch (training) or the running statistics."""
         return batch.with_values(self.norm(batch.values, batch.padding))

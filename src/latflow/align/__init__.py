@@ -1,0 +1,1 @@
+"""Forced alignment: training graphs, Viterbi search, archives."""

@@ -1,0 +1,259 @@
+"""Alignments of whole splits: made in parallel, with an account of those that fail.
+
+They are kept as Kaldi's archive of transition-ids, `ali.ark`, which `AlignmentArchive`
+reads through a memory map: opening it finds where each utterance begins, and an
+alignment is copied out when it is asked for. Ranks and threads that read the same
+archive share its pages.
+
+Public: `align_all`, `AlignmentSummary`, `Split`, `AlignmentArchive`.
+
+Source: Kaldi `steps/align_si.sh`, `steps/diagnostic/analyze_alignments.sh`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from latflow.align.aligner import Aligner, Alignment, AlignmentFailure, Scores
+from latflow.align.options import AlignOptions
+from latflow.errors import UserError
+from latflow.features.source import Frames
+from latflow.files import write_json
+from latflow.fst.graph import Graph
+from latflow.hmm.alignment import PhoneDurations
+from latflow.hmm.transition_model import TransitionModel
+from latflow.kaldi.io import BINARY_MARK, write_int_vectors
+from latflow.lang.directory import Lang
+from latflow.ledger import Ledger
+from latflow.logs import progress
+from latflow.parallel import in_order
+
+_LENGTH = struct.Struct("<bi")  # width in bytes of the number that follows, number
+_ITEM = np.dtype([("width", "i1"), ("value", "<i4")])
+
+
+def align_all(
+    aligner: Aligner,
+    count: int,
+    graph_of: Callable[[int], Graph | str],
+    scores_of: Callable[[int], Scores | str],
+    pool: Executor,
+) -> Iterator[Alignment | AlignmentFailure]:
+    """Yield the alignments of utterances 0 ... count - 1, in this order.
+
+    Args:
+        aligner: the model and its scales.
+        graph_of: gives the training graph of an utterance, or the reason why it has
+            none.
+        scores_of: gives its scores, or the reason why it has none.
+    """
+    widest = max(aligner.beams)
+
+    def align(u: int) -> Alignment | AlignmentFailure:
+        graph = graph_of(u)
+        if isinstance(graph, str):
+            return AlignmentFailure(graph, widest)
+        scores = scores_of(u)
+        if isinstance(scores, str):
+            return AlignmentFailure(scores, widest)
+        return aligner.align(graph, scores)
+
+    return in_order(pool, align, range(count))
+
+
+@dataclass
+class AlignmentSummary:
+    """Sums over the alignments of a corpus.
+
+    Attributes:
+        options: of the search.
+        log_like: of all aligned frames, acoustic, unscaled.
+        num_frames: how many frames were aligned.
+        num_aligned: how many utterances were.
+        failures: by number of the utterance.
+        retried: numbers of the utterances that needed the second beam.
+    """
+
+    options: AlignOptions
+    log_like: float = 0.0
+    num_frames: int = 0
+    num_aligned: int = 0
+    failures: dict[int, AlignmentFailure] = field(default_factory=dict)
+    retried: list[int] = field(default_factory=list)
+
+    def add(self, utterance: int, found: Alignment | AlignmentFailure) -> None:
+        """Count one utterance."""
+        if isinstance(found, AlignmentFailure):
+            self.failures[utterance] = found
+            return
+        self.num_aligned += 1
+        self.num_frames += len(found.transition_ids)
+        self.log_like += float(found.frame_log_likes.sum(dtype=np.float64))
+        if found.beam != self.options.beam:
+            self.retried.append(utterance)
+
+    def as_dict(self) -> dict[str, float]:
+        """Return counts for a report; the log-likelihood is acoustic and unscaled."""
+        frames = self.num_frames
+        return {
+            "log_like_per_frame": self.log_like / frames if frames else 0.0,
+            "num_frames": frames,
+            "num_aligned": self.num_aligned,
+            "num_retried": len(self.retried),
+            "num_failed": len(self.failures),
+        }
+
+    def record(self, ledger: Ledger, name: Callable[[int], str]) -> None:
+        """Enter failed and retried utterances into a ledger.
+
+        Args:
+            name: gives the id of an utterance.
+        """
+        for u, failure in sorted(self.failures.items()):
+            ledger.record(name(u), failure.reason, beam=failure.beam)
+        for u in sorted(self.retried):
+            ledger.record(
+                name(u),
+                f"no final state at beam {self.options.beam:g}, aligned with the "
+                "retry beam",
+                action="retried",
+                beam=self.options.retry_beam,
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A split of the corpus to align, and the folder of the results.
+
+    Attributes:
+        store: its utterances.
+        lang: the lang directory.
+        out_dir: `<system>/<split>`, for `ali.ark` (transition-ids), `ledger.jsonl` and
+            `statistics.json`.
+        max_skipped_fraction: share of the utterances that may fail.
+        frame_shift: seconds from frame to frame of the alignments; None for the
+            store's.
+    """
+
+    store: Frames
+    lang: Lang
+    out_dir: Path
+    max_skipped_fraction: float
+    frame_shift: float | None = None
+
+    def words(self, u: int) -> list[int]:
+        """Return the word ids of an utterance."""
+        return self.lang.words_to_ids(self.store.texts[u])
+
+    def write(
+        self,
+        alignments: Iterator[Alignment | AlignmentFailure],
+        summary: AlignmentSummary,
+        model: TransitionModel,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write alignments, ledger and statistics.
+
+        Args:
+            alignments: of all utterances.
+            summary: empty.
+            model: gives the meaning of transition-ids.
+
+        Raises:
+            UserError: too many utterances failed.
+        """
+        durations = PhoneDurations(max(self.lang.topology.phones))
+        ledger, names = Ledger(f"align_{self.out_dir.parent.name}"), self.store.utt_ids
+        self.out_dir.mkdir(parents=True, exist_ok=True)
+
+        def paths() -> Iterator[tuple[str, np.ndarray]]:
+            for u, found in enumerate(progress(alignments, "align", len(names))):
+                summary.add(u, found)
+                if isinstance(found, Alignment):
+                    durations.add(found.transition_ids, model)
+                    yield names[u], found.transition_ids
+            # Before the archive gets its name: a failed stage leaves none.
+            summary.record(ledger, names.__getitem__)
+            ledger.write(self.out_dir / "ledger.jsonl")
+            ledger.check(len(names), max_skipped_fraction=self.max_skipped_fraction)
+
+        write_int_vectors(self.out_dir / "ali.ark", paths())
+        statistics = {
+            **summary.as_dict(),
+            **(facts or {}),
+            "frame_shift": self.frame_shift or self.store.frame_shift,
+            **durations.summary(self.lang.phones, self.lang.silence_phones),
+        }
+        write_json(self.out_dir / "statistics.json", statistics)
+
+
+class AlignmentArchive:
+    """Transition-ids by utterance; safe to share between threads.
+
+    Args:
+        paths: binary Kaldi archives of integer vectors; where two have an utterance,
+            the later one's counts.
+
+    Raises:
+        UserError: no such file, or it is something else or truncated.
+    """
+
+    def __init__(self, *paths: str | Path) -> None:
+        self._index: dict[str, tuple[mmap.mmap, int, int]] = {}
+        for path in map(Path, paths):
+            if not path.is_file():
+                remedy = "align the data first"
+                raise UserError("no such file", file=path, remedy=remedy)
+            if path.stat().st_size:
+                with path.open("rb") as stream:
+                    mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+                self._read_index(path, mapped)
+
+    def _read_index(self, path: Path, mapped: mmap.mmap) -> None:
+        """Find the vectors of an archive."""
+        at = 0
+        while at < len(mapped):
+            blank = mapped.find(b" ", at)
+            begin = blank + 1 + len(BINARY_MARK)
+            is_binary = blank >= 0 and mapped[blank + 1 : begin] == BINARY_MARK
+            if not is_binary or begin + _LENGTH.size > len(mapped):
+                _refuse(path)
+            width, count = _LENGTH.unpack_from(mapped, begin)
+            begin += _LENGTH.size
+            end = begin + count * _ITEM.itemsize
+            if width != 4 or count < 0 or end > len(mapped):
+                _refuse(path)
+            self._index[mapped[at:blank].decode()] = (mapped, begin, count)
+            at = end
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __contains__(self, utterance: str) -> bool:
+        return utterance in self._index
+
+    def get(self, utterance: str) -> np.ndarray | None:
+        """Return the transition-ids of an utterance, int32[T]; None without it."""
+        found = self._index.get(utterance)
+        if found is None:
+            return None
+        mapped, begin, count = found
+        items = np.frombuffer(mapped, _ITEM, count, begin)
+        return items["value"].astype(np.int32)
+
+
+def _refuse(path: Path) -> NoReturn:
+    raise UserError(
+        "not a binary archive of integer vectors, or truncated",
+        file=path,
+        remedy="make it with latflow's alignment stage, or with Kaldi's "
+        "copy-int-vector ark:... ark:...",
+    )

@@ -1,0 +1,147 @@
+"""Times of recognized words: the words of a best path matched to its phones.
+
+On a decoding graph the word label may stand on any arc of its word (or near it), since
+determinization and weight pushing move labels; the phones under the transition-ids are
+exact. So the words' times come from the phones: the phone sequence is split into
+pronunciations of the words, with silence phones between them.
+
+Public: `Pronunciations`, `split_phones`, `phone_segments`.
+
+Source: the problem that Kaldi's `lattice-align-words-lexicon` solves on whole lattices;
+here on one path, by dynamic programming.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from latflow.hmm.alignment import segments
+from latflow.hmm.transition_model import TransitionModel
+
+Entry = tuple[str, ...]
+POSITIONS = ("_B", "_I", "_E", "_S")
+
+
+class Pronunciations:
+    """The pronunciations of a lexicon, comparable with the phones of a path.
+
+    Args:
+        lexicon: word -> phone sequences, without position markers.
+        silence_phones: names of the phones that may stand between words.
+        is_position_dependent: whether phones of a path carry `_B _I _E _S`.
+    """
+
+    def __init__(
+        self,
+        lexicon: Mapping[str, Sequence[Entry]],
+        silence_phones: Sequence[str],
+        *,
+        is_position_dependent: bool,
+    ) -> None:
+        self._strips = is_position_dependent
+        self.silence = frozenset(self.base(phone) for phone in silence_phones)
+        self._lexicon = {
+            word: tuple(dict.fromkeys(tuple(map(self.base, e)) for e in entries))
+            for word, entries in lexicon.items()
+        }
+
+    def base(self, phone: str) -> str:
+        """Return a phone without its position in the word."""
+        return phone[:-2] if self._strips and phone.endswith(POSITIONS) else phone
+
+    def of(self, word: str) -> tuple[Entry, ...]:
+        """Return the phone sequences of a word; empty if the lexicon has none."""
+        return self._lexicon.get(word, ())
+
+
+def split_phones(
+    phones: Sequence[str],
+    words: Sequence[str],
+    pronunciations: Pronunciations,
+    *,
+    is_partial: bool = False,
+) -> list[tuple[int, int]] | None:
+    """Find the phones of each word.
+
+    Args:
+        phones: phone sequence of the whole utterance, silences included.
+        pronunciations: of the lexicon that the graph was made of.
+        is_partial: whether the last word may be cut off by the end (a search that did
+            not reach a final state).
+
+    Returns:
+        (first phone, one past the last) of each word, or None where the phones cannot
+        be split into pronunciations of these words. Of several divisions, the one
+        in which earlier words start earlier, with longer pronunciations, is taken.
+    """
+    base = [pronunciations.base(phone) for phone in phones]
+    # fits[w][p]: words w, w+1, ... can account for all phones from p on.
+    fits = [[False] * (len(base) + 1) for _ in range(len(words) + 1)]
+    options = [sorted(pronunciations.of(word), key=len, reverse=True) for word in words]
+
+    def matches(w: int, p: int) -> list[int]:
+        """Return the ends of word w's pronunciations that start at phone p."""
+        ends = [
+            p + len(entry)
+            for entry in options[w]
+            if tuple(base[p : p + len(entry)]) == entry
+        ]
+        if is_partial and w == len(words) - 1 and not ends:
+            rest = tuple(base[p:])
+            ends = [len(base) for entry in options[w] if entry[: len(rest)] == rest][:1]
+        return ends
+
+    for w in range(len(words), -1, -1):
+        for p in range(len(base), -1, -1):
+            if p == len(base) and w == len(words):
+                fits[w][p] = True
+                continue
+            is_silence = p < len(base) and base[p] in pronunciations.silence
+            fits[w][p] = (is_silence and fits[w][p + 1]) or (
+                w < len(words) and any(fits[w + 1][end] for end in matches(w, p))
+            )
+    if not fits[0][0]:
+        return None
+    spans: list[tuple[int, int]] = []
+    p = 0
+    for w in range(len(words)):
+        while not (ends := [end for end in matches(w, p) if fits[w + 1][end]]):
+            p += 1
+        spans.append((p, ends[0]))
+        p = ends[0]
+    return spans
+
+
+def phone_segments(
+    transition_ids: np.ndarray, model: TransitionModel
+) -> tuple[list[int], list[int], bool]:
+    """Split a path into phones, also one that stops in the middle of a phone.
+
+    Args:
+        transition_ids: int32 [T].
+        model: what they are ids of.
+
+    Returns:
+        (phone of each segment, first frame of each segment and T at the end, whether
+        the last phone is cut off). A search that did not reach a final state of the
+        graph leaves such a path.
+    """
+    ids = np.asarray(transition_ids)
+    last = np.flatnonzero(model.is_final[ids])
+    whole = int(last[-1]) + 1 if len(last) else 0
+    # Self-loops that follow the last arc of a phone (reordered graphs) belong to it.
+    while (
+        0 < whole < len(ids)
+        and model.is_self_loop[ids[whole]]
+        and model.state[ids[whole]] == model.state[ids[whole - 1]]
+    ):
+        whole += 1
+    phones, starts, _ = segments(ids[:whole], model)
+    is_cut_off = whole < len(ids)
+    names, bounds = phones.tolist(), starts.tolist()
+    if is_cut_off:
+        names.append(int(model.phone[ids[whole]]))
+        bounds.append(whole)
+    return names, [*bounds, len(ids)], is_cut_off

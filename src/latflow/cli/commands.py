@@ -1,0 +1,179 @@
+"""Commands as functions of their parsed arguments, with their options beside them.
+
+Numerical libraries take seconds to load, and help should not wait for them: a command
+imports what it calls when it runs.
+
+Public: `Arguments`, `Group`, `CommandParser`, `option`, `flag`, `options_of`,
+`read_flags`, `RECIPE`, `read_recipe`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
+
+if TYPE_CHECKING:
+    from latflow.options import Options
+    from latflow.workflow.recipe import Recipe
+
+Arguments = argparse.Namespace
+Action = Callable[[Arguments], int | None]  # returns the exit status; None is 0
+Option = tuple[str, dict[str, Any]]  # name or flag, keywords of `add_argument`
+# Or what gives several, asked when the command is used: it imports typed options.
+LateOptions = Callable[[], tuple[Option, ...]]
+
+
+def option(name: str, text: str, default: Any = None, **keywords: Any) -> Option:
+    """Return an argument with its help; its type is that of the default."""
+    if default is not None:
+        keywords["default"] = default
+        if "nargs" not in keywords:
+            keywords["type"] = type(default)
+    return name, {"help": text, **keywords}
+
+
+def flag(name: str, text: str) -> Option:
+    """Return an option without a value."""
+    return name, {"help": text, "action": "store_true"}
+
+
+def options_of(model: type[Options]) -> tuple[Option, ...]:
+    """Return an argument for each field of typed options, whose values are plain."""
+    arguments = []
+    for field, info in model.model_fields.items():
+        name = "--" + field.replace("_", "-")
+        text = " ".join((info.description or "").split())
+        keywords: dict[str, Any] = {}
+        if get_origin(info.annotation) is Literal:
+            keywords["choices"] = get_args(info.annotation)
+        is_flag = info.annotation is bool
+        arguments.append(
+            flag(name, text)
+            if is_flag
+            else option(name, text, info.default, **keywords)
+        )
+    return tuple(arguments)
+
+
+Model = TypeVar("Model", bound="Options")
+
+
+def read_flags(model: type[Model], arguments: Arguments) -> Model:
+    """Return typed options as `options_of` has the command line give them.
+
+    Raises:
+        UserError: a value is out of range.
+    """
+    from latflow.options import read_options
+
+    return read_options(
+        model, {name: getattr(arguments, name) for name in model.model_fields}
+    )
+
+
+#: Options that name an experiment as `snakemake` does; see `read_recipe`.
+RECIPE = (
+    option(
+        "--configfile",
+        "recipe of the experiment, a file or the name of one that comes along",
+        "config/config.yaml",
+    ),
+    option(
+        "--config",
+        "settings that override the recipe's, e.g. corpora=../shared/corpora",
+        [],
+        nargs="*",
+        metavar="KEY=VALUE",
+    ),
+)
+
+
+def read_recipe(arguments: Arguments) -> Recipe:
+    """Return the checked recipe that the command line names."""
+    from latflow.workflow.recipe import Recipe
+    from latflow.workflow.settings import find_recipe, read_config
+
+    recipe = find_recipe(arguments.configfile)
+    return Recipe.from_config(read_config(recipe, arguments.config))
+
+
+class Group:
+    """Commands under a name, or of the program itself.
+
+    Args:
+        name: the name; none for commands of the program itself.
+        text: what they have in common, a sentence.
+    """
+
+    def __init__(self, name: str = "", text: str = "") -> None:
+        self._name, self._text = name, text
+        self.commands: dict[
+            str, tuple[Action, tuple[Option | LateOptions, ...], str]
+        ] = {}
+
+    def command(
+        self, name: str, *options: Option | LateOptions, example: str = ""
+    ) -> Callable[[Action], Action]:
+        """Make a command of a function, whose docstring is the help.
+
+        Args:
+            name: of the command.
+            options: its arguments in order.
+            example: a command line, without the name of the program.
+        """
+
+        def add(run: Action) -> Action:
+            self.commands[name] = run, options, example
+            return run
+
+        return add
+
+    def add_to(self, commands: Any) -> None:
+        """Add the group to the subcommands of a parser."""
+        if self._name:
+            group = commands.add_parser(
+                self._name, help=self._text, description=self._text
+            )
+            commands = group.add_subparsers(
+                required=True, metavar="<verb>", parser_class=CommandParser
+            )
+        for name, (run, options, example) in self.commands.items():
+            command = commands.add_parser(
+                name,
+                help=run.__doc__,
+                description=run.__doc__,
+                epilog=f"example:\n  latflow {example}" if example else None,
+                formatter_class=_HelpFormat,
+            )
+            command.set_defaults(run=run)
+            for given in options:
+                if callable(given):
+                    command.late.append(given)
+                else:
+                    command.add_argument(given[0], **given[1])
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Parser of a command; some of its options are asked for when it is used.
+
+    Attributes:
+        late: what gives those options.
+    """
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.late: list[LateOptions] = []
+
+    def parse_known_args(self, *given: Any, **keywords: Any) -> Any:
+        """Add the late options, then parse."""
+        while self.late:
+            for argument, settings in self.late.pop(0)():
+                self.add_argument(argument, **settings)
+        return super().parse_known_args(*given, **keywords)
+
+
+class _HelpFormat(
+    argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter
+):
+    """Defaults behind the options; examples as they are written."""

@@ -1,0 +1,188 @@
+"""Commands about a whole experiment: begin, check, run, and look at results.
+
+Public: `COMMANDS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import yaml
+
+from latflow.cli.commands import RECIPE, Arguments, Group, option, read_recipe
+from latflow.errors import UserError
+from latflow.files import write_text
+
+COMMANDS = Group()
+
+_RUN_EXAMPLES = """run recipe.yaml -n                       what would be done
+  latflow run recipe.yaml gmm_tri1 --cores 8       a part of the job
+  latflow run demo --config seed=2                 a recipe that comes with latflow
+  latflow run recipe.yaml --workflow-profile slurm on a cluster"""
+_RESULTS = option("results", "folder of an experiment, results/<name>")
+_OUT = option("--out", "file to write instead of standard output")
+
+
+@COMMANDS.command("init", option("folder", "for the recipe and its network"))
+def _init(arguments: Arguments) -> None:
+    """Write a recipe to begin with, full of comments."""
+    from latflow.workflow.settings import write_start
+
+    files = write_start(arguments.folder)
+    sys.stdout.write("".join(f"wrote {path}\n" for path in files))
+    folder = shlex.quote(arguments.folder)
+    sys.stdout.write(
+        "Set the paths in recipe.yaml, then:\n"
+        f"  cd {folder}\n"
+        "  latflow doctor --configfile recipe.yaml\n"
+        "  latflow run recipe.yaml\n"
+    )
+
+
+@COMMANDS.command(
+    "run",
+    option("recipe", "file, or name of one that comes with latflow"),
+    option(
+        "further",
+        "targets, then options, for snakemake",
+        nargs=argparse.REMAINDER,
+        metavar="...",
+    ),
+    example=_RUN_EXAMPLES,
+)
+def _run(arguments: Arguments) -> None:
+    """Run a recipe by Snakemake in this folder; results are in results/<experiment>."""
+    from latflow.workflow.settings import find_recipe, workflow_folder
+
+    if "--configfile" in arguments.further or "--configfiles" in arguments.further:
+        raise UserError("the recipe is named already", remedy="set keys by --config")
+    snakefile = workflow_folder() / "Snakefile"
+    recipe = find_recipe(arguments.recipe)
+    # Options last: `--config` takes what follows it, up to the next option.
+    command = ["snakemake", *arguments.further, "--snakefile", str(snakefile)]
+    command += ["--configfile", str(recipe)]
+    sys.stderr.write(f"{shlex.join(command)}\n")
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", *command])  # noqa: S606
+
+
+@COMMANDS.command("doctor", *RECIPE)
+def _doctor(arguments: Arguments) -> int:
+    """Check an experiment's data before it runs; status 1 where there is an error."""
+    from latflow.workflow.doctor import examine_experiment, render
+
+    findings = examine_experiment(read_recipe(arguments))
+    sys.stdout.write(render(findings) + "\n")
+    return int(any(finding.severity == "error" for finding in findings))
+
+
+@COMMANDS.command("config", *RECIPE)
+def _config(arguments: Arguments) -> None:
+    """Print the complete configuration, defaults filled."""
+    config = read_recipe(arguments).options.values()
+    sys.stdout.write(yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+
+
+@COMMANDS.command("config-readme", _OUT)
+def _config_readme(arguments: Arguments) -> None:
+    """Describe all configuration keys."""
+    from latflow.workflow.experiment import document
+
+    _write(document(), arguments.out)
+
+
+@COMMANDS.command("config-schema", _OUT)
+def _config_schema(arguments: Arguments) -> None:
+    """Write the JSON schema of recipes, for editors."""
+    from latflow.workflow.experiment import json_schema
+
+    _write(json.dumps(json_schema(), indent=1) + "\n", arguments.out)
+
+
+def _write(text: str, out: str | None) -> None:
+    """Write a text to a file, or to standard output where there is none."""
+    if out is None:
+        sys.stdout.write(text)
+        return
+    write_text(out, text)
+
+
+@COMMANDS.command("show", _RESULTS)
+def _show(arguments: Arguments) -> None:
+    """Print the WER table and the report's path."""
+    from latflow.scoring.results import format_table
+
+    folder = Path(arguments.results)
+    table, report = folder / "wer.tsv", folder / "report.html"
+    if not table.is_file():
+        raise UserError("no results yet", file=table, remedy="run snakemake first")
+    sys.stdout.write(f"{format_table(table)}\n\n")
+    if report.is_file():
+        sys.stdout.write(f"report: {report.resolve()}\n")
+
+
+@COMMANDS.command(
+    "report",
+    _RESULTS,
+    option(
+        "--out",
+        "HTML file, RESULTS.md goes beside it; <results>/report.html by default",
+    ),
+    *RECIPE,
+)
+def _report(arguments: Arguments) -> None:
+    """Write the HTML report of what exists so far, and its outcome as Markdown."""
+    from latflow.report.build import make_report
+
+    folder = Path(arguments.results)
+    if not folder.is_dir():
+        raise UserError(
+            "no such folder", file=folder, remedy="name results/<experiment>"
+        )
+    out = Path(arguments.out) if arguments.out else folder / "report.html"
+    markdown = out.with_name("RESULTS.md")
+    make_report(folder, out, markdown, config=read_recipe(arguments).options)
+    sys.stdout.write(f"report: {out.resolve()}\n")
+
+
+@COMMANDS.command(
+    "compare",
+    option("old", "results/<experiment> of the run compared with"),
+    option("new", "results/<experiment> of the run in question"),
+    option("--out", "HTML file to write instead of text on standard output"),
+    option("--samples", "sets drawn for each paired comparison", 10000),
+    option("--seed", "of the draws", 1),
+    example="compare results/before results/after --out compare.html",
+)
+def _compare(arguments: Arguments) -> None:
+    """Put two runs side by side: word errors, settings, code, training, costs."""
+    from latflow.options import read_options
+    from latflow.report.build import now, write_page
+    from latflow.report.comparison import comparison_sections
+    from latflow.report.markdown import markdown
+    from latflow.scoring.options import BootstrapOptions
+
+    draws = read_options(BootstrapOptions, {"samples": arguments.samples}, "--samples")
+    old, new = Path(arguments.old), Path(arguments.new)
+    sections = comparison_sections(old, new, bootstrap=draws, seed=arguments.seed)
+    title, summary = f"{old} and {new}", f"{new} (new) compared with {old} (old)."
+    if arguments.out is None:
+        sys.stdout.write(markdown(title, summary, sections))
+        return
+    write_page(Path(arguments.out), title, summary, sections, date=now())
+    sys.stdout.write(f"comparison: {Path(arguments.out).resolve()}\n")
+
+
+@COMMANDS.command("provenance", option("file", "any file under results/<name>"))
+def _provenance(arguments: Arguments) -> int:
+    """Print what made a file of the results; status 1 if it is not that any more."""
+    from latflow.workflow.jobs import describe, find_record
+
+    found = find_record(arguments.file)
+    sys.stdout.write(describe(found))
+    return int(found.state in {"changed", "gone"})

@@ -1,0 +1,54 @@
+"""The `latflow` command: the package's stage functions and tools from a terminal.
+
+Each subcommand is a thin layer over one function of the package; the workflow calls the
+same functions. A user's mistake is one line on standard error and exit status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import latflow
+from latflow.cli import experiment, kaldi, lattice, models, serving
+from latflow.cli.commands import CommandParser
+from latflow.errors import UserError
+from latflow.logs import log_to_terminal
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return the exit status."""
+    arguments = _parser().parse_args(argv)
+    log_to_terminal(verbose=arguments.verbose)
+    try:
+        return int(arguments.run(arguments) or 0)
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Return the parser of all subcommands."""
+    parser = argparse.ArgumentParser(
+        prog="latflow",
+        description="Hybrid speech recognition recipes, and tools beside them.",
+        epilog="The whole job of an experiment: latflow run <recipe>.",
+    )
+    parser.add_argument("--version", action="version", version=latflow.__version__)
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="log progress, not only warnings"
+    )
+    commands = parser.add_subparsers(
+        required=True, metavar="<command>", parser_class=CommandParser
+    )
+    for group in (
+        *(experiment.COMMANDS, models.COMMANDS, models.HDF5, lattice.COMMANDS),
+        *(kaldi.IMPORT, kaldi.EXPORT, kaldi.COMMANDS, serving.SERVING),
+    ):
+        group.add_to(commands)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

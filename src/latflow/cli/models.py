@@ -1,0 +1,332 @@
+"""Commands about features, lexicons, language models, acoustic models and criteria.
+
+Public: `COMMANDS`, `HDF5`.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from latflow.cli.commands import RECIPE, Arguments, Group, flag, option, read_recipe
+from latflow.errors import UserError
+
+COMMANDS = Group()
+HDF5 = Group("hdf5", "Exchange frames and labels with RETURNN as HDF5 files.")
+
+
+@COMMANDS.command(
+    "features",
+    option("cuts", "cuts.jsonl.gz"),
+    option("out_dir", "folder for features and cuts"),
+    option("--threads", "parallel workers", 2),
+    *RECIPE,
+)
+def _features(arguments: Arguments) -> None:
+    """Extract features of a cut manifest."""
+    from latflow.features.extract import extract_features
+    from latflow.features.options import ExtractionOptions
+
+    recipe = read_recipe(arguments)
+    extract_features(
+        arguments.cuts,
+        arguments.out_dir,
+        options=recipe.options.features.part(ExtractionOptions),
+        threads=arguments.threads,
+        max_skipped_fraction=recipe.max_skipped_fraction,
+    )
+
+
+@COMMANDS.command(
+    "lang",
+    option("lexicon", "WORD PHONE PHONE ... lines"),
+    option("out_dir", "lang directory to write"),
+    *RECIPE,
+)
+def _lang(arguments: Arguments) -> None:
+    """Make a Kaldi lang directory of a lexicon."""
+    from latflow.lang.prepare import make_lang
+
+    options = read_recipe(arguments).options.lang
+    make_lang(arguments.lexicon, arguments.out_dir, options=options)
+
+
+@COMMANDS.command(
+    "ngram",
+    option("text", "one sentence a line"),
+    option("arpa", "ARPA file to write"),
+    option("--order", "length of the n-grams", 3),
+)
+def _ngram(arguments: Arguments) -> None:
+    """Estimate a Kneser-Ney language model (ARPA)."""
+    from latflow.lang.arpa import write_arpa
+    from latflow.lang.ngram import estimate, text_sentences
+
+    model = estimate(text_sentences(arguments.text), arguments.order)
+    write_arpa(model, arguments.arpa)
+
+
+@COMMANDS.command(
+    "perplexity",
+    option("arpa", "ARPA file"),
+    option("text", "one sentence a line"),
+)
+def _perplexity(arguments: Arguments) -> None:
+    """Print the perplexity of a text under an ARPA model."""
+    from latflow.lang.arpa import perplexity, read_arpa
+    from latflow.lang.ngram import text_sentences
+
+    found = perplexity(read_arpa(arguments.arpa), text_sentences(arguments.text))
+    sys.stdout.write(f"{found}\n")
+
+
+@COMMANDS.command("model-info", option("model", "final.mdl, or a model package"))
+def _model_info(arguments: Arguments) -> None:
+    """Print sizes of a Kaldi final.mdl (gmm-info), or the contents of a package."""
+    from latflow.gmm.model import AcousticModel
+    from latflow.serving.package import describe, read_info
+
+    if Path(arguments.model).is_dir():
+        sys.stdout.write(describe(read_info(arguments.model)))
+        return
+
+    model = AcousticModel.load(arguments.model)
+    for name, value in (
+        ("number of phones", len(model.transitions.topology.phones)),
+        ("number of pdfs", model.gmms.num_pdfs),
+        ("number of transition-ids", model.transitions.num_transition_ids),
+        ("number of transition-states", model.transitions.num_states),
+        ("feature dimension", model.gmms.dim),
+        ("number of gaussians", model.gmms.num_gaussians),
+    ):
+        sys.stdout.write(f"{name} {value}\n")
+
+
+@COMMANDS.command(
+    "model-copy",
+    option("model", "final.mdl to read"),
+    option("out", "file to write"),
+    flag("--text", "write Kaldi's text form"),
+)
+def _model_copy(arguments: Arguments) -> None:
+    """Copy a final.mdl, as text or binary."""
+    from latflow.gmm.model import AcousticModel
+
+    model = AcousticModel.load(arguments.model)
+    model.save(arguments.out, binary=not arguments.text)
+
+
+@COMMANDS.command(
+    "network",
+    option("description", "YAML file; docs/networks.md", nargs="?"),
+    option("--dim-in", "features a frame", 40),
+    option(
+        "--classes",
+        "number of classes, or TARGET=N for each target",
+        ["1000"],
+        nargs="+",
+        metavar="N",
+    ),
+    option("--step", "the network of this step of layer-wise pretraining", type=int),
+    option("--svg", "file to draw the network to"),
+    flag("--layers", "print all layer classes with options"),
+    option(
+        "--update",
+        "renew the list of layer classes in a document (docs/networks.md)",
+        metavar="DOC",
+    ),
+    example="network config/networks/tdnnf.yaml --dim-in 40 --classes 1200",
+)
+def _network(arguments: Arguments) -> None:
+    """Print a network's layers, parameters and receptive field, or draw it."""
+    if arguments.update is not None:
+        _update(Path(arguments.update))
+    elif arguments.layers:
+        from latflow.nnet.registry import layer_reference
+
+        sys.stdout.write(layer_reference())
+    elif arguments.description is None:
+        raise UserError("no description", remedy="name a file, or ask for --layers")
+    else:
+        _describe(arguments)
+
+
+def _update(document: Path) -> None:
+    """Renew the list of layer classes in a document."""
+    from latflow.files import write_text
+    from latflow.nnet.registry import in_document
+
+    if not document.is_file():
+        raise UserError("no such document", file=document)
+    text = in_document(document)
+    write_text(document, text)
+
+
+def _describe(arguments: Arguments) -> None:
+    """Print the table of a network; draw it where that is asked for."""
+    from latflow.files import write_text
+    from latflow.nnet.description import NetworkDescription
+    from latflow.nnet.drawing import network_svg
+    from latflow.nnet.network import Network
+    from latflow.nnet.pretraining import shallower
+
+    description = NetworkDescription.load(arguments.description)
+    if arguments.dim_in < 1:
+        raise UserError(f"--dim-in is {arguments.dim_in}, below 1")
+    if arguments.step is not None:
+        if arguments.step < 0:
+            raise UserError(f"--step is {arguments.step}, below 0")
+        description = shallower(description, arguments.step)
+    targets = {loss.target for loss in description.outputs.values()}
+    network = Network(description, arguments.dim_in, _classes(arguments, targets))
+    heading = f"{description.text}\n\n" if description.text else ""
+    sys.stdout.write(f"{heading}{network.summary()}\n")
+    if arguments.svg is not None:
+        write_text(arguments.svg, network_svg(network.graph(), description.text))
+
+
+def _classes(arguments: Arguments, targets: set[str]) -> dict[str, int]:
+    """Return the number of classes by target; one number alone is for all."""
+    classes = {}
+    for setting in arguments.classes:
+        name, _, number = setting.rpartition("=")
+        if not number.isdecimal():
+            raise UserError(f"--classes {setting} is neither N nor TARGET=N")
+        for target in [name] if name else targets:
+            classes[target] = int(number)
+    return classes
+
+
+@COMMANDS.command(
+    "forward",
+    option("model", "model folder, as training wrote it"),
+    option("frames", "frame store of the network's features"),
+    option("out", "file to write"),
+    option(
+        "--form",
+        "Kaldi's archive of matrices, or HDF5 in RETURNN's layout",
+        "ark",
+        choices=("ark", "hdf5"),
+    ),
+    option("--scp", "scp file of the archive to write too"),
+    option(
+        "--prior-scale",
+        "factor on the log priors that are taken off; 0 gives log posteriors; "
+        "by default 1, or 0 for LF-MMI and CTC",
+        type=float,
+    ),
+    option("--output", "output that is not decoded: log posteriors, or features"),
+    option("--max-frames", "frames scored at once", 8000),
+    option("--device", "processor", "auto", choices=("auto", "cpu", "cuda")),
+    option("--threads", "threads of torch", 2),
+)
+def _forward(arguments: Arguments) -> None:
+    """Write a network's log-likelihoods of all frames of a frame store."""
+    from latflow.training.forward import forward
+
+    forward(
+        arguments.frames,
+        arguments.model,
+        arguments.out,
+        form=arguments.form,
+        scp=arguments.scp,
+        prior_scale=arguments.prior_scale,
+        max_frames=arguments.max_frames,
+        output=arguments.output,
+        device=arguments.device,
+        threads=arguments.threads,
+    )
+
+
+@COMMANDS.command(
+    "average",
+    option("models", "model folders of the same layers", nargs="+"),
+    option("--out", "model folder to write", required=True),
+)
+def _average(arguments: Arguments) -> None:
+    """Write a model whose parameters are the mean of several models'."""
+    from latflow.nnet.model_dir import average_models
+
+    average_models(arguments.models, arguments.out)
+
+
+@HDF5.command(
+    "export",
+    option("frames", "frame store, frames/<split>"),
+    option("out", "HDF5 file to write"),
+    option("--alignments", "ali.ark, whose pdf-ids become the target `pdf`"),
+    option("--model", "folder of the system that made them"),
+    option(
+        "--labels",
+        "label stores, by the name of the target",
+        [],
+        nargs="*",
+        metavar="NAME=FOLDER",
+    ),
+)
+def _hdf5_export(arguments: Arguments) -> None:
+    """Write a file that RETURNN's HDFDataset reads."""
+    from latflow.graphs.hclg import load_model
+    from latflow.training.hdf5 import export_hdf
+    from latflow.training.labels import write_labels
+
+    labels: dict[str, str | Path] = {}
+    for setting in arguments.labels:
+        name, sign, folder = setting.partition("=")
+        if not (name and sign and folder):
+            raise UserError(f"label store {setting!r} is not NAME=FOLDER")
+        labels[name] = folder
+    if (arguments.alignments is None) != (arguments.model is None):
+        raise UserError("--alignments and --model belong together")
+    with tempfile.TemporaryDirectory(prefix="latflow-labels-") as temporary:
+        if arguments.alignments is not None:
+            _, transitions = load_model(arguments.model)
+            labels["pdf"] = Path(temporary, "pdf")
+            write_labels(arguments.alignments, transitions, labels["pdf"])
+        export_hdf(arguments.frames, labels, arguments.out)
+
+
+@HDF5.command(
+    "import",
+    option("files", "HDF5 files of one data set", nargs="+"),
+    option("--frames", "frame store to write", required=True),
+    option("--labels", "folder for the label stores, one a target", required=True),
+    option("--targets", "targets to read; all by default", nargs="*"),
+    option("--frame-shift", "seconds from frame to frame", 0.01),
+)
+def _hdf5_import(arguments: Arguments) -> None:
+    """Read files of RETURNN's layout."""
+    from latflow.training.hdf5 import import_hdf
+
+    import_hdf(
+        arguments.files,
+        arguments.frames,
+        arguments.labels,
+        targets=arguments.targets,
+        frame_shift=arguments.frame_shift,
+    )
+
+
+@COMMANDS.command(
+    "selftest",
+    option("--criterion", "only those whose name begins so"),
+    option("--trials", "lattices a proof", 5),
+)
+def _selftest(arguments: Arguments) -> int:
+    """Prove the criteria's values and gradients on this machine; status 1 if not."""
+    from latflow.criteria.selftest import LIMITS, run
+
+    if arguments.trials < 1:
+        raise UserError("no trials asked for", remedy="set --trials to 1 or more")
+    failed = 0
+    sys.stdout.write(f"{'criterion':<26}{'proof':<14}{'deviation':>10}  {'limit':>7}\n")
+    for proof in run(arguments.criterion, trials=arguments.trials):
+        failed += not proof.holds
+        sys.stdout.write(
+            f"{proof.case:<26}{proof.proof:<14}{proof.deviation:>10.1e}  "
+            f"{LIMITS[proof.proof]:>7.0e}{'' if proof.holds else '  FAILED'}\n"
+        )
+    verdict = f"{failed} failed" if failed else "all hold"
+    sys.stdout.write(f"{verdict} ({arguments.trials} random lattices each)\n")
+    return 1 if failed else 0

@@ -1,0 +1,278 @@
+"""Commands about finished models: package them, use them.
+
+Public: `SERVING`.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from latflow.cli.commands import (
+    RECIPE,
+    Arguments,
+    Group,
+    Option,
+    flag,
+    option,
+    options_of,
+    read_flags,
+    read_recipe,
+)
+from latflow.errors import UserError
+
+if TYPE_CHECKING:
+    from latflow.serving.options import LoadOptions
+
+SERVING = Group()
+
+
+@SERVING.command(
+    "load-test",
+    option("url", "ws://host:port, wss://host:port or grpc://host:port/model"),
+    option(
+        "audio", "audio files, Kaldi data directories, or manifests of cuts", nargs="+"
+    ),
+    option("--sessions", "clients at the same time; the first try of a search", 1),
+    flag("--real-time", "send at the speed of speech"),
+    option("--seconds", "duration of a run in real time", 20.0),
+    option("--iterations", "how often the set is sent where not in real time", 1),
+    option("--chunk", "seconds of speech in a message", 0.1),
+    option("--patience", "greatest wait for a final, seconds", 30.0),
+    option("--utterances", "greatest number that is read", 500),
+    flag("--find-capacity", "search the largest number of sessions that holds --p95"),
+    option("--p95", "greatest latency of 95 of 100 finals, milliseconds", 120.0),
+    option("--soak", "minutes beside clients that misbehave (docs/load-test.md)", 0.0),
+    option("--misbehaving", "number of them", 4),
+    option("--pid", "the server's first process, to watch its memory", type=int),
+    option("--token", "bearer token of the server"),
+    option("--json", "file for all figures"),
+    option("--csv", "file for all utterances"),
+    example="load-test ws://localhost:2700 data/test --sessions 20 --real-time",
+)
+def _load_test(arguments: Arguments) -> int:
+    """Load a server with many clients; status 1 where a final is lost."""
+    from latflow.files import write_json
+    from latflow.options import read_options
+    from latflow.serving.load_report import format_reports, write_csv
+    from latflow.serving.load_test import load_server
+    from latflow.serving.options import LoadOptions
+
+    given = vars(arguments)
+    names = LoadOptions.model_fields.keys() & given
+    options = read_options(LoadOptions, {name: given[name] for name in names})
+    if arguments.soak:
+        return _soak(arguments, options.replace(seconds=60 * arguments.soak))
+    run = load_server(
+        arguments.url,
+        arguments.audio,
+        options=options,
+        utterances=arguments.utterances,
+        p95=arguments.p95 / 1000 if arguments.find_capacity else None,
+        token=arguments.token,
+    )
+    sys.stdout.write(format_reports(run.reports))
+    if run.capacity is not None:
+        sys.stdout.write(f"capacity {run.capacity}\n")
+    if arguments.json is not None:
+        write_json(arguments.json, run.values())
+    if arguments.csv is not None:
+        write_csv(arguments.csv, run.exchanges)
+    lost = run.capacity is None and run.reports[-1].errors
+    return 1 if lost or run.capacity == 0 else 0
+
+
+@SERVING.command(
+    "package",
+    option("system", "trained system of the recipe"),
+    option("--results", "folder of the experiment; results/<experiment> by default"),
+    option("--out", "folder to write; <results>/package/<system> by default"),
+    flag("--offline", "package a system, too, that cannot be streamed"),
+    *RECIPE,
+    example="package chain --configfile mine.yaml",
+)
+def _package(arguments: Arguments) -> None:
+    """Write a trained system as a folder that needs nothing else."""
+    from latflow.options import read_options
+    from latflow.serving.packaging import PackageOptions, write_package
+    from latflow.workflow.packages import PackagePlan
+
+    recipe = read_recipe(arguments)
+    results = arguments.results or f"results/{recipe.experiment}"
+    plan = PackagePlan(recipe, arguments.system, arguments.offline or None)
+    plan.check()
+    out = Path(arguments.out or f"{results}/package/{arguments.system}")
+    given = {k: Path(v) for k, v in plan.files(results).items() if isinstance(v, str)}
+    folders = {"model", "lang", "frames"} & given.keys()
+    write_package(
+        **{k: v for k, v in given.items() if k not in folders},
+        **{f"{k}_dir": given[k].parent for k in folders},
+        out_dir=out,
+        options=read_options(PackageOptions, plan.options()),
+    )
+    sys.stdout.write(f"package: {out}\n")
+
+
+def _soak(arguments: Arguments, options: LoadOptions) -> int:
+    """Load a server for long beside clients that misbehave."""
+    from latflow.files import write_json
+    from latflow.serving.load_report import format_reports
+    from latflow.serving.soak import soak_server
+
+    report = soak_server(
+        arguments.url,
+        arguments.audio,
+        options=options,
+        misbehaving=arguments.misbehaving,
+        process=arguments.pid,
+        utterances=arguments.utterances,
+        token=arguments.token,
+    )
+    faults = ", ".join(f"{name} {count}" for name, count in report.faults.items())
+    sys.stdout.write(f"{format_reports([report.load])}misdeeds: {faults}\n")
+    if report.slope is not None:
+        sys.stdout.write(f"memory {report.slope:+.1f} MB an hour\n")
+    if arguments.json is not None:
+        write_json(arguments.json, report.values())
+    return 1 if report.load.errors else 0
+
+
+@SERVING.command(
+    "transcribe",
+    option("package", "model package"),
+    option("inputs", "audio files, folders of them, - for standard input", nargs="+"),
+    option("--out", "folder for the results; one file alone can be printed"),
+    option(
+        "--format",
+        "forms of the result, with commas between them: txt, json, ctm, srt, vtt, "
+        "textgrid",
+        "txt",
+    ),
+    option(
+        "--segmentation",
+        "ends of segments: silence, the model's endpoint rules, or none",
+        "vad",
+        choices=("vad", "endpoint", "none"),
+    ),
+    option("--vad-threshold", "probability that is speech", 0.5),
+    option("--min-silence", "shortest silence that ends a segment, seconds", 0.5),
+    option("--padding", "silence that is kept around speech, seconds", 0.25),
+    option("--min-speech", "shortest speech that makes a segment, seconds", 0.1),
+    option("--max-segment", "longest segment, seconds", 20.0),
+    option("--channel", "channel to transcribe, from 1; else their mean", type=int),
+    option("--raw-rate", "standard input is 16-bit samples at this rate", type=int),
+    option("--n-best", "hypotheses of a segment in the JSON", 1),
+    option("--lattices", "archive to write the lattices of all segments to"),
+    option("--threads", "segments recognized at a time", 2),
+    option("--device", "of the network", "cpu", choices=("cpu", "cuda", "auto")),
+    example="transcribe results/demo/package/chain calls/ --out texts --format txt,srt",
+)
+def _transcribe(arguments: Arguments) -> int:
+    """Transcribe recordings with a model package."""
+    from latflow.decode.options import TranscribeOptions
+    from latflow.options import read_options
+    from latflow.serving.package import Model
+    from latflow.serving.transcribe import Fault, find_recordings, received, transcribe
+
+    segmentation = {
+        "type": arguments.segmentation,
+        "threshold": arguments.vad_threshold,
+        "min_silence": arguments.min_silence,
+        "padding": arguments.padding,
+        "min_speech": arguments.min_speech,
+        "max_segment": arguments.max_segment,
+    }
+    values = {
+        "formats": arguments.format.split(","),
+        "channel": arguments.channel,
+        "segmentation": segmentation,
+        "max_alternatives": arguments.n_best,
+    }
+    options = read_options(TranscribeOptions, values, "transcribe")
+    inputs = [given for given in arguments.inputs if given != "-"]
+    with ExitStack() as stack:
+        recordings = find_recordings(inputs)
+        if "-" in arguments.inputs:
+            recordings.append(stack.enter_context(received(arguments.raw_rate)))
+        found = transcribe(
+            Model.load(arguments.package, device=arguments.device),
+            recordings,
+            options=options,
+            out_dir=arguments.out and Path(arguments.out),
+            lattices=arguments.lattices and Path(arguments.lattices),
+            threads=arguments.threads,
+        )
+    bad = sum(isinstance(result, Fault) for result in found)
+    if bad:
+        sys.stderr.write(f"{bad} of {len(found)} recordings could not be transcribed\n")
+    return int(bad > 0)
+
+
+def _server_options() -> tuple[Option, ...]:
+    """Return the options of a server."""
+    from latflow.serving.options import ServerOptions
+
+    return options_of(ServerOptions)
+
+
+@SERVING.command(
+    "serve",
+    option("package", "folder of the package"),
+    option("--chunk-length", "speech that is scored at a time, seconds", 0.24),
+    _server_options,
+    example="serve packages/tdnnf --host 0.0.0.0 --workers 4 --token-file token",
+)
+def _serve(arguments: Arguments) -> None:
+    """Serve a package: Vosk's websocket protocol, OpenAI's transcriptions, a page."""
+    from latflow.options import read_options
+    from latflow.serving.options import SessionOptions
+    from latflow.serving.workers import serve
+
+    def tell(address: str) -> None:
+        sys.stdout.write(f"listening on {address}\n")
+        sys.stdout.flush()
+
+    session = read_options(SessionOptions, {"chunk_length": arguments.chunk_length})
+    from latflow.serving.options import ServerOptions
+
+    options = read_flags(ServerOptions, arguments)
+    serve(Path(arguments.package), options, session, on_ready=tell)
+
+
+@SERVING.command(
+    "triton-repository",
+    option("out", "folder of the repository, replaced as a whole"),
+    option(
+        "packages", "model packages, each maybe with a name: NAME=PACKAGE", nargs="+"
+    ),
+    option(
+        "--set",
+        "options of all models, e.g. gpus=[0,1]; docs/triton.md lists them",
+        [],
+        nargs="*",
+        metavar="KEY=VALUE",
+    ),
+    example="triton-repository models package english=other --set gpus=[0,1]",
+)
+def _triton_repository(arguments: Arguments) -> None:
+    """Write a model repository of the Triton Inference Server."""
+    import yaml
+
+    from latflow.options import read_options
+    from latflow.serving.options import TritonOptions
+    from latflow.serving.package import read_info
+    from latflow.serving.triton import write_repository
+
+    packages = {}
+    for given in arguments.packages:
+        name, sign, package = given.rpartition("=")
+        name = name if sign else read_info(package).name
+        if name in packages:
+            raise UserError(f"two models of the name {name}", remedy="give other names")
+        packages[name] = package
+    settings = (setting.partition("=") for setting in arguments.set)
+    values = {key: yaml.safe_load(value) for key, _, value in settings}
+    options = read_options(TritonOptions, values)
+    write_repository(packages, arguments.out, options=options)

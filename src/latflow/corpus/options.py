@@ -1,0 +1,211 @@
+"""Options of corpora: where recordings and transcripts come from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from latflow.options import (
+    Name,
+    NonNegativeFloat,
+    Options,
+    PositiveFloat,
+    Text,
+    Unique,
+)
+
+Speed = Annotated[float, Field(ge=0.5, le=2.0)]
+
+
+def _ascending(bounds: tuple[float, float]) -> tuple[float, float]:
+    """Return a range; refuse one whose end is below its start."""
+    if bounds[0] > bounds[1]:
+        raise ValueError(f"{bounds[0]:g} is above {bounds[1]:g}")
+    return bounds
+
+
+VolumeRange = Annotated[tuple[PositiveFloat, PositiveFloat], AfterValidator(_ascending)]
+
+
+class SyntheticSource(Options):
+    """Speech synthesized with eSpeak NG, orders to a kitchen robot.
+
+    Brings its own lexicon and language model text. Voices and sentences of train, dev
+    and test sets are disjoint.
+    """
+
+    type: Literal["synthetic"] = "synthetic"
+    speakers: Annotated[int, Field(ge=1, le=999)] = 48
+    """Number of speakers (voices times accents, pitches and rates)."""
+    utterances: Annotated[int, Field(ge=1, le=1000000)] = 576
+    """Number of utterances, about 2.5 seconds each, shared equally by the speakers."""
+    sample_rate: Literal[8000, 11025, 16000, 22050] = 16000
+    """Samples per second of the files, Hz."""
+    rate: tuple[
+        Annotated[float, Field(ge=90, le=350)], Annotated[float, Field(ge=90, le=350)]
+    ] = (140.0, 210.0)
+    """Speaking rates of the speakers, words per minute, from and to."""
+    pitch: tuple[
+        Annotated[float, Field(ge=0, le=99)], Annotated[float, Field(ge=0, le=99)]
+    ] = (30.0, 70.0)
+    """Pitches of the speakers relative to their voice (50 is the voice's own), from and
+    to."""
+    snr_db: tuple[
+        Annotated[float, Field(ge=-20, le=100)], Annotated[float, Field(ge=-20, le=100)]
+    ] = (0.0, 15.0)
+    """Power of an utterance over that of the pink noise added to it, dB, from and to.
+    """
+    silence_s: tuple[
+        Annotated[float, Field(ge=0, le=10)], Annotated[float, Field(ge=0, le=10)]
+    ] = (0.1, 0.4)
+    """Silence (noise alone) before and after the speech, seconds, from and to."""
+    lm_sentences: Annotated[int, Field(ge=1, le=10000000)] = 5000
+    """Number of sentences drawn for the language model's text (of the training set's
+    source only)."""
+
+
+class GivenSource(Options):
+    """Options of every source of recordings from outside."""
+
+    speaker: Literal["given", "utterance", "single"] = "given"
+    """Speaker: `given` (utt2spk or the manifest says so), `utterance` (each
+    utterance is a speaker of its own) or `single` (all are one speaker)."""
+    transcripts: bool = True
+    """Existence of transcripts. A test set without them (`false`; its
+    Kaldi directory needs no `text`) is decoded, not scored."""
+    verify_audio: bool = True
+    """Decode every file once, to find damaged ones now and not in the middle of
+    training; without it headers are believed."""
+    on_bad_utterance: Literal["fail", "skip"] = "fail"
+    """Treatment of missing or damaged audio, an empty or missing transcript, an
+    utterance without audio or too short: `fail` stops with one line, `skip` notes it in
+    the ledger (see ledger.max_skipped_fraction)."""
+    min_duration: NonNegativeFloat = 0.1
+    """Shortest utterance that is not bad, seconds."""
+    sample_rate: Annotated[int, Field(ge=1000)] | None = None
+    """Rate to resample to when audio is read, Hz; null keeps that of the files."""
+
+
+class KaldiSource(GivenSource):
+    """A Kaldi data directory.
+
+    wav.scp, text, utt2spk, and maybe segments, spk2gender, spk2age and the like.
+    """
+
+    type: Literal["kaldi"] = "kaldi"
+    path: Text
+    """Folder that holds wav.scp; paths in wav.scp are relative to it."""
+    allow_commands: bool = False
+    """Run the entries of wav.scp that end in `|` (they can do anything that you can).
+    """
+
+
+class LhotseSource(GivenSource):
+    """A corpus that Lhotse has a recipe for, such as librispeech."""
+
+    type: Literal["lhotse"] = "lhotse"
+    recipe: Name
+    """Name of the recipe, as in `lhotse prepare <name>` with `_` for `-`; also
+    mini_librispeech."""
+    parts: Annotated[tuple[Text, ...], Unique] = ()
+    """Parts of the corpus to take together, e.g. train-clean-100; empty where it has
+    none."""
+    root: Text
+    """Folder that holds the corpus, or that it is downloaded to."""
+    download: bool = False
+    """Fetch the parts first where they are not there."""
+
+
+class ManifestSource(GivenSource):
+    """Manifests that Lhotse wrote."""
+
+    type: Literal["manifests"] = "manifests"
+    recordings: Text
+    """RecordingSet, .jsonl or .jsonl.gz."""
+    supervisions: Text
+    """SupervisionSet, .jsonl or .jsonl.gz; one supervision an utterance."""
+
+
+class HoldOutSource(Options):
+    """A part of the training set, kept out of training."""
+
+    type: Literal["hold_out"] = "hold_out"
+    by: Literal["speaker", "utterance"] = "speaker"
+    """Unit that is kept together; with a single speaker, `utterance` is the only way.
+    """
+    fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Share of the training speech (in seconds) to hold out, at least."""
+
+
+class PerturbationOptions(Options):
+    """The training set at other speeds and volumes, as Kaldi's `train_sp_hires`.
+
+    Ids of utterances and speakers begin with `sp<speed>-`; at speed 1 they stay.
+    """
+
+    speeds: Annotated[tuple[Speed, ...], Field(min_length=1), Unique] = (0.9, 1.0, 1.1)
+    """Speeds that every utterance is taken at: factors of its frequencies, and of the
+    inverse of its duration."""
+    volume: VolumeRange | None = (0.125, 2.0)
+    """Range that each utterance's volume, a factor of its samples, is drawn from
+    (uniform); null leaves it. Features of `nnet.features` follow it; those of the GMM
+    systems, which align the set, do not (as in Kaldi)."""
+
+
+# Names of splits that the workflow makes, and of a folder beside them.
+RESERVED = frozenset({"train", "dev", "full", "language"})
+
+
+def _not_reserved(name: str) -> str:
+    """Return the name of a set; refuse one that is taken."""
+    if name in RESERVED:
+        raise ValueError(f"{name} is no name for a set of your own")
+    return name
+
+
+SetName = Annotated[
+    str, Field(pattern="^[a-z0-9][a-z0-9_-]*$"), AfterValidator(_not_reserved)
+]
+Source = Annotated[
+    SyntheticSource | KaldiSource | LhotseSource | ManifestSource,
+    Field(discriminator="type"),
+]
+DevSource = Annotated[HoldOutSource | Source, Field(discriminator="type")]
+
+
+def has_transcripts(source: DevSource) -> bool:
+    """Tell whether the utterances of a source have transcripts."""
+    return not isinstance(source, GivenSource) or source.transcripts
+
+
+class CorpusOptions(Options):
+    """Sources of recordings and transcripts.
+
+    A training set, a dev set (its own source, or held out of train) and one or more
+    named test sets.
+    """
+
+    train: Source
+    """Source of the training set."""
+    dev: DevSource = HoldOutSource()
+    """Source of the dev set, on which the LM scale and the insertion penalty are
+    chosen; or how it is held out of train."""
+    test: Annotated[dict[SetName, Source], Field(min_length=1)]
+    """Sources of the test sets, by name."""
+    perturbed: dict[SetName, PerturbationOptions] = Field(default_factory=dict)
+    """Training sets for networks, by name, that are made of the training set: every
+    utterance at several speeds and volumes. Networks name them in `training_set`; GMM
+    systems are trained on the training set itself, and align these too."""
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        """Refuse two sets of one name."""
+        for name in self.perturbed.keys() & self.test.keys():
+            raise ValueError(f"perturbed.{name}: a test set has this name")
+        for name, source in {"train": self.train, "dev": self.dev}.items():
+            if not has_transcripts(source):
+                raise ValueError(
+                    f"{name}.transcripts: only test sets can do without transcripts"
+                )
+        return self

@@ -1,0 +1,150 @@
+"""Lattice-free MMI: the criterion of Kaldi's chain models.
+
+The objective of a sequence is the log-likelihood of the paths of its supervision graph
+less that of all paths through the denominator graph. It is maximized; outputs of the
+network are taken as log-likelihoods as they are, neither normalized nor scaled.
+
+Public: `evaluate_lfmmi`, `Lfmmi`, `FAILED_OBJECTIVE`.
+
+Source: Kaldi `chain/chain-training.cc`, `ComputeChainObjfAndDeriv`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from latflow.criteria.criterion import with_gradient
+from latflow.criteria.denominator import Denominator
+from latflow.criteria.numerator import numerators
+from latflow.criteria.options import LfmmiOptions
+from latflow.fst.graph import Graph
+
+#: Objective per frame of a sequence that failed (Kaldi's `default_objf`).
+FAILED_OBJECTIVE = -10.0
+#: Outputs beyond it, and its negative, are penalized.
+RANGE_LIMIT = 30.0
+
+
+@dataclass(frozen=True, eq=False)
+class Lfmmi:
+    """Values of the sequences of a batch, to be maximized, and their derivative.
+
+    Attributes:
+        value: float64 [B], `objective + l2 + out_of_range`; torch can differentiate it,
+            once, where the outputs of the network ask for that.
+        objective: float64 [B], weight * (num_log_like - den_log_like); of a sequence
+            that failed weight * `FAILED_OBJECTIVE` per frame.
+        l2: float64 [B], weighted, 0 or below.
+        out_of_range: float64 [B], 0 or below; not weighted, as in Kaldi.
+        num_log_like: float64 [B], not weighted; -inf if the supervision has no path.
+        den_log_like: float64 [B], not weighted.
+        frames: float64 [B], weight * frames: what sums are divided by.
+        failed: bool [B], sequences whose objective is no number: the supervision has
+            no path of their length, or outputs of the network are no numbers. Their
+            gradient and numerator posteriors are 0, their `l2` and `out_of_range`, too.
+        gradient: [B, T, P], of `value`; None if not asked for.
+        numerator_posteriors: [B, T, P], weighted; the soft targets of a cross-entropy
+            branch; None if no gradient was asked for.
+    """
+
+    value: Tensor
+    objective: Tensor
+    l2: Tensor
+    out_of_range: Tensor
+    num_log_like: Tensor
+    den_log_like: Tensor
+    frames: Tensor
+    failed: Tensor
+    gradient: Tensor | None
+    numerator_posteriors: Tensor | None
+
+
+def evaluate_lfmmi(
+    logits: Tensor,
+    supervisions: Sequence[Graph],
+    denominator: Denominator,
+    options: LfmmiOptions,
+    weights: Tensor | None = None,
+    *,
+    lengths: Sequence[int] | None = None,
+    need_gradient: bool = True,
+    pool: Executor | None = None,
+) -> Lfmmi:
+    """Evaluate the criterion for a batch.
+
+    The penalty of outputs that are out of range differs from Kaldi's, which gives its
+    derivative to every other batch by chance, at twice the scale, and leaves its value
+    out: here each batch has it at the scale of the options, in value and gradient.
+    Kaldi limits the outputs that the denominator sees to that range, here it sees
+    them as they are. The l2 term is that of all outputs, as in Kaldi.
+
+    Args:
+        logits: [B, T, P], the outputs of the network. What is no float64 is computed
+            on as float32.
+        supervisions: B graphs, the weights of the normalization graph added; labels are
+            pdf-id + 1.
+        denominator: all phone sequences.
+        options: of the criterion; `xent` is for the caller.
+        weights: [B], factors on objective, l2 and their gradient; None = 1.
+        lengths: [B], frames of each sequence; None = T.
+        need_gradient: whether gradient and posteriors are computed.
+        pool: threads for sequences on a CPU; None = the calling thread.
+
+    Raises:
+        UserError: a supervision has labels of other pdfs.
+    """
+    scores = logits.detach()
+    scores = scores if scores.dtype == torch.float64 else scores.float()
+    counts = [scores.shape[1]] * len(scores) if lengths is None else list(lengths)
+    scale = torch.ones(len(scores)) if weights is None else weights
+    scale = scale.to(scores.device, torch.float64)
+    den, den_posteriors = denominator.forward_backward(
+        scores,
+        counts,
+        leaky=options.leaky_hmm,
+        need_posteriors=need_gradient,
+        pool=pool,
+    )
+    num, posteriors = numerators(
+        scores, supervisions, counts, need_posteriors=need_gradient, pool=pool
+    )
+    failed = ~torch.isfinite(num - den)
+    frames = torch.tensor(counts, device=scores.device)
+    is_frame = torch.arange(scores.shape[1], device=scores.device) < frames[:, None]
+    kept = is_frame & ~failed[:, None]
+    scores = torch.where(kept[:, :, None], scores, 0.0)
+    beyond = scores - scores.clamp(-RANGE_LIMIT, RANGE_LIMIT)
+    l2 = -0.5 * options.l2 * scale * _squares(scores)
+    out_of_range = -0.5 * options.out_of_range * _squares(beyond)
+    objective = scale * torch.where(failed, FAILED_OBJECTIVE * frames, num - den)
+    value = objective + l2 + out_of_range
+    gradient = None
+    if posteriors is not None and den_posteriors is not None:
+        factor = scale.to(scores.dtype)[:, None, None]
+        posteriors = torch.where(kept[:, :, None], posteriors, 0.0) * factor
+        den_posteriors = torch.where(kept[:, :, None], den_posteriors, 0.0)
+        gradient = posteriors - factor * (den_posteriors + options.l2 * scores)
+        gradient -= options.out_of_range * beyond
+        value = with_gradient(logits, value, gradient)
+    return Lfmmi(
+        value=value,
+        objective=objective,
+        l2=l2,
+        out_of_range=out_of_range,
+        num_log_like=num,
+        den_log_like=den,
+        frames=scale * frames,
+        failed=failed,
+        gradient=gradient,
+        numerator_posteriors=posteriors,
+    )
+
+
+def _squares(values: Tensor) -> Tensor:
+    """Sum the squares of each sequence in float64, [B]."""
+    return values.flatten(1).double().square().sum(1)

@@ -1,0 +1,166 @@
+"""Options of sequence criteria."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from latflow.options import (
+    Fraction,
+    NonNegativeFloat,
+    Options,
+    PositiveFloat,
+    PositiveInt,
+    Text,
+)
+
+
+class LossOptions(Options):
+    """Terms that are added to the loss, whatever the criterion."""
+
+    ce_weight: NonNegativeFloat = 0.1
+    """Weight of the frames' cross-entropy, added to the loss."""
+    l2: NonNegativeFloat = 0.0
+    """Half of it times the squares of the outputs before the softmax is added to the
+    loss."""
+
+    @property
+    def files(self) -> list[Path]:
+        """Files of the user's own that the criterion depends on."""
+        return []
+
+
+class PathOptions(LossOptions):
+    """Scales with which paths are weighed."""
+
+    acoustic_scale: PositiveFloat = 0.1
+    """Factor on log-likelihoods where paths are weighed (PyKaldi2's MMI has 0.2, its
+    sMBR and MPFE 1.0). On top of LF-MMI the default is 1.0."""
+    lm_scale: NonNegativeFloat = 1.0
+    """Factor on graph costs (language model, lexicon, transitions) where paths are
+    weighed."""
+
+
+class MmiOptions(PathOptions):
+    """Maximum mutual information, boosted where `boost` is above 0."""
+
+    type: Literal["mmi"] = "mmi"
+    boost: NonNegativeFloat = 0.0
+    """Nats that a wrong frame adds to the log score of a path, not scaled; 0.1 is
+    usual, 0 = no boosting."""
+    max_silence_error: Fraction = 0.0
+    """Share of `boost` for wrong frames that are silence in the lattice."""
+    absent_numerator: Literal["drop", "keep", "add"] = "drop"
+    """Treatment of a lattice that lacks the alignment. `drop` gives frames whose
+    aligned pdf is nowhere in the lattice no gradient, `keep` does nothing, `add` adds
+    the alignment as a path."""
+    drop_by: Literal["pdf", "transition_id"] = "pdf"
+    """With `drop`: what is looked for in the lattice (PyKaldi2 looks for
+    transition-ids)."""
+
+
+class MbrOptions(PathOptions):
+    """Expected right frames.
+
+    smbr = by pdf; mpfe = by phone (mpe is another name of it, as in PyKaldi2).
+    """
+
+    type: Literal["smbr", "mpfe", "mpe"] = "smbr"
+    """smbr compares pdfs, mpfe and mpe phones."""
+    one_silence_class: bool = True
+    """True = any silence phone for any is right; false = silence is never right."""
+
+
+class PhoneMpeOptions(PathOptions):
+    """Expected raw phone accuracy, as in Povey's thesis."""
+
+    type: Literal["phone_mpe"] = "phone_mpe"
+    ignore_silence: bool = True
+    """Leave silence out of the count, in the lattice and in the alignment."""
+
+
+class MweOptions(PathOptions):
+    """Expected word errors over a list of paths."""
+
+    type: Literal["mwe"] = "mwe"
+    num_paths: Annotated[int, Field(ge=2)] = 10
+    """Paths in the list."""
+    draw: Literal["best", "random"] = "best"
+    """`best` = the best word sequences, `random` = paths drawn by their posterior."""
+    unit: Literal["word", "phone"] = "word"
+    """Unit that errors are counted on; phones without silence."""
+
+
+class TeacherOptions(PathOptions):
+    """Path posteriors of another network, over lattices made with its scores."""
+
+    type: Literal["teacher"] = "teacher"
+    teacher: str
+    """The network that is learnt from, of `nnet.systems`; with the same features,
+    alignments and normalization as the one that learns."""
+    teacher_scale: PositiveFloat = 0.1
+    """Factor on the teacher's log-likelihoods where its paths are weighed; less is
+    softer."""
+
+
+class LfmmiOptions(Options):
+    """Lattice-free maximum mutual information (Kaldi's chain models)."""
+
+    leaky_hmm: NonNegativeFloat = 0.1
+    """Coefficient of the leaky HMM: at each frame, share of the denominator's
+    probability that jumps to any state, by initial probabilities."""
+    l2: NonNegativeFloat = 0.0
+    """Half of it times the squares of the outputs is taken from the objective (Kaldi's
+    l2-regularize; 5e-5 is usual without weight decay)."""
+    out_of_range: NonNegativeFloat = 0.01
+    """Half of it times the squares of what outputs are above 30 or below -30 is taken
+    from the objective (Kaldi's out-of-range-regularize)."""
+    xent: NonNegativeFloat = 0.1
+    """Weight of the cross-entropy of the second output with the numerator's posteriors
+    (Kaldi's xent-regularize)."""
+
+
+class CustomOptions(LossOptions):
+    """A class of your own, see docs/criteria.md."""
+
+    type: Literal["custom"] = "custom"
+    path: Annotated[str, Field(pattern=r"^[^:]+:[A-Za-z_]\w*$")]
+    """Location of the class: `module:Class`, or `folder/file.py:Class`; it derives from
+    `latflow.criteria.criterion.LatticeCriterion`."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options that the class is given, as they are."""
+
+    @property
+    def files(self) -> list[Path]:
+        """The class's file, where the path names it."""
+        path = Path(self.path.rpartition(":")[0])
+        return [path] if path.suffix == ".py" and path.is_file() else []
+
+
+class ExternalOptions(LossOptions):
+    """A program of your own, spoken to over pipes, see docs/criteria.md."""
+
+    type: Literal["external"] = "external"
+    command: Annotated[tuple[Text, ...], Field(min_length=1)]
+    """The program and its arguments; no shell reads them."""
+    timeout: PositiveInt = 600
+    """Seconds that an answer may take."""
+
+    @property
+    def files(self) -> list[Path]:
+        """Parts of the command that are files: a program, a script, its settings."""
+        return [path for path in map(Path, self.command) if path.is_file()]
+
+
+CriterionOptions = Annotated[
+    MmiOptions
+    | MbrOptions
+    | PhoneMpeOptions
+    | MweOptions
+    | TeacherOptions
+    | CustomOptions
+    | ExternalOptions,
+    Field(discriminator="type"),
+]

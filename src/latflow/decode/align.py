@@ -1,0 +1,80 @@
+"""Stage that aligns a split with a network.
+
+Alignments have a transition-id for each frame of the network's output; where it
+subsamples, that is one for so many frames of the features.
+
+Public: `align_network`.
+
+Source: Kaldi `steps/nnet2/align.sh`, `bin/align-compiled-mapped.cc`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from latflow.align.aligner import Aligner
+from latflow.align.corpus import AlignmentSummary, Split, align_all
+from latflow.decode.options import AlignNetworkOptions
+from latflow.decode.scorers import NetworkScorer
+from latflow.features.source import open_frames
+from latflow.graphs.hclg import load_model
+from latflow.graphs.options import GraphOptions
+from latflow.graphs.training import TrainingGraphCompiler
+from latflow.lang.directory import Lang
+from latflow.parallel import worker_pool
+
+
+def align_network(
+    frames_dir: Path,
+    lang_dir: Path,
+    model_dir: Path,
+    out_dir: Path,
+    *,
+    options: AlignNetworkOptions,
+    graph: GraphOptions,
+    threads: int,
+    max_skipped_fraction: float,
+) -> None:
+    """Align all utterances of a split with a network (stage).
+
+    Args:
+        frames_dir: features that the network reads, stored or described for the fly.
+        lang_dir: the lang directory.
+        model_dir: the network's folder, with `final.mdl` (transition model) and `tree`.
+        out_dir: folder of the results.
+        options: of the search, with the factor of the priors and the device.
+        graph: scales of the transition probabilities.
+        threads: utterances aligned at a time.
+        max_skipped_fraction: share of the utterances that may fail.
+
+    Raises:
+        UserError: network, language and frames do not fit, or too many utterances fail.
+    """
+    store = open_frames(frames_dir)
+    scorer = NetworkScorer.load(store, model_dir, options.scores)
+    split = Split(
+        store,
+        Lang.load(lang_dir),
+        out_dir,
+        max_skipped_fraction,
+        frame_shift=store.frame_shift * scorer.subsampling,
+    )
+    tree, transitions = load_model(model_dir)
+    compiler = TrainingGraphCompiler(split.lang, tree, transitions)
+    silence = [split.lang.optional_silence]
+
+    def scores(u: int) -> np.ndarray | str:
+        (found,) = scorer.log_likes(u)
+        return "scores that are not numbers" if np.isnan(found).any() else found
+
+    with worker_pool(threads) as pool:
+        alignments = align_all(
+            Aligner(transitions, options, graph, silence_phones=silence),
+            len(store),
+            lambda u: compiler.graph_or_reason(split.words(u)),
+            scores,
+            pool,
+        )
+        split.write(alignments, AlignmentSummary(options), transitions)

@@ -1,0 +1,309 @@
+"""Stages that decode a split: to lattices, and at several beams for their word errors.
+
+`decode_lattices` takes utterances one by one, searches them on a pool of threads, and
+writes their lattices in order; what is in memory depends on the number of threads and
+the longest utterance, not on the corpus. Written files:
+
+* `lattices.ark`: raw lattices, Kaldi's binary form, acoustic costs unscaled (but for
+  some networks, see `AcousticNetwork.lattice_scale`);
+* `ledger.jsonl`: utterances skipped, searched twice, or without a complete path;
+* `decode.json`: sizes and times, see `Totals`.
+
+Public: `decode_lattices`, `sweep_beams`, `Totals`, `take`.
+
+Source: Kaldi `gmmbin/gmm-latgen-faster.cc`, `latgen-faster-mapped.cc`,
+`decoder/decoder-wrappers.cc` (`DecodeUtteranceLatticeFaster`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from latflow.decode.options import NetworkScoreOptions, SearchOptions
+from latflow.decode.recognizer import Recognizer, Result
+from latflow.decode.scorers import GmmScorer, load_scorer
+from latflow.files import atomic_output
+from latflow.gmm.source import SpeakerTransforms
+from latflow.lang.directory import Lang
+from latflow.lattice.best_path import Scales, best_paths
+from latflow.lattice.edit_distance import ErrorCounts, count_errors
+from latflow.lattice.io.archives import LatticeWriter
+from latflow.ledger import Ledger
+from latflow.logs import progress
+from latflow.parallel import in_order, worker_pool
+from latflow.scoring.options import ComparisonOptions
+from latflow.scoring.transcripts import names_of
+from latflow.scoring.tune import read_scales
+
+DEFAULT_SCORES = NetworkScoreOptions()
+
+
+def decode_lattices(
+    frames_dir: Path,
+    graph: Path,
+    model_dir: Path,
+    lang_dir: Path,
+    out_dir: Path,
+    *,
+    options: SearchOptions,
+    scores: NetworkScoreOptions = DEFAULT_SCORES,
+    threads: int,
+    max_skipped_fraction: float,
+) -> None:
+    """Decode all utterances of a split with a GMM system or a network (stage).
+
+    Each thread scores and searches an utterance of its own; model and graph lie in
+    memory once.
+
+    Args:
+        frames_dir: features that the system reads, stored or described for the fly.
+        graph: `HCLG.fst` of the GMM system, or of the one behind the network.
+        model_dir: folder of the system; a network's has `final.mdl` (transition model).
+        lang_dir: language directory that the graph was made of.
+        out_dir: folder for the files named in the module's description.
+        options: of the search.
+        scores: use of a network's scores.
+        threads: utterances searched at a time.
+        max_skipped_fraction: share of utterances that may be left out.
+
+    Raises:
+        UserError: graph, model, features and words do not fit; an utterance reaches no
+            final state and `on_no_final` is `fail`; more utterances than allowed are
+            skipped.
+    """
+    scorer = load_scorer(frames_dir, model_dir, scores)
+    recognizer = Recognizer.load(scorer, graph, Lang.load(lang_dir), options)
+    recognizer.warm_up()
+    started = time.perf_counter()
+    store = scorer.store
+    ledger, totals = Ledger("decode"), Totals(store.frame_shift, threads)
+    with (
+        LatticeWriter.open(out_dir / "lattices.ark") as writer,
+        worker_pool(threads) as pool,
+    ):
+        utterances = range(len(store))
+        results = in_order(pool, recognizer.work, utterances, ahead=2 * threads)
+        for result in progress(results, "decode", total=len(store)):
+            take(result, options, writer, ledger, totals)
+        ledger.write(out_dir / "ledger.jsonl")
+        ledger.check(len(store), max_skipped_fraction=max_skipped_fraction)
+    summary = {
+        **totals.summary(options, time.perf_counter() - started),
+        "acoustic_scale": recognizer.acoustic_scale,
+        "lattice_scale": scorer.lattice_scale,
+    }
+    with atomic_output(out_dir / "decode.json") as temporary:
+        temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+def take(
+    result: Result,
+    options: SearchOptions,
+    writer: LatticeWriter,
+    ledger: Ledger,
+    totals: Totals,
+) -> None:
+    """Write a lattice, note in the ledger what went wrong, add sizes and times up.
+
+    Raises:
+        UserError: the utterance has no lattice, and `on_no_final` is `fail`.
+    """
+    attempt = result.attempt
+    if attempt.error is not None and options.on_no_final == "fail":
+        raise attempt.error
+    record(ledger, result)
+    totals.add(result)
+    if attempt.decoded is not None:
+        writer.write(result.utterance, attempt.decoded.lattice)
+
+
+def record(ledger: Ledger, result: Result) -> None:
+    """Note in the ledger what went wrong with an utterance."""
+    attempt = result.attempt
+    if attempt.error is not None:
+        reason = f"{attempt.error.what} - {attempt.error.remedy}"
+        ledger.record(result.utterance, reason, beam=attempt.beam)
+    elif attempt.is_partial:
+        reason = "no final state reached: the lattice holds incomplete paths"
+        ledger.record(result.utterance, reason, action="partial", beam=attempt.beam)
+    elif attempt.was_retried:
+        reason = "a final state was reached only with a wider beam"
+        ledger.record(result.utterance, reason, action="retried", beam=attempt.beam)
+
+
+class Totals:
+    """Adds up sizes and times.
+
+    Args:
+        frame_shift: seconds.
+        threads: utterances searched at a time.
+    """
+
+    def __init__(self, frame_shift: float, threads: int) -> None:
+        self._frame_shift = frame_shift
+        self._threads = threads
+        self._utterances = 0
+        self._frames = 0
+        self._scores = 0  # frames that were searched
+        self._arcs = 0  # that consume a frame
+        self._active = 0.0
+        self._counts = {"skipped": 0, "retried": 0, "partial": 0}
+        self._log_like_seconds = 0.0
+        self._search_seconds = 0.0
+
+    def add(self, result: Result) -> None:
+        """Take one utterance in."""
+        self._utterances += 1
+        self._frames += result.num_frames
+        self._scores += result.num_scores
+        self._log_like_seconds += result.log_like_seconds
+        self._search_seconds += result.search_seconds
+        self._counts["retried"] += result.attempt.was_retried
+        if result.decoded is None:
+            self._counts["skipped"] += 1
+            return
+        lattice = result.decoded.lattice
+        self._counts["partial"] += result.attempt.is_partial
+        self._arcs += int(np.count_nonzero(lattice.transition_id))
+        self._active += result.decoded.mean_active * lattice.num_frames
+
+    @property
+    def real_time_factor(self) -> float:
+        """Processor time over the duration of the speech: of one core."""
+        return (self._log_like_seconds + self._search_seconds) * self._per_audio
+
+    @property
+    def mean_depth(self) -> float:
+        """Lattice arcs a frame of the scores."""
+        return self._arcs / max(self._scores, 1)
+
+    @property
+    def mean_active(self) -> float:
+        """Tokens followed a frame of the scores."""
+        return self._active / max(self._scores, 1)
+
+    @property
+    def _per_audio(self) -> float:
+        """One over the duration of the speech in seconds."""
+        audio = self._frames * self._frame_shift
+        return 1.0 / audio if audio else 0.0
+
+    def summary(self, options: SearchOptions, wall_seconds: float) -> dict[str, Any]:
+        """Return the contents of `decode.json`.
+
+        Real-time factors are processor time over the duration of the audio, so they
+        hold for one core whatever the number of threads.
+        """
+        return {
+            "utterances": self._utterances,
+            **self._counts,
+            "frames": self._frames,
+            "searched_frames": self._scores,
+            "audio_seconds": self._frames * self._frame_shift,
+            "wall_seconds": wall_seconds,
+            "threads": self._threads,
+            "cpu_seconds": {
+                "log_likelihoods": self._log_like_seconds,
+                "search": self._search_seconds,
+            },
+            "real_time_factor_per_core": {
+                "log_likelihoods": self._log_like_seconds * self._per_audio,
+                "search": self._search_seconds * self._per_audio,
+                "both": self.real_time_factor,
+            },
+            "mean_lattice_depth": self.mean_depth,
+            "mean_active_tokens": self.mean_active,
+            **options.part(SearchOptions).values(),
+            "lattice_scale": 1.0,
+        }
+
+
+def sweep_beams(
+    frames_dir: Path,
+    graph: Path,
+    model_dir: Path,
+    lang_dir: Path,
+    lattices_dir: Path,
+    scales: Path,
+    sweep: Path,
+    *,
+    options: SearchOptions,
+    beams: Sequence[float],
+    score: ComparisonOptions,
+    scores: NetworkScoreOptions = DEFAULT_SCORES,
+    threads: int,
+) -> None:
+    """Decode a set at several beams (stage).
+
+    Args:
+        frames_dir: features of the set.
+        graph: `HCLG.fst`.
+        model_dir: folder of the system, GMM or network.
+        lang_dir: language directory that the graph was made of.
+        lattices_dir: folder of an earlier decoding of the set; an adapted system takes
+            the transforms of the speakers from there (`trans.ark`).
+        scales: `scales.json` with the chosen `lmwt` and `wip`.
+        sweep: the table to write: `rtf` is processor time of log-likelihoods and search
+            over the duration of the speech, `wer` in per cent, `depth` in lattice arcs
+            a frame, `active` in tokens a frame.
+        options: of the search, but for the beam.
+        beams: those to try.
+        score: how words are compared.
+        scores: use of a network's scores.
+        threads: utterances searched at a time.
+
+    Raises:
+        UserError: the parts do not fit each other.
+    """
+    lang = Lang.load(lang_dir)
+    keep = score.filter
+    scorer = load_scorer(frames_dir, model_dir, scores)
+    transforms = lattices_dir / "trans.ark"
+    if isinstance(scorer, GmmScorer) and transforms.is_file():
+        scorer = scorer.adapted(SpeakerTransforms.load(transforms))
+    store = scorer.store
+    recognizer = Recognizer.load(scorer, graph, lang, options)
+    recognizer.warm_up()
+    references = dict(zip(store.utt_ids, store.texts, strict=True))
+    chosen = read_scales(scales)
+    scale = Scales.from_lmwt(chosen["lmwt"], chosen["wip"])
+    rows = []
+    for beam in sorted(beams):
+        totals, errors = Totals(store.frame_shift, threads), ErrorCounts()
+        work = recognizer.with_beam(options, beam).work
+        with worker_pool(threads) as pool:
+            results = in_order(pool, work, range(len(store)), ahead=2 * threads)
+            for result in progress(results, f"beam {beam:g}", total=len(store)):
+                totals.add(result)
+                heard: list[str] = []
+                if result.decoded is not None:
+                    path = best_paths(result.decoded.lattice, [scale])[0]
+                    utterance = result.utterance
+                    words = names_of(
+                        path.words, lang.words, file=graph, utterance=utterance
+                    )
+                    heard = keep(words)
+                reference = keep(references[result.utterance].split())
+                errors += count_errors(reference, heard, rule=score.alignment)
+        rows.append(
+            {
+                "beam": f"{beam:g}",
+                "rtf": f"{totals.real_time_factor:.5f}",
+                "wer": f"{errors.wer:.3f}",
+                "ins": errors.ins,
+                "del": errors.del_,
+                "sub": errors.sub,
+                "words": errors.words,
+                "depth": f"{totals.mean_depth:.3f}",
+                "active": f"{totals.mean_active:.1f}",
+            }
+        )
+    with atomic_output(sweep) as temporary:
+        pd.DataFrame(rows).to_csv(temporary, sep="\t", index=False)

@@ -1,0 +1,191 @@
+"""Lattices of the utterances of a frame store: scorer, decoder and retries as one.
+
+Public: `Recognizer`, `Result`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from latflow.decode.decoder import Attempt, LatticeDecoder, RetryPolicy
+from latflow.decode.options import SearchOptions
+from latflow.decode.scorers import Scorer
+from latflow.decode.search_graph import GraphFile
+from latflow.decode.streaming import Decoded
+from latflow.errors import UserError
+from latflow.features.source import Frames
+from latflow.fst.graph import Graph
+from latflow.lang.directory import Lang
+
+_MAPPED_BYTES = 64 << 20  # graphs above this are packed to a file that processes share
+
+ScorerT = TypeVar("ScorerT", bound=Scorer)
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """Result of one utterance: a lattice or an error, and times.
+
+    Attributes:
+        utterance: its id.
+        num_frames: its length, in frames of the features.
+        num_scores: frames that were scored and searched: fewer, where the network
+            subsamples.
+        attempt: the lattice, or why there is none.
+        log_like_seconds: processor time of log-likelihoods (with the transforms).
+        search_seconds: processor time of the search.
+    """
+
+    utterance: str
+    num_frames: int
+    num_scores: int
+    attempt: Attempt
+    log_like_seconds: float
+    search_seconds: float
+
+    @property
+    def decoded(self) -> Decoded | None:
+        """The lattice; None if the utterance is skipped."""
+        return self.attempt.decoded
+
+
+@dataclass(frozen=True, eq=False)
+class Recognizer(Generic[ScorerT]):
+    """Decodes the utterances of a frame store; shared by threads.
+
+    Attributes:
+        scorer: gives the log-likelihoods.
+        decoder: finds the lattices.
+        policy: what is done when a search comes to no good end.
+        acoustic_scale: factor on log-likelihoods in the search.
+    """
+
+    scorer: ScorerT
+    decoder: LatticeDecoder
+    policy: RetryPolicy
+    acoustic_scale: float
+
+    @classmethod
+    def load(
+        cls,
+        scorer: ScorerT,
+        graph_path: str | Path,
+        lang: Lang,
+        options: SearchOptions,
+    ) -> Recognizer[ScorerT]:
+        """Read the graph and check that all parts fit each other.
+
+        Args:
+            scorer: gives the log-likelihoods.
+            graph_path: `HCLG.fst`.
+            lang: language directory that the graph was made of.
+            options: of the search.
+
+        Raises:
+            UserError: graph, model and words do not fit.
+        """
+        graph = Graph.load(graph_path)
+        highest = int(np.max(graph.olabel, initial=0))
+        if highest > max(lang.words):
+            raise UserError(
+                f"the graph has word {highest}, which words.txt of {lang.folder} has "
+                "not",
+                file=graph_path,
+                remedy="make the graph again from this lang directory",
+            )
+        is_large = Path(graph_path).stat().st_size > _MAPPED_BYTES
+        try:
+            decoder = LatticeDecoder(
+                GraphFile(graph, graph_path) if is_large else graph,
+                scorer.transitions.pdf,
+                beam=options.beam,
+                lattice_beam=options.lattice_beam,
+                max_active=options.max_active,
+                min_active=options.min_active,
+            )
+        except UserError as error:
+            raise error.at(file=graph_path) from None
+        tries = RetryPolicy.from_options(options)
+        by_frame = options.acoustic_scale * scorer.lattice_scale
+        scale = scorer.acoustic_scale or by_frame
+        return cls(scorer, decoder, tries, scale)
+
+    @property
+    def store(self) -> Frames:
+        """The frames."""
+        return self.scorer.store
+
+    def with_beam(self, options: SearchOptions, beam: float) -> Recognizer[ScorerT]:
+        """Return the same recognizer with another beam in the first search."""
+        return replace(self, policy=RetryPolicy.from_options(options, beam))
+
+    def warm_up(self) -> None:
+        """Load the compiled kernels, so that no utterance's time has that in it."""
+        if len(self.store):
+            log_likes = self.scorer.warm_up()
+            with contextlib.suppress(UserError):  # one frame seldom ends well
+                self.decoder.decode(log_likes, acoustic_scale=self.acoustic_scale)
+
+    def work(self, index: int) -> Result:
+        """Decode one utterance, again with a wider beam if the policy says so."""
+        utterance = self.store.utt_ids[index]
+        clock = _Clock()
+
+        num_frames = int(self.store.begin[index + 1] - self.store.begin[index])
+
+        def search(beam: float) -> Decoded:
+            found = self.decoder.decode_chunks(
+                self._log_likes(index, clock),
+                acoustic_scale=self.acoustic_scale,
+                utterance=utterance,
+                beam=beam,
+            )
+            return self._scaled(found)
+
+        attempt = self.policy.run(search, utterance=utterance)
+        return Result(
+            utterance,
+            num_frames,
+            -(-num_frames // self.scorer.subsampling),
+            attempt,
+            clock.log_like_seconds,
+            clock.all_seconds() - clock.log_like_seconds,
+        )
+
+    def _scaled(self, found: Decoded) -> Decoded:
+        """Return what was found with the acoustic costs that lattices are to have."""
+        scale, lattice = np.float32(self.scorer.lattice_scale), found.lattice
+        if scale == 1.0:
+            return found
+        costs = scale * lattice.acoustic_cost
+        return replace(found, lattice=replace(lattice, acoustic_cost=costs))
+
+    def _log_likes(self, index: int, clock: _Clock) -> Iterator[np.ndarray]:
+        """Return the scorer's pieces; the clock learns the time that they took."""
+        pieces = self.scorer.log_likes(index)
+        while True:
+            begun = time.thread_time()
+            piece = next(pieces, None)
+            clock.log_like_seconds += time.thread_time() - begun
+            if piece is None:
+                return
+            yield piece
+
+
+class _Clock:
+    """Processor time of the thread that works on an utterance."""
+
+    def __init__(self) -> None:
+        self._begun = time.thread_time()
+        self.log_like_seconds = 0.0
+
+    def all_seconds(self) -> float:
+        """Since the utterance was begun."""
+        return time.thread_time() - self._begun

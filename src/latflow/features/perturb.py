@@ -1,0 +1,83 @@
+"""Speeds and volumes of utterances whose features are computed when they are read.
+
+Public: `Perturbation`, `change_speed`, `num_samples_at`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from lhotse.augmentation import Speed
+from lhotse.utils import perturb_num_samples
+
+from latflow.features.options import PerturbationDraws
+
+_KEY = zlib.crc32(b"speed and volume")
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """Speed and volume of each utterance of a corpus, in one pass over it.
+
+    Attributes:
+        speed: float64 [N], factor of frequencies, and of the inverse of durations.
+        volume: float64 [N], factor of samples.
+    """
+
+    speed: np.ndarray
+    volume: np.ndarray
+
+    @classmethod
+    def draw(
+        cls,
+        utt_ids: Sequence[str],
+        options: PerturbationDraws,
+        *,
+        seed: int,
+        whole_pass: int,
+    ) -> Perturbation:
+        """Draw them for a pass; those of an utterance depend on no other.
+
+        Args:
+            utt_ids: ids of the utterances.
+            options: speeds, and the range of volumes.
+            seed: of the training.
+            whole_pass: number of the pass over the corpus, from 0.
+        """
+        speeds = np.array(options.speeds)
+        low, high = options.volume or (1.0, 1.0)
+        draws = np.empty((2, len(utt_ids)))
+        for i, utt_id in enumerate(utt_ids):
+            key = zlib.crc32(utt_id.encode())
+            rng = np.random.default_rng([seed, key, whole_pass, _KEY])
+            draws[:, i] = rng.random(2)
+        chosen = (draws[0] * len(speeds)).astype(np.int64)
+        return cls(speeds[chosen], low + draws[1] * (high - low))
+
+
+def num_samples_at(num_samples: int, speed: float) -> int:
+    """Return the samples that a signal has at a speed."""
+    return num_samples if speed == 1.0 else perturb_num_samples(num_samples, speed)
+
+
+def change_speed(wave: np.ndarray, rate: int, speed: float) -> np.ndarray:
+    """Return a signal at another speed (resampled, and taken at the same rate).
+
+    Args:
+        wave: float32 [L].
+        rate: Hz, see `latflow.corpus.perturb.check_speed`.
+        speed: factor of frequencies, and of the inverse of the duration.
+
+    Returns:
+        float32 [num_samples_at(L, speed)].
+
+    Source: `sox speed`; Ko et al. 2015.
+    """
+    if speed == 1.0:
+        return wave
+    changed = Speed(speed)(wave[None], rate)[0]
+    wanted = num_samples_at(len(wave), speed)
+    return np.pad(changed[:wanted], (0, max(0, wanted - len(changed))))

@@ -1,0 +1,43 @@
+"""Features of a corpus, stored or computed when they are read.
+
+Public: `Frames`, `open_frames`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from latflow.features.frames import CUTS, FrameStore
+from latflow.features.options import OnTheFlyOptions
+
+if TYPE_CHECKING:
+    from latflow.features.live import LiveFrames
+
+Frames: TypeAlias = "FrameStore | LiveFrames"  # for stages that read both
+
+
+def open_frames(
+    folder: str | Path, on_the_fly: OnTheFlyOptions | None = None
+) -> Frames:
+    """Open features, stored or computed on the fly, whichever the folder is of.
+
+    Args:
+        folder: what `normalize_features` or `prepare_live_features` wrote.
+        on_the_fly: of the computation of the latter.
+
+    Raises:
+        UserError: the folder is of neither kind.
+    """
+    if not (Path(folder) / CUTS).is_file():
+        return FrameStore.load(folder)
+    # Imported here: it brings Lhotse, which stages with stored frames start without.
+    from latflow.features.live import LiveFrames
+
+    options = on_the_fly or OnTheFlyOptions()
+    return LiveFrames(
+        folder,
+        threads=options.threads,
+        device=options.device,
+        cache_bytes=options.cache_mb * 10**6,
+    )

@@ -1,0 +1,388 @@
+"""I-vectors: a few numbers that say how speaker and channel move all Gaussians.
+
+Frames x of an utterance come from a mixture whose Gaussian g has covariance S_g and its
+mean at M_g v, where v, the i-vector, is the same for all Gaussians and frames. Its
+prior is normal, of variance one about (offset, 0, 0, ...); the first column of M_g
+times the offset is the mean of all speakers. With the occupancies n_g and the sums f_g
+of the frames, the posterior of v is normal:
+
+    precision  I + sum_g n_g M_g' S_g^-1 M_g
+    mean       precision^-1 (offset e_1 + sum_g M_g' S_g^-1 f_g)
+
+Both sums are additive over frames, so that an i-vector can be had at any time: that of
+frame t depends on the frames up to t alone.
+
+Public: `Extractor`, `IvectorModel`, `IvectorStream`, `Past`, `FrameProjection`,
+`gaussian_posteriors`, `append_ivectors`.
+
+Source: Kaldi `ivector/ivector-extractor.{h,cc}`, `online2/online-ivector-feature.cc`,
+`hmm/posterior.cc`; Karafiat et al. 2011; Saon et al. 2013.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from latflow.errors import UserError
+from latflow.features.frames import FrameStore, FrameWriter
+from latflow.features.transform import Splice
+from latflow.files import atomic_directory
+from latflow.gmm.model import DiagGmms
+from latflow.gmm.options import IvectorOptions
+from latflow.logs import progress
+
+log = logging.getLogger(__name__)
+
+MODEL = "extractor.npz"
+
+
+@dataclass(frozen=True, eq=False)
+class Extractor:
+    """Factors of the Gaussians' means; not to be changed once made.
+
+    Attributes:
+        matrices: float64 [G, D, S], M_g.
+        inverses: float64 [G, D, D], inverse of the covariances S_g.
+        offset: mean of the first element of i-vectors.
+    """
+
+    matrices: np.ndarray
+    inverses: np.ndarray
+    offset: float
+
+    @property
+    def dim(self) -> int:
+        """Elements of an i-vector, S."""
+        return self.matrices.shape[2]
+
+    @cached_property
+    def projections(self) -> np.ndarray:
+        """S_g^-1 M_g of all Gaussians, float64 [G x D, S]."""
+        return (self.inverses @ self.matrices).reshape(-1, self.dim)
+
+    @cached_property
+    def precisions(self) -> np.ndarray:
+        """M_g' S_g^-1 M_g of all Gaussians, float64 [G, S x S]."""
+        inner = self.matrices.transpose(0, 2, 1) @ self.inverses @ self.matrices
+        return inner.reshape(len(inner), -1)
+
+    def posterior(
+        self, occupancy: np.ndarray, first: np.ndarray, max_count: float = 0.0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return means and precisions of i-vectors, float64 [U, S] and [U, S, S].
+
+        Args:
+            occupancy: float64 [U, G], n_g of each of U utterances or moments.
+            first: float64 [U, G, D], f_g.
+            max_count: with more frames than this (weighted), the prior has as much
+                more weight; 0 for never.
+        """
+        weight = np.ones(len(occupancy))
+        if max_count:
+            weight = np.maximum(occupancy.sum(1) / max_count, 1.0)
+        precision = (occupancy @ self.precisions).reshape(-1, self.dim, self.dim)
+        precision += weight[:, None, None] * np.eye(self.dim)
+        linear = first.reshape(len(first), -1) @ self.projections
+        linear[:, 0] += weight * self.offset
+        return np.linalg.solve(precision, linear[:, :, None])[:, :, 0], precision
+
+
+@dataclass(frozen=True, eq=False)
+class FrameProjection:
+    """Transform of frames before they are counted: spliced, centered, projected.
+
+    Attributes:
+        context: frames on either side.
+        mean: float64 [(2 context + 1) D].
+        matrix: float64 [D', (2 context + 1) D].
+    """
+
+    context: int
+    mean: np.ndarray
+    matrix: np.ndarray
+
+    def __call__(self, frames: np.ndarray) -> np.ndarray:
+        """Return float64 [T, D'] of float32 [T, D]."""
+        spliced = Splice(self.context, self.context)(frames).astype(np.float64)
+        return (spliced - self.mean) @ self.matrix.T
+
+
+@dataclass(eq=False)
+class Past:
+    """Statistics of a speaker's frames so far.
+
+    Attributes:
+        occupancy: float64 [G].
+        first: float64 [G, D].
+    """
+
+    occupancy: np.ndarray
+    first: np.ndarray
+
+    def limit(self, max_count: float) -> None:
+        """Scale down to at most so many frames (weighted): let old ones decay."""
+        count = self.occupancy.sum()
+        if count > max_count:
+            self.occupancy = self.occupancy * (max_count / count)
+            self.first = self.first * (max_count / count)
+
+
+@dataclass(frozen=True, eq=False)
+class IvectorModel:
+    """All that i-vectors of frames are made with.
+
+    Attributes:
+        projection: of the frames.
+        ubm: one mixture, which chooses the Gaussians.
+        extractor: G Gaussians as well.
+        options: of posteriors, period and decay.
+    """
+
+    projection: FrameProjection
+    ubm: DiagGmms
+    extractor: Extractor
+    options: IvectorOptions
+
+    def begin(self) -> Past:
+        """Return the statistics of a speaker not heard yet."""
+        num_gaussians, dim, _ = self.extractor.matrices.shape
+        return Past(np.zeros(num_gaussians), np.zeros((num_gaussians, dim)))
+
+    def online(self, frames: np.ndarray, past: Past | None = None) -> np.ndarray:
+        """Return the i-vectors of an utterance, one for `period` frames.
+
+        The k-th is of the frames 0 .. k x period (and those that they are spliced
+        with), for the frames from k x period on.
+
+        Args:
+            frames: float32 [T, D].
+            past: the speaker's utterances before; changed to those with this one.
+
+        Returns:
+            float32 [ceil(T / period), S], without the offset.
+        """
+        options = self.options
+        past = past or self.begin()
+        past.limit(options.max_remembered_frames * options.posterior_scale)
+        projected = self.projection(frames)
+        posteriors = gaussian_posteriors(self.ubm, projected, options)
+        # pieces: frame 0, then `period` frames each, then the rest
+        edges = np.arange(1, len(frames), options.period)
+        begin = np.concatenate(([0], edges))
+        occupancy = np.add.reduceat(posteriors, begin)
+        first = np.stack(
+            [
+                p.T @ x
+                for p, x in zip(
+                    np.split(posteriors, edges), np.split(projected, edges), strict=True
+                )
+            ]
+        )
+        occupancy = past.occupancy + np.cumsum(occupancy, axis=0)
+        first = past.first + np.cumsum(first, axis=0)
+        past.occupancy, past.first = occupancy[-1], first[-1]
+        count = -(-len(frames) // options.period)
+        means, _ = self.extractor.posterior(
+            occupancy[:count], first[:count], options.max_count
+        )
+        means[:, 0] -= self.extractor.offset
+        return means.astype(np.float32)
+
+    def save(self, file: Path) -> None:
+        """Write the model as arrays of NumPy."""
+        parts = {
+            "projection": asdict(self.projection),
+            "ubm": {f.name: getattr(self.ubm, f.name) for f in fields(self.ubm)},
+            "extractor": asdict(self.extractor),
+        }
+        arrays = {
+            f"{part}.{name}": value
+            for part, values in parts.items()
+            for name, value in values.items()
+        }
+        np.savez(file, options=self.options.model_dump_json(), **arrays)
+
+    @classmethod
+    def load(cls, file: Path) -> IvectorModel:
+        """Read what `save` wrote.
+
+        Raises:
+            UserError: the file is missing or garbled.
+        """
+        try:
+            with np.load(file) as arrays:
+                found = {name: arrays[name] for name in arrays.files}
+            parts: dict[str, dict] = {"projection": {}, "ubm": {}, "extractor": {}}
+            for name, value in found.items():
+                part, _, field = name.partition(".")
+                if field:
+                    parts[part][field] = value if value.ndim else value.item()
+            return cls(
+                FrameProjection(**parts["projection"]),
+                DiagGmms(**parts["ubm"]),
+                Extractor(**parts["extractor"]),
+                IvectorOptions.model_validate_json(str(found["options"])),
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"not readable as an i-vector extractor ({type(error).__name__})",
+                file=file,
+                remedy="run the train_ivectors stage again",
+            ) from error
+
+
+class IvectorStream:
+    """Frames that arrive in pieces, each followed by the i-vector up to then.
+
+    However they are cut, the result has the same bits; it is that of
+    `IvectorModel.online` but for rounding. The i-vector of frame t waits for the frames
+    that frame t is spliced with.
+
+    Args:
+        model: shared between streams.
+    """
+
+    def __init__(self, model: IvectorModel) -> None:
+        self._model, self._past = model, model.begin()
+        width = 2 * model.projection.context + 1
+        self._frames = np.empty((0, len(model.projection.mean) // width), np.float32)
+        self._first = 0  # number of the first frame that is kept
+        self._num_done = 0
+        self._vector = np.empty(0, np.float32)
+
+    @property
+    def dim(self) -> int:
+        """Features and elements of the i-vector, D + S."""
+        return self._frames.shape[1] + self._model.extractor.dim
+
+    def accept(self, frames: np.ndarray) -> np.ndarray:
+        """Take the next frames, float32 [T, D]; return those ready, [T', D + S]."""
+        self._frames = np.concatenate([self._frames, frames])
+        return self._advance(is_over=False)
+
+    def finish(self) -> np.ndarray:
+        """Return the frames that were waiting, float32 [T, D + S]."""
+        return self._advance(is_over=True)
+
+    def _advance(self, *, is_over: bool) -> np.ndarray:
+        """Return the frames whose i-vector is known, forget what is not needed."""
+        period, context = self._model.options.period, self._model.projection.context
+        total = self._first + len(self._frames)
+        ready = [np.empty((0, self.dim), np.float32)]
+        while self._num_done < total:
+            if self._num_done % period == 0:
+                if not is_over and self._num_done + context >= total:
+                    break
+                self._update(self._num_done)
+            end = min(self._num_done - self._num_done % period + period, total)
+            block = self._frames[self._num_done - self._first : end - self._first]
+            vectors = np.broadcast_to(self._vector, (len(block), len(self._vector)))
+            ready.append(np.hstack((block, vectors)))
+            self._num_done = end
+        drop = max(0, self._num_done - period - context - self._first)
+        self._frames, self._first = self._frames[drop:], self._first + drop
+        return np.concatenate(ready)
+
+    def _update(self, last: int) -> None:
+        """Count the frames after the last i-vector's up to `last`; make the next."""
+        context, model = self._model.projection.context, self._model
+        first = max(0, last - model.options.period + 1) if last else 0
+        rows = np.arange(first - context, last + context + 1) - self._first
+        spliced = self._frames[rows.clip(0, len(self._frames) - 1)]
+        projected = model.projection(spliced)[context : context + last + 1 - first]
+        posteriors = gaussian_posteriors(model.ubm, projected, model.options)
+        past = self._past
+        past.occupancy = past.occupancy + posteriors.sum(0)
+        past.first = past.first + posteriors.T @ projected
+        means, _ = model.extractor.posterior(
+            past.occupancy[None], past.first[None], model.options.max_count
+        )
+        means[:, 0] -= model.extractor.offset
+        self._vector = means[0].astype(np.float32)
+
+
+def gaussian_posteriors(
+    ubm: DiagGmms, frames: np.ndarray, options: IvectorOptions
+) -> np.ndarray:
+    """Return scaled posteriors of the Gaussians of one mixture, float64 [T, G].
+
+    The `num_gselect` best of a frame share it; those below `min_post` (but not the
+    best) leave theirs to the others; all is times `posterior_scale`.
+
+    Source: Kaldi `hmm/posterior.cc:VectorToPosteriorEntry`.
+    """
+    ubm.check_dim(frames.shape[1])
+    powers = np.hstack((np.ones((len(frames), 1)), frames, np.square(frames)))
+    scores = powers.astype(np.float32) @ ubm.factors.T
+    num_chosen = min(options.num_gselect, ubm.num_gaussians)
+    chosen = np.argpartition(-scores, num_chosen - 1, axis=1)[:, :num_chosen]
+    best = np.take_along_axis(scores, chosen, 1).astype(np.float64)
+    shares = np.exp(best - best.max(1, keepdims=True))
+    shares /= shares.sum(1, keepdims=True)
+    is_best = shares == shares.max(1, keepdims=True)
+    shares[(shares < options.min_post) & ~is_best] = 0.0
+    shares *= options.posterior_scale / shares.sum(1, keepdims=True)
+    posteriors = np.zeros(scores.shape)
+    np.put_along_axis(posteriors, chosen, shares, 1)
+    return posteriors
+
+
+def append_ivectors(frames_dir: Path, model: Path, out_dir: Path) -> None:
+    """Write the frames of a split with the i-vectors of their speakers (stage).
+
+    Each frame is followed by the i-vector of what was heard up to then: of the frames
+    of its utterance, at the pace of the model's `period`, and of the speaker's
+    utterances before (by id) where its `history` is `speaker`.
+
+    Args:
+        frames_dir: a `FrameStore`.
+        model: `extractor.npz` of `train_ivectors`.
+        out_dir: a `FrameStore`, replaced as a whole.
+
+    Raises:
+        UserError: the model is of other frames.
+    """
+    store, extractor = FrameStore.load(frames_dir), IvectorModel.load(model)
+    check_dim(extractor, store)
+    period, by_speaker = extractor.options.period, extractor.options.history
+    left = Counter(store.speaker_codes.tolist())
+    pasts: dict[int, Past] = {}
+    dim = store.dim + extractor.extractor.dim
+    with (
+        atomic_directory(out_dir) as folder,
+        FrameWriter(
+            folder, dim=dim, frame_shift=store.frame_shift, meta={"ivectors": True}
+        ) as writer,
+    ):
+        numbers = progress(range(len(store)), "append i-vectors", total=len(store))
+        for i in numbers:
+            speaker = int(store.speaker_codes[i])
+            is_known = by_speaker == "speaker" and speaker in pasts
+            past = pasts[speaker] if is_known else extractor.begin()
+            frames = store.frames(i)
+            ivectors = extractor.online(frames, past)
+            left[speaker] -= 1
+            pasts[speaker] = past
+            if not left[speaker]:
+                del pasts[speaker]
+            spread = np.repeat(ivectors, period, axis=0)[: len(frames)]
+            joined = np.hstack((frames, spread))
+            writer.append(store.utt_ids[i], store.speakers[i], store.texts[i], joined)
+
+
+def check_dim(model: IvectorModel, store: FrameStore) -> None:
+    """Refuse frames of another dimension than the model's."""
+    width = 2 * model.projection.context + 1
+    wanted = len(model.projection.mean) // width
+    if store.dim != wanted:
+        raise UserError(
+            f"has {store.dim} features, the i-vector extractor wants {wanted}",
+            file=store.folder,
+            remedy="train the extractor on the same features",
+        )

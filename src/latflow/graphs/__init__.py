@@ -1,0 +1,1 @@
+"""Decoding, training and denominator graphs."""

@@ -1,0 +1,242 @@
+"""HCLG: the decoding graph of a language, a grammar and an acoustic model.
+
+    LG    min(det(L o G)), pushed      words of the grammar as phones
+    CLG   C o LG                       phones in context
+    HCLG  self-loops(min(det(H o CLG)))  transition-ids
+
+L carries disambiguation symbols, which make the lexicon determinizable; they travel
+through C and H and become epsilon at the end. Path weights are costs.
+
+Public: `build_hclg`, `save_hclg`, `make_graph` (stage), `compose_lexicon_grammar`,
+`load_model`.
+
+Source: Kaldi `utils/mkgraph.sh`, step for step; Mohri, Pereira, Riley 2002, "Weighted
+finite-state transducers in speech recognition".
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import kaldifst
+
+from latflow.errors import UserError
+from latflow.files import write_json
+from latflow.fst.graph import Graph
+from latflow.fst.optimize import (
+    push_special,
+    remove_epsilons_locally,
+    remove_input_symbols,
+)
+from latflow.graphs.options import GraphOptions
+from latflow.hmm.transducer import add_self_loops, h_transducer
+from latflow.hmm.transition_model import TransitionModel
+from latflow.hmm.tree import ContextDependency
+from latflow.lang.directory import Lang
+
+log = logging.getLogger(__name__)
+
+# Determinization of a graph that cannot be determinized never ends. A determinized
+# graph is hardly ever larger than its source; these bounds allow for those that are.
+_MAX_GROWTH = 10
+_MIN_BOUND = 1_000_000  # states
+
+
+def build_hclg(
+    lang_dir: str | Path,
+    grammar: str | Path,
+    tree: ContextDependency,
+    model: TransitionModel,
+    scales: GraphOptions,
+) -> Graph:
+    """Compose the decoding graph.
+
+    Args:
+        lang_dir: lang directory; `L_disambig.fst` and `phones/disambig.int` are used.
+        grammar: G, an acceptor of words (epsilon arcs of back-off have input #0).
+        tree: the tree; gives the context width.
+        model: the transition model of the same system.
+        scales: of the transition probabilities.
+
+    Returns:
+        HCLG: input labels transition-ids, output labels words.
+
+    Raises:
+        UserError: a file is missing; lexicon and grammar have no word sequence in
+            common; or lexicon or grammar cannot be determinized.
+    """
+    lang = Lang.load(lang_dir)
+    lexicon = _read_fst(Path(lang_dir) / "L_disambig.fst")
+    lg = compose_lexicon_grammar(lexicon, _read_fst(grammar), file=grammar)
+    clg, ilabels = kaldifst.compose_context(
+        lang.disambig_phones, tree.context_width, tree.central_position, lg
+    )
+    kaldifst.arcsort(clg, "ilabel")
+    _log_size("CLG", clg)
+    h, disambig_tids = h_transducer(
+        ilabels, tree, model, transition_scale=scales.transition_scale
+    )
+    hclg = _vector(kaldifst.compose(h, clg))
+    _require_paths(hclg, "language directory and acoustic model", lang_dir)
+    del h, clg
+    _determinize(hclg, "H o C o L o G", lang_dir)
+    reduced = remove_epsilons_locally(
+        remove_input_symbols(Graph.from_fst(hclg), disambig_tids)
+    ).to_fst()
+    kaldifst.minimize_encoded(reduced)
+    graph = add_self_loops(
+        Graph.from_fst(reduced), model, self_loop_scale=scales.self_loop_scale
+    )
+    log.info("HCLG: %d states, %d arcs", graph.num_states, graph.num_arcs)
+    return graph
+
+
+def compose_lexicon_grammar(
+    lexicon: kaldifst.StdVectorFst,
+    grammar: kaldifst.StdVectorFst,
+    *,
+    file: str | Path | None = None,
+) -> kaldifst.StdVectorFst:
+    """Make LG: determinized, minimized, pushed, sorted by input label.
+
+    Args:
+        lexicon: L with disambiguation symbols; its arcs are sorted here if need be.
+        grammar: G.
+        file: the grammar's file, for messages.
+
+    Raises:
+        UserError: they have no word sequence in common, or the result cannot be
+            determinized.
+    """
+    kaldifst.arcsort(lexicon, "olabel")
+    kaldifst.arcsort(grammar, "ilabel")
+    lg = _vector(kaldifst.compose(lexicon, grammar))
+    _require_paths(lg, "lexicon and grammar", file)
+    _determinize(lg, "L o G", file)
+    kaldifst.minimize_encoded(lg)
+    lg = push_special(Graph.from_fst(lg)).to_fst()
+    kaldifst.arcsort(lg, "ilabel")
+    _log_size("LG", lg)
+    return lg
+
+
+def _vector(fst: kaldifst.StdFst) -> kaldifst.StdVectorFst:
+    """Return the same FST as the type that kaldifst's functions take."""
+    return fst if isinstance(fst, kaldifst.StdVectorFst) else kaldifst.StdVectorFst(fst)
+
+
+def _read_fst(path: str | Path) -> kaldifst.StdVectorFst:
+    """Read an FST file of either type, checked."""
+    return Graph.load(path).to_fst()
+
+
+def _log_size(name: str, fst: kaldifst.StdVectorFst) -> None:
+    log.info("%s: %d states", name, fst.num_states)
+
+
+def _require_paths(
+    fst: kaldifst.StdVectorFst, what: str, file: str | Path | None
+) -> None:
+    if fst.start < 0 or not fst.num_states:
+        raise UserError(
+            f"{what} have no word sequence in common: the graph is empty",
+            file=file,
+            remedy="make both from the same words.txt and phones.txt",
+        )
+
+
+def _determinize(
+    fst: kaldifst.StdVectorFst, name: str, file: str | Path | None
+) -> None:
+    """Determinize in the log semiring, removing epsilons, in place; bounded.
+
+    Source: Kaldi `fstdeterminizestar --use-log=true`.
+    """
+    bound = max(_MIN_BOUND, _MAX_GROWTH * fst.num_states)
+    fault = None
+    try:
+        if kaldifst.determinize_star(fst, max_states=bound, use_log=True):
+            fault = f"determinization did not end within {bound} states"
+    except RuntimeError as error:
+        fault = f"determinization failed: {str(error).strip().splitlines()[-1]}"
+    if fault:
+        raise UserError(
+            f"{name}: {fault}",
+            file=file,
+            remedy="the usual reasons: two words with the same pronunciation and no "
+            "disambiguation symbol, a pronunciation without phones, or a grammar with "
+            "an epsilon cycle; make the lang directory and G again",
+        )
+
+
+def load_model(model_dir: str | Path) -> tuple[ContextDependency, TransitionModel]:
+    """Read the tree and the head of the model in a folder.
+
+    Raises:
+        UserError: `tree` or `final.mdl` is missing or garbled.
+    """
+    folder = Path(model_dir)
+    tree = ContextDependency.load(folder / "tree")
+    return tree, TransitionModel.load(folder / "final.mdl")
+
+
+def make_graph(
+    lang_dir: Path,
+    grammar: Path,
+    model_dir: Path,
+    graph: Path,
+    *,
+    options: GraphOptions,
+) -> None:
+    """Build HCLG and write it (stage).
+
+    Args:
+        lang_dir: lang directory.
+        grammar: G.
+        model_dir: folder with `final.mdl` and `tree`.
+        graph: where to write, see `save_hclg`.
+        options: scales.
+
+    Raises:
+        UserError: as `build_hclg`; or the disk is full.
+    """
+    began = time.monotonic()
+    hclg = build_hclg(lang_dir, grammar, *load_model(model_dir), options)
+    facts = {"input_epsilons": int(hclg.num_input_epsilons.sum())}
+    save_hclg(hclg, graph, options, facts, began)
+
+
+def save_hclg(
+    hclg: Graph,
+    path: Path,
+    scales: GraphOptions,
+    facts: Mapping[str, Any],
+    began: float,
+) -> None:
+    """Write a graph as an aligned OpenFst `const` FST, which decoders map into memory.
+
+    Args:
+        hclg: the graph.
+        path: where to write; `<path without .fst>.json` gets counts and scales.
+        scales: of the transition probabilities.
+        facts: further facts for the second file.
+        began: when the work began, as `time.monotonic` has it.
+
+    Raises:
+        UserError: the disk is full.
+    """
+    hclg.save(path, is_aligned=True)
+    known = {
+        "states": hclg.num_states,
+        "arcs": hclg.num_arcs,
+        "final_states": hclg.num_final_states,
+        "transition_scale": scales.transition_scale,
+        "self_loop_scale": scales.self_loop_scale,
+        **facts,
+        "seconds": round(time.monotonic() - began, 3),
+    }
+    write_json(path.with_suffix(".json"), known)

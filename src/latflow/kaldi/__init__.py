@@ -1,0 +1,1 @@
+"""Kaldi's streams and archives."""

@@ -1,0 +1,123 @@
+"""Options of the lexicon and of language models."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from latflow.options import Options, PositiveInt, ProperFraction, Text, Unique
+
+
+class LangOptions(Options):
+    """The lexicon, and what is made of it: phones, HMM topologies, and L."""
+
+    lexicon: str | None = None
+    """Pronunciation lexicon, `WORD PHONE PHONE ...` or `WORD PROBABILITY PHONE PHONE
+    ...` lines (`.gz` too). null takes the one that a synthetic corpus brings."""
+    has_probabilities: bool | None = None
+    """Take the second field of the lexicon for a probability; null finds out by
+    looking whether every line has a number there."""
+    max_normalize: bool = True
+    """Divide the pronunciation probabilities of a word by the largest of them, so that
+    its best pronunciation costs nothing."""
+    strip_stress: bool = False
+    """Take the digits off the ends of phones (`AH0` becomes `AH`) and merge what
+    becomes equal."""
+    group_stress: bool = True
+    """Let phones that differ in nothing but digits at their ends share the root of a
+    tree, which may then ask about stress or tone. Without effect where
+    `nonsilence_phones` is given."""
+    position_dependent_phones: bool = True
+    """Tell apart phones that begin, end, or are inside a word, or are the whole word.
+    """
+    silence_phone: Annotated[str, Field(pattern="^\\S+$")] = "SIL"
+    """Phone of silence."""
+    spoken_noise_phone: Annotated[str, Field(pattern="^\\S+$")] = "SPN"
+    """Phone of unintelligible speech; the pronunciation of the unknown word."""
+    other_silence_phones: Annotated[
+        tuple[Annotated[str, Field(pattern="^\\S+$")], ...], Unique
+    ] = ()
+    """Further phones that are modelled like silence (laughter, noise)."""
+    optional_silence: str | None = None
+    """Silence phone that may stand between words; null takes `silence_phone`."""
+    nonsilence_phones: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
+    """The speech phones, each item one group that shares a tree root (`AH0 AH1 AH2`). A
+    phone of the lexicon that is not here is an error. null takes those of the lexicon.
+    """
+    silence_word: Annotated[str, Field(pattern="^\\S*$")] = "<SIL>"
+    """Word for silence, added to the lexicon where it is missing; an empty string adds
+    none."""
+    oov_word: Annotated[str, Field(pattern="^\\S+$")] = "<UNK>"
+    """Word that stands for every word outside the lexicon, added where it is missing.
+    """
+    silence_probability: ProperFraction = 0.5
+    """Probability of silence before the first and after every word; 0 allows none."""
+    num_silence_states: Annotated[int, Field(ge=1, le=20)] = 5
+    """Emitting HMM states of a silence phone."""
+    num_nonsilence_states: Annotated[int, Field(ge=1, le=20)] = 3
+    """Emitting HMM states of a speech phone."""
+    share_silence_phones: bool = False
+    """Let all silence phones share one set of pdfs and differ in transitions only.
+    """
+    share_state_roots: bool = True
+    """Let the HMM states of a phone share one tree root; false gives each state its
+    own."""
+
+
+class ArpaLm(Options):
+    """An ARPA file is given."""
+
+    type: Literal["arpa"] = "arpa"
+    path: Text
+    """The ARPA file (`.gz` too), of any order."""
+
+
+class UniformLm(Options):
+    """Every word of the lexicon, and the sentence end, are equally likely.
+
+    Words without a speech phone are left out.
+    """
+
+    type: Literal["uniform"] = "uniform"
+
+
+class NgramOptions(Options):
+    """Estimation of an n-gram model."""
+
+    order: Annotated[int, Field(ge=1, le=9)] = 3
+    """Length of the longest n-grams, in words."""
+    vocabulary: Literal["lexicon", "text"] = "lexicon"
+    """Words that the model knows. `lexicon` takes the words of the lexicon that have a
+    speech phone (those that the text lacks get the probability of unseen words) and
+    other words of the lexicon that the text has; `text` takes those of the text."""
+    unknown_word: Annotated[str, Field(pattern="^\\S+$")] | None = None
+    """Name of a word that stands for all words outside the vocabulary and gets their
+    probability. With null n-grams that have such words are not counted."""
+    min_counts: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (1,)
+    """For n-grams of length 1, 2, ...: how often the text must have one that is kept;
+    the last value holds for all longer ones. Values must not fall. The first is about
+    words and has an effect with the vocabulary `text` only."""
+
+
+class TextLm(NgramOptions):
+    """An n-gram model is estimated from a text.
+
+    By interpolated modified Kneser-Ney smoothing.
+    """
+
+    type: Literal["text"] = "text"
+    path: Text | None = None
+    """The text, one sentence a line (`.gz` too). null takes the one that a synthetic
+    corpus brings."""
+
+
+class TranscriptsLm(NgramOptions):
+    """An n-gram model is estimated from the transcripts of the training set."""
+
+    type: Literal["transcripts"] = "transcripts"
+
+
+LmOptions = Annotated[
+    ArpaLm | UniformLm | TextLm | TranscriptsLm, Field(discriminator="type")
+]

@@ -1,0 +1,1 @@
+"""Pruned determinization of lattices on words."""

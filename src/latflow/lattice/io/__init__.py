@@ -1,0 +1,1 @@
+"""Lattices in Kaldi's archives: binary, text and random access."""

@@ -1,0 +1,174 @@
+"""Facts of networks that are read without torch: subsampling and losses.
+
+Frame subsampling, feature frames for one output frame, is a property of the network,
+which says it in the `meta.json` of its model folder. Everything that is made of a
+network's scores (alignments, lattices, times) has a frame where the features have as
+many.
+
+Public: `frame_subsampling`, `described_subsampling`, `described_outputs`, `OutputLoss`,
+`DEFAULT_TARGETS`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from latflow.errors import UserError
+from latflow.nnet.options import PoolOptions, SubsampleOptions
+
+#: Targets of losses that have one of their own.
+DEFAULT_TARGETS = {"ce": "pdf", "ctc": "label", "lfmmi": "pdf"}
+
+
+@dataclass(frozen=True)
+class OutputLoss:
+    """The criterion that makes a layer an output.
+
+    Attributes:
+        name: the criterion.
+        target: the name of the labels, as the training data call them; of `mse` that
+            of the features.
+        scale: factor of the loss in the sum over outputs.
+    """
+
+    name: str
+    target: str
+    scale: float
+
+    @property
+    def is_decodable(self) -> bool:
+        """Return whether its scores are those of a tree's pdfs."""
+        if self.name == "ce":
+            return self.target == "pdf"
+        return self.name in {"ctc", "lfmmi"}
+
+
+def frame_subsampling(model_dir: str | Path) -> int:
+    """Return the frames of the features for one of a system's scores.
+
+    Args:
+        model_dir: folder of a system; 1 for any but a network's.
+
+    Raises:
+        UserError: a network's `meta.json` is missing or garbled.
+    """
+    folder = Path(model_dir)
+    if not (folder / "network.yaml").is_file():
+        return 1
+    path = folder / "meta.json"
+    try:
+        return int(json.loads(path.read_text(encoding="utf-8")).get("subsampling", 1))
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"not readable as JSON: {error}",
+            file=path,
+            remedy="train the network again",
+        ) from None
+
+
+# Option of a layer's class that is its own subsampling; classes that are not named here
+# may have a `stride`, of 1 by default.
+_FACTORS = {"subsample": (SubsampleOptions, "factor"), "pool": (PoolOptions, "stride")}
+
+
+def described_subsampling(path: str | Path) -> int:
+    """Return the subsampling of the network that a file describes.
+
+    Nothing else of the description is checked: a layer that is none counts as 1.
+
+    Args:
+        path: see `latflow.nnet.description`.
+
+    Raises:
+        UserError: no YAML.
+    """
+    layers = _layers_of(_read_config(path))
+    ends = [name for name, layer in layers.items() if _is_output(layer)]
+    return _rate_of(ends[0], layers, frozenset()) if ends else 1
+
+
+def described_outputs(path: str | Path) -> dict[str, OutputLoss]:
+    """Return the losses of the network that a file describes, the decoded output first.
+
+    Nothing else of the description is checked.
+
+    Args:
+        path: see `latflow.nnet.description`.
+
+    Raises:
+        UserError: no YAML.
+    """
+    config = _read_config(path)
+    found = {}
+    for name, layer in _layers_of(config).items():
+        if _is_output(layer):
+            loss = str(layer.get("loss", "ce"))
+            target = str(layer.get("target") or DEFAULT_TARGETS.get(loss, ""))
+            found[str(name)] = OutputLoss(loss, target, 1.0)
+    named = config.get("decode")
+    possible = [name for name, loss in found.items() if loss.is_decodable]
+    first = named if named in found else next(iter(possible), None)
+    ordered = [first, *(n for n in found if n != first)] if first else [*found]
+    return {name: found[name] for name in ordered}
+
+
+def _read_config(path: str | Path) -> Mapping[str, Any]:
+    """Return a description; empty where it is no mapping."""
+    try:
+        config = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        what = " ".join(str(error).split())
+        raise UserError(f"not readable as YAML: {what}", file=path) from None
+    return config if isinstance(config, Mapping) else {}
+
+
+def _layers_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the layers of a description; none where they are no mapping."""
+    layers = config.get("layers")
+    return layers if isinstance(layers, Mapping) else {}
+
+
+def _is_output(layer: Any) -> bool:
+    """Return whether a layer is an output of the network."""
+    is_layer = isinstance(layer, Mapping)
+    return is_layer and (layer.get("class") == "output" or "loss" in layer)
+
+
+def _rate_of(name: str, layers: Mapping[str, Any], above: frozenset[str]) -> int:
+    """Return the frames of the features for one frame of a layer.
+
+    Args:
+        name: of the layer; a name of no layer is that of the features.
+        layers: by name, in the order of the file.
+        above: layers that this one feeds, which it cannot be fed by.
+    """
+    layer = layers.get(name)
+    if not isinstance(layer, Mapping) or name in above:
+        return 1
+    options = layers.get(layer.get("reuse", name), layer)
+    names = list(layers)
+    previous = names[names.index(name) - 1] if names[0] != name else ""
+    source = layer.get("from", previous)
+    first = source[0] if isinstance(source, list) and source else source
+    own = _factor_of(options) if isinstance(options, Mapping) else 1
+    return own * _rate_of(str(first), layers, above | {name})
+
+
+def _factor_of(options: Mapping[str, Any]) -> int:
+    """Return the input frames for one output frame of a layer."""
+    inside = options.get("layers")
+    if isinstance(inside, Mapping) and inside:
+        end = "output" if "output" in inside else list(inside)[-1]
+        repeat = options.get("repeat", 1)
+        rate = _rate_of(end, inside, frozenset())
+        return rate**repeat if isinstance(repeat, int) else rate
+    model, key = _FACTORS.get(options.get("class", ""), (None, "stride"))
+    default = 1 if model is None else model.model_fields[key].default
+    factor = options.get(key, default)
+    return factor if isinstance(factor, int) else 1

@@ -1,0 +1,243 @@
+"""Typed options: the base of all models that a recipe is read into.
+
+A package's options are frozen pydantic models in its `options.py`; a docstring under a
+field is its description. From them come validation, defaults, the JSON schema,
+`config/README.md` and the types that stage functions take.
+
+Public: `Options`, `read_options`, `key_error`, and types of common fields.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import types
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Annotated, Any, Self, TypeVar, Union, get_args, get_origin
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from latflow.errors import UserError
+
+__all__ = [
+    "Fraction",
+    "Name",
+    "NonNegativeFloat",
+    "NonNegativeInt",
+    "Options",
+    "PositiveFloat",
+    "PositiveInt",
+    "ProperFraction",
+    "Text",
+    "Unique",
+    "key_error",
+    "read_options",
+]
+
+README = "see config/README.md for the keys and their ranges"
+
+
+def _without_repetition(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values; refuse one that stands there twice."""
+    for i, value in enumerate(values):
+        if value in values[:i]:
+            raise ValueError(f"{value!r} stands there twice")
+    return values
+
+
+PositiveInt = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+ProperFraction = Annotated[float, Field(ge=0, lt=1)]
+Name = Annotated[str, StringConstraints(pattern="^[a-z0-9][a-z0-9_]*$")]
+Text = Annotated[str, StringConstraints(min_length=1)]
+Unique = AfterValidator(_without_repetition)
+
+
+Base = TypeVar("Base", bound="Options")
+
+
+class Options(BaseModel):
+    """Options that a recipe may set; unknown keys are refused, values are frozen."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        defer_build=True,  # most jobs read a few of the models that they import
+        populate_by_name=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+    )
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with other values of some options, checked."""
+        given = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self).model_validate({**given, **changes})
+
+    def part(self, base: type[Base]) -> Base:
+        """Return the options that a base class has, as that class."""
+        return base.model_construct(
+            **{name: getattr(self, name) for name in base.model_fields}
+        )
+
+    def values(self) -> dict[str, Any]:
+        """Return all options as plain values, as YAML and JSON have them."""
+        return self.model_dump(mode="json", by_alias=True)
+
+
+Model = TypeVar("Model")
+
+
+@cache
+def adapter(annotation: Any) -> TypeAdapter[Any]:
+    """Return pydantic's validator of a type."""
+    return TypeAdapter(annotation)
+
+
+def read_options(annotation: type[Model], values: Any, key: str = "") -> Model:
+    """Make options of plain values, as YAML has them.
+
+    Args:
+        annotation: a model, or a union of models.
+        values: nested mappings, lists, strings, numbers, booleans and nulls. Numbers
+            and strings are not taken for each other.
+        key: path of the values in the recipe, for messages.
+
+    Raises:
+        UserError: a key is unknown (the nearest known one is proposed), missing, or has
+            a value out of range; the message names the key's path.
+    """
+    try:
+        text = json.dumps(_without_nulls(annotation, values), default=str)
+        return adapter(annotation).validate_json(text, strict=True)
+    except ValidationError as error:
+        # A misspelt key is told first: it is why another one is missing.
+        first = min(
+            error.errors(),
+            key=lambda e: (e["type"] != "extra_forbidden", len(e["loc"])),
+        )
+        raise _explain(first, annotation, values, key) from None
+
+
+def _without_nulls(annotation: Any, values: Any) -> Any:
+    """Return nested values without the nulls that a default takes the place of."""
+    annotation = _chosen(annotation, values)
+    if isinstance(values, list | tuple):
+        item = _below(annotation, 0)
+        return [_without_nulls(item, value) for value in values]
+    if not isinstance(values, Mapping):
+        return values
+    fields = _fields(annotation)
+    return {
+        key: _without_nulls(_below(annotation, key), value)
+        for key, value in values.items()
+        if value is not None
+        or key not in fields
+        or fields[key].is_required()
+        or fields[key].default is None
+    }
+
+
+def key_error(unknown: str, known: Iterable[str], key: str) -> UserError:
+    """Return the error of an unknown key, with the nearest known one.
+
+    Args:
+        unknown: the key.
+        known: those that may stand there.
+        key: path of what holds the key; empty at the top level.
+    """
+    known = list(known)
+    near = difflib.get_close_matches(unknown, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+    path = f"{key}.{unknown}" if key else unknown
+    return UserError(f"unknown configuration key {path}", remedy=f"{hint} {README}")
+
+
+def _explain(error: ErrorDetails, annotation: Any, values: Any, key: str) -> UserError:
+    """Return pydantic's error as one line that names the key's path."""
+    steps = [key] if key else []
+    parent: Any = annotation
+    was_tag = False
+    for step in error["loc"]:
+        chosen = _chosen(annotation, values)
+        is_tag = isinstance(values, Mapping) and step not in values
+        is_tag = is_tag and not was_tag and values.get("type") == step
+        was_tag = is_tag
+        if step == "[key]" or is_tag:
+            continue  # where pydantic looked, not a key of the recipe
+        steps.append(str(step))
+        parent, annotation = chosen, _below(chosen, step)
+        values = _value(values, step)
+    where = ".".join(steps) or "the configuration"
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        return key_error(steps[-1], _fields(parent), ".".join(steps[:-1]))
+    if kind == "missing":
+        return UserError(f"configuration {where} is missing", remedy=README)
+    if kind == "union_tag_not_found":
+        return UserError(f"configuration {where}.type is missing", remedy=README)
+    if kind == "union_tag_invalid":
+        what = f"{context['tag']!r} is not one of {context['expected_tags']}"
+        return UserError(f"configuration {where}.type: {what}", remedy=README)
+    what = error["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    if not isinstance(error["input"], Mapping):
+        what += f", not {json.dumps(error['input'], default=str)}"
+    return UserError(f"configuration {where}: {what}", remedy=README)
+
+
+def _chosen(annotation: Any, value: Any) -> Any:
+    """Return the type of a value: of a union, the member that `type` chooses."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _chosen(get_args(annotation)[0], value)
+    if origin not in {Union, types.UnionType}:
+        return annotation
+    members = [_chosen(member, value) for member in get_args(annotation)]
+    for member in members:
+        tag = _fields(member).get("type")
+        if tag is None or not isinstance(value, Mapping):
+            continue
+        if value.get("type", tag.default) in get_args(tag.annotation):
+            return member
+    return next((m for m in members if m is not type(None)), annotation)
+
+
+def _below(annotation: Any, step: str | int) -> Any:
+    """Return the type of a field, or of an item, of a type."""
+    fields = _fields(annotation)
+    if step in fields:
+        return fields[str(step)].annotation
+    arguments = get_args(annotation)
+    if get_origin(annotation) is dict:
+        return arguments[1]
+    return arguments[0] if arguments else Any
+
+
+def _value(values: Any, step: str | int) -> Any:
+    """Return the value below a value; None where there is none."""
+    try:
+        return values[step]
+    except (KeyError, IndexError, TypeError):
+        return None
+
+
+def _fields(annotation: Any) -> dict[str, FieldInfo]:
+    """Return the fields of a model by the keys of a recipe; none of other types."""
+    if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        return {}
+    fields = annotation.model_fields.items()
+    return {field.alias or name: field for name, field in fields}

@@ -1,0 +1,238 @@
+"""Two runs side by side: word errors, what was set differently, code, costs.
+
+All comes from the folders `results/<experiment>/` alone: scores, `log.jsonl`, and the
+records that each job left behind (`latflow.workflow.jobs`).
+
+Public: `comparison_sections`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from latflow.errors import UserError
+from latflow.report.costs import read_costs, sum_by_rule
+from latflow.report.inputs import read_json, read_log, read_table
+from latflow.report.page import Block, Note, Row, Section, Table
+from latflow.report.scores import compare_scores, reading
+from latflow.scoring.bootstrap import holm
+from latflow.scoring.options import BootstrapOptions
+
+_LONGEST = 80  # characters of a value that is shown
+
+
+def comparison_sections(
+    old: Path, new: Path, *, bootstrap: BootstrapOptions, seed: int
+) -> list[Section]:
+    """Compare two experiments' folders.
+
+    Args:
+        old: results folder of the run compared with.
+        new: results folder of the run in question.
+        bootstrap: of the paired comparisons.
+        seed: of its draws.
+
+    Raises:
+        UserError: a folder is not there, or holds no scores.
+    """
+    for folder in (old, new):
+        if not (folder / "wer.tsv").is_file():
+            raise UserError(
+                "no results of a finished run here (wer.tsv)",
+                file=folder,
+                remedy="name two folders results/<experiment>",
+            )
+    return [
+        _rates(old, new, bootstrap, seed),
+        _options(old, new),
+        _code(old, new),
+        _training(old, new),
+        _costs(old, new),
+    ]
+
+
+def _rates(old: Path, new: Path, bootstrap: BootstrapOptions, seed: int) -> Section:
+    """Compare the systems that both have, set by set."""
+    lead = (
+        "Systems by name, on the utterances that both runs scored (paired bootstrap; p "
+        "is two-sided and corrected for the number of comparisons by Holm). A negative "
+        "change is an improvement."
+    )
+    section = Section("wer", "Word error rates", lead)
+    before, after = (_table(folder) for folder in (old, new))
+    shared = [key for key in before.index if key in after.index]
+    found = []
+    for system, name in shared:
+        path = f"score/{system}/{name}/per_utterance.tsv"
+        if (old / path).is_file() and (new / path).is_file():
+            each = compare_scores(old / path, new / path, bootstrap, seed)
+            if each is not None:
+                found.append(((system, name), each))
+    corrected = holm([each.p_value for _, each in found])
+    rows = []
+    for ((system, name), each), p in zip(found, corrected, strict=True):
+        rows.append(
+            {
+                "system": system,
+                "set": name,
+                "old WER (%)": before.loc[(system, name), "wer"],
+                "new WER (%)": after.loc[(system, name), "wer"],
+                "change (absolute %)": f"{each.difference:+.2f}",
+                "interval (%)": f"{each.low:+.2f} to {each.high:+.2f}",
+                "p": f"{p:.3f}" if p >= 0.001 else "< 0.001",
+                "reading": reading(each.difference, p),
+            }
+        )
+    if rows:
+        section.blocks.append(Table(rows, {"system", "set", "reading"}))
+    else:
+        section.blocks.append(Note("The runs share no scored system and set."))
+    for folder, keys, other in ((old, before.index, after), (new, after.index, before)):
+        alone = [f"{system} on {name}" for system, name in keys.difference(other.index)]
+        if alone:
+            section.blocks.append(Note(f"Only in {folder}: {', '.join(alone)}."))
+    return section
+
+
+def _table(folder: Path) -> pd.DataFrame:
+    """Return `wer.tsv` by system and set."""
+    table = read_table(folder / "wer.tsv")
+    assert table is not None
+    return table.set_index(["system", "set"])
+
+
+def _options(old: Path, new: Path) -> Section:
+    """List the settings of the recipes that differ."""
+    section = Section("options", "Settings that differ", "Of the recipes, by path.")
+    recipes = [
+        _record(folder, "make_report/report").get("params") for folder in (old, new)
+    ]
+    if None in recipes:
+        section.blocks.append(Note("A run has no report yet, which tells its recipe."))
+        return section
+    before, after = (dict(_flat((each or {}).get("config", {}))) for each in recipes)
+    rows = [
+        {"setting": key, "old": _shown(before.get(key)), "new": _shown(after.get(key))}
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
+    ]
+    section.blocks.append(
+        Table(rows, {"setting", "old", "new"}) if rows else Note("None.")
+    )
+    return section
+
+
+def _code(old: Path, new: Path) -> Section:
+    """List the rules whose code or software differs."""
+    lead = "Rules that ran with other code (comments and docstrings do not count)."
+    section = Section("code", "Code that differs", lead)
+    before, after = (_records(folder) for folder in (old, new))
+    rules = sorted(
+        {
+            rule
+            for rule, name in before.keys() & after.keys()
+            if before[rule, name].get("code_digest")
+            != after[rule, name].get("code_digest")
+        }
+    )
+    text = f"{len(rules)} rules: {', '.join(rules)}." if rules else "None."
+    section.blocks.append(Note(text))
+    packages = [
+        next((each["versions"] for each in found.values() if "versions" in each), {})
+        for found in (before, after)
+    ]
+    rows = [
+        {
+            "package": name,
+            "old": packages[0].get(name, ""),
+            "new": packages[1].get(name, ""),
+        }
+        for name in sorted(packages[0].keys() | packages[1].keys())
+        if packages[0].get(name) != packages[1].get(name)
+    ]
+    if rows:
+        section.blocks.append(Table(rows, {"package", "old", "new"}))
+    return section
+
+
+def _training(old: Path, new: Path) -> Section:
+    """Compare the courses of the networks' trainings."""
+    lead = "Means a frame on dev at the end of epochs: the first, the middle, the last."
+    section = Section("training", "Training of networks", lead)
+    rows: list[Row] = []
+    for path in sorted((new / "nnet").glob("*/log.jsonl")):
+        name = path.parent.name
+        for run, folder in (("old", old), ("new", new)):
+            log = read_log(folder / f"nnet/{name}/log.jsonl")
+            if log is None or not log.epochs:
+                continue
+            epochs = log.epochs
+            row: dict[str, str | int] = {
+                "network": name,
+                "run": run,
+                "epochs": len(epochs),
+            }
+            chosen = {"first": 0, "middle": len(epochs) // 2, "last": len(epochs) - 1}
+            for title, at in chosen.items():
+                loss = epochs[at].get("dev", {}).get("loss")
+                row[f"dev loss, {title}"] = "" if loss is None else f"{loss:.4f}"
+            rows.append(row)
+    section.blocks.append(
+        Table(rows, {"network", "run"}) if rows else Note("No network in either.")
+    )
+    return section
+
+
+def _costs(old: Path, new: Path) -> Section:
+    """Compare wall time and memory by rule."""
+    lead = "Sums of the jobs' times, and the memory of the largest job."
+    section = Section("costs", "Costs", lead)
+    before, after = (sum_by_rule(read_costs(folder)) for folder in (old, new))
+    section.blocks += _cost_rows(before, after)
+    return section
+
+
+def _cost_rows(before: pd.DataFrame, after: pd.DataFrame) -> Iterator[Block]:
+    """Put the rules' costs beside each other, longest first."""
+    rows = []
+    for rule in before.index.union(after.index, sort=False):
+        row: dict[str, str | int] = {"rule": str(rule)}
+        for name, title in (("wall_seconds", "s"), ("peak_memory_mib", "MiB")):
+            pair = [
+                costs[name].to_dict().get(rule, math.nan) for costs in (before, after)
+            ]
+            for run, value in zip(("old", "new"), pair, strict=True):
+                row[f"{run} ({title})"] = "" if math.isnan(value) else f"{value:.0f}"
+        rows.append(row)
+    yield Table(rows, {"rule"}) if rows else Note("Nothing was measured.")
+
+
+def _records(folder: Path) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """Return the records of all jobs by rule and job."""
+    paths = sorted((folder / "provenance").glob("*/*.json"))
+    return {(p.parent.name, p.stem): read_json(p) or {} for p in paths}
+
+
+def _record(folder: Path, name: str) -> Mapping[str, Any]:
+    """Return the record of a job; empty where it is not there."""
+    return read_json(folder / f"provenance/{name}.json") or {}
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values within nested mappings by their paths."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, value
+
+
+def _shown(value: Any) -> str:
+    """Return a value as text, cut where it is long."""
+    text = "" if value is None else str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -1,0 +1,234 @@
+"""Transcripts of a set: its references, Kaldi's text files, NIST's CTM files.
+
+A line of a CTM file is one word: recording (here the utterance), channel, start,
+duration, word, and optionally a confidence. Times in seconds from the start of the
+utterance.
+
+Public: `References`, `read_references`, `read_text`, `write_text`, `TimedWord`,
+`names_of`, `timed_words`, `read_ctm`, `ctm_line`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from lhotse import CutSet
+
+from latflow.errors import UserError
+from latflow.files import atomic_output, read_lines
+from latflow.lattice.mbr import MbrResult
+
+
+@dataclass(frozen=True)
+class References:
+    """Words and speakers by utterance id, and the features' frame shift in seconds."""
+
+    words: dict[str, list[str]]
+    speakers: dict[str, str]
+    frame_shift: float
+
+
+def read_references(cuts: str | Path) -> References:
+    """Read the texts, speakers and frame shift of a set.
+
+    Args:
+        cuts: manifest with one supervision a cut and features attached.
+
+    Raises:
+        UserError: the manifest is missing or empty, an id occurs twice, or a cut has no
+            features or not one supervision.
+    """
+    if not Path(cuts).is_file():
+        raise UserError("no such file", file=cuts, remedy="run the target features")
+    words: dict[str, list[str]] = {}
+    speakers: dict[str, str] = {}
+    frame_shift = None
+    for cut in CutSet.from_jsonl_lazy(cuts):
+        if len(cut.supervisions) != 1 or cut.frame_shift is None:
+            raise UserError(
+                "cut needs one supervision and features",
+                file=cuts,
+                utterance=cut.id,
+                remedy="remove the file and extract the features again",
+            )
+        supervision = cut.supervisions[0]
+        _add(words, cut.id, str(supervision.text or "").split(), cuts)
+        speakers[cut.id] = str(supervision.speaker or "unknown")
+        frame_shift = frame_shift or cut.frame_shift
+    if frame_shift is None:
+        raise UserError(
+            "no utterance to score", file=cuts, remedy="check the set's corpus"
+        )
+    return References(words, speakers, frame_shift)
+
+
+def read_text(path: str | Path) -> dict[str, list[str]]:
+    """Read a Kaldi `text` file: utterance id, then words.
+
+    Raises:
+        UserError: a line is empty or not UTF-8, or an id occurs twice.
+    """
+    texts: dict[str, list[str]] = {}
+    for number, line in read_lines(path):
+        fields = line.split()
+        if not fields:
+            raise UserError(
+                f"line {number} is empty",
+                file=path,
+                remedy="each line is an utterance id and its words",
+            )
+        _add(texts, fields[0], fields[1:], path)
+    return texts
+
+
+def write_text(path: str | Path, texts: Mapping[str, Sequence[str]]) -> None:
+    """Write a Kaldi `text` file, sorted by utterance id, atomically."""
+    with atomic_output(path) as temporary, temporary.open("w", encoding="utf-8") as out:
+        out.writelines(
+            " ".join([utterance, *texts[utterance]]) + "\n"
+            for utterance in sorted(texts)
+        )
+
+
+def _add(
+    texts: dict[str, list[str]], utterance: str, words: list[str], path: str | Path
+) -> None:
+    """Add one utterance, refusing a second of the same id."""
+    if utterance in texts:
+        raise UserError(
+            "utterance occurs twice",
+            file=path,
+            utterance=utterance,
+            remedy="remove or rename one of them",
+        )
+    texts[utterance] = words
+
+
+@dataclass(frozen=True)
+class TimedWord:
+    """One recognized word.
+
+    Attributes:
+        utterance: utterance (or recording) id.
+        start: seconds from its beginning, >= 0.
+        duration: seconds, >= 0.
+        word: the word.
+        channel: NIST's channel name.
+        confidence: posterior probability in [0, 1]; None where none was computed.
+    """
+
+    utterance: str
+    start: float
+    duration: float
+    word: str
+    channel: str = "1"
+    confidence: float | None = None
+
+    @property
+    def end(self) -> float:
+        """Seconds from the beginning to the word's end."""
+        return self.start + self.duration
+
+
+def names_of(
+    word_ids: np.ndarray,
+    names: Mapping[int, str],
+    *,
+    file: str | Path | None = None,
+    utterance: str | None = None,
+) -> list[str]:
+    """Return the words of these ids.
+
+    Args:
+        word_ids: int32[N].
+        names: word id -> word.
+        file: origin of the ids, for messages.
+        utterance: likewise.
+
+    Raises:
+        UserError: a word id has no name.
+    """
+    ids = word_ids.tolist()
+    for word_id in ids:
+        if word_id not in names:
+            raise UserError(
+                f"word id {word_id} is not in words.txt",
+                file=file,
+                utterance=utterance,
+                remedy="use the lang directory that the graph was made of",
+            )
+    return [names[word_id] for word_id in ids]
+
+
+def timed_words(
+    utterance: str, found: MbrResult, names: Mapping[int, str], *, frame_shift: float
+) -> list[TimedWord]:
+    """Return the words of an utterance with times and confidences, for a CTM file.
+
+    Args:
+        utterance: its id.
+        found: words with frames and confidences.
+        names: word id -> word.
+        frame_shift: seconds from frame to frame.
+
+    Raises:
+        UserError: a word id has no name.
+
+    Source: Kaldi `latbin/lattice-to-ctm-conf.cc`.
+    """
+    words = names_of(found.words, names, utterance=utterance)
+    rows = zip(words, found.begin, found.end, found.confidence, strict=True)
+    return [
+        TimedWord(
+            utterance,
+            float(begin) * frame_shift,
+            float(end - begin) * frame_shift,
+            word,
+            confidence=float(confidence),
+        )
+        for word, begin, end, confidence in rows
+    ]
+
+
+def read_ctm(path: str | Path) -> Iterator[TimedWord]:
+    """Yield the words of a CTM file in its order; `;;` starts a comment line.
+
+    Raises:
+        UserError: a line has too few or too many fields, or a time is no number or
+            negative.
+    """
+    for number, line in read_lines(path):
+        fields = line.split()
+        if not fields or fields[0].startswith(";;"):
+            continue
+        try:
+            utterance, channel, start, duration, word, *rest = fields
+            confidence = float(*rest) if rest else None
+            timed = TimedWord(
+                utterance, float(start), float(duration), word, channel, confidence
+            )
+        except (TypeError, ValueError):
+            timed = None
+        if timed is None or not _is_time(timed.start) or not _is_time(timed.duration):
+            raise UserError(
+                f"line {number} is not: utterance channel start duration word",
+                file=path,
+                remedy="times are seconds >= 0; a confidence may follow the word",
+            )
+        yield timed
+
+
+def ctm_line(w: TimedWord) -> str:
+    """Return one line of a CTM file, with its end."""
+    confidence = "" if w.confidence is None else f" {w.confidence:.3f}"
+    times = f"{w.start:.3f} {w.duration:.3f}"
+    return f"{w.utterance} {w.channel} {times} {w.word}{confidence}\n"
+
+
+def _is_time(seconds: float) -> bool:
+    """Return whether a number can be a time or a duration."""
+    return math.isfinite(seconds) and seconds >= 0

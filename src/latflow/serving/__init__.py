@@ -1,0 +1,1 @@
+"""Finished models at work: packages, transcription, streaming sessions, servers."""

@@ -1,0 +1,238 @@
+"""Log-likelihoods of frames as they come: chunks of many sessions at a time.
+
+A segment is scored in chunks, each with the frames around it that its scores depend on.
+A chunk begins at a multiple of the frame subsampling, counted from the beginning of its
+segment; then its scores are those of the same frames in the whole segment, but for
+rounding in products of matrices of other shapes.
+
+Public: `Chunk`, `Acoustics`, `NetworkAcoustics`, `GmmAcoustics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from latflow.decode.scorers import gmm_scores, score_frames
+from latflow.errors import UserError
+from latflow.features.transform import FeatureTransform
+from latflow.gmm.model import DiagGmms
+from latflow.nnet.model_dir import AcousticNetwork
+from latflow.nnet.normalization import Normalizer
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """A piece of a segment's features, with the frames around it.
+
+    Attributes:
+        frames: float32[left + n + right, D], as a `FeatureStream` gives them.
+        left: frames before the piece: those of the acoustics' context, or as many as
+            there are where the segment has begun.
+        right: frames behind the piece: likewise, where the segment has ended.
+    """
+
+    frames: np.ndarray
+    left: int
+    right: int
+
+    @property
+    def num_frames(self) -> int:
+        """Frames of the piece itself, n."""
+        return len(self.frames) - self.left - self.right
+
+
+class Acoustics(Protocol):
+    """Gives log-likelihoods; shared by threads."""
+
+    @property
+    def context(self) -> tuple[int | None, int | None]:
+        """Frames before and behind that a score depends on; None for all.
+
+        That before is a multiple of the frame subsampling.
+        """
+        ...
+
+    @property
+    def subsampling(self) -> int:
+        """Frames of the features for one of the scores, s."""
+        ...
+
+    @property
+    def num_pdfs(self) -> int:
+        """Columns of the scores, P."""
+        ...
+
+    def check_dim(self, dim: int) -> None:
+        """Refuse features of another dimension.
+
+        Raises:
+            UserError: they are.
+        """
+        ...
+
+    def log_likes(self, frames: np.ndarray) -> np.ndarray:
+        """Score a whole segment: float32[ceil(T / s), P] of float32[T, D]."""
+        ...
+
+    def score(self, chunks: Sequence[Chunk]) -> list[np.ndarray]:
+        """Score chunks of any number of segments at once.
+
+        Each must be a whole segment if the context is unlimited.
+
+        Returns:
+            For each, float32[ceil(n / s), P].
+        """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkAcoustics:
+    """Scores of a network; see `latflow.decode.scorers.NetworkScorer`.
+
+    Threads of torch are those that the caller has set.
+
+    Attributes:
+        network: on its device.
+        normalization: of the network's input.
+        prior_scale: factor on the log priors.
+        device: where the network is.
+    """
+
+    network: AcousticNetwork
+    normalization: Normalizer
+    prior_scale: float
+    device: torch.device
+
+    @property
+    def context(self) -> tuple[int | None, int | None]:
+        """Frames before and behind that a score depends on; None for all."""
+        left, right = self.network.network.receptive_field
+        if self.normalization.kind not in {"none", "global"}:
+            return None, None
+        if left is not None:
+            left = -(-left // self.subsampling) * self.subsampling
+        return left, right
+
+    @property
+    def subsampling(self) -> int:
+        """Frames of the features for one of the scores, s."""
+        return self.network.network.subsampling
+
+    @property
+    def num_pdfs(self) -> int:
+        """Columns of the scores, P."""
+        return next(iter(self.network.network.outputs.values())).num_classes
+
+    def check_dim(self, dim: int) -> None:
+        """Refuse features of another dimension, see `Acoustics`."""
+        wanted = self.network.network.dim_in
+        if dim != wanted:
+            what = f"the features have dimension {dim}, the network takes {wanted}"
+            raise UserError(what)
+
+    def log_likes(self, frames: np.ndarray) -> np.ndarray:
+        """Score a whole segment, see `Acoustics`."""
+        if not len(frames):
+            return np.empty((0, self.num_pdfs), np.float32)
+        return score_frames(
+            self.network, self.normalization(frames), self.prior_scale, self.device
+        )
+
+    def score(self, chunks: Sequence[Chunk]) -> list[np.ndarray]:
+        """Score chunks in one pass of the network, see `Acoustics`."""
+        if None in self.context:
+            return [self.log_likes(chunk.frames) for chunk in chunks]
+        if not chunks:
+            return []
+        has_context = self.network.network.description.repeats_edges
+        arrays = [self._with_edges(c) if has_context else c.frames for c in chunks]
+        lengths = torch.tensor([len(array) for array in arrays])
+        shape = len(arrays), int(lengths.max()), arrays[0].shape[1]
+        batch = np.zeros(shape, np.float32)
+        for row, array in zip(batch, arrays, strict=True):
+            row[: len(array)] = self.normalization(array)
+        if has_context:
+            lengths -= sum(self.network.network.context)
+        with torch.inference_mode():
+            scores, _ = self.network.log_likelihoods(
+                torch.from_numpy(batch).to(self.device),
+                lengths,
+                prior_scale=self.prior_scale,
+                has_context=has_context,
+            )
+        found, factor = scores.cpu().numpy(), self.subsampling
+        first = [0 if has_context else chunk.left // factor for chunk in chunks]
+        return [
+            row[begin : begin - (-chunk.num_frames // factor)]
+            for row, chunk, begin in zip(found, chunks, first, strict=True)
+        ]
+
+    def _with_edges(self, chunk: Chunk) -> np.ndarray:
+        """Return a chunk's frames with exactly the network's context around them.
+
+        Edges of the segment are repeated where the chunk has less.
+        """
+        left, right = self.network.network.context
+        first = chunk.left - left
+        last = chunk.left + chunk.num_frames + right
+        if first >= 0 and last <= len(chunk.frames):
+            return chunk.frames[first:last]
+        return chunk.frames[np.arange(first, last).clip(0, len(chunk.frames) - 1)]
+
+
+@dataclass(frozen=True, eq=False)
+class GmmAcoustics:
+    """Scores of a GMM system; see `latflow.decode.scorers.GmmScorer`.
+
+    Attributes:
+        transform: what the model's features are made of the frames.
+        gmms: the mixtures.
+    """
+
+    transform: FeatureTransform
+    gmms: DiagGmms
+
+    @property
+    def context(self) -> tuple[int | None, int | None]:
+        """Frames before and behind that a score depends on."""
+        return self.transform.context
+
+    @property
+    def subsampling(self) -> int:
+        """1: each frame is scored."""
+        return 1
+
+    @property
+    def num_pdfs(self) -> int:
+        """Columns of the scores, P."""
+        return self.gmms.num_pdfs
+
+    def check_dim(self, dim: int) -> None:
+        """Refuse features of another dimension, see `Acoustics`."""
+        self.gmms.check_dim(self.transform.dim_out(dim))
+
+    def log_likes(self, frames: np.ndarray) -> np.ndarray:
+        """Score a whole segment, see `Acoustics`."""
+        pieces = gmm_scores(self.gmms, self.transform(frames))
+        return np.concatenate([np.empty((0, self.num_pdfs), np.float32), *pieces])
+
+    def score(self, chunks: Sequence[Chunk]) -> list[np.ndarray]:
+        """Score chunks in one pass over the mixtures, see `Acoustics`."""
+        if not chunks:
+            return []
+        begin = np.cumsum([0, *(len(chunk.frames) for chunk in chunks)])
+        features = self.transform.apply(
+            np.concatenate([chunk.frames for chunk in chunks]), begin
+        )
+        pieces = [
+            features[first + chunk.left : first + chunk.left + chunk.num_frames]
+            for first, chunk in zip(begin.tolist(), chunks, strict=False)
+        ]
+        scores = self.gmms.log_likelihoods(np.concatenate(pieces))
+        ends = np.cumsum([len(piece) for piece in pieces])[:-1]
+        return np.split(scores, ends)

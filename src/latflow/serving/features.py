@@ -1,0 +1,130 @@
+"""Features of a segment that arrives in pieces, as a packaged model takes them.
+
+Public: `FeatureStream`, `is_causal`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from latflow.features.cmvn import SlidingCmvnStream, apply_cmvn, normalize
+from latflow.features.front_end import KaldiFrontEnd, StreamingFrontEnd
+from latflow.features.options import CmvnOptions, GlobalCmvn, NoCmvn, SlidingCmvn
+from latflow.gmm.ivector import IvectorModel, IvectorStream
+
+
+def is_causal(options: CmvnOptions) -> bool:
+    """Return whether a normalization needs no frames to come (but for the first)."""
+    if isinstance(options, SlidingCmvn):
+        return not options.center
+    return isinstance(options, NoCmvn | GlobalCmvn)
+
+
+class _Stage(Protocol):
+    """Frames in, frames out."""
+
+    def accept(self, frames: np.ndarray, /) -> np.ndarray:
+        """Take the next frames; return those that are ready."""
+        ...
+
+    def finish(self) -> np.ndarray:
+        """Return the frames that were waiting for the end."""
+        ...
+
+
+class FeatureStream:
+    """Features of one segment; in any pieces the same but for rounding.
+
+    Normalization by speaker or utterance has the statistics of the segment; all frames
+    then leave at its end.
+
+    Args:
+        front_end: shared between streams.
+        cmvn: normalization of the features.
+        statistics: of the training set, float64 [2, D + 1], for global normalization.
+        ivectors: what gives the i-vectors that follow each frame, if they do.
+    """
+
+    def __init__(
+        self,
+        front_end: KaldiFrontEnd,
+        cmvn: CmvnOptions,
+        statistics: np.ndarray | None = None,
+        ivectors: IvectorModel | None = None,
+    ) -> None:
+        seed = front_end.options.dither_seed
+        self._front_end = StreamingFrontEnd(front_end, np.random.default_rng([seed]))
+        self._stages = _stages(front_end.dim, cmvn, statistics, ivectors)
+
+    def accept(self, samples: np.ndarray) -> np.ndarray:
+        """Take the next samples, float32 in [-1, 1) at the model's sample rate.
+
+        Returns:
+            float32 [T, D]: the frames that are now ready; T may be 0.
+        """
+        frames = self._front_end.accept(samples)
+        for stage in self._stages:
+            frames = stage.accept(frames)
+        return frames
+
+    def finish(self) -> np.ndarray:
+        """End the segment; return the frames that were waiting for its end."""
+        frames = self._front_end.finish()
+        for stage in self._stages:
+            frames = np.concatenate([stage.accept(frames), stage.finish()])
+        return frames
+
+
+def _stages(
+    dim: int,
+    cmvn: CmvnOptions,
+    statistics: np.ndarray | None,
+    ivectors: IvectorModel | None,
+) -> list[_Stage]:
+    """Return what the frames of the front end go through."""
+    stages: list[_Stage] = []
+    if isinstance(cmvn, SlidingCmvn) and not cmvn.center:
+        stages.append(SlidingCmvnStream(cmvn))
+    elif isinstance(cmvn, GlobalCmvn):
+        assert statistics is not None
+        stages.append(_Global(statistics, norm_vars=cmvn.norm_vars))
+    elif not isinstance(cmvn, NoCmvn):
+        stages.append(_Whole(dim, cmvn))
+    if ivectors is not None:
+        stages.append(IvectorStream(ivectors))
+    return stages
+
+
+class _Global:
+    """Normalizes with given statistics."""
+
+    def __init__(self, statistics: np.ndarray, *, norm_vars: bool) -> None:
+        self._statistics, self._norm_vars = statistics, norm_vars
+
+    def accept(self, frames: np.ndarray) -> np.ndarray:
+        """Normalize frames."""
+        return apply_cmvn(frames, self._statistics, norm_vars=self._norm_vars)
+
+    def finish(self) -> np.ndarray:
+        """Return nothing: no frame waits."""
+        return np.empty((0, self._statistics.shape[1] - 1), np.float32)
+
+
+class _Whole:
+    """Normalizes a segment as a whole, at its end."""
+
+    def __init__(self, dim: int, cmvn: CmvnOptions) -> None:
+        self._cmvn = cmvn
+        self._frames = [np.empty((0, dim), np.float32)]
+
+    def accept(self, frames: np.ndarray) -> np.ndarray:
+        """Keep frames; none is ready."""
+        self._frames.append(frames)
+        return frames[:0]
+
+    def finish(self) -> np.ndarray:
+        """Return all frames, normalized."""
+        frames = np.concatenate(self._frames)
+        return normalize(frames, self._cmvn) if len(frames) else frames

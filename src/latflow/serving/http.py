@@ -1,0 +1,316 @@
+"""Transcription and evaluation by HTTP.
+
+`/v1/audio/transcriptions` takes and gives what OpenAI's does (`docs/serving.md`).
+
+Public: `transcribe`, `evaluate`, `error_response`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import math
+import time
+import zipfile
+import zlib
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+import soundfile
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.types import Message
+
+from latflow.errors import UserError
+from latflow.serving.acoustics import NetworkAcoustics
+from latflow.serving.formats import Transcription, render
+from latflow.serving.results import Event, Final, Segment
+from latflow.serving.scheduler import ClosedError
+from latflow.serving.service import RefusedError, Service
+
+_Format = Literal["json", "text", "srt", "vtt", "verbose_json"]
+_GRANULARITIES = {"word", "segment"}
+_BLOCK_SECONDS = 10  # of a file, read and recognized at a time
+_FIELD_BYTES = 1 << 20
+_GONE = 499  # status of a request whose client has left; nobody reads it
+
+
+def error_response(refusal: RefusedError) -> Response:
+    """Return a refusal as OpenAI's clients read it."""
+    kind = "invalid_request_error" if refusal.status < 500 else "server_error"
+    error = {"message": str(refusal), "type": kind, "param": None, "code": None}
+    headers = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "5"}}
+    return JSONResponse(
+        {"error": {**error, "code": refusal.reason.replace(" ", "_")}},
+        refusal.status,
+        headers.get(refusal.status),
+    )
+
+
+def _bad(text: str, *, status: int = 400, reason: str = "request") -> RefusedError:
+    """Return the refusal of a request."""
+    return RefusedError(text, reason=reason, status=status, code=1008)
+
+
+async def transcribe(request: Request, service: Service) -> Response:
+    """Answer OpenAI's `POST /v1/audio/transcriptions`."""
+    limited = _limited(request, service)
+    try:
+        async with limited.form(
+            max_files=1, max_fields=100, max_part_size=_FIELD_BYTES
+        ) as form:
+            upload = form.get("file")
+            if not isinstance(upload, UploadFile):
+                raise _bad("the form has no file")
+            form_of_answer, granularities = _wanted(form)
+            transcription = await _recognize(request, service, upload)
+            language = str(form.get("language") or "")
+    except HTTPException as error:
+        raise _bad(error.detail, status=error.status_code) from None
+    except ClientDisconnect:
+        return Response(status_code=_GONE)
+    except UserError as error:
+        raise _bad(str(error)) from None
+    except ClosedError:
+        raise _bad("the server is ending", status=503, reason="draining") from None
+    return _answer(transcription, form_of_answer, granularities, language)
+
+
+def _limited(request: Request, service: Service) -> Request:
+    """Return a request whose body has a limit of its size and of its pauses."""
+    limit = service.options.max_upload
+    refusal = _bad(
+        f"a request may have {limit} bytes", status=413, reason="upload size"
+    )
+    told = request.headers.get("content-length", "0")
+    if told.isdecimal() and int(told) > limit:
+        raise refusal
+    size = 0
+
+    async def receive() -> Message:
+        nonlocal size
+        try:
+            async with asyncio.timeout(service.options.idle):
+                message = await request.receive()
+        except TimeoutError:
+            raise _bad("the request stalls", status=408, reason="idle") from None
+        size += len(message.get("body", b""))
+        if size > limit:
+            raise refusal
+        return message
+
+    return Request(request.scope, receive)
+
+
+def _wanted(form: FormData) -> tuple[_Format, set[str]]:
+    """Return the form of the answer, and of what it tells times."""
+    name = str(form.get("response_format") or "json")
+    if name not in get_args(_Format):
+        known = ", ".join(get_args(_Format))
+        raise _bad(f"response_format {name!r} is none of {known}")
+    keys = ("timestamp_granularities[]", "timestamp_granularities")
+    asked = {str(value) for key in keys for value in form.getlist(key)}
+    if asked and name != "verbose_json":
+        raise _bad("timestamp_granularities needs response_format verbose_json")
+    if asked - _GRANULARITIES:
+        raise _bad(f"timestamp_granularities: {min(asked - _GRANULARITIES)!r}")
+    return cast("_Format", name), asked or {"segment"}
+
+
+async def _recognize(
+    request: Request, service: Service, upload: UploadFile
+) -> Transcription:
+    """Recognize an uploaded file, piece by piece."""
+    began = time.perf_counter()
+    try:
+        sound = await asyncio.to_thread(soundfile.SoundFile, upload.file)
+    except (soundfile.LibsndfileError, TypeError, ValueError):
+        raise _bad("not audio of a known form (wav, flac, ogg, mp3)") from None
+    with sound:
+        options = service.session_options(sample_rate=sound.samplerate, partials=False)
+        with closing(service.open(options, upload.filename or "upload")) as session:
+            events: list[Event] = []
+            seconds = 0.0
+            while len(samples := await asyncio.to_thread(_next_block, sound)):
+                seconds += len(samples) / sound.samplerate
+                if seconds > service.options.max_session:
+                    limit = service.options.max_session
+                    text = f"a file may have {limit:g} s of audio"
+                    raise _bad(text, status=413, reason="session length")
+                if await request.is_disconnected():
+                    raise ClientDisconnect
+                service.metrics.heard(len(samples) / sound.samplerate)
+                events += await asyncio.wrap_future(session.accept(samples))
+            events += await asyncio.wrap_future(session.finish())
+    segments = [event.segment for event in events if isinstance(event, Final)]
+    service.metrics.replied(time.perf_counter() - began, finals=len(segments))
+    return Transcription(upload.filename or "upload", seconds, segments)
+
+
+def _next_block(sound: soundfile.SoundFile) -> np.ndarray:
+    """Read the next samples of a file, float32[n]; the mean of its channels."""
+    try:
+        block = sound.read(
+            _BLOCK_SECONDS * sound.samplerate, dtype="float32", always_2d=True
+        )
+    except soundfile.LibsndfileError as error:
+        raise _bad(f"the file cannot be read to its end: {error}") from None
+    return block.mean(axis=1, dtype=np.float32)
+
+
+def _answer(
+    transcription: Transcription,
+    form: _Format,
+    granularities: set[str],
+    language: str,
+) -> Response:
+    """Return a transcription in the form that was asked for."""
+    usage = {"type": "duration", "seconds": math.ceil(transcription.duration)}
+    if form == "json":
+        return JSONResponse({"text": transcription.text, "usage": usage})
+    if form == "text":
+        return PlainTextResponse(transcription.text + "\n")
+    if form in {"srt", "vtt"}:
+        kind = "text/vtt" if form == "vtt" else "application/x-subrip"
+        return Response(render(transcription, form), media_type=kind)
+    value: dict[str, Any] = {
+        "task": "transcribe",
+        "language": language,
+        "duration": transcription.duration,
+        "text": transcription.text,
+        "usage": usage,
+    }
+    if "segment" in granularities:
+        value["segments"] = [
+            _segment_values(i, segment)
+            for i, segment in enumerate(transcription.segments)
+        ]
+    if "word" in granularities:
+        value["words"] = [
+            {
+                "word": word.word,
+                "start": round(float(word.start), 3),
+                "end": round(float(word.end), 3),
+                "confidence": float(word.confidence or 0.0),
+            }
+            for segment in transcription.segments
+            for word in segment.best.words
+        ]
+    return JSONResponse(value)
+
+
+def _segment_values(number: int, segment: Segment) -> dict[str, Any]:
+    """Return a segment as OpenAI's verbose JSON has it."""
+    text = segment.best.text
+    data = text.encode()
+    sure = [max(word.confidence or 0.0, 1e-10) for word in segment.best.words]
+    return {
+        "id": number,
+        "seek": 0,
+        "start": round(float(segment.start), 3),
+        "end": round(float(segment.end), 3),
+        "text": text,
+        "tokens": [],
+        "temperature": 0.0,
+        "avg_logprob": float(np.mean(np.log(sure))) if sure else 0.0,
+        "compression_ratio": len(data) / len(zlib.compress(data)),
+        "no_speech_prob": 0.0 if text else 1.0,
+    }
+
+
+async def evaluate(request: Request, service: Service) -> Response:
+    """Answer `POST /v1/evaluate`: a network's scores of frames, and their loss.
+
+    The body is a `.npz` archive of numpy: `samples` (one-dimensional, int16, or float
+    in [-1, 1], at the model's rate) or `features` (frames x dimension, as the model's
+    front end gives them), and for the loss `alignment`, the pdf of each frame of the
+    scores. The query's `output` is `loss` (JSON), `posteriors` or `log_likelihoods`
+    (`.npz`, under that name).
+    """
+    output = request.query_params.get("output", "loss")
+    if output not in _OUTPUTS:
+        raise _bad(f"output {output!r} is none of {', '.join(_OUTPUTS)}")
+    try:
+        body = await _limited(request, service).body()
+    except ClientDisconnect:
+        return Response(status_code=_GONE)
+    async with service.evaluations:
+        arrays = await asyncio.to_thread(_read_arrays, body, service.options.max_upload)
+        return await asyncio.to_thread(_evaluate, service, arrays, output)
+
+
+_OUTPUTS = ("loss", "posteriors", "log_likelihoods")
+
+
+def _read_arrays(body: bytes, limit: int) -> dict[str, np.ndarray]:
+    """Read the arrays of an archive, whose bytes, unpacked, have a limit, too."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(body)) as archive:
+            if sum(info.file_size for info in archive.infolist()) > limit:
+                raise _bad("the arrays are too large", status=413, reason="upload size")
+        with np.load(io.BytesIO(body), allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (zipfile.BadZipFile, zlib.error, ValueError, OSError, EOFError) as error:
+        raise _bad(f"the body is no .npz archive: {error}") from None
+
+
+def _evaluate(service: Service, arrays: dict[str, np.ndarray], output: str) -> Response:
+    """Return what was asked for of frames."""
+    acoustics = service.model.acoustics
+    frames = _frames(service, arrays)
+    if output == "log_likelihoods":
+        return _archive(log_likelihoods=acoustics.log_likes(frames))
+    if not isinstance(acoustics, NetworkAcoustics):
+        raise _bad("the model has no network")
+    if acoustics.network.gives_log_likelihoods:
+        raise _bad("the network was trained by LF-MMI: its outputs are no posteriors")
+    log_posteriors = replace(acoustics, prior_scale=0.0).log_likes(frames)
+    if output == "posteriors":
+        return _archive(posteriors=np.exp(log_posteriors))
+    alignment = arrays.get("alignment")
+    rows, columns = log_posteriors.shape
+    if alignment is None or alignment.dtype.kind not in "iu":
+        raise _bad("the loss needs alignment, an array of integers")
+    if alignment.shape != (rows,):
+        raise _bad(
+            f"alignment has shape {alignment.shape}, the scores have {rows} rows"
+        )
+    if rows == 0 or alignment.min() < 0 or alignment.max() >= columns:
+        raise _bad(f"alignment has pdfs outside 0 to {columns - 1}, or none")
+    picked = log_posteriors[np.arange(rows), alignment]
+    is_right = log_posteriors.argmax(axis=1) == alignment
+    return JSONResponse(
+        {
+            "frames": rows,
+            "loss": -float(picked.mean(dtype=np.float64)),
+            "accuracy": float(is_right.mean()),
+        }
+    )
+
+
+def _frames(service: Service, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the features that were sent, or those of the samples."""
+    if "features" in arrays:
+        features = arrays["features"]
+        wanted = service.model.front_end().accept(np.zeros(0, np.float32)).shape[1]
+        if features.dtype.kind != "f" or features.shape[1:] != (wanted,):
+            raise _bad(f"features must be floats, frames x {wanted}")
+        return features.astype(np.float32)
+    samples = arrays.get("samples")
+    if samples is None or samples.ndim != 1 or samples.dtype.kind not in "if":
+        raise _bad("the archive needs features, or samples of one dimension")
+    scale = 1 if samples.dtype.kind == "f" else 32768
+    front_end = service.model.front_end()
+    head = front_end.accept((samples / scale).astype(np.float32))
+    return np.concatenate([head, front_end.finish()])
+
+
+def _archive(**arrays: np.ndarray) -> Response:
+    """Return arrays as an `.npz` archive."""
+    stream = io.BytesIO()
+    np.savez(stream, **cast("dict[str, Any]", arrays))
+    return Response(stream.getvalue(), media_type="application/x-npz")

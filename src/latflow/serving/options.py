@@ -1,0 +1,133 @@
+"""Options of streaming sessions and servers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from latflow.decode.options import EndpointOptions
+from latflow.options import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    Options,
+    PositiveFloat,
+    PositiveInt,
+    Text,
+)
+
+
+class SessionOptions(Options):
+    """One stream of audio and its answers."""
+
+    sample_rate: Annotated[int, Field(ge=1000, le=192000)] | None = None
+    """Of the samples, Hz; they are resampled to the model's. null for the model's."""
+    partials: bool = True
+    """Tell of the words so far of a segment that goes on, whenever they change."""
+    partial_interval: NonNegativeFloat = 0.0
+    """Least speech between two partial results, seconds."""
+    max_alternatives: Annotated[int, Field(ge=1, le=100)] = 1
+    """Hypotheses of a final result, at most."""
+    words: bool = True
+    """Compute how sure each word of a final result is."""
+    endpoint: EndpointOptions | Literal["model", "off"] = "model"
+    """Rules that end a segment; `model` for those of the model's package, `off` for one
+    segment up to the end of the audio."""
+    phrases: tuple[Text, ...] = ()
+    """Phrases that final results favour: hypotheses of the lattice that hold one."""
+    phrase_boost: NonNegativeFloat = 4.0
+    """Discount on the cost of a hypothesis for each word of a phrase (negated log, in
+    units of the language model's costs)."""
+    lattices: bool = False
+    """Give the lattice with final results."""
+    chunk_length: PositiveFloat = 0.24
+    """Speech that is scored at a time, seconds; cut to whole frames of the scores.
+    Longer chunks take less work, shorter ones answer sooner."""
+
+
+class LoadOptions(Options):
+    """Settings of a load client."""
+
+    sessions: PositiveInt = 1
+    """Clients at the same time."""
+    real_time: bool = False
+    """Send at the speed of speech; else as fast as the server takes it."""
+    seconds: PositiveFloat = 20.0
+    """Duration of a run in real time."""
+    iterations: PositiveInt = 1
+    """Number of times that the set is sent by a run that is not in real time."""
+    chunk: PositiveFloat = 0.1
+    """Speech in a message, seconds; servers that take messages of one size only ignore
+    it."""
+    patience: PositiveFloat = 30.0
+    """Greatest wait for a final, seconds; then it counts as lost."""
+    seed: NonNegativeInt = 0
+    """Of the moments at which the clients begin."""
+
+
+class ServerOptions(Options):
+    """A server, and what it lets clients do."""
+
+    host: Text = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 for all."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 2700
+    """Port to listen on; 0 for one that is free."""
+    workers: PositiveInt = 1
+    """Processes, each with the model."""
+    threads: NonNegativeInt = 0
+    """Searches at a time in a process; 0 for the cores divided by the processes."""
+    network_threads: PositiveInt = 1
+    """Cores that a call of the network takes."""
+    device: Literal["cpu", "cuda", "auto"] = "cpu"
+    """Device of the network."""
+    max_batch: PositiveInt = 64
+    """Chunks of sessions that go through the network at a time."""
+    max_sessions: PositiveInt = 200
+    """Sessions at a time in a process; more are refused."""
+    max_message: PositiveInt = 1 << 20
+    """Bytes of a message of a websocket."""
+    max_queue: PositiveInt = 1 << 20
+    """Bytes of a session's messages that wait; then no more is read from the client."""
+    max_session: PositiveFloat = 14400.0
+    """Audio of a session, or of a file, seconds."""
+    max_upload: PositiveInt = 1 << 28
+    """Bytes of an HTTP request."""
+    idle: PositiveFloat = 60.0
+    """Time without a message, or without reading an answer, after which a client is
+    sent away, seconds."""
+    grace: PositiveFloat = 10.0
+    """Time that sessions have to end when the server does, seconds."""
+    token_file: str = ""
+    """File with the bearer token that clients must show; none if empty."""
+    certificate: str = ""
+    """File of the certificate (PEM) for TLS; none if empty."""
+    key: str = ""
+    """File of the certificate's private key (PEM)."""
+    evaluate: bool = False
+    """Offer /v1/evaluate: posteriors of frames, and their loss."""
+
+
+class TritonOptions(Options):
+    """A model in a repository of Triton's."""
+
+    chunk: PositiveInt = 8160
+    """Samples of a message, the size of WAV_DATA; the last one may have fewer."""
+    max_batch: PositiveInt = 64
+    """Sequences whose messages Triton hands over together."""
+    max_sequences: PositiveInt = 1000
+    """Sequences at a time, of each instance; Triton lets others wait."""
+    queue_delay: NonNegativeFloat = 0.001
+    """Greatest wait for others to be handed over together, seconds."""
+    idle: PositiveFloat = 5.0
+    """A sequence without a message for so long is given up, seconds."""
+    instances: PositiveInt = 1
+    """Processes with the model, on each GPU or on the CPU."""
+    gpus: tuple[NonNegativeInt, ...] = ()
+    """Numbers of the GPUs; none for the CPU."""
+    threads: PositiveInt = 2
+    """Searches at a time, of each instance."""
+    partials: bool = True
+    """Send the words so far of a sequence that goes on, whenever they change."""
+    endpoint: Literal["model", "off"] = "off"
+    """Rules that divide a sequence into segments: `model` for those of the model's
+    package, `off` for one segment."""

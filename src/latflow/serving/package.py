@@ -1,0 +1,428 @@
+"""A trained system as a folder that needs nothing else: the model package.
+
+    package.json    properties of the system, see `PackageInfo`; digests of the files
+    model/          of a network network.yaml, weights.safetensors, priors.npy,
+                    meta.json and final.mdl (transition model); of a GMM system
+                    final.mdl, transform.json, final.mat; tree; cmvn.ark where features
+                    are normalized with statistics of the training set
+    graph/          HCLG.fst
+    lang/           words.txt, phones.txt, topo, lexiconp.txt, phones/, ...
+    ivectors/       extractor.npz, where the network takes i-vectors
+    rescore/        G.fst and a second language model, where lattices are rescored
+
+Public: `PackageInfo`, `SystemFacts`, `RescoringOptions`, `read_info`, `describe`,
+`ScoredSystem`, `Model`. It is written by `latflow.serving.packaging`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from latflow.decode.decoder import LatticeDecoder
+from latflow.decode.options import (
+    EndpointOptions,
+    NetworkScoreOptions,
+    SearchOptions,
+)
+from latflow.decode.rescore import LanguageModels
+from latflow.decode.search_graph import GraphFile
+from latflow.errors import UserError
+from latflow.features.cmvn import GLOBAL
+from latflow.features.front_end import KaldiFrontEnd
+from latflow.features.options import CmvnOptions, FrontEndOptions, GlobalCmvn, NoCmvn
+from latflow.fst.graph import Graph
+from latflow.gmm.ivector import IvectorModel
+from latflow.gmm.model import GmmSystem
+from latflow.hmm.transition_model import TransitionModel
+from latflow.kaldi.io import read_matrices
+from latflow.lang.directory import Lang, check_phones
+from latflow.lattice.best_path import Scales
+from latflow.lattice.lattice import Lattice
+from latflow.nnet.model_dir import choose_device
+from latflow.nnet.model_dir import load_model as load_network
+from latflow.nnet.normalization import Normalizer
+from latflow.options import Options, PositiveFloat, PositiveInt, read_options
+from latflow.scoring.options import Decision
+from latflow.scoring.score import Transcriber
+from latflow.serving.acoustics import Acoustics, GmmAcoustics, NetworkAcoustics
+from latflow.serving.features import FeatureStream
+
+FORMAT = 1
+INFO = "package.json"
+_AGAIN = "write the package again with latflow package"
+_MAPPED_BYTES = 64 << 20  # graphs above this are packed to a file that processes share
+# Scores between prunings of the search: many sessions hold their links at a time.
+_PRUNE_INTERVAL = 25
+STATISTICS = "model/cmvn.ark"
+IVECTORS = "ivectors/extractor.npz"
+GRAMMAR, LM = "rescore/G.fst", "rescore/lm.bin"
+
+Kind = Literal["ce", "ctc", "lfmmi", "sequence", "gmm"]
+
+
+class RescoringOptions(Options):
+    """Rescoring of the lattices of finished segments."""
+
+    lm: str
+    """Name of the language model."""
+    beam: PositiveFloat
+    """Paths costing more than the best plus this are dropped (negated log, scaled)."""
+    acoustic_scale: PositiveFloat
+    """Factor of acoustic costs in that."""
+
+
+class SystemFacts(Options):
+    """Properties of a system that a package keeps as they are."""
+
+    experiment: str
+    """Name of the experiment that the system was trained in."""
+    name: str
+    """Name of the system."""
+    kind: Kind
+    """Training of the system."""
+    front_end: FrontEndOptions
+    """Computation of the features from samples."""
+    cmvn: CmvnOptions = NoCmvn()
+    """Normalization of the features before they are used. By speaker or utterance:
+    with the statistics of a segment; globally: with those of the training set."""
+    search: SearchOptions = SearchOptions()
+    """The search."""
+    decision: Decision = "best_path"
+    """Choice of the words of a lattice."""
+    rescoring: RescoringOptions | None = None
+    """Rescoring with a second language model, if any."""
+    endpoint: EndpointOptions = EndpointOptions()
+    """Rules that end a segment."""
+
+
+class PackageInfo(SystemFacts):
+    """Contents of `package.json`."""
+
+    format: PositiveInt
+    """Version of the format."""
+    sample_rate: PositiveInt
+    """Sample rate of the features, Hz."""
+    frame_shift: PositiveFloat
+    """Time from one frame of the features to the next, seconds."""
+    subsampling: PositiveInt
+    """Frames of the features for one of the scores."""
+    acoustic_scale: PositiveFloat
+    """Factor of acoustic log-likelihoods in the search."""
+    lattice_scale: PositiveFloat
+    """Factor of acoustic costs in lattices."""
+    prior_scale: float
+    """Factor on the log priors of a network."""
+    lmwt: PositiveFloat
+    """Weight of the language model in lattices, chosen on dev."""
+    wip: float
+    """Word insertion penalty, chosen on dev."""
+    silence_phones: tuple[int, ...]
+    """Phones of silence, for endpoints."""
+    is_streaming: bool
+    """Ability to recognize speech while it arrives."""
+    why_not_streaming: str | None
+    """Reason why not."""
+    licence: str
+    """Terms of use of the data that the system was trained on."""
+    versions: dict[str, str]
+    """Versions of the software that wrote the package."""
+    digests: dict[str, str]
+    """SHA-256 of the package's files, by path."""
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def read_info(folder: str | Path) -> PackageInfo:
+    """Read `package.json`.
+
+    Raises:
+        UserError: the folder is no package, or one of a newer format.
+    """
+    path = Path(folder) / INFO
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        found = int(told["format"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"not a model package ({type(error).__name__})",
+            file=path,
+            remedy="name a folder that latflow package has written",
+        ) from None
+    if found > FORMAT:
+        raise UserError(
+            f"a package of format {found}, newer than this latflow's ({FORMAT})",
+            file=path,
+            remedy="install a newer latflow, or package the system with this one",
+        )
+    try:
+        return read_options(PackageInfo, told)
+    except UserError as error:
+        raise UserError(error.what, file=path, remedy=_AGAIN) from None
+
+
+def describe(info: PackageInfo) -> str:
+    """Return the contents of `package.json` for a reader: a line a property."""
+    told = info.values()
+    files = len(told.pop("digests"))
+    licence = told.pop("licence").strip()
+    told["streaming"] = told.pop("why_not_streaming") or "yes"
+    del told["is_streaming"]
+    lines = _lines(told)
+    lines += [("files", str(files)), ("licence", licence or "not stated")]
+    return "".join(f"{name:<34} {value}\n" for name, value in lines)
+
+
+def _lines(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Return nested values as names and texts."""
+    lines = []
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            lines += _lines(value, f"{prefix}{name}.")
+        else:
+            text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+            lines.append((prefix + name, text))
+    return lines
+
+
+def _check_files(folder: Path, info: PackageInfo) -> None:
+    """Refuse a package with files missing or changed."""
+    for name, expected in info.digests.items():
+        path = folder / name
+        if not path.is_file():
+            raise UserError("missing from the package", file=path, remedy=_AGAIN)
+        if digest(path) != expected:
+            raise UserError(
+                "not the file that was packaged: its digest differs",
+                file=path,
+                remedy=_AGAIN,
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredSystem:
+    """The acoustic part of a system.
+
+    Attributes:
+        acoustics: gives log-likelihoods.
+        transitions: of the same system.
+        acoustic_scale: factor of log-likelihoods in the search; None for the search's.
+        lattice_scale: factor of acoustic costs in lattices.
+        prior_scale: factor on the log priors of a network.
+    """
+
+    acoustics: Acoustics
+    transitions: TransitionModel
+    acoustic_scale: float | None = None
+    lattice_scale: float = 1.0
+    prior_scale: float = 0.0
+
+    @classmethod
+    def load(
+        cls, folder: Path, kind: Kind, options: NetworkScoreOptions
+    ) -> ScoredSystem:
+        """Read the folder of a system."""
+        if kind == "gmm":
+            system = GmmSystem.load(folder)
+            acoustics = GmmAcoustics(system.transform, system.model.gmms)
+            return cls(acoustics, system.model.transitions)
+        device = choose_device(options.device)
+        network = load_network(folder, device)
+        prior_scale = network.prior_scale(options.prior_scale)
+        normalization = Normalizer.from_meta(network.meta["normalization"])
+        by_kind = 1.0 if network.has_full_scale else None
+        return cls(
+            NetworkAcoustics(network, normalization, prior_scale, device),
+            TransitionModel.load(folder / "final.mdl"),
+            options.acoustic_scale or by_kind,
+            network.lattice_scale,
+            prior_scale,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A package, loaded; shared by all threads.
+
+    Attributes:
+        info: what the package says of itself.
+        lang: words and phones.
+        transitions: of the system.
+        decoder: with the system's graph.
+        acoustics: gives log-likelihoods.
+        transcriber: makes words of lattices.
+    """
+
+    info: PackageInfo
+    lang: Lang
+    transitions: TransitionModel
+    decoder: LatticeDecoder
+    acoustics: Acoustics
+    transcriber: Transcriber
+    _front_end: KaldiFrontEnd = field(repr=False)
+    _statistics: np.ndarray | None = field(repr=False)
+    _ivectors: IvectorModel | None = field(repr=False)
+    _language_models: LanguageModels | None = field(repr=False)
+
+    @classmethod
+    def load(cls, path: str | Path, *, device: str = "cpu") -> Model:
+        """Read a package.
+
+        Args:
+            path: its folder.
+            device: of the network: `cpu`, `cuda` or `auto`.
+
+        Raises:
+            UserError: it is no package, of a newer format, or a file is missing or not
+                what was packaged; parts do not fit each other.
+        """
+        folder = Path(path)
+        info = read_info(folder)
+        _check_files(folder, info)
+        scores = read_options(
+            NetworkScoreOptions, {"prior_scale": info.prior_scale, "device": device}
+        )
+        found = ScoredSystem.load(folder / "model", info.kind, scores)
+        lang = Lang.load(folder / "lang")
+        check_phones(found.transitions, lang, folder / "model/final.mdl")
+        ivectors, models, statistics = None, None, None
+        if (folder / IVECTORS).is_file():
+            ivectors = IvectorModel.load(folder / IVECTORS)
+        if info.rescoring is not None:
+            models = LanguageModels.load(folder / GRAMMAR, folder / LM, lang.word_ids)
+        if isinstance(info.cmvn, GlobalCmvn):
+            statistics = dict(read_matrices(folder / STATISTICS))[GLOBAL]
+        transcriber = Transcriber(
+            lang,
+            found.transitions,
+            Scales.from_lmwt(info.lmwt, info.wip),
+            info.frame_shift * info.subsampling,
+            info.decision,
+        )
+        model = cls(
+            info,
+            lang,
+            found.transitions,
+            _decoder(folder / "graph/HCLG.fst", found.transitions, info.search),
+            found.acoustics,
+            transcriber,
+            KaldiFrontEnd(info.front_end, info.sample_rate),
+            statistics,
+            ivectors,
+            models,
+        )
+        model._check(folder)
+        return model
+
+    def _check(self, folder: Path) -> None:
+        """Refuse parts that do not fit each other."""
+        remedy = "name the recipe that the system was trained with"
+        dim = self.front_end().finish().shape[1]
+        try:
+            self.acoustics.check_dim(dim)
+        except UserError as error:
+            raise UserError(error.what, file=folder, remedy=remedy) from None
+        if self.acoustics.num_pdfs != self.transitions.num_pdfs:
+            raise UserError(
+                f"the model scores {self.acoustics.num_pdfs} pdfs, its tree has "
+                f"{self.transitions.num_pdfs}",
+                file=folder,
+                remedy="tree and model must be of the same training",
+            )
+
+    @property
+    def acoustic_scale(self) -> float:
+        """Factor of log-likelihoods in the search."""
+        return self.info.acoustic_scale
+
+    @property
+    def lattice_scale(self) -> float:
+        """Factor of acoustic costs, to be applied to lattices before their words."""
+        return self.info.lattice_scale
+
+    @property
+    def scales(self) -> Scales:
+        """Scales of the costs of lattices, chosen on dev."""
+        return self.transcriber.scales
+
+    @property
+    def subsampling(self) -> int:
+        """Frames of the features for one of the scores."""
+        return self.info.subsampling
+
+    @property
+    def frame_shift(self) -> float:
+        """Time from one frame of the features to the next, seconds."""
+        return self.info.frame_shift
+
+    @property
+    def sample_rate(self) -> int:
+        """Sample rate of the features, Hz."""
+        return self.info.sample_rate
+
+    @property
+    def silence_phones(self) -> tuple[int, ...]:
+        """Phones of silence."""
+        return self.info.silence_phones
+
+    @property
+    def is_streaming(self) -> bool:
+        """Ability to recognize speech while it arrives."""
+        return self.info.is_streaming
+
+    @property
+    def why_not_streaming(self) -> str | None:
+        """Reason why not."""
+        return self.info.why_not_streaming
+
+    def front_end(self) -> FeatureStream:
+        """Begin the features of a segment, as `acoustics` takes them."""
+        return FeatureStream(
+            self._front_end, self.info.cmvn, self._statistics, self._ivectors
+        )
+
+    def rescore(self, lattice: Lattice) -> Lattice:
+        """Return a lattice with the costs of the second language model.
+
+        The lattice itself where the package has none.
+
+        Args:
+            lattice: of a whole segment, with acoustic costs times `lattice_scale`.
+
+        Raises:
+            UserError: the lattice has no path.
+        """
+        options = self.info.rescoring
+        if options is None or self._language_models is None:
+            return lattice
+        scale = options.acoustic_scale
+        _, found = self._language_models.exchange(lattice, options.beam, scale)
+        return found.to_lattice()
+
+
+def _decoder(
+    path: Path, transitions: TransitionModel, search: SearchOptions
+) -> LatticeDecoder:
+    """Return the decoder with a graph; a large one is shared by processes."""
+    graph = Graph.load(path)
+    is_shared = path.stat().st_size > _MAPPED_BYTES and os.access(path.parent, os.W_OK)
+    return LatticeDecoder(
+        GraphFile(graph, path) if is_shared else graph,
+        transitions.pdf,
+        beam=search.beam,
+        lattice_beam=search.lattice_beam,
+        max_active=search.max_active,
+        min_active=search.min_active,
+        prune_interval=_PRUNE_INTERVAL,
+    )

@@ -1,0 +1,208 @@
+"""The stage that writes a trained system as a package (`latflow.serving.package`).
+
+Public: `PackageOptions`, `write_package` (stage).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from latflow.corpus.manifests import read_cuts
+from latflow.decode.options import NetworkScoreOptions
+from latflow.errors import UserError
+from latflow.features.front_end import KaldiFrontEnd
+from latflow.features.options import CmvnOptions, GlobalCmvn
+from latflow.files import atomic_directory
+from latflow.lang.directory import Lang
+from latflow.lang.lm_trie import LmTrie
+from latflow.options import PositiveInt
+from latflow.provenance import versions
+from latflow.scoring.tune import read_scales
+from latflow.serving.acoustics import Acoustics
+from latflow.serving.features import is_causal
+from latflow.serving.package import (
+    FORMAT,
+    GRAMMAR,
+    INFO,
+    IVECTORS,
+    LM,
+    STATISTICS,
+    Model,
+    PackageInfo,
+    ScoredSystem,
+    SystemFacts,
+    digest,
+)
+
+# Files of a folder that go along: those that must be there, and others.
+_NETWORK = ("network.yaml", "weights.safetensors", "meta.json"), ("priors.npy",)
+_GMM = ("transform.json",), ("final.mat", "final.alimdl")
+_LANG = (
+    ("words.txt", "phones.txt", "oov.txt", "oov.int", "topo"),
+    ("lexiconp.txt", "lexicon.txt"),
+)
+
+
+class PackageOptions(SystemFacts):
+    """Properties of a system that its files do not tell."""
+
+    sample_rate: PositiveInt | None = None
+    """Sample rate of the features, Hz; null for that of the recordings."""
+    scores: NetworkScoreOptions = NetworkScoreOptions()
+    """Use of a network's scores."""
+    offline: bool = False
+    """Permission to package a system that cannot be streamed."""
+
+
+def write_package(
+    model_dir: Path,
+    graph: Path,
+    lang_dir: Path,
+    scales: Path,
+    out_dir: Path,
+    *,
+    options: PackageOptions,
+    recordings: Path | None = None,
+    frames_dir: Path | None = None,
+    ivectors: Path | None = None,
+    grammar: Path | None = None,
+    arpa: Path | None = None,
+    licence: Path | None = None,
+) -> None:
+    """Write a system as a package (stage).
+
+    Args:
+        model_dir: folder of the system.
+        graph: `HCLG.fst` that it decodes with.
+        lang_dir: language directory of the graph.
+        scales: `scales.json` with the chosen `lmwt` and `wip`.
+        out_dir: the package, replaced as a whole.
+        options: what the files do not tell.
+        recordings: `cuts.jsonl.gz` of the training set, for its sample rate where the
+            options have none.
+        frames_dir: folder of the frames of the training set, with its statistics in
+            `cmvn.ark`, for global normalization.
+        ivectors: `extractor.npz` of the i-vectors that the network takes.
+        grammar: `G.fst` of the graph, where lattices are rescored.
+        arpa: the second language model, where they are.
+        licence: text with the terms of use of the data.
+
+    Raises:
+        UserError: a file is missing or faulty, parts do not fit each other, the system
+            adapts to speakers, or cannot be streamed though that is not allowed.
+    """
+    chosen = read_scales(scales)
+    with atomic_directory(out_dir) as folder:
+        _copy_system(model_dir, folder, is_network=options.kind != "gmm")
+        _copy(graph, folder / "graph/HCLG.fst")
+        _copy_all(lang_dir, folder / "lang", _LANG)
+        for path in sorted((lang_dir / "phones").glob("*.int")):
+            _copy(path, folder / "lang/phones" / path.name)
+        if isinstance(options.cmvn, GlobalCmvn):
+            frames = _given(frames_dir, "frames of the training set")
+            _copy(frames / "cmvn.ark", folder / STATISTICS)
+        if ivectors is not None:
+            _copy(ivectors, folder / IVECTORS)
+        lang = Lang.load(folder / "lang")
+        if options.rescoring is not None:
+            _copy(_given(grammar, "grammar"), folder / GRAMMAR)
+            LmTrie.load(_given(arpa, "language model"), lang.word_ids).save(folder / LM)
+        found = ScoredSystem.load(folder / "model", options.kind, options.scores)
+        why_not = _why_not_streaming(options.cmvn, found.acoustics)
+        if why_not is not None and not options.offline:
+            raise UserError(
+                f"{options.name} cannot be streamed: {why_not}",
+                remedy="package it with --offline (package.offline: true), for "
+                "recordings that are there as a whole",
+            )
+        rate = options.sample_rate or _rate_of(recordings)
+        by_frame = options.search.acoustic_scale * found.lattice_scale
+        info = PackageInfo(
+            **{name: getattr(options, name) for name in SystemFacts.model_fields},
+            format=FORMAT,
+            sample_rate=rate,
+            frame_shift=KaldiFrontEnd(options.front_end, rate).frame_shift,
+            subsampling=found.acoustics.subsampling,
+            acoustic_scale=found.acoustic_scale or by_frame,
+            lattice_scale=found.lattice_scale,
+            prior_scale=found.prior_scale,
+            lmwt=chosen["lmwt"],
+            wip=chosen["wip"],
+            silence_phones=tuple(lang.silence_phones),
+            is_streaming=why_not is None,
+            why_not_streaming=why_not,
+            licence="" if licence is None else licence.read_text(encoding="utf-8"),
+            versions=versions(),
+            digests=_digests(folder),
+        )
+        text = json.dumps(info.values(), indent=1, ensure_ascii=False) + "\n"
+        (folder / INFO).write_text(text, encoding="utf-8")
+        Model.load(folder)
+
+
+def _copy_system(model_dir: Path, folder: Path, *, is_network: bool) -> None:
+    """Copy the files of a system, but for one that adapts to speakers."""
+    if (model_dir / "final.alimdl").is_file() and not is_network:
+        raise UserError(
+            "adapts to speakers in two passes over their speech: it cannot be packaged",
+            file=model_dir,
+            remedy="package a system without (mono, deltas, lda_mllt), or a network on "
+            "features of nnet.features",
+        )
+    _copy_all(model_dir, folder / "model", _NETWORK if is_network else _GMM)
+    for name in ("final.mdl", "tree"):
+        _copy(model_dir / name, folder / "model" / name)
+
+
+def _copy_all(
+    source: Path, target: Path, names: tuple[Iterable[str], Iterable[str]]
+) -> None:
+    """Copy files of a folder: those that must be there, and those that are."""
+    needed, others = names
+    for name in (*needed, *(name for name in others if (source / name).is_file())):
+        _copy(source / name, target / name)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file."""
+    if not source.is_file():
+        raise UserError("no such file", file=source, remedy="train the system first")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+
+
+def _given(path: Path | None, what: str) -> Path:
+    """Return a file that a system of this kind needs."""
+    if path is None:
+        raise UserError(f"no {what} given", remedy="name all files of the system")
+    return path
+
+
+def _rate_of(recordings: Path | None) -> int:
+    """Return the sample rate of the first recording of a set."""
+    first = None if recordings is None else next(read_cuts(recordings), None)
+    if first is None:
+        raise UserError(
+            "the sample rate of the features is not known",
+            file=recordings,
+            remedy="set sample_rate of the features",
+        )
+    return int(first.sampling_rate)
+
+
+def _why_not_streaming(cmvn: CmvnOptions, acoustics: Acoustics) -> str | None:
+    """Return why a system cannot be streamed; None where it can."""
+    if not is_causal(cmvn):
+        return f"cmvn of type {cmvn.type} normalizes features with frames to come"
+    if None in acoustics.context:
+        return "its network, or the normalization of its input, sees whole utterances"
+    return None
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """Return the digests of all files below a folder, by path in it."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): digest(path) for path in files}

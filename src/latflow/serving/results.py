@@ -1,0 +1,81 @@
+"""Results of recognition: hypotheses, segments, events of a session.
+
+Public: `Hypothesis`, `Segment`, `Partial`, `Final`, `Event`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from latflow.lattice.lattice import Lattice
+from latflow.scoring.transcripts import TimedWord
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A word sequence that a segment of speech may hold.
+
+    Attributes:
+        words: with times in seconds from the beginning of the audio, and confidences;
+            none where nothing was recognized.
+        confidence: posterior probability of the word sequence in the lattice.
+    """
+
+    words: tuple[TimedWord, ...]
+    confidence: float
+
+    @property
+    def text(self) -> str:
+        """The words, parted by spaces."""
+        return " ".join(word.word for word in self.words)
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """A stretch of audio, recognized to its end.
+
+    Attributes:
+        start: seconds from the beginning of the audio.
+        end: seconds from the beginning of the audio.
+        hypotheses: at least one, the best first.
+        endpoint_rule: rule that ended it, 1 to 5 (Kaldi's); 0 where the audio ended.
+        lattice: state-level lattice with unscaled acoustic costs; None unless asked
+            for, or where no frame was recognized.
+        warning: why nothing was recognized although there was audio (the search came
+            to a dead end); None otherwise.
+    """
+
+    start: float
+    end: float
+    hypotheses: tuple[Hypothesis, ...]
+    endpoint_rule: int = 0
+    lattice: Lattice | None = None
+    warning: str | None = None
+
+    @property
+    def best(self) -> Hypothesis:
+        """The best hypothesis."""
+        return self.hypotheses[0]
+
+
+@dataclass(frozen=True)
+class Partial:
+    """The words so far of a segment that goes on.
+
+    Attributes:
+        start: beginning of the segment, seconds from the beginning of the audio.
+        text: words of the best path, parted by spaces.
+    """
+
+    start: float
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Final:
+    """A segment that has ended."""
+
+    segment: Segment
+
+
+Event = Partial | Final

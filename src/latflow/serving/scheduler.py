@@ -1,0 +1,308 @@
+"""Sessions of many clients on one model: frames batched, searches in threads.
+
+A thread takes the chunks that sessions have ready, whatever their number, through the
+network in one call; the searches, features and results of each session are computed in
+a pool of threads, one step of a session at a time. While a batch is computed, the
+chunks of the next one gather: batches grow with the load, and a lone session never
+waits.
+
+Public: `Scheduler`, `LiveSession`, `Observer`, `OverloadedError`, `ClosedError`.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import torch
+
+from latflow.errors import UserError
+from latflow.parallel import worker_pool
+from latflow.serving.acoustics import Chunk
+from latflow.serving.options import SessionOptions
+from latflow.serving.package import Model
+from latflow.serving.results import Event
+from latflow.serving.session import Session
+
+log = logging.getLogger("latflow")
+_Work = Callable[[Session], Sequence[Event]]
+
+
+class OverloadedError(UserError):
+    """There are as many sessions as are allowed."""
+
+
+class ClosedError(Exception):
+    """A session was closed before what was asked of it was done."""
+
+
+class Observer:
+    """Hears of the scheduler's work, in its threads; does nothing here."""
+
+    def opened(self) -> None:
+        """Hear of a new session."""
+
+    def closed(self) -> None:
+        """Hear of a session's end."""
+
+    def scored(self, chunks: int, seconds: float) -> None:
+        """Hear of a batch that went through the network."""
+
+    def searched(self, seconds: float) -> None:
+        """Hear of a step of a session: features, search, or results."""
+
+
+class LiveSession:
+    """A session that a scheduler works on.
+
+    Each request is done after those before it; its future has the events it led to.
+    A request that fails ends the session, and all that wait with it.
+    """
+
+    def __init__(self, scheduler: Scheduler, session: Session) -> None:
+        self._scheduler = scheduler
+        self._session = session
+        self._lock = threading.Lock()
+        self._requests: deque[tuple[_Work, Future[list[Event]]]] = deque()
+        self._current: Future[list[Event]] | None = None
+        self._events: list[Event] = []
+        self._is_busy = False
+        self._is_closed = False  # nothing more is done
+        self._has_ended = False  # nothing is held any more
+
+    def accept(self, samples: np.ndarray) -> Future[list[Event]]:
+        """Recognize samples: int16, or float32 in [-1, 1], of any number."""
+        return self._ask(lambda session: session.feed(samples) or [])
+
+    def finish(self) -> Future[list[Event]]:
+        """Recognize to the end what was accepted."""
+        return self._ask(Session.end)
+
+    def close(self) -> None:
+        """Give up what was asked and is not done; free what the session holds."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            was_busy = self._is_busy
+        self._scheduler._forget(self)
+        if not was_busy:
+            self._end(ClosedError())
+
+    def _ask(self, work: _Work) -> Future[list[Event]]:
+        """Add a request; begin with it where none is being worked on."""
+        future: Future[list[Event]] = Future()
+        with self._lock:
+            if self._is_closed:
+                future.set_exception(ClosedError())
+                return future
+            self._requests.append((work, future))
+            starts, self._is_busy = not self._is_busy, True
+        if starts:
+            self._scheduler._submit(self, None)
+        return future
+
+    def _step(self, scores: np.ndarray | None) -> Chunk | None:
+        """Work until the network is needed, or nothing is left to do.
+
+        Args:
+            scores: of the chunk that was returned before.
+
+        Returns:
+            The chunk to be scored next; None where the session waits for requests.
+        """
+        try:
+            if scores is not None and not self._is_closed:
+                self._events += self._session.advance(scores)
+            while not self._is_closed:
+                chunk = self._session.take_chunk()
+                if chunk is not None:
+                    return chunk
+                if not self._begin_next():
+                    return None
+        except Exception as error:  # noqa: BLE001 - one session's fault is not others'
+            self.fail(error)
+            return None
+        self._end(ClosedError())
+        return None
+
+    def _begin_next(self) -> bool:
+        """End the request at hand and begin the next; return whether there is one."""
+        if self._current is not None:
+            current, self._current = self._current, None
+            events, self._events = self._events, []
+            current.set_result(events)
+        while True:
+            with self._lock:
+                if not self._requests:
+                    self._is_busy = self._is_closed
+                    return self._is_closed
+                work, future = self._requests.popleft()
+            if future.set_running_or_notify_cancel():
+                self._current = future
+                self._events += work(self._session)
+                return True
+
+    def fail(self, error: Exception) -> None:
+        """End the session by an error, which all that wait are told."""
+        if not isinstance(error, UserError):
+            log.error("a session failed", exc_info=error)
+        with self._lock:
+            self._is_closed = True
+        self._scheduler._forget(self)
+        self._end(error)
+
+    def _end(self, error: Exception) -> None:
+        """Tell all that wait of an error, and free what the session holds."""
+        with self._lock:
+            is_first, self._has_ended = not self._has_ended, True
+            waiting = [future for _, future in self._requests]
+            self._requests.clear()
+        current, self._current = self._current, None
+        if current is not None:
+            current.set_exception(error)
+        for future in waiting:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(error)
+        if is_first:
+            self._session.close()
+
+
+class Scheduler:
+    """Work on many sessions of a model; open it by `with`.
+
+    Args:
+        model: which all sessions recognize with.
+        threads: searches at a time.
+        network_threads: threads of a call of the network.
+        max_batch: chunks that go through the network at a time.
+        max_sessions: sessions at a time; `open` refuses more.
+        observer: hears of the work.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        threads: int,
+        network_threads: int = 1,
+        max_batch: int,
+        max_sessions: int,
+        observer: Observer | None = None,
+    ) -> None:
+        self.model = model
+        self._network_threads = network_threads
+        self._max_batch = max_batch
+        self._max_sessions = max_sessions
+        self._observer = observer or Observer()
+        self._sessions: set[LiveSession] = set()
+        self._lock = threading.Lock()
+        self._ready: queue.SimpleQueue[tuple[LiveSession, Chunk] | None] = (
+            queue.SimpleQueue()
+        )
+        self._pool = worker_pool(threads)
+        self._network = threading.Thread(target=self._score_batches, name="network")
+
+    def __enter__(self) -> Self:
+        """Start the threads."""
+        self._pool.__enter__()
+        self._network.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close all sessions, end the threads."""
+        sessions = tuple(self._sessions)
+        for session in sessions:
+            session.close()
+        self._ready.put(None)
+        self._network.join()
+        self._pool.__exit__(kind, error, trace)
+        for session in sessions:  # those whose step was not begun any more
+            session._end(ClosedError())
+
+    @property
+    def sessions(self) -> int:
+        """Number of open sessions."""
+        return len(self._sessions)
+
+    def open(self, options: SessionOptions, name: str = "audio") -> LiveSession:
+        """Begin a session.
+
+        Raises:
+            OverloadedError: there are as many as are allowed.
+            UserError: the model cannot do what the options ask for.
+        """
+        with self._lock:
+            if len(self._sessions) >= self._max_sessions:
+                raise OverloadedError(
+                    f"all {self._max_sessions} sessions are taken",
+                    remedy="try again later",
+                )
+            session = LiveSession(self, Session(self.model, options, name))
+            self._sessions.add(session)
+        self._observer.opened()
+        return session
+
+    def _forget(self, session: LiveSession) -> None:
+        """Free a session's place."""
+        with self._lock:
+            was_there = session in self._sessions
+            self._sessions.discard(session)
+        if was_there:
+            self._observer.closed()
+
+    def _submit(self, session: LiveSession, scores: np.ndarray | None) -> None:
+        """Have a thread do the next step of a session."""
+        self._pool.submit(self._work, session, scores)
+
+    def _work(self, session: LiveSession, scores: np.ndarray | None) -> None:
+        """Do a step of a session."""
+        began = time.perf_counter()
+        chunk = session._step(scores)
+        self._observer.searched(time.perf_counter() - began)
+        if chunk is not None:
+            self._ready.put((session, chunk))
+
+    def _score_batches(self) -> None:
+        """Take the chunks that are ready through the network until told to end."""
+        torch.set_num_threads(self._network_threads)
+        while (first := self._ready.get()) is not None:
+            batch = [first]
+            while len(batch) < self._max_batch:
+                try:
+                    item = self._ready.get_nowait()
+                except queue.Empty:
+                    break
+                if item is None:
+                    return
+                batch.append(item)
+            self._score(batch)
+
+    def _score(self, batch: Sequence[tuple[LiveSession, Chunk]]) -> None:
+        """Score chunks of sessions in one call; alone where one of them is faulty."""
+        began = time.perf_counter()
+        try:
+            scores = self.model.acoustics.score([chunk for _, chunk in batch])
+        except Exception as error:  # noqa: BLE001 - told to the session it is of
+            if len(batch) == 1:
+                batch[0][0].fail(error)
+            else:
+                for item in batch:
+                    self._score([item])
+            return
+        self._observer.scored(len(batch), time.perf_counter() - began)
+        for (session, _), rows in zip(batch, scores, strict=True):
+            self._submit(session, rows)

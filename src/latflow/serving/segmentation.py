@@ -1,0 +1,313 @@
+"""Segments of speech in a recording, found while it is read.
+
+The network is Silero's voice activity detector from the wheel `silero-vad`, for 8 and
+16 kHz: it gives the probability of speech in each window of 32 ms. Its weights are run
+here for many windows at once, which the wheel's own module takes one by one.
+
+Public: `SpeechDetector`, `SpeechCutter`, `Segmenter`, `Span`.
+
+Source: silero-vad, `silero_vad.jit` (the network) and `get_speech_timestamps` (two
+thresholds, least silence, least speech).
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from latflow.decode.options import SegmentationOptions
+from latflow.features.resampling import StreamingResampler
+
+# Windows that the network takes at a time. They lie on fixed positions, so that any
+# blocks of samples give the same bits.
+_BATCH = 32
+_HIDDEN = 128
+_CONVOLUTION_STRIDES = (1, 2, 2, 1)
+# Speech goes on until its probability is this much below the threshold that began it.
+_HYSTERESIS = 0.15
+
+
+class SpeechDetector:
+    """Probabilities of speech; may be used from many threads at once.
+
+    Args:
+        sample_rate: of the audio, Hz: that of the network is 8000 for rates below
+            16000, else 16000.
+    """
+
+    def __init__(self, sample_rate: int) -> None:
+        self.sample_rate = 8000 if sample_rate < 16000 else 16000
+        self.window = 256 * self.sample_rate // 8000
+        self.context = self.window // 8
+        weights = _weights("_model_8k." if self.sample_rate == 8000 else "_model.")
+        self._basis = weights["stft.forward_basis_buffer"]
+        self._convolutions = [
+            tuple(
+                weights[f"encoder.{i}.reparam_conv.{name}"]
+                for name in ("weight", "bias")
+            )
+            for i in range(len(_CONVOLUTION_STRIDES))
+        ]
+        self._lstm = torch.nn.LSTM(_HIDDEN, _HIDDEN)
+        self._lstm.load_state_dict(
+            {
+                f"{name}_l0": weights[f"decoder.rnn.{name}"]
+                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            }
+        )
+        self._output = (
+            weights["decoder.decoder.2.weight"][0, :, 0],
+            weights["decoder.decoder.2.bias"],
+        )
+
+    def state(self) -> tuple[Tensor, Tensor]:
+        """Return the state before the first window."""
+        return torch.zeros(1, 1, _HIDDEN), torch.zeros(1, 1, _HIDDEN)
+
+    @torch.inference_mode()
+    def __call__(
+        self, windows: np.ndarray, state: tuple[Tensor, Tensor]
+    ) -> tuple[np.ndarray, tuple[Tensor, Tensor]]:
+        """Return the probability of speech in each of some windows.
+
+        Args:
+            windows: float32[N, context + window] in [-1, 1], each with the end of the
+                one before it; they follow each other.
+            state: after the windows before these.
+
+        Returns:
+            float32[N], and the state after these windows.
+        """
+        # A quarter of the transform's window is mirrored at the end.
+        samples = functional.pad(
+            torch.from_numpy(windows)[:, None], (0, self.window // 8), mode="reflect"
+        )
+        spectrum = functional.conv1d(samples, self._basis, stride=self.window // 4)
+        real, imaginary = spectrum.chunk(2, dim=1)
+        hidden = (real.square() + imaginary.square()).sqrt()
+        for (weight, bias), stride in zip(
+            self._convolutions, _CONVOLUTION_STRIDES, strict=True
+        ):
+            hidden = functional.conv1d(hidden, weight, bias, stride, padding=1).relu()
+        outputs, state = self._lstm(hidden[:, None, :, 0], state)
+        weight, bias = self._output
+        return (outputs[:, 0].relu() @ weight + bias).sigmoid().numpy(), state
+
+
+def _weights(prefix: str) -> dict[str, Tensor]:
+    """Return the parameters of the wheel's network below a name, for reading only."""
+    threads = torch.get_num_threads()
+    import silero_vad.data  # which gives torch one thread, here and everywhere
+
+    torch.set_num_threads(threads)
+    path = Path(str(silero_vad.data.__file__)).with_name("silero_vad.jit")
+    with warnings.catch_warnings():
+        # The wheel has the network for 8 kHz in this form only.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        weights = torch.jit.load(str(path), map_location="cpu").state_dict()
+    return {
+        name.removeprefix(prefix): value
+        for name, value in weights.items()
+        if name.startswith(prefix)
+    }
+
+
+class Span(NamedTuple):
+    """A stretch of audio: its first sample, and the one behind its last."""
+
+    start: int
+    end: int
+
+
+class Segmenter:
+    """Finds the segments of one recording; bounded in memory, however long it is.
+
+    Segments are in order and do not overlap. Each holds speech and some silence around
+    it, and none is longer than `max_segment`: longer speech is cut where it is least
+    probable in the second half.
+
+    Args:
+        detector: shared by all recordings of a sample rate.
+        options: see the class.
+    """
+
+    def __init__(self, detector: SpeechDetector, options: SegmentationOptions) -> None:
+        self._detector = detector
+        rate = detector.sample_rate
+        self._threshold = options.threshold
+        self._end_threshold = max(0.01, options.threshold - _HYSTERESIS)
+        self._min_speech = round(options.min_speech * rate)
+        self._min_silence = round(options.min_silence * rate)
+        self._padding = round(options.padding * rate)
+        self._longest = round(options.max_segment * rate)
+        self._state = detector.state()
+        self._samples = np.zeros(detector.context, np.float32)  # not yet in a window
+        self._length = 0  # samples taken
+        self._position = 0  # sample behind the last window
+        self._last_end = 0  # of the segment before
+        self._speech: int | None = None  # beginning of the speech that goes on
+        self._is_cut = False  # it goes on from a segment that was too long
+        self._silence: int | None = None  # beginning of the silence within it
+        self._probabilities: list[float] = []  # of the windows since its beginning
+
+    @property
+    def needed_from(self) -> int:
+        """Return the first sample that a segment may still hold."""
+        if self._speech is not None:
+            return self._begin()
+        return max(self._last_end, self._position - self._padding)
+
+    def accept(self, samples: np.ndarray) -> list[Span]:
+        """Take samples; return the segments that end now.
+
+        Args:
+            samples: float32[n] in [-1, 1] at the detector's sample rate.
+        """
+        self._length += len(samples)
+        self._samples = np.concatenate([self._samples, samples])
+        size, context = self._detector.window, self._detector.context
+        found: list[Span] = []
+        while len(self._samples) >= context + _BATCH * size:
+            found += self._take(_BATCH)
+        return found
+
+    def finish(self) -> list[Span]:
+        """Return the segments that end with the recording."""
+        size, context = self._detector.window, self._detector.context
+        rest = len(self._samples) - context
+        count = -(-rest // size)
+        self._samples = np.pad(self._samples, (0, count * size - rest))
+        found = self._take(count) if count else []
+        if self._speech is not None:
+            end = self._length if self._silence is None else self._silence
+            found += self._ended(min(end + self._padding, self._length))
+        return found
+
+    def _take(self, count: int) -> list[Span]:
+        """Take the next windows."""
+        size, context = self._detector.window, self._detector.context
+        windows = np.lib.stride_tricks.sliding_window_view(
+            self._samples[: context + count * size], context + size
+        )[::size]
+        probabilities, self._state = self._detector(windows.copy(), self._state)
+        self._samples = self._samples[count * size :]
+        return [
+            span
+            for probability in probabilities.tolist()
+            for span in self._step(probability)
+        ]
+
+    def _step(self, probability: float) -> list[Span]:
+        """Take the probability of the next window."""
+        start = self._position
+        self._position += self._detector.window
+        if self._speech is None:
+            if probability >= self._threshold:
+                self._speech, self._is_cut = start, False
+                self._probabilities = [probability]
+            return []
+        self._probabilities.append(probability)
+        if probability >= self._threshold:
+            self._silence = None
+        elif probability < self._end_threshold and self._silence is None:
+            self._silence = start
+        if self._silence is not None:
+            silence = self._position - self._silence
+            if silence >= self._min_silence:
+                return self._ended(self._silence + min(self._padding, silence))
+        if self._position - self._begin() > self._longest - self._padding:
+            return self._cut()
+        return []
+
+    def _begin(self) -> int:
+        """Return the first sample of the segment that goes on."""
+        assert self._speech is not None
+        padding = 0 if self._is_cut else self._padding
+        return max(self._last_end, self._speech - padding)
+
+    def _ended(self, end: int) -> list[Span]:
+        """Return the segment that ends, none if it is too short."""
+        assert self._speech is not None
+        span = Span(self._begin(), end)
+        speech = (end if self._silence is None else self._silence) - self._speech
+        is_short = speech < self._min_speech and not self._is_cut
+        self._speech = self._silence = None
+        if is_short:
+            return []
+        self._last_end = end
+        return [span]
+
+    def _cut(self) -> list[Span]:
+        """Return the first part of a segment that is too long; the rest goes on."""
+        assert self._speech is not None
+        count = len(self._probabilities)
+        second_half = np.array(self._probabilities[count // 2 :])
+        behind = len(second_half) - 1 - int(second_half[::-1].argmin())
+        at = count // 2 + behind
+        size = self._detector.window
+        end = self._speech + at * size + size // 2
+        span = Span(self._begin(), end)
+        self._probabilities = self._probabilities[at:]
+        self._speech = self._last_end = end
+        self._is_cut = True
+        if self._silence is not None:
+            self._silence = max(self._silence, end)
+        return [span]
+
+
+class SpeechCutter:
+    """Cuts the segments of speech out of a recording of any sample rate.
+
+    Attributes:
+        num_samples: samples taken.
+
+    Args:
+        sample_rate: of the recording, Hz.
+        detector: for this sample rate.
+        options: see `Segmenter`.
+    """
+
+    def __init__(
+        self, sample_rate: int, detector: SpeechDetector, options: SegmentationOptions
+    ) -> None:
+        self.num_samples = 0
+        self._resampler = StreamingResampler(sample_rate, detector.sample_rate)
+        self._segmenter = Segmenter(detector, options)
+        self._factor = sample_rate / detector.sample_rate
+        self._held = np.zeros(0, np.float32)  # the last of the samples taken
+
+    def accept(self, samples: np.ndarray) -> list[tuple[int, np.ndarray]]:
+        """Take samples; return the segments that end now.
+
+        Args:
+            samples: float32[n] in [-1, 1].
+
+        Returns:
+            Number of its first sample, and samples, of each.
+        """
+        self._held = np.concatenate([self._held, samples])
+        self.num_samples += len(samples)
+        found = self._cut(self._segmenter.accept(self._resampler.accept(samples)))
+        needed = int(self._segmenter.needed_from * self._factor)
+        drop = needed - (self.num_samples - len(self._held))
+        self._held = self._held[max(0, drop) :]
+        return found
+
+    def finish(self) -> list[tuple[int, np.ndarray]]:
+        """Return the segments that end with the recording."""
+        spans = self._segmenter.accept(self._resampler.finish())
+        return self._cut(spans + self._segmenter.finish())
+
+    def _cut(self, spans: list[Span]) -> list[tuple[int, np.ndarray]]:
+        """Return the samples of segments."""
+        first = self.num_samples - len(self._held)
+        bounds = [tuple(round(at * self._factor) for at in span) for span in spans]
+        return [
+            (begin, self._held[begin - first : end - first]) for begin, end in bounds
+        ]

@@ -1,0 +1,136 @@
+"""One process of a server: what its websocket and HTTP sides share.
+
+Public: `Service`, `RefusedError`, `Drained`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from latflow.errors import UserError
+from latflow.serving.metrics import Metrics
+from latflow.serving.options import ServerOptions, SessionOptions
+from latflow.serving.package import Model
+from latflow.serving.scheduler import LiveSession, OverloadedError, Scheduler
+
+
+class RefusedError(Exception):
+    """Refuses what a client asks for.
+
+    Args:
+        text: the reason, one sentence.
+        reason: the same in a word, for the counts.
+        status: HTTP's status.
+        code: of the close frame of a websocket (RFC 6455, section 7.4).
+    """
+
+    def __init__(self, text: str, *, reason: str, status: int, code: int) -> None:
+        super().__init__(text)
+        self.reason, self.status, self.code = reason, status, code
+
+
+class Drained(Protocol):
+    """A connection that is told when the server ends."""
+
+    def drain(self) -> None:
+        """Deliver what was recognized, and close."""
+
+
+@dataclass(eq=False)
+class Service:
+    """A model at work in a process.
+
+    Attributes:
+        scheduler: works on the sessions.
+        options: of the server.
+        session: of sessions, where clients do not set their own.
+        token: that clients must show; none if empty.
+        metrics: counts.
+        is_draining: whether the server ends.
+        evaluations: held by the one that is done at a time.
+    """
+
+    scheduler: Scheduler
+    options: ServerOptions
+    session: SessionOptions
+    metrics: Metrics
+    token: str = ""
+    is_draining: bool = False
+    evaluations: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _connections: set[Drained] = field(default_factory=set)
+
+    @property
+    def model(self) -> Model:
+        """The model that all sessions recognize with."""
+        return self.scheduler.model
+
+    @property
+    def sample_rate(self) -> int:
+        """Rate of audio whose client tells none, Hz."""
+        return self.session.sample_rate or self.model.sample_rate
+
+    def check_token(self, token: str) -> None:
+        """Refuse a wrong token."""
+        if self.token and not secrets.compare_digest(
+            token.encode(), self.token.encode()
+        ):
+            raise RefusedError(
+                "a bearer token is needed", reason="token", status=401, code=1008
+            )
+
+    def check_headers(self, headers: Mapping[str, str]) -> None:
+        """Refuse headers without the token, if one is needed."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        self.check_token(token.strip() if scheme.lower() == "bearer" else "")
+
+    def session_options(self, **changes: Any) -> SessionOptions:
+        """Return options of a session that a client has set; refuse wrong ones."""
+        try:
+            return self.session.replace(**changes)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            text = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            raise RefusedError(text, reason="options", status=400, code=1008) from None
+
+    def open(self, options: SessionOptions, name: str) -> LiveSession:
+        """Begin a session, or refuse it."""
+        if self.is_draining:
+            raise RefusedError(
+                "the server is ending", reason="draining", status=503, code=1012
+            )
+        try:
+            return self.scheduler.open(options, name)
+        except OverloadedError as error:
+            raise RefusedError(
+                str(error), reason="sessions", status=503, code=1013
+            ) from None
+        except UserError as error:
+            raise RefusedError(
+                str(error), reason="options", status=400, code=1008
+            ) from None
+
+    @contextmanager
+    def connected(self, connection: Drained) -> Iterator[None]:
+        """Count a connection as long as it is open."""
+        self._connections.add(connection)
+        try:
+            yield
+        finally:
+            self._connections.discard(connection)
+
+    async def drain(self) -> None:
+        """Refuse new sessions, let the open connections end, for a time at most."""
+        self.is_draining = True
+        for connection in tuple(self._connections):
+            connection.drain()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self.options.grace
+        while self._connections and loop.time() < end:
+            await asyncio.sleep(0.02)

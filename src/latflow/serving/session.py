@@ -1,0 +1,433 @@
+"""A stream of speech as a state machine: samples in, events out.
+
+A stream is cut into segments by endpoint rules. Each segment has a front end, a context
+of the network and a search of its own, begins at the sample after the last frame of the
+one before, and does not depend on what came before it. In it
+
+    samples at the client's rate -> samples at the model's -> features, in blocks that
+    end at fixed samples -> chunks of frames at fixed positions -> log-likelihoods ->
+    search -> partial results, endpoints, final results,
+
+so that the events are the same to the last bit for any cutting of the samples into
+pieces. A segment that ends with the audio has the words of the whole search over its
+frames; one that ends by a rule has those of a search that is ended there, whose last
+frames have seen a little of what follows, as their context.
+
+A `Session` has no thread and does no input or output; it is for one thread at a time.
+`accept` and `finish` do all. A server that scores the chunks of many sessions together
+calls `feed` (or `end`), then, as long as there is one, `take_chunk`, scores it, and
+calls `advance` with its scores.
+
+Phrases are favoured in the lattices of final results, not in the search: what is not in
+the lattice is not found, and partial results don't know of them.
+
+Public: `Session`.
+
+Source: Kaldi `online2bin/online2-wav-nnet3-latgen-faster.cc`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import TracebackType
+
+import numpy as np
+
+from latflow.decode.options import EndpointOptions
+from latflow.errors import UserError
+from latflow.features.options import FrameGeometry
+from latflow.features.resampling import StreamingResampler
+from latflow.lang.lm_trie import LmTrie
+from latflow.lang.phrases import phrase_model, plain_model
+from latflow.lattice.lattice import Lattice
+from latflow.lattice.rescore import rescore
+from latflow.scoring.transcripts import TimedWord
+from latflow.serving.acoustics import Chunk
+from latflow.serving.endpoint import EndpointDetector
+from latflow.serving.network_stream import ChunkCutter
+from latflow.serving.options import SessionOptions
+from latflow.serving.package import Model
+from latflow.serving.results import Event, Final, Hypothesis, Partial, Segment
+
+
+class Session:
+    """One stream; close it, or use it in a `with` statement.
+
+    Attributes:
+        warnings: about options that have no effect, a sentence each.
+        time: seconds of audio that have come.
+
+    Args:
+        model: shared by all sessions.
+        options: of the stream.
+        name: of the audio, in the words' `utterance`.
+
+    Raises:
+        UserError: an option does not fit the model.
+    """
+
+    def __init__(
+        self, model: Model, options: SessionOptions | None = None, name: str = "audio"
+    ) -> None:
+        self._model = model
+        self._options = options or SessionOptions()
+        self._name = name
+        self._rate = self._options.sample_rate or model.sample_rate
+        self.warnings: list[str] = []
+        if self._rate < model.sample_rate:
+            self.warnings.append(
+                f"audio of {self._rate} Hz for a model of {model.sample_rate} Hz: its "
+                "upper frequencies are missing, and words are recognized less well"
+            )
+        self._endpoints = self._detector()
+        self._phrases = self._phrase_models()
+        shift = model.frame_shift * model.subsampling
+        scores = max(1, round(self._options.chunk_length / shift))
+        self._chunk_frames = scores * model.subsampling
+        self._segment: _Segment | None = None
+        self._begin_stream()
+
+    @property
+    def time(self) -> float:
+        """Seconds of audio that have come."""
+        return self._num_samples_in / self._rate
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether the audio has ended and the last final result is told."""
+        return self._has_ended and self._segment is None
+
+    # -- all in one -----------------------------------------------------------------
+
+    def accept(self, samples: np.ndarray) -> list[Event]:
+        """Take the next samples; return what has come of them.
+
+        Args:
+            samples: [L], int16, or float in [-1, 1].
+
+        Raises:
+            UserError: a sample is not finite.
+        """
+        self.feed(samples)
+        return self._work()
+
+    def finish(self) -> list[Event]:
+        """End the audio; the last event is always a final result."""
+        events = self.end()
+        return events + self._work()
+
+    def _work(self) -> list[Event]:
+        """Score and search all chunks that are there."""
+        acoustics = self._model.acoustics
+        events: list[Event] = []
+        while (chunk := self.take_chunk()) is not None:
+            if None in acoustics.context:
+                events += self.advance(acoustics.log_likes(chunk.frames))
+            else:
+                events += self.advance(acoustics.score([chunk])[0])
+        return events
+
+    # -- in steps, for batches --------------------------------------------------------
+
+    def feed(self, samples: np.ndarray) -> None:
+        """Take the next samples, see `accept`; features are computed as needed."""
+        if self._has_ended or self._segment is None:
+            raise RuntimeError("the audio of this session has ended")
+        wave = np.asarray(samples)
+        if wave.dtype == np.int16:
+            wave = wave.astype(np.float32) / np.float32(32768)
+        wave = np.ascontiguousarray(wave, np.float32)
+        if not np.isfinite(wave).all():
+            raise UserError("audio with samples that are not finite numbers")
+        self._num_samples_in += len(wave)
+        self._audio.add(self._resampler.accept(wave))
+        self._segment.hear(self._audio, is_all=False)
+
+    def end(self) -> list[Event]:
+        """Learn that the audio ends here; a final result, if no chunk is left."""
+        if self._has_ended or self._segment is None:
+            raise RuntimeError("the audio of this session has ended")
+        self._audio.add(self._resampler.finish())
+        self._has_ended = True
+        self._segment.hear(self._audio, is_all=True)
+        if self._chunk is None and self._segment.chunks.is_done:
+            return [self._final(rule=0)]
+        return []
+
+    def take_chunk(self) -> Chunk | None:
+        """Return the next frames to be scored; None if there are none.
+
+        The next one is to be had when `advance` has taken the scores of this one.
+        """
+        if self._chunk is not None or self._segment is None:
+            return None
+        self._segment.hear(self._audio, is_all=self._has_ended)
+        self._chunk = self._segment.chunks.take()
+        return self._chunk
+
+    def advance(self, log_likes: np.ndarray) -> list[Event]:
+        """Search on with the scores of the chunk that was taken.
+
+        Args:
+            log_likes: float32[n, P], see `Acoustics.score`.
+        """
+        chunk, segment = self._chunk, self._segment
+        if chunk is None or segment is None:
+            raise RuntimeError("there is no chunk to be scored")
+        self._chunk = None
+        try:
+            segment.search.advance(log_likes)
+        except UserError as error:
+            segment.num_frames += chunk.num_frames
+            return self._next_segment(rule=0, warning=str(error))
+        segment.num_frames += chunk.num_frames
+        self._audio.drop(min(segment.end, segment.heard))
+        segment.hear(self._audio, is_all=self._has_ended)
+        if segment.chunks.is_done:
+            return [self._final(rule=0)]
+        return self._look(segment)
+
+    def reset(self) -> None:
+        """Begin a new stream, at time 0."""
+        self.close()
+        self._begin_stream()
+
+    def close(self) -> None:
+        """Give up what the session holds."""
+        if self._segment is not None:
+            self._segment.search.close()
+            self._segment = None
+        self._has_ended, self._chunk = True, None
+
+    def __enter__(self) -> Session:
+        """Return the session itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    # -- parts ------------------------------------------------------------------------
+
+    def _detector(self) -> EndpointDetector | None:
+        """Return what finds the ends of segments, if something shall."""
+        rules = self._options.endpoint
+        if rules == "model":
+            rules = self._model.info.endpoint
+        if not isinstance(rules, EndpointOptions):
+            return None
+        model = self._model
+        shift = model.frame_shift * model.subsampling
+        return EndpointDetector(rules, model.transitions, model.silence_phones, shift)
+
+    def _phrase_models(self) -> tuple[LmTrie, LmTrie] | None:
+        """Return models without and with the phrases, if there are any."""
+        ids, found = self._model.lang.word_ids, []
+        for phrase in self._options.phrases:
+            words = phrase.split()
+            unknown = [word for word in words if word not in ids]
+            if unknown:
+                names = ", ".join(unknown)
+                self.warnings.append(f"phrase {phrase!r}: no such words: {names}")
+            elif words:
+                found.append([ids[word] for word in words])
+        if not found:
+            return None
+        size = max(ids.values()) + 1
+        boost = self._options.phrase_boost
+        return plain_model(size), phrase_model(found, size, boost=boost)
+
+    def _begin_stream(self) -> None:
+        """Begin at time 0."""
+        self._resampler = StreamingResampler(self._rate, self._model.sample_rate)
+        self._audio = _Samples()
+        self._num_samples_in = 0
+        self._has_ended = False
+        self._chunk: Chunk | None = None
+        self._begin_segment(0)
+
+    def _begin_segment(self, begin: int) -> None:
+        """Begin a segment at a sample; it hears what is there."""
+        self._segment = _Segment(self._model, begin, self._chunk_frames)
+        self._partial, self._partial_frame = "", 0
+        self._segment.hear(self._audio, is_all=self._has_ended)
+
+    def _look(self, segment: _Segment) -> list[Event]:
+        """Look at the best path of a segment: has it ended, are there other words?"""
+        passed = segment.num_frames - self._partial_frame
+        wants = self._options.partials and (
+            passed * self._model.frame_shift >= self._options.partial_interval
+        )
+        if self._endpoints is None and not wants:
+            return []
+        path = segment.search.best_path()
+        if self._endpoints is not None:
+            rule = self._endpoints.rule(segment.search, path.transition_ids)
+            if rule:
+                return self._next_segment(rule=rule)
+        if not wants:
+            return []
+        text = " ".join(self._model.lang.words[word] for word in path.words.tolist())
+        if text == self._partial:
+            return []
+        self._partial, self._partial_frame = text, segment.num_frames
+        return [Partial(self._seconds(segment.begin), text)]
+
+    def _next_segment(self, *, rule: int, warning: str | None = None) -> list[Event]:
+        """End the segment and begin the next one."""
+        assert self._segment is not None
+        begin = self._segment.end
+        events: list[Event] = [self._final(rule=rule, warning=warning)]
+        self._audio.drop(begin)
+        self._begin_segment(min(max(begin, self._audio.begin), self._audio.end))
+        assert self._segment is not None
+        if self._has_ended and self._segment.chunks.is_done:
+            events.append(self._final(rule=0))
+        return events
+
+    def _final(self, *, rule: int, warning: str | None = None) -> Final:
+        """End the segment."""
+        segment = self._segment
+        assert segment is not None
+        self._segment = None
+        is_last = self._has_ended and not rule and warning is None
+        end = self._audio.end if is_last else min(segment.end, self._audio.end)
+        bounds = self._seconds(segment.begin), self._seconds(end)
+        hypotheses, lattice = (Hypothesis((), 1.0),), None
+        try:
+            if segment.num_frames and warning is None:
+                lattice = self._rescored(segment.search.finalise().lattice)
+                hypotheses = self._hypotheses(lattice, bounds[0])
+        except UserError as error:
+            warning = str(error)
+        finally:
+            segment.search.close()
+        kept = lattice if self._options.lattices else None
+        return Final(Segment(*bounds, hypotheses, rule, kept, warning))
+
+    def _rescored(self, lattice: Lattice) -> Lattice:
+        """Return a lattice with the costs that words are found by."""
+        scale = np.float32(self._model.lattice_scale)
+        scaled = replace(lattice, acoustic_cost=scale * lattice.acoustic_cost)
+        return self._model.rescore(scaled)
+
+    def _hypotheses(self, lattice: Lattice, start: float) -> tuple[Hypothesis, ...]:
+        """Recognize the words of a segment's lattice."""
+        if self._phrases is not None:
+            lattice = rescore(lattice, *self._phrases)
+        found = self._model.transcriber.alternatives(
+            self._name, lattice, self._options.max_alternatives
+        )
+        return tuple(
+            Hypothesis(tuple(_moved(word, start) for word in words), confidence)
+            for words, confidence in found
+        )
+
+    def _seconds(self, sample: int) -> float:
+        """Return the time of a sample at the model's rate."""
+        return sample / self._model.sample_rate
+
+
+def _moved(word: TimedWord, start: float) -> TimedWord:
+    """Return a word of a segment with its time from the beginning of the audio."""
+    return replace(word, start=word.start + start)
+
+
+class _Samples:
+    """Samples of a stream that may be needed again."""
+
+    def __init__(self) -> None:
+        self._pieces: list[np.ndarray] = []
+        self.begin = 0  # the first that is held
+        self.end = 0  # behind the last
+
+    def add(self, samples: np.ndarray) -> None:
+        """Take the next samples."""
+        if len(samples):
+            self._pieces.append(samples)
+            self.end += len(samples)
+
+    def slice(self, begin: int, end: int) -> np.ndarray:
+        """Return samples that are held."""
+        if len(self._pieces) > 1:
+            self._pieces = [np.concatenate(self._pieces)]
+        if begin >= end:
+            return np.zeros(0, np.float32)
+        return self._pieces[0][begin - self.begin : end - self.begin]
+
+    def drop(self, before: int) -> None:
+        """Forget what comes before a sample."""
+        before = min(before, self.end)
+        if before > self.begin:
+            held = self.slice(before, self.end)
+            self._pieces = [held] if len(held) else []
+            self.begin = before
+
+
+class _Segment:
+    """State of one segment.
+
+    Attributes:
+        begin: its first sample, at the model's rate.
+        chunks: cuts its frames.
+        search: through its frames.
+        num_frames: frames of the features that have been searched.
+        heard: the sample behind those that the front end has had.
+
+    Args:
+        model: of the session.
+        begin: see above.
+        size: frames of a chunk.
+    """
+
+    def __init__(self, model: Model, begin: int, size: int) -> None:
+        context = model.acoustics.context
+        self.begin, self.num_frames = begin, 0
+        self.chunks = ChunkCutter(size, context)
+        self.search = model.decoder.session(acoustic_scale=model.acoustic_scale)
+        self._front_end = model.front_end()
+        self._geometry = FrameGeometry.of(model.info.front_end, model.sample_rate)
+        self._size = size
+        self.heard = begin
+        self._due = size + (context[1] or 0)  # frames at the end of the next block
+        self._has_ended = False
+
+    @property
+    def end(self) -> int:
+        """The sample behind the frames that have been searched."""
+        return self.begin + self.num_frames * self._geometry.shift
+
+    def hear(self, audio: _Samples, *, is_all: bool) -> None:
+        """Compute features until a chunk is complete, or there are no more samples.
+
+        They are computed in blocks that end at fixed samples, just where a chunk and
+        its context are complete.
+
+        Args:
+            audio: the samples so far.
+            is_all: whether no more will come.
+        """
+        while not self.chunks.is_ready:
+            _, length = self._geometry.span(0, self._due)
+            if self.begin + length <= audio.end:
+                self._accept(audio, self.begin + length)
+                self._due += self._size
+            elif is_all and not self._has_ended:
+                self._has_ended = True
+                self._accept(audio, audio.end)
+                self.chunks.add(self._front_end.finish())
+                self.chunks.end()
+            else:
+                return
+
+    def _accept(self, audio: _Samples, end: int) -> None:
+        """Give the front end the samples up to `end`."""
+        self.chunks.add(self._front_end.accept(audio.slice(self.heard, end)))
+        self.heard = end
+        if self.chunks.is_whole:  # nothing is recognized before the end of the audio
+            audio.drop(end)

@@ -1,0 +1,480 @@
+"""Transcription of recordings with a model package.
+
+Recordings are read in blocks and cut into segments; each segment is recognized by a
+`Session`, as a stream of the same samples would be, several at a time by threads. A
+recording that cannot be read is told in one line, the others go on. What it takes in
+memory does not depend on how long recordings are (but for segmentation `none`, where
+the search remembers all of a recording, and for formats that only Lhotse reads).
+
+Public: `transcribe` (command), `transcribe_recordings` (stage), `find_recordings`,
+`Recording`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from latflow.corpus.audio import AudioReader, BadAudio
+from latflow.corpus.manifests import read_recordings
+from latflow.decode.options import RecordingsOptions, TranscribeOptions
+from latflow.errors import UserError
+from latflow.files import write_text
+from latflow.lattice.io.archives import LatticeWriter
+from latflow.ledger import Ledger
+from latflow.logs import progress
+from latflow.parallel import in_order, worker_pool
+from latflow.scoring.results import write_table
+from latflow.serving.formats import EXTENSIONS, Transcription, render
+from latflow.serving.options import SessionOptions
+from latflow.serving.package import Model
+from latflow.serving.results import Event, Final, Segment
+from latflow.serving.segmentation import SpeechCutter, SpeechDetector
+from latflow.serving.session import Session
+
+log = logging.getLogger(__name__)
+
+# Sample rates that are taken, Hz.
+MIN_RATE, MAX_RATE = 1000, 192000
+# What is taken for audio in folders; files that are named are always tried.
+AUDIO_SUFFIXES = (
+    *("aac", "aif", "aifc", "aiff", "amr", "au", "caf", "flac", "m4a", "mp3", "mp4"),
+    *("mpga", "oga", "ogg", "opus", "rf64", "snd", "sph", "voc", "w64", "wav", "webm"),
+    "wma",
+)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A file to transcribe.
+
+    Attributes:
+        path: the file.
+        name: that its outputs have, with `/` between folders.
+        raw_rate: see `AudioReader`.
+    """
+
+    path: Path
+    name: str
+    raw_rate: int | None = None
+
+
+def find_recordings(inputs: Sequence[str | Path]) -> list[Recording]:
+    """Return the files that are named, and all audio files below folders, sorted.
+
+    A name is the file's without its suffix, below a folder with the folders on the way;
+    where two would be the same, all names are paths from the folder that holds all of
+    them; then with their suffixes.
+
+    Raises:
+        UserError: a folder holds no audio.
+    """
+    found: dict[Path, Path] = {}  # file -> folder that its name begins at
+    for given in map(Path, inputs):
+        files = _audio_below(given) if given.is_dir() else [given]
+        for path in files:
+            folder = given if given.is_dir() else given.parent
+            found.setdefault(Path(os.path.abspath(path)), Path(os.path.abspath(folder)))
+    top = Path(os.path.commonpath([path.parent for path in found])) if found else Path()
+    long = [path.relative_to(top) for path in found]
+    choices = (
+        [path.relative_to(begin).with_suffix("") for path, begin in found.items()],
+        [path.with_suffix("") for path in long],
+    )
+    names = next((paths for paths in choices if len({*paths}) == len(paths)), long)
+    return [
+        Recording(path, name.as_posix())
+        for path, name in zip(found, names, strict=True)
+    ]
+
+
+def _listed(manifest: Path | None) -> list[Recording]:
+    """Return the recordings of a corpus folder, by their ids."""
+    assert manifest is not None, "neither a path nor a set"
+    found = []
+    for recording in read_recordings(manifest):
+        source = recording.sources[0]
+        if source.type != "file" or len(recording.sources) > 1:
+            raise UserError(
+                "a recording that is not one file",
+                file=manifest,
+                utterance=recording.id,
+                remedy="transcribe a folder of files",
+            )
+        found.append(Recording(Path(str(source.source)), recording.id))
+    return found
+
+
+def _audio_below(folder: Path) -> list[Path]:
+    """Return the audio files below a folder, sorted."""
+    found = sorted(
+        Path(parent, name)
+        for parent, _, names in os.walk(folder)
+        for name in names
+        if Path(name).suffix.lower().removeprefix(".") in AUDIO_SUFFIXES
+        and not name.startswith(".")
+    )
+    if not found:
+        raise UserError(
+            "no audio file in this folder",
+            file=folder,
+            remedy="name the files themselves if they have other suffixes than "
+            + ", ".join(AUDIO_SUFFIXES),
+        )
+    return found
+
+
+@contextmanager
+def received(raw_rate: int | None = None) -> Iterator[Recording]:
+    """Keep what comes from standard input in a file, which can be sought in.
+
+    Args:
+        raw_rate: see `AudioReader`.
+    """
+    with tempfile.NamedTemporaryFile(prefix="latflow-") as kept:
+        shutil.copyfileobj(sys.stdin.buffer, kept)
+        kept.flush()
+        yield Recording(Path(kept.name), "stdin", raw_rate)
+
+
+def transcribe(
+    model: Model,
+    recordings: Sequence[Recording],
+    *,
+    options: TranscribeOptions,
+    out_dir: Path | None = None,
+    lattices: Path | None = None,
+    threads: int = 1,
+) -> list[Transcription | Fault]:
+    """Transcribe recordings, and write the results.
+
+    Args:
+        model: the package.
+        recordings: see `find_recordings` and `received`.
+        options: segmentation, formats, channel, alternatives.
+        out_dir: folder for `<name>.<format>`; None for standard output, where one
+            recording and one format are asked for.
+        lattices: archive for the lattices of all segments, or None; keys are
+            `<name>-<start>-<end>` in hundredths of a second.
+        threads: segments recognized at a time.
+
+    Returns:
+        For each recording, its words, or why there are none.
+
+    Raises:
+        UserError: standard output would take several results.
+    """
+    if out_dir is None and len(recordings) * len(options.formats) != 1:
+        raise UserError(
+            f"{len(recordings)} recordings in {len(options.formats)} formats for "
+            "standard output, which takes one in one",
+            remedy="name a folder for the results: --out",
+        )
+    found: list[Transcription | Fault] = []
+    job = _Job(model, options, wants_lattices=lattices is not None)
+    opened = nullcontext() if lattices is None else LatticeWriter.open(lattices)
+    with worker_pool(threads) as pool, opened as archive:
+        parts = in_order(pool, _call, job.parts(recordings), ahead=2 * threads)
+        results = job.gathered(parts, archive)
+        for result in progress(results, "transcribe", total=len(recordings)):
+            found.append(result)
+            if isinstance(result, Fault):
+                log.error("%s - %s", result.reason, result.remedy)
+            else:
+                _write(result, out_dir, options.formats)
+    return found
+
+
+def transcribe_recordings(
+    package_dir: Path,
+    out_dir: Path,
+    *,
+    options: RecordingsOptions,
+    threads: int,
+    max_skipped_fraction: float,
+    recordings: Path | None = None,
+) -> None:
+    """Transcribe a file, a folder or a set into a folder (stage `transcribe`).
+
+    Args:
+        package_dir: the model package.
+        out_dir: folder for `<name>.<format>`, `lattices.ark` if asked for,
+            `recordings.tsv` and `ledger.jsonl` (recordings that could not be read).
+        options: path of the file or folder; segmentation, formats, and the like.
+        threads: segments recognized at a time.
+        max_skipped_fraction: largest share of recordings that may not be readable.
+        recordings: `recordings.jsonl.gz` of the set, where the options name one.
+
+    Raises:
+        UserError: there is no audio, or too much of it cannot be read.
+    """
+    found = transcribe(
+        Model.load(package_dir),
+        find_recordings([options.path]) if options.path else _listed(recordings),
+        options=options,
+        out_dir=out_dir,
+        lattices=out_dir / "lattices.ark" if options.lattices else None,
+        threads=threads,
+    )
+    ledger = Ledger("transcribe")
+    for result in found:
+        if isinstance(result, Fault):
+            ledger.record(result.name, result.reason)
+    ledger.check(len(found), max_skipped_fraction=max_skipped_fraction)
+    rows = [
+        (
+            result.name,
+            result.duration,
+            len(result.segments),
+            sum(len(segment.best.words) for segment in result.segments),
+        )
+        for result in found
+        if isinstance(result, Transcription)
+    ]
+    table = pd.DataFrame(rows, columns=["recording", "seconds", "segments", "words"])
+    write_table(out_dir / "recordings.tsv", table, {"seconds": 3})
+    ledger.write(out_dir / "ledger.jsonl")
+
+
+def _write(
+    transcription: Transcription, out_dir: Path | None, formats: Sequence[str]
+) -> None:
+    """Write the files of a recording, or print what is asked for."""
+    for form in formats:
+        text = render(transcription, form)
+        if out_dir is None:
+            sys.stdout.write(text)
+        else:
+            write_text(out_dir / f"{transcription.name}.{EXTENSIONS[form]}", text)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A recording that could not be transcribed.
+
+    Attributes:
+        name: of the recording.
+        reason: names the file.
+        remedy: for the user.
+    """
+
+    name: str
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Result of a part of a recording.
+
+    Attributes:
+        recording: the recording.
+        segments: of this part, in order.
+        warnings: of its session.
+        duration: seconds of the whole recording, as far as its last part.
+        fault: why the recording cannot be transcribed.
+        is_last: whether this ends the recording.
+    """
+
+    recording: Recording
+    segments: Sequence[Segment] = ()
+    warnings: Sequence[str] = ()
+    duration: float = 0.0
+    fault: BadAudio | UserError | None = None
+    is_last: bool = False
+
+
+def _call(part: Callable[[], _Part]) -> _Part:
+    """Do the work of a part."""
+    return part()
+
+
+class _Job:
+    """Transcribes recordings with one model.
+
+    Args:
+        model: shared by threads.
+        options: of the transcription.
+        wants_lattices: whether segments need lattices.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        options: TranscribeOptions,
+        *,
+        wants_lattices: bool,
+    ) -> None:
+        self._model = model
+        self._options = options
+        self._detectors: dict[bool, SpeechDetector] = {}
+        is_streamed = options.segmentation.type == "endpoint"
+        session = SessionOptions(
+            partials=False,
+            endpoint="model" if is_streamed else "off",
+            max_alternatives=options.max_alternatives,
+            lattices=wants_lattices,
+        )
+        length = session.chunk_length if is_streamed else options.chunk_length
+        self._session = session.replace(chunk_length=length)
+        self._info = {
+            "name": model.info.name,
+            "experiment": model.info.experiment,
+            "latflow": model.info.versions["latflow"],
+        }
+
+    def parts(self, recordings: Iterable[Recording]) -> Iterator[Callable[[], _Part]]:
+        """Yield the work on all recordings, to be done by any threads."""
+        for recording in recordings:
+            if self._options.segmentation.type == "vad":
+                yield from self._speech(recording)
+            else:
+                yield partial(self._whole, recording)
+
+    def gathered(
+        self, parts: Iterable[_Part], archive: LatticeWriter | None
+    ) -> Iterator[Transcription | Fault]:
+        """Yield the results of recordings from those of their parts, in order."""
+        segments: list[Segment] = []
+        told: set[str] = set()
+        fault: BadAudio | UserError | None = None
+        for part in parts:
+            name = part.recording.name
+            told |= set(part.warnings)
+            fault = fault or part.fault
+            for segment in part.segments:
+                if archive is not None and segment.lattice is not None:
+                    archive.write(_key(name, segment), segment.lattice)
+                segments.append(replace(segment, lattice=None))
+            if not part.is_last:
+                continue
+            for warning in sorted(told):
+                log.warning("%s: %s", part.recording.path, warning)
+            if fault is None:
+                channel = str(self._options.channel or 1)
+                yield Transcription(name, part.duration, segments, channel, self._info)
+            else:
+                yield _fault_of(part.recording, fault)
+            segments, told, fault = [], set(), None
+
+    def _speech(self, recording: Recording) -> Iterator[Callable[[], _Part]]:
+        """Read a recording; yield the recognition of its segments of speech."""
+        options = self._options
+        try:
+            with _opened(recording) as audio:
+                rate = audio.sample_rate
+                cutter = SpeechCutter(rate, self._detector(rate), options.segmentation)
+                for block in audio.blocks(options.channel):
+                    for start, samples in cutter.accept(block):
+                        yield partial(self._piece, recording, rate, start, samples)
+                for start, samples in cutter.finish():
+                    yield partial(self._piece, recording, rate, start, samples)
+        except BadAudio as fault:
+            yield partial(_Part, recording, fault=fault, is_last=True)
+        else:
+            duration = cutter.num_samples / rate
+            yield partial(_Part, recording, duration=duration, is_last=True)
+
+    def _detector(self, rate: int) -> SpeechDetector:
+        """Return the detector for a sample rate."""
+        is_wide = rate >= 16000
+        if is_wide not in self._detectors:
+            self._detectors[is_wide] = SpeechDetector(rate)
+        return self._detectors[is_wide]
+
+    def _piece(
+        self, recording: Recording, rate: int, start: int, samples: np.ndarray
+    ) -> _Part:
+        """Recognize a segment that begins at a sample."""
+        try:
+            part = self._recognized(recording, rate, [samples])
+        except UserError as error:
+            return _Part(recording, fault=error)
+        moved = [_moved(segment, start / rate) for segment in part.segments]
+        return replace(part, segments=moved)
+
+    def _whole(self, recording: Recording) -> _Part:
+        """Recognize a recording as one stream."""
+        try:
+            with _opened(recording) as audio:
+                blocks = audio.blocks(self._options.channel)
+                part = self._recognized(recording, audio.sample_rate, blocks)
+        except (BadAudio, UserError) as fault:
+            return _Part(recording, fault=fault, is_last=True)
+        return replace(part, is_last=True)
+
+    def _recognized(
+        self, recording: Recording, rate: int, blocks: Iterable[np.ndarray]
+    ) -> _Part:
+        """Recognize a stream."""
+        options = self._session.replace(sample_rate=rate)
+        events: list[Event] = []
+        with Session(self._model, options, recording.name) as session:
+            for block in blocks:
+                events += session.accept(block)
+            events += session.finish()
+            duration = session.time
+        segments = [event.segment for event in events if isinstance(event, Final)]
+        given_up = [segment.warning for segment in segments if segment.warning]
+        return _Part(recording, segments, [*session.warnings, *given_up], duration)
+
+
+def _opened(recording: Recording) -> AudioReader:
+    """Open a recording.
+
+    Raises:
+        BadAudio: see `AudioReader`; or nobody has such a sample rate.
+    """
+    audio = AudioReader(recording.path, raw_rate=recording.raw_rate)
+    if not MIN_RATE <= audio.sample_rate <= MAX_RATE:
+        audio.close()
+        raise BadAudio(
+            f"audio file {recording.path} has {audio.sample_rate} samples a second",
+            f"resample it to between {MIN_RATE} and {MAX_RATE}",
+        )
+    return audio
+
+
+def _moved(segment: Segment, seconds: float) -> Segment:
+    """Return a segment that is later in its recording."""
+    hypotheses = tuple(
+        replace(
+            hypothesis,
+            words=tuple(
+                replace(word, start=word.start + seconds) for word in hypothesis.words
+            ),
+        )
+        for hypothesis in segment.hypotheses
+    )
+    return replace(
+        segment,
+        start=segment.start + seconds,
+        end=segment.end + seconds,
+        hypotheses=hypotheses,
+    )
+
+
+def _key(name: str, segment: Segment) -> str:
+    """Return the key of a segment's lattice: no blanks, times in 1/100 s."""
+    times = f"{round(100 * segment.start):07}-{round(100 * segment.end):07}"
+    return re.sub(r"\s", "_", f"{name}-{times}")
+
+
+def _fault_of(recording: Recording, error: BadAudio | UserError) -> Fault:
+    """Return what the user is told of a recording."""
+    if isinstance(error, BadAudio):
+        return Fault(recording.name, error.reason, error.remedy)
+    remedy = error.remedy or "check the recording"
+    return Fault(recording.name, f"{recording.path}: {error.what}", remedy)

@@ -1,0 +1,426 @@
+"""Vosk's websocket protocol: audio in binary messages, each answered by one of JSON.
+
+A client may first send `{"config": {...}}`; then sends samples, 16 bits little-endian,
+and at last `{"eof" : 1}`. `docs/serving.md` describes all messages. Facts from
+alphacep/vosk-server, `websocket/asr_server.py`.
+
+Public: `serve_websocket`, `VoskConfig`, `read_message`, `final_reply`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from latflow.errors import UserError
+from latflow.serving.results import Event, Final, Hypothesis, Partial
+from latflow.serving.scheduler import ClosedError, LiveSession
+from latflow.serving.service import RefusedError, Service
+
+log = logging.getLogger("latflow")
+
+Command = Literal["eof", "reset"]
+_Message = bytes | str | None  # None: the server ends
+_BYTES_A_SAMPLE = 2
+_MAX_ALTERNATIVES = 100
+_MAX_PHRASES = 1000
+
+
+class VoskConfig(BaseModel):
+    """Settings of a client; unknown keys are ignored, as Vosk does."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+    sample_rate: Annotated[float, Field(ge=1000, le=384000)] | None = None
+    words: bool = True
+    max_alternatives: Annotated[int, Field(ge=0, le=_MAX_ALTERNATIVES)] = 0
+    phrase_list: Annotated[tuple[str, ...], Field(max_length=_MAX_PHRASES)] = ()
+    model: str | None = None
+    token: str = ""
+
+
+def _invalid(text: str) -> RefusedError:
+    """Return the refusal of a message that makes no sense."""
+    return RefusedError(text, reason="message", status=400, code=1007)
+
+
+def read_message(text: str) -> VoskConfig | Command:
+    """Read a text message.
+
+    Raises:
+        RefusedError: it is none of the protocol.
+    """
+    try:
+        message = json.loads(text)
+    except (ValueError, RecursionError):
+        raise _invalid("a text message must be JSON") from None
+    if not isinstance(message, dict):
+        raise _invalid("a text message must be a JSON object")
+    if "config" in message:
+        try:
+            return VoskConfig.model_validate(message["config"])
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            key = ".".join(map(str, ("config", *first["loc"])))
+            raise _invalid(f"{key}: {first['msg']}") from None
+    for command in ("eof", "reset"):
+        if command in message:
+            return command
+    raise _invalid("a text message must have config, eof or reset")
+
+
+def partial_reply(text: str) -> str:
+    """Return the words so far as Vosk tells them."""
+    return json.dumps({"partial": text}, ensure_ascii=False)
+
+
+def final_reply(
+    finals: Sequence[Final], *, words: bool, alternatives: int, offset: float = 0.0
+) -> str:
+    """Return recognized segments as Vosk tells one.
+
+    A message may end several segments, and has one answer: their words are joined.
+
+    Args:
+        finals: may be empty, which tells that there was no speech.
+        words: whether times and confidences of words are told.
+        alternatives: how many hypotheses are told; 0 for the best, in the form without
+            alternatives.
+        offset: added to times, seconds.
+    """
+    segments = [final.segment for final in finals]
+    if not alternatives:
+        best = _joined([segment.best for segment in segments])
+        value: dict[str, Any] = {"text": best.text}
+        if words and best.words:
+            value = {"result": _word_values(best, offset, confidences=True), **value}
+        return json.dumps(value, ensure_ascii=False)
+    ranked = zip_longest(*(segment.hypotheses for segment in segments))
+    joined = [
+        # A segment with fewer hypotheses keeps its best one.
+        _joined([one or s.best for one, s in zip(ones, segments, strict=True)])
+        for ones in ranked
+    ] or [Hypothesis((), 1.0)]
+    told = []
+    for hypothesis in joined[:alternatives]:
+        value = {"confidence": float(hypothesis.confidence), "text": hypothesis.text}
+        if words and hypothesis.words:
+            value["result"] = _word_values(hypothesis, offset, confidences=False)
+        told.append(value)
+    return json.dumps({"alternatives": told}, ensure_ascii=False)
+
+
+def _joined(hypotheses: Sequence[Hypothesis]) -> Hypothesis:
+    """Return the hypotheses of successive segments as one."""
+    return Hypothesis(
+        tuple(word for hypothesis in hypotheses for word in hypothesis.words),
+        float(np.prod([hypothesis.confidence for hypothesis in hypotheses])),
+    )
+
+
+def _word_values(
+    hypothesis: Hypothesis, offset: float, *, confidences: bool
+) -> list[dict[str, Any]]:
+    """Return the words of a hypothesis as Vosk tells them."""
+    values: list[dict[str, Any]] = []
+    for word in hypothesis.words:
+        value: dict[str, Any] = {
+            "end": round(offset + float(word.end), 6),
+            "start": round(offset + float(word.start), 6),
+            "word": word.word,
+        }
+        if confidences:
+            value = {"conf": round(float(word.confidence or 0.0), 6), **value}
+        values.append(value)
+    return values
+
+
+class _Inbox:
+    """Messages that have arrived and wait to be answered, up to a number of bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._messages: deque[_Message] = deque()
+        self._changed = asyncio.Condition()
+
+    async def put(self, message: _Message) -> None:
+        """Add a message; wait while there is no room."""
+        size = len(message or ())
+        async with self._changed:
+            await self._changed.wait_for(
+                lambda: not self._messages or self._size + size <= self._limit
+            )
+            self._size += size
+            self._messages.append(message)
+            self._changed.notify_all()
+
+    async def get(self) -> _Message:
+        """Take the first message; wait for one."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._messages)
+            message = self._messages.popleft()
+            self._size -= len(message or ())
+            self._changed.notify_all()
+            return message
+
+
+class _Connection:
+    """A client, from the handshake to the close frame."""
+
+    def __init__(self, websocket: WebSocket, service: Service) -> None:
+        self._websocket = websocket
+        self._service = service
+        self._inbox = _Inbox(service.options.max_queue)
+        self._config = VoskConfig()
+        self._is_trusted = not service.token
+        self._session: LiveSession | None = None
+        self._is_gone = asyncio.Event()
+        self._odd = b""  # half a sample, until the other half comes
+        self._partial = ""
+        self._samples = 0  # of the session so far
+        self._offset = 0.0  # audio before the session, seconds
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def drain(self) -> None:
+        """Have what was recognized delivered after the messages that have arrived."""
+        self._start(self._inbox.put(None))
+
+    async def run(self) -> None:
+        """Answer until the client or the server ends."""
+        with contextlib.suppress(RefusedError):
+            self._service.check_headers(self._websocket.headers)
+            self._is_trusted = True
+        await self._websocket.accept()
+        self._start(self._receive())
+        answers = asyncio.create_task(self._answer())
+        gone = asyncio.create_task(self._is_gone.wait())
+        try:
+            await asyncio.wait({answers, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            tasks = [answers, gone, *self._tasks]
+            for task in tasks:
+                task.cancel()
+            for task in tasks:
+                with contextlib.suppress(asyncio.CancelledError, WebSocketDisconnect):
+                    await task
+            self._close_session()
+
+    def _start(self, work: Any) -> None:
+        """Run a coroutine beside the answers."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _receive(self) -> None:
+        """Read messages while there is room for them, else leave them to the socket."""
+        try:
+            while True:
+                message = await self._websocket.receive()
+                if message["type"] == "websocket.disconnect":
+                    return
+                data = message.get("bytes")
+                await self._inbox.put(message["text"] if data is None else data)
+        finally:
+            self._is_gone.set()
+
+    async def _answer(self) -> None:
+        """Answer messages in order; tell the client why, where it is refused."""
+        try:
+            await self._answer_all()
+            await self._close(1000, "")
+        except RefusedError as refusal:
+            self._service.metrics.refused(refusal.reason)
+            await self._refuse(str(refusal), refusal.code)
+        except UserError as error:
+            self._service.metrics.refused("session")
+            await self._refuse(str(error), 1008)
+        except (WebSocketDisconnect, ClosedError):
+            pass
+        except TimeoutError:
+            self._service.metrics.refused("not reading")
+        except Exception:
+            log.exception("a connection failed")
+            self._service.metrics.refused("failure")
+            await self._refuse("internal error", 1011)
+
+    async def _refuse(self, text: str, code: int) -> None:
+        """Tell why no more is answered, and close."""
+        with contextlib.suppress(WebSocketDisconnect, TimeoutError):
+            await self._send(json.dumps({"error": text}, ensure_ascii=False))
+            await self._close(code, text)
+
+    async def _answer_all(self) -> None:
+        """Answer each message, until the last one."""
+        while True:
+            try:
+                async with asyncio.timeout(self._service.options.idle):
+                    message = await self._inbox.get()
+            except TimeoutError:
+                await self._end_early()
+                raise RefusedError(
+                    f"no message within {self._service.options.idle:g} s",
+                    reason="idle",
+                    status=408,
+                    code=1008,
+                ) from None
+            if message is None:
+                await self._end_early()
+                raise RefusedError(
+                    "the server is ending", reason="draining", status=503, code=1012
+                )
+            if not await self._answer_one(message):
+                return
+
+    async def _answer_one(self, message: bytes | str) -> bool:
+        """Answer a message; return whether there may be another."""
+        began = time.perf_counter()
+        if len(message) > self._service.options.max_message:
+            raise RefusedError(
+                f"a message of {len(message)} bytes; at most"
+                f" {self._service.options.max_message} are allowed",
+                reason="message size",
+                status=413,
+                code=1009,
+            )
+        read = message if isinstance(message, bytes) else read_message(message)
+        if isinstance(read, VoskConfig):
+            self._configure(read)
+            return True
+        if not self._is_trusted:
+            self._service.check_token("")
+        if isinstance(read, bytes):
+            await self._reply(await self._accept(read), began, is_last=False)
+        else:
+            await self._finish(began)
+        return read != "eof"
+
+    def _configure(self, config: VoskConfig) -> None:
+        """Take a client's settings, which hold from the next session on."""
+        if not self._is_trusted:
+            self._service.check_token(config.token)
+            self._is_trusted = True
+        if config.model not in {None, "", self._service.model.info.name}:
+            raise RefusedError(
+                f"this server has the model {self._service.model.info.name};"
+                " clients cannot change it",
+                reason="model",
+                status=400,
+                code=1008,
+            )
+        if self._session is not None:
+            raise RefusedError(
+                "config after audio; send it first, or after eof or reset",
+                reason="message",
+                status=400,
+                code=1007,
+            )
+        self._config = config
+
+    async def _accept(self, data: bytes) -> Sequence[Event]:
+        """Recognize samples."""
+        if self._session is None:
+            self._session = self._open()
+        data = self._odd + data
+        whole = len(data) - len(data) % _BYTES_A_SAMPLE
+        data, self._odd = data[:whole], data[whole:]
+        samples = np.frombuffer(data, "<i2").astype(np.int16, copy=False)
+        seconds = len(samples) / self._rate
+        self._service.metrics.heard(seconds)
+        self._samples += len(samples)
+        if self._samples > self._service.options.max_session * self._rate:
+            await self._end_early()
+            raise RefusedError(
+                f"a session may have {self._service.options.max_session:g} s of audio",
+                reason="session length",
+                status=413,
+                code=1008,
+            )
+        return await asyncio.wrap_future(self._session.accept(samples))
+
+    @property
+    def _rate(self) -> float:
+        """Sample rate of the client's audio, Hz."""
+        return self._config.sample_rate or self._service.sample_rate
+
+    def _open(self) -> LiveSession:
+        """Begin a session with the client's settings."""
+        config = self._config
+        options = self._service.session_options(
+            sample_rate=round(self._rate),
+            words=config.words,
+            max_alternatives=max(1, config.max_alternatives),
+            phrases=config.phrase_list or self._service.session.phrases,
+        )
+        client = self._websocket.client
+        name = f"{client.host}:{client.port}" if client else "websocket"
+        return self._service.open(options, name)
+
+    async def _finish(self, began: float) -> None:
+        """Recognize to the end what was accepted, tell it, and end the session."""
+        events: Sequence[Event] = ()
+        if self._session is not None:
+            events = await asyncio.wrap_future(self._session.finish())
+        await self._reply(events, began, is_last=True)
+        self._close_session()
+
+    def _close_session(self) -> None:
+        """Forget what was accepted."""
+        if self._session is not None:
+            self._session.close()
+        self._offset += self._samples / self._rate
+        self._session, self._odd, self._samples, self._partial = None, b"", 0, ""
+
+    async def _end_early(self) -> None:
+        """Deliver what was recognized so far, before the connection is closed."""
+        if self._session is not None:
+            await self._finish(time.perf_counter())
+
+    async def _reply(
+        self, events: Sequence[Event], began: float, *, is_last: bool
+    ) -> None:
+        """Send the answer to a message: segments that ended, or the words so far."""
+        finals = [event for event in events if isinstance(event, Final)]
+        for event in events:
+            self._partial = event.text if isinstance(event, Partial) else ""
+        if finals or is_last:
+            await self._send(
+                final_reply(
+                    finals,
+                    words=self._config.words,
+                    alternatives=self._config.max_alternatives,
+                    offset=self._offset,
+                )
+            )
+        else:
+            await self._send(partial_reply(self._partial))
+        self._service.metrics.replied(time.perf_counter() - began, finals=len(finals))
+
+    async def _send(self, text: str) -> None:
+        """Send a message; a client that reads none for too long is gone."""
+        async with asyncio.timeout(self._service.options.idle):
+            await self._websocket.send_text(text)
+
+    async def _close(self, code: int, reason: str) -> None:
+        """Send the close frame, whose reason has 123 bytes at most."""
+        if self._websocket.application_state is WebSocketState.CONNECTED:
+            short = reason.encode()[:123].decode(errors="ignore")
+            await self._websocket.close(code, short)
+
+
+async def serve_websocket(websocket: WebSocket, service: Service) -> None:
+    """Answer a client by Vosk's protocol until it, or the server, ends."""
+    connection = _Connection(websocket, service)
+    with service.connected(connection):
+        await connection.run()

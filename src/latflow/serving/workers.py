@@ -1,0 +1,372 @@
+"""Processes of a server: one, or several on one port, replaced when they die.
+
+Public: `serve`, `service_of`, `bound_socket`, `free_at_once`, `Server`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import ssl
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+import uvicorn
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from latflow.errors import UserError
+from latflow.logs import log_to_terminal
+from latflow.serving.app import create_app
+from latflow.serving.metrics import Metrics
+from latflow.serving.options import ServerOptions, SessionOptions
+from latflow.serving.package import Model, read_info
+from latflow.serving.scheduler import Scheduler
+from latflow.serving.service import Service
+
+log = logging.getLogger("latflow")
+_spawn = multiprocessing.get_context("spawn")
+# Bytes that the kernel holds of what a client sent and was not read: behind them wait
+# its pings, which must be answered within 20 s.
+_RECEIVE_BYTES = 128 << 10
+_HARD_LIMIT = 4  # messages above so many times max_message end the connection at once
+_PING_SECONDS = 20.0
+_CLOSE_SECONDS = 10.0  # for a client to read what is left, and to close
+_METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+_M_MMAP_THRESHOLD = -3  # of malloc.h
+_LARGE_BYTES = 4 << 20
+_MAX_FAILURES = 3  # of workers in succession that end before they are ready
+
+
+def serve(
+    package: Path,
+    options: ServerOptions,
+    session: SessionOptions,
+    *,
+    on_ready: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Serve a package until the process is told to end (SIGTERM, SIGINT).
+
+    Args:
+        package: folder of the package.
+        options: of the server.
+        session: of sessions, where clients do not set their own.
+        on_ready: called with the server's address when it answers.
+
+    Raises:
+        UserError: the package, a file of the options, or the address cannot be used.
+    """
+    _check(options)
+    with contextlib.closing(bound_socket(options)) as listener:
+        info = read_info(package)
+        if not info.is_streaming:
+            why = info.why_not_streaming
+            raise UserError(f"{info.name} cannot be streamed: {why}", file=package)
+        port = listener.getsockname()[1]
+        scheme = "wss" if options.certificate else "ws"
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        address = f"{scheme}://{host}:{port}"
+        if options.workers == 1:
+            _work(package, options, session, listener, lambda: on_ready(address))
+        else:
+            with _shared_metrics() as folder:
+                workers = _Workers(package, options, session, listener, folder)
+                workers.run(lambda: on_ready(address))
+
+
+def _check(options: ServerOptions) -> None:
+    """Refuse files of the options that cannot be used."""
+    _read_token(options)
+    if options.certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(options.certificate, options.key or None)
+        except (OSError, ssl.SSLError) as error:
+            raise UserError(
+                f"not a certificate with its key: {error}", file=options.certificate
+            ) from None
+    elif options.key:
+        raise UserError("a key without a certificate", file=options.key)
+
+
+def _read_token(options: ServerOptions) -> str:
+    """Return the token that clients must show; empty for none."""
+    if not options.token_file:
+        return ""
+    try:
+        token = Path(options.token_file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"no token can be read: {error}", file=options.token_file
+        ) from None
+    if not token:
+        raise UserError("the token is empty", file=options.token_file)
+    return token
+
+
+def bound_socket(options: ServerOptions) -> socket.socket:
+    """Return a socket bound to the server's address."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            options.host, options.port, type=socket.SOCK_STREAM
+        )[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise UserError(f"no address {options.host}: {error}") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise UserError(
+            f"cannot listen on {options.host} port {options.port}: {error.strerror}",
+            remedy="choose another --port, or --host",
+        ) from None
+    return listener
+
+
+def _work(
+    package: Path,
+    options: ServerOptions,
+    session: SessionOptions,
+    listener: socket.socket,
+    on_ready: Callable[[], None],
+) -> None:
+    """Serve in this process until it is told to end."""
+    free_at_once()
+    model = Model.load(package, device=options.device)
+    with service_of(model, options, session) as service:
+        _warm_up(service)
+        Server(service, on_ready).run([listener])
+
+
+def free_at_once() -> None:
+    """Have large arrays leave the process when they are freed (with glibc).
+
+    By itself, glibc learns from arrays that are freed to take the next ones of their
+    size from its heaps, up to 32 MiB; what searches free stays there, in pieces.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+
+
+@contextlib.contextmanager
+def service_of(
+    model: Model, options: ServerOptions, session: SessionOptions
+) -> Iterator[Service]:
+    """Have a model at work in this process as long as the context is open."""
+    metrics = Metrics()
+    cores = len(os.sched_getaffinity(0))
+    with Scheduler(
+        model,
+        threads=options.threads or max(1, cores // options.workers),
+        network_threads=options.network_threads,
+        max_batch=options.max_batch,
+        max_sessions=options.max_sessions,
+        observer=metrics,
+    ) as scheduler:
+        yield Service(scheduler, options, session, metrics, _read_token(options))
+
+
+def _warm_up(service: Service) -> None:
+    """Have kernels compiled before the first client waits for them."""
+    noise = np.random.default_rng(0).normal(0, 0.01, service.sample_rate)
+    with contextlib.closing(service.open(service.session, "warm-up")) as live:
+        live.accept(noise.astype(np.float32))
+        live.finish().result()
+
+
+class _Protocol(WebSocketsSansIOProtocol):
+    """Websockets whose connection ends when the application has ended with it."""
+
+    async def run_asgi(self) -> None:
+        """Serve, then give a client a time to read what is left."""
+        await super().run_asgi()
+        self.loop.call_later(_CLOSE_SECONDS, self.transport.abort)
+
+
+class Server(uvicorn.Server):
+    """Delivers what was recognized before it ends."""
+
+    def __init__(self, service: Service, on_ready: Callable[[], None]) -> None:
+        options = service.options
+        super().__init__(
+            uvicorn.Config(
+                create_app(service),
+                ws=_Protocol,
+                ws_max_size=_HARD_LIMIT * options.max_message,
+                ws_ping_interval=_PING_SECONDS,
+                ws_ping_timeout=_PING_SECONDS,
+                ws_per_message_deflate=False,
+                http="h11",
+                loop="asyncio",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                ssl_certfile=options.certificate or None,
+                ssl_keyfile=options.key or None,
+                timeout_graceful_shutdown=max(1, round(options.grace)),
+            )
+        )
+        self._service = service
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and tell so."""
+        await super().startup(sockets)
+        self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen no more, let sessions end, then close what is left."""
+        for server in self.servers:
+            server.close()
+        await self._service.drain()
+        await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """End in order at the first signal, at once at the second."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+@contextlib.contextmanager
+def _shared_metrics() -> Iterator[Path]:
+    """Have the processes that are started here write their counts to a folder."""
+    with tempfile.TemporaryDirectory(prefix="latflow-metrics-") as folder:
+        os.environ[_METRICS_FOLDER] = folder
+        try:
+            yield Path(folder)
+        finally:
+            del os.environ[_METRICS_FOLDER]
+
+
+class _Workers:
+    """Keeps a number of processes alive that serve on one socket."""
+
+    def __init__(
+        self,
+        package: Path,
+        options: ServerOptions,
+        session: SessionOptions,
+        listener: socket.socket,
+        metrics: Path,
+    ) -> None:
+        self._arguments = package, options, session, listener
+        self._options = options
+        self._metrics = metrics
+        self._alive: dict[int, tuple[SpawnProcess, Event]] = {}
+        self._failures = 0
+        self._is_ending = False
+
+    def run(self, on_ready: Callable[[], None]) -> None:
+        """Replace workers that die, until the process is told to end."""
+        before = {
+            number: signal.signal(number, self._end)
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        try:
+            for _ in range(self._options.workers):
+                self._start()
+            is_ready = False
+            while not self._is_ending:
+                wait([process.sentinel for process, _ in self._alive.values()], 0.2)
+                self._replace_dead()
+                if not is_ready and all(e.is_set() for _, e in self._alive.values()):
+                    is_ready = True
+                    on_ready()
+        finally:
+            self._stop()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _end(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Learn that the server shall end."""
+        self._is_ending = True
+
+    def _start(self) -> None:
+        """Start a worker."""
+        ready = _spawn.Event()
+        process = _spawn.Process(
+            target=_worker,
+            args=(*self._arguments, ready, log.isEnabledFor(logging.INFO)),
+        )
+        process.start()
+        assert process.pid is not None
+        self._alive[process.pid] = process, ready
+
+    def _replace_dead(self) -> None:
+        """Start a worker for each that has died."""
+        dead = [pid for pid, (one, _) in self._alive.items() if not one.is_alive()]
+        for pid in dead:
+            process, ready = self._alive.pop(pid)
+            process.join()
+            _forget_gauges(pid, self._metrics)
+            if self._is_ending:
+                continue
+            log.error("worker %d ended (exit status %s)", pid, process.exitcode)
+            self._failures = 0 if ready.is_set() else self._failures + 1
+            if self._failures >= _MAX_FAILURES:
+                raise UserError(
+                    "workers end before they are ready", remedy="see the log above"
+                )
+            self._start()
+
+    def _stop(self) -> None:
+        """End all workers: in order, and by force those that do not."""
+        for process, _ in self._alive.values():
+            process.terminate()
+        end = time.monotonic() + 2 * self._options.grace + _CLOSE_SECONDS
+        for process, _ in self._alive.values():
+            process.join(max(0.0, end - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def _worker(
+    package: Path,
+    options: ServerOptions,
+    session: SessionOptions,
+    listener: socket.socket,
+    ready: Event,
+    verbose: bool,  # noqa: FBT001 - multiprocessing's arguments stand in order
+) -> None:
+    """Serve in a process of its own (its entry)."""
+    log_to_terminal(verbose=verbose)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        _work(package, options, session, listener, ready.set)
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(1)
+
+
+def _end_with_parent() -> None:
+    """End this process in order when the one that started it has gone."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _forget_gauges(pid: int, folder: Path) -> None:
+    """Count the sessions of a process that has died no more."""
+    from prometheus_client.multiprocess import mark_process_dead
+
+    mark_process_dead(pid, str(folder))

@@ -1,0 +1,316 @@
+"""Stage `train_lfmmi`: lattice-free MMI, a network against all phone sequences.
+
+A task of `latflow.training.job`. The network's first output gives the scores that are
+trained (and decoded as they are: no softmax, no priors). Further outputs have a
+cross-entropy with the posteriors of the supervision, which keeps the layers below from
+learning the training data by heart; decoding leaves them out.
+
+With the counted frames of all chunks of a step as denominator, the loss is
+
+    - objective - l2 - out of range + xent * cross-entropy
+
+Public: `train_lfmmi`, `LfmmiTask`, `LatticeFree`.
+
+Source: Povey et al. 2016; Kaldi `nnet3/nnet-chain-training.cc`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from latflow.criteria.denominator import Denominator
+from latflow.criteria.lfmmi import evaluate_lfmmi
+from latflow.criteria.options import LfmmiOptions
+from latflow.errors import UserError
+from latflow.graphs.chain import ChainGraphs
+from latflow.graphs.hclg import load_model as load_transitions
+from latflow.ledger import Ledger
+from latflow.nnet.described import OutputLoss
+from latflow.nnet.description import NetworkDescription
+from latflow.nnet.network import Network, Output
+from latflow.nnet.normalization import Normalizer
+from latflow.training.batches import Batch
+from latflow.training.criterion import GraphCriterion, Loss, Pending
+from latflow.training.distributed import Backend
+from latflow.training.job import (
+    Job,
+    Task,
+    digest_of_file,
+    identity_of,
+    run_training,
+)
+from latflow.training.options import LfmmiRunOptions
+from latflow.training.readers import estimate_normalizer, open_features, open_reader
+from latflow.training.supervised import (
+    SupervisedBatch,
+    SupervisedSource,
+    open_supervisions,
+)
+
+
+class LatticeFree(GraphCriterion):
+    """LF-MMI of the first output, cross-entropy of the others.
+
+    Statistics, sums over frames: `objective` (per frame in the log: what Kaldi's logs
+    call the chain objective), `l2`, `out_of_range`, `xent` (cross-entropy of the other
+    outputs, not weighted) and `failed_frames`, of chunks whose supervision has no path
+    or whose scores are no numbers; those have no gradient.
+
+    Args:
+        losses: of each output, the first one by LF-MMI.
+        denominator: graph of all phone sequences.
+        options: weights.
+        is_training: false leaves all but the objective out of the loss.
+        threads: sequences worked on at a time.
+
+    Attributes:
+        failed: utterances with a chunk that failed.
+    """
+
+    name = "lfmmi"
+    statistics = ("objective", "l2", "out_of_range", "xent", "failed_frames")
+
+    def __init__(
+        self,
+        losses: Mapping[str, OutputLoss],
+        denominator: Denominator,
+        options: LfmmiOptions,
+        *,
+        is_training: bool = True,
+        threads: int = 1,
+    ) -> None:
+        self.main, *self.others = losses
+        self._scales = {name: loss.scale for name, loss in losses.items()}
+        self._denominator, self._options = denominator, options
+        self._is_training = is_training
+        super().__init__(threads)
+
+    def begin(self, outputs: Mapping[str, Output], batch: Batch) -> Pending:
+        """Evaluate the criterion when it is waited for; see `Criterion.begin`."""
+        assert isinstance(batch, SupervisedBatch)
+        supervised = batch
+        return lambda: self._evaluate(outputs, supervised)
+
+    def _evaluate(self, outputs: Mapping[str, Output], batch: SupervisedBatch) -> Loss:
+        """Return the loss of a part."""
+        logits = outputs[self.main].logits
+        counted = batch.counted.tolist()
+        found = evaluate_lfmmi(
+            logits if logits.dtype == torch.float64 else logits.float(),
+            batch.supervisions,
+            self._denominator,
+            self._options,
+            lengths=counted,
+            need_gradient=self._is_training,
+            pool=self._pool,
+        )
+        failed = found.failed.cpu()
+        self.failed |= {
+            batch.utterances[b] for b in failed.nonzero().flatten().tolist()
+        }
+        by_sequence = -(found.value if self._is_training else found.objective)
+        xent = found.objective.new_zeros(len(batch))
+        if found.numerator_posteriors is not None:
+            for name in self.others:
+                own = _cross_entropy(outputs[name].logits, found.numerator_posteriors)
+                by_sequence = by_sequence + self._weight(name) * own
+                xent = xent + own.detach()
+        statistics = {
+            "objective": found.objective.detach().sum(),
+            "l2": found.l2.detach().sum(),
+            "out_of_range": found.out_of_range.detach().sum(),
+            "xent": xent.sum(),
+            "failed_frames": (failed * batch.counted).sum(),
+        }
+        total = by_sequence.sum()
+        return Loss(total, batch.num_frames, statistics, by_sequence.detach())
+
+    def _weight(self, name: str) -> float:
+        """Return the factor of an output's cross-entropy."""
+        return self._options.xent * self._scales[name]
+
+
+def _cross_entropy(logits: Tensor, posteriors: Tensor) -> Tensor:
+    """Return cross-entropy with posteriors [B, T, P], by sequence, float64 [B]."""
+    log_probs = functional.log_softmax(logits.float(), -1)
+    return -(log_probs * posteriors).sum((1, 2), dtype=torch.float64)
+
+
+class LfmmiJob(Job):
+    """Files and options of a training; `source_dir` has tree and denominator."""
+
+    options: LfmmiRunOptions  # pyright: ignore[reportIncompatibleVariableOverride]
+    supervisions_dir: Path
+    dev_supervisions_dir: Path
+    network: Path
+    """Description of the network."""
+
+
+class LfmmiTask(Task):
+    """Training by lattice-free MMI; see `Task`."""
+
+    JOB = LfmmiJob
+
+    def __init__(self, job: LfmmiJob, device: torch.device) -> None:
+        options = job.options
+        self.ledger = Ledger("train_lfmmi")
+        normalizer = estimate_normalizer(job.frames_dir, options.data)
+        _, transitions = load_transitions(job.source_dir)
+        network = Network(
+            NetworkDescription.load(job.network),
+            open_features(job.frames_dir, options.data).dim,
+            {"pdf": transitions.num_pdfs},
+            seed=options.seed,
+        )
+        _check_outputs(network, job.network)
+        self.network = network.to(device)
+        graphs = ChainGraphs.read(job.source_dir)
+        denominator = Denominator(
+            graphs.denominator, graphs.initial_probs, transitions.num_pdfs
+        )
+        losses = network.description.outputs
+        self.criterion = self._criterion = LatticeFree(
+            losses, denominator, options.criterion, threads=job.threads
+        )
+        self.dev_criterion = LatticeFree(
+            losses,
+            denominator,
+            options.criterion,
+            is_training=False,
+            threads=job.threads,
+        )
+        self.batches = self._open(job, normalizer)
+        self.meta = {
+            "criterion": "lfmmi",
+            "scores": "log_likelihoods",
+            "normalization": normalizer.to_meta(),
+        }
+
+    def _open(
+        self, job: LfmmiJob, normalizer: Normalizer
+    ) -> tuple[SupervisedSource, SupervisedSource]:
+        """Open the batches of training and of dev."""
+        data, network = job.options.data, self.network
+        context = network.context if network.description.repeats_edges else None
+
+        def source(
+            frames: Path, supervisions: Path, *, is_training: bool
+        ) -> SupervisedSource:
+            store = open_supervisions(supervisions)
+            if store.subsampling != network.subsampling:
+                raise UserError(
+                    f"scores one frame in {network.subsampling}, the supervision has "
+                    f"one in {store.subsampling}",
+                    file=job.network,
+                    remedy="set tree.frame_subsampling of the system to what the "
+                    "network does",
+                )
+            return SupervisedSource(
+                open_reader(open_features(frames, data), normalizer),
+                store,
+                data if is_training else data.for_evaluation(),
+                context=context,
+                subsampling=network.subsampling,
+                seed=job.options.seed,
+                # what dev lacks is in the ledger of its supervision
+                ledger=self.ledger if is_training else None,
+                pin=torch.cuda.is_available(),
+            )
+
+        return (
+            source(job.frames_dir, job.supervisions_dir, is_training=True),
+            source(job.dev_frames_dir, job.dev_supervisions_dir, is_training=False),
+        )
+
+    def priors(self, network: Network, backend: Backend) -> None:
+        """Return None: scores are log-likelihoods."""
+
+    def gather(self, backend: Backend) -> None:
+        """Record the utterances that failed on any rank."""
+        failed = backend.gather(sorted(self._criterion.failed))
+        for name in sorted({name for names in failed for name in names}):
+            what = "a chunk had no path through its supervision, or scores no numbers"
+            self.ledger.record(name, what)
+
+
+def _check_outputs(network: Network, file: Path) -> None:
+    """Refuse a network whose outputs are of another training."""
+    kinds = [output.loss.name for output in network.outputs.values()]
+    if kinds != ["lfmmi", *["ce"] * (len(kinds) - 1)]:
+        raise UserError(
+            f"has outputs with the losses {', '.join(kinds)}",
+            file=file,
+            remedy="give the first output `loss: lfmmi`, others `loss: ce`",
+        )
+
+
+def train_lfmmi(  # noqa: PLR0913 - a stage: its inputs and how it runs
+    frames_dir: Path,
+    supervisions_dir: Path,
+    dev_frames_dir: Path,
+    dev_supervisions_dir: Path,
+    chain_dir: Path,
+    network: Path,
+    *,
+    out_dir: Path,
+    options: LfmmiRunOptions,
+    checkpoints: Path,
+    threads: int = 1,
+    ranks: int = 1,
+    hosts: str | None = None,
+    max_skipped_fraction: float = 1.0,
+) -> None:
+    """Train a network by lattice-free MMI.
+
+    Args:
+        frames_dir: the features of the training split.
+        supervisions_dir: supervision of the training split.
+        dev_frames_dir: the features of the dev split.
+        dev_supervisions_dir: supervision of the dev split.
+        chain_dir: tree, transition model and denominator.
+        network: description of the network; see docs/networks.md.
+        out_dir: the model folder, replaced as a whole; see `latflow.training.job`.
+        options: how.
+        checkpoints: where checkpoints are kept until the model is written.
+        threads: see `run_training`.
+        ranks: see `run_training`.
+        hosts: see `run_training`.
+        max_skipped_fraction: share of utterances that may have no usable supervision.
+
+    Raises:
+        UserError: inputs that do not fit each other; a training that fails.
+        Interrupted: SIGTERM came; the checkpoint is written.
+    """
+    description = NetworkDescription.load(network)
+    common = identity_of(options, description, frames_dir, {}, None)
+    stores = {"train": supervisions_dir, "dev": dev_supervisions_dir}
+    job = LfmmiJob(
+        options=options,
+        out_dir=out_dir,
+        checkpoints=checkpoints,
+        frames_dir=frames_dir,
+        dev_frames_dir=dev_frames_dir,
+        source_dir=chain_dir,
+        max_skipped_fraction=max_skipped_fraction,
+        identity={
+            **common,
+            "criterion": options.criterion.values(),
+            "supervision": {
+                split: dict(open_supervisions(folder).meta)
+                for split, folder in stores.items()
+            },
+            "chain": {
+                name: digest_of_file(chain_dir / name)
+                for name in ("den.fst", "final.mdl")
+            },
+        },
+        supervisions_dir=supervisions_dir,
+        dev_supervisions_dir=dev_supervisions_dir,
+        network=network,
+    )
+    run_training(LfmmiTask, job, threads=threads, ranks=ranks, hosts=hosts)

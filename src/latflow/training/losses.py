@@ -1,0 +1,317 @@
+"""Losses of a network's outputs, each against targets of its own.
+
+Public: `CrossEntropy`, `CtcLoss`, `SquaredError`, `Joint`, `losses_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from latflow.criteria.ctc import evaluate_ctc
+from latflow.errors import UserError
+from latflow.nnet.described import OutputLoss
+from latflow.nnet.network import Network, Output
+from latflow.training.batches import Batch
+from latflow.training.criterion import Criterion, GraphCriterion, Loss, Pending
+
+NOT_COUNTED = -1
+
+
+class CrossEntropy(Criterion):
+    """Cross-entropy: sum over frames of -log p(label), over all outputs that have it.
+
+    With label smoothing e the label's distribution is 1 - e on the label plus e spread
+    evenly over all classes. Frames labelled -1 do not count, in value, gradient or
+    statistics. The statistic `frame_errors` counts frames whose best class is not the
+    label, of the first output; others have `frame_errors.<output>` and `ce.<output>`
+    (unscaled).
+
+    Args:
+        losses: of each output: the name of its labels and its factor in the sum.
+        label_smoothing: e, in [0, 1).
+
+    Raises:
+        ValueError: no outputs.
+    """
+
+    name = "ce"
+
+    def __init__(
+        self, losses: Mapping[str, OutputLoss], *, label_smoothing: float = 0.0
+    ) -> None:
+        if not losses:
+            raise ValueError("cross-entropy needs an output")
+        self.losses = dict(losses)
+        self.label_smoothing = label_smoothing
+        first, *others = self.losses
+        self.main = first
+        self.statistics = (
+            "frame_errors",
+            *(f"{what}.{name}" for name in others for what in ("frame_errors", "ce")),
+        )
+
+    def begin(self, outputs: Mapping[str, Output], batch: Batch) -> Pending:
+        """Compute the loss; see `Criterion.begin`.
+
+        Raises:
+            UserError: the batch has no labels of an output's name.
+        """
+        parts, statistics = [], {}
+        for name, loss in self.losses.items():
+            logits, labels = outputs[name].logits, _labels(batch, loss.target, name)
+            of_sequence = self._by_sequence(logits, labels)
+            if batch.weight is not None:
+                of_sequence = of_sequence * batch.weight.to(of_sequence)
+            parts.append(loss.scale * of_sequence)
+            suffix = "" if name == self.main else f".{name}"
+            statistics[f"frame_errors{suffix}"] = _frame_errors(logits, labels)
+            if suffix:
+                statistics[f"ce{suffix}"] = of_sequence.detach().sum()
+        by_sequence = torch.stack(parts).sum(0)
+        loss = Loss(
+            by_sequence.sum(), batch.num_frames, statistics, by_sequence.detach()
+        )
+        return lambda: loss
+
+    def _by_sequence(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return cross-entropy summed over each sequence's frames, float64 [B]."""
+        of_frame = functional.cross_entropy(
+            logits.flatten(0, 1).float(),
+            labels.flatten(),
+            ignore_index=NOT_COUNTED,
+            reduction="none",
+            label_smoothing=self.label_smoothing,
+        )
+        return of_frame.view(labels.shape).sum(1, dtype=torch.float64)
+
+
+def _labels(batch: Batch, target: str, output: str) -> Tensor:
+    """Return the labels of an output, int64 [B, T']."""
+    if target not in batch.targets:
+        known = ", ".join(batch.targets) or "none"
+        raise UserError(
+            f"output {output}: no targets called {target}",
+            remedy=f"the training data have: {known}",
+        )
+    return batch.targets[target]
+
+
+@torch.no_grad()
+def _frame_errors(logits: Tensor, labels: Tensor) -> Tensor:
+    """Count frames with a label whose highest score is not the label's."""
+    is_wrong = (logits.argmax(-1) != labels) & (labels != NOT_COUNTED)
+    return is_wrong.sum()
+
+
+class CtcLoss(GraphCriterion):
+    """CTC: -log p(transcript), over all outputs that have this loss.
+
+    Statistics: `failed_frames`, of sequences that have fewer frames than their labels
+    need; those have no gradient. With several outputs, `ctc.<output>` (unscaled).
+
+    Args:
+        losses: of each output.
+        is_training: false computes no gradient.
+        threads: sequences worked on at a time.
+
+    Attributes:
+        failed: utterances that failed.
+    """
+
+    name = "ctc"
+
+    def __init__(
+        self,
+        losses: Mapping[str, OutputLoss],
+        *,
+        is_training: bool = True,
+        threads: int = 1,
+    ) -> None:
+        self.losses = dict(losses)
+        self._is_training = is_training
+        super().__init__(threads)
+        several = self.losses if len(self.losses) > 1 else ()
+        self.statistics = ("failed_frames", *(f"ctc.{name}" for name in several))
+
+    def begin(self, outputs: Mapping[str, Output], batch: Batch) -> Pending:
+        """Evaluate the loss when it is waited for; see `Criterion.begin`.
+
+        Raises:
+            UserError: the batch has no graphs.
+        """
+        if len(batch.graphs) != len(batch):
+            raise UserError(
+                "an output has the loss ctc, the data have no graphs of transcripts",
+                remedy="name the network in a recipe, whose workflow makes them",
+            )
+        return lambda: self._evaluate(outputs, batch)
+
+    def _evaluate(self, outputs: Mapping[str, Output], batch: Batch) -> Loss:
+        """Return the loss of a part."""
+        by_sequence = torch.zeros(len(batch), dtype=torch.float64)
+        by_sequence = by_sequence.to(batch.features.device)
+        statistics: dict[str, Any] = {"failed_frames": 0}
+        for name, loss in self.losses.items():
+            logits, lengths = outputs[name]
+            frames = lengths.tolist()
+            found = evaluate_ctc(
+                logits,
+                batch.graphs,
+                frames,
+                need_gradient=self._is_training,
+                pool=self._pool,
+            )
+            failed = found.failed.nonzero().flatten().tolist()
+            self.failed |= {batch.utterances[b] for b in failed}
+            statistics["failed_frames"] += sum(frames[b] for b in failed)
+            if len(self.losses) > 1:
+                statistics[f"ctc.{name}"] = -found.log_prob.detach().sum()
+            by_sequence = by_sequence - loss.scale * found.log_prob
+        total = by_sequence.sum()
+        return Loss(total, batch.num_frames, statistics, by_sequence.detach())
+
+
+class SquaredError(Criterion):
+    """Squared error against features, over all outputs that have this loss.
+
+    Of a frame it is the mean over its numbers. With several outputs there are the
+    statistics `mse.<output>` (unscaled).
+
+    Args:
+        losses: of each output.
+    """
+
+    name = "mse"
+
+    def __init__(self, losses: Mapping[str, OutputLoss]) -> None:
+        self.losses = dict(losses)
+        several = self.losses if len(self.losses) > 1 else ()
+        self.statistics = tuple(f"mse.{name}" for name in several)
+
+    def begin(self, outputs: Mapping[str, Output], batch: Batch) -> Pending:
+        """Compute the loss; see `Criterion.begin`.
+
+        Raises:
+            UserError: the batch has no targets of an output's name.
+        """
+        parts, statistics = [], {}
+        for name, loss in self.losses.items():
+            target = _labels(batch, loss.target, name)
+            found = outputs[name].logits.float()
+            # what is not counted gives no gradient, not even NaN times 0
+            wanted = torch.where(target.isnan(), found.detach(), target)
+            of_frame = (found - wanted).square().mean(-1)
+            of_sequence = of_frame.sum(1, dtype=torch.float64)
+            parts.append(loss.scale * of_sequence)
+            if self.statistics:
+                statistics[f"mse.{name}"] = of_sequence.detach().sum()
+        by_sequence = torch.stack(parts).sum(0)
+        loss = Loss(
+            by_sequence.sum(), batch.num_frames, statistics, by_sequence.detach()
+        )
+        return lambda: loss
+
+
+class Joint(Criterion):
+    """The sum of several losses of one network.
+
+    Statistics: those of the losses, and the value of each by its name (its outputs'
+    scales are in it).
+
+    Args:
+        parts: the losses, at least two, of different names.
+    """
+
+    name = "joint"
+
+    def __init__(self, parts: Sequence[Criterion]) -> None:
+        self.parts = tuple(parts)
+        self.depth = min(part.depth for part in parts)
+        self.statistics = tuple(
+            name for part in parts for name in (part.name, *part.statistics)
+        )
+
+    def begin(self, outputs: Mapping[str, Output], batch: Batch) -> Pending:
+        """Begin all of them; see `Criterion.begin`."""
+        begun = [(part.name, part.begin(outputs, batch)) for part in self.parts]
+
+        def finish() -> Loss:
+            losses = {name: pending() for name, pending in begun}
+            statistics: dict[str, Any] = {}
+            for name, loss in losses.items():
+                statistics |= {name: loss.value.detach(), **loss.statistics}
+            values = torch.stack([loss.value for loss in losses.values()])
+            known = [one.by_sequence for one in losses.values()]
+            by_sequence = [one for one in known if one is not None]
+            return Loss(
+                values.sum(),
+                batch.num_frames,
+                statistics,
+                torch.stack(by_sequence).sum(0),
+            )
+
+        return finish
+
+    def state(self) -> dict[str, Any]:
+        """Return what all of them must keep."""
+        return {part.name: part.state() for part in self.parts}
+
+    def load_states(
+        self, states: Sequence[Mapping[str, Any]], *, is_main: bool
+    ) -> None:
+        """Go on with it."""
+        for part in self.parts:
+            own = [state[part.name] for state in states]
+            part.load_states(own, is_main=is_main)
+
+    def close(self) -> None:
+        """End all of them."""
+        for part in self.parts:
+            part.close()
+
+
+def losses_of(
+    network: Network,
+    *,
+    label_smoothing: float = 0.0,
+    is_training: bool = True,
+    threads: int = 1,
+) -> Criterion:
+    """Return the criterion of a network's outputs, as its description names them.
+
+    Args:
+        network: the network.
+        label_smoothing: see `CrossEntropy`.
+        is_training: false computes no gradient where it takes time.
+        threads: sequences that CTC works on at a time.
+
+    Raises:
+        UserError: a loss that is not one of outputs alone.
+    """
+    parts: list[Criterion] = []
+    for kind in dict.fromkeys(output.loss.name for output in network.outputs.values()):
+        own = _of_kind(network, kind)
+        if kind == "ce":
+            parts.append(CrossEntropy(own, label_smoothing=label_smoothing))
+        elif kind == "ctc":
+            parts.append(CtcLoss(own, is_training=is_training, threads=threads))
+        elif kind == "mse":
+            parts.append(SquaredError(own))
+        else:
+            raise UserError(
+                f"output {next(iter(own))} has the loss {kind}",
+                file=network.description.file,
+                remedy=f"train it with type: {kind}",
+            )
+    return parts[0] if len(parts) == 1 else Joint(parts)
+
+
+def _of_kind(network: Network, kind: str) -> dict[str, OutputLoss]:
+    """Return the outputs with a loss."""
+    outputs = network.outputs.items()
+    return {name: o.loss for name, o in outputs if o.loss.name == kind}

@@ -1,0 +1,296 @@
+"""Optimizers by name, from torch; learning rates; the gradient before a step.
+
+The parameters' `.grad` are windows on one flat float32 vector: one all-reduce, one norm
+and one multiplication serve the whole network. A parameter that a batch does not touch
+has a gradient of zeros, on all ranks alike.
+
+Learning rates are pure functions of where the training is and how dev went. Nothing is
+kept between calls, so that a resumed training has those of an uninterrupted one.
+
+Public: `make_optimizer`, `set_learning_rate`, `limit_norms`, `limit_change`,
+`FlatGradient`, `mixed_seed`; `learning_rate`, `is_exhausted`, `Moment`.
+
+Sources: Vaswani et al. 2017 (noam); RETURNN `LearningRateControl.py` (newbob);
+PyKaldi2 `train_ce.py` (halving); Loshchilov and Hutter 2017 (cosine, no restarts).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn, optim
+from torch.nn import Parameter
+
+from latflow.errors import UserError
+from latflow.training.options import (
+    ConstantSchedule,
+    CosineSchedule,
+    HalvingSchedule,
+    NewbobSchedule,
+    NoamSchedule,
+    OptimizerOptions,
+    TrainingOptions,
+)
+
+_NOISE = -2  # in the place of a rank
+_DECAY = 0.55  # of the variance of gradient noise, Neelakantan et al. 2015
+OPTIMIZERS: dict[str, Callable[..., optim.Optimizer]] = {
+    "adam": optim.Adam,
+    "adamw": optim.AdamW,
+    "sgd": optim.SGD,
+    "adagrad": optim.Adagrad,
+    "rmsprop": optim.RMSprop,
+    "nadam": optim.NAdam,
+    "radam": optim.RAdam,
+}
+_WITH_FUSED = {"adam", "adamw", "sgd"}
+
+
+def make_optimizer(
+    network: nn.Module,
+    options: OptimizerOptions,
+    learning_rate: float,
+    factors: Mapping[str, float] | None = None,
+) -> optim.Optimizer:
+    """Return an optimizer of a network, with the learning rate of the first step.
+
+    Args:
+        network: its parameters.
+        options: the optimizer.
+        learning_rate: of the first step.
+        factors: on the learning rate, by layer; 1 for the others.
+
+    Raises:
+        UserError: a factor of a layer that has no parameters.
+    """
+    params, arguments = list(network.parameters()), options.model_dump(exclude={"type"})
+    if options.type in _WITH_FUSED and params and params[0].is_cuda:
+        arguments["fused"] = True
+    optimizer = OPTIMIZERS[options.type](
+        _groups(network, factors) if factors else params, lr=learning_rate, **arguments
+    )
+    set_learning_rate(optimizer, learning_rate)
+    return optimizer
+
+
+def _groups(
+    network: nn.Module, factors: Mapping[str, float]
+) -> list[dict[str, object]]:
+    """Return parameters in groups: those without a factor, then of each layer."""
+    rest = dict(network.named_parameters())
+    groups = []
+    for layer, factor in factors.items():
+        prefix = f"body.layers.{layer}."
+        own = [name for name in rest if name.startswith(prefix)]
+        if not own:
+            raise UserError(
+                f"training.learning_rate_factors: no layer {layer} with parameters",
+                remedy="name layers of the network as its file does",
+            )
+        groups.append({"params": [rest.pop(name) for name in own], "factor": factor})
+    return [{"params": list(rest.values()), "factor": 1.0}, *groups]
+
+
+def set_learning_rate(optimizer: optim.Optimizer, learning_rate: float) -> None:
+    """Use a learning rate from the next step on."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate * group.get("factor", 1.0)
+
+
+@contextmanager
+def limit_change(
+    parameters: Sequence[Parameter], max_change: float | None
+) -> Iterator[None]:
+    """Shorten the change of parameters that the block makes, if it is longer.
+
+    Args:
+        parameters: changed in the block.
+        max_change: greatest Euclidean length of the change of them all; None for any.
+
+    Source: Kaldi `nnet3/nnet-utils.cc:UpdateNnetWithMaxChange`.
+    """
+    if max_change is None:
+        yield
+        return
+    with torch.no_grad():
+        before = [p.detach().clone() for p in parameters]
+        yield
+        change = [p - start for p, start in zip(parameters, before, strict=True)]
+        lengths = torch.stack([torch.linalg.vector_norm(moved) for moved in change])
+        factor = max_change / torch.linalg.vector_norm(lengths)
+        for parameter, start, moved in zip(parameters, before, change, strict=True):
+            # a change that is short enough stays as it is, bit by bit
+            shortened = start + factor * moved
+            parameter.copy_(torch.where(factor < 1.0, shortened, parameter))
+
+
+@torch.no_grad()
+def limit_norms(parameters: Iterable[Parameter], max_norm: float) -> None:
+    """Shorten each unit's incoming weights to a length.
+
+    A unit is a row of a weight matrix (of a convolution: a filter); vectors, such as
+    biases, stay.
+
+    Args:
+        parameters: changed in place.
+        max_norm: greatest Euclidean length, > 0.
+    """
+    for parameter in parameters:
+        if parameter.ndim > 1:
+            parameter.copy_(torch.renorm(parameter, 2.0, 0, max_norm))
+
+
+class FlatGradient:
+    """The gradients of some parameters, as windows on one vector.
+
+    Attributes:
+        parameters: those that are trained.
+        vector: float32 [N], their gradients one after another.
+
+    Args:
+        parameters: of a network, on their device; those without gradient are left out.
+    """
+
+    def __init__(self, parameters: Iterable[Parameter]) -> None:
+        self.parameters = [p for p in parameters if p.requires_grad]
+        count = sum(p.numel() for p in self.parameters)
+        device = self.parameters[0].device if self.parameters else None
+        self.vector = torch.zeros(count, dtype=torch.float32, device=device)
+        begin = 0
+        self._windows: list[Tensor] = []
+        for parameter in self.parameters:
+            window = self.vector[begin : begin + parameter.numel()]
+            self._windows.append(window.view_as(parameter))
+            begin += parameter.numel()
+
+    def clear(self) -> None:
+        """Set all to zero, and the parameters' `.grad` to the windows."""
+        self.vector.zero_()
+        for parameter, window in zip(self.parameters, self._windows, strict=True):
+            parameter.grad = window
+
+    def pull(self, factor: float) -> None:
+        """Add `factor` times the parameters: the gradient of factor/2 x their square.
+
+        Args:
+            factor: of L2 regularisation, per frame.
+        """
+        with torch.no_grad():
+            for window, parameter in zip(self._windows, self.parameters, strict=True):
+                window.add_(parameter, alpha=factor)
+
+    def add_noise(self, eta: float, step: int, seed: int) -> None:
+        """Add normal noise of variance eta / (1 + step)^0.55, the same on all ranks.
+
+        Args:
+            eta: variance in step 0.
+            step: of the optimizer, counted from 0.
+            seed: of the training.
+        """
+        generator = torch.Generator().manual_seed(mixed_seed(seed, step, _NOISE))
+        sigma = (eta / (1.0 + step) ** _DECAY) ** 0.5
+        noise = torch.randn(self.vector.shape, generator=generator)
+        self.vector.add_(noise.to(self.vector.device), alpha=sigma)
+
+    def clip(self, max_norm: float | None) -> Tensor:
+        """Shorten the gradient to a length, if it is longer.
+
+        Args:
+            max_norm: the length, > 0; None only measures.
+
+        Returns:
+            The length before, a scalar on the device; nobody waits for it here.
+        """
+        norm = torch.linalg.vector_norm(self.vector)
+        if max_norm is not None:
+            self.vector.mul_(torch.clamp(max_norm / norm, max=1.0))
+        return norm
+
+
+def mixed_seed(*numbers: int) -> int:
+    """Return a seed that follows from numbers: the training's seed, step, rank."""
+    text = "/".join(map(str, numbers))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The point that a training has reached.
+
+    Attributes:
+        step: of the optimizer, counted from 1; the one about to be made.
+        epoch: counted from 1.
+        progress: share of the whole training that is done, in [0, 1].
+    """
+
+    step: int
+    epoch: int
+    progress: float
+
+
+History = Sequence[Mapping[str, float]]
+
+
+def learning_rate(options: TrainingOptions, moment: Moment, history: History) -> float:
+    """Return the learning rate of a step.
+
+    Args:
+        options: `schedule`, the `learning_rate` that it starts from, and the
+            `warmup_steps` over which all is scaled up from 0; the first step's factor
+            is 1 / warmup_steps.
+        moment: where the training is.
+        history: means per frame on dev at the end of each finished epoch.
+    """
+    rate = options.learning_rate * _factor(options, moment, history)
+    if moment.step < options.warmup_steps:
+        rate *= moment.step / options.warmup_steps
+    return rate
+
+
+def _factor(options: TrainingOptions, moment: Moment, history: History) -> float:
+    """Return what a schedule multiplies the learning rate by."""
+    match options.schedule:
+        case HalvingSchedule() as halving:
+            return halving.ratio ** max(0, moment.epoch - halving.first_epoch + 1)
+        case NewbobSchedule() as newbob:
+            return _newbob(newbob, options.learning_rate, history)
+        case NoamSchedule() as noam:
+            return min(moment.step**-0.5, moment.step * noam.warmup**-1.5)
+        case CosineSchedule() as cosine:
+            share = 0.5 * (1.0 + math.cos(math.pi * min(1.0, moment.progress)))
+            return cosine.final_ratio + (1.0 - cosine.final_ratio) * share
+        case ConstantSchedule():
+            return 1.0
+
+
+def _newbob(schedule: NewbobSchedule, start: float, history: History) -> float:
+    """Return a factor that falls with each epoch that changed the error too little."""
+    floor = schedule.min_learning_rate / start
+    errors = [epoch[schedule.measure] for epoch in history]
+    factor = 1.0
+    for before, after in pairwise(errors):
+        change = after - before
+        if schedule.relative:
+            change /= abs(before) or 1.0
+        if not change <= schedule.threshold:
+            factor = max(factor * schedule.decay, min(factor, floor))
+    return factor
+
+
+def is_exhausted(history: History, patience: int | None) -> bool:
+    """Tell whether dev has not become better in the last `patience` epochs.
+
+    Args:
+        history: means per frame on dev at the end of each finished epoch.
+        patience: None for never.
+    """
+    if patience is None or len(history) <= patience:
+        return False
+    losses = [epoch["loss"] for epoch in history]
+    return min(losses[-patience:]) >= min(losses[:-patience])

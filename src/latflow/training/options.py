@@ -1,0 +1,409 @@
+"""Options of the training of networks: optimizers, schedules, systems, runs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from latflow.align.options import SupervisionOptions
+from latflow.criteria.options import LfmmiOptions
+from latflow.decode.options import NetworkDecodeOptions
+from latflow.graphs.options import ChainGraphOptions, ChainTreeOptions, CtcGraphOptions
+from latflow.options import (
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    Options,
+    PositiveFloat,
+    PositiveInt,
+    ProperFraction,
+)
+from latflow.training.data_options import (
+    BatchOptions,
+    CtcDataOptions,
+    DataOptions,
+    LfmmiDataOptions,
+)
+
+
+class AdamOptions(Options):
+    """Adam."""
+
+    type: Literal["adam"] = "adam"
+    betas: tuple[ProperFraction, ProperFraction] = (0.9, 0.999)
+    """Decay of the first and the second moment, per step."""
+    eps: PositiveFloat = 1e-08
+    """Added to the root of the second moment."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Factor of the parameters that is added to the gradient."""
+    amsgrad: bool = False
+    """Use the greatest second moment so far."""
+
+
+class AdamWOptions(Options):
+    """Adam with decoupled weight decay."""
+
+    type: Literal["adamw"] = "adamw"
+    betas: tuple[ProperFraction, ProperFraction] = (0.9, 0.999)
+    """Decay of the first and the second moment, per step."""
+    eps: PositiveFloat = 1e-08
+    """Added to the root of the second moment."""
+    weight_decay: NonNegativeFloat = 0.01
+    """Share of the parameters taken off per step, times the learning rate."""
+    amsgrad: bool = False
+    """Use the greatest second moment so far."""
+
+
+class SgdOptions(Options):
+    """Stochastic gradient descent."""
+
+    type: Literal["sgd"] = "sgd"
+    momentum: ProperFraction = 0.0
+    """Share of the step before that is kept."""
+    nesterov: bool = False
+    """Nesterov's momentum; needs a momentum above 0."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Factor of the parameters that is added to the gradient."""
+
+    @model_validator(mode="after")
+    def _check_momentum(self) -> Self:
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs a momentum above 0, for example 0.9")
+        return self
+
+
+class AdagradOptions(Options):
+    """Adagrad."""
+
+    type: Literal["adagrad"] = "adagrad"
+    lr_decay: NonNegativeFloat = 0.0
+    """Decay of the learning rate per step."""
+    eps: PositiveFloat = 1e-10
+    """Added to the root of the sum of squares."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Factor of the parameters that is added to the gradient."""
+
+
+class RmspropOptions(Options):
+    """RMSprop."""
+
+    type: Literal["rmsprop"] = "rmsprop"
+    alpha: ProperFraction = 0.99
+    """Decay of the mean of squares, per step."""
+    eps: PositiveFloat = 1e-08
+    """Added to the root of the second moment."""
+    momentum: ProperFraction = 0.0
+    """Share of the step before that is kept."""
+    centered: bool = False
+    """Divide by the standard deviation, not by the root of the mean of squares."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Factor of the parameters that is added to the gradient."""
+
+
+class NadamOptions(Options):
+    """Adam with Nesterov's momentum."""
+
+    type: Literal["nadam"] = "nadam"
+    betas: tuple[ProperFraction, ProperFraction] = (0.9, 0.999)
+    """Decay of the first and the second moment, per step."""
+    eps: PositiveFloat = 1e-08
+    """Added to the root of the second moment."""
+    momentum_decay: NonNegativeFloat = 0.004
+    """Decay of the momentum's warm-up, per step."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Factor of the parameters that is added to the gradient."""
+
+
+class RadamOptions(Options):
+    """Adam with rectified variance."""
+
+    type: Literal["radam"] = "radam"
+    betas: tuple[ProperFraction, ProperFraction] = (0.9, 0.999)
+    """Decay of the first and the second moment, per step."""
+    eps: PositiveFloat = 1e-08
+    """Added to the root of the second moment."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Factor of the parameters that is added to the gradient."""
+
+
+OptimizerOptions = Annotated[
+    AdamOptions
+    | AdamWOptions
+    | SgdOptions
+    | AdagradOptions
+    | RmspropOptions
+    | NadamOptions
+    | RadamOptions,
+    Field(discriminator="type"),
+]
+
+
+class ConstantSchedule(Options):
+    """It does not change."""
+
+    type: Literal["constant"] = "constant"
+
+
+class HalvingSchedule(Options):
+    """It falls by a factor in each epoch from one on."""
+
+    type: Literal["halving"] = "halving"
+    first_epoch: Annotated[int, Field(ge=2)] = 4
+    """First epoch with a smaller learning rate, counted from 1."""
+    ratio: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Learning rate of an epoch over that of the epoch before."""
+
+
+class NewbobSchedule(Options):
+    """It falls after each epoch in which the dev error fell too little."""
+
+    type: Literal["newbob"] = "newbob"
+    measure: Literal["loss", "frame_errors"] = "loss"
+    """Measure on dev, per frame."""
+    relative: bool = True
+    """Take changes as shares of the error before."""
+    threshold: Annotated[float, Field(le=0)] = -0.01
+    """An epoch's change above this (less improvement) lets the learning rate fall."""
+    decay: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """New learning rate over the old one."""
+    min_learning_rate: NonNegativeFloat = 0.0
+    """The learning rate stays above this."""
+
+
+class NoamSchedule(Options):
+    """The transformer's, min(s^-0.5, s x warmup^-1.5) in step s."""
+
+    type: Literal["noam"] = "noam"
+    warmup: PositiveInt = 4000
+    """Steps in which it rises."""
+
+
+class CosineSchedule(Options):
+    """It falls as half a cosine over the whole training."""
+
+    type: Literal["cosine"] = "cosine"
+    final_ratio: Fraction = 0.0
+    """Learning rate at the end over that at the start."""
+
+
+ScheduleOptions = Annotated[
+    ConstantSchedule | HalvingSchedule | NewbobSchedule | NoamSchedule | CosineSchedule,
+    Field(discriminator="type"),
+]
+
+
+class TrainingOptions(Options):
+    """Training of the network; the same for all criteria. See docs/training.md."""
+
+    epochs: PositiveInt = 8
+    """Passes over the training data (over a part each, where `data` splits epochs)."""
+    optimizer: OptimizerOptions = AdamOptions()
+    """Optimizer: what makes a step of a gradient."""
+    learning_rate: PositiveFloat = 0.001
+    """Learning rate that the schedule starts from; the factor of `noam`."""
+    warmup_steps: NonNegativeInt = 0
+    """Steps over which the learning rate rises evenly from 0 at the start of training.
+    """
+    schedule: ScheduleOptions = NewbobSchedule()
+    """Change of the learning rate during training."""
+    label_smoothing: ProperFraction = 0.0
+    """Share of a label's weight that is spread over all classes (cross-entropy only).
+    """
+    clip_norm: PositiveFloat | None = 5.0
+    """Gradients (mean over frames) longer than this are shortened to it; null for
+    never."""
+    gradient_noise: NonNegativeFloat = 0.0
+    """eta; normal noise of variance eta / (1 + step)^0.55 is added to the gradient."""
+    l2: NonNegativeFloat = 0.0
+    """Factor of the parameters that is added to the gradient before it is clipped."""
+    max_change: PositiveFloat | None = None
+    """Greatest length of the change that a step makes to all parameters together
+    (Kaldi's max-param-change); longer ones are shortened to it. null for no limit."""
+    learning_rate_factors: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """Factors on the learning rate, by layer of the network; 1 for the others. (Kaldi
+    trains the cross-entropy branch of LF-MMI with 5; Adam's steps do not depend on the
+    size of a gradient, so that it needs none.)"""
+    max_norm: PositiveFloat | None = None
+    """Greatest length of a unit's incoming weights; null for no limit."""
+    constrain_share: Fraction = 0.25
+    """Share of the steps after which layers restore their constraints (semi-orthogonal
+    factors)."""
+    precision: Literal["float32", "bf16", "auto"] = "float32"
+    """Numbers of the forward and backward pass; `bf16` by torch's autocast, `auto`:
+    bf16 where the processor or the GPU multiplies such numbers, else float32.
+    Parameters are float32."""
+    accumulate: PositiveInt = 1
+    """Batches whose gradients make one step."""
+    micro_sequences: PositiveInt | None = None
+    """Greatest number of sequences that go through the network at once; larger batches
+    are split, which saves memory; steps change by rounding, and with batch
+    normalization (statistics of each part) or dropout (other masks) by more. null for
+    whole batches."""
+    parameter_averaging: PositiveInt | None = None
+    """Instead of adding up gradients in each step, ranks train alone and their
+    parameters are averaged every so many steps; null for gradients."""
+    elastic: bool = False
+    """With Horovod: go on with the ranks that are left when one dies, and take in new
+    ones."""
+    pretraining: NonNegativeInt = 0
+    """Layer-wise pretraining: epochs with the first layer alone, then with one more
+    layer each time, until all are there. 0 for none. These epochs count in `epochs`."""
+    dev_interval: PositiveInt | None = None
+    """Steps between evaluations on dev within an epoch; null for the ends of epochs
+    alone."""
+    patience: PositiveInt | None = None
+    """Epochs without a better dev loss after which training ends; null for never."""
+    final: Literal["last", "best", "average"] = "best"
+    """Parameters of the finished model: of the last epoch, of the epoch with the best
+    dev loss, or the mean of the last `average` epochs'."""
+    average: PositiveInt = 4
+    """Number of epochs whose parameters are averaged where `final` is `average`."""
+    priors: Literal["posteriors", "alignments"] = "posteriors"
+    """Prior of the classes: the mean of the network's posteriors on the training data
+    (as Kaldi's nnet2 and nnet3), or their shares in the training labels. The latter
+    favour a class that the alignments hardly have, since the network has not learnt how
+    rare it is."""
+    checkpoint_minutes: PositiveFloat = 10.0
+    """Minutes between checkpoints within an epoch."""
+    keep_checkpoints: PositiveInt = 2
+    """Checkpoints of epochs that are kept, beside the best."""
+    log_interval: PositiveInt = 50
+    """Steps between lines of log.jsonl."""
+    tensorboard: bool = True
+    """Write events for TensorBoard too."""
+
+
+class CeSystemOptions(Options):
+    """Frames are classified; labels are the pdfs of the alignments (cross-entropy).
+
+    Further outputs of the network may have other losses: phones, CTC.
+    """
+
+    type: Literal["ce"] = "ce"
+    network: str
+    """File with the description of the network; see docs/networks.md."""
+    alignments: str
+    """System whose alignments, tree and decoding graph are used:
+    a GMM system, or an earlier network, which aligns as `nnet.align` says."""
+    features: str | None = None
+    """Features that the network reads: a name of `nnet.features` or `nnet.ivectors`;
+    or a GMM system's
+    name, for its features (after LDA, MLLT, and the transforms of the speakers); or
+    null for the frames that GMM systems start from."""
+    training_set: str = "train"
+    """Set that the network is trained on: `train`, or one of `corpus.perturbed`, which
+    `alignments` then aligns."""
+    data: DataOptions = DataOptions()
+    """Data of the training: pieces of utterances, their order, batches, normalization.
+    All lengths are frames of the features."""
+    training: TrainingOptions = TrainingOptions()
+    """Training of the network; the same for all criteria. See docs/training.md."""
+    decode: NetworkDecodeOptions = NetworkDecodeOptions()
+    """Use of the network's scores in decoding."""
+
+
+class CtcSystemOptions(Options):
+    """Phones of the transcripts are told in order, whenever (CTC).
+
+    No alignments are needed. The network has a tree and a graph of its own: labels are
+    the phones of the lexicon, and a blank.
+    """
+
+    type: Literal["ctc"] = "ctc"
+    network: str
+    """File with the description of the network; see docs/networks.md. Its decoded
+    output has `loss: ctc`."""
+    alignments: str | None = None
+    """System whose alignments further outputs of cross-entropy learn from: a GMM
+    system, or an earlier network, which aligns as `nnet.align` says; null where there
+    are none."""
+    features: str | None = None
+    """Features that the network reads: a name of `nnet.features` or `nnet.ivectors`;
+    or a GMM system's
+    name, for its features (after LDA, MLLT, and the transforms of the speakers); or
+    null for the frames that GMM systems start from."""
+    training_set: str = "train"
+    """Set that the network is trained on: `train`, or one of `corpus.perturbed`, which
+    `alignments` then aligns."""
+    graph: CtcGraphOptions = CtcGraphOptions()
+    """Scales of the transition probabilities in graphs of CTC, which has none."""
+    data: CtcDataOptions = CtcDataOptions()
+    """Data of the training: whole utterances, their order, batches, normalization. All
+    lengths are frames of the features."""
+    training: TrainingOptions = TrainingOptions()
+    """Training of the network; the same for all criteria. See docs/training.md."""
+    decode: NetworkDecodeOptions = NetworkDecodeOptions()
+    """Use of the network's scores in decoding."""
+
+
+class LfmmiSystemOptions(Options):
+    """Phone sequences are told from all others (lattice-free MMI, Kaldi's chain).
+
+    The network has a tree and graphs of its own.
+    """
+
+    type: Literal["lfmmi"] = "lfmmi"
+    network: str
+    """File with the description of the network; see docs/networks.md. Its first output
+    has `loss: lfmmi`."""
+    alignments: str | None = None
+    """System whose alignments the supervision is made from: a GMM system, or an earlier
+    network that scores every frame, which aligns as `nnet.align` says. The tree is made
+    from those of the GMM system. Without, the training starts flat, from transcripts
+    alone: on whole utterances, with the full tree of `tree.context_width` phones (1
+    unless set, or 2), and `criterion.l2` 5e-5 unless set."""
+    features: str | None = None
+    """Features that the network reads: a name of `nnet.features`; or a GMM system's
+    name, for its features (after LDA, MLLT, and the transforms of the speakers); or
+    null for the frames that GMM systems start from."""
+    training_set: str = "train"
+    """Set that the network is trained on: `train`, or one of `corpus.perturbed`, which
+    `alignments` then aligns."""
+    tree: ChainTreeOptions = ChainTreeOptions()
+    """Tree and denominator of a network trained with lattice-free MMI."""
+    supervision: SupervisionOptions = SupervisionOptions()
+    """Times that the supervision allows."""
+    graph: ChainGraphOptions = ChainGraphOptions()
+    """Scales of the transition probabilities in graphs of LF-MMI networks."""
+    criterion: LfmmiOptions = LfmmiOptions()
+    """Lattice-free maximum mutual information (Kaldi's chain models)."""
+    data: LfmmiDataOptions = LfmmiDataOptions()
+    """Data of the training: pieces of utterances, their order, batches, normalization.
+    All lengths are frames of the features."""
+    training: TrainingOptions = TrainingOptions()
+    """Training of the network; the same for all criteria. See docs/training.md."""
+    decode: NetworkDecodeOptions = NetworkDecodeOptions()
+    """Use of the network's scores in decoding."""
+
+
+class RunOptions(Options):
+    """Everything that a training depends on beside its files."""
+
+    data: BatchOptions
+    training: TrainingOptions = TrainingOptions()
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    backend: Literal["auto", "horovod", "torch", "none"] = "auto"
+    seed: int = 0
+
+
+class CeRunOptions(RunOptions):
+    """Everything that a training by cross-entropy depends on beside its files."""
+
+    type: Literal["ce"] = "ce"
+    data: DataOptions = DataOptions()  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+class CtcRunOptions(RunOptions):
+    """Everything that a training by CTC depends on beside its files."""
+
+    type: Literal["ctc"] = "ctc"
+    data: CtcDataOptions = CtcDataOptions()  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+class LfmmiRunOptions(RunOptions):
+    """Everything that a training by lattice-free MMI depends on beside its files."""
+
+    type: Literal["lfmmi"] = "lfmmi"
+    data: LfmmiDataOptions = LfmmiDataOptions()  # pyright: ignore[reportIncompatibleVariableOverride]
+    criterion: LfmmiOptions = LfmmiOptions()

@@ -1,0 +1,1 @@
+"""From a recipe to the jobs of a run: targets, parameters, stage runner, records."""

@@ -1,0 +1,352 @@
+"""Look over an experiment's data before it runs, and say what would go wrong.
+
+`examine_sources` needs nothing but the configuration: it reads the text files of Kaldi
+directories and manifests, and looks whether audio files are there. `examine` goes
+further on prepared corpora, where durations and sample rates are known. Both return
+findings (`latflow.workflow.survey.Finding`): an `error` will stop the experiment or
+spoil it, a `warning` probably should not be there, a `note` is good to know.
+
+Public: `examine_experiment`, `examine`, `examine_sources`, `render`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from latflow.corpus.kaldi_tables import split_fields
+from latflow.corpus.manifests import read_cuts
+from latflow.corpus.options import CorpusOptions
+from latflow.corpus.recipes import missing_resource
+from latflow.errors import UserError
+from latflow.features.options import FeatureOptions
+from latflow.hmm.topology import Topology
+from latflow.lang.directory import read_symbols
+from latflow.lang.lexicon import read_lexicon
+from latflow.lang.options import LangOptions
+from latflow.workflow.recipe import Recipe
+from latflow.workflow.survey import (
+    Dictionary,
+    Finding,
+    Severity,
+    Survey,
+    finding_of,
+    some,
+    survey_source,
+)
+
+_ORDER: tuple[Severity, ...] = ("error", "warning", "note")
+FLOAT_BYTES = 4
+LILCOM_SHARE = 1 / 3  # size of lilcom's storage, as a share of float32
+# Rough sizes of what decoding writes a frame, all systems together.
+LATTICE_BYTES_PER_FRAME = 400
+ALIGNMENT_BYTES_PER_FRAME = 8
+
+
+def examine_experiment(recipe: Recipe) -> list[Finding]:
+    """Examine what an experiment has: its prepared corpora, or else their sources.
+
+    Returns:
+        Findings, the worst first.
+    """
+    results = Path("results", recipe.experiment)
+    prepared = {
+        split: path
+        for split in recipe.splits
+        if (path := results / "corpus" / split / "cuts.jsonl.gz").is_file()
+    }
+    lexicon = recipe.lexicon(str(results / "corpus" / "language"))
+    options = recipe.options
+    common = (options.lang, options.features, results)
+    if len(prepared) == len(recipe.splits):
+        lang_dir = results / "lang"
+        return examine(
+            prepared,
+            lexicon,
+            *common,
+            lang_dir=lang_dir if (lang_dir / "phones.txt").is_file() else None,
+        )
+    own = options.lang.lexicon
+    return examine_sources(options.corpus, own and lexicon, *common)
+
+
+def examine(
+    cuts: Mapping[str, str | Path],
+    lexicon: str | Path,
+    lang: LangOptions,
+    features: FeatureOptions,
+    results: str | Path,
+    *,
+    lang_dir: str | Path | None = None,
+) -> list[Finding]:
+    """Examine prepared corpora.
+
+    Args:
+        cuts: cut manifest of each split; `train` is the training set.
+        results: folder that the experiment writes to.
+        lang_dir: Kaldi lang directory, if it is made already.
+
+    Returns:
+        Findings, the worst first. Manifests are streamed.
+    """
+    findings: list[Finding] = []
+    dictionary = _dictionary(lexicon, lang, findings)
+    surveys = []
+    for split, path in cuts.items():
+        survey = Survey(split, str(path), dictionary, features)
+        try:
+            for cut in read_cuts(path):
+                supervision = cut.supervisions[0]
+                survey.add(
+                    cut.id,
+                    supervision.speaker,
+                    split_fields(supervision.text or ""),
+                    duration=cut.duration,
+                    sample_rate=cut.sampling_rate,
+                )
+        except UserError as error:
+            findings.append(finding_of(error))
+        surveys.append(survey)
+    findings += _common(surveys, dictionary)
+    findings += _sample_rates(surveys, features)
+    if lang_dir is not None and dictionary is not None:
+        findings += _topology(Path(lang_dir), dictionary)
+    findings += _disk(surveys, features, Path(results))
+    return _sorted(findings)
+
+
+def examine_sources(
+    corpus: CorpusOptions,
+    lexicon: str | Path | None,
+    lang: LangOptions,
+    features: FeatureOptions,
+    results: str | Path,
+) -> list[Finding]:
+    """Examine an experiment of which nothing is prepared yet.
+
+    Args:
+        lexicon: pronunciation lexicon; None where the corpus brings its own.
+        results: folder that the experiment will write to.
+
+    Returns:
+        Findings, the worst first.
+    """
+    findings: list[Finding] = []
+    dictionary = None if lexicon is None else _dictionary(lexicon, lang, findings)
+    surveys = []
+    for split, source in {
+        "train": corpus.train,
+        "dev": corpus.dev,
+        **corpus.test,
+    }.items():
+        named = {"path", "supervisions"} & type(source).model_fields.keys()
+        file = next((getattr(source, name) for name in named), split)
+        survey = Survey(split, file, dictionary, features)
+        findings += survey_source(source, survey)
+        surveys.append(survey)
+    findings += _common(surveys, dictionary)
+    findings += _sample_rates(surveys, features)
+    findings += _disk(surveys, features, Path(results))
+    return _sorted(findings)
+
+
+def render(findings: Iterable[Finding]) -> str:
+    """Return findings as lines, with a summary at the end."""
+    listed = _sorted(list(findings))
+    counts = Counter(finding.severity for finding in listed)
+    summary = ", ".join(
+        f"{counts[severity]} {severity}{'s' if counts[severity] != 1 else ''}"
+        for severity in _ORDER
+    )
+    return "\n".join([*map(str, listed), summary])
+
+
+def _dictionary(
+    path: str | Path, lang: LangOptions, findings: list[Finding]
+) -> Dictionary | None:
+    """Return the lexicon; what is wrong with it becomes a finding."""
+    if not Path(path).is_file():
+        findings.append(finding_of(missing_resource(path)))
+        return None
+    try:
+        lexicon = read_lexicon(
+            path,
+            has_probabilities=lang.has_probabilities,
+            strip_stress=lang.strip_stress,
+        )
+    except UserError as error:
+        findings.append(finding_of(error))
+        return None
+    dictionary = Dictionary.of(lexicon, str(path), lang)
+    findings += _undeclared_phones(dictionary)
+    return dictionary
+
+
+def _undeclared_phones(dictionary: Dictionary) -> list[Finding]:
+    """Find phones of the lexicon that the configured list does not have."""
+    groups = dictionary.lang.nonsilence_phones
+    if groups is None:
+        return []
+    declared = {phone for group in groups for phone in group.split()}
+    declared |= {dictionary.lang.silence_phone}
+    declared |= {dictionary.lang.spoken_noise_phone}
+    declared |= set(dictionary.lang.other_silence_phones)
+    unknown = [p for p in dictionary.lexicon.phones if p not in declared]
+    if not unknown:
+        return []
+    return [
+        Finding(
+            "error",
+            dictionary.file,
+            f"phones that lang.nonsilence_phones does not list: {some(unknown)}",
+            "list them, or mend the lexicon",
+        )
+    ]
+
+
+def _common(surveys: list[Survey], dictionary: Dictionary | None) -> Iterator[Finding]:
+    """Yield findings of each split, and between splits."""
+    for survey in surveys:
+        yield from survey.findings()
+    train = next((s for s in surveys if s.split == "train"), None)
+    if train is None:
+        return
+    yield from _unheard_phones(train, dictionary)
+    for other in surveys:
+        if other is not train:
+            yield from _overlap(train, other)
+
+
+def _overlap(train: Survey, other: Survey) -> Iterator[Finding]:
+    """Yield speakers and utterances that are both trained on and tested on."""
+    ids = sorted(train.ids & other.ids)
+    if ids:
+        yield Finding(
+            "warning",
+            other.file,
+            f"{len(ids)} utterance ids are in train and in {other.split}: {some(ids)}",
+            "make sure that they are not the same recordings",
+        )
+    speakers = sorted(train.speakers & other.speakers)
+    if speakers:
+        yield Finding(
+            "note",
+            other.file,
+            f"{len(speakers)} speakers are in train and in {other.split}: "
+            f"{some(speakers)}",
+            "word error rates of speakers never heard before will be higher",
+        )
+
+
+def _unheard_phones(train: Survey, dictionary: Dictionary | None) -> Iterator[Finding]:
+    """Yield phones that no word of the training set has."""
+    if dictionary is None or not train.words:
+        return
+    heard = {
+        phone
+        for entry in dictionary.lexicon.entries
+        if entry.word in train.words
+        for phone in entry.phones
+    }
+    unheard = [p for p in dictionary.lexicon.phones if p not in heard]
+    if unheard:
+        yield Finding(
+            "warning",
+            dictionary.file,
+            f"{len(unheard)} phones are in no word of train: {some(unheard)}",
+            "check their spelling; models of phones never heard stay as they begin",
+        )
+
+
+def _sample_rates(surveys: list[Survey], features: FeatureOptions) -> Iterator[Finding]:
+    """Yield rates that differ among splits, or from that of the features."""
+    wanted = features.sample_rate
+    rates = sorted({rate for survey in surveys for rate in survey.sample_rates})
+    for survey in surveys:
+        shown = ", ".join(
+            f"{n} at {r} Hz" for r, n in sorted(survey.sample_rates.items())
+        )
+        if wanted is None and len(rates) > 1:
+            yield Finding(
+                "error",
+                survey.file,
+                f"sample rates differ between recordings; {survey.split}: {shown}",
+                f"set features.sample_rate, e.g. to {rates[0]}",
+            )
+        elif wanted is not None and set(survey.sample_rates) - {wanted}:
+            low = [r for r in survey.sample_rates if r < wanted]
+            yield Finding(
+                "warning" if low else "note",
+                survey.file,
+                f"{survey.split}: {shown}; features are computed at {wanted} Hz",
+                "recordings of a lower rate have nothing above half of it: lower "
+                "features.sample_rate or features.high_freq"
+                if low
+                else "recordings will be resampled",
+            )
+
+
+def _topology(lang_dir: Path, dictionary: Dictionary) -> Iterator[Finding]:
+    """Yield phones of the lexicon that the lang directory has no HMM for."""
+    try:
+        ids = read_symbols(lang_dir / "phones.txt")
+        modelled = set(Topology.load(lang_dir / "topo").phones)
+    except UserError as error:
+        yield finding_of(error)
+        return
+    forms = ("", "_B", "_E", "_I", "_S")
+    missing = [
+        phone
+        for phone in dictionary.lexicon.phones
+        if not any(ids.get(phone + form) in modelled for form in forms)
+    ]
+    if missing:
+        yield Finding(
+            "error",
+            str(lang_dir / "topo"),
+            f"phones of the lexicon without topology: {some(missing)}",
+            "make the lang directory again from this lexicon",
+        )
+
+
+def _disk(
+    surveys: list[Survey], features: FeatureOptions, results: Path
+) -> Iterator[Finding]:
+    """Compare what the experiment writes (an estimate) with the free disk."""
+    shift_s = features.frame_shift_ms / 1000
+    stored = FLOAT_BYTES * features.dim
+    if features.storage == "lilcom_chunky":
+        stored = round(stored * LILCOM_SHARE)
+    needed = 0.0
+    for survey in surveys:
+        extra = LATTICE_BYTES_PER_FRAME if survey.split != "train" else 0
+        per_frame = (
+            stored + FLOAT_BYTES * features.dim + ALIGNMENT_BYTES_PER_FRAME + extra
+        )
+        needed += survey.seconds / shift_s * per_frame
+    place = next(p for p in (results, *results.absolute().parents) if p.exists())
+    free = shutil.disk_usage(place).free
+    what = f"the experiment will write about {_size(needed)}; {_size(free)} are free"
+    if needed > free:
+        remedy = "free space, or run in a folder on a larger disk"
+        yield Finding("error", str(results), what, remedy)
+    elif needed > 0.8 * free:
+        yield Finding("warning", str(results), what, "free space to be safe")
+    else:
+        yield Finding("note", str(results), what, "nothing to do")
+
+
+def _size(num_bytes: float) -> str:
+    """Return a number of bytes in words."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.3g} TB"
+
+
+def _sorted(findings: list[Finding]) -> list[Finding]:
+    """Return findings, the worst first, else in the order that they came in."""
+    return sorted(findings, key=lambda finding: _ORDER.index(finding.severity))

@@ -1,0 +1,339 @@
+"""The whole recipe as one typed value, and its description.
+
+Public: `Experiment`, `load`, `document`, `json_schema`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field
+
+from latflow.align.options import AlignOptions
+from latflow.corpus.options import CorpusOptions
+from latflow.decode.options import DecodeOptions, EndpointOptions, RecordingsOptions
+from latflow.features.options import FeatureOptions, StreamOptions
+from latflow.gmm.options import GmmOptions, IvectorOptions
+from latflow.graphs.options import DenominatorOptions, GraphOptions
+from latflow.lang.options import LangOptions, LmOptions
+from latflow.options import (
+    Fraction,
+    Name,
+    NonNegativeInt,
+    Options,
+    PositiveFloat,
+    PositiveInt,
+    Unique,
+    read_options,
+)
+from latflow.scoring.options import ScoreOptions
+from latflow.sequence.options import SequenceSystemOptions
+from latflow.training.options import (
+    CeSystemOptions,
+    CtcSystemOptions,
+    LfmmiSystemOptions,
+)
+
+NetworkSystemOptions = Annotated[
+    CeSystemOptions | CtcSystemOptions | LfmmiSystemOptions | SequenceSystemOptions,
+    Field(discriminator="type"),
+]
+
+
+FilePattern = Annotated[str, Field(pattern="^[^{}*]+$")]
+
+
+class DownloadOptions(Options):
+    """A file that is fetched before it is used."""
+
+    url: Annotated[str, Field(pattern="^(https?|ftp|file)://")]
+    """Source of the file, if it is not there yet."""
+
+
+class NnetOptions(Options):
+    """Networks: the features that they read, their layers, and their training."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device that networks train and score on: `cpu`, `cuda`, or `auto` for a GPU where
+    there is one."""
+    backend: Literal["auto", "horovod", "torch"] = "auto"
+    """Library that joins the ranks of a training: `horovod`, `torch`
+    (torch.distributed), or `auto` for Horovod where it is installed. A training of one
+    rank needs neither."""
+    features: dict[Name, StreamOptions] = Field(default_factory=dict)
+    """Features for networks by name, beside those of the GMM systems (section
+    `features`)."""
+    ivectors: dict[Name, IvectorOptions] = Field(default_factory=dict)
+    """Features of networks that are followed, in each frame, by an i-vector of the
+    speaker, by name (see docs/network_data.md)."""
+    denominator: DenominatorOptions = DenominatorOptions()
+    """The decoding graph that lattices are made with in training, from a weak language
+    model of the training transcripts."""
+    align: AlignOptions = AlignOptions()
+    """Alignment of whole splits with a finished network."""
+    systems: dict[Name, NetworkSystemOptions] = Field(default_factory=dict)
+    """Networks by name, in the order of training."""
+
+
+class ReportOptions(Options):
+    """Contents of the results report; the report itself is always written."""
+
+    num_examples: Annotated[int, Field(ge=0, le=20)] = 4
+    """Utterances shown with audio, spectrogram, phones and words; each adds some 100 kB
+    per five seconds of speech."""
+    max_example_duration: Annotated[float, Field(gt=0, le=60)] = 10.0
+    """Longest utterance shown as an example, in seconds."""
+    example_set: str | None = None
+    """Set that the examples, speakers, confusions and worst utterances are from; the
+    first test set if null."""
+    example_system: str | None = None
+    """System that the examples, speakers, confusions and worst utterances are from; the
+    last one if null."""
+    num_confusions: Annotated[int, Field(ge=1, le=500)] = 15
+    """Rows of each table of confusions."""
+    num_utterances: Annotated[int, Field(ge=1, le=5000)] = 100
+    """Utterances with the most errors that are listed."""
+
+
+class PackageSectionOptions(Options):
+    """Model packages: systems that leave the workflow (see docs/serving.md)."""
+
+    systems: Annotated[tuple[Name, ...], Unique] = ()
+    """Systems that are packaged, to `results/<experiment>/package/<system>/`."""
+    offline: bool = False
+    """Package systems, too, that cannot be streamed since they need a recording as a
+    whole; servers refuse them."""
+    rescore: Name | None = None
+    """Language model of `decode.rescore` that the lattices of finished segments are
+    rescored with."""
+    licence: str | None = None
+    """Text file with the terms of use of the data, which goes along."""
+    endpoint: EndpointOptions = EndpointOptions()
+    """Rules that end a segment of a stream."""
+
+
+class CapacityOptions(Options):
+    """Sessions that servers of packages hold, measured here (see docs/load-test.md)."""
+
+    systems: Annotated[tuple[Name, ...], Unique] = ()
+    """Packaged systems that are measured; none by default, since each takes minutes and
+    wants the machine for itself."""
+    test_set: Name | None = None
+    """Set whose utterances are spoken; the first test set if null."""
+    utterances: PositiveInt = 500
+    """Greatest number of utterances that are used."""
+    p95: PositiveFloat = 0.12
+    """Greatest latency of 95 of 100 final results, seconds."""
+    seconds: PositiveFloat = 20.0
+    """Duration of each trial."""
+    chunk: PositiveFloat = 0.1
+    """Speech in a message, seconds."""
+    sessions: PositiveInt = 2
+    """Number of sessions that is tried first."""
+    max_sessions: PositiveInt = 1000
+    """Greatest number of sessions that is tried."""
+
+
+class LedgerOptions(Options):
+    """Utterances that a stage may leave out before it fails."""
+
+    max_skipped_fraction: Fraction = 0.02
+    """Largest share of a split's utterances that one stage may skip (each is in its
+    ledger)."""
+
+
+class Experiment(Options):
+    """A recipe: the name and the place of the experiment, and its sections."""
+
+    experiment: Annotated[str, Field(pattern="^[a-z0-9][a-z0-9_-]*$")]
+    """Name of the experiment; everything it writes is in `results/<experiment>/`."""
+    seed: NonNegativeInt = 1
+    """Seed of every random choice (held-out speakers, splitting, bootstrap)."""
+    corpora: str = "corpora"
+    """Folder that `{corpora}` stands for in the paths of this configuration."""
+    downloads: dict[FilePattern, DownloadOptions] = Field(default_factory=dict)
+    """Files that the experiment fetches before it uses them (lexicon, language model),
+    by path."""
+    corpus: CorpusOptions
+    """Sources of recordings and transcripts."""
+    lang: LangOptions = LangOptions()
+    """The lexicon, and what is made of it: phones, HMM topologies, and L."""
+    lm: LmOptions
+    """The language model: given, or estimated from text. Its words outside the lexicon
+    are dropped when it is turned into the grammar; the log says how many."""
+    features: FeatureOptions = FeatureOptions()
+    """Acoustic features of the GMM systems."""
+    gmm: GmmOptions = GmmOptions()
+    """GMM-HMM systems, trained one after another, and how the finished ones align."""
+    graph: GraphOptions = GraphOptions()
+    """Composition of the decoding graph HCLG (Kaldi's mkgraph.sh)."""
+    nnet: NnetOptions = NnetOptions()
+    """Networks: the features that they read, their layers, and their training."""
+    decode: DecodeOptions = DecodeOptions()
+    """The search that makes lattices, and the choice of scales on the dev set."""
+    score: ScoreOptions = ScoreOptions()
+    """Comparison of recognized words with the references."""
+    package: PackageSectionOptions = PackageSectionOptions()
+    """Model packages: systems that leave the workflow (see docs/serving.md)."""
+    transcribe: dict[Name, RecordingsOptions] = Field(default_factory=dict)
+    """Recordings by name that packaged systems transcribe, to
+    `results/<experiment>/transcribe/<name>/`."""
+    capacity: CapacityOptions = CapacityOptions()
+    """Sessions that servers of packages hold, measured here (see docs/load-test.md)."""
+    report: ReportOptions = ReportOptions()
+    """Contents of the results report; the report itself is always written."""
+    ledger: LedgerOptions = LedgerOptions()
+    """Utterances that a stage may leave out before it fails."""
+
+
+def load(config: Mapping[str, Any]) -> Experiment:
+    """Return the typed recipe of what YAML files and `--config` settings say.
+
+    `{corpora}` in strings is replaced by the value of the key `corpora`.
+
+    Raises:
+        UserError: a key is unknown, missing, or has a value out of range; the message
+            names the key's path.
+    """
+    corpora = str(config.get("corpora") or Experiment.model_fields["corpora"].default)
+    return read_options(Experiment, _expanded(config, corpora))
+
+
+def _expanded(value: Any, corpora: str) -> Any:
+    """Return a nested value with `{corpora}` replaced in every string."""
+    if isinstance(value, str):
+        return value.replace("{corpora}", corpora)
+    if isinstance(value, Mapping):
+        return {_expanded(k, corpora): _expanded(v, corpora) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_expanded(item, corpora) for item in value]
+    return value
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of recipes, for editors (`config/recipe.schema.json`)."""
+    schema = Experiment.model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def document() -> str:
+    """Return a description of all keys as Markdown, the text of `config/README.md`."""
+    schema = json_schema()
+    definitions = schema["$defs"]
+    sections = {k for k, v in schema["properties"].items() if _is_section(v)}
+    lines = [
+        "# Configuration",
+        "",
+        "Generated from the typed options by `latflow config-readme`; do not edit.",
+        "A key that is not listed here is refused. `{corpora}` in a path stands for",
+        "the value of the key `corpora`.",
+        "",
+        "## top level",
+        "",
+        *_TABLE,
+    ]
+    lines += _rows(schema, "", definitions, {}, leave_out=sections)
+    for name in (k for k in schema["properties"] if k in sections):
+        child = _resolved(schema["properties"][name], definitions)
+        lines += ["", f"## {name}", "", _one_line(child["description"]), "", *_TABLE]
+        lines += _rows(child, f"{name}.", definitions, {})
+    return "\n".join(lines) + "\n"
+
+
+_TABLE = ["| key | meaning | type and range | default |", "|---|---|---|---|"]
+
+
+def _is_section(schema: Mapping[str, Any]) -> bool:
+    """Return whether a property of the recipe is a section of its own."""
+    return bool({"$ref", "oneOf", "patternProperties"} & schema.keys())
+
+
+def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
+    """Return a schema with a reference followed; what stands beside it stays."""
+    if "$ref" not in schema:
+        return schema
+    return {**definitions[schema["$ref"].rpartition("/")[2]], **schema, "$ref": None}
+
+
+def _rows(
+    schema: Mapping[str, Any],
+    prefix: str,
+    definitions: Mapping[str, Any],
+    told: dict[str, str],
+    *,
+    leave_out: Container[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Return table rows of all keys below a schema; variants are told once.
+
+    Args:
+        defaults: of the keys, where they are others than the schema's own.
+    """
+    rows: list[str] = []
+    for branch in schema.get("oneOf", ()):
+        model = _resolved(branch, definitions)
+        tag = model["properties"]["type"]
+        kind = " or ".join(tag.get("enum") or [tag["const"]])
+        label = f"{prefix.rstrip('.')} (type: {kind})"
+        if model["title"] in told:
+            rows.append(f"| **`{label}`** | as `{told[model['title']]}` | | |")
+            continue
+        told[model["title"]] = label
+        rows.append(f"| **`{label}`** | {_one_line(model['description'])} | | |")
+        rows += _rows(model, prefix, definitions, told)
+    for name, given in schema.get("properties", {}).items():
+        child = _resolved(given, definitions)
+        if "const" in child or name in leave_out:
+            continue
+        if defaults is not None and name in defaults and "default" in child:
+            child = {**child, "default": defaults[name]}
+        nested = "properties" in child or "oneOf" in child
+        is_open = "patternProperties" in child
+        is_shown = "default" in child and not nested and not is_open
+        shown = _yaml(child["default"]) if is_shown else ""
+        required = " (required)" if name in schema.get("required", ()) else ""
+        rows.append(
+            f"| `{prefix}{name}` | {_one_line(child.get('description', ''))} "
+            f"| {_range(child)}{required} | {shown and f'`{shown}`'} |"
+        )
+        if nested or is_open:
+            owned = child.get("default") if "properties" in child else None
+            rows += _rows(child, f"{prefix}{name}.", definitions, told, defaults=owned)
+    for others in schema.get("patternProperties", {}).values():
+        below = _resolved(others, definitions)
+        rows += _rows(below, f"{prefix}<name>.", definitions, told)
+    return rows
+
+
+def _one_line(text: str) -> str:
+    """Return a description folded into one table cell."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _yaml(value: object) -> str:
+    """Return a value as it would stand in YAML, on one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=10**6)
+    return text.replace("...", "").strip().replace("|", "\\|")
+
+
+def _range(schema: Mapping[str, Any]) -> str:
+    """Return type and bounds of a key in words."""
+    if "enum" in schema:
+        return ", ".join(f"`{_yaml(v)}`" for v in schema["enum"])
+    if "anyOf" in schema:
+        return " or ".join(_range(member) for member in schema["anyOf"])
+    bounds = [
+        f"{sign} {_yaml(schema[key])}"
+        for key, sign in (
+            ("minimum", "≥"),
+            ("exclusiveMinimum", ">"),
+            ("maximum", "≤"),
+            ("exclusiveMaximum", "<"),
+        )
+        if key in schema
+    ]
+    if "pattern" in schema:
+        bounds.append(f"`{schema['pattern']}`".replace("|", "\\|"))
+    return " ".join([schema.get("type", "object"), *bounds])

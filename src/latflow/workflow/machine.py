@@ -1,0 +1,113 @@
+"""Measure what this machine has, and how busy its GPU is while a job runs.
+
+Public: `capacity`, `GpuLoad`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from threading import Event, Thread
+
+# The rest is for the system, Snakemake itself, and the person at the screen.
+SHARE_FOR_JOBS = 0.9
+
+
+def capacity() -> dict[str, int]:
+    """Amounts that jobs which run at the same time may use together.
+
+    Returns:
+        `mem_mb`: MiB of memory; `gpu`: number of GPUs, 0 without NVIDIA's driver.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {"mem_mb": int(SHARE_FOR_JOBS * memory) >> 20, "gpu": gpus()}
+
+
+def gpus() -> int:
+    """Return number of visible GPUs."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([name for name in visible.split(",") if name.strip()])
+    if not shutil.which("nvidia-smi"):
+        return 0
+    done = subprocess.run(
+        ["nvidia-smi", "-L"], capture_output=True, text=True, check=False
+    )
+    lines = done.stdout.splitlines() if done.returncode == 0 else []
+    return sum(line.startswith("GPU ") for line in lines)
+
+
+SECONDS_BETWEEN_SAMPLES = 5.0
+
+
+class GpuLoad:
+    """Samples `nvidia-smi` beside a job; `share` is set when the block ends.
+
+    The driver's number is the share of time in which any kernel ran on the device, of
+    whichever process: beside other jobs on the same GPU it says too much. Several
+    visible GPUs are averaged; GPUs of other machines are not seen.
+
+    Args:
+        is_asked_for: the job has asked for a GPU; its processes may use it, not itself.
+        seconds: time between samples.
+
+    Attributes:
+        share: mean utilization, 0 to 1; None without a GPU, or if the job used none.
+    """
+
+    def __init__(
+        self, *, is_asked_for: bool = False, seconds: float = SECONDS_BETWEEN_SAMPLES
+    ) -> None:
+        self.share: float | None = None
+        self._is_asked_for = is_asked_for
+        self._seconds = seconds
+        self._samples: list[float] = []
+        self._end = Event()
+        self._thread: Thread | None = None
+
+    def __enter__(self) -> GpuLoad:
+        if shutil.which("nvidia-smi"):
+            self._thread = Thread(target=self._watch, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread is None:
+            return
+        self._end.set()
+        self._thread.join()
+        if self._samples and (self._is_asked_for or _uses_gpu()):
+            self.share = sum(self._samples) / len(self._samples)
+
+    def _watch(self) -> None:
+        """Take samples until the job ends; the first after one interval."""
+        while not self._end.wait(self._seconds):
+            sample = utilization()
+            if sample is None:
+                return
+            self._samples.append(sample)
+
+
+def utilization() -> float | None:
+    """Utilization of the visible GPUs now, 0 to 1; None if it cannot be told."""
+    command = ["nvidia-smi", "--query-gpu=utilization.gpu"]
+    command += ["--format=csv,noheader,nounits"]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible:
+        command += ["-i", visible]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=30
+        )
+        values = [float(line) / 100 for line in done.stdout.split("\n") if line.strip()]
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    return sum(values) / len(values) if values else None
+
+
+def _uses_gpu() -> bool:
+    """Return whether this process has worked on a GPU; starts none."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_initialized()

@@ -1,0 +1,204 @@
+"""Model packages of an experiment: which systems can be packaged, and of which files.
+
+Public: `PackagePlan`, `check_packages`, `check_capacity`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from latflow.errors import UserError
+from latflow.features.options import FrontEndOptions, StreamOptions
+
+if TYPE_CHECKING:
+    from latflow.features.options import FeatureOptions
+    from latflow.workflow.recipe import Recipe
+
+_BY_WHOLE = {"speaker", "utterance"}  # CMVN that knows all frames beforehand
+
+
+def check_packages(recipe: Recipe) -> None:
+    """Refuse packages of systems that there are not, or that cannot be packaged.
+
+    Raises:
+        UserError: names the key.
+    """
+    for name in recipe.options.package.systems:
+        try:
+            PackagePlan(recipe, name).check()
+        except UserError as error:
+            what = f"configuration package.systems: {error.what}"
+            raise UserError(what, remedy=error.remedy) from None
+
+
+def check_capacity(recipe: Recipe) -> None:
+    """Refuse measurements of packages that are not made, or by sets that are not there.
+
+    Raises:
+        UserError: names the key.
+    """
+    options, packaged = recipe.options.capacity, recipe.options.package.systems
+    for name in options.systems:
+        if name not in packaged:
+            known = ", ".join(packaged) or "none yet"
+            raise UserError(
+                f"configuration capacity.systems: no package of {name!r}",
+                remedy=f"choose from package.systems: {known}",
+            )
+        try:
+            PackagePlan(recipe, name, offline=False).check()
+        except UserError as error:
+            raise UserError(
+                f"configuration capacity.systems: {error.what}",
+                remedy="leave it out, or package a system that can be streamed",
+            ) from None
+    if options.systems and recipe.capacity_set not in recipe.decoded_sets:
+        raise UserError(
+            f"configuration capacity.test_set: no set {options.test_set!r}",
+            remedy=f"choose from: {', '.join(recipe.decoded_sets)}",
+        )
+
+
+@dataclass(frozen=True)
+class PackagePlan:
+    """A system of a recipe as a package.
+
+    Attributes:
+        recipe: the recipe.
+        system: name of the system.
+        offline: whether it may be one that cannot be streamed; None as the recipe says.
+    """
+
+    recipe: Recipe
+    system: str
+    offline: bool | None = None
+
+    def check(self) -> None:
+        """Refuse a system that cannot be packaged.
+
+        Raises:
+            UserError: there is no such system; it needs two passes over a speaker's
+                speech; it cannot be streamed, though it is to be.
+        """
+        recipe, name = self.recipe, self.system
+        plain = "package a network on features of nnet.features"
+        if name not in recipe.decoded_systems:
+            known = ", ".join(recipe.decoded_systems)
+            raise UserError(f"no system {name!r}", remedy=f"choose from: {known}")
+        if not recipe.is_network(name) and recipe.is_adapted(name):
+            raise UserError(
+                f"{name} adapts to speakers in two passes over their speech",
+                remedy=f"{plain}, or a GMM system without adaptation",
+            )
+        stream = recipe.stream_of(name)
+        if stream in recipe.systems:
+            raise UserError(
+                f"{name} reads features of the GMM system {stream}", remedy=plain
+            )
+        if (found := self._why_offline) is not None and not self._may_be_offline:
+            why, remedy = found
+            raise UserError(
+                f"{name} cannot be streamed: {why}",
+                remedy=f"{remedy}; or set package.offline (--offline), for recordings "
+                "that are there as a whole",
+            )
+        if self.decoding not in recipe.decodings:
+            raise UserError(
+                f"the lattices of {name} are not rescored with "
+                f"{recipe.options.package.rescore}",
+                remedy="name a language model of decode.rescore that has the system",
+            )
+
+    @property
+    def decoding(self) -> str:
+        """Name under which the package's scales are chosen on dev."""
+        lm = self.recipe.options.package.rescore
+        return self.system if lm is None else f"{self.system}.{lm}"
+
+    def files(self, results: str) -> dict[str, str | list[str]]:
+        """Return the files that a package is made of, by argument of `write_package`.
+
+        Those of `<name>_dir` are named by a file in the folder; lists are empty where
+        the system has no such file.
+
+        Args:
+            results: folder of the experiment.
+        """
+        recipe, name, options = self.recipe, self.system, self.recipe.options.package
+        folder = "nnet" if recipe.is_network(name) else "gmm"
+        stream = recipe.stream_of(name)
+        ivectors = recipe.options.nnet.ivectors.get(stream or "")
+        base = stream if ivectors is None else ivectors.features
+        above = results if base is None else f"{results}/streams/{base}"
+        is_global = self._features.cmvn.type == "global"
+        has_rate = self._features.sample_rate is not None
+        lm = options.rescore
+        return {
+            "model": f"{results}/{folder}/{name}/final.mdl",
+            "graph": f"{results}/graph/{recipe.tree_owner(name)}/HCLG.fst",
+            "lang": f"{results}/{recipe.lang_folder(name)}/words.txt",
+            "scales": f"{results}/tune/{self.decoding}/scales.json",
+            "recordings": [] if has_rate else f"{results}/corpus/train/cuts.jsonl.gz",
+            "frames": f"{above}/frames/train/meta.json" if is_global else [],
+            "ivectors": (
+                [] if ivectors is None else f"{results}/ivectors/{stream}/extractor.npz"
+            ),
+            "grammar": [] if lm is None else f"{results}/lm/G.fst",
+            "arpa": [] if lm is None else f"{results}/lm/{lm}.arpa",
+            "licence": options.licence or [],
+        }
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of `write_package`, as plain values."""
+        recipe, name = self.recipe, self.system
+        is_network = recipe.is_network(name)
+        lm = recipe.options.package.rescore
+        rescoring = None
+        if lm is not None:
+            scale = recipe.options.decode.acoustic_scale
+            beam = recipe.rescorings[lm].beam
+            rescoring = {"lm": lm, "beam": beam, "acoustic_scale": scale}
+        return {
+            "experiment": recipe.experiment,
+            "name": name,
+            "kind": recipe.networks[name].type if is_network else "gmm",
+            "front_end": self._features.part(FrontEndOptions).values(),
+            "sample_rate": self._features.sample_rate,
+            "cmvn": self._features.cmvn.values(),
+            "search": recipe.search_options(),
+            # A package may be written where there is no GPU.
+            "scores": {**recipe.scores_options(name), "device": "cpu"},
+            "decision": recipe.options.score.decision,
+            "rescoring": rescoring,
+            "endpoint": recipe.options.package.endpoint.values(),
+            "offline": self._may_be_offline,
+        }
+
+    @property
+    def _may_be_offline(self) -> bool:
+        """Return whether the system may be one that cannot be streamed."""
+        by_recipe = self.recipe.options.package.offline
+        return by_recipe if self.offline is None else self.offline
+
+    @property
+    def _features(self) -> FeatureOptions | StreamOptions:
+        """Features of the system, without i-vectors."""
+        nnet, stream = self.recipe.options.nnet, self.recipe.stream_of(self.system)
+        if stream in nnet.ivectors:
+            stream = nnet.ivectors[stream].features
+        return self.recipe.options.features if stream is None else nnet.features[stream]
+
+    @property
+    def _why_offline(self) -> tuple[str, str] | None:
+        """Why the system cannot be streamed, and what mends it, as the recipe tells."""
+        recipe, cmvn = self.recipe, self._features.cmvn
+        if cmvn.type in _BY_WHOLE or getattr(cmvn, "center", False):
+            why = f"cmvn of type {cmvn.type} normalizes features with frames to come"
+            return why, "take features with cmvn: {type: none}"
+        if recipe.is_network(self.system):
+            kind = recipe.networks[recipe.seed_of(self.system)].data.normalization
+            if kind in {"mean", "mean_variance"}:
+                why = f"its input is normalized by utterance (normalization: {kind})"
+                return why, "train it with data: {normalization: global}"
+        return None

@@ -1,0 +1,303 @@
+"""One experiment: what its configuration means for the rules of the workflow.
+
+`Recipe` answers the questions that `workflow/rules/common.smk` asks: which splits,
+systems and decodings there are, and on which settings each of them depends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from latflow.align.options import AlignOptions
+from latflow.corpus.options import (
+    DevSource,
+    HoldOutSource,
+    KaldiSource,
+    ManifestSource,
+    SyntheticSource,
+    has_transcripts,
+)
+from latflow.decode.options import NetworkScoreOptions, RescoreOptions, SearchOptions
+from latflow.errors import UserError
+from latflow.features.options import ExtractionOptions, StreamOptions
+from latflow.gmm.options import SharedOptions
+from latflow.graphs.options import DenominatorOptions, GraphOptions
+from latflow.lang.options import LmOptions, TextLm, TranscriptsLm, UniformLm
+from latflow.scoring.options import ComparisonOptions
+from latflow.training.options import LfmmiSystemOptions
+from latflow.workflow.experiment import load
+from latflow.workflow.recipe_checks import check
+from latflow.workflow.systems import Systems, unless_set
+
+
+@dataclass(frozen=True)
+class Recipe(Systems):
+    """One experiment: its options and what follows from them; see `Systems`."""
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Recipe:
+        """Check a configuration and make the recipe of it."""
+        gmm = config.get("gmm") or {}
+        if isinstance(gmm, Mapping) and gmm.get("import") and "systems" not in gmm:
+            config = {**config, "gmm": {**gmm, "systems": {}}}
+        recipe = cls(load(config))
+        check(recipe)
+        return recipe
+
+    @property
+    def experiment(self) -> str:
+        """Name of the experiment, and of its folder below `results/`."""
+        return self.options.experiment
+
+    @property
+    def max_skipped_fraction(self) -> float:
+        """Share of utterances that a stage may skip."""
+        return self.options.ledger.max_skipped_fraction
+
+    @property
+    def sources(self) -> dict[str, DevSource]:
+        """Splits that are prepared from outside, with their source descriptions.
+
+        Where the dev set is held out of train, the outside split is called `full`.
+        """
+        corpus = self.options.corpus
+        if self.holds_out_dev:
+            return {"full": corpus.train, **corpus.test}
+        return {"train": corpus.train, "dev": corpus.dev, **corpus.test}
+
+    @property
+    def holds_out_dev(self) -> bool:
+        """Return whether the dev set is taken out of train."""
+        return isinstance(self.options.corpus.dev, HoldOutSource)
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Return whether the training speech is made by the workflow itself."""
+        return isinstance(self.options.corpus.train, SyntheticSource)
+
+    @property
+    def test_sets(self) -> list[str]:
+        """Names of the test sets with transcripts, in the order of the recipe."""
+        sets = self.options.corpus.test.items()
+        return [name for name, source in sets if has_transcripts(source)]
+
+    @property
+    def untranscribed_sets(self) -> list[str]:
+        """Names of the test sets without transcripts: decoded, not scored."""
+        sets = self.options.corpus.test.items()
+        return [name for name, source in sets if not has_transcripts(source)]
+
+    @property
+    def evaluation_sets(self) -> list[str]:
+        """Splits that are scored: dev, which chooses the scales, and test sets."""
+        return ["dev", *self.test_sets]
+
+    @property
+    def capacity_set(self) -> str:
+        """The set whose utterances are spoken to measure the capacity of servers."""
+        return self.options.capacity.test_set or [*self.decoded_sets[1:], "dev"][0]
+
+    @property
+    def decoded_sets(self) -> list[str]:
+        """Splits that are decoded: those scored, and test sets without transcripts."""
+        return [*self.evaluation_sets, *self.untranscribed_sets]
+
+    @property
+    def splits(self) -> list[str]:
+        """All splits that are used."""
+        return ["train", *self.decoded_sets]
+
+    @property
+    def training_sets(self) -> list[str]:
+        """Sets that networks may be trained on: train, and those made of it."""
+        return ["train", *self.options.corpus.perturbed]
+
+    @property
+    def rescorings(self) -> dict[str, RescoreOptions]:
+        """Second language models by name."""
+        return self.options.decode.rescore
+
+    @property
+    def feature_streams(self) -> dict[str, StreamOptions]:
+        """Features that networks read beside those of the GMM systems, by name."""
+        return self.options.nnet.features
+
+    def streams_of(self, *, stored: bool) -> list[str]:
+        """Return the names of stored ones, or of those computed when read."""
+        streams = self.feature_streams.items()
+        return [name for name, stream in streams if stream.stored is stored]
+
+    @property
+    def decodings(self) -> list[str]:
+        """Names of what is scored: systems, and `<system>.<lm>` where rescored."""
+        names = self.decoded_systems
+        for lm, rescoring in self.rescorings.items():
+            systems = rescoring.systems or [self.decoded_systems[-1]]
+            names += [f"{system}.{lm}" for system in systems]
+        return names
+
+    @staticmethod
+    def system_of(decoding: str) -> str:
+        """Return the system that made the lattices of a decoding."""
+        return decoding.partition(".")[0]
+
+    def system_options(self, system: str) -> dict[str, Any]:
+        """Return the options of a GMM system, but for the lexicon."""
+        return _without(self.options.gmm.systems[system].values(), "lexicon")
+
+    def shared_options(self) -> dict[str, Any]:
+        """Return the settings that all GMM systems are trained with."""
+        return SharedOptions(
+            transform=self.options.features.transform,
+            graph=self.options.graph,
+            seed=self.options.seed,
+            device=self.options.gmm.device,
+            max_skipped_fraction=self.max_skipped_fraction,
+        ).values()
+
+    def align_options(self) -> dict[str, Any]:
+        """Return the options of alignment without adaptation."""
+        return self.options.gmm.align.part(AlignOptions).values()
+
+    def align_network_options(self, network: str) -> dict[str, Any]:
+        """Return the options of alignment with a network."""
+        align = self.options.nnet.align
+        if self.has_full_scale(network):
+            align = unless_set(align, acoustic_scale=1.0)
+        return {**align.values(), "scores": self.scores_options(network)}
+
+    def graph_options(self, system: str) -> GraphOptions:
+        """Return the scales of transitions in the graphs of a system."""
+        owner = self.networks.get(self.tree_owner(system))
+        return getattr(owner, "graph", self.options.graph)
+
+    def denominator_options(self, system: str) -> DenominatorOptions:
+        """Return the options of the denominator of a system's tree."""
+        options = self.options.nnet.denominator
+        if not self.has_own_tree(self.tree_owner(system)):
+            return options
+        return unless_set(options, **self.graph_options(system).values())
+
+    def search_options(self) -> dict[str, Any]:
+        """Return the options of the search that makes lattices."""
+        return self.options.decode.part(SearchOptions).values()
+
+    def comparison_options(self) -> dict[str, Any]:
+        """Return how recognized words are compared with the references."""
+        return self.options.score.part(ComparisonOptions).values()
+
+    def scores_options(self, system: str) -> dict[str, Any]:
+        """Return how a system's scores are used: of a network, else the defaults."""
+        if not self.is_network(system):
+            return NetworkScoreOptions().values()
+        own = self.networks[system].decode.values()
+        return {**own, "device": self.options.nnet.device}
+
+    def network_options(self, system: str) -> dict[str, Any]:
+        """Return everything that training a network depends on beside its inputs."""
+        inputs = (
+            "features",
+            "alignments",
+            "network",
+            "parent",
+            "decode",
+            "training_set",
+            "tree",
+            "supervision",
+            "graph",
+        )
+        nnet, options = self.options.nnet, self.networks[system]
+        if isinstance(options, LfmmiSystemOptions):
+            options = self.chain_system(system)
+        own = options.values()
+        shared = {"device": nnet.device, "backend": nnet.backend}
+        return {**_without(own, *inputs), **shared, "seed": self.options.seed}
+
+    def sequence_options(self, system: str) -> dict[str, Any]:
+        """Return everything that sequence training depends on beside its inputs."""
+        options = self.sequence_system(system)
+        return {
+            **self.network_options(system),
+            "criterion": options.criterion.values(),
+            "sequence": options.sequence.values(),
+            "score": self.comparison_options(),
+            "graph": self.denominator_options(system).part(GraphOptions).values(),
+        }
+
+    def extraction_options(self, stream: str | None = None) -> dict[str, Any]:
+        """Return options of stored features: those of GMM systems, or of a stream."""
+        nnet, features = self.options.nnet, self.options.features
+        options = features if stream is None else nnet.features[stream]
+        return options.part(ExtractionOptions).values()
+
+    @property
+    def language_models(self) -> list[str]:
+        """Names of all language models; `lm` is the one of the decoding graphs."""
+        return ["lm", *self.rescorings]
+
+    def lm_options(self, lm: str, language_folder: str) -> LmOptions:
+        """Return the options of a language model, its text named.
+
+        Raises:
+            UserError: the text is not named and the corpus brings none.
+        """
+        is_first = lm == "lm"
+        rescorings = self.options.decode.rescore
+        options = self.options.lm if is_first else rescorings[lm].lm
+        if isinstance(options, TextLm) and options.path is None:
+            if not self.is_synthetic:
+                key = "lm" if is_first else f"decode.rescore.{lm}.lm"
+                raise UserError(
+                    f"configuration {key}.path is not set",
+                    remedy="name a text with one sentence a line",
+                )
+            return options.replace(path=f"{language_folder}/lm_text.txt")
+        return options
+
+    def lm_inputs(self, lm: str, results: str, language_folder: str) -> list[str]:
+        """Return the files that a language model is made from."""
+        options = self.lm_options(lm, language_folder)
+        if isinstance(options, TranscriptsLm):
+            return [f"{results}/corpus/train/cuts.jsonl.gz"]
+        return [] if isinstance(options, UniformLm) else [str(options.path)]
+
+    def source_files(self, split: str) -> list[str]:
+        """Files outside the experiment whose change makes a split new."""
+        source = self.sources[split]
+        if isinstance(source, KaldiSource):
+            folder = Path(source.path)
+            tables = ("wav.scp", "text", "segments", "utt2*", "spk2*")
+            return sorted(str(p) for name in tables for p in folder.glob(name))
+        if isinstance(source, ManifestSource):
+            return [source.recordings, source.supervisions]
+        return []
+
+    @staticmethod
+    def download_name(path: str) -> str:
+        """Return a rule name for a downloaded file."""
+        return re.sub(r"\W+", "_", Path(path).name)
+
+    def lexicon(self, language_folder: str) -> str:
+        """Return path of the lexicon: the configured one, or the synthetic corpus' own.
+
+        Raises:
+            UserError: none is configured and the corpus brings none.
+        """
+        configured = self.options.lang.lexicon
+        if configured is not None:
+            return configured
+        if self.is_synthetic:
+            return f"{language_folder}/lexicon.txt"
+        raise UserError(
+            "configuration lang.lexicon is not set",
+            remedy="name the pronunciation lexicon (WORD PHONE PHONE ... lines)",
+        )
+
+
+def _without(options: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """Return a copy of options without some keys."""
+    return {key: value for key, value in options.items() if key not in keys}

@@ -1,0 +1,156 @@
+"""Recipes as the command line names them, and the files of the workflow.
+
+`Snakefile`, `workflow`, `config`, `envs` and `profiles` are at the top of the
+repository; a wheel has them in `latflow/_workflow` (see `setup.py`). Recipes are read
+exactly as Snakemake reads them.
+
+Public: `find_recipe`, `read_config`, `nested_values`, `workflow_folder`, `search_path`,
+`write_start`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from latflow.errors import UserError
+from latflow.files import atomic_output, write_json
+from latflow.provenance import PACKAGE_ROOT, WORKFLOW_FOLDER
+
+DEMO = "demo"
+
+
+def find_recipe(name: str | Path) -> Path:
+    """Return the path of a recipe.
+
+    Args:
+        name: a path from here or from beside the Snakefile, or the name of a recipe
+            that comes with latflow (`digits` for `config/recipes/digits.yaml`).
+
+    Raises:
+        UserError: there is none.
+    """
+    folder = workflow_folder() / "config"
+    brought = {path.stem: path for path in sorted(folder.glob("recipes/*.yaml"))}
+    brought[DEMO] = folder / "config.yaml"
+    for path in (Path(name), folder.parent / name, brought.get(str(name))):
+        if path is not None and path.is_file():
+            return path
+    raise UserError(
+        "no such recipe",
+        file=name,
+        remedy=f"name a file, or one that comes with latflow: {', '.join(brought)}",
+    )
+
+
+def read_config(recipe: str | Path, settings: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what a recipe and settings of the command line say together.
+
+    Args:
+        settings: `KEY=VALUE`, as `snakemake --config` takes them. Mappings are merged
+            into the recipe's, to any depth.
+
+    Raises:
+        UserError: the file is no mapping in YAML, or a setting is not `KEY=VALUE`.
+    """
+    from snakemake.common.configfile import load_configfile
+    from snakemake.utils import update_config
+    from snakemake_interface_common.exceptions import WorkflowError
+
+    try:
+        config = load_configfile(Path(recipe))
+    except (WorkflowError, yaml.YAMLError) as error:
+        raise UserError(" ".join(str(error).split()), file=recipe) from None
+    if settings:
+        update_config(config, nested_values(_parse(settings)))
+    return config
+
+
+def nested_values(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with numbers and booleans read within mappings and lists too.
+
+    Snakemake reads those of `seed=7` and leaves those of `decode={beam: 11}` strings.
+    """
+    return {key: _read(value, is_nested=False) for key, value in settings.items()}
+
+
+def _read(value: Any, *, is_nested: bool = True) -> Any:
+    """Return a value with the strings in it read as Snakemake reads those outside."""
+    if isinstance(value, Mapping):
+        return {key: _read(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_read(item) for item in value]
+    if not (is_nested and isinstance(value, str)):
+        return value
+    read = _parse([f"value={value}"])["value"]
+    return read if read is None or isinstance(read, bool | int | float) else value
+
+
+def _parse(settings: Sequence[str]) -> dict[str, Any]:
+    """Return settings of the command line as Snakemake parses them."""
+    from snakemake.cli import parse_config
+
+    try:
+        return parse_config(list(settings))
+    except ValueError as error:
+        raise UserError(f"--config: {error}") from None
+
+
+def workflow_folder() -> Path:
+    """Return the folder that holds the Snakefile.
+
+    Raises:
+        UserError: the package has been copied without its workflow.
+    """
+    for folder in (PACKAGE_ROOT / WORKFLOW_FOLDER, PACKAGE_ROOT.parents[1]):
+        if (folder / "Snakefile").is_file():
+            return folder
+    raise UserError(
+        "the Snakefile is not here", file=PACKAGE_ROOT, remedy="install latflow by pip"
+    )
+
+
+def search_path(folder: str | Path = ".") -> Path:
+    """Return a folder that holds this package alone, for Pythons of `--sdm conda`.
+
+    Args:
+        folder: where Snakemake runs; gets a link to the package where that lies among
+            others, in site-packages.
+    """
+    if PACKAGE_ROOT.parent.name == "src":
+        return PACKAGE_ROOT.parent
+    alone = Path(folder, ".snakemake", "latflow").absolute()
+    link = alone / PACKAGE_ROOT.name
+    alone.mkdir(parents=True, exist_ok=True)
+    if not link.exists() or link.resolve() != PACKAGE_ROOT.resolve():
+        link.unlink(missing_ok=True)
+        link.symlink_to(PACKAGE_ROOT.resolve(), target_is_directory=True)
+    return alone
+
+
+def write_start(folder: str | Path) -> list[Path]:
+    """Write a recipe to begin with, the network that it names, and the recipes' schema.
+
+    Returns:
+        The files.
+
+    Raises:
+        UserError: one of the files is there already.
+    """
+    from latflow.workflow.experiment import json_schema
+
+    source = workflow_folder() / "config" / "start"
+    files = [Path(folder, path.name) for path in sorted(source.glob("*.yaml"))]
+    schema = Path(folder, "recipe.schema.json")
+    for path in (*files, schema):
+        if path.exists():
+            raise UserError("is there already", file=path, remedy="name a new folder")
+    for path in files:
+        with atomic_output(path) as temporary:
+            shutil.copyfile(source / path.name, temporary)
+    write_json(schema, json_schema())
+    return [*files, schema]

@@ -1,0 +1,340 @@
+"""One pass over the utterances of a split, for the doctor.
+
+`survey_source` reads text files, manifests and the headers of audio files; it decodes
+none, and runs none of the commands that `wav.scp` may hold.
+
+Public: `Finding`, `finding_of`, `Dictionary`, `Survey`, `survey_source`, `some`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from latflow.corpus.audio import AudioFacts, BadAudio, examine
+from latflow.corpus.kaldi_dir import KaldiDir
+from latflow.corpus.kaldi_tables import split_fields
+from latflow.corpus.manifests import read_supervisions
+from latflow.corpus.options import (
+    DevSource,
+    KaldiSource,
+    LhotseSource,
+    ManifestSource,
+)
+from latflow.errors import UserError
+from latflow.features.options import ExtractionOptions
+from latflow.lang.lexicon import Lexicon
+from latflow.lang.options import LangOptions
+
+Severity = Literal["error", "warning", "note"]
+MAX_EXAMPLES = 5
+OOV_WARNING_SHARE = 0.01  # of the running words of a training set
+# Frames that Kaldi's silence topologies need at least (the middle states are ergodic).
+MIN_SILENCE_FRAMES = 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that the doctor found.
+
+    Attributes:
+        severity: `error`, `warning` or `note`.
+        file: the file or folder to look at.
+        what: what was found there.
+        remedy: what to do about it.
+    """
+
+    severity: Severity
+    file: str
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.file}: {self.what} - {self.remedy}"
+
+
+def finding_of(error: UserError) -> Finding:
+    """Return an error that the user would meet as a finding."""
+    what = f"{error.utterance}: {error.what}" if error.utterance else error.what
+    return Finding("error", error.file or "", what, error.remedy or "mend it")
+
+
+def some(items: list[str], total: int | None = None) -> str:
+    """Return the first few of some items."""
+    total = len(items) if total is None else total
+    shown = ", ".join(items[:MAX_EXAMPLES])
+    return f"{shown}, ..." if total > MAX_EXAMPLES else shown
+
+
+@dataclass(frozen=True)
+class Dictionary:
+    """A lexicon, as far as the doctor needs it."""
+
+    lexicon: Lexicon
+    file: str
+    lang: LangOptions
+    phones: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, lexicon: Lexicon, file: str, lang: LangOptions) -> Dictionary:
+        """Count the phones of each word's shortest pronunciation."""
+        shortest: dict[str, int] = {}
+        for entry in lexicon.entries:
+            known = shortest.get(entry.word, len(entry.phones))
+            shortest[entry.word] = min(known, len(entry.phones))
+        return cls(lexicon, file, lang, shortest)
+
+    def knows(self, word: str) -> bool:
+        """Tell whether a word has a pronunciation, or the lang stage adds it."""
+        made = (self.lang.oov_word, self.lang.silence_word)
+        return word in self.phones or word in made
+
+    def min_frames(self, words: Iterable[str]) -> int:
+        """Return the fewest frames of a path through the HMMs of the words."""
+        states = self.lang.num_nonsilence_states
+        unknown = min(MIN_SILENCE_FRAMES, self.lang.num_silence_states)
+        return sum(
+            states * self.phones[word] if word in self.phones else unknown
+            for word in words
+        )
+
+
+class Survey:
+    """Counts what one pass over the utterances of a split brings to light.
+
+    Args:
+        file: the file or folder that findings name.
+        dictionary: the lexicon, if there is one.
+        features: how frames lie in the audio.
+    """
+
+    def __init__(
+        self,
+        split: str,
+        file: str,
+        dictionary: Dictionary | None,
+        features: ExtractionOptions,
+    ) -> None:
+        self.split = split
+        self.file = file
+        self._dictionary = dictionary
+        self._features = features
+        self.num_utterances = 0
+        self.num_words = 0
+        self.seconds = 0.0
+        self.oov: Counter[str] = Counter()
+        self.words: set[str] = set()
+        self.speakers: set[str] = set()
+        self.ids: set[str] = set()
+        self.sample_rates: Counter[int] = Counter()
+        self.too_short: list[str] = []
+        self.num_too_short = 0
+
+    def add(
+        self,
+        utt_id: str,
+        speaker: str | None,
+        words: list[str],
+        *,
+        duration: float | None = None,
+        sample_rate: int | None = None,
+    ) -> None:
+        """Take note of one utterance.
+
+        Args:
+            duration: seconds, if known.
+            sample_rate: Hz, if known.
+        """
+        self.num_utterances += 1
+        self.num_words += len(words)
+        self.ids.add(utt_id)
+        self.words.update(words)
+        if speaker:
+            self.speakers.add(speaker)
+        if sample_rate is not None:
+            self.sample_rates[sample_rate] += 1
+        if self._dictionary is not None:
+            self.oov.update(w for w in words if not self._dictionary.knows(w))
+        if duration is not None:
+            self.seconds += duration
+            self._note_if_short(utt_id, words, duration)
+
+    def _note_if_short(self, utt_id: str, words: list[str], duration: float) -> None:
+        """Keep utterances that hold fewer frames than their transcript needs."""
+        frames = _num_frames(duration, self._features)
+        needed = 1 if self._dictionary is None else self._dictionary.min_frames(words)
+        if frames < max(needed, 1):
+            self.num_too_short += 1
+            if len(self.too_short) < MAX_EXAMPLES:
+                self.too_short.append(f"{utt_id} ({frames} of {needed} frames)")
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield what is wrong with this split by itself."""
+        if self.num_too_short:
+            yield Finding(
+                "warning",
+                self.file,
+                f"{self.split}: {self.num_too_short} utterances are shorter than their "
+                f"shortest pronunciation: {some(self.too_short)}",
+                "check transcripts and segment times; training skips these",
+            )
+        if self.oov:
+            tokens = self.oov.total()
+            share = tokens / self.num_words
+            frequent = [f"{word} ({n})" for word, n in self.oov.most_common(5)]
+            is_train = self.split == "train" and share > OOV_WARNING_SHARE
+            yield Finding(
+                "warning" if is_train else "note",
+                self.file,
+                f"{self.split}: {len(self.oov)} words without pronunciation, {tokens} "
+                f"of {self.num_words} running words ({100 * share:.2f} %), most "
+                f"frequent: {some(frequent, len(self.oov))}",
+                "add them to the lexicon"
+                if self.split == "train"
+                else "each is one error or more; add them to lexicon and LM",
+            )
+
+
+def _num_frames(duration: float, features: ExtractionOptions) -> int:
+    """Count the frames of a signal, as Kaldi's NumFrames does (in milliseconds)."""
+    length_ms, shift_ms = features.frame_length_ms, features.frame_shift_ms
+    total_ms = round(duration * 1000, 6)
+    if not features.snip_edges:
+        return int(total_ms / shift_ms + 0.5)
+    return 0 if total_ms < length_ms else 1 + int((total_ms - length_ms) / shift_ms)
+
+
+def survey_source(source: DevSource, survey: Survey) -> list[Finding]:
+    """Survey the utterances of a source.
+
+    Args:
+        source: source of recordings and transcripts.
+        survey: is told of every utterance that can be read.
+
+    Returns:
+        Findings of what is wrong with the source's files.
+    """
+    findings: list[Finding] = []
+    try:
+        if isinstance(source, KaldiSource):
+            findings.extend(_read_kaldi(source, survey))
+        elif isinstance(source, ManifestSource):
+            findings.extend(_read_manifests(source, survey))
+        elif isinstance(source, LhotseSource):
+            findings.extend(_look_for_recipe(source, survey))
+    except UserError as error:
+        findings.append(finding_of(error))
+    return findings
+
+
+def _read_kaldi(source: KaldiSource, survey: Survey) -> Iterator[Finding]:
+    """Read the text files of a Kaldi directory, and look for its audio."""
+    has_speakers = source.speaker == "given"
+    has_text = source.transcripts
+    with KaldiDir(source.path, has_speakers=has_speakers, has_text=has_text) as kaldi:
+        strangers: dict[Path, list[str]] = {}
+        for file, utt_id in kaldi.strangers():
+            strangers.setdefault(file, []).append(utt_id)
+        for file, ids in strangers.items():
+            yield Finding(
+                "error",
+                str(file),
+                f"{len(ids)} utterances are not in {kaldi.utterances.path.name}: "
+                f"{some(ids)}",
+                "remove the lines, or add the audio",
+            )
+        facts: dict[str, AudioFacts] = {}
+        allow_commands = source.allow_commands
+        yield from _look_at_audio(kaldi, facts, allow_commands=allow_commands)
+        yield from _read_utterances(kaldi, facts, survey, has_text=has_text)
+
+
+def _read_utterances(
+    kaldi: KaldiDir,
+    facts: Mapping[str, AudioFacts],
+    survey: Survey,
+    *,
+    has_text: bool,
+) -> Iterator[Finding]:
+    """Survey the utterances; those without a transcript or a speaker are findings."""
+    silent, speakerless = [], []
+    for utt_id in kaldi.utterances:
+        words = kaldi.words(utt_id)
+        speaker = kaldi.utt2spk.get(utt_id) if kaldi.utt2spk else None
+        if has_text and not words:
+            silent.append(utt_id)
+        if kaldi.utt2spk is not None and not speaker:
+            speakerless.append(utt_id)
+        recording_id, start, end, _ = kaldi.place(utt_id)
+        audio = facts.get(recording_id)
+        if audio is None:
+            survey.add(utt_id, speaker, words)
+            continue
+        last = audio.num_samples / audio.sample_rate
+        duration = (last if end < 0 else min(last, float(end))) - float(start)
+        rate = audio.sample_rate
+        survey.add(utt_id, speaker, words, duration=duration, sample_rate=rate)
+    if silent:
+        yield Finding(
+            "error",
+            str(kaldi.folder / "text"),
+            f"{len(silent)} utterances have no transcript: {some(silent)}",
+            "add the words, remove the utterances, or set on_bad_utterance: skip",
+        )
+    if speakerless:
+        yield Finding(
+            "error",
+            str(kaldi.folder / "utt2spk"),
+            f"{len(speakerless)} utterances have no speaker: {some(speakerless)}",
+            "add their lines, or set speaker: utterance",
+        )
+
+
+def _look_at_audio(
+    kaldi: KaldiDir, facts: dict[str, AudioFacts], *, allow_commands: bool
+) -> Iterator[Finding]:
+    """Read the headers; recordings whose file is missing, empty or no audio."""
+    faults: dict[str, list[str]] = {}
+    for recording_id in kaldi.wav:
+        try:
+            source = kaldi.source(recording_id, allow_commands=allow_commands)
+            if source.type == "file":
+                facts[recording_id] = examine(source, verify=False)
+        except BadAudio as fault:
+            path = kaldi.folder / str(kaldi.wav[recording_id])
+            reason = fault.reason.replace(f"audio file {path}", "audio file")
+            faults.setdefault(reason, []).append(recording_id)
+    for what, ids in faults.items():
+        yield Finding(
+            "error",
+            str(kaldi.wav.path),
+            f"{what} ({len(ids)}): {some(ids)}",
+            "restore the files, or mend their paths",
+        )
+
+
+def _read_manifests(source: ManifestSource, survey: Survey) -> Iterator[Finding]:
+    """Read the transcripts of a Lhotse manifest."""
+    for supervision in read_supervisions(source.supervisions):
+        words = split_fields(supervision.text or "")
+        duration = supervision.duration
+        survey.add(supervision.id, supervision.speaker, words, duration=duration)
+    if not Path(source.recordings).is_file():
+        yield finding_of(
+            UserError("no such file", file=source.recordings, remedy="check the path")
+        )
+
+
+def _look_for_recipe(source: LhotseSource, survey: Survey) -> Iterator[Finding]:
+    """Look whether the corpus of a Lhotse recipe is there."""
+    root = Path(source.root)
+    if not root.is_dir() and not source.download:
+        yield Finding(
+            "error",
+            str(root),
+            f"{survey.split}: no corpus {source.recipe} here",
+            "set root to the folder that holds it, or set download: true",
+        )

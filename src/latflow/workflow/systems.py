@@ -1,0 +1,334 @@
+"""Systems of an experiment: GMMs and networks, and which of them build on which.
+
+Public: `Systems`, `name_of_import`, `unless_set`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from latflow.criteria.options import PathOptions, TeacherOptions
+from latflow.gmm.options import MonoOptions, SatOptions, SystemOptions
+from latflow.nnet.described import OutputLoss, described_outputs, described_subsampling
+from latflow.options import Options
+from latflow.sequence.options import SequenceSystemOptions
+from latflow.training.data_options import UtteranceOptions
+from latflow.training.options import (
+    CeSystemOptions,
+    CtcSystemOptions,
+    LfmmiSystemOptions,
+)
+from latflow.workflow.experiment import Experiment, NetworkSystemOptions
+from latflow.workflow.settings import workflow_folder
+
+Settings = TypeVar("Settings", bound=Options)
+
+
+@dataclass(frozen=True)
+class Systems:
+    """The systems of an experiment.
+
+    Attributes:
+        options: complete and typed.
+    """
+
+    options: Experiment
+
+    @property
+    def systems(self) -> dict[str, SystemOptions | None]:
+        """GMM systems, in the order of the recipe; first an imported one, with None."""
+        imported = self.imported_system
+        first = {} if imported is None else {imported: None}
+        return {**first, **self.options.gmm.systems}
+
+    @property
+    def imported_system(self) -> str | None:
+        """Name of the system that comes from a directory of Kaldi's, if one does."""
+        folder = self.options.gmm.import_
+        return None if folder is None else name_of_import(folder)
+
+    @property
+    def is_import_adapted(self) -> bool:
+        """Return whether the imported system adapts to speakers."""
+        folder = self.options.gmm.import_
+        return folder is not None and Path(folder, "final.alimdl").is_file()
+
+    def imported_files(self, *patterns: str) -> list[str]:
+        """Files of the imported system's folder; none if no system is imported."""
+        folder = self.options.gmm.import_
+        found = [p for name in patterns for p in Path(folder or "").glob(name)]
+        return sorted(map(str, found)) if folder else []
+
+    def systems_of(self, *kinds: str) -> list[str]:
+        """Return names of the systems of some types (`mono`, `deltas`, ...)."""
+        systems = self.options.gmm.systems.items()
+        return [name for name, system in systems if system.type in kinds]
+
+    def is_adapted(self, system: str) -> bool:
+        """Return whether a system works on features adapted to each speaker."""
+        if system == self.imported_system:
+            return self.is_import_adapted
+        return isinstance(self.systems[system], SatOptions)
+
+    @property
+    def adapted_systems(self) -> list[str]:
+        """Names of the systems that adapt to speakers."""
+        return [system for system in self.systems if self.is_adapted(system)]
+
+    @property
+    def plain_systems(self) -> list[str]:
+        """Names of the systems that treat all speakers alike."""
+        return [system for system in self.systems if not self.is_adapted(system)]
+
+    def alignments_of(self, system: str) -> str:
+        """Return the GMM system whose alignments a GMM system is trained on."""
+        options = self.options.gmm.systems[system]
+        assert not isinstance(options, MonoOptions)
+        return options.alignments
+
+    @property
+    def networks(self) -> dict[str, NetworkSystemOptions]:
+        """Systems with a network, in the order of the recipe."""
+        return self.options.nnet.systems
+
+    def networks_of(self, *kinds: str) -> list[str]:
+        """Return names of the networks of types (`ce`, `ctc`, `lfmmi`, `sequence`)."""
+        return [name for name, n in self.networks.items() if n.type in kinds]
+
+    @property
+    def decoded_systems(self) -> list[str]:
+        """All systems that decode: GMMs first, then networks."""
+        return [*self.systems, *self.networks]
+
+    @property
+    def swept_systems(self) -> list[str]:
+        """Systems that decode dev with several beams: the last, or none."""
+        last = self.decoded_systems[-1:]
+        return last if self.options.decode.beam_sweep else []
+
+    def is_network(self, system: str) -> bool:
+        """Return whether a system is a network's."""
+        return system in self.networks
+
+    def seed_of(self, system: str) -> str:
+        """Return the network that a sequence-trained one goes back to.
+
+        Else the system.
+        """
+        network = self.networks.get(system)
+        is_seed = not isinstance(network, SequenceSystemOptions)
+        return system if is_seed else self.seed_of(network.parent)
+
+    def features_learnt(self, network: str) -> list[str]:
+        """Return the streams that outputs of a network learn, in their order."""
+        losses = self.outputs_of(network).values()
+        return list(dict.fromkeys(o.target for o in losses if o.name == "mse"))
+
+    def _seed_options(
+        self, network: str
+    ) -> CeSystemOptions | CtcSystemOptions | LfmmiSystemOptions:
+        """Return the options of the network that a network goes back to."""
+        options = self.networks[self.seed_of(network)]
+        assert not isinstance(options, SequenceSystemOptions)
+        return options
+
+    def gmm_behind(self, system: str) -> str | None:
+        """Return the GMM system that a system goes back to; itself, if it is one.
+
+        None where a flat start is at the beginning.
+        """
+        if not self.is_network(system):
+            return system
+        aligner = self._seed_options(system).alignments
+        return None if aligner is None else self.gmm_behind(aligner)
+
+    def lang_folder(self, system: str) -> str:
+        """Name of the language directory that a system is trained and used with."""
+        behind = self.gmm_behind(system)
+        options = None if behind is None else self.systems[behind]
+        source = getattr(options, "lexicon", None)  # monophones have none
+        return "lang" if source is None else f"lang_{source}"
+
+    def aligner_of(self, network: str) -> str:
+        """Return the system whose alignments a network is trained on.
+
+        Of a sequence-trained network they are those of its seed, or made by the seed,
+        where that has a tree of its own.
+        """
+        assert self.has_aligner(network), f"{network} needs no alignments"
+        seed = self.seed_of(network)
+        if seed != network and self.has_own_tree(seed):
+            return seed
+        aligner = self._seed_options(network).alignments
+        assert aligner is not None
+        return aligner
+
+    def has_aligner(self, network: str) -> bool:
+        """Return whether a network is trained on alignments."""
+        is_seed = self.seed_of(network) == network
+        return not is_seed or self._seed_options(network).alignments is not None
+
+    def learns_by_ctc(self, network: str) -> bool:
+        """Return whether an output of a network learns from transcripts, by CTC.
+
+        False where its description is not there to be read yet.
+        """
+        options = self.networks[network]
+        if isinstance(options, CtcSystemOptions):
+            return True
+        losses = {loss.name for loss in self.outputs_of(network).values()}
+        return isinstance(options, CeSystemOptions) and "ctc" in losses
+
+    def stream_of(self, system: str) -> str | None:
+        """Return the features that a network reads: a stream's name, or a GMM system's.
+
+        None stands for the frames that GMM systems start from.
+        """
+        is_network = self.is_network(system)
+        return self._seed_options(system).features if is_network else None
+
+    def training_set_of(self, network: str) -> str:
+        """Return the set that a network is trained on."""
+        options = self.networks[network]
+        if isinstance(options, SequenceSystemOptions):
+            return options.training_set or self.training_set_of(options.parent)
+        return options.training_set
+
+    def subsampling_of(self, system: str) -> int:
+        """Return the frames of the features for one of a system's scores.
+
+        1 where a network's description is not there to be read yet.
+        """
+        if not self.is_network(system):
+            return 1
+        found = self._description_of(system)
+        return 1 if found is None else described_subsampling(found)
+
+    def describes_network(self, system: str) -> bool:
+        """Return whether a network's description is there to be read."""
+        return self._description_of(system) is not None
+
+    def outputs_of(self, network: str) -> dict[str, OutputLoss]:
+        """Return the losses of a network's outputs, that which is decoded first.
+
+        None where its description is not there to be read yet.
+        """
+        found = self._description_of(network)
+        return {} if found is None else described_outputs(found)
+
+    def _description_of(self, system: str) -> Path | None:
+        """Return the file that describes a network, where it is there already."""
+        path = Path(self._seed_options(system).network)
+        places = (path, workflow_folder() / path)
+        return next((place for place in places if place.is_file()), None)
+
+    def has_own_tree(self, system: str) -> bool:
+        """Return whether a system is a network with a tree of its own: LF-MMI, CTC."""
+        kinds = {"ctc", "lfmmi"}
+        return self.is_network(system) and self.networks[system].type in kinds
+
+    def is_flat_start(self, network: str) -> bool:
+        """Return whether LF-MMI trains a network from transcripts alone."""
+        options = self.networks.get(network)
+        is_own = isinstance(options, LfmmiSystemOptions)
+        return is_own and options.alignments is None
+
+    def lattice_free_networks(self, *, flat_start: bool) -> list[str]:
+        """Return names of networks of LF-MMI that nothing aligns for, or the others."""
+        names = self.networks_of("lfmmi")
+        return [name for name in names if self.is_flat_start(name) is flat_start]
+
+    def tree_owner(self, system: str) -> str:
+        """Return the system whose tree and graphs a system works with."""
+        if not self.is_network(system) or self.has_own_tree(system):
+            return system
+        return self.tree_owner(self.aligner_of(system))
+
+    @property
+    def tree_owners(self) -> list[str]:
+        """Names of the systems that have a tree folder: GMMs, then networks."""
+        return [*self.systems, *filter(self.has_own_tree, self.networks)]
+
+    def tree_folder(self, system: str) -> str:
+        """Return the folder with `tree` and `final.mdl` that a system works with."""
+        owner = self.tree_owner(system)
+        return f"{'chain' if self.is_network(owner) else 'gmm'}/{owner}"
+
+    def chain_system(self, network: str) -> LfmmiSystemOptions:
+        """Return the options of a network that LF-MMI trains.
+
+        Those that a recipe does not set are others where it starts flat.
+        """
+        options = self.networks[network]
+        assert isinstance(options, LfmmiSystemOptions)
+        return _flat_start(options) if self.is_flat_start(network) else options
+
+    def sequence_system(self, network: str) -> SequenceSystemOptions:
+        """Return the options of a sequence-trained network.
+
+        On top of LF-MMI acoustic scales that the recipe does not set are 1.
+        """
+        options = self.networks[network]
+        assert isinstance(options, SequenceSystemOptions)
+        is_full = self.has_full_scale(network)
+        return _at_full_scale(options) if is_full else options
+
+    def has_full_scale(self, system: str) -> bool:
+        """Return whether a network is searched with an acoustic scale of 1.
+
+        So are those that learnt whole sequences from the start, by LF-MMI or CTC.
+        """
+        return self.has_own_tree(self.seed_of(system))
+
+    def teacher_of(self, system: str) -> str | None:
+        """Return the network that a sequence-trained one learns from, or None."""
+        criterion = self.sequence_system(system).criterion
+        return criterion.teacher if isinstance(criterion, TeacherOptions) else None
+
+    def criterion_files_of(self, system: str) -> list[str]:
+        """Files of the user's own that a sequence-trained network's criterion has."""
+        criterion = self.sequence_system(system).criterion
+        return [str(path) for path in criterion.files]
+
+    def aligns_on_the_fly(self, system: str) -> bool:
+        """Return whether a sequence-trained network aligns its training data anew."""
+        return self.sequence_system(system).sequence.alignments.source != "static"
+
+
+def unless_set(options: Settings, **defaults: Any) -> Settings:
+    """Return options with other values for those that the recipe does not set."""
+    given = options.model_fields_set
+    return options.replace(**{k: v for k, v in defaults.items() if k not in given})
+
+
+def name_of_import(folder: str | Path) -> str:
+    """Return a system's name from its folder's: lower case, others become `_`."""
+    name = Path(os.path.abspath(folder)).name.lower()
+    return re.sub(r"[^a-z0-9_]", "_", name).lstrip("_") or "imported"
+
+
+def _at_full_scale(options: SequenceSystemOptions) -> SequenceSystemOptions:
+    """Return options with acoustic scales of 1, but for those that the recipe sets."""
+    criterion, sequence = options.criterion, options.sequence
+    if isinstance(criterion, PathOptions):
+        is_teacher = isinstance(criterion, TeacherOptions)
+        more = {"teacher_scale": 1.0} if is_teacher else {}
+        criterion = unless_set(criterion, acoustic_scale=1.0, **more)
+    searches = {
+        name: unless_set(getattr(sequence, name), acoustic_scale=1.0)
+        for name in ("lattices", "alignments", "dev_search")
+    }
+    return options.replace(criterion=criterion, sequence=sequence.replace(**searches))
+
+
+def _flat_start(options: LfmmiSystemOptions) -> LfmmiSystemOptions:
+    """Return options of a flat start, but for those that the recipe sets (Kaldi's)."""
+    return options.replace(
+        tree=unless_set(options.tree, context_width=1),
+        criterion=unless_set(options.criterion, l2=5e-5),
+        data=unless_set(options.data, sequences=UtteranceOptions()),
+    )

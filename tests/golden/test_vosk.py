@@ -1,0 +1,246 @@
+"""Exported networks in Kaldi's own online decoder, `libvosk`: the same words, and the
+same log-likelihood of the best path.
+
+Vosk is run in a process of its own: its OpenFst and that of kaldifst do not mix.
+"""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import soundfile
+import torch
+
+from latflow.cli.main import main
+from latflow.decode.decoder import LatticeDecoder
+from latflow.decode.options import SearchOptions
+from latflow.decode.vosk import export_vosk
+from latflow.features.front_end import KaldiFrontEnd
+from latflow.features.options import FrontEndOptions
+from latflow.fst.graph import Graph
+from latflow.graphs.hclg import build_hclg, load_model
+from latflow.graphs.options import ChainGraphOptions
+from latflow.lang.directory import Lang
+from latflow.lattice.best_path import Scales, best_paths
+from latflow.nnet.description import NetworkDescription
+from latflow.nnet.model_dir import load_model as load_network
+from latflow.nnet.model_dir import save_model
+from latflow.nnet.network import Network
+from latflow.nnet.normalization import Normalizer
+
+RATE = 8000
+UTTERANCES = ("george-test-0000", "lucas-test-0001", "theo-test-0002")
+SEARCH = SearchOptions(beam=15.0, lattice_beam=8.0)
+GRAPH_SCALE = 0.9  # by which Vosk multiplies the graph's costs before its best path
+HIRES = {"num_mel_bins": 40, "num_ceps": 40}
+FRONT_ENDS = {
+    "tdnnf_chain_small": FrontEndOptions(**HIRES),
+    "tdnnf_chain_streaming": FrontEndOptions(**HIRES, snip_edges=False, high_freq=-400),
+    "odd": FrontEndOptions(type="fbank", num_mel_bins=30, use_energy=True),
+}
+# Each other layer that can be written, and functions.
+ODD = {
+    "edges": "repeat",
+    "layers": {
+        "warm": {"class": "specaugment"},
+        "dense": {"class": "linear", "size": 24, "activation": "sigmoid"},
+        "norm": {"class": "batch_norm"},
+        "every": {"class": "subsample", "factor": 3},
+        "past": {
+            "class": "tdnn",
+            "size": 20,
+            "offsets": [-2, 1],
+            "activation": "tanh",
+            "from": "every",
+        },
+        "both": {"class": "concat", "from": ["past", "every"]},
+        "fact": {"class": "tdnnf", "size": 32, "bottleneck": 8, "bypass": 0.0},
+        "rect": {"class": "activation", "function": "relu"},
+        "drop": {"class": "dropout"},
+        "join": {"class": "splice", "left": 0, "right": 2, "from": ["drop", "both"]},
+        "output": {"class": "output", "loss": "lfmmi"},
+    },
+}
+RUN_VOSK = """
+import json, sys
+import soundfile, vosk
+vosk.SetLogLevel(-1)
+model = vosk.Model(sys.argv[1])
+for path in sys.argv[2:]:
+    samples, rate = soundfile.read(path, dtype="int16")
+    recognizer = vosk.KaldiRecognizer(model, rate)
+    recognizer.SetMaxAlternatives(1)
+    data = samples.tobytes()
+    for begin in range(0, len(data), 3200):
+        recognizer.AcceptWaveform(data[begin : begin + 3200])
+    print(json.dumps(json.loads(recognizer.FinalResult())["alternatives"][0]))
+"""
+
+
+@pytest.fixture(scope="module")
+def audio(corpora):
+    if importlib.util.find_spec("vosk") is None:
+        pytest.skip("vosk is not installed")
+    return [corpora / f"digits/test/audio/{name}.flac" for name in UTTERANCES]
+
+
+@pytest.fixture(scope="module")
+def lang(golden):
+    return Lang.load(golden / "lang")
+
+
+@pytest.fixture(scope="module", params=list(FRONT_ENDS))
+def system(request, golden, lang, audio, repository, tmp_path_factory):
+    """A folder of results with a network that has heard nothing but its statistics."""
+    results = tmp_path_factory.mktemp("results")
+    folder, features = results / "nnet/chain", FRONT_ENDS[request.param]
+    if request.param == "odd":
+        description = NetworkDescription.from_config(ODD)
+    else:
+        presets = repository / "config/networks"
+        description = NetworkDescription.load(presets / f"{request.param}.yaml")
+    frames = {path: features_of(features, path) for path in audio}
+    normalizer = Normalizer.estimate("global", Store(list(frames.values())))
+    classes = {"output": 56, "output_xent": 56, "pdf": 56}
+    network = Network(description, features.dim, classes, seed=4).train()
+    torch.manual_seed(5)
+    for found in frames.values():
+        batch = torch.from_numpy(normalizer(found))[None]
+        for _ in range(5):
+            network(batch, torch.tensor([batch.shape[1]]))
+    with torch.no_grad():  # so that words differ
+        network.state_dict()["body.layers.output.map.weight"].mul_(8.0)
+    meta = {"scores": "log_likelihoods", "normalization": normalizer.to_meta()}
+    save_model(folder, network, description, None, meta)
+    shutil.copyfile(golden / "chain/tree", folder / "tree")
+    shutil.copyfile(golden / "chain/0.trans_mdl", folder / "final.mdl")
+    shutil.copytree(lang.folder, results / "lang")
+    graph = build_hclg(
+        lang.folder, lang.folder / "G.fst", *load_model(folder), ChainGraphOptions()
+    )
+    graph.save(results / "graph/chain/HCLG.fst", is_aligned=True)
+    return results, features
+
+
+class Store:
+    """Frames that statistics are taken of."""
+
+    def __init__(self, frames):
+        self._frames, self.dim = frames, frames[0].shape[1]
+
+    def __len__(self):
+        return len(self._frames)
+
+    def frames(self, i):
+        return self._frames[i]
+
+
+def features_of(options, path):
+    """Frames of a file."""
+    samples, rate = soundfile.read(path, dtype="float32")
+    assert rate == RATE
+    return KaldiFrontEnd(options, rate).extract(samples)
+
+
+def ours(results, features, lang, audio):
+    """(words, log-likelihood) of each file."""
+    model = load_network(results / "nnet/chain")
+    _, transitions = load_model(results / "nnet/chain")
+    normalizer = Normalizer.from_meta(model.meta["normalization"])
+    decoder = LatticeDecoder(
+        Graph.load(results / "graph/chain/HCLG.fst"),
+        transitions.pdf,
+        beam=SEARCH.beam,
+        lattice_beam=SEARCH.lattice_beam,
+        max_active=SEARCH.max_active,
+        min_active=SEARCH.min_active,
+    )
+    for path in audio:
+        frames = torch.from_numpy(normalizer(features_of(features, path)))
+        scores, _ = model.log_likelihoods(frames[None], torch.tensor([len(frames)]))
+        lattice = decoder.decode(scores[0].numpy(), acoustic_scale=1.0).lattice
+        best = best_paths(lattice, [Scales(lm_scale=GRAPH_SCALE)])[0]
+        words = " ".join(lang.words[word] for word in best.words)
+        yield words, -GRAPH_SCALE * best.graph_cost - best.acoustic_cost
+
+
+def vosks(model, audio):
+    """(words, log-likelihood) of each file."""
+    command = [sys.executable, "-c", RUN_VOSK, str(model), *map(str, audio)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        found = json.loads(line)
+        yield found["text"].strip(), found["confidence"]
+
+
+def export(results, features, out):
+    """Write the folder without a recipe."""
+    export_vosk(
+        results / "nnet/chain",
+        results / "lang",
+        results / "graph/chain/HCLG.fst",
+        out,
+        features=features,
+        sample_rate=RATE,
+        search=SEARCH,
+    )
+
+
+def test_vosk_recognizes_the_same(system, lang, audio, tmp_path):
+    results, features = system
+    model = tmp_path / "model"
+    export(results, features, model)
+    mine, theirs = list(ours(results, features, lang, audio)), list(vosks(model, audio))
+    assert [words for words, _ in theirs] == [words for words, _ in mine]
+    assert len({words for words, _ in mine} - {""}) > 1
+    for (_, score), (_, expected) in zip(theirs, mine, strict=True):
+        assert score == pytest.approx(expected, rel=1e-4, abs=2e-2)
+
+
+def recipe_of(path, results, features, **stream):
+    """Write a recipe of the system."""
+    hires = {**features.values(), "sample_rate": RATE, "cmvn": {"type": "none"}}
+    chain = {
+        "type": "lfmmi",
+        "network": str(results / "nnet/chain/network.yaml"),
+        "alignments": "mono",
+        "features": "hires",
+    }
+    data = {"type": "kaldi", "path": "data/any"}
+    recipe = {
+        "experiment": "mine",
+        "corpus": {"train": data, "dev": data, "test": {"test": data}},
+        "lang": {"lexicon": "lexicon.txt"},
+        "lm": {"type": "uniform"},
+        "gmm": {"systems": {"mono": {"type": "mono"}}},
+        "decode": SEARCH.values(),
+        "nnet": {
+            "features": {"hires": {**hires, **stream}},
+            "systems": {"chain": chain},
+        },
+    }
+    path.write_text(json.dumps(recipe))
+    return path
+
+
+def test_the_command_does_as_the_recipe_says(system, tmp_path, capsys):
+    results, features = system
+    recipe, out = recipe_of(tmp_path / "a.yaml", results, features), tmp_path / "out"
+    told = ["export-kaldi", "vosk", str(results), "chain", str(out), "--configfile"]
+    assert main([*told, str(recipe)]) == 0
+    export(results, features, tmp_path / "expected")
+    for path in (tmp_path / "expected").rglob("*"):
+        if path.is_file():
+            found = out / path.relative_to(tmp_path / "expected")
+            assert found.read_bytes() == path.read_bytes(), path.name
+    assert main([*told, str(recipe)]) == 1
+    assert "not empty" in capsys.readouterr().err
+    by_speaker = recipe_of(
+        tmp_path / "b.yaml", results, features, cmvn={"type": "speaker"}
+    )
+    assert main([*told, str(by_speaker)]) == 1
+    assert "cmvn of type speaker" in capsys.readouterr().err

@@ -1,0 +1,24 @@
+"""A package of a small system, made once."""
+
+import pytest
+from reference.serving_package import make_digits
+
+from latflow.serving.package import Model
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory):
+    """The experiment, and speech to recognize."""
+    return make_digits(tmp_path_factory.mktemp("digits"))
+
+
+@pytest.fixture(scope="session")
+def package(digits, tmp_path_factory):
+    """Package of its network; not to be changed."""
+    return digits.package(tmp_path_factory.mktemp("packages") / "tdnnf")
+
+
+@pytest.fixture(scope="session")
+def model(package):
+    """The package, loaded."""
+    return Model.load(package)

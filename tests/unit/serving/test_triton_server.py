@@ -1,0 +1,118 @@
+"""Models of a repository on the real Triton Inference Server, by the load client."""
+
+import csv
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from latflow.serving.options import SessionOptions, TritonOptions
+from latflow.serving.session import Session
+from latflow.serving.triton import write_repository
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def environment():
+    folder = os.environ.get("LATFLOW_TRITON")
+    if not folder or not Path(folder, "triton", "tritonserver").exists():
+        pytest.skip("no Triton: run make triton, set LATFLOW_TRITON to its folder")
+    return Path(folder)
+
+
+def free_ports(number):
+    with ExitStack() as stack:
+        found = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for one in found:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in found]
+
+
+@contextmanager
+def server(environment, repository, models, log):
+    """Run the server; yield its ports. Another process may take a port: try again."""
+    for _ in range(3):
+        ports = free_ports(3)
+        names = ("--http-port", "--grpc-port", "--metrics-port")
+        options = [
+            text for n, p in zip(names, ports, strict=True) for text in (n, str(p))
+        ]
+        script = repository / "envs" / "run_triton.sh"
+        with log.open("ab") as stream:
+            process = subprocess.Popen(
+                [script, environment, models, *options],
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,
+            )
+        try:
+            if is_ready(process, ports[0]):
+                yield ports
+                return
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+    pytest.fail(log.read_text()[-3000:])
+
+
+def is_ready(process, port):
+    while process.poll() is None:
+        try:
+            url = f"http://127.0.0.1:{port}/v2/health/ready"
+            with urllib.request.urlopen(url, timeout=1) as answer:
+                return answer.status == 200
+        except OSError:
+            time.sleep(0.5)
+    return False
+
+
+def recognized(model, samples):
+    with Session(model, SessionOptions(endpoint="off")) as session:
+        pcm = np.rint(samples * 32768).clip(-32768, 32767).astype(np.int16)
+        return (session.accept(pcm) + session.finish())[-1].segment.best.text
+
+
+def test_clients_get_the_words_of_sessions(
+    environment, repository, package, digits, model, tmp_path
+):
+    options = TritonOptions(chunk=1600, max_batch=8, threads=1, idle=30.0)
+    models = tmp_path / "models"
+    write_repository({"one": package, "other": package}, models, options=options)
+    command = [environment / "bin/python", "-m", "latflow.cli.main", "load-test"]
+    with server(environment, repository, models, tmp_path / "log") as ports:
+        for name in ("one", "other"):
+            out = tmp_path / f"{name}.csv"
+            url = f"grpc://127.0.0.1:{ports[1]}/{name}"
+            arguments = ["--sessions", "4", "--iterations", "3", "--csv", out]
+            subprocess.run(
+                [*command, url, *digits.audio.values(), *arguments],
+                env={**os.environ, "PYTHONPATH": str(repository / "src")},
+                check=True,
+            )
+            with out.open(newline="") as stream:
+                rows = list(csv.DictReader(stream))
+            assert len(rows) == 3 * len(digits.audio)
+            texts = {(row["utterance"], row["text"]) for row in rows}
+            assert texts == {
+                (str(path), recognized(model, digits.samples(utterance)))
+                for utterance, path in digits.audio.items()
+            }
+            assert all(row["first_partial"] for row in rows)
+        url = f"http://127.0.0.1:{ports[2]}/metrics"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            metrics = answer.read().decode()
+        assert "latflow_audio_seconds" in metrics
+        sessions = [
+            line.split()[-1]
+            for line in metrics.splitlines()
+            if line.startswith("latflow_sessions{")
+        ]
+        assert len(sessions) == 2

@@ -1,0 +1,127 @@
+"""Networks of CTC in the configuration, and outputs of several losses."""
+
+import json
+
+import pytest
+import yaml
+
+from latflow.errors import UserError
+from latflow.workflow.recipe import Recipe
+
+TRUNK = {"wide": {"class": "linear", "size": 8}}
+CTC = {"class": "output", "from": "wide", "loss": "ctc"}
+CE = {"class": "output", "from": "wide"}
+WHOLE = {"sequences": {"type": "utterances"}}
+
+
+@pytest.fixture
+def recipe_of(repository, tmp_path):
+    """Make a recipe with a network of outputs."""
+
+    def make(outputs, decode=None, **system):
+        network = {"layers": {**TRUNK, **outputs}}
+        if decode is not None:
+            network["decode"] = decode
+        (tmp_path / "net.yaml").write_text(json.dumps(network))
+        config = yaml.safe_load((repository / "tests/e2e/tiny.yaml").read_text())
+        named = {"network": str(tmp_path / "net.yaml"), **system}
+        config["nnet"] = {"systems": {"net": named}}
+        return Recipe.from_config(config)
+
+    return make
+
+
+def test_ctc_needs_no_alignments_and_has_a_tree_of_its_own(recipe_of):
+    recipe = recipe_of({"output": CTC}, type="ctc")
+    assert not recipe.has_aligner("net")
+    assert recipe.learns_by_ctc("net")
+    assert recipe.tree_folder("net") == "chain/net"
+    assert recipe.gmm_behind("net") is None
+    assert recipe.has_full_scale("net")
+    scales = recipe.graph_options("net").values()
+    assert scales == {"transition_scale": 0.0, "self_loop_scale": 0.0}
+    assert recipe.align_network_options("net")["acoustic_scale"] == 1.0
+    options = recipe.network_options("net")
+    assert options["type"] == "ctc"
+    assert options["data"]["sequences"] == {"type": "utterances"}
+    assert not {"graph", "alignments"} & options.keys()
+
+
+def test_cross_entropy_beside_ctc(recipe_of):
+    outputs = {"output": CTC, "phones": {**CE, "target": "phone"}}
+    recipe = recipe_of(outputs, type="ctc", alignments="tri1")
+    assert recipe.aligner_of("net") == "tri1"
+    assert recipe.gmm_behind("net") == "tri1"
+    assert recipe.tree_owner("net") == "net"
+
+
+def test_ctc_beside_cross_entropy(recipe_of):
+    outputs = {"side": CTC, "output": CE}
+    given = {"type": "ce", "alignments": "tri1", "data": WHOLE}
+    recipe = recipe_of(outputs, "output", **given)
+    assert recipe.learns_by_ctc("net")
+    assert [*recipe.outputs_of("net")] == ["output", "side"]
+    assert recipe.tree_folder("net") == "gmm/tri1"
+    with pytest.raises(UserError, match="decoded output side has loss ctc"):
+        recipe_of(outputs, **given)
+    with pytest.raises(UserError, match="from whole utterances"):
+        recipe_of(outputs, "output", type="ce", alignments="tri1")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "system", "told"),
+    [
+        ({"output": CE}, {}, "decoded output output has loss ce"),
+        ({"output": CTC, "ce": CE}, {}, "has loss ce, which needs alignments"),
+        (
+            {"output": CTC, "ce": {**CE, "target": "word"}},
+            {"alignments": "tri1"},
+            "no labels for the target word",
+        ),
+        (
+            {"output": CTC, "chain": {**CE, "loss": "lfmmi"}},
+            {},
+            "chain has loss lfmmi",
+        ),
+        (
+            {"output": CTC},
+            {"data": {"sequences": {"type": "chunks"}}},
+            "data.sequences",
+        ),
+        ({"output": CTC}, {"training": {"priors": "alignments"}}, "training.priors"),
+        (
+            {"output": CTC},
+            {"training": {"schedule": {"type": "newbob", "measure": "frame_errors"}}},
+            "schedule.measure",
+        ),
+        ({"output": CTC}, {"network": "absent.yaml"}, "no such file absent.yaml"),
+        ({"output": CTC}, {"alignments": "tri9"}, "no 'tri9'"),
+    ],
+)
+def test_what_cannot_be_trained_or_decoded_is_refused(recipe_of, outputs, system, told):
+    with pytest.raises(UserError, match=told):
+        recipe_of(outputs, **{"type": "ctc", **system})
+
+
+def test_ctc_is_no_parent_of_sequence_training(recipe_of, repository, tmp_path):
+    recipe_of({"output": CTC}, type="ctc")
+    config = yaml.safe_load((repository / "tests/e2e/tiny.yaml").read_text())
+    parent = {"type": "ctc", "network": str(tmp_path / "net.yaml")}
+    child = {"type": "sequence", "parent": "net", "criterion": {"type": "mmi"}}
+    config["nnet"] = {"systems": {"net": parent, "mmi": child}}
+    with pytest.raises(UserError, match="net was trained by CTC"):
+        Recipe.from_config(config)
+
+
+def test_features_that_an_output_learns(recipe_of, repository, tmp_path):
+    copy = {"class": "output", "from": "wide", "loss": "mse", "target": "clean"}
+    with pytest.raises(UserError, match="target of the loss mse: no 'clean'"):
+        recipe_of({"output": CTC, "copy": copy}, type="ctc")
+    config = yaml.safe_load((repository / "tests/e2e/tiny.yaml").read_text())
+    system = {"type": "ctc", "network": str(tmp_path / "net.yaml")}
+    clean = {"type": "fbank", "cmvn": {"type": "none"}}
+    config["nnet"] = {"systems": {"net": system}, "features": {"clean": clean}}
+    assert Recipe.from_config(config).features_learnt("net") == ["clean"]
+    clean["stored"] = False
+    with pytest.raises(UserError, match="target of the loss mse: no 'clean'"):
+        Recipe.from_config(config)

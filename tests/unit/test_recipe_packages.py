@@ -1,0 +1,156 @@
+"""Which systems of a recipe can be packaged, and of which files."""
+
+import pytest
+import yaml
+
+from latflow.errors import UserError
+from latflow.workflow.packages import PackagePlan
+from latflow.workflow.recipe import Recipe
+
+
+def config(**package):
+    """A recipe with a system of each kind."""
+    data = {"type": "kaldi", "path": "data/any"}
+    network = {"type": "ce", "network": "net.yaml", "alignments": "mono"}
+    network["data"] = {"normalization": "global"}
+    plain = {"type": "fbank", "cmvn": {"type": "none"}}
+    return {
+        "experiment": "mine",
+        "corpus": {"train": data, "dev": data, "test": {"test": data}},
+        "lang": {"lexicon": "lexicon.txt"},
+        "lm": {"type": "uniform"},
+        "gmm": {
+            "systems": {
+                "mono": {"type": "mono"},
+                "sat": {"type": "sat", "alignments": "mono"},
+            }
+        },
+        "nnet": {
+            "features": {
+                "plain": plain,
+                "by_speaker": {**plain, "cmvn": {"type": "speaker"}},
+                "centred": {**plain, "cmvn": {"type": "sliding"}},
+                "causal": {**plain, "cmvn": {"type": "sliding", "center": False}},
+                "by_all": {**plain, "sample_rate": 8000, "cmvn": {"type": "global"}},
+            },
+            "ivectors": {"vectors": {"features": "plain"}},
+            "systems": {
+                "plain_net": {**network, "features": "plain"},
+                "mpe": {
+                    "type": "sequence", "parent": "plain_net",
+                    "criterion": {"type": "mpe"},
+                },
+                "speaker_net": {**network, "features": "by_speaker"},
+                "centred_net": {**network, "features": "centred"},
+                "causal_net": {**network, "features": "causal"},
+                "global_net": {**network, "features": "by_all"},
+                "vector_net": {**network, "features": "vectors"},
+                "sat_net": {**network, "features": "sat"},
+                "mean_net": {
+                    **network, "features": "plain", "data": {"normalization": "mean"},
+                },
+            },
+        },
+        "decode": {
+            "rescore": {"big": {"lm": {"type": "uniform"}, "systems": ["mpe"]}}
+        },
+        "package": package,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("system", "said"),
+    [
+        ("none", "package.systems: no system 'none' - choose from: mono, sat, plain"),
+        ("sat", "sat adapts to speakers in two passes"),
+        ("sat_net", "sat_net reads features of the GMM system sat"),
+        ("mono", "mono cannot be streamed: cmvn of type speaker"),
+        ("speaker_net", "cmvn of type speaker"),
+        ("centred_net", "cmvn of type sliding normalizes features with frames to come"),
+        ("mean_net", "normalized by utterance"),
+    ],
+)
+def test_what_cannot_be_packaged_is_refused_when_the_recipe_is_read(system, said):
+    with pytest.raises(UserError) as caught:
+        Recipe.from_config(config(systems=[system]))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    if "normaliz" in said:
+        Recipe.from_config(config(systems=[system], offline=True))
+
+
+def test_a_package_has_the_files_of_its_system():
+    systems = ["plain_net", "mpe", "causal_net", "global_net", "vector_net"]
+    recipe = Recipe.from_config(config(systems=systems))
+    found = {name: PackagePlan(recipe, name).files("R") for name in systems}
+    assert found["mpe"] == {
+        "model": "R/nnet/mpe/final.mdl",
+        "graph": "R/graph/mono/HCLG.fst",
+        "lang": "R/lang/words.txt",
+        "scales": "R/tune/mpe/scales.json",
+        "recordings": "R/corpus/train/cuts.jsonl.gz",
+        "frames": [],
+        "ivectors": [],
+        "grammar": [],
+        "arpa": [],
+        "licence": [],
+    }
+    assert found["global_net"]["frames"] == "R/streams/by_all/frames/train/meta.json"
+    assert found["global_net"]["recordings"] == []
+    assert found["vector_net"]["ivectors"] == "R/ivectors/vectors/extractor.npz"
+    options = {name: PackagePlan(recipe, name).options() for name in systems}
+    assert options["mpe"]["kind"] == "sequence"
+    assert options["vector_net"]["front_end"]["type"] == "fbank"
+    assert options["causal_net"]["cmvn"]["center"] is False
+
+
+def test_rescoring_has_scales_of_its_own():
+    recipe = Recipe.from_config(config(systems=["mpe"], rescore="big"))
+    plan = PackagePlan(recipe, "mpe")
+    assert plan.files("R")["scales"] == "R/tune/mpe.big/scales.json"
+    assert plan.files("R")["arpa"] == "R/lm/big.arpa"
+    assert plan.options()["rescoring"]["lm"] == "big"
+    with pytest.raises(UserError, match="lattices of plain_net are not rescored"):
+        Recipe.from_config(config(systems=["plain_net"], rescore="big"))
+
+
+def test_a_rule_of_endpoints_set_in_part_keeps_the_rest_of_its_defaults():
+    endpoint = {"rule1": {"min_trailing_silence": 3.0}}
+    recipe = Recipe.from_config(config(systems=["mpe"], endpoint=endpoint))
+    rule = recipe.options.package.endpoint.rule1
+    assert (rule.min_trailing_silence, rule.must_contain_nonsilence) == (3.0, False)
+
+
+def test_the_demo_packages_its_network(repository):
+    text = (repository / "config/config.yaml").read_text()
+    recipe = Recipe.from_config(yaml.safe_load(text))
+    assert recipe.options.package.systems == ("chain",)
+
+
+def test_recordings_are_transcribed_by_packaged_systems():
+    given = {**config(systems=["plain_net"]), "transcribe": {"calls": {"path": "x"}}}
+    given["transcribe"]["calls"]["system"] = "plain_net"
+    recipe = Recipe.from_config(given)
+    assert recipe.options.transcribe["calls"].formats == ("txt",)
+    given["transcribe"]["calls"]["system"] = "mpe"
+    with pytest.raises(UserError, match=r"transcribe\.calls\.system: no 'mpe'"):
+        Recipe.from_config(given)
+    given["transcribe"]["calls"] = {"system": "plain_net", "set": "tests"}
+    with pytest.raises(UserError, match=r"transcribe\.calls\.set: no 'tests'"):
+        Recipe.from_config(given)
+
+
+def test_capacity_is_measured_of_packages_that_can_be_streamed():
+    def recipe(**capacity):
+        package = {"systems": ["plain_net", "speaker_net"], "offline": True}
+        return Recipe.from_config({**config(**package), "capacity": capacity})
+
+    assert recipe().options.capacity.systems == ()
+    assert recipe(systems=["plain_net"]).capacity_set == "test"
+    assert recipe(systems=["plain_net"], test_set="dev").capacity_set == "dev"
+    with pytest.raises(UserError, match="no package of 'mpe'"):
+        recipe(systems=["mpe"])
+    with pytest.raises(UserError, match="streamed"):
+        recipe(systems=["speaker_net"])
+    with pytest.raises(UserError, match="no set 'other'"):
+        recipe(systems=["plain_net"], test_set="other")

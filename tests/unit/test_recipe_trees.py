@@ -1,0 +1,151 @@
+"""Networks with a tree of their own: what of theirs all that comes after goes by."""
+
+import pytest
+import yaml
+
+from latflow.errors import UserError
+from latflow.workflow.recipe import Recipe
+
+CHAIN = {"type": "lfmmi", "network": "chain.yaml", "alignments": "tri1"}
+CE = {"type": "ce", "network": "chain.yaml", "alignments": "chain"}
+MMI = {"type": "sequence", "parent": "chain", "criterion": {"type": "mmi"}}
+
+
+@pytest.fixture
+def recipe_of(repository, tmp_path, monkeypatch):
+    """A recipe with networks that score one frame in three."""
+    monkeypatch.chdir(tmp_path)
+    layers = {"slow": {"class": "subsample"}, "output": {"class": "output"}}
+    (tmp_path / "chain.yaml").write_text(
+        yaml.safe_dump({"layers": layers}, sort_keys=False)
+    )
+
+    def make(systems, **changes):
+        text = (repository / "config/config.yaml").read_text()
+        # Nothing is packaged: these networks read other features than the demo's.
+        without = {"package": {}, "transcribe": {}}
+        config = {**yaml.safe_load(text), **without, **changes}
+        config["nnet"] = {**changes.get("nnet", {}), "systems": systems}
+        return Recipe.from_config(config)
+
+    return make
+
+
+def test_the_tree_folder_is_the_networks(recipe_of):
+    recipe = recipe_of({"chain": CHAIN, "mmi": MMI, "again": CE})
+    assert recipe.tree_owners[-1] == "chain"
+    for name in ("chain", "mmi", "again"):
+        assert recipe.tree_owner(name) == "chain"
+        assert recipe.tree_folder(name) == "chain/chain"
+        assert recipe.graph_options(name).self_loop_scale == 1.0
+        assert recipe.gmm_behind(name) == "tri1"
+        assert recipe.lang_folder(name) == recipe.lang_folder("tri1")
+    assert recipe.tree_folder("tri1") == "gmm/tri1"
+    assert recipe.graph_options("tri1").self_loop_scale == 0.1
+
+
+def test_sequence_training_takes_alignments_of_its_seed(recipe_of):
+    """Those that the seed was trained on are of another tree."""
+    later = {**MMI, "parent": "mmi"}
+    recipe = recipe_of({"chain": CHAIN, "mmi": MMI, "later": later})
+    assert recipe.aligner_of("chain") == "tri1"
+    assert recipe.aligner_of("mmi") == recipe.aligner_of("later") == "chain"
+
+
+def test_scales_are_one_unless_the_recipe_sets_them(recipe_of):
+    own = {**MMI, "sequence": {"dev_search": {"acoustic_scale": 0.5}}}
+    recipe = recipe_of({"chain": CHAIN, "mmi": own})
+    options = recipe.sequence_options("mmi")
+    assert options["criterion"]["acoustic_scale"] == 1.0
+    assert options["graph"]["self_loop_scale"] == 1.0
+    assert options["sequence"]["lattices"]["acoustic_scale"] == 1.0
+    assert options["sequence"]["alignments"]["acoustic_scale"] == 1.0
+    assert options["sequence"]["dev_search"]["acoustic_scale"] == 0.5
+    assert recipe.align_network_options("chain")["acoustic_scale"] == 1.0
+    assert recipe.denominator_options("mmi").self_loop_scale == 1.0
+    assert recipe.denominator_options("tri1").self_loop_scale == 0.1
+
+
+def test_scales_that_the_recipe_sets_stay(recipe_of):
+    graph = {"self_loop_scale": 0.7}
+    nnet = {
+        "align": {"acoustic_scale": 0.3},
+        "denominator": {"transition_scale": 0.5, "order": 2},
+    }
+    recipe = recipe_of({"chain": {**CHAIN, "graph": graph}, "mmi": MMI}, nnet=nnet)
+    assert recipe.graph_options("mmi").self_loop_scale == 0.7
+    denominator = recipe.denominator_options("mmi")
+    assert denominator.transition_scale == 0.5
+    assert denominator.self_loop_scale == 0.7
+    assert denominator.order == 2
+    assert recipe.align_network_options("chain")["acoustic_scale"] == 0.3
+
+
+def test_the_supervision_needs_alignments_of_all_frames(recipe_of):
+    with pytest.raises(UserError, match=r"second\.alignments: chain aligns one .* 3"):
+        recipe_of({"chain": CHAIN, "second": {**CHAIN, "alignments": "chain"}})
+
+
+def test_a_teachers_scales_are_one_too(recipe_of):
+    teacher = {**MMI, "criterion": {"type": "teacher", "teacher": "chain"}}
+    recipe = recipe_of({"chain": CHAIN, "pupil": teacher})
+    criterion = recipe.sequence_options("pupil")["criterion"]
+    assert criterion["teacher_scale"] == criterion["acoustic_scale"] == 1.0
+
+
+FLAT = {"type": "lfmmi", "network": "chain.yaml"}
+
+
+def test_a_flat_start_needs_no_other_system(recipe_of):
+    recipe = recipe_of({"chain": FLAT, "mmi": MMI, "again": CE}, gmm={"systems": {}})
+    assert recipe.decoded_systems == ["chain", "mmi", "again"]
+    assert recipe.lattice_free_networks(flat_start=True) == ["chain"]
+    assert recipe.tree_owners == ["chain"]
+    assert recipe.aligner_of("mmi") == "chain"
+    for name in ("chain", "mmi", "again"):
+        assert recipe.tree_folder(name) == "chain/chain"
+        assert recipe.gmm_behind(name) is None
+        assert recipe.lang_folder(name) == "lang"
+    options = recipe.network_options("chain")
+    assert options["data"]["sequences"] == {"type": "utterances"}
+    assert options["criterion"]["l2"] == 5e-5
+    assert recipe.chain_system("chain").tree.context_width == 1
+
+
+def test_a_flat_start_keeps_what_the_recipe_sets(recipe_of):
+    own = {**FLAT, "criterion": {"l2": 0.0}, "tree": {"context_width": 2}}
+    recipe = recipe_of({"chain": own})
+    assert recipe.network_options("chain")["criterion"]["l2"] == 0.0
+    assert recipe.chain_system("chain").tree.context_width == 2
+    aligned = recipe_of({"chain": CHAIN})
+    assert aligned.lattice_free_networks(flat_start=False) == ["chain"]
+    assert aligned.network_options("chain")["criterion"]["l2"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"tree": {"num_leaves": 50}}, "tree.num_leaves: is of alignments"),
+        ({"tree": {"context_width": 3}}, "of at most 2 phones"),
+        ({"supervision": {"left_tolerance": 3}}, "left_tolerance: is of alignments"),
+        ({"data": {"sequences": {"type": "chunks"}}}, "utterances cannot be cut"),
+    ],
+)
+def test_what_a_flat_start_cannot_do_is_refused(recipe_of, changes, told):
+    with pytest.raises(UserError, match=told):
+        recipe_of({"chain": {**FLAT, **changes}})
+
+
+def test_trees_are_not_grown_without_a_gmm(recipe_of, tmp_path):
+    whole = {"layers": {"output": {"class": "output"}}}
+    (tmp_path / "whole.yaml").write_text(yaml.safe_dump(whole))
+    ce = {**CE, "network": "whole.yaml", "alignments": "first"}
+    first = {**FLAT, "network": "whole.yaml", "tree": {"frame_subsampling": 1}}
+    second = {**CHAIN, "alignments": "ce"}
+    with pytest.raises(UserError, match=r"second\.alignments: no GMM system is behind"):
+        recipe_of({"first": first, "ce": ce, "second": second})
+
+
+def test_a_recipe_without_any_system_is_refused(recipe_of):
+    with pytest.raises(UserError, match="gmm.systems is empty"):
+        recipe_of({}, gmm={"systems": {}})

@@ -1,0 +1,98 @@
+"""Recipes and `--config` are read as Snakemake reads them."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from latflow.errors import UserError
+from latflow.provenance import PACKAGE_ROOT
+from latflow.workflow.settings import find_recipe, nested_values, read_config
+
+RECIPE = """
+experiment: a
+seed: 1
+rate: 1.0e-3
+text_rate: 1e-3
+decode: {beam: 13, tune: {from: 7, to: 17}}
+"""
+SETTINGS = [
+    "seed=7", "rate=1e-4", "name=07x", "flag=true", "other=False", "empty=",
+    "decode={beam: 11, tune: {to: 20}}", "list=[1, 2.5, x]", "text=a: b", "big=1_000",
+]  # fmt: skip
+SNAKEFILE = """
+import json
+from snakemake.utils import update_config
+plain = json.loads(json.dumps(config))
+from latflow.workflow.settings import nested_values
+update_config(config, nested_values(workflow.config_settings.config))
+json.dump([plain, config], open("seen.json", "w"))
+rule all:
+"""
+
+
+def seen_by_snakemake(folder):
+    """Configuration in the workflow: as Snakemake made it, and with nested values."""
+    (folder / "Snakefile").write_text(SNAKEFILE)
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "snakemake", "-n",
+            "--configfile", "recipe.yaml", "--config", *SETTINGS,
+        ],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT.parent)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "seen.json").read_text())
+
+
+def test_settings_mean_what_they_mean_to_snakemake(tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(RECIPE)
+    plain, nested = seen_by_snakemake(tmp_path)
+    assert read_config(recipe, SETTINGS) == nested
+    flat = [s for s in SETTINGS if "{" not in s and "[" not in s]
+    ours = read_config(recipe, flat)
+    assert {k: ours[k] for k in ours if k != "decode"} == {
+        k: plain[k] for k in plain if k not in {"decode", "list"}
+    }
+    assert nested["decode"] == {"beam": 11, "tune": {"from": 7, "to": 20}}
+    assert nested["list"] == [1, 2.5, "x"]
+
+
+def test_strings_stay_strings():
+    given = {"a": {"b": "x: y", "c": "[1]", "d": "", "e": "no"}, "top": "11"}
+    assert nested_values(given) == {
+        "a": {"b": "x: y", "c": "[1]", "d": None, "e": "no"},
+        "top": "11",
+    }
+
+
+@pytest.mark.parametrize("setting", ["seed", "=1", "1x=2"])
+def test_setting_that_is_none_is_refused(tmp_path, setting):
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    with pytest.raises(UserError, match="Invalid config definition"):
+        read_config(tmp_path / "recipe.yaml", [setting])
+
+
+def test_recipe_that_is_no_yaml_is_refused(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    for text in ("a: [1\n", "- 1\n"):
+        path.write_text(text)
+        with pytest.raises(UserError, match="YAML"):
+            read_config(path)
+
+
+def test_recipes_are_found_by_path_and_by_name(tmp_path, repository, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(RECIPE)
+    assert str(find_recipe("mine.yaml")) == "mine.yaml"
+    assert find_recipe("digits") == repository / "config/recipes/digits.yaml"
+    assert find_recipe("demo") == find_recipe("config/config.yaml")
+    with pytest.raises(UserError, match="comes with latflow: digits"):
+        find_recipe("nothing")

@@ -1,0 +1,320 @@
+"""Training by lattice-free MMI: chunks with supervision, the stage, going on."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from reference.training_task import training_options
+
+from latflow.align.options import SupervisionOptions
+from latflow.align.supervision import PhoneLattice, SupervisionCompiler
+from latflow.align.supervision_store import Supervisions
+from latflow.criteria.denominator import Denominator
+from latflow.criteria.lfmmi import evaluate_lfmmi
+from latflow.criteria.options import LfmmiOptions
+from latflow.errors import UserError
+from latflow.features.frames import FrameStore, FrameWriter
+from latflow.graphs.chain import ChainGraphs, make_chain_graphs
+from latflow.graphs.options import PhoneLmOptions
+from latflow.graphs.phone_lm import estimate_phone_lm
+from latflow.hmm.topology import chain_topology
+from latflow.hmm.transition_model import TransitionModel
+from latflow.hmm.tree import ContextDependency
+from latflow.kaldi.io import KaldiWriter
+from latflow.ledger import Ledger
+from latflow.nnet.described import OutputLoss
+from latflow.nnet.model_dir import load_model
+from latflow.nnet.network import Output
+from latflow.options import read_options
+from latflow.ragged import RaggedWriter
+from latflow.training.data_options import LfmmiDataOptions
+from latflow.training.lfmmi import LatticeFree, train_lfmmi
+from latflow.training.options import LfmmiRunOptions
+from latflow.training.readers import StoreReader
+from latflow.training.supervised import EvenChunker, SupervisedSource
+
+PHONES = [1, 2, 3]
+DIM = 5
+NETWORK = {
+    "edges": "repeat",
+    "layers": {
+        "near": {"class": "tdnn", "from": "data", "size": 24, "offsets": [-1, 0, 1]},
+        "thirds": {"class": "tdnnf", "size": 24, "bottleneck": 8, "stride": 3},
+        "output": {"class": "output", "loss": "lfmmi"},
+        "xent": {"class": "output", "from": "thirds"},
+    },
+}
+
+
+def data_of(**changes):
+    small = {
+        "sequences": {"type": "chunks", "size": 36},
+        "max_sequences": 8,
+        "normalization": "none",
+    }
+    return read_options(LfmmiDataOptions, {**small, **changes}, "data")
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    """Frames whose mean tells the phone, their supervision, a chain system."""
+    folder = tmp_path_factory.mktemp("task")
+    topology = chain_topology(PHONES)
+    tree = ContextDependency.monophone([[1], [2], [3]], topology.pdf_class_counts())
+    model = TransitionModel.from_tree(tree, topology)
+    rng = np.random.default_rng(3)
+    means = 1.5 * rng.normal(size=(4, DIM))
+    utterances = {}
+    for split, count in (("train", 16), ("dev", 5)):
+        for i in range(count):
+            phones = rng.integers(1, 4, rng.integers(3, 12))
+            utterances[split, f"{split}{i:02d}"] = (
+                phones,
+                rng.integers(4, 15, len(phones)),
+            )
+    sequences = [p.tolist() for (split, _), (p, _) in utterances.items()]
+    lm = estimate_phone_lm(sequences, PhoneLmOptions())
+    chain = folder / "chain"
+    chain.mkdir()
+    make_chain_graphs(lm, tree, model).write(chain)
+    tree.save(chain / "tree")
+    with KaldiWriter.open(chain / "final.mdl") as writer:
+        model.write(writer)
+    compiler = SupervisionCompiler(tree, model, SupervisionOptions())
+    for split in ("train", "dev"):
+        store = folder / "supervisions" / split
+        store.mkdir(parents=True)
+        with (
+            FrameWriter(folder / split, dim=DIM) as frames,
+            RaggedWriter(store, Supervisions, meta={"subsampling": 3}) as writer,
+        ):
+            for (of, name), (phones, durations) in utterances.items():
+                if of != split:
+                    continue
+                values = means[np.repeat(phones, durations)]
+                values = values + rng.normal(size=values.shape)
+                frames.append(name, "s", "", values.astype(np.float32))
+                if name != "train03":
+                    found = compiler.compile(PhoneLattice.linear(phones, durations))
+                    writer.write(name, *found)
+        shutil.copy(chain / "normalization.fst", store)
+    (folder / "network.yaml").write_text(json.dumps(NETWORK))
+    return folder
+
+
+def source_of(task, *, context=(4, 4), **changes):
+    return SupervisedSource(
+        StoreReader(FrameStore.load(task / "train")),
+        Supervisions.load(task / "supervisions/train"),
+        data_of(**changes),
+        context=context,
+        subsampling=3,
+        seed=2,
+    )
+
+
+@pytest.mark.parametrize("size", [None, 1, 7, 50])
+def test_chunks_count_each_frame_once_and_are_of_like_size(size):
+    lengths = np.array([1, 3, 49, 50, 74, 75, 260])
+    chunker = EvenChunker(lengths, size, subsampling=3)
+    chunks = chunker.chunks(np.arange(chunker.begin[-1]))
+    for u, total in enumerate(lengths):
+        rows = np.flatnonzero(chunks.utterance == u)
+        counted = np.concatenate(
+            [np.arange(chunks.count_from[i], chunks.count_to[i]) for i in rows]
+        )
+        assert counted.tolist() == list(range(3 * total))
+        assert np.ptp(chunks.length[rows]) <= 3
+        if size and len(rows) > 1:
+            assert (chunks.length[rows] >= 3 * size // 3 * 2 - 3).all()
+            assert (chunks.length[rows] <= 3 * size * 3 // 2 + 3).all()
+    assert (chunker.lengths() == chunks.length).all()
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+def test_batches_hold_real_frames_around_chunks_and_copies_of_the_edges(task, epoch):
+    source = source_of(task)
+    frames = FrameStore.load(task / "train")
+    seen, earliest = 0, 1000
+    with_epoch = source.epoch(epoch)
+    for batch in with_epoch:
+        assert batch.features.shape[1] == 4 + 3 * int(batch.counted.max()) + 4
+        for b, utterance in enumerate(batch.utterances):
+            own = frames.frames(frames.position(utterance))
+            times = int(batch.first_frame[b]) - 4 + np.arange(batch.features.shape[1])
+            expected = own[times.clip(0, len(own) - 1)]
+            assert np.array_equal(batch.features[b].numpy(), expected)
+            # 0, 1, -1: at decoding nothing is shifted, on average neither here
+            assert (int(batch.first_frame[b]) + 1) % 3 - 1 == (0, 1, -1)[epoch]
+            earliest = min(earliest, int(batch.first_frame[b]))
+        seen += batch.num_frames
+    with_epoch.close()
+    assert earliest == (0, 1, -1)[epoch]
+    known = Supervisions.load(task / "supervisions/train")
+    assert seen == known.num_frames.sum()
+
+
+def test_supervision_of_a_chunk_is_that_of_its_frames(task):
+    """In each frame, a chunk allows pdfs that the whole utterance allows."""
+    known = Supervisions.load(task / "supervisions/train")
+    allowed = {}
+    with_epoch = source_of(task).epoch(0)
+    for batch in with_epoch:
+        for b, utterance in enumerate(batch.utterances):
+            graph = batch.supervisions[b]
+            times = np.zeros(graph.num_states, int)
+            for arc, state in enumerate(graph.sources()):
+                times[graph.next_state[arc]] = times[state] + 1
+            first = int(batch.first_frame[b]) // 3
+            for label, state in zip(graph.ilabel, graph.sources(), strict=True):
+                allowed.setdefault((utterance, first + times[state]), set()).add(label)
+    with_epoch.close()
+    for i, utterance in enumerate(known.utt_ids):
+        whole = known.supervision(i)
+        for t in range(whole.num_frames):
+            first, last = whole.first_arc[whole.first_state[t : t + 2]]
+            labels = set(whole.arcs["label"][first:last].tolist())
+            assert allowed[utterance, t] <= labels
+            assert allowed[utterance, t]
+
+
+def test_utterances_without_supervision_are_in_the_ledger(task):
+    ledger = Ledger("test")
+    SupervisedSource(
+        StoreReader(FrameStore.load(task / "train")),
+        Supervisions.load(task / "supervisions/train"),
+        data_of(),
+        context=None,
+        subsampling=3,
+        ledger=ledger,
+    )
+    assert [(e.utterance, e.reason) for e in ledger.entries] == [
+        ("train03", "has no supervision")
+    ]
+
+
+def test_micro_batches_hold_the_same_chunks(task):
+    batches = source_of(task).epoch(0)
+    batch = next(batches)
+    batches.close()
+    for part in batch.split(3):
+        longest = 3 * int(part.counted.max())
+        assert part.features.shape[1] == 8 + longest
+        assert (part.lengths == longest).all()
+        for row, graph in enumerate(part.supervisions):
+            same = [i for i, g in enumerate(batch.supervisions) if g is graph]
+            whole = batch.features[same[0], : 8 + longest]
+            assert torch.equal(part.features[row], whole)
+
+
+def test_the_loss_is_the_criterion_and_the_weighted_cross_entropy(task):
+    graphs = ChainGraphs.read(task / "chain")
+    denominator = Denominator(graphs.denominator, graphs.initial_probs, 6)
+    options = LfmmiOptions(l2=0.01, xent=0.3)
+    batches = source_of(task).epoch(0)
+    batch = next(batches)
+    batches.close()
+    num_out = int(batch.counted.max())
+    main, side = (torch.randn(len(batch), num_out, 6) for _ in range(2))
+    found = evaluate_lfmmi(
+        main, batch.supervisions, denominator, options, lengths=batch.counted.tolist()
+    )
+    logs = torch.log_softmax(side, -1)
+    xent = -(logs * found.numerator_posteriors).sum(dtype=torch.float64)
+    losses = {
+        "output": OutputLoss("lfmmi", "pdf", 1.0),
+        "x": OutputLoss("ce", "pdf", 2.0),
+    }
+    criterion = LatticeFree(losses, denominator, options)
+    outputs = {"output": Output(main, batch.lengths), "x": Output(side, batch.lengths)}
+    loss = criterion.begin(outputs, batch)()
+    criterion.close()
+    expected = -found.value.sum() + 0.6 * xent
+    torch.testing.assert_close(loss.value, expected, rtol=1e-6, atol=0)
+    assert loss.num_frames == int(batch.counted.sum())
+    torch.testing.assert_close(loss.statistics["xent"], xent)
+
+
+def options(**training):
+    quiet = {"epochs": 3, "learning_rate": 0.01, "max_change": 2.0, "final": "last"}
+    return LfmmiRunOptions(
+        data=data_of(),
+        training=training_options(**{**quiet, **training}),
+        device="cpu",
+        seed=3,
+    )
+
+
+def train(task, out, **others):
+    settings = {"options": options(), "checkpoints": out.parent / "c", **others}
+    train_lfmmi(
+        task / "train",
+        task / "supervisions/train",
+        task / "dev",
+        task / "supervisions/dev",
+        task / "chain",
+        task / "network.yaml",
+        out_dir=out,
+        **settings,
+    )
+    return json.loads((out / "info.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def trained(task, tmp_path_factory):
+    out = tmp_path_factory.mktemp("trained") / "model"
+    return out, train(task, out)
+
+
+def test_training_raises_the_objective_of_dev(trained):
+    out, info = trained
+    objectives = [epoch["objective"] for epoch in info["history"]]
+    assert objectives[-1] > objectives[0]
+    assert info["dev"]["failed_frames"] == 0
+    model = load_model(out)
+    assert model.log_priors is None
+    assert model.meta["scores"] == "log_likelihoods"
+    assert (out / "tree").is_file()
+    reasons = (out / "ledger.jsonl").read_text()
+    assert "train03" in reasons
+
+
+def test_a_training_that_is_stopped_ends_with_the_same_bits(task, trained, tmp_path):
+    out, _ = trained
+    stopped = tmp_path / "model"
+    steps = []
+
+    def stop(self, totals):
+        steps.append(totals)
+        if len(steps) == 4:
+            raise RuntimeError("stopped")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LatticeFree, "stepped", stop)
+        with pytest.raises((RuntimeError, UserError)):
+            train(task, stopped, options=options(checkpoint_minutes=1e-9))
+    train(task, stopped)
+    first, second = (
+        load_model(folder).network.state_dict() for folder in (out, stopped)
+    )
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_network_of_another_training_is_refused(task, tmp_path):
+    layers = {**NETWORK["layers"], "output": {"class": "output"}}
+    network = tmp_path / "network.yaml"
+    network.write_text(json.dumps({**NETWORK, "layers": layers}))
+    shutil.copytree(task, tmp_path / "task")
+    shutil.copy(network, tmp_path / "task/network.yaml")
+    with pytest.raises(UserError, match="has outputs with the losses ce, ce"):
+        train(tmp_path / "task", tmp_path / "model")
+
+
+def test_the_last_networks_are_averaged(task, trained, tmp_path):
+    info = train(task, tmp_path / "m", options=options(final="average", average=2))
+    _, last = trained
+    assert info["chosen_epoch"] == 0
+    assert info["history"] == last["history"]
+    assert info["dev"]["objective"] > last["history"][0]["objective"]

@@ -1,0 +1,81 @@
+# Systems that leave the workflow.
+# Products: <results>/package/<system>/package.json, <results>/transcribe/<name>/recordings.tsv,
+# <results>/capacity/<system>.tsv
+
+
+rule package_model:
+    input:
+        unpack(files_of_package),
+    output:
+        info="<results>/package/{system}/package.json",
+    log:
+        "<logs>/package_model/{system}.log",
+    benchmark:
+        "<benchmarks>/package_model/{system}.jsonl"
+    conda:
+        "../../envs/serve.yaml"
+    threads: 1
+    resources:
+        mem_mb=growing(8000),
+        runtime=growing(60),
+    params:
+        options=lambda wildcards: PackagePlan(recipe, wildcards.system).options(),
+        code=source_digest("latflow.serving.packaging.write_package"),
+    message:
+        "Package {wildcards.system}"
+    script:
+        "../scripts/package_model.py"
+
+
+rule transcribe:
+    input:
+        package=lambda wildcards: (
+            f"{RESULTS}/package/{transcription_of(wildcards).system}/package.json"
+        ),
+        recordings=recordings_of,
+    output:
+        summary="<results>/transcribe/{transcription}/recordings.tsv",
+        ledger="<results>/transcribe/{transcription}/ledger.jsonl",
+    log:
+        "<logs>/transcribe/{transcription}.log",
+    benchmark:
+        "<benchmarks>/transcribe/{transcription}.jsonl"
+    conda:
+        "../../envs/serve.yaml"
+    threads: 16
+    resources:
+        mem_mb=growing(8000),
+        runtime=growing(480),
+    params:
+        options=lambda wildcards: transcription_of(wildcards).values(),
+        max_skipped_fraction=recipe.max_skipped_fraction,
+        code=source_digest("latflow.serving.transcribe.transcribe_recordings"),
+    message:
+        "Transcribe {wildcards.transcription}"
+    script:
+        "../scripts/transcribe.py"
+
+
+rule measure_capacity:
+    input:
+        package="<results>/package/{system}/package.json",
+        cuts=f"<results>/corpus/{recipe.capacity_set}/cuts.jsonl.gz",
+    output:
+        table="<results>/capacity/{system}.tsv",
+    log:
+        "<logs>/measure_capacity/{system}.log",
+    benchmark:
+        "<benchmarks>/measure_capacity/{system}.jsonl"
+    conda:
+        "../../envs/serve.yaml"
+    threads: 2  # of which the clients need one
+    resources:
+        mem_mb=growing(8000),
+        runtime=growing(60),
+    params:
+        options=recipe.options.capacity.values(),
+        code=source_digest("latflow.serving.capacity.measure_capacity"),
+    message:
+        "Load a server of {wildcards.system}"
+    script:
+        "../scripts/measure_capacity.py"
