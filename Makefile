@@ -82,6 +82,11 @@ system-packages:
 	  { apt-get update -qq && apt-get install -qq -y --no-install-recommends sctk >/dev/null; } \
 	    || echo "sctk not installed: its tests will skip"; \
 	else echo "sctk (sclite) not installed and not root: its tests will skip"; fi
+	@if command -v chromium >/dev/null || command -v chromium-browser >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null; } \
+	    || echo "chromium not installed: tests of the server's page will skip"; \
+	else echo "chromium not installed and not root: tests of the server's page will skip"; fi
 
 cluster: env horovod cluster-packages  ## tests on a SLURM cluster of two virtual nodes
 	$(BIN)/pytest -m cluster

@@ -35,7 +35,7 @@ AT_IMPORT, AS_PROGRAM = "<import>", "<main>"  # statements without a name
 _OURS = re.compile(r"latflow(\.\w+)+(:\w+)?")
 # Decorators that change nothing but what they decorate. Others may register it.
 _LOCAL = {"njit", "dataclass", "contextmanager", "no_grad", "cache", "lru_cache"}
-_COMPILED = {".py", ".pyc", ".nbi", ".nbc"}
+_COMPILED_FOLDER = "__pycache__"  # Python's and Numba's, whose files come and go
 
 
 class Definition(NamedTuple):
@@ -125,7 +125,7 @@ class Sources:
     @cached_property
     def _modules(self) -> dict[str, dict[str, Definition]]:
         """Definitions of all modules; files that are as they were are not parsed."""
-        folder = self._root / "__pycache__"
+        folder = self._root / _COMPILED_FOLDER
         kept = _Kept(folder / "definitions.json.gz")
         found = {m: kept.definitions(m, path) for m, path in self._files.items()}
         kept.save()
@@ -179,7 +179,9 @@ class Sources:
             path
             for folder in folders
             for path in folder.rglob("*")
-            if path.is_file() and path.suffix not in _COMPILED
+            if path.suffix != ".py"
+            and _COMPILED_FOLDER not in path.parts
+            and path.is_file()
         }
 
 

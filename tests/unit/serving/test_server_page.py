@@ -79,9 +79,11 @@ class Page:
 
     def wait_for(self, expression):
         """Wait until an expression is true, and return its value."""
+        # A page that is being loaded has no body, and its expressions may fail.
+        guarded = f"(() => {{ try {{ return {expression} }} catch {{ return null }} }})()"
         end = time.monotonic() + PATIENCE
-        while not (value := self.value(expression)):
-            told = self.value("document.body.innerText")
+        while not (value := self.value(guarded)):
+            told = self.value("document.body?.innerText")
             assert time.monotonic() < end, told
             time.sleep(0.1)
         return value
