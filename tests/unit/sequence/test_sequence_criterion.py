@@ -178,7 +178,7 @@ def test_next_part_begins_while_lattices_are_made(system, make, utterances):
     class Waiting(Mmi):
         def evaluate(self, utterance, gradient):
             reached.release()
-            assert go_on.wait(20)
+            assert go_on.wait(120)
             return super().evaluate(utterance, gradient)
 
     criterion = make(criterion=Waiting(system.model), threads=2)
@@ -186,7 +186,7 @@ def test_next_part_begins_while_lattices_are_made(system, make, utterances):
     parts = [system.batch([u]) for u in utterances[:2]]
     pending = [criterion.begin(system.outputs(x, b), b) for b, x in parts]
     for _ in pending:
-        assert reached.acquire(timeout=20)  # both are in the criterion at once
+        assert reached.acquire(timeout=120)  # both are in the criterion at once
     go_on.set()
     losses = [finish() for finish in pending]
     alone = [run(system, make(), [u])[0] for u in utterances[:2]]
