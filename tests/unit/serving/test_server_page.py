@@ -80,7 +80,7 @@ class Page:
     def wait_for(self, expression):
         """Wait until an expression is true, and return its value."""
         # A page that is being loaded has no body, and its expressions may fail.
-        guarded = f"(() => {{ try {{ return {expression} }} catch {{ return null }} }})()"
+        guarded = f"(() => {{ try {{ return {expression} }} catch {{}} }})()"
         end = time.monotonic() + PATIENCE
         while not (value := self.value(guarded)):
             told = self.value("document.body?.innerText")
