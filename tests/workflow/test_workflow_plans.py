@@ -8,7 +8,7 @@ import sys
 import pytest
 import yaml
 
-REAL = ["yesno", "digits", "speechocean"]
+REAL = ["yesno", "yesno_download", "digits", "speechocean"]
 LARGE = ["mini_librispeech", "librispeech_460", "librispeech_960"]
 TARGETS = ["features", "lang", "gmm_mono", "gmm_tri1", "align", "decode", "score"]
 

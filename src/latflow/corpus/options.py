@@ -111,6 +111,9 @@ class LhotseSource(GivenSource):
     parts: Annotated[tuple[Text, ...], Unique] = ()
     """Parts of the corpus to take together, e.g. train-clean-100; empty where it has
     none."""
+    arguments: dict[Name, str | bool | int | float] = Field(default_factory=dict)
+    """Further arguments of Lhotse's download_<recipe> and prepare_<recipe>, by name,
+    such as transcript_dir; the folder `root` is the first one that is not named."""
     root: Text
     """Folder that holds the corpus, or that it is downloaded to."""
     download: bool = False

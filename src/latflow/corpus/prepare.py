@@ -170,6 +170,7 @@ def _prepare_lhotse(task: _Task, source: LhotseSource) -> None:
             source.root,
             source.parts,
             download=source.download,
+            arguments=source.arguments,
         ):
             file = Path(source.root, part)
             recs.extend(recordings, file=file)

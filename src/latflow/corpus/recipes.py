@@ -14,17 +14,14 @@ import importlib
 import inspect
 import logging
 import shutil
-import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import lhotse.recipes
-import soundfile
 from lhotse import RecordingSet, SupervisionSet
-from lhotse.audio.utils import AudioLoadingError
 
 from latflow.corpus.kaldi_tables import split_fields
 from latflow.errors import UserError
@@ -37,19 +34,9 @@ Manifests = tuple[RecordingSet, SupervisionSet]
 # Names that share the functions of another recipe.
 _ALIASES = {"mini_librispeech": "librispeech"}
 # Folder that Lhotse's download makes below the root.
-_SUBFOLDERS = {"librispeech": "LibriSpeech"}
+_SUBFOLDERS = {"librispeech": "LibriSpeech", "yesno": "waves_yesno"}
 # How recipes call the argument that selects parts of a corpus.
 _PART_ARGUMENTS = ("dataset_parts", "parts", "splits", "split", "subset", "subsets")
-_FAILURES = (
-    AssertionError,
-    AudioLoadingError,
-    KeyError,
-    OSError,
-    RuntimeError,
-    ValueError,
-    soundfile.LibsndfileError,
-    subprocess.SubprocessError,
-)
 
 OPENSLR_11 = (
     "librispeech-lexicon.txt",
@@ -63,7 +50,12 @@ OPENSLR_11 = (
 
 
 def recipe_manifests(
-    recipe: str, root: str | Path, parts: Sequence[str], *, download: bool
+    recipe: str,
+    root: str | Path,
+    parts: Sequence[str],
+    *,
+    download: bool,
+    arguments: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[str, Manifests]]:
     """Prepare parts of a corpus by Lhotse's recipe.
 
@@ -74,22 +66,33 @@ def recipe_manifests(
         root: folder that holds the corpus, or that it is downloaded to.
         parts: names of the parts; empty for a recipe without parts.
         download: fetch what is missing first.
+        arguments: further arguments of the recipe's functions, by name; each goes to
+            those of download and preparation that take it.
 
     Yields:
         (name of the part, its recordings and supervisions).
 
     Raises:
-        UserError: Lhotse has no such recipe, or the corpus is not there, incomplete or
-            unreadable.
+        UserError: Lhotse has no such recipe or the recipe no such argument, or the
+            corpus is not there, incomplete or unreadable.
     """
     name = _ALIASES.get(recipe, recipe)
     prepare = _function(recipe, f"prepare_{name}")
-    root = Path(root)
+    functions = [prepare]
+    root, arguments = Path(root), arguments or {}
     if download:
-        _download(recipe, name, root, parts)
+        functions.append(_function(recipe, f"download_{name}"))
+    known = {n for function in functions for n in _parameters(function)}
+    if unknown := sorted(arguments.keys() - known):
+        raise UserError(
+            f"Lhotse's recipe {recipe} has no argument {unknown[0]}",
+            remedy=f"it has {', '.join(sorted(known))}",
+        )
+    if download:
+        _download(recipe, functions[1], root, parts, arguments)
     corpus = _corpus_folder(name, root, parts, recipe)
     for part in parts or ("",):
-        yield part, _prepare(prepare, corpus, part, recipe)
+        yield part, _prepare(prepare, corpus, part, recipe, arguments)
 
 
 def missing_utterances(
@@ -144,17 +147,19 @@ def _function(recipe: str, name: str) -> Callable[..., Any]:
     return found
 
 
-def _download(recipe: str, name: str, root: Path, parts: Sequence[str]) -> None:
+def _download(
+    recipe: str,
+    function: Callable[..., Any],
+    root: Path,
+    parts: Sequence[str],
+    arguments: Mapping[str, Any],
+) -> None:
     """Fetch a corpus by Lhotse's recipe."""
-    function = _function(recipe, f"download_{name}")
-    arguments: dict[str, Any] = {}
-    part_argument = _part_argument(function)
-    if parts and part_argument:
-        arguments[part_argument] = list(parts)
+    given = _arguments(function, root, parts, arguments)
     log.info("downloading %s to %s", recipe, root)
     try:
-        function(root, **arguments)
-    except _FAILURES as error:
+        function(**given)
+    except Exception as error:  # of 150 recipes that are not ours
         raise UserError(
             f"the download of {recipe} failed: {_first_line(error)}",
             file=root,
@@ -186,25 +191,30 @@ def _corpus_folder(name: str, root: Path, parts: Sequence[str], recipe: str) -> 
 
 
 def _prepare(
-    prepare: Callable[..., Any], corpus: Path, part: str, recipe: str
+    prepare: Callable[..., Any],
+    corpus: Path,
+    part: str,
+    recipe: str,
+    arguments: Mapping[str, Any],
 ) -> Manifests:
-    """Prepare one part."""
-    part_argument = _part_argument(prepare)
-    arguments: dict[str, Any] = {}
-    if part:
-        if part_argument is None:
-            raise UserError(
-                f"recipe {recipe} has no parts", remedy="remove the key parts"
-            )
-        arguments[part_argument] = [part]
+    """Prepare one part; a recipe that cannot choose parts prepares all of them."""
+    parts = [part] if part else []
     try:
-        result = prepare(corpus, **arguments)
-    except _FAILURES as error:
+        result = prepare(**_arguments(prepare, corpus, parts, arguments))
+    except Exception as error:  # of 150 recipes that are not ours
         raise UserError(
             f"Lhotse's preparation of {recipe} {part} failed: {_first_line(error)}",
             file=corpus / part,
-            remedy="check that the corpus is complete and its files are intact",
+            remedy="check that the corpus is complete and its files are intact, and "
+            "that the key arguments has what the recipe needs",
         ) from error
+    if part and _part_argument(prepare) is None and part not in result:
+        found = ", ".join(map(str, result)) if "recordings" not in result else ""
+        raise UserError(
+            f"recipe {recipe} has no part {part}",
+            file=corpus,
+            remedy=f"its parts are {found}" if found else "remove the key parts",
+        )
     return _manifests(result, part, recipe, corpus)
 
 
@@ -229,10 +239,36 @@ def _manifests(result: Any, part: str, recipe: str, corpus: Path) -> Manifests:
     return result["recordings"], result["supervisions"]
 
 
+def _arguments(
+    function: Callable[..., Any],
+    folder: Path,
+    parts: Sequence[str],
+    given: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the arguments of a recipe's function.
+
+    The folder is its first one that is not given by name.
+    """
+    names = _parameters(function)
+    arguments = {name: value for name, value in given.items() if name in names}
+    first = next((name for name in names if name not in arguments), None)
+    if first is not None:
+        arguments[first] = folder
+    part_argument = _part_argument(function)
+    if parts and part_argument is not None:
+        arguments[part_argument] = list(parts)
+    return arguments
+
+
 def _part_argument(function: Callable[..., Any]) -> str | None:
     """Return how a recipe's function calls its selection of parts."""
-    names = inspect.signature(function).parameters
+    names = _parameters(function)
     return next((name for name in _PART_ARGUMENTS if name in names), None)
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    """Return the names of a function's arguments."""
+    return list(inspect.signature(function).parameters)
 
 
 def _first_line(error: BaseException) -> str:

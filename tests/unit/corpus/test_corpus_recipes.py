@@ -1,8 +1,15 @@
 """Lhotse recipes on a made-up tree of LibriSpeech's shape."""
 
+import functools
+import http.server
+import tarfile
+import threading
+
+import lhotse.recipes
 import numpy as np
 import pytest
 import soundfile
+import yaml
 from lhotse import CutSet
 
 from latflow.corpus.options import CorpusOptions
@@ -137,21 +144,108 @@ def test_failed_download_is_one_clear_line(resolve, tmp_path, monkeypatch):
 
 
 def test_recipe_without_parts_gives_its_one_set(tmp_path, monkeypatch):
-    import lhotse.recipes
-
     manifests = {"recordings": "r", "supervisions": "s"}
     monkeypatch.setattr(
         lhotse.recipes, "prepare_ljspeech", lambda corpus_dir: manifests
     )
     found = list(recipe_manifests("ljspeech", tmp_path, [], download=False))
     assert found == [("", ("r", "s"))]
-    with pytest.raises(UserError, match="has no parts"):
+    with pytest.raises(UserError, match="no part train - remove the key parts"):
         list(recipe_manifests("ljspeech", tmp_path, ["train"], download=False))
 
 
-def test_recipe_with_several_sets_asks_for_one(tmp_path, monkeypatch):
-    import lhotse.recipes
+@pytest.fixture
+def resources(tmp_path):
+    """A folder, and the address under which it is served as OpenSLR serves its own."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    handler = functools.partial(Silent, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield folder, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
 
+
+class Silent(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+def test_a_part_of_librispeech_is_downloaded(tree, resolve, resources, tmp_path):
+    folder, url = resources
+    (folder / "31").mkdir()
+    with tarfile.open(folder / "31/dev-clean-2.tar.gz", "w:gz") as tar:
+        tar.add(tree / "LibriSpeech/dev-clean-2", "LibriSpeech/dev-clean-2")
+    source = resolve(
+        recipe="mini_librispeech",
+        root=str(tmp_path / "fetched"),
+        parts=["dev-clean-2"],
+        download=True,
+        arguments={"base_url": url},
+    )
+    cuts = prepare(source, tmp_path / "out")
+    assert [cut.supervisions[0].text for cut in cuts] == ["GO DO YOU HEAR"]
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_yesno_is_downloaded(repository, resources, tmp_path, part):
+    folder, url = resources
+    rng = np.random.default_rng(0)
+    with tarfile.open(folder / "waves_yesno.tar.gz", "w:gz") as tar:
+        for number in range(60):
+            name = "_".join(f"{number:08b}") + ".wav"
+            samples = (rng.standard_normal(4000) * 999).astype(np.int16)
+            soundfile.write(tmp_path / name, samples, 8000)
+            tar.add(tmp_path / name, f"waves_yesno/{name}")
+    recipe = repository / "config/recipes/yesno_download.yaml"
+    section = yaml.safe_load(recipe.read_text())["corpus"]
+    for values in (section["train"], section["test"]["test"]):
+        values["root"] = str(tmp_path / "fetched")
+        values["arguments"] = {"url": f"{url}/waves_yesno.tar.gz"}
+    options = read_options(CorpusOptions, section, "corpus")
+    source = options.train if part == "train" else options.test["test"]
+    cuts = prepare(source, tmp_path / "out")
+    assert len(cuts) == 30
+    first = "0_0_0_0_0_0_0_0" if part == "train" else "0_0_0_0_0_0_0_1"
+    texts = {cut.supervisions[0].id: cut.supervisions[0].text for cut in cuts}
+    assert texts[first].split() == ["NO" if c == "0" else "YES" for c in first[::2]]
+
+
+def test_arguments_that_a_recipe_does_not_have_are_refused(tree, resolve, tmp_path):
+    source = resolve(recipe="librispeech", root=str(tree), arguments={"colour": 1})
+    match = "librispeech has no argument colour - it has .*dataset_parts"
+    with pytest.raises(UserError, match=match):
+        prepare(source, tmp_path / "out")
+
+
+def test_what_a_recipe_raises_is_one_line(tmp_path, monkeypatch):
+    def prepare_heroico(speech_dir, transcript_dir):
+        assert str(transcript_dir) == "texts"
+        raise TypeError(f"nothing in {speech_dir.name}\nat all")
+
+    monkeypatch.setattr(lhotse.recipes, "prepare_heroico", prepare_heroico)
+    arguments = {"transcript_dir": "texts"}
+    with pytest.raises(UserError, match="heroico.*TypeError: nothing in sp - ") as told:
+        (tmp_path / "sp").mkdir()
+        list(
+            recipe_manifests(
+                "heroico", tmp_path / "sp", [], download=False, arguments=arguments
+            )
+        )
+    assert "at all" not in str(told.value)
+
+
+def test_parts_that_a_recipe_does_not_have_are_refused(tmp_path, monkeypatch):
+    sets = {"train": {"recordings": 1, "supervisions": 2}}
+    monkeypatch.setattr(lhotse.recipes, "prepare_yesno", lambda corpus_dir: sets)
+    with pytest.raises(UserError, match="no part dev - its parts are train"):
+        (tmp_path / "waves_yesno").mkdir()
+        list(recipe_manifests("yesno", tmp_path, ["dev"], download=False))
+
+
+def test_recipe_with_several_sets_asks_for_one(tmp_path, monkeypatch):
     sets = {"train": {"recordings": 1, "supervisions": 2}, "test": {"recordings": 3}}
     monkeypatch.setattr(lhotse.recipes, "prepare_yesno", lambda corpus_dir: sets)
     with pytest.raises(UserError, match="has the parts train, test"):
