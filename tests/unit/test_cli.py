@@ -55,6 +55,72 @@ def test_settings_are_merged_into_sections(capsys, in_repository):
     assert found["gmm"] == before["gmm"]
 
 
+def test_overrides_reach_keys_within_sections(capsys, in_repository):
+    status, out, _ = run(
+        capsys, "config", "--config", "seed=7", "decode={beam: 9}",
+        "-o", "decode.beam=11", "-o", "gmm.systems.mono.num_gaussians=9",
+    )  # fmt: skip
+    assert status == 0
+    found = yaml.safe_load(out)
+    assert (found["seed"], found["decode"]["beam"]) == (7, 11)
+    assert found["gmm"]["systems"]["mono"]["num_gaussians"] == 9
+    assert "tri1" in found["gmm"]["systems"]
+
+
+def test_run_gives_overrides_and_settings_to_snakemake_as_one(monkeypatch):
+    given = []
+    monkeypatch.setattr(os, "execv", lambda _, command: given.extend(command))
+    main(
+        [
+            *("run", "-o", "gmm.a=1", "demo", "gmm_mono", "-o", "seed=3", "-n"),
+            *("--config", "x=1", "y=2", "--cores", "2", "-o", "gmm.b=z"),
+        ]
+    )
+    assert given[1:8] == [
+        "-m",
+        "snakemake",
+        "gmm_mono",
+        "-n",
+        "--cores",
+        "2",
+        "--config",
+    ]
+    settings = ["x=1", "y=2", 'gmm={"a": "1"}', "seed=3", 'gmm={"b": "z"}']
+    assert given[8:13] == settings
+
+
+def test_bash_completes_commands_options_and_values(capsys, tmp_path):
+    status, script, _ = run(capsys, "completion", "bash")
+    assert status == 0
+    (tmp_path / "script").write_text(script)
+    (tmp_path / "digits.txt").touch()
+    asked = {
+        "latflow for": ["forward"],
+        "latflow lattice n-": ["n-best"],
+        "latflow forward --for": ["--form"],
+        "latflow forward --form ": ["ark", "hdf5"],
+        "latflow run digits": ["digits", "digits.txt"],
+        "latflow config --configfile dem": ["demo"],
+        "latflow ngram text": [],
+    }
+    for line, wanted in asked.items():
+        words = line.split(" ")
+        done = subprocess.run(
+            [
+                "bash", "-c",
+                'source ./script; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _latflow;'
+                'printf "%s\\n" "${COMPREPLY[@]}"',
+                "bash", *words,
+            ],
+            cwd=tmp_path, check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        found = done.stdout.split()
+        if "digits" in line:
+            assert set(wanted) <= set(found)
+        else:
+            assert found == wanted
+
+
 def test_help_waits_for_no_large_library():
     code = (
         "import sys; from latflow.cli.main import main\n"

@@ -9,7 +9,12 @@ import pytest
 
 from latflow.errors import UserError
 from latflow.provenance import PACKAGE_ROOT
-from latflow.workflow.settings import find_recipe, nested_values, read_config
+from latflow.workflow.settings import (
+    find_recipe,
+    nested_setting,
+    nested_values,
+    read_config,
+)
 
 RECIPE = """
 experiment: a
@@ -96,3 +101,29 @@ def test_recipes_are_found_by_path_and_by_name(tmp_path, repository, monkeypatch
     assert find_recipe("demo") == find_recipe("config/config.yaml")
     with pytest.raises(UserError, match="comes with latflow: digits"):
         find_recipe("nothing")
+
+
+def test_override_of_a_nested_key_is_a_setting_of_its_section(tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(RECIPE)
+    overrides = [
+        "decode.beam=11", "decode.tune.to=20", "decode.word='a: b'",
+        "decode.list=[1, x]",
+        "decode.tune={step: 2}", "decode.none=", "decode.odd=a: b: c", "seed=7",
+    ]  # fmt: skip
+    config = read_config(recipe, [nested_setting(override) for override in overrides])
+    assert config["seed"] == 7
+    assert config["decode"] == {
+        "beam": 11,
+        "tune": {"from": 7, "to": 20, "step": 2},
+        "word": "a: b",
+        "list": [1, "x"],
+        "none": None,
+        "odd": "a: b: c",
+    }
+
+
+@pytest.mark.parametrize("override", ["a.b", "=1", ".a=1", "a..b=1", "a.=1"])
+def test_override_that_names_no_key_is_refused(override):
+    with pytest.raises(UserError, match=r"is not KEY\.KEY=VALUE"):
+        nested_setting(override)

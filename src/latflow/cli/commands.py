@@ -4,7 +4,7 @@ Numerical libraries take seconds to load, and help should not wait for them: a c
 imports what it calls when it runs.
 
 Public: `Arguments`, `Group`, `CommandParser`, `option`, `flag`, `options_of`,
-`read_flags`, `RECIPE`, `read_recipe`.
+`read_flags`, `RECIPE`, `OVERRIDE`, `read_recipe`.
 """
 
 from __future__ import annotations
@@ -72,6 +72,19 @@ def read_flags(model: type[Model], arguments: Arguments) -> Model:
     )
 
 
+#: An option for one setting within sections of a recipe; see `nested_setting`.
+OVERRIDE = (
+    "-o",
+    {
+        "dest": "overrides",
+        "action": "append",
+        "default": [],
+        "metavar": "KEY.KEY=VALUE",
+        "help": "setting within a section, e.g. nnet.systems.tdnnf.training.epochs=3; "
+        "may be repeated; comes after --config",
+    },
+)
+
 #: Options that name an experiment as `snakemake` does; see `read_recipe`.
 RECIPE = (
     option(
@@ -86,16 +99,18 @@ RECIPE = (
         nargs="*",
         metavar="KEY=VALUE",
     ),
+    OVERRIDE,
 )
 
 
 def read_recipe(arguments: Arguments) -> Recipe:
     """Return the checked recipe that the command line names."""
     from latflow.workflow.recipe import Recipe
-    from latflow.workflow.settings import find_recipe, read_config
+    from latflow.workflow.settings import find_recipe, nested_setting, read_config
 
     recipe = find_recipe(arguments.configfile)
-    return Recipe.from_config(read_config(recipe, arguments.config))
+    settings = [*arguments.config, *map(nested_setting, arguments.overrides)]
+    return Recipe.from_config(read_config(recipe, settings))
 
 
 class Group:
@@ -107,7 +122,7 @@ class Group:
     """
 
     def __init__(self, name: str = "", text: str = "") -> None:
-        self._name, self._text = name, text
+        self.name, self._text = name, text
         self.commands: dict[
             str, tuple[Action, tuple[Option | LateOptions, ...], str]
         ] = {}
@@ -129,11 +144,18 @@ class Group:
 
         return add
 
+    def options(self, name: str) -> list[Option]:
+        """Return the arguments of a command, those that are asked for late too."""
+        found: list[Option] = []
+        for given in self.commands[name][1]:
+            found += given() if callable(given) else [given]
+        return found
+
     def add_to(self, commands: Any) -> None:
         """Add the group to the subcommands of a parser."""
-        if self._name:
+        if self.name:
             group = commands.add_parser(
-                self._name, help=self._text, description=self._text
+                self.name, help=self._text, description=self._text
             )
             commands = group.add_subparsers(
                 required=True, metavar="<verb>", parser_class=CommandParser

@@ -14,7 +14,14 @@ from pathlib import Path
 
 import yaml
 
-from latflow.cli.commands import RECIPE, Arguments, Group, option, read_recipe
+from latflow.cli.commands import (
+    OVERRIDE,
+    RECIPE,
+    Arguments,
+    Group,
+    option,
+    read_recipe,
+)
 from latflow.errors import UserError
 from latflow.files import write_text
 
@@ -23,6 +30,7 @@ COMMANDS = Group()
 _RUN_EXAMPLES = """run recipe.yaml -n                       what would be done
   latflow run recipe.yaml gmm_tri1 --cores 8       a part of the job
   latflow run demo --config seed=2                 a recipe that comes with latflow
+  latflow run recipe.yaml -o nnet.systems.tdnnf.training.epochs=3
   latflow run recipe.yaml --workflow-profile slurm on a cluster"""
 _RESULTS = option("results", "folder of an experiment, results/<name>")
 _OUT = option("--out", "file to write instead of standard output")
@@ -53,6 +61,7 @@ def _init(arguments: Arguments) -> None:
         nargs=argparse.REMAINDER,
         metavar="...",
     ),
+    OVERRIDE,
     example=_RUN_EXAMPLES,
 )
 def _run(arguments: Arguments) -> None:
@@ -63,12 +72,30 @@ def _run(arguments: Arguments) -> None:
         raise UserError("the recipe is named already", remedy="set keys by --config")
     snakefile = workflow_folder() / "Snakefile"
     recipe = find_recipe(arguments.recipe)
+    further = _with_overrides(arguments.further, arguments.overrides)
     # Options last: `--config` takes what follows it, up to the next option.
-    command = ["snakemake", *arguments.further, "--snakefile", str(snakefile)]
+    command = ["snakemake", *further, "--snakefile", str(snakefile)]
     command += ["--configfile", str(recipe)]
     sys.stderr.write(f"{shlex.join(command)}\n")
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-m", *command])  # noqa: S606
+
+
+def _with_overrides(further: list[str], overrides: list[str]) -> list[str]:
+    """Return options for Snakemake with each `-o` among them as a `--config`.
+
+    Of several `--config` Snakemake takes the last alone, so that all become one.
+    """
+    from latflow.workflow.settings import nested_setting
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument(OVERRIDE[0], **{**OVERRIDE[1], "default": [*overrides]})
+    parser.add_argument("--config", "-C", nargs="+", action="extend", default=[])
+    found, rest = parser.parse_known_args(further)
+    if not found.overrides:
+        return further
+    settings = [*found.config, *map(nested_setting, found.overrides)]
+    return [*rest, "--config", *settings]
 
 
 @COMMANDS.command("doctor", *RECIPE)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 import latflow
-from latflow.cli import experiment, kaldi, lattice, models, serving
+from latflow.cli import completion, experiment, kaldi, lattice, models, serving
 from latflow.cli.commands import CommandParser
 from latflow.errors import UserError
 from latflow.logs import log_to_terminal
@@ -42,11 +42,14 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         required=True, metavar="<command>", parser_class=CommandParser
     )
-    for group in (
+    groups = (
         *(experiment.COMMANDS, models.COMMANDS, models.HDF5, lattice.COMMANDS),
         *(kaldi.IMPORT, kaldi.EXPORT, kaldi.COMMANDS, serving.SERVING),
-    ):
+        completion.COMMANDS,
+    )
+    for group in groups:
         group.add_to(commands)
+    parser.set_defaults(groups=groups)
     return parser
 
 

@@ -4,12 +4,13 @@
 repository; a wheel has them in `latflow/_workflow` (see `setup.py`). Recipes are read
 exactly as Snakemake reads them.
 
-Public: `find_recipe`, `read_config`, `nested_values`, `workflow_folder`, `search_path`,
-`write_start`.
+Public: `find_recipe`, `recipe_names`, `read_config`, `nested_values`,
+`nested_setting`, `workflow_folder`, `search_path`, `write_start`.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,10 +35,8 @@ def find_recipe(name: str | Path) -> Path:
     Raises:
         UserError: there is none.
     """
-    folder = workflow_folder() / "config"
-    brought = {path.stem: path for path in sorted(folder.glob("recipes/*.yaml"))}
-    brought[DEMO] = folder / "config.yaml"
-    for path in (Path(name), folder.parent / name, brought.get(str(name))):
+    brought = _brought()
+    for path in (Path(name), workflow_folder() / name, brought.get(str(name))):
         if path is not None and path.is_file():
             return path
     raise UserError(
@@ -45,6 +44,18 @@ def find_recipe(name: str | Path) -> Path:
         file=name,
         remedy=f"name a file, or one that comes with latflow: {', '.join(brought)}",
     )
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the recipes that come with latflow."""
+    return list(_brought())
+
+
+def _brought() -> dict[str, Path]:
+    """Return the recipes that come with latflow, by name."""
+    folder = workflow_folder() / "config"
+    found = {path.stem: path for path in sorted(folder.glob("recipes/*.yaml"))}
+    return {**found, DEMO: folder / "config.yaml"}
 
 
 def read_config(recipe: str | Path, settings: Sequence[str] = ()) -> dict[str, Any]:
@@ -76,6 +87,37 @@ def nested_values(settings: Mapping[str, Any]) -> dict[str, Any]:
     Snakemake reads those of `seed=7` and leaves those of `decode={beam: 11}` strings.
     """
     return {key: _read(value, is_nested=False) for key, value in settings.items()}
+
+
+def nested_setting(override: str) -> str:
+    """Return a setting of a key within sections as `--config` takes it.
+
+    `nnet.systems.tdnnf.training.epochs=3` becomes `nnet={"systems": {"tdnnf": ...}}`,
+    so that it is parsed and merged as any setting of the command line is. (RETURNN:
+    `++key value`, of keys at the top alone.)
+
+    Args:
+        override: `KEY.KEY=VALUE`; a value that is a mapping is merged, none is null.
+
+    Raises:
+        UserError: it is not of this form.
+    """
+    path, sign, value = override.partition("=")
+    first, *deeper = path.split(".")
+    if not (sign and first and all(deeper)):
+        raise UserError(
+            f"override {override!r} is not KEY.KEY=VALUE",
+            remedy="for example -o nnet.systems.tdnnf.training.epochs=3",
+        )
+    if not deeper:
+        return override
+    try:
+        read = yaml.load(value, yaml.BaseLoader) if value else ""  # noqa: S506 - strings
+    except yaml.YAMLError:
+        read = value
+    for key in reversed(deeper):
+        read = {key: read}
+    return f"{first}={json.dumps(read, ensure_ascii=False)}"
 
 
 def _read(value: Any, *, is_nested: bool = True) -> Any:
