@@ -191,7 +191,7 @@ def _compare(arguments: Arguments) -> None:
     from latflow.options import read_options
     from latflow.report.build import now, write_page
     from latflow.report.comparison import comparison_sections
-    from latflow.report.markdown import markdown
+    from latflow.report.page import markdown
     from latflow.scoring.options import BootstrapOptions
 
     draws = read_options(BootstrapOptions, {"samples": arguments.samples}, "--samples")

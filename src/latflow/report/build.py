@@ -19,7 +19,7 @@ import jinja2
 
 from latflow.errors import UserError
 from latflow.files import write_text
-from latflow.report.costs import speed_section
+from latflow.report.costs import capacity_section, speed_section
 from latflow.report.data import (
     data_section,
     language_section,
@@ -28,20 +28,18 @@ from latflow.report.data import (
     provenance_section,
     training_hours,
 )
-from latflow.report.decision import decision_section
+from latflow.report.decision import decision_section, headline
 from latflow.report.examples import examples_section
 from latflow.report.inputs import Results
-from latflow.report.markdown import markdown as as_markdown
 from latflow.report.page import Fact, Section
+from latflow.report.page import markdown as as_markdown
 from latflow.report.scores import (
     errors_section,
-    headline,
     lattices_section,
     rates_section,
     scales_section,
 )
 from latflow.report.sequence import sequence_section
-from latflow.report.serving import capacity_section
 from latflow.report.training import (
     alignment_section,
     networks_section,

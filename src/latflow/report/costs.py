@@ -1,10 +1,11 @@
-"""Costs of an experiment's jobs: `cost.tsv`, and the section on speed and memory.
+"""Costs of an experiment's jobs: `cost.tsv`, and sections on speed, memory, servers.
 
 Snakemake measures each job (`<results>/benchmarks/<rule>/<job>.jsonl`), and each job
 leaves a record of what it read (`<results>/provenance/<rule>/<job>.json`, see
 `latflow.workflow.jobs`); this module puts the two together.
 
-Public: `summarize_costs`, `read_costs`, `sum_by_rule`, `speed_section`.
+Public: `summarize_costs`, `read_costs`, `sum_by_rule`, `speed_section`,
+`capacity_section`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pandas as pd
 
 from latflow.files import read_lines
 from latflow.report import figures
-from latflow.report.inputs import Results, read_json
+from latflow.report.inputs import Results, read_json, read_table
 from latflow.report.page import (
     Block,
     Figure,
@@ -72,6 +73,14 @@ _DECODING = {
     "active tokens a frame": ("mean_active_tokens",),
     "lattice depth (arcs a frame)": ("mean_lattice_depth",),
 }
+
+_CAPACITY = (
+    "How many speakers a server of a packaged system answers in time, on the machine "
+    "of the measurement. Clients speak one utterance after another, as fast as people "
+    "do; latency is the time from the end of an utterance to its final text. A number "
+    "of sessions is held if no final is lost and the 95th percentile of the latency is "
+    "within the limit."
+)
 
 
 def summarize_costs(results_dir: Path, table: Path) -> None:
@@ -232,3 +241,48 @@ def _at(found: Mapping[str, Any], path: tuple[str, ...]) -> float | None:
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value if isinstance(value, int | float) else None
+
+
+def capacity_section(results: Results) -> Section | None:
+    """Latency by sessions; None where the recipe does not ask for it."""
+    options = results.options.capacity
+    if not options.systems:
+        return None
+    section = Section("capacity", "Serving capacity", _CAPACITY)
+    tables: dict[str, pd.DataFrame] = {}
+    for system in options.systems:
+        table = read_table(results / f"capacity/{system}.tsv")
+        if table is None:
+            section.blocks.append(missing(f"the capacity of {system}", "capacity"))
+        else:
+            tables[system] = table
+    if tables:
+        section.blocks += _capacity_blocks(tables, options.p95)
+    return section
+
+
+def _capacity_blocks(
+    tables: Mapping[str, pd.DataFrame], limit: float
+) -> Iterator[Block]:
+    """Draw and list the trials."""
+    yield Figure(
+        figures.latencies(tables, limit),
+        "95th percentile of the latency by sessions; trials that lost a final are not "
+        "drawn, the dotted line is the limit.",
+    )
+    for system, table in tables.items():
+        held = table.loc[table["held"] == "True", "sessions"].astype(int)
+        best = int(held.max()) if len(held) else 0
+        yield Heading(f"{system}: {best} sessions")
+        yield Table([_capacity_row(trial) for _, trial in table.iterrows()])
+
+
+def _capacity_row(trial: pd.Series) -> Row:
+    """Return the cells of a trial; of one without a final, what there is."""
+    row = {name: str(trial[name]) for name in ("sessions", "finals", "errors")}
+    for name in ("p50", "p90", "p95", "p99", "first_partial"):
+        if trial[name]:
+            row[f"{name.replace('_', ' ')} (ms)"] = f"{1000 * float(trial[name]):.0f}"
+    if trial["wer"]:
+        row["WER (%)"] = f"{float(trial['wer']):.2f}"
+    return row

@@ -1,15 +1,13 @@
 """Sections on what went in (speech, lexicon, graphs, versions) and came out: packages.
 
 Public: `data_section`, `language_section`, `ledger_section`, `packages_section`,
-`provenance_section`, `training_hours`, `split_size`, `vocabulary`.
+`provenance_section`, `training_hours`.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -19,22 +17,10 @@ from latflow.files import read_lines
 from latflow.fst.graph import Graph
 from latflow.ledger import read_ledger
 from latflow.provenance import git_state, versions
-from latflow.report.inputs import Results, read_json, read_manifest
+from latflow.report.inputs import Results, read_json
 from latflow.report.page import Details, Note, Row, Section, Table, missing, rows_of
 
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
-
-
-@dataclass(frozen=True)
-class SplitSize:
-    """Amount of speech in a part of the corpus."""
-
-    seconds: float
-    utterances: int
-    speakers: int
-    words: int
-    distinct_words: int
-    oov: int
 
 
 def data_section(results: Results) -> Section:
@@ -44,14 +30,10 @@ def data_section(results: Results) -> Section:
         "they cannot be recognized: in a test set they are errors from the start."
     )
     section = Section("data", "Speech data", lead)
-    known = vocabulary(results / "lang/words.txt")
     rows = []
-    recipe = results.recipe
-    for split in [*recipe.splits, *recipe.options.corpus.perturbed]:
-        size = split_size(results / f"corpus/{split}/cuts.jsonl.gz", known)
-        if size is None:
-            continue
-        oov = f"{100 * size.oov / max(1, size.words):.2f}"
+    for split, size in results.split_sizes.items():
+        oov = size.oov
+        share = "" if oov is None else f"{100 * oov / max(1, size.words):.2f}"
         rows.append(
             {
                 "part": split,
@@ -61,7 +43,7 @@ def data_section(results: Results) -> Section:
                 "mean length (s)": f"{size.seconds / max(1, size.utterances):.1f}",
                 "words": size.words,
                 "distinct words": size.distinct_words,
-                "OOV (% of words)": "" if known is None else oov,
+                "OOV (% of words)": share,
             }
         )
     if rows:
@@ -69,33 +51,6 @@ def data_section(results: Results) -> Section:
     else:
         section.blocks.append(missing("speech data", "corpus"))
     return section
-
-
-def split_size(cuts: Path, vocabulary: frozenset[str] | None) -> SplitSize | None:
-    """Measure one part of the corpus.
-
-    Args:
-        cuts: its manifest.
-        vocabulary: words of the lexicon; unknown words are not counted without.
-
-    Returns:
-        Sizes; None if the manifest is not there.
-    """
-    if not cuts.is_file():
-        return None
-    seconds, utterances, oov = 0.0, 0, 0
-    speakers: set[str] = set()
-    counts: Counter[str] = Counter()
-    for cut in read_manifest(cuts):
-        seconds += cut["duration"]
-        utterances += 1
-        for supervision in cut["supervisions"]:
-            speakers.add(supervision.get("speaker") or "unknown")
-            counts.update((supervision.get("text") or "").split())
-    if vocabulary is not None:
-        oov = sum(n for word, n in counts.items() if word not in vocabulary)
-    words = sum(counts.values())
-    return SplitSize(seconds, utterances, len(speakers), words, len(counts), oov)
 
 
 def language_section(results: Results) -> Section:
@@ -208,15 +163,8 @@ def provenance_section(results: Results, *, date: str) -> Section:
 
 def training_hours(results: Results) -> float | None:
     """Return the hours of training speech; None where there is no manifest yet."""
-    size = split_size(results / "corpus/train/cuts.jsonl.gz", None)
+    size = results.split_sizes.get("train")
     return None if size is None else size.seconds / 3600
-
-
-def vocabulary(path: Path) -> frozenset[str] | None:
-    """Return the words of a symbol table; None if it is not there."""
-    if not path.is_file():
-        return None
-    return frozenset(line.split()[0] for _, line in read_lines(path) if line.strip())
 
 
 def _lexicon_rows(results: Results) -> Iterator[Row]:

@@ -4,7 +4,7 @@ Dev chooses the system; the first test set tells how much better it is than each
 others, on the same redrawn utterances. What to try next comes of findings in the
 experiment's files, each with its evidence.
 
-Public: `decide`, `decision_section`, `Decision`.
+Public: `decide`, `decision_section`, `Decision`, `headline`, `Headline`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ import pandas as pd
 
 from latflow.ledger import read_ledger
 from latflow.report.costs import read_costs
-from latflow.report.data import split_size, vocabulary
 from latflow.report.inputs import Results, read_json, read_log, read_table
-from latflow.report.page import Block, Heading, Note, Row, Section, Table, missing
-from latflow.report.scores import compare_systems, reading, real_time_factor
+from latflow.report.page import Block, Fact, Heading, Note, Row, Section, Table, missing
+from latflow.report.scores import (
+    compare_systems,
+    reading,
+    real_time_factor,
+)
 from latflow.scoring.bootstrap import holm
 
 # Rules that make a system, as opposed to using it; their jobs begin with its name.
@@ -56,8 +59,31 @@ class Decision:
         return [name for name in names if name in scored - {self.system}]
 
 
+def rates_of(table: pd.DataFrame) -> dict[tuple[str, str], float]:
+    """Return the word error rates of `wer.tsv`, per cent, by (system, set)."""
+    known = table[table["wer"] != "nan"]
+    keys = zip(known["system"], known["set"], strict=True)
+    return dict(zip(keys, known["wer"].astype(float), strict=True))
+
+
+def chosen_on_dev(rates: dict[tuple[str, str], float], name: str) -> str | None:
+    """Choose, among the systems scored on a set, the one that dev is best with.
+
+    Args:
+        rates: of `rates_of`.
+        name: the set.
+
+    Returns:
+        Of equal systems the later; those that dev has not scored come last. None where
+        no system is scored on the set.
+    """
+    systems = [system for system, each in reversed(rates) if each == name]
+    dev = {system: rates.get((system, "dev"), math.inf) for system in systems}
+    return min(systems, key=dev.__getitem__, default=None)
+
+
 def decide(results: Results) -> Decision | None:
-    """Choose the system that dev is best with; of equal ones the later.
+    """Choose the system to ship, see `chosen_on_dev`.
 
     Returns:
         None where no system is scored on dev and on a test set.
@@ -65,18 +91,50 @@ def decide(results: Results) -> Decision | None:
     table = read_table(results / "wer.tsv")
     if table is None or not results.recipe.test_sets:
         return None
-    rates = {
-        (row["system"], row["set"]): float(row["wer"])
-        for row in table.to_dict("records")
-        if row["wer"] != "nan"
-    }
+    rates = rates_of(table)
     test = results.recipe.test_sets[0]
-    dev = [(rate, name) for (name, each), rate in rates.items() if each == "dev"]
-    scored = [(rate, name) for rate, name in dev if (name, test) in rates]
-    if not scored:
+    system = chosen_on_dev(rates, test)
+    if system is None or (system, "dev") not in rates:
         return None
-    _, system = min(reversed(scored), key=lambda pair: pair[0])
     return Decision(system, test, rates)
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The report in a sentence, and the numbers for the top of the page."""
+
+    sentence: str
+    facts: list[Fact]
+
+
+def headline(results: Results) -> Headline:
+    """Sum the outcome up: the system that dev is best with, beside the first."""
+    table = read_table(results / "wer.tsv")
+    if table is None or table.empty:
+        return Headline("No system has been scored yet.", [])
+    rates = rates_of(table)
+    rows = {(row["system"], row["set"]): row for row in table.to_dict("records")}
+    parts, facts = [], []
+    for name in results.recipe.test_sets or ["dev"]:
+        chosen = chosen_on_dev(rates, name)
+        if chosen is None:
+            continue
+        first = next(rows[key] for key in rates if key[1] == name)
+        best = rows[chosen, name]
+        interval = f"interval {best['ci_low']} to {best['ci_high']} %"
+        part = (
+            f"{best['system']} gets {best['wer']} % of the {best['words']} words of "
+            f"{name} wrong ({interval})"
+        )
+        if first is not best:
+            part += f", where {first['system']} gets {first['wer']} %"
+        parts.append(part)
+        detail = f"{best['system']}, {interval}"
+        facts.append(Fact(f"{best['wer']} %", f"word error rate, {name}", detail))
+    if parts and sum(each == "dev" for _, each in rates) > 1:
+        parts[-1] += "; dev chose the system"
+    sentence = "; ".join(parts) + "." if parts else "No test set has been scored yet."
+    return Headline(sentence, facts)
 
 
 def decision_section(results: Results) -> Section:
@@ -254,9 +312,8 @@ def _oracle(results: Results, decision: Decision) -> Findings:
 
 def _oov(results: Results, decision: Decision) -> Findings:
     """Find words that cannot be recognized."""
-    words = vocabulary(results / "lang/words.txt")
-    size = split_size(results / f"corpus/{decision.test}/cuts.jsonl.gz", words)
-    if words is None or size is None or not size.words:
+    size = results.split_sizes.get(decision.test)
+    if size is None or size.oov is None or not size.words:
         return
     share = 100 * size.oov / size.words
     if share > _HIGH_OOV:
@@ -269,7 +326,7 @@ def _oov(results: Results, decision: Decision) -> Findings:
 
 def _skipped(results: Results, decision: Decision) -> Findings:  # noqa: ARG001
     """Find stages that left many training utterances out."""
-    size = split_size(results / "corpus/train/cuts.jsonl.gz", None)
+    size = results.split_sizes.get("train")
     if size is None or not size.utterances:
         return
     for path in sorted(results.folder.glob("align/*/train/ledger.jsonl")):

@@ -5,7 +5,7 @@ variables, so the same drawing suits light and dark pages. The output is determi
 
 Public: `canvas`, `render`, `bare`, `series_colour`, `INK`, `MUTED`, `LINE`, `WIDTH`,
 and the drawings `error_rates`, `training_curves`, `scale_sweep`, `beam_sweep`,
-`speaker_rates`, `phone_durations`, `rule_costs`.
+`speaker_rates`, `phone_durations`, `rule_costs`, `latencies`.
 """
 
 from __future__ import annotations
@@ -380,3 +380,30 @@ def rule_costs(rules: Mapping[str, tuple[float, float]]) -> str:
             bare(axes, grid="x")
         panels[0].invert_yaxis()
         return render(figure, "Time and memory of each rule")
+
+
+def latencies(tables: Mapping[str, pd.DataFrame], limit: float) -> str:
+    """Draw the 95th percentile of the latency over the number of sessions.
+
+    Args:
+        tables: system -> its trials, cells as text.
+        limit: greatest latency, seconds.
+    """
+    with canvas(WIDTH, 3.2) as figure:
+        axes = figure.subplots()
+        for i, (system, table) in enumerate(tables.items()):
+            good = table[(table["errors"] == "0") & (table["p95"] != "")]
+            axes.plot(
+                good["sessions"].astype(int),
+                1000 * good["p95"].astype(float),
+                marker="o",
+                color=series_colour(i),
+                label=system,
+            )
+        axes.axhline(1000 * limit, linestyle=":", color=MUTED)
+        axes.set_xlabel("sessions")
+        axes.set_ylabel("latency, p95 (ms)")
+        axes.set_ylim(bottom=0)
+        axes.legend()
+        bare(axes, grid="y")
+        return render(figure, "Latency of finals over the number of sessions")

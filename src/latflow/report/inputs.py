@@ -1,12 +1,14 @@
 """Files that an experiment has left in its folder, as far as it got.
 
-Public: `Results`, `Log`, `read_log`, `read_table`, `read_json`, `read_manifest`.
+Public: `Results`, `SplitSize`, `Log`, `read_log`, `read_table`, `read_json`,
+`read_manifest`.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +25,22 @@ from latflow.workflow.experiment import Experiment
 from latflow.workflow.recipe import Recipe
 
 Line = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SplitSize:
+    """Amount of speech in a part of the corpus.
+
+    Attributes:
+        oov: words that the lexicon lacks; None while there is no lexicon.
+    """
+
+    seconds: float
+    utterances: int
+    speakers: int
+    words: int
+    distinct_words: int
+    oov: int | None
 
 
 @dataclass(frozen=True)
@@ -44,6 +62,18 @@ class Results:
     def options(self) -> Experiment:
         """The typed recipe."""
         return self.recipe.options
+
+    @cached_property
+    def split_sizes(self) -> dict[str, SplitSize]:
+        """Sizes of the parts of the corpus that are there, each read once."""
+        words = _vocabulary(self / "lang/words.txt")
+        splits = [*self.recipe.splits, *self.options.corpus.perturbed]
+        paths = {split: self / f"corpus/{split}/cuts.jsonl.gz" for split in splits}
+        return {
+            split: _measured(path, words)
+            for split, path in paths.items()
+            if path.is_file()
+        }
 
     def frame_shift(self, network: str) -> float:
         """Return the seconds from one frame of a network's output to the next."""
@@ -148,3 +178,28 @@ def read_manifest(path: Path) -> Iterator[dict[str, Any]]:
     with gzip.open(path, "rt", encoding="utf-8") as stream:
         for line in stream:
             yield json.loads(line)
+
+
+def _vocabulary(path: Path) -> frozenset[str] | None:
+    """Return the words of a symbol table; None if it is not there."""
+    if not path.is_file():
+        return None
+    return frozenset(line.split()[0] for _, line in read_lines(path) if line.strip())
+
+
+def _measured(cuts: Path, vocabulary: frozenset[str] | None) -> SplitSize:
+    """Return the size of one part of the corpus, by its manifest."""
+    seconds, utterances = 0.0, 0
+    speakers: set[str] = set()
+    counts: Counter[str] = Counter()
+    for cut in read_manifest(cuts):
+        seconds += cut["duration"]
+        utterances += 1
+        for supervision in cut["supervisions"]:
+            speakers.add(supervision.get("speaker") or "unknown")
+            counts.update((supervision.get("text") or "").split())
+    oov = None
+    if vocabulary is not None:
+        oov = sum(n for word, n in counts.items() if word not in vocabulary)
+    words = sum(counts.values())
+    return SplitSize(seconds, utterances, len(speakers), words, len(counts), oov)

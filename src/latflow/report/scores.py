@@ -1,8 +1,8 @@
 """Sections on word errors: rates, comparisons, scales, lattices, errors in detail.
 
-Public: `headline`, `rates_section`, `scales_section`, `lattices_section`,
-`errors_section`, `compare`, `compare_systems`, `compare_scores`, `Verdict`, `reading`,
-`aligned`, `real_time_factor`.
+Public: `rates_section`, `scales_section`, `lattices_section`, `errors_section`,
+`compare`, `compare_systems`, `compare_scores`, `Verdict`, `reading`, `aligned`,
+`real_time_factor`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from latflow.report import figures
 from latflow.report.inputs import Results, read_json, read_table
 from latflow.report.page import (
     Block,
-    Fact,
     Figure,
     Heading,
     Note,
@@ -59,44 +58,6 @@ _RATES = {
     "wip": "penalty",
 }
 _KINDS = {"sub": "Substituted", "del": "Deleted", "ins": "Inserted"}
-
-
-@dataclass(frozen=True)
-class Headline:
-    """The report in a sentence, and the numbers for the top of the page."""
-
-    sentence: str
-    facts: list[Fact]
-
-
-def headline(results: Results) -> Headline:
-    """Sum the outcome up: the system that dev is best with, beside the first."""
-    table = read_table(results / "wer.tsv")
-    if table is None or table.empty:
-        return Headline("No system has been scored yet.", [])
-    rows = [row for row in table.to_dict("records") if row["wer"] != "nan"]
-    on_dev = {row["system"]: float(row["wer"]) for row in rows if row["set"] == "dev"}
-    parts, facts = [], []
-    for name in results.recipe.test_sets or ["dev"]:
-        own = [row for row in rows if row["set"] == name]
-        if not own:
-            continue
-        first, latest_first = own[0], reversed(own)
-        best = min(latest_first, key=lambda row: on_dev.get(row["system"], math.inf))
-        interval = f"interval {best['ci_low']} to {best['ci_high']} %"
-        part = (
-            f"{best['system']} gets {best['wer']} % of the {best['words']} words of "
-            f"{name} wrong ({interval})"
-        )
-        if first is not best:
-            part += f", where {first['system']} gets {first['wer']} %"
-        parts.append(part)
-        detail = f"{best['system']}, {interval}"
-        facts.append(Fact(f"{best['wer']} %", f"word error rate, {name}", detail))
-    if parts and len(on_dev) > 1:
-        parts[-1] += "; dev chose the system"
-    sentence = "; ".join(parts) + "." if parts else "No test set has been scored yet."
-    return Headline(sentence, facts)
 
 
 def rates_section(results: Results) -> Section:

@@ -6,7 +6,8 @@ import pytest
 from reference.made_up_results import made_up_recipe, write_json
 
 from latflow.report import examples, figures
-from latflow.report.data import packages_section, split_size
+from latflow.report.data import packages_section
+from latflow.report.decision import chosen_on_dev
 from latflow.report.examples import Tier
 from latflow.report.figures import canvas, render, series_colour
 from latflow.report.inputs import Results
@@ -93,8 +94,8 @@ def test_labels_are_text_not_formulas():
     assert ">日本</text>" in svg
 
 
-def test_missing_manifest_has_no_size(tmp_path):
-    assert split_size(tmp_path / "cuts.jsonl.gz", None) is None
+def test_missing_manifests_have_no_size(tmp_path):
+    assert not Results(tmp_path, Recipe(made_up_recipe())).split_sizes
 
 
 def test_packages_are_told_of_where_the_recipe_asks_for_some(tmp_path):
@@ -110,3 +111,11 @@ def test_packages_are_told_of_where_the_recipe_asks_for_some(tmp_path):
     (table,) = section(**asked).blocks
     (row,) = table.rows
     assert (row["system"], row["streams"], row["LMWT"]) == ("tri1", why, "9")
+
+
+def test_dev_chooses_the_later_of_equal_systems_and_those_without_dev_come_last():
+    rates = {("a", "dev"): 3.0, ("b", "dev"): 3.0, ("c", "dev"): 4.0}
+    rates |= {(system, "test"): 1.0 for system in "abcd"} | {("e", "other"): 1.0}
+    assert chosen_on_dev(rates, "test") == "b"
+    assert chosen_on_dev({("d", "test"): 1.0, ("e", "test"): 2.0}, "test") == "e"
+    assert chosen_on_dev(rates, "nowhere") is None

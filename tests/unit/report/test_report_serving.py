@@ -1,8 +1,8 @@
 from reference.made_up_results import made_up_recipe
 
+from latflow.report.costs import capacity_section
 from latflow.report.inputs import Results
 from latflow.report.page import Figure, Heading, Note, Table
-from latflow.report.serving import capacity_section
 from latflow.workflow.recipe import Recipe
 
 COLUMNS = [
