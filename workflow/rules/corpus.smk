@@ -27,6 +27,7 @@ rule prepare_corpus:
         runtime=growing(240),
     params:
         source=source_of,
+        files=lambda wildcards: recipe.source_digest(wildcards.split),
         split="{split}",
         seed=recipe.options.seed,
         max_skipped_fraction=recipe.max_skipped_fraction,

@@ -130,6 +130,68 @@ class ManifestSource(GivenSource):
     """SupervisionSet, .jsonl or .jsonl.gz; one supervision an utterance."""
 
 
+class FileSource(GivenSource):
+    """Options of sources whose transcripts are running text beside the audio."""
+
+    on_bad_utterance: Literal["fail", "skip"] = "skip"
+    """Treatment of audio without transcript, transcripts without audio, damaged audio
+    and the like: `skip` notes them in the ledger (see ledger.max_skipped_fraction),
+    `fail` stops at the first."""
+    case: Literal["keep", "lower", "upper"] = "keep"
+    """Letters of the transcripts: as they are, or all lower or upper case as in the
+    lexicon."""
+    strip_punctuation: bool = False
+    """Remove punctuation around words (`.,;:!?`, quotes, brackets, dashes); apostrophes
+    and hyphens within words stay, and words in `<>` or `[]`."""
+
+
+class FolderSource(FileSource):
+    """A folder of audio, with a transcript beside each file.
+
+    A transcript has its audio's name and ends in `.lab`, `.txt` or `.TextGrid`; each
+    interval of a TextGrid that has a label is an utterance.
+    """
+
+    type: Literal["folder"] = "folder"
+    path: Text
+    """The folder; files may lie in folders below it."""
+    transcript_suffixes: Annotated[
+        tuple[Literal["lab", "txt", "TextGrid"], ...], Field(min_length=1), Unique
+    ] = ("lab", "txt", "TextGrid")
+    """Ends of the names of transcripts; where a file has several, the first one counts.
+    """
+    speaker_by: Literal["folder", "tier", "prefix"] = "folder"
+    """Speaker, where `speaker` is `given`: `folder`, the folder that the audio is in
+    (and the tier, where a TextGrid has several); `tier`, the tier of the TextGrid;
+    `prefix`, the file's name up to `prefix_end`."""
+    prefix_end: Text = "-"
+    """Characters that end the speaker's part of a file's name."""
+    tiers: Annotated[tuple[Text, ...], Unique] = ()
+    """Tiers of TextGrids to take; empty for all interval tiers."""
+
+
+class TableSource(FileSource):
+    """A table with a line for each utterance: CSV, TSV or JSONL.
+
+    As exported from Common Voice, or from Hugging Face's datasets.
+    """
+
+    type: Literal["table"] = "table"
+    path: Text
+    """The table: `.csv`, `.tsv` (both with names of columns in the first line) or
+    `.jsonl`, each maybe `.gz`."""
+    audio: Text | None = None
+    """Folder that paths of audio are relative to; null for the table's own."""
+    path_column: Text | None = None
+    """Column of the audio file; null for `path`, `audio`, `file_name`, `file` or
+    `audio_path`, whichever is there first."""
+    text_column: Text | None = None
+    """Column of the transcript; null for `text`, `sentence`, `transcription` or
+    `transcript`."""
+    speaker_column: Text | None = None
+    """Column of the speaker; null for `speaker`, `speaker_id` or `client_id`."""
+
+
 class HoldOutSource(Options):
     """A part of the training set, kept out of training."""
 
@@ -171,7 +233,12 @@ SetName = Annotated[
     str, Field(pattern="^[a-z0-9][a-z0-9_-]*$"), AfterValidator(_not_reserved)
 ]
 Source = Annotated[
-    SyntheticSource | KaldiSource | LhotseSource | ManifestSource,
+    SyntheticSource
+    | KaldiSource
+    | LhotseSource
+    | ManifestSource
+    | FolderSource
+    | TableSource,
     Field(discriminator="type"),
 ]
 DevSource = Annotated[HoldOutSource | Source, Field(discriminator="type")]

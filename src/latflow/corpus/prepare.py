@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -19,7 +19,9 @@ from lhotse import Recording, SupervisionSegment
 
 from latflow.corpus.assemble import CorpusWriter, RecordingJob
 from latflow.corpus.audio import confirm
+from latflow.corpus.folder import list_folder
 from latflow.corpus.kaldi_dir import read_kaldi_dir
+from latflow.corpus.listing import Listing, write_listing
 from latflow.corpus.manifests import (
     ManifestWriter,
     Spool,
@@ -29,6 +31,7 @@ from latflow.corpus.manifests import (
     spools,
 )
 from latflow.corpus.options import (
+    FolderSource,
     GivenSource,
     HoldOutSource,
     KaldiSource,
@@ -36,9 +39,11 @@ from latflow.corpus.options import (
     ManifestSource,
     Source,
     SyntheticSource,
+    TableSource,
 )
 from latflow.corpus.recipes import missing_utterances, recipe_manifests
 from latflow.corpus.synthetic import synthesize
+from latflow.corpus.table import list_table
 from latflow.errors import UserError
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger, read_ledger
@@ -118,6 +123,10 @@ def prepare_corpus(
                 _prepare_lhotse(task, source)
             case ManifestSource():
                 _prepare_manifests(task, source)
+            case FolderSource():
+                _prepare_listed(task, source, partial(list_folder, source))
+            case TableSource():
+                _prepare_listed(task, source, partial(list_table, source))
 
 
 def _prepare_synthetic(task: _Task, source: SyntheticSource) -> None:
@@ -177,6 +186,23 @@ def _prepare_lhotse(task: _Task, source: LhotseSource) -> None:
             sups.extend(supervisions, file=file)
             lost += missing_utterances(source.recipe, source.root, part, recordings)
         _write_checked(task, source, recs, sups, source.root, lost)
+
+
+def _prepare_listed(
+    task: _Task, source: FolderSource | TableSource, fill: Callable[[Listing], None]
+) -> None:
+    """Prepare a corpus that is listed by file."""
+    with Listing(task.folder) as listing:
+        fill(listing)
+        write_listing(
+            listing,
+            task.folder,
+            source,
+            task.ledger,
+            origin=source.path,
+            threads=task.threads,
+            max_skipped_fraction=task.max_skipped_fraction,
+        )
 
 
 def _write_checked(

@@ -15,9 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from praatio.utilities.constants import Interval
-from praatio.utilities.textgrid_io import getTextgridAsStr
-
+from latflow.corpus.textgrid import Interval, textgrid
 from latflow.scoring.transcripts import TimedWord, ctm_line
 from latflow.serving.results import Hypothesis, Segment
 
@@ -256,24 +254,13 @@ def _as_textgrid(transcription: Transcription) -> str:
     tiers = {"words": list(_labels(words)), "segments": list(_labels(segments))}
     ends = [label.end for labels in tiers.values() for label in labels]
     end = max([round(1000 * transcription.duration), 1, *ends]) / 1000
-    values = {
-        "xmin": 0.0,
-        "xmax": end,
-        "tiers": [
-            {
-                "class": "IntervalTier",
-                "name": name,
-                "xmin": 0.0,
-                "xmax": end,
-                "entries": [
-                    Interval(start / 1000, stop / 1000, text)
-                    for start, stop, text in labels
-                ],
-            }
+    return textgrid(
+        {
+            name: [Interval(start / 1000, stop / 1000, t) for start, stop, t in labels]
             for name, labels in tiers.items()
-        ],
-    }
-    return getTextgridAsStr(values, "long_textgrid", includeBlankSpaces=True)
+        },
+        end,
+    )
 
 
 FORMATS: Mapping[str, Callable[[Transcription], str]] = {

@@ -27,7 +27,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from latflow.corpus.audio import AudioReader, BadAudio
+from latflow.corpus.audio import (
+    AUDIO_SUFFIXES,
+    AudioReader,
+    BadAudio,
+    is_audio_name,
+)
 from latflow.corpus.manifests import read_recordings
 from latflow.decode.options import RecordingsOptions, TranscribeOptions
 from latflow.errors import UserError
@@ -48,12 +53,6 @@ log = logging.getLogger(__name__)
 
 # Sample rates that are taken, Hz.
 MIN_RATE, MAX_RATE = 1000, 192000
-# What is taken for audio in folders; files that are named are always tried.
-AUDIO_SUFFIXES = (
-    *("aac", "aif", "aifc", "aiff", "amr", "au", "caf", "flac", "m4a", "mp3", "mp4"),
-    *("mpga", "oga", "ogg", "opus", "rf64", "snd", "sph", "voc", "w64", "wav", "webm"),
-    "wma",
-)
 
 
 @dataclass(frozen=True)
@@ -123,8 +122,7 @@ def _audio_below(folder: Path) -> list[Path]:
         Path(parent, name)
         for parent, _, names in os.walk(folder)
         for name in names
-        if Path(name).suffix.lower().removeprefix(".") in AUDIO_SUFFIXES
-        and not name.startswith(".")
+        if is_audio_name(name)
     )
     if not found:
         raise UserError(

@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from latflow.align.options import AlignOptions
+from latflow.corpus.folder import transcripts_digest
 from latflow.corpus.options import (
     DevSource,
+    FolderSource,
     HoldOutSource,
     KaldiSource,
     ManifestSource,
     SyntheticSource,
+    TableSource,
     has_transcripts,
 )
 from latflow.decode.options import NetworkScoreOptions, RescoreOptions, SearchOptions
@@ -274,7 +277,13 @@ class Recipe(Systems):
             return sorted(str(p) for name in tables for p in folder.glob(name))
         if isinstance(source, ManifestSource):
             return [source.recordings, source.supervisions]
-        return []
+        return [source.path] if isinstance(source, TableSource) else []
+
+    def source_digest(self, split: str) -> str:
+        """Return a digest of a folder's files, too many to be named as inputs."""
+        source = self.sources[split]
+        is_folder = isinstance(source, FolderSource)
+        return transcripts_digest(source) if is_folder else ""
 
     @staticmethod
     def download_name(path: str) -> str:

@@ -14,16 +14,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from lhotse import AudioSource
+
 from latflow.corpus.audio import AudioFacts, BadAudio, examine
+from latflow.corpus.folder import list_folder
 from latflow.corpus.kaldi_dir import KaldiDir
 from latflow.corpus.kaldi_tables import split_fields
+from latflow.corpus.listing import Listing
 from latflow.corpus.manifests import read_supervisions
 from latflow.corpus.options import (
     DevSource,
+    FolderSource,
     KaldiSource,
     LhotseSource,
     ManifestSource,
+    TableSource,
 )
+from latflow.corpus.table import list_table
 from latflow.errors import UserError
 from latflow.features.options import ExtractionOptions
 from latflow.lang.lexicon import Lexicon
@@ -223,6 +230,8 @@ def survey_source(source: DevSource, survey: Survey) -> list[Finding]:
             findings.extend(_read_kaldi(source, survey))
         elif isinstance(source, ManifestSource):
             findings.extend(_read_manifests(source, survey))
+        elif isinstance(source, FolderSource | TableSource):
+            findings.extend(_read_listing(source, survey))
         elif isinstance(source, LhotseSource):
             findings.extend(_look_for_recipe(source, survey))
     except UserError as error:
@@ -326,6 +335,42 @@ def _read_manifests(source: ManifestSource, survey: Survey) -> Iterator[Finding]
         yield finding_of(
             UserError("no such file", file=source.recordings, remedy="check the path")
         )
+
+
+def _read_listing(
+    source: FolderSource | TableSource, survey: Survey
+) -> Iterator[Finding]:
+    """Read the transcripts beside audio files, and the headers of these."""
+    with Listing() as listing:
+        if isinstance(source, FolderSource):
+            list_folder(source, listing)
+        else:
+            list_table(source, listing)
+        faults: dict[tuple[str, str], list[str]] = {}
+        for fault in listing.faults:
+            reason = fault.reason.partition(" (")[0]
+            faults.setdefault((reason, fault.remedy), []).append(fault.utterance)
+        facts: dict[str, AudioFacts] = {}
+        for file in listing.files:
+            try:
+                source_of = AudioSource("file", [0], file.path)
+                facts[file.id] = examine(source_of, verify=False)
+            except BadAudio as fault:
+                reason = fault.reason.replace(f"audio file {file.path}", "audio file")
+                faults.setdefault((reason, fault.remedy), []).append(file.path)
+        for part in listing.parts:
+            audio, duration, rate = facts.get(part.recording_id), None, None
+            if audio is not None:
+                end, rate = part.end, audio.sample_rate
+                last = audio.num_samples / rate
+                duration = (last if end is None else min(end, last)) - part.start
+            speaker = part.speaker if source.speaker == "given" else None
+            words = split_fields(part.text)
+            survey.add(part.id, speaker, words, duration=duration, sample_rate=rate)
+    severity = "error" if source.on_bad_utterance == "fail" else "warning"
+    for (reason, remedy), where in faults.items():
+        what = f"{survey.split}: {reason} ({len(where)}): {some(where)}"
+        yield Finding(severity, source.path, what, remedy)
 
 
 def _look_for_recipe(source: LhotseSource, survey: Survey) -> Iterator[Finding]:

@@ -1,0 +1,206 @@
+"""Corpora that are listed by file: audio of some paths, transcripts of some kind.
+
+A source (`latflow.corpus.folder`, `latflow.corpus.table`) lists what it finds; `write`
+then looks at the audio, and writes the corpus folder. What does not fit together, audio
+without transcript and transcripts without audio, is kept as a fault.
+
+Public: `Listing`, `AudioFile`, `Part`, `Fault`, `write_listing`, `file_id`,
+`tidy_text`.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from lhotse import AudioSource, SupervisionSegment
+
+from latflow.corpus.assemble import CorpusWriter, RecordingJob
+from latflow.corpus.audio import probe
+from latflow.corpus.manifests import Spool
+from latflow.corpus.options import FileSource
+from latflow.ledger import Ledger
+
+# Marks around a word that are no part of it.
+_MARKS = '.,;:!?…"“”„«»‹›()‐‑–—―¿¡。、，！？；：（）「」『』'
+_BRACKETED = re.compile(r"<.*>|\[.*\]")
+
+
+@dataclass
+class AudioFile:
+    """An audio file; `id` is its recording's."""
+
+    id: str
+    path: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Turn into what JSON can hold."""
+        return asdict(self)
+
+
+@dataclass
+class Part:
+    """An utterance: all of a recording, or a part of it.
+
+    Attributes:
+        id: of the utterance.
+        recording_id: its recording.
+        text: words, parted by blanks.
+        speaker: None where none is known.
+        origin: file (and line) of the transcript, for messages.
+        start: seconds from the beginning of the recording.
+        end: likewise; None for the end of the recording.
+    """
+
+    id: str
+    recording_id: str
+    text: str
+    speaker: str | None
+    origin: str
+    start: float = 0.0
+    end: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Turn into what JSON can hold."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An utterance that is not whole: why, where it stands, and what can be done."""
+
+    utterance: str
+    reason: str
+    file: str
+    remedy: str
+
+
+class Listing:
+    """Audio files and utterances of a source; use as a context manager.
+
+    Memory holds their ids, and the faults.
+
+    Args:
+        folder: where temporary files lie; None for the system's place.
+
+    Attributes:
+        files: by id of the recording.
+        parts: by id of the utterance.
+        faults: in the order of their finding.
+    """
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        place = folder or tempfile.gettempdir()
+        self._stack = ExitStack()
+        self.files = self._stack.enter_context(Spool(place, _audio_file))
+        self.parts = self._stack.enter_context(Spool(place, _part))
+        self.faults: list[Fault] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def _audio_file(values: dict[str, Any]) -> AudioFile:
+    """Make an audio file of its dictionary."""
+    return AudioFile(**values)
+
+
+def _part(values: dict[str, Any]) -> Part:
+    """Make an utterance of its dictionary."""
+    return Part(**values)
+
+
+def write_listing(
+    listing: Listing,
+    folder: Path,
+    checks: FileSource,
+    ledger: Ledger,
+    *,
+    origin: str,
+    threads: int,
+    max_skipped_fraction: float,
+) -> None:
+    """Write the corpus folder of a listing.
+
+    Args:
+        folder: exists.
+        checks: how strictly utterances are taken.
+        ledger: where skipped utterances are noted.
+        origin: file or folder that errors name where no closer one is known.
+        threads: audio files looked at at a time.
+        max_skipped_fraction: largest share of utterances that may be skipped.
+
+    Raises:
+        UserError: an utterance is bad and not to be skipped, or too many are.
+    """
+    jobs: Iterator[RecordingJob] = (
+        (
+            file.id,
+            partial(
+                probe,
+                file.id,
+                AudioSource("file", [0], file.path),
+                verify=checks.verify_audio,
+            ),
+        )
+        for file in listing.files
+    )
+    with CorpusWriter(folder, origin, checks, ledger) as writer:
+        for fault in listing.faults:
+            writer.reject(
+                fault.utterance, fault.reason, file=fault.file, remedy=fault.remedy
+            )
+        writer.add_recordings(jobs, threads=threads, total=len(listing.files))
+        writer.add_utterances(_supervisions(listing, writer), total=len(listing.parts))
+        writer.finish(max_skipped_fraction=max_skipped_fraction)
+
+
+def _supervisions(
+    listing: Listing, writer: CorpusWriter
+) -> Iterator[SupervisionSegment]:
+    """Yield the utterances whose recordings can be read, sorted by id."""
+    for part in listing.parts:
+        if writer.is_bad(part.recording_id):
+            writer.reject_with_recording(part.id, part.recording_id)
+            continue
+        end = part.end
+        if end is None:
+            end = writer.recordings[part.recording_id].duration
+        yield SupervisionSegment(
+            id=part.id,
+            recording_id=part.recording_id,
+            start=part.start,
+            duration=round(end - part.start, ndigits=8),
+            channel=0,
+            text=part.text,
+            speaker=part.speaker,
+        )
+
+
+def file_id(path: Path) -> str:
+    """Return the id of a recording: its path without suffix, `-` between folders.
+
+    Blanks become `_`, since ids stand in Kaldi's files.
+    """
+    return re.sub(r"\s+", "_", "-".join(path.with_suffix("").parts))
+
+
+def tidy_text(text: str, options: FileSource) -> str:
+    """Return a transcript as the lexicon has its words: case, punctuation, blanks."""
+    words = text.removeprefix("\ufeff").split()
+    if options.strip_punctuation:
+        words = [w if _BRACKETED.fullmatch(w) else w.strip(_MARKS) for w in words]
+        words = [w for w in words if w.strip("-'’")]
+    changed = " ".join(words)
+    if options.case == "keep":
+        return changed
+    return changed.lower() if options.case == "lower" else changed.upper()

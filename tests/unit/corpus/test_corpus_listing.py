@@ -1,0 +1,192 @@
+"""Folders of audio with transcripts beside the files, and tables of utterances."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+import soundfile
+
+from latflow.corpus.folder import transcripts_digest
+from latflow.corpus.manifests import read_cuts
+from latflow.corpus.options import FolderSource, TableSource
+from latflow.corpus.prepare import prepare_corpus
+from latflow.corpus.textgrid import Interval, read_tiers, textgrid
+from latflow.errors import UserError
+from latflow.ledger import read_ledger
+from latflow.workflow.survey import Survey, survey_source
+
+HOW = {"seed": 1, "threads": 1, "max_skipped_fraction": 1.0}
+
+
+def speak(path, seconds=2.0):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(1).standard_normal(round(8000 * seconds))
+    soundfile.write(path, (noise * 1000).astype(np.int16), 8000)
+
+
+def prepared(source, folder):
+    prepare_corpus(source, "train", folder / "out", **HOW)
+    cuts = list(read_cuts(folder / "out/cuts.jsonl.gz"))
+    spoken = {c.id: (c.supervisions[0].speaker, c.supervisions[0].text) for c in cuts}
+    skipped = {e.utterance: e.reason for e in read_ledger(folder / "out/ledger.jsonl")}
+    return cuts, spoken, skipped
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two speakers, a stray of each kind, a file with both kinds of transcript."""
+    top = tmp_path / "corpus"
+    for name in ("ann/one.wav", "ann/two a.flac", "bob/one.wav", "bob/alone.wav"):
+        speak(top / name)
+    (top / "ann/one.txt").write_text("\ufeffHello,\nworld!\n", encoding="utf-8")
+    (top / "ann/two a.lab").write_text("it's “fine” - <unk>\n", encoding="utf-8")
+    (top / "ann/two a.txt").write_text("not this one")
+    (top / "bob/one.LAB").write_text("Yes")
+    (top / "bob/stray.txt").write_text("no audio")
+    return top
+
+
+def test_transcripts_beside_audio_become_utterances(folder, tmp_path):
+    source = FolderSource(path=str(folder), case="lower", strip_punctuation=True)
+    _, spoken, skipped = prepared(source, tmp_path)
+    assert spoken == {
+        "ann-one": ("ann", "hello world"),
+        "ann-two_a": ("ann", "it's fine <unk>"),
+        "bob-one": ("bob", "yes"),
+    }
+    assert skipped == {
+        "bob-alone": "audio without a transcript beside it",
+        "bob-stray": "transcript without audio beside it",
+    }
+
+
+def test_first_stray_stops_where_nothing_may_be_skipped(folder, tmp_path):
+    source = FolderSource(path=str(folder), on_bad_utterance="fail")
+    with pytest.raises(UserError, match=r"alone\.wav: bob-alone: audio without"):
+        prepared(source, tmp_path)
+
+
+def test_speakers_may_be_prefixes_of_names(tmp_path):
+    for name in ("ann-1", "bob-1"):
+        speak(tmp_path / f"c/{name}.wav")
+        (tmp_path / f"c/{name}.txt").write_text("yes")
+    source = FolderSource(path=str(tmp_path / "c"), speaker_by="prefix")
+    assert prepared(source, tmp_path)[1] == {
+        "ann-1": ("ann", "yes"),
+        "bob-1": ("bob", "yes"),
+    }
+    flat = FolderSource(path=str(tmp_path / "c"))
+    assert {speaker for speaker, _ in prepared(flat, tmp_path)[1].values()} == {"c"}
+
+
+def test_intervals_of_long_files_become_utterances(tmp_path):
+    speak(tmp_path / "c/talk.wav", 6.0)
+    tiers = {
+        "Ann": [Interval(0.5, 1.5, 'say "hi"'), Interval(2, 3, "yes")],
+        "Bob": [Interval(2.5, 3.25, "no")],
+        "notes": [Interval(0, 6, "noisy")],
+    }
+    (tmp_path / "c/talk.TextGrid").write_text(textgrid(tiers, 6.0), encoding="utf-8")
+    source = FolderSource(
+        path=str(tmp_path / "c"), speaker_by="tier", tiers=("Ann", "Bob")
+    )
+    cuts, spoken, _ = prepared(source, tmp_path)
+    assert spoken == {
+        "talk-Ann-00000500": ("Ann", 'say "hi"'),
+        "talk-Ann-00002000": ("Ann", "yes"),
+        "talk-Bob-00002500": ("Bob", "no"),
+    }
+    assert [(c.start, c.duration) for c in cuts] == [(0.5, 1), (2, 1), (2.5, 0.75)]
+    other = source.replace(tiers=("Eve",))
+    with pytest.raises(UserError, match=r"none of its tiers is called Eve - it has: A"):
+        prepared(other, tmp_path)
+
+
+def test_textgrids_are_read_as_they_were_written(tmp_path):
+    tiers = {"a": [Interval(0, 0.25, "x"), Interval(0.3, 1.0, 'é "y"')], "b": []}
+    path = tmp_path / "x.TextGrid"
+    path.write_text(textgrid(tiers, 1.5), encoding="utf-8")
+    found = {tier.name: list(tier.intervals) for tier in read_tiers(path)}
+    assert found == tiers
+
+
+def test_what_is_no_textgrid_is_one_line(tmp_path):
+    path = tmp_path / "x.TextGrid"
+    path.write_text("words\n")
+    with pytest.raises(UserError, match=r"x\.TextGrid: not a TextGrid"):
+        read_tiers(path)
+
+
+def test_digest_follows_the_files_of_the_folder(folder):
+    source = FolderSource(path=str(folder))
+    before = transcripts_digest(source)
+    (folder / "notes.pdf").write_text("of no interest")
+    assert transcripts_digest(source) == before
+    (folder / "ann/one.txt").write_text("something else")
+    assert transcripts_digest(source) != before
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "tsv.gz"])
+def test_tables_become_utterances(tmp_path, kind):
+    for name in ("a", "b"):
+        speak(tmp_path / f"clips/{name}.wav")
+    rows = [("a.wav", 'She said "no"', "s1"), ("b.wav", "yes", "s2")]
+    rows.append(("gone.wav", "nothing", "s2"))
+    if kind == "jsonl":
+        keys = ("audio", "sentence", "speaker_id")
+        lines = [json.dumps(dict(zip(keys, row, strict=True))) for row in rows]
+    elif kind == "csv":
+        lines = ["path,sentence,client_id", 'a.wav,"She said ""no""",s1']
+        lines += [",".join(row) for row in rows[1:]]
+    else:
+        lines = ["client_id\tpath\tsentence"]
+        lines += [f"{who}\t{path}\t{text}" for path, text, who in rows]
+    table = tmp_path / f"train.{kind}"
+    text = "\n".join(lines).encode()
+    table.write_bytes(gzip.compress(text) if kind.endswith("gz") else text)
+    source = TableSource(path=str(table), audio=str(tmp_path / "clips"))
+    _, spoken, skipped = prepared(source, tmp_path)
+    assert spoken == {"a": ("s1", 'She said "no"'), "b": ("s2", "yes")}
+    assert list(skipped) == ["gone"]
+    assert "audio file does not exist" in skipped["gone"]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("path,text,speaker\na.wav,yes\n", "line 2 has 2 columns, the first line na"),
+        ("path,speaker\na.wav,s\n", "no column text or sentence .* set text_column"),
+        ("path,text\na.wav,yes\n", "no column speaker .* speaker to utterance"),
+        ("path,text,speaker\n,yes,s\n", "line 2 names no audio file"),
+        ("path,text,speaker\na.wav,y,s\na.wav,z,s\n", "line 3: a: this id occurs twic"),
+        ("", "the table is empty"),
+    ],
+)
+def test_faulty_tables_are_one_line(tmp_path, text, complaint):
+    speak(tmp_path / "a.wav")
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(UserError, match=complaint):
+        prepared(TableSource(path=str(tmp_path / "t.csv")), tmp_path)
+
+
+def test_garbage_in_jsonl_is_named_by_its_line(tmp_path):
+    (tmp_path / "t.jsonl").write_text("\n[1]\n")
+    with pytest.raises(UserError, match="line 2 is no JSON object"):
+        prepared(TableSource(path=str(tmp_path / "t.jsonl")), tmp_path)
+
+
+def test_doctor_surveys_folders(folder, features_options):
+    survey = Survey("train", str(folder), None, features_options)
+    findings = survey_source(FolderSource(path=str(folder)), survey)
+    assert [f.severity for f in findings] == ["warning", "warning"]
+    assert "audio without a transcript beside it (1): bob-alone" in findings[0].what
+    assert (survey.num_utterances, survey.seconds) == (3, 6.0)
+    assert survey.speakers == {"ann", "bob"}
+
+
+@pytest.fixture
+def features_options():
+    from latflow.features.options import FeatureOptions
+
+    return FeatureOptions()
