@@ -1,0 +1,205 @@
+"""Responses of rooms against pyroomacoustics and rir-generator, in the same run.
+
+The same rooms (size, source, microphone, reverberation time) go to all. Ours is timed
+twice: one response with a given reflection of the walls, as the peers compute it, and a
+response whose reverberation time has been calibrated, which the peers do not do. Peers
+get their walls from Sabine's formula (`rir_generator.generate(reverberation_time=)`,
+`pyroomacoustics.inverse_sabine`). Times are those of one core: processor seconds.
+
+    python benchmarks/room_responses.py [--peer-python VENV/bin/python] [--rooms 20]
+    python benchmarks/room_responses.py --draws 1000      # reverberation times alone
+
+Peers are imported by another Python where one is named, since they are no packages of
+ours; without one they are left out. Equal responses are compared for equal reflection
+and the same filter: the energy of the difference over that of rir-generator's response.
+Prints JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+RATE = 16000
+TIMES = (0.2, 0.5, 1.0)
+
+
+def draw_room(rng: np.random.Generator, wanted: float) -> dict:
+    """A room that can have a reverberation time; PyKaldi2's sizes, up to 10 m."""
+    while True:
+        size = rng.uniform((2.5, 2.5, 2.5), (10.0, 10.0, 5.0))
+        source = rng.uniform(0.5, size - 0.5)
+        microphone = size * rng.uniform((0.2, 0.2, 0.4), (0.8, 0.8, 0.6))
+        x, y, z = size
+        shortest = 0.161 * x * y * z / (2 * (x * y + y * z + z * x))
+        if shortest <= wanted and np.linalg.norm(source - microphone) > 0.3:
+            return {
+                "size": size.tolist(),
+                "source": source.tolist(),
+                "microphone": microphone.tolist(),
+                "wanted": wanted,
+            }
+
+
+def measure(response: np.ndarray) -> float:
+    """T30 of a response from its direct path on; written anew, not the package's."""
+    response = response[np.abs(response).argmax() :]
+    energy = np.cumsum(response[::-1] ** 2)[::-1]
+    level = 10 * np.log10(energy / energy[0] + 1e-30)
+    (inside,) = np.nonzero((level <= -5) & (level >= -35))
+    if len(inside) < 2:
+        return 0.0
+    return float(-60 / np.polyfit(inside / RATE, level[inside], 1)[0])
+
+
+def run_peers(rooms: list[dict], folder: Path) -> dict:
+    """Seconds and reverberation times of the peers; called in their Python."""
+    import pyroomacoustics
+    import rir_generator
+
+    pyroomacoustics.constants.set("num_threads", 1)
+    found: dict = {"rir_generator": [], "pyroomacoustics": []}
+    for i, room in enumerate(rooms):
+        length = int(room["wanted"] * RATE)
+        place = {
+            "c": 343,
+            "fs": RATE,
+            "r": [room["microphone"]],
+            "s": room["source"],
+            "L": room["size"],
+            "nsample": length,
+        }
+        same = rir_generator.generate(**place, beta=[room["beta"]] * 6, hp_filter=False)
+        np.save(folder / f"{i}.npy", same[:, 0])
+        started = time.process_time()
+        response = rir_generator.generate(**place, reverberation_time=room["wanted"])
+        spent = time.process_time() - started
+        found["rir_generator"].append((spent, measure(response[:, 0])))
+        started = time.process_time()
+        try:
+            absorption, order = pyroomacoustics.inverse_sabine(
+                room["wanted"], room["size"]
+            )
+        except ValueError:  # Sabine's absorption would be above 1
+            absorption, order = 1.0 - 1e-6, 1
+        box = pyroomacoustics.ShoeBox(
+            room["size"],
+            fs=RATE,
+            materials=pyroomacoustics.Material(absorption),
+            max_order=order,
+        )
+        box.add_source(room["source"])
+        box.add_microphone(room["microphone"])
+        box.compute_rir()
+        spent = time.process_time() - started
+        found["pyroomacoustics"].append((spent, measure(np.asarray(box.rir[0][0]))))
+    return found
+
+
+def run_ours(rooms: list[dict]) -> tuple[dict, list[np.ndarray]]:
+    """Seconds and reverberation times of ours, and responses to compare."""
+    import torch
+
+    from latflow.simulation.rooms import calibrated_responses, room_responses
+
+    torch.set_num_threads(1)
+    found: dict = {"given_walls": [], "calibrated": []}
+    responses = []
+    for room in rooms:
+        place = [
+            torch.tensor([room[key]], dtype=torch.float64)
+            for key in ("size", "source", "microphone")
+        ]
+        wanted = torch.tensor([room["wanted"]], dtype=torch.float64)
+        started = time.process_time()
+        made = calibrated_responses(*place, wanted, rate=RATE)
+        spent = time.process_time() - started
+        found["calibrated"].append((spent, measure(made.responses[0].double().numpy())))
+        length = int(room["wanted"] * RATE)
+        room["beta"] = float(made.reflection[0])
+        started = time.process_time()
+        one = room_responses(
+            *place, made.reflection, rate=RATE, num_samples=length, high_pass=False
+        )
+        found["given_walls"].append((time.process_time() - started, 0.0))
+        responses.append(one[0].double().numpy())
+    return found, responses
+
+
+def compare(python: str, number: int) -> list[dict]:
+    """Time all on the same rooms, for each reverberation time."""
+    rng = np.random.default_rng(1)
+    rows = []
+    run_ours([draw_room(rng, 0.2)])  # constants of the filters
+    for wanted in TIMES:
+        rooms = [draw_room(rng, wanted) for _ in range(number)]
+        found, responses = run_ours(rooms)
+        errors = []
+        if python:
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder, "rooms.json").write_text(json.dumps(rooms))
+                # Own module path: the other Python has its own packages.
+                clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+                subprocess.run(
+                    [python, __file__, "--peers", folder], check=True, env=clean
+                )
+                found |= json.loads(Path(folder, "found.json").read_text())
+                for i, response in enumerate(responses):
+                    same = np.load(Path(folder, f"{i}.npy"))
+                    error = np.square(same - response).sum() / np.square(same).sum()
+                    errors.append(10 * np.log10(error))
+        row: dict = {"t60": wanted, "rooms": number}
+        for name, results in found.items():
+            spent, times = np.array(results).T
+            row[name] = {"ms": round(1e3 * spent.mean(), 2)}
+            if name != "given_walls":
+                within = np.abs(times / wanted - 1) < 0.1
+                row[name]["t60_within_10_percent"] = round(within.mean(), 3)
+        if errors:
+            row["largest_difference_to_rir_generator_db"] = round(max(errors), 1)
+        rows.append(row)
+    return rows
+
+
+def times_of_draws(number: int) -> dict:
+    """Share of draws from 0.1 to 1 s whose response has the wanted time."""
+    rng = np.random.default_rng(2)
+    rooms = [draw_room(rng, float(t)) for t in rng.uniform(0.1, 1.0, number)]
+    found, _ = run_ours(rooms)
+    spent, times = np.array(found["calibrated"]).T
+    ratio = times / np.array([room["wanted"] for room in rooms])
+    return {
+        "draws": number,
+        "t60_within_10_percent": round(float(np.mean(np.abs(ratio - 1) < 0.1)), 4),
+        "largest_error": round(float(np.abs(ratio - 1).max()), 3),
+        "ms": round(1e3 * float(spent.mean()), 1),
+    }
+
+
+def main() -> None:
+    """Time and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--peer-python", default="", help="has both peers installed")
+    parser.add_argument("--rooms", type=int, default=20, help="for each time")
+    parser.add_argument("--draws", type=int, default=0, help="of times alone")
+    parser.add_argument("--peers", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.peers:
+        folder = Path(given.peers)
+        found = run_peers(json.loads((folder / "rooms.json").read_text()), folder)
+        (folder / "found.json").write_text(json.dumps(found))
+    elif given.draws:
+        print(json.dumps(times_of_draws(given.draws), indent=1))
+    else:
+        print(json.dumps(compare(given.peer_python, given.rooms), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Simulated recordings: rooms, noises, other speakers, devices; draws are records."""

@@ -1,0 +1,115 @@
+"""Responses of rooms: against the image method in loops; times, places, refusals."""
+
+import numpy as np
+import pytest
+import torch
+from reference import room_response_naive
+
+from latflow.errors import UserError
+from latflow.simulation.rooms import (
+    calibrated_responses,
+    decay_time,
+    room_responses,
+    shortest_decay_time,
+)
+
+RATE = 16000
+
+
+def draw_rooms(number, seed, t60=(0.1, 1.0)):
+    """Rooms that can have their reverberation time: size, source, microphone, time."""
+    rng = np.random.default_rng(seed)
+    rooms = []
+    while len(rooms) < number:
+        wanted = rng.uniform(*t60)
+        size = rng.uniform((2.5, 2.5, 2.5), (10.0, 10.0, 4.0))
+        source, microphone = (
+            rng.uniform(0.3, size - 0.3),
+            size * rng.uniform(0.2, 0.8, 3),
+        )
+        is_near = np.linalg.norm(source - microphone) < 0.3
+        if is_near or shortest_decay_time(torch.from_numpy(size)) > wanted:
+            continue
+        rooms.append((size, source, microphone, wanted))
+    return [torch.from_numpy(np.array(part)) for part in zip(*rooms, strict=True)]
+
+
+@pytest.mark.parametrize("advanced", [False, True])
+def test_response_is_that_of_the_image_method(advanced):
+    size, source, microphone, _ = draw_rooms(3, seed=1)
+    reflection = torch.tensor([0.9, 0.6, 0.3], dtype=torch.float64)
+    distance = (source - microphone).norm(dim=1)
+    advance = distance if advanced else torch.zeros(3, dtype=torch.float64)
+    got = room_responses(
+        size, source, microphone, reflection,
+        rate=8000, num_samples=300, advance=advance, high_pass=False,
+    )  # fmt: skip
+    for i in range(3):
+        wanted = room_response_naive.room_response(
+            size[i].tolist(), source[i].tolist(), microphone[i].tolist(),
+            float(reflection[i]), rate=8000, num_samples=300, advance=float(advance[i]),
+        )  # fmt: skip
+        error = np.square(got[i].numpy() - wanted).sum() / np.square(wanted).sum()
+        assert 10 * np.log10(error) < -45
+        if advanced:
+            assert int(got[i].argmax()) == 0
+            assert float(got[i, 0]) == pytest.approx(
+                1 / (4 * np.pi * float(distance[i])), rel=0.02
+            )
+
+
+def test_each_room_of_a_batch_has_the_response_that_it_has_alone():
+    size, source, microphone, _ = draw_rooms(3, seed=2)
+    reflection = torch.tensor([0.8, 0.7, 0.9], dtype=torch.float64)
+    options = {"rate": 8000, "num_samples": 200}
+    together = room_responses(size, source, microphone, reflection, **options)
+    for i in range(3):
+        one = slice(i, i + 1)
+        alone = room_responses(
+            size[one], source[one], microphone[one], reflection[one], **options
+        )
+        torch.testing.assert_close(together[one], alone, rtol=0, atol=1e-7)
+
+
+def test_reverberation_time_is_the_wanted_one():
+    size, source, microphone, wanted = draw_rooms(24, seed=3, t60=(0.1, 0.5))
+    made = [
+        calibrated_responses(
+            size[i : i + 1], source[i : i + 1], microphone[i : i + 1],
+            wanted[i : i + 1], rate=8000,
+        )
+        for i in range(len(size))
+    ]  # fmt: skip
+    measured = np.array(
+        [room_response_naive.decay_time(m.responses[0].numpy(), 8000) for m in made]
+    )
+    np.testing.assert_allclose(
+        measured, [float(m.decay_time[0]) for m in made], rtol=1e-6
+    )
+    assert np.mean(np.abs(measured / wanted.numpy() - 1) < 0.1) >= 0.95
+    # Labels stay right: the direct path is sample 0, and no later one is louder.
+    for one in made:
+        assert int(one.responses.abs().argmax()) == 0
+
+
+def test_decay_of_an_exponential_is_found():
+    time = torch.arange(8000).double() / RATE
+    noise = torch.randn(8000, generator=torch.Generator().manual_seed(1)).double()
+    responses = torch.stack([noise * 10 ** (-3 * time / t) for t in (0.1, 0.3)])
+    measured = decay_time(responses, RATE)
+    np.testing.assert_allclose(measured, [0.1, 0.3], rtol=0.03)
+    assert torch.isnan(decay_time(torch.ones(1, 100), RATE)).all()
+
+
+def test_places_and_times_that_cannot_be_are_refused():
+    size, source, microphone, wanted = draw_rooms(1, seed=4)
+    reflection = torch.full((1,), 0.5, dtype=torch.float64)
+    given = {"rate": RATE, "num_samples": 10}
+    with pytest.raises(UserError, match="microphone at .* is outside of its room of"):
+        room_responses(size, source, size + 0.1, reflection, **given)
+    with pytest.raises(UserError, match="source at .* is outside"):
+        room_responses(size, -source, microphone, reflection, **given)
+    with pytest.raises(UserError, match="at one place"):
+        room_responses(size, source, source, reflection, **given)
+    with pytest.raises(UserError, match=r"cannot have a reverberation time of 0\.05 s"):
+        calibrated_responses(size, source, microphone, wanted * 0 + 0.05, rate=RATE)
