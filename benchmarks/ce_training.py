@@ -154,7 +154,7 @@ class Contest:
         ]
 
     def network(self) -> Network:
-        """A new network."""
+        """Return a new network."""
         description = NetworkDescription.load(self.network_file)
         sizes = dict.fromkeys(description.outputs, self.classes)
         return Network(description, self.dim, sizes, seed=0).to(self.device)

@@ -64,14 +64,14 @@ def _string(text: str) -> _String:
 
 
 def _function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:
-    """A C++ function by its mangled name."""
+    """Return a C++ function by its mangled name."""
     function = getattr(library, f"_Z{name}")
     function.restype, function.argtypes = result, arguments
     return function
 
 
 def _pointer(instance: Any) -> int:
-    """The C++ object in an object of pybind11: the first word behind its head."""
+    """Return the C++ object in one of pybind11: the first word behind its head."""
     return ctypes.c_void_p.from_address(id(instance) + 16).value or 0
 
 

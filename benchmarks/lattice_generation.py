@@ -205,7 +205,7 @@ def scaling(decoder: Any, log_likes: dict[str, np.ndarray], scale: float) -> flo
 
 
 def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The report of one task."""
+    """Return the report of one task."""
     task = TASKS[name]
     if not task.graph.exists():
         return {"skipped": f"{task.graph} is not there; run its recipe"}

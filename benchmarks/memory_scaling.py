@@ -52,7 +52,7 @@ def repeat_cuts(source: Path, target: Path, repeats: int) -> int:
 
 
 def extract(folder: Path, threads: int) -> None:
-    """The stage extract_features."""
+    """Run the stage extract_features."""
     from latflow.features.extract import extract_features
     from latflow.features.options import ExtractionOptions
 
@@ -66,7 +66,7 @@ def extract(folder: Path, threads: int) -> None:
 
 
 def normalize(folder: Path, threads: int) -> None:  # noqa: ARG001 - same form for all
-    """The stage normalize_features."""
+    """Run the stage normalize_features."""
     from latflow.features.cmvn import normalize_features
     from latflow.features.options import SpeakerCmvn
 
@@ -78,7 +78,7 @@ def normalize(folder: Path, threads: int) -> None:  # noqa: ARG001 - same form f
 
 
 def train(folder: Path, threads: int) -> None:
-    """The stage train_mono: training graphs, alignments and statistics."""
+    """Run the stage train_mono: training graphs, alignments and statistics."""
     from latflow.gmm.options import MonoOptions, SharedOptions
     from latflow.gmm.train import train_mono
 
@@ -110,7 +110,7 @@ def _train_triphones(folder: Path, threads: int, kind, function) -> None:
 
 
 def deltas(folder: Path, threads: int) -> None:
-    """The stage train_deltas."""
+    """Run the stage train_deltas."""
     from latflow.gmm.options import DeltasOptions
     from latflow.gmm.train import train_deltas
 
@@ -118,7 +118,7 @@ def deltas(folder: Path, threads: int) -> None:
 
 
 def lda_mllt(folder: Path, threads: int) -> None:
-    """The stage train_lda_mllt."""
+    """Run the stage train_lda_mllt."""
     from latflow.gmm.lda_mllt import train_lda_mllt
     from latflow.gmm.options import LdaMlltOptions
 
@@ -126,7 +126,7 @@ def lda_mllt(folder: Path, threads: int) -> None:
 
 
 def sat(folder: Path, threads: int) -> None:
-    """The stage train_sat."""
+    """Run the stage train_sat."""
     from latflow.gmm.options import SatOptions
     from latflow.gmm.sat import train_sat
 
@@ -134,7 +134,7 @@ def sat(folder: Path, threads: int) -> None:
 
 
 def align(folder: Path, threads: int) -> None:
-    """The stage align_frames, with Kaldi's triphones."""
+    """Run the stage align_frames, with Kaldi's triphones."""
     from latflow.gmm.alignment import align_gmm
     from latflow.gmm.options import AlignAdaptedOptions
     from latflow.graphs.options import GraphOptions
@@ -152,7 +152,7 @@ def align(folder: Path, threads: int) -> None:
 
 
 def decode(folder: Path, threads: int) -> None:
-    """The stage decode_lattices, with Kaldi's triphones and graph."""
+    """Run the stage decode_lattices, with Kaldi's triphones and graph."""
     from latflow.decode.lattices import decode_lattices
     from latflow.decode.options import SearchOptions
 
@@ -169,7 +169,7 @@ def decode(folder: Path, threads: int) -> None:
 
 
 def decode_to_speakers(folder: Path, threads: int) -> None:
-    """The stage decode_adapted, with the system that train_sat made."""
+    """Run the stage decode_adapted, with the system that train_sat made."""
     from latflow.decode.adapt import decode_adapted
     from latflow.decode.options import AdaptOptions, SearchOptions
     from latflow.graphs.hclg import make_graph

@@ -319,7 +319,7 @@ def run(command: list[str], threads: int) -> dict[str, Any]:
 
 
 def middle(rates: list[float]) -> int:
-    """The median, in whole frames a second."""
+    """Return the median, in whole frames a second."""
     return round(statistics.median(rates))
 
 

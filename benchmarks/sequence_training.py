@@ -192,7 +192,7 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> tuple[Task, dict[str
 
 
 def stepper_of(task: Task, criterion: Criterion, rate: float, micro: int) -> Stepper:
-    """The trainer's steps."""
+    """Return the trainer's steps."""
     options = read_options(TrainingOptions, {"micro_sequences": micro})
     optimizer = make_optimizer(task.network.parameters(), AdamOptions(), rate)
     return Stepper(
@@ -313,7 +313,7 @@ def kaldi_seconds(task: Task, utterances: list[str], folder: Path) -> float:
 def best_runs(
     task: Task, arguments: argparse.Namespace
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """The best round of each size and number of threads, and the utterances."""
+    """Return the best round of each size and number of threads, and the utterances."""
     best: dict[tuple[int, int], dict[str, Any]] = {}
     utterances: list[str] = []
     for _ in range(arguments.rounds):
@@ -331,7 +331,7 @@ def best_runs(
 
 
 def with_kaldi(cpu: dict[str, float], kaldi: float) -> dict[str, float]:
-    """The processor time of a run with Kaldi's search in place of ours."""
+    """Return the processor time of a run with Kaldi's search in place of ours."""
     step = cpu["all"] - cpu["lattice"] + kaldi
     return {
         "lattice": round(kaldi, 5),

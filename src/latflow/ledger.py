@@ -57,7 +57,7 @@ class Ledger:
         log.warning("%s: %s: %s (%s)", self.stage, utterance, reason, action)
 
     def num_skipped(self) -> int:
-        """Distinct utterances that the stage left out."""
+        """Return the distinct utterances that the stage left out."""
         return len({e.utterance for e in self.entries if e.action == "skipped"})
 
     def check(self, num_utterances: int, *, max_skipped_fraction: float) -> None:

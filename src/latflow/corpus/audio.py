@@ -231,7 +231,7 @@ def _compare(recording: Recording, source: AudioSource, facts: AudioFacts) -> No
 
 
 def _examine_file(path: str, *, verify: bool) -> AudioFacts:
-    """Facts of a file; libsndfile first, Lhotse's readers if it does not know it."""
+    """Return facts of a file: by libsndfile, or Lhotse's readers if it knows it not."""
     _check_size(path)
     try:
         facts = _decode(path) if verify else _header(path)
@@ -262,7 +262,7 @@ def _corrupt(path: str, error: soundfile.LibsndfileError) -> BadAudio:
 
 
 def _why_not(error: OSError) -> str:
-    """Why a file cannot be looked at, in words."""
+    """Say why a file cannot be looked at."""
     missing = isinstance(error, FileNotFoundError | NotADirectoryError)
     return "does not exist" if missing else f"cannot be opened ({error.strerror})"
 
@@ -275,13 +275,13 @@ def _archive_hint(path: str) -> str:
 
 
 def _header(path: str) -> AudioFacts:
-    """Facts from the header alone."""
+    """Return the facts from the header alone."""
     info = soundfile.info(path)
     return AudioFacts(int(info.samplerate), int(info.frames), int(info.channels))
 
 
 def _decode(source: str | BinaryIO) -> AudioFacts:
-    """Facts from decoding everything, block by block."""
+    """Return the facts from decoding everything, block by block."""
     with soundfile.SoundFile(source) as stream:
         # 16-bit output decodes PCM without conversion, twice as fast as floats.
         block = np.empty((BLOCK_SAMPLES, stream.channels), np.int16)
@@ -328,7 +328,7 @@ def _examine_command(command: str) -> AudioFacts:
 
 
 def _examine_with_lhotse(path: str) -> AudioFacts:
-    """Facts of a file that only Lhotse's other readers know; always decoded."""
+    """Return facts of a file that only Lhotse's other readers know; always decoded."""
     recording, audio = _load_with_lhotse(path)
     return AudioFacts(int(recording.sampling_rate), audio.shape[1], audio.shape[0])
 

@@ -24,7 +24,7 @@ Production = tuple[int, str]
 
 
 def _equally(words: str) -> tuple[Production, ...]:
-    """Alternatives of one word each, all as frequent."""
+    """Return alternatives of one word each, all as frequent."""
     return tuple((1, word) for word in words.split())
 
 

@@ -204,7 +204,7 @@ class KaldiDir:
         return split_fields(self.text.get(utt_id) or "") if self.text else []
 
     def place(self, utt_id: str) -> tuple[str, Decimal, Decimal, int]:
-        """Recording, start and end in seconds, and channel of an utterance.
+        """Return the recording, start and end in seconds, and channel of an utterance.
 
         A negative end stands for the end of the recording.
 
@@ -451,7 +451,7 @@ def _facts(supervision: SupervisionSegment) -> dict[str, str]:
 
 
 def _duration(start: Decimal, end: Decimal, last: float) -> float:
-    """Length of an utterance in seconds; an end of -1 is that of the recording."""
+    """Return the seconds of an utterance; an end of -1 is that of the recording."""
     end = Decimal(repr(last)) if end == _TO_END else end
     return float(_EXACT.subtract(end, start))
 

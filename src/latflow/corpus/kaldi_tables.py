@@ -120,7 +120,7 @@ class Table:
         return fields[1] if len(fields) > 1 else ""
 
     def get(self, key: str) -> str | None:
-        """Like `[]`, or None if the id is not there."""
+        """Return `self[id]`, or None if the id is not there."""
         return self[key] if key in self._offsets else None
 
     def close(self) -> None:

@@ -221,7 +221,7 @@ def _manifest(
     sample_rate: int,
     final: Path,
 ) -> tuple[Recording, SupervisionSegment]:
-    """Recording and supervision of one utterance."""
+    """Return the recording and supervision of one utterance."""
     path = Path(utterance["path"])
     duration = num_samples / sample_rate
     recording = Recording(

@@ -316,7 +316,7 @@ def adapted(
 def word_posteriors(
     lattice: Lattice, beam: float, acoustic_scale: float
 ) -> FramePosteriors:
-    """Posteriors of transition-ids, each word sequence with its best alignment alone.
+    """Return posteriors of transition-ids, each word sequence with its best alignment.
 
     Args:
         lattice: raw.

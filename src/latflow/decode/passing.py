@@ -129,7 +129,7 @@ def _least(cost: np.ndarray) -> float:
 
 @njit(cache=True, nogil=True)
 def _cutoff(cost: np.ndarray, limits: SearchLimits) -> tuple[float, float, float]:
-    """Best cost, cutoff of its frame, and the beam to use for the next.
+    """Return the best cost, the cutoff of its frame, and the beam for the next.
 
     With n tokens in ascending order of cost, the cutoff is that of token max_active
     where it is below best + beam, and that of token min_active where it is above.
@@ -159,7 +159,7 @@ def _next_bound(
     log_likes: np.ndarray,
     acoustic_scale: float,
 ) -> float:
-    """Least cost at the next frame among the arcs of one token."""
+    """Return the least cost at the next frame among the arcs of one token."""
     least = np.inf
     for a in range(graph.states[state].begin, graph.states[state].middle):
         arc = graph.arcs[a]

@@ -228,7 +228,7 @@ def _prune_epsilon(
 def _epsilon_extra(
     links: Records, at: int, costs: np.ndarray, extra: np.ndarray
 ) -> float:
-    """Extra cost of an epsilon link."""
+    """Return the extra cost of an epsilon link."""
     target = links[at].target
     return float(extra[target] + max(0.0, links[at].total - costs[target]))
 

@@ -187,5 +187,5 @@ class _Clock:
         self.log_like_seconds = 0.0
 
     def all_seconds(self) -> float:
-        """Since the utterance was begun."""
+        """Return the seconds since the utterance was begun."""
         return time.thread_time() - self._begun

@@ -56,7 +56,7 @@ class Scorer(Protocol):
         ...
 
     def log_likes(self, index: int) -> Iterator[np.ndarray]:
-        """Log-likelihoods of an utterance, float32[some frames, P] at a time."""
+        """Yield log-likelihoods of an utterance, float32[some frames, P] at a time."""
         ...
 
     def warm_up(self) -> np.ndarray:
@@ -118,14 +118,14 @@ class GmmScorer:
         return replace(self, speaker_transforms=transforms)
 
     def frames(self, index: int) -> np.ndarray:
-        """Features of an utterance as the model takes them, float32[T, D]."""
+        """Return an utterance's features as the model takes them, float32[T, D]."""
         frames = self.transform(self.store.frames(index))
         if self.speaker_transforms is None:
             return frames
         return self.speaker_transforms.apply(self.store.speakers[index], frames)
 
     def log_likes(self, index: int) -> Iterator[np.ndarray]:
-        """Log-likelihoods of an utterance, float32[some frames, P] at a time."""
+        """Yield log-likelihoods of an utterance, float32[some frames, P] at a time."""
         return gmm_scores(self.model.gmms, self.frames(index))
 
     def warm_up(self) -> np.ndarray:
@@ -237,7 +237,7 @@ class NetworkScorer:
         return self.network.lattice_scale
 
     def log_likes(self, index: int) -> Iterator[np.ndarray]:
-        """Log-likelihoods of an utterance, float32[ceil(T / s), P] in one piece."""
+        """Yield log-likelihoods of an utterance, float32[ceil(T / s), P] at once."""
         frames = self.normalization(self.store.frames(index))
         yield self._score(frames)
 

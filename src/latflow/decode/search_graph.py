@@ -184,7 +184,7 @@ _HEADER = np.dtype(("<i8", 9))  # key (4), start, has_epsilon_cycle, states, arc
 
 
 def _sections(num_states: int, num_arcs: int) -> list[tuple[np.dtype, int]]:
-    """Type and length of the arrays of the file, in order."""
+    """Return the type and length of the arrays of the file, in order."""
     return [
         (STATE, num_states + 1),
         (ARC, num_arcs),
@@ -295,7 +295,7 @@ def _target(arcs: Records, arc: int) -> np.integer:
 
 @njit(cache=True, nogil=True)
 def _epsilon_cycle(states: Records, arcs: Records) -> int:
-    """0 if the epsilon arcs form no cycle, 1 if they do, -1 if one has negative cost.
+    """Return 0 if epsilon arcs form no cycle, 1 if they do, -1 if one costs below 0.
 
     States are taken away as long as no epsilon arc leads to them; what is left lies on
     or behind a cycle, and there the relaxation of Bellman and Ford must come to rest.

@@ -304,7 +304,7 @@ _FAULTS = ("hold NaN or +inf", "are all -inf")
 
 @njit(cache=True, nogil=True)
 def _first_fault(log_likes: np.ndarray) -> tuple[int, int]:
-    """First frame that is no good, or -1, and what is wrong with it."""
+    """Return the first frame that is no good, or -1, and what is wrong with it."""
     for t in range(len(log_likes)):
         is_empty = True
         for p in range(log_likes.shape[1]):

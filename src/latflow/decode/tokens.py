@@ -200,7 +200,7 @@ _READ, _KEEP, _DATA = ir.Constant(_INT, 0), ir.Constant(_INT, 3), ir.Constant(_I
 
 
 def _typed(_context: Any, array: Any, index: Any) -> tuple[Any, Any]:
-    """In a kernel, `prefetch(array, index)`: fetch the line of array[index].
+    """Fetch the line of array[index]: `prefetch(array, index)` in a kernel.
 
     The index is not checked: it must not be negative; an address beyond the end of the
     array does no harm.

@@ -316,7 +316,7 @@ class _KaldiExtractor(FeatureExtractor):
         return self.front_end.frame_shift
 
     def feature_dim(self, sampling_rate: int) -> int:  # noqa: ARG002 - Lhotse's form
-        """Features a frame."""
+        """Return the features a frame."""
         return self.front_end.dim
 
     def extract(
@@ -383,7 +383,7 @@ class KaldiFbank(_KaldiExtractor):
 
     @staticmethod
     def scale(features: np.ndarray, energy_scaling_factor: float) -> np.ndarray:
-        """Features of the signal with its energy scaled."""
+        """Return the features of the signal with its energy scaled."""
         return features + np.log(energy_scaling_factor)
 
 

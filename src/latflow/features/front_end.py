@@ -268,7 +268,7 @@ def mel_filters(
     low_freq: float,
     high_freq: float,
 ) -> np.ndarray:
-    """Triangles, equally wide on the mel scale, each reaching its neighbours' centres.
+    """Return triangles of one width in mel, each reaching its neighbours' centres.
 
     Args:
         num_bins: how many, M.
@@ -313,7 +313,7 @@ def mel_filters(
 
 
 def cepstral_matrix(num_bins: int, num_ceps: int, lifter: float) -> np.ndarray:
-    """Cosine transform with liftering, float64 [M, C]: cepstra = log_mel @ matrix.
+    """Return the cosine transform with liftering, float64 [M, C], for log_mel @ matrix.
 
     Column n of the orthonormal DCT-II, times 1 + lifter/2 sin(pi n / lifter).
 

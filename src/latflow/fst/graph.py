@@ -302,7 +302,7 @@ class Graph:
             at += stream.write(np.ascontiguousarray(records).data)
 
     def _property_bits(self) -> int:
-        """Property bits for a header: the file's own, or those that are cheap."""
+        """Return property bits for a header: the file's own, or cheap ones."""
         if self.header_properties is None:
             return self.properties.bits
         return self.header_properties & ~_MUTABLE_BITS

@@ -33,7 +33,7 @@ def _rounded(cost: float) -> float:
 
 @njit(cache=True, nogil=True)
 def _components(begin: np.ndarray, links: Links) -> tuple[np.ndarray, np.ndarray]:
-    """Strongly connected components of what the start, state 0, reaches.
+    """Return the strongly connected components of what the start, state 0, reaches.
 
     Returns:
         (states in an order where targets come before sources, components together;

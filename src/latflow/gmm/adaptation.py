@@ -119,7 +119,7 @@ class Adaptation:
     gain_per_frame: float
 
     def as_dict(self) -> dict[str, float]:
-        """Counts for a report."""
+        """Return counts for a report."""
         return {
             "num_speakers": len(self.transforms),
             "num_unadapted": self.num_unadapted,

@@ -204,7 +204,7 @@ def _add_tile(frame, posteriors, i, total, both, moments):
 
 @njit(cache=True, nogil=True)
 def accumulate(x, order, frame_begin, pdfs, begin, factors, moments):
-    """E-step of some mixtures over the frames that are aligned to them.
+    """Do the E-step of some mixtures over the frames that are aligned to them.
 
     Args:
         x: float32[T, D], feature frames.
@@ -400,7 +400,7 @@ def _best_step(e1, e2, count):
 
 @njit(cache=True, nogil=True, fastmath={"reassoc"})
 def accumulate_pairs(x, y, order, frame_begin, pdfs, begin, factors, moments):
-    """E-step with posteriors of one kind of features and moments of another.
+    """Do the E-step: posteriors of one kind of features, moments of another.
 
     Args:
         x: float32[T, D], features that the posteriors come from.

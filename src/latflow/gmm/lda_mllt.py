@@ -263,7 +263,7 @@ class LdaAccumulator:
         return self.sums.sum(axis=0) / self.num_frames
 
     def covariances(self) -> tuple[np.ndarray, np.ndarray]:
-        """Covariance inside the classes and of their means, float64[D, D] each."""
+        """Return the covariances inside classes and of their means, float64[D, D]."""
         mean = self.mean
         centred = self.sums - self.counts[:, None] * mean
         is_seen = self.counts > 0

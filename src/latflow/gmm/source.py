@@ -196,7 +196,7 @@ class FrameSource:
         return self.store.utt_ids[self.utterances[u]]
 
     def text(self, u: int) -> str:
-        """Transcript of utterance u of this source."""
+        """Return the transcript of utterance u of this source."""
         return self.store.texts[self.utterances[u]]
 
     def speaker(self, u: int) -> str:

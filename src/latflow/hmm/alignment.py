@@ -79,7 +79,7 @@ def segments(
 
 
 def _starts_silently(phones: np.ndarray, model: TransitionModel) -> np.ndarray:
-    """For each phone, whether the first state of its HMM emits nothing, bool[N]."""
+    """Tell of each phone if the first state of its HMM emits nothing, bool[N]."""
     return np.array(
         [model.topology.states(phone)[0].pdf_class < 0 for phone in phones.tolist()]
     )
@@ -267,7 +267,7 @@ class PhoneDurations:
     def summary(
         self, phone_names: Mapping[int, str], silence_phones: Sequence[int]
     ) -> dict[str, object]:
-        """Figures for a report.
+        """Return figures for a report.
 
         Args:
             phone_names: names of the phones.

@@ -137,7 +137,7 @@ class Topology:
         return {phone: self.num_pdf_classes(phone) for phone in self.phones}
 
     def min_duration(self, phone: int) -> int:
-        """Least number of frames that a phone takes (its shortest path's states)."""
+        """Return the least number of frames of a phone (its shortest path's states)."""
         states = self.states(phone)
         distance = {0: 0}
         queue = [0]
@@ -334,13 +334,13 @@ def _fault_of_state(number: int, state: HmmState, num_states: int) -> str | None
 
 
 def _left_to_right(num_states: int) -> States:
-    """States that stay with probability 0.75 or step to the next."""
+    """Return states that stay with probability 0.75 or step to the next."""
     inner = [HmmState(n, ((n, 0.75), (n + 1, 0.25))) for n in range(num_states)]
     return (*inner, HmmState(NO_PDF))
 
 
 def _ergodic(num_states: int) -> States:
-    """Silence: inner states freely connected, a first and a last one around them."""
+    """Return states of silence: inner ones freely connected, a first and a last one."""
     if num_states == 1:
         return _left_to_right(1)
     share = 1.0 / (num_states - 1)
@@ -397,7 +397,7 @@ def _write_text_state(
 def _read_text_entries(
     reader: KaldiReader,
 ) -> list[tuple[list[int], list[HmmState]]]:
-    """Entries of a text topology, up to and including `</Topology>`."""
+    """Return the entries of a text topology, up to and including `</Topology>`."""
     entries = []
     while reader.expect("<TopologyEntry>", "</Topology>") == "<TopologyEntry>":
         reader.expect("<ForPhones>")
@@ -434,7 +434,7 @@ def _read_text_state(reader: KaldiReader) -> HmmState:
 def _read_binary_entries(
     reader: KaldiReader,
 ) -> list[tuple[list[int], list[HmmState]]]:
-    """Entries of a binary topology, up to `</Topology>`."""
+    """Return the entries of a binary topology, up to `</Topology>`."""
     phones = reader.int_vector().tolist()
     entry_of = reader.int_vector().tolist()
     if any(not 0 < phone < len(entry_of) for phone in phones):

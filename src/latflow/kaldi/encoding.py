@@ -195,7 +195,7 @@ def parse_matrix(text: bytes) -> np.ndarray:
 
 
 def format_floats(values: np.ndarray) -> str:
-    """Numbers[N] as C++ streams print them at Kaldi's precision, a space after each."""
+    """Return numbers[N] as C++ streams print them for Kaldi, a space after each."""
     return ("%.7g " * len(values)) % tuple(values.tolist())
 
 

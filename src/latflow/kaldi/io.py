@@ -92,7 +92,7 @@ class KaldiReader(BufferedBytes):
     # -- tokens and numbers ---------------------------------------------------------
 
     def at_end(self) -> bool:
-        """True if nothing but white space is left."""
+        """Tell whether nothing but white space is left."""
         return not self.find_word()[0]
 
     def token(self) -> str:

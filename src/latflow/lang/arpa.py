@@ -66,7 +66,7 @@ class Level:
         return replace(self, log_backoff=log_backoff)
 
     def backoff_of(self, rows: np.ndarray) -> np.ndarray:
-        """Back-off weights of rows; 0 where the row is NONE or has no weight."""
+        """Return back-off weights of rows; 0 where the row is NONE or has none."""
         if self.log_backoff is None or not len(self.log_backoff):
             return np.zeros(len(rows))
         return np.where(rows == NONE, 0.0, np.nan_to_num(self.log_backoff[rows]))
@@ -193,7 +193,7 @@ def arpa_entries(path: str | Path) -> Iterator[tuple[float, list[str], float]]:
 def _header(
     lines: Iterator[tuple[int, str]], file: Path
 ) -> tuple[list[int], tuple[int, str]]:
-    """Counts of the header, and the first line after it."""
+    """Return the counts of the header, and the first line after it."""
     for _, line in lines:
         if line == "\\data\\":
             break
@@ -346,7 +346,7 @@ def _texts(words: list[str], level: Level, shorter: list[str]) -> list[str]:
 
 
 def _backoffs(level: Level) -> Iterable[float]:
-    """Back-off weights of a level's rows, NaN where there is none."""
+    """Return the back-off weights of a level's rows, NaN where there is none."""
     if level.log_backoff is None:
         return [math.nan] * len(level.word)
     return level.log_backoff.tolist()

@@ -224,7 +224,7 @@ class Lang:
             self._check_cover(self.folder / name, covered, real)
 
     def _check_phones(self) -> None:
-        """Silence, speech and disambiguation symbols must make up phones.txt."""
+        """Refuse phones.txt that is not silence, speech and disambiguation symbols."""
         silence, speech = set(self.silence_phones), set(self.nonsilence_phones)
         disambig = set(self.disambig_phones)
         both = (silence & speech) | (silence & disambig) | (speech & disambig)
@@ -256,7 +256,7 @@ class Lang:
                 _refuse(path, f"it {what} phone {name}")
 
     def _align_lexicon(self) -> Pronunciations:
-        """Pronunciations from phones/align_lexicon.txt."""
+        """Return the pronunciations from phones/align_lexicon.txt."""
         found: Pronunciations = {}
         for _, line in read_lines(self.folder / "phones/align_lexicon.txt"):
             word, _, *phones = line.split()
@@ -356,7 +356,7 @@ def _single_word(path: Path) -> str:
 
 
 def _labels(path: Path) -> tuple[set[int], set[int]]:
-    """Input and output labels of a transducer."""
+    """Return the input and output labels of a transducer."""
     graph = Graph.load(path)
     if graph.num_arcs == 0:
         _refuse(path, "the transducer is empty")

@@ -105,7 +105,7 @@ def walk(lm: LmArrays, state: int, label: int) -> tuple[float, int]:
 
 @njit(cache=True, nogil=True)
 def sentence_costs(lm: LmArrays, start: int, labels: np.ndarray) -> np.ndarray:
-    """Cost of each label, one after the other, float64[N]; inf behind a dead end."""
+    """Return the cost of each label in turn, float64[N]; inf behind a dead end."""
     costs = np.full(len(labels), np.inf)
     state = start
     for n in range(len(labels)):
@@ -119,7 +119,7 @@ def sentence_costs(lm: LmArrays, start: int, labels: np.ndarray) -> np.ndarray:
 
 
 def lay_out(levels: list[Level]) -> LmArrays:
-    """States and arcs of the levels of a model, short n-grams first.
+    """Lay out states and arcs of the levels of a model, short n-grams first.
 
     Row r of level n is arc r of those of level n. A row is a state too if it is the
     prefix of a longer n-gram or has a back-off weight; states are numbered in the order
@@ -157,7 +157,7 @@ def lay_out(levels: list[Level]) -> LmArrays:
 
 
 def _as_costs(log10: np.ndarray) -> np.ndarray:
-    """Decadic logarithms as costs, float32."""
+    """Return decadic logarithms as costs, float32."""
     return (log10 * -math.log(10.0)).astype(np.float32)
 
 

@@ -174,7 +174,7 @@ class LmTrie:
     # -- asking ---------------------------------------------------------------------
 
     def labels(self, words: np.ndarray) -> np.ndarray:
-        """Labels of word ids, as `walk` takes them, int32[N].
+        """Return the labels of word ids, as `walk` takes them, int32[N].
 
         A word that the model lacks takes the place of the model's unknown word, as in
         Kaldi's `ConstArpaLm`; 0, no word, gets a label that no arc has.
@@ -200,12 +200,12 @@ class LmTrie:
         return labels
 
     def lacks(self, words: np.ndarray) -> np.ndarray:
-        """Which word ids the model does not list, bool[N]."""
+        """Tell which word ids the model does not list, bool[N]."""
         inside = np.minimum(words, len(self.label_of) - 1)
         return (words >= len(self.label_of)) | (self.label_of[inside] < 0)
 
     def sentence_costs(self, words: np.ndarray) -> np.ndarray:
-        """Cost of each word of a sentence, and of its end, float64[N + 1].
+        """Return the cost of each word of a sentence, and of its end, float64[N + 1].
 
         Args:
             words: int32[N], word ids.
@@ -223,7 +223,7 @@ class LmTrie:
 
 
 def _unknown_label(words: list[str]) -> int:
-    """~ label of the unknown word; `_NOT_LISTED` if there is none."""
+    """Return ~ label of the unknown word; `_NOT_LISTED` if there is none."""
     for word in _UNKNOWN_WORDS:
         if word in words:
             return ~words.index(word)

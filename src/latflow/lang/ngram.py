@@ -73,7 +73,7 @@ class Discounts:
 
     @classmethod
     def of_counts(cls, counts: np.ndarray) -> Discounts | None:
-        """Closed-form estimate from the counts of all n-grams of a length.
+        """Estimate in closed form from the counts of all n-grams of a length.
 
         Returns:
             The discounts; None if the counts allow no estimate.
@@ -166,7 +166,7 @@ def _adjusted_counts(tables: list[NgramTable], *, is_open: bool) -> list[np.ndar
 
 
 def _estimate_discounts(counts: list[np.ndarray]) -> list[Discounts]:
-    """Discounts for each length, from its counts of counts."""
+    """Return the discounts for each length, from its counts of counts."""
     result = []
     for length, adjusted in enumerate(counts, start=1):
         found = Discounts.of_counts(adjusted)
@@ -242,7 +242,7 @@ def _smooth(
 def _unigram_probs(
     count: np.ndarray, discount: Discounts, *, is_open: bool
 ) -> np.ndarray:
-    """Probabilities without history: discounted counts mixed with the uniform share."""
+    """Return probabilities without history: discounted counts, rest shared alike."""
     predicted = np.ones(len(count), dtype=bool)
     predicted[START_ID] = False
     if not is_open:
@@ -263,7 +263,7 @@ def _unigrams(log_prob: np.ndarray, log_backoff: np.ndarray | None) -> Level:
 
 
 def _log10(values: np.ndarray) -> np.ndarray:
-    """Decadic logarithm; LOG_ZERO for 0."""
+    """Return the decadic logarithm; LOG_ZERO for 0."""
     result = np.full(values.shape, LOG_ZERO)
     np.log10(values, out=result, where=values > 0)
     return result

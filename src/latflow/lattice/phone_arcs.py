@@ -80,7 +80,7 @@ def expand(
 def phones_of_alignment(
     alignment: np.ndarray, model: TransitionModel
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Phones of one path, by the same rule.
+    """Return phones of one path, by the same rule.
 
     Args:
         alignment: transition-ids, int32[T].
@@ -176,7 +176,7 @@ def _numbers(first: np.ndarray, after: np.ndarray) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def _lengths(first: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Splits of each state, int64[S].
+    """Return the splits of each state, int64[S].
 
     Args:
         first: int64[S], of `_splits`.

@@ -202,7 +202,7 @@ def _step(
 def _ends(
     nodes: np.ndarray, models: tuple[LmArrays, LmArrays], labels: tuple[int, int]
 ) -> np.ndarray:
-    """New cost less old cost of ending at each node, float64[N]; inf if impossible."""
+    """Return new less old cost of ending at each node, float64[N]; inf: impossible."""
     change = np.empty(len(nodes))
     for k in range(len(nodes)):
         change[k], _ = _step(models, (nodes[k, _OLD], nodes[k, _NEW]), labels)

@@ -168,7 +168,7 @@ def _heads(columns: Sequence[float]) -> list[str]:
 def _row(
     node: Node, top: float, dots: float, columns: Sequence[float], most: int
 ) -> list[str]:
-    """Dot, name, class, size and parameters of a layer."""
+    """Return dot, name, class, size and parameters of a layer."""
     middle = top + ROW / 2
     colour = ORANGE if node.loss else BLUE
     told = node.class_name if not node.options else f"{node.class_name}: {node.options}"

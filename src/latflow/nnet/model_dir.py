@@ -178,7 +178,7 @@ def save_model(
 
 
 def _checked_priors(priors: np.ndarray, num_classes: int) -> np.ndarray:
-    """float32 [K] that sums to 1."""
+    """Return float32 [K] that sums to 1."""
     priors = np.asarray(priors, np.float64)
     if priors.shape != (num_classes,):
         raise ValueError(f"priors have shape {priors.shape}, classes are {num_classes}")
@@ -258,7 +258,7 @@ def read_priors(folder: str | Path) -> np.ndarray | None:
 
 
 def _log_priors(priors: np.ndarray) -> Tensor:
-    """float32 [K] of log-priors; a class that never occurs is made impossible."""
+    """Return log-priors, float32 [K]; a class that never occurs is impossible."""
     priors = priors.astype(np.float64)
     is_known = priors > _FLOOR
     logs = np.where(is_known, np.log(np.maximum(priors, _FLOOR)), _NEVER)

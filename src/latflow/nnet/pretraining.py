@@ -27,7 +27,7 @@ from latflow.nnet.network import Network
 
 
 def num_steps(description: NetworkDescription) -> int:
-    """Steps until the network is whole, the last included: its layers in depth."""
+    """Return the steps until the network is whole, the last included."""
     return max(1, sum(_depth(layer) for layer in _hidden(description)))
 
 

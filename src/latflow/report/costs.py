@@ -148,7 +148,7 @@ def sum_by_rule(costs: pd.DataFrame) -> pd.DataFrame:
 
 
 def speed_section(results: Results) -> Section:
-    """Real-time factors of decoding, and what each rule of the workflow took."""
+    """Show real-time factors of decoding, and what each rule of the workflow took."""
     lead = (
         "What the experiment cost. The real-time factor is processing time over the "
         "length of the speech: below 1 is faster than speaking. Jobs may have run "
@@ -244,7 +244,7 @@ def _at(found: Mapping[str, Any], path: tuple[str, ...]) -> float | None:
 
 
 def capacity_section(results: Results) -> Section | None:
-    """Latency by sessions; None where the recipe does not ask for it."""
+    """Show latency by sessions; None where the recipe does not ask for it."""
     options = results.options.capacity
     if not options.systems:
         return None

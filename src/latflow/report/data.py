@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
 
 def data_section(results: Results) -> Section:
-    """Hours, utterances, speakers, words and unknown words of each part."""
+    """List hours, utterances, speakers, words and unknown words of each part."""
     lead = (
         "The speech of this experiment. Unknown words (OOV) are not in the lexicon, so "
         "they cannot be recognized: in a test set they are errors from the start."
@@ -54,7 +54,7 @@ def data_section(results: Results) -> Section:
 
 
 def language_section(results: Results) -> Section:
-    """Sizes of lexicon, language model and decoding graphs."""
+    """List the sizes of lexicon, language model and decoding graphs."""
     lead = (
         "The lexicon says which phones a word may be made of, the language model which "
         "words follow which. Both are composed with the phone models to one decoding "
@@ -144,7 +144,7 @@ def packages_section(results: Results) -> Section | None:
 
 
 def provenance_section(results: Results, *, date: str) -> Section:
-    """Configuration and versions, to run the same again.
+    """List configuration and versions, to run the same again.
 
     Args:
         results: the experiment.

@@ -61,7 +61,7 @@ _KINDS = {"sub": "Substituted", "del": "Deleted", "ins": "Inserted"}
 
 
 def rates_section(results: Results) -> Section:
-    """Word error rates of all systems and sets, and whether they differ."""
+    """Show the word error rates of all systems and sets, and whether they differ."""
     bootstrap = results.options.score.bootstrap
     lead = (
         "The word error rate is the number of wrongly inserted, deleted and "
@@ -263,7 +263,7 @@ def _comparisons(results: Results) -> Iterator[Block]:
 
 
 def scales_section(results: Results) -> Section:
-    """Sweeps that chose language model weights and word insertion penalties."""
+    """Show the sweeps that chose language model weights and insertion penalties."""
     lead = (
         "Decoding weighs the acoustic model against the language model. The weight and "
         "a penalty for each inserted word are chosen where dev has the fewest errors, "
@@ -296,7 +296,7 @@ def scales_section(results: Results) -> Section:
 
 
 def lattices_section(results: Results) -> Section:
-    """Depth, oracle error and real-time factor of each set; error over time."""
+    """Show depth, oracle error and real-time factor of each set; error over time."""
     lead = (
         "A lattice holds the likely ways through an utterance. Its oracle error rate "
         "is that of the least wrong path in it: no rescoring can do better, so a large "
@@ -365,7 +365,7 @@ def _percent(rate: float | None) -> str:
 
 
 def errors_section(results: Results) -> Section:
-    """Speakers, confusions and the worst utterances of one system on one set."""
+    """Show speakers, confusions and the worst utterances of one system on one set."""
     system, name = results.shown_system, results.shown_set
     lead = (
         f"Where {system} goes wrong on {name}: by speaker, by word, and utterance by "

@@ -85,7 +85,7 @@ _LANGUAGE_MODELS = {
 
 
 def sequence_section(results: Results) -> Section | None:
-    """Training of networks on lattices; None where there is none."""
+    """Show the training of networks on lattices; None where there is none."""
     recipe = results.recipe
     systems = {
         name: recipe.sequence_system(name) for name in recipe.networks_of("sequence")

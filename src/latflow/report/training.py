@@ -83,7 +83,7 @@ _PARTS = {
 
 
 def training_section(results: Results) -> Section:
-    """Likelihood and Gaussians over the iterations, and sizes of the models."""
+    """Show likelihood and Gaussians over the iterations, and sizes of the models."""
     lead = (
         "Each iteration assigns frames to states and re-estimates the Gaussians. The "
         "log-likelihood per frame should rise and level off; it jumps where Gaussians "
@@ -131,7 +131,7 @@ def _scalars(info: Mapping[str, Any]) -> dict[str, str]:
 
 
 def alignment_section(results: Results) -> Section:
-    """Phone durations and the share of silence in the alignments."""
+    """Show phone durations and the share of silence in the alignments."""
     lead = (
         "The alignment says which phone each frame of the training speech belongs to. "
         "Durations near the shortest possible (one frame a state), or much silence, "
@@ -188,7 +188,7 @@ def _alignment_blocks(system: str, found: Mapping[str, Any]) -> list[Block]:
 
 
 def networks_section(results: Results) -> Section | None:
-    """Networks, and how they were trained; None where there are none."""
+    """Show networks, and how they were trained; None where there are none."""
     all_kinds = ("ce", "ctc", "lfmmi")
     kinds = {kind: results.recipe.networks_of(kind) for kind in all_kinds}
     names = [name for own in kinds.values() for name in own]

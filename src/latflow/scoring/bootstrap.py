@@ -71,7 +71,7 @@ def bootstrap_interval(
     seed: int,
     blocks: Sequence[str] | None = None,
 ) -> Interval:
-    """Confidence interval of a word error rate.
+    """Return the confidence interval of a word error rate.
 
     Args:
         errors: [N] errors of each utterance.
@@ -207,7 +207,7 @@ def _draws(counts: np.ndarray, samples: int, seed: int) -> Iterator[np.ndarray]:
 
 
 def _rate(totals: np.ndarray) -> np.ndarray:
-    """Per cent of [2, S] (errors, words); NaN where no word was drawn."""
+    """Return per cent of [2, S] (errors, words); NaN where no word was drawn."""
     errors, words = totals.astype(np.float64)
     return np.divide(
         100.0 * errors, words, out=np.full(len(words), np.nan), where=words > 0
@@ -215,7 +215,7 @@ def _rate(totals: np.ndarray) -> np.ndarray:
 
 
 def _percentiles(rates: np.ndarray, confidence: float) -> tuple[float, float]:
-    """Bounds that leave equal shares on both sides."""
+    """Return bounds that leave equal shares on both sides."""
     rates = rates[~np.isnan(rates)]
     if not len(rates):
         return float("nan"), float("nan")

@@ -440,7 +440,7 @@ class Transcriber:
     def _timed(
         self, utterance: str, labels: list[str], frames: list[tuple[int, int]]
     ) -> Iterator[TimedWord]:
-        """Labels with their frames turned to seconds."""
+        """Return the labels with their frames turned to seconds."""
         for label, (begin, end) in zip(labels, frames, strict=True):
             start = begin * self.frame_shift
             yield TimedWord(utterance, start, (end - begin) * self.frame_shift, label)

@@ -3,9 +3,12 @@
 A segment is scored in chunks, each with the frames around it that its scores depend on.
 A chunk begins at a multiple of the frame subsampling, counted from the beginning of its
 segment; then its scores are those of the same frames in the whole segment, but for
-rounding in products of matrices of other shapes.
+rounding in products of matrices of other shapes. Positions of chunks are fixed, so that
+the scores are the same bits for any pieces in which the frames come.
 
-Public: `Chunk`, `Acoustics`, `NetworkAcoustics`, `GmmAcoustics`.
+Public: `Chunk`, `ChunkCutter`, `Acoustics`, `NetworkAcoustics`, `GmmAcoustics`.
+
+Source: Kaldi `nnet3/nnet-am-decodable-simple.cc` (`frames-per-chunk`).
 """
 
 from __future__ import annotations
@@ -44,6 +47,66 @@ class Chunk:
     def num_frames(self) -> int:
         """Frames of the piece itself, n."""
         return len(self.frames) - self.left - self.right
+
+
+class ChunkCutter:
+    """Cuts the frames of one segment into chunks.
+
+    Attributes:
+        is_whole: whether the whole segment is one chunk.
+
+    Args:
+        size: frames of a chunk, a multiple of the subsampling.
+        context: frames before (a multiple of the subsampling) and behind that scores
+            depend on; None for all: then the whole segment is one chunk.
+    """
+
+    def __init__(self, size: int, context: tuple[int | None, int | None]) -> None:
+        left, right = context
+        self.is_whole = left is None or right is None
+        self._size = size
+        self._left, self._right = left or 0, right or 0
+        self._pieces: list[np.ndarray] = []
+        self._kept_from = 0  # first frame that is held
+        self._num_frames = 0  # frames that have come
+        self._next = 0  # first frame of the next chunk
+        self._has_ended = False
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether the segment has ended and all its frames have left."""
+        return self._has_ended and self._next == self._num_frames
+
+    def add(self, frames: np.ndarray) -> None:
+        """Take the next frames, float32[T, D]; T may be 0."""
+        if len(frames):
+            self._pieces.append(frames)
+            self._num_frames += len(frames)
+
+    def end(self) -> None:
+        """Learn that there are no more frames."""
+        self._has_ended = True
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether there is a chunk to be taken."""
+        if self._has_ended:
+            return not self.is_done
+        wanted = self._next + self._size + self._right
+        return not self.is_whole and wanted <= self._num_frames
+
+    def take(self) -> Chunk | None:
+        """Return the next chunk, if its frames and their context are there."""
+        if not self.is_ready:
+            return None
+        begin = self._next
+        end = self._num_frames if self.is_whole else begin + self._size
+        end = min(end, self._num_frames)
+        first = max(0, begin - self._left)
+        last = min(end + self._right, self._num_frames)
+        kept = np.concatenate(self._pieces)[first - self._kept_from :]
+        self._pieces, self._kept_from, self._next = [kept], first, end
+        return Chunk(kept[: last - first], begin - first, last - end)
 
 
 class Acoustics(Protocol):

@@ -58,13 +58,13 @@ def render(transcription: Transcription, form: str) -> str:
 
 
 def _as_txt(transcription: Transcription) -> str:
-    """One line a segment; none of a segment without words."""
+    """Write a line a segment; none of a segment without words."""
     texts = (segment.best.text for segment in transcription.segments)
     return "".join(f"{text}\n" for text in texts if text)
 
 
 def _as_ctm(transcription: Transcription) -> str:
-    """NIST's CTM; blanks in the recording's name become underscores."""
+    """Write NIST's CTM; blanks in the recording's name become underscores."""
     name = re.sub(r"\s", "_", transcription.name)
     return "".join(
         ctm_line(replace(word, utterance=name, channel=transcription.channel))
@@ -74,7 +74,7 @@ def _as_ctm(transcription: Transcription) -> str:
 
 
 def _as_json(transcription: Transcription) -> str:
-    """Segments, words and alternatives; see `docs/serving.md`."""
+    """Write segments, words and alternatives; see `docs/serving.md`."""
     value = {
         "format": JSON_FORMAT,
         "model": dict(transcription.model),
@@ -215,7 +215,7 @@ def _lines(words: Sequence[str]) -> list[str]:
 
 
 def _as_srt(transcription: Transcription) -> str:
-    """SubRip's subtitles."""
+    """Write SubRip's subtitles."""
     return "".join(
         f"{number}\n{_clock(start, ',')} --> {_clock(end, ',')}\n{text}\n\n"
         for number, (start, end, text) in enumerate(_cues(transcription), start=1)
@@ -223,7 +223,7 @@ def _as_srt(transcription: Transcription) -> str:
 
 
 def _as_vtt(transcription: Transcription) -> str:
-    """Subtitles of the web (W3C's WebVTT)."""
+    """Write subtitles of the web (W3C's WebVTT)."""
     cues = (
         f"{_clock(start, '.')} --> {_clock(end, '.')}\n{_escaped(text)}\n\n"
         for start, end, text in _cues(transcription)
@@ -245,7 +245,7 @@ def _escaped(text: str) -> str:
 
 
 def _as_textgrid(transcription: Transcription) -> str:
-    """Praat's TextGrid, long form: a tier of words, a tier of segments."""
+    """Write Praat's long TextGrid: a tier of words, a tier of segments."""
     words = [word for s in transcription.segments for word in s.best.words]
     segments = [
         TimedWord("", s.start, s.end - s.start, s.best.text)

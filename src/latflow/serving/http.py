@@ -1,37 +1,47 @@
-"""Transcription and evaluation by HTTP.
+"""The server's routes; transcription and evaluation by HTTP.
 
 `/v1/audio/transcriptions` takes and gives what OpenAI's does (`docs/serving.md`).
 
-Public: `transcribe`, `evaluate`, `error_response`.
+Public: `create_app`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import math
 import time
 import zipfile
 import zlib
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import replace
+from importlib.resources import files
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import soundfile
+from starlette.applications import Starlette
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Message
+from starlette.websockets import WebSocket
 
+import latflow
 from latflow.errors import UserError
 from latflow.serving.acoustics import NetworkAcoustics
 from latflow.serving.formats import Transcription, render
 from latflow.serving.results import Event, Final, Segment
 from latflow.serving.scheduler import ClosedError
 from latflow.serving.service import RefusedError, Service
+from latflow.serving.websocket import serve_websocket
 
+log = logging.getLogger("latflow")
+_Endpoint = Callable[[Request, Service], Awaitable[Response]]
 _Format = Literal["json", "text", "srt", "vtt", "verbose_json"]
 _GRANULARITIES = {"word", "segment"}
 _BLOCK_SECONDS = 10  # of a file, read and recognized at a time
@@ -39,7 +49,79 @@ _FIELD_BYTES = 1 << 20
 _GONE = 499  # status of a request whose client has left; nobody reads it
 
 
-def error_response(refusal: RefusedError) -> Response:
+def create_app(service: Service) -> Starlette:
+    """Return the application of a process of the server."""
+    page = files("latflow.serving").joinpath("page.html").read_text("utf-8")
+
+    async def show_page(_: Request) -> Response:
+        return HTMLResponse(page)
+
+    async def talk(websocket: WebSocket) -> None:
+        await serve_websocket(websocket, service)
+
+    routes: list[BaseRoute] = [
+        WebSocketRoute("/", talk),
+        Route("/", show_page),
+        Route("/health", _guarded(_health, service, token=False)),
+        Route("/metrics", _guarded(_metrics, service)),
+        Route("/v1/models", _guarded(_models, service)),
+        Route(
+            "/v1/audio/transcriptions", _guarded(transcribe, service), methods=["POST"]
+        ),
+    ]
+    if service.options.evaluate:
+        path = "/v1/evaluate"
+        routes.append(Route(path, _guarded(evaluate, service), methods=["POST"]))
+    return Starlette(routes=routes)
+
+
+def _guarded(
+    endpoint: _Endpoint, service: Service, *, token: bool = True
+) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint that tells refusals by status, and asks for the token."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            if token:
+                service.check_headers(request.headers)
+            return await endpoint(request, service)
+        except RefusedError as refusal:
+            service.metrics.refused(refusal.reason)
+            return _error_response(refusal)
+        except Exception:
+            log.exception("a request failed")
+            service.metrics.refused("failure")
+            return _error_response(RefusedError("internal error", "failure"))
+
+    return answer
+
+
+async def _health(_: Request, service: Service) -> Response:
+    """Tell that the server is there, or that it ends."""
+    return JSONResponse(
+        {
+            "status": "ending" if service.is_draining else "ok",
+            "model": service.model.info.name,
+            "version": latflow.__version__,
+            "sessions": service.scheduler.sessions,
+        },
+        503 if service.is_draining else 200,
+    )
+
+
+async def _metrics(_: Request, service: Service) -> Response:
+    """Tell the measurements."""
+    metrics = service.metrics
+    return Response(metrics.text(), headers={"content-type": metrics.content_type})
+
+
+async def _models(_: Request, service: Service) -> Response:
+    """List the one model, as OpenAI's clients ask for it."""
+    model = {"id": service.model.info.name, "object": "model", "owned_by": "latflow"}
+    return JSONResponse({"object": "list", "data": [model]})
+
+
+def _error_response(refusal: RefusedError) -> Response:
     """Return a refusal as OpenAI's clients read it."""
     kind = "invalid_request_error" if refusal.status < 500 else "server_error"
     error = {"message": str(refusal), "type": kind, "param": None, "code": None}
@@ -51,11 +133,6 @@ def error_response(refusal: RefusedError) -> Response:
     )
 
 
-def _bad(text: str, *, status: int = 400, reason: str = "request") -> RefusedError:
-    """Return the refusal of a request."""
-    return RefusedError(text, reason=reason, status=status, code=1008)
-
-
 async def transcribe(request: Request, service: Service) -> Response:
     """Answer OpenAI's `POST /v1/audio/transcriptions`."""
     limited = _limited(request, service)
@@ -65,27 +142,25 @@ async def transcribe(request: Request, service: Service) -> Response:
         ) as form:
             upload = form.get("file")
             if not isinstance(upload, UploadFile):
-                raise _bad("the form has no file")
+                raise RefusedError("the form has no file")
             form_of_answer, granularities = _wanted(form)
             transcription = await _recognize(request, service, upload)
             language = str(form.get("language") or "")
     except HTTPException as error:
-        raise _bad(error.detail, status=error.status_code) from None
+        raise RefusedError(error.detail, status=error.status_code) from None
     except ClientDisconnect:
         return Response(status_code=_GONE)
     except UserError as error:
-        raise _bad(str(error)) from None
+        raise RefusedError(str(error)) from None
     except ClosedError:
-        raise _bad("the server is ending", status=503, reason="draining") from None
+        raise RefusedError("the server is ending", "draining") from None
     return _answer(transcription, form_of_answer, granularities, language)
 
 
 def _limited(request: Request, service: Service) -> Request:
     """Return a request whose body has a limit of its size and of its pauses."""
     limit = service.options.max_upload
-    refusal = _bad(
-        f"a request may have {limit} bytes", status=413, reason="upload size"
-    )
+    refusal = RefusedError(f"a request may have {limit} bytes", "upload size")
     told = request.headers.get("content-length", "0")
     if told.isdecimal() and int(told) > limit:
         raise refusal
@@ -97,7 +172,7 @@ def _limited(request: Request, service: Service) -> Request:
             async with asyncio.timeout(service.options.idle):
                 message = await request.receive()
         except TimeoutError:
-            raise _bad("the request stalls", status=408, reason="idle") from None
+            raise RefusedError("the request stalls", "idle") from None
         size += len(message.get("body", b""))
         if size > limit:
             raise refusal
@@ -111,13 +186,13 @@ def _wanted(form: FormData) -> tuple[_Format, set[str]]:
     name = str(form.get("response_format") or "json")
     if name not in get_args(_Format):
         known = ", ".join(get_args(_Format))
-        raise _bad(f"response_format {name!r} is none of {known}")
+        raise RefusedError(f"response_format {name!r} is none of {known}")
     keys = ("timestamp_granularities[]", "timestamp_granularities")
     asked = {str(value) for key in keys for value in form.getlist(key)}
     if asked and name != "verbose_json":
-        raise _bad("timestamp_granularities needs response_format verbose_json")
+        raise RefusedError("timestamp_granularities needs response_format verbose_json")
     if asked - _GRANULARITIES:
-        raise _bad(f"timestamp_granularities: {min(asked - _GRANULARITIES)!r}")
+        raise RefusedError(f"timestamp_granularities: {min(asked - _GRANULARITIES)!r}")
     return cast("_Format", name), asked or {"segment"}
 
 
@@ -129,7 +204,7 @@ async def _recognize(
     try:
         sound = await asyncio.to_thread(soundfile.SoundFile, upload.file)
     except (soundfile.LibsndfileError, TypeError, ValueError):
-        raise _bad("not audio of a known form (wav, flac, ogg, mp3)") from None
+        raise RefusedError("not audio of a known form (wav, flac, ogg, mp3)") from None
     with sound:
         options = service.session_options(sample_rate=sound.samplerate, partials=False)
         with closing(service.open(options, upload.filename or "upload")) as session:
@@ -140,7 +215,7 @@ async def _recognize(
                 if seconds > service.options.max_session:
                     limit = service.options.max_session
                     text = f"a file may have {limit:g} s of audio"
-                    raise _bad(text, status=413, reason="session length")
+                    raise RefusedError(text, "session length")
                 if await request.is_disconnected():
                     raise ClientDisconnect
                 service.metrics.heard(len(samples) / sound.samplerate)
@@ -158,7 +233,7 @@ def _next_block(sound: soundfile.SoundFile) -> np.ndarray:
             _BLOCK_SECONDS * sound.samplerate, dtype="float32", always_2d=True
         )
     except soundfile.LibsndfileError as error:
-        raise _bad(f"the file cannot be read to its end: {error}") from None
+        raise RefusedError(f"the file cannot be read to its end: {error}") from None
     return block.mean(axis=1, dtype=np.float32)
 
 
@@ -233,7 +308,7 @@ async def evaluate(request: Request, service: Service) -> Response:
     """
     output = request.query_params.get("output", "loss")
     if output not in _OUTPUTS:
-        raise _bad(f"output {output!r} is none of {', '.join(_OUTPUTS)}")
+        raise RefusedError(f"output {output!r} is none of {', '.join(_OUTPUTS)}")
     try:
         body = await _limited(request, service).body()
     except ClientDisconnect:
@@ -251,11 +326,11 @@ def _read_arrays(body: bytes, limit: int) -> dict[str, np.ndarray]:
     try:
         with zipfile.ZipFile(io.BytesIO(body)) as archive:
             if sum(info.file_size for info in archive.infolist()) > limit:
-                raise _bad("the arrays are too large", status=413, reason="upload size")
+                raise RefusedError("the arrays are too large", "upload size")
         with np.load(io.BytesIO(body), allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (zipfile.BadZipFile, zlib.error, ValueError, OSError, EOFError) as error:
-        raise _bad(f"the body is no .npz archive: {error}") from None
+        raise RefusedError(f"the body is no .npz archive: {error}") from None
 
 
 def _evaluate(service: Service, arrays: dict[str, np.ndarray], output: str) -> Response:
@@ -265,22 +340,24 @@ def _evaluate(service: Service, arrays: dict[str, np.ndarray], output: str) -> R
     if output == "log_likelihoods":
         return _archive(log_likelihoods=acoustics.log_likes(frames))
     if not isinstance(acoustics, NetworkAcoustics):
-        raise _bad("the model has no network")
+        raise RefusedError("the model has no network")
     if acoustics.network.gives_log_likelihoods:
-        raise _bad("the network was trained by LF-MMI: its outputs are no posteriors")
+        raise RefusedError(
+            "the network was trained by LF-MMI: its outputs are no posteriors"
+        )
     log_posteriors = replace(acoustics, prior_scale=0.0).log_likes(frames)
     if output == "posteriors":
         return _archive(posteriors=np.exp(log_posteriors))
     alignment = arrays.get("alignment")
     rows, columns = log_posteriors.shape
     if alignment is None or alignment.dtype.kind not in "iu":
-        raise _bad("the loss needs alignment, an array of integers")
+        raise RefusedError("the loss needs alignment, an array of integers")
     if alignment.shape != (rows,):
-        raise _bad(
+        raise RefusedError(
             f"alignment has shape {alignment.shape}, the scores have {rows} rows"
         )
     if rows == 0 or alignment.min() < 0 or alignment.max() >= columns:
-        raise _bad(f"alignment has pdfs outside 0 to {columns - 1}, or none")
+        raise RefusedError(f"alignment has pdfs outside 0 to {columns - 1}, or none")
     picked = log_posteriors[np.arange(rows), alignment]
     is_right = log_posteriors.argmax(axis=1) == alignment
     return JSONResponse(
@@ -298,11 +375,11 @@ def _frames(service: Service, arrays: dict[str, np.ndarray]) -> np.ndarray:
         features = arrays["features"]
         wanted = service.model.front_end().accept(np.zeros(0, np.float32)).shape[1]
         if features.dtype.kind != "f" or features.shape[1:] != (wanted,):
-            raise _bad(f"features must be floats, frames x {wanted}")
+            raise RefusedError(f"features must be floats, frames x {wanted}")
         return features.astype(np.float32)
     samples = arrays.get("samples")
     if samples is None or samples.ndim != 1 or samples.dtype.kind not in "if":
-        raise _bad("the archive needs features, or samples of one dimension")
+        raise RefusedError("the archive needs features, or samples of one dimension")
     scale = 1 if samples.dtype.kind == "f" else 32768
     front_end = service.model.front_end()
     head = front_end.accept((samples / scale).astype(np.float32))

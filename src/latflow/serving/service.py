@@ -1,6 +1,6 @@
 """One process of a server: what its websocket and HTTP sides share.
 
-Public: `Service`, `RefusedError`, `Drained`.
+Public: `Service`, `RefusedError`, `Reason`, `Drained`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from pydantic import ValidationError
 
@@ -20,6 +20,36 @@ from latflow.serving.options import ServerOptions, SessionOptions
 from latflow.serving.package import Model
 from latflow.serving.scheduler import LiveSession, OverloadedError, Scheduler
 
+Reason = Literal[
+    "draining",
+    "failure",
+    "idle",
+    "message",
+    "message size",
+    "model",
+    "options",
+    "request",
+    "session length",
+    "sessions",
+    "token",
+    "upload size",
+]
+# HTTP's status, and the code of a websocket's close frame (RFC 6455, section 7.4).
+_CODES: Mapping[Reason, tuple[int, int]] = {
+    "draining": (503, 1012),
+    "failure": (500, 1011),
+    "idle": (408, 1008),
+    "message": (400, 1007),
+    "message size": (413, 1009),
+    "model": (400, 1008),
+    "options": (400, 1008),
+    "request": (400, 1008),
+    "session length": (413, 1008),
+    "sessions": (503, 1013),
+    "token": (401, 1008),
+    "upload size": (413, 1008),
+}
+
 
 class RefusedError(Exception):
     """Refuses what a client asks for.
@@ -27,13 +57,19 @@ class RefusedError(Exception):
     Args:
         text: the reason, one sentence.
         reason: the same in a word, for the counts.
-        status: HTTP's status.
-        code: of the close frame of a websocket (RFC 6455, section 7.4).
+        status: HTTP's status, where it is not that of the reason.
+
+    Attributes:
+        code: of the close frame of a websocket.
     """
 
-    def __init__(self, text: str, *, reason: str, status: int, code: int) -> None:
+    def __init__(
+        self, text: str, reason: Reason = "request", *, status: int | None = None
+    ) -> None:
         super().__init__(text)
-        self.reason, self.status, self.code = reason, status, code
+        self.reason: Reason = reason
+        usual, self.code = _CODES[reason]
+        self.status = usual if status is None else status
 
 
 class Drained(Protocol):
@@ -81,9 +117,7 @@ class Service:
         if self.token and not secrets.compare_digest(
             token.encode(), self.token.encode()
         ):
-            raise RefusedError(
-                "a bearer token is needed", reason="token", status=401, code=1008
-            )
+            raise RefusedError("a bearer token is needed", "token")
 
     def check_headers(self, headers: Mapping[str, str]) -> None:
         """Refuse headers without the token, if one is needed."""
@@ -97,24 +131,18 @@ class Service:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             text = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-            raise RefusedError(text, reason="options", status=400, code=1008) from None
+            raise RefusedError(text, "options") from None
 
     def open(self, options: SessionOptions, name: str) -> LiveSession:
         """Begin a session, or refuse it."""
         if self.is_draining:
-            raise RefusedError(
-                "the server is ending", reason="draining", status=503, code=1012
-            )
+            raise RefusedError("the server is ending", "draining")
         try:
             return self.scheduler.open(options, name)
         except OverloadedError as error:
-            raise RefusedError(
-                str(error), reason="sessions", status=503, code=1013
-            ) from None
+            raise RefusedError(str(error), "sessions") from None
         except UserError as error:
-            raise RefusedError(
-                str(error), reason="options", status=400, code=1008
-            ) from None
+            raise RefusedError(str(error), "options") from None
 
     @contextmanager
     def connected(self, connection: Drained) -> Iterator[None]:

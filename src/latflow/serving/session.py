@@ -42,9 +42,8 @@ from latflow.lang.phrases import phrase_model, plain_model
 from latflow.lattice.lattice import Lattice
 from latflow.lattice.rescore import rescore
 from latflow.scoring.transcripts import TimedWord
-from latflow.serving.acoustics import Chunk
+from latflow.serving.acoustics import Chunk, ChunkCutter
 from latflow.serving.endpoint import EndpointDetector
-from latflow.serving.network_stream import ChunkCutter
 from latflow.serving.options import SessionOptions
 from latflow.serving.package import Model
 from latflow.serving.results import Event, Final, Hypothesis, Partial, Segment

@@ -50,11 +50,6 @@ class VoskConfig(BaseModel):
     token: str = ""
 
 
-def _invalid(text: str) -> RefusedError:
-    """Return the refusal of a message that makes no sense."""
-    return RefusedError(text, reason="message", status=400, code=1007)
-
-
 def read_message(text: str) -> VoskConfig | Command:
     """Read a text message.
 
@@ -64,20 +59,20 @@ def read_message(text: str) -> VoskConfig | Command:
     try:
         message = json.loads(text)
     except (ValueError, RecursionError):
-        raise _invalid("a text message must be JSON") from None
+        raise RefusedError("a text message must be JSON", "message") from None
     if not isinstance(message, dict):
-        raise _invalid("a text message must be a JSON object")
+        raise RefusedError("a text message must be a JSON object", "message")
     if "config" in message:
         try:
             return VoskConfig.model_validate(message["config"])
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             key = ".".join(map(str, ("config", *first["loc"])))
-            raise _invalid(f"{key}: {first['msg']}") from None
+            raise RefusedError(f"{key}: {first['msg']}", "message") from None
     for command in ("eof", "reset"):
         if command in message:
             return command
-    raise _invalid("a text message must have config, eof or reset")
+    raise RefusedError("a text message must have config, eof or reset", "message")
 
 
 def partial_reply(text: str) -> str:
@@ -270,16 +265,11 @@ class _Connection:
             except TimeoutError:
                 await self._end_early()
                 raise RefusedError(
-                    f"no message within {self._service.options.idle:g} s",
-                    reason="idle",
-                    status=408,
-                    code=1008,
+                    f"no message within {self._service.options.idle:g} s", "idle"
                 ) from None
             if message is None:
                 await self._end_early()
-                raise RefusedError(
-                    "the server is ending", reason="draining", status=503, code=1012
-                )
+                raise RefusedError("the server is ending", "draining")
             if not await self._answer_one(message):
                 return
 
@@ -290,9 +280,7 @@ class _Connection:
             raise RefusedError(
                 f"a message of {len(message)} bytes; at most"
                 f" {self._service.options.max_message} are allowed",
-                reason="message size",
-                status=413,
-                code=1009,
+                "message size",
             )
         read = message if isinstance(message, bytes) else read_message(message)
         if isinstance(read, VoskConfig):
@@ -315,16 +303,11 @@ class _Connection:
             raise RefusedError(
                 f"this server has the model {self._service.model.info.name};"
                 " clients cannot change it",
-                reason="model",
-                status=400,
-                code=1008,
+                "model",
             )
         if self._session is not None:
             raise RefusedError(
-                "config after audio; send it first, or after eof or reset",
-                reason="message",
-                status=400,
-                code=1007,
+                "config after audio; send it first, or after eof or reset", "message"
             )
         self._config = config
 
@@ -343,9 +326,7 @@ class _Connection:
             await self._end_early()
             raise RefusedError(
                 f"a session may have {self._service.options.max_session:g} s of audio",
-                reason="session length",
-                status=413,
-                code=1008,
+                "session length",
             )
         return await asyncio.wrap_future(self._session.accept(samples))
 

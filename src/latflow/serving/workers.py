@@ -30,7 +30,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from latflow.errors import UserError
 from latflow.logs import log_to_terminal
-from latflow.serving.app import create_app
+from latflow.serving.http import create_app
 from latflow.serving.metrics import Metrics
 from latflow.serving.options import ServerOptions, SessionOptions
 from latflow.serving.package import Model, read_info

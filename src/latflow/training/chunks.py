@@ -366,7 +366,7 @@ def _gather(
     center: float,
     out: np.ndarray,
 ) -> None:
-    """out[b, j] = label of frame first[b] + j x subsampling if it is counted, else -1.
+    """Set out[b, j] = label of frame first[b] + j x subsampling if counted, else -1.
 
     Args:
         flat: int32, all labels.

@@ -125,7 +125,7 @@ class Forward:
                 yield self.store.utt_ids[i], found.pop(i)
 
     def _windows(self) -> Iterator[tuple[int, int]]:
-        """Consecutive utterances whose scores are in memory together."""
+        """Return the consecutive utterances whose scores are in memory together."""
         frames = max(self.max_frames, _WINDOW_BYTES // (4 * self.num_classes))
         return windows(self.store.begin, frames)
 

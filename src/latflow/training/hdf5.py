@@ -231,7 +231,7 @@ class _Part:
         return int(np.ravel(size)[0])
 
     def _column(self, name: str) -> int:
-        """Column of `begin` of a target; it must be one label at a time."""
+        """Return the column of `begin` of a target; it must be one label at a time."""
         if name not in self.columns:
             known = ", ".join(self.columns) or "none"
             raise UserError(f"has no target {name}; it has {known}", file=self.path)

@@ -91,7 +91,7 @@ def num_windows(order: str, num_sequences: int) -> int:
 
 
 def _pooled(begin: np.ndarray, pool: int, generator: np.random.Generator) -> np.ndarray:
-    """Random within pools of so many utterances."""
+    """Return an order that is random within pools of so many utterances."""
     num_utterances = len(begin) - 1
     drawn = np.empty(num_utterances, np.int64)
     drawn[generator.permutation(num_utterances)] = np.arange(num_utterances)

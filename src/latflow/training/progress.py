@@ -100,7 +100,7 @@ class Clock:
             self.seconds[part] += time.perf_counter() - start
 
     def read(self) -> tuple[float, dict[str, float]]:
-        """Seconds since the last call, and the parts' shares of them; starts anew."""
+        """Return seconds since the last call, and the parts' shares; start anew."""
         now = time.perf_counter()
         total = max(now - self._since, 1e-9)
         shares = {part: round(s / total, 4) for part, s in self.seconds.items()}

@@ -291,7 +291,7 @@ def _assemble(
     moments: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """out[b, t] = (matrix[begin[b] + t] - mean) x scale for t < length[b], else 0.
+    """Set out[b, t] = (matrix[begin[b] + t] - mean) x scale for t < length[b], else 0.
 
     Args:
         matrix: float32 [sum T, D].

@@ -298,7 +298,7 @@ class Trainer:
         return wishes
 
     def _agreed(self, wishes: dict[str, float], step: int) -> dict[str, float]:
-        """Wishes of all ranks where they meet only when parameters are averaged."""
+        """Return what all ranks ask for, where they meet only to average parameters."""
         every = self.options.parameter_averaging
         if every is None or step % every != 0:
             return dict.fromkeys(wishes, 0.0)

@@ -102,13 +102,13 @@ def run_elastic(train: Callable[[Backend], None]) -> None:
         """The ranks' common state is in the checkpoints: nothing is sent."""
 
         def save(self) -> None:
-            """Nothing: the trainer has written a checkpoint."""
+            """Do nothing: the trainer has written a checkpoint."""
 
         def restore(self) -> None:
-            """Nothing: the trainer reads it."""
+            """Do nothing: the trainer reads it."""
 
         def sync(self) -> None:
-            """Nothing: the trainer's first operation shares it."""
+            """Do nothing: the trainer's first operation shares it."""
 
     state = OnDisk(backend.share, lambda: backend.rank)
 

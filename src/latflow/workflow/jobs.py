@@ -202,7 +202,7 @@ def _is_full(error: Exception, number: int | None) -> bool:
 
 
 def _record_path(log: Path) -> Path:
-    """`<results>/logs/<rule>/<job>.log` -> `<results>/provenance/<rule>/<job>.json`."""
+    """Return `<results>/provenance/<rule>/<job>.json` of `logs/<rule>/<job>.log`."""
     folder = log.parents[2] / "provenance" / log.parent.name
     return folder / f"{log.name.removesuffix('.log')}.json"
 
@@ -230,7 +230,7 @@ def _facts(task: Any, results: Path) -> dict[str, Any]:
 
 
 def _files(paths: Iterable[str]) -> Iterator[Path]:
-    """Files of a list of paths; a folder stands for all that is in it."""
+    """Return the files of a list of paths; a folder stands for all that is in it."""
     for path in map(Path, paths):
         if path.is_dir():
             yield from sorted(p for p in path.rglob("*") if p.is_file())
@@ -245,7 +245,7 @@ def _name(path: Path, results: Path) -> str:
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:
-    """Size of a file in bytes and, if it is not very large, its SHA-256."""
+    """Return the size of a file in bytes and, if it is not very large, its SHA-256."""
     size = path.stat().st_size
     found: dict[str, Any] = {"bytes": size}
     if size <= LARGEST_DIGESTED:
@@ -254,13 +254,13 @@ def _fingerprint(path: Path) -> dict[str, Any]:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file, hexadecimal."""
+    """Return SHA-256 of a file, hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _digest(values: Any) -> str:
-    """16 hexadecimal digits that change when a setting does, whatever the order."""
+    """Return 16 hexadecimal digits that change with settings, not their order."""
     text = json.dumps(values, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

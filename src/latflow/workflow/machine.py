@@ -16,7 +16,7 @@ SHARE_FOR_JOBS = 0.9
 
 
 def capacity() -> dict[str, int]:
-    """Amounts that jobs which run at the same time may use together.
+    """Return amounts that jobs which run at the same time may use together.
 
     Returns:
         `mem_mb`: MiB of memory; `gpu`: number of GPUs, 0 without NVIDIA's driver.
@@ -91,7 +91,7 @@ class GpuLoad:
 
 
 def utilization() -> float | None:
-    """Utilization of the visible GPUs now, 0 to 1; None if it cannot be told."""
+    """Return the utilization of the visible GPUs, 0 to 1; None if it cannot be told."""
     command = ["nvidia-smi", "--query-gpu=utilization.gpu"]
     command += ["--format=csv,noheader,nounits"]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

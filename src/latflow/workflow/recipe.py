@@ -269,7 +269,7 @@ class Recipe(Systems):
         return [] if isinstance(options, UniformLm) else [str(options.path)]
 
     def source_files(self, split: str) -> list[str]:
-        """Files outside the experiment whose change makes a split new."""
+        """Return the files outside the experiment whose change makes a split new."""
         source = self.sources[split]
         if isinstance(source, KaldiSource):
             folder = Path(source.path)

@@ -58,7 +58,7 @@ class Systems:
         return folder is not None and Path(folder, "final.alimdl").is_file()
 
     def imported_files(self, *patterns: str) -> list[str]:
-        """Files of the imported system's folder; none if no system is imported."""
+        """Return files of the imported system's folder; none if none is imported."""
         folder = self.options.gmm.import_
         found = [p for name in patterns for p in Path(folder or "").glob(name)]
         return sorted(map(str, found)) if folder else []
@@ -290,7 +290,7 @@ class Systems:
         return criterion.teacher if isinstance(criterion, TeacherOptions) else None
 
     def criterion_files_of(self, system: str) -> list[str]:
-        """Files of the user's own that a sequence-trained network's criterion has."""
+        """Return the user's own files that the criterion of a system has."""
         criterion = self.sequence_system(system).criterion
         return [str(path) for path in criterion.files]
 

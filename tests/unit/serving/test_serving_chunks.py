@@ -10,8 +10,7 @@ from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import AcousticNetwork
 from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
-from latflow.serving.acoustics import NetworkAcoustics
-from latflow.serving.network_stream import ChunkCutter
+from latflow.serving.acoustics import ChunkCutter, NetworkAcoustics
 
 
 def chunks_of(frames, size, context, pieces):

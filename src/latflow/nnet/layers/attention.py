@@ -138,7 +138,7 @@ class PositionalEncoding(Layer):
 
 
 def sinusoids(num_frames: int, dim: int, device: torch.device) -> Tensor:
-    """float32 [T, D]: sin and cos of t / 10000^(2i / D) in columns 2i and 2i + 1."""
+    """Return float32 [T, D]: sin, cos of t / 10000^(2i / D) in columns 2i, 2i + 1."""
     times = torch.arange(num_frames, dtype=torch.float32, device=device)
     even = torch.arange(0, dim, 2, dtype=torch.float32, device=device)
     angles = times[:, None] * torch.exp(even * (-math.log(10000.0) / dim))

@@ -281,7 +281,7 @@ class Pool(Layer):
         return batch.strided(pooled.transpose(1, 2), self.stride)
 
     def _means(self, values: Tensor) -> Tensor:
-        """Sums over the kernel divided by its length, zeros beyond the ends."""
+        """Return sums over the kernel divided by its length, zeros beyond the ends."""
         values = functional.pad(values, self.edges)
         return functional.avg_pool1d(values, self.kernel, self.stride)
 
