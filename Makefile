@@ -31,7 +31,7 @@ triton: env  ## Triton's server in an environment of its own (TRITON=folder), fo
 	@envs/install_triton.sh $(BIN)/python $(TRITON)
 
 demo: env  ## the whole job on synthetic speech, WER table, report's path; a file transcribed
-	$(BIN)/snakemake --cores $(CORES) --quiet rules
+	$(BIN)/snakemake --cores $(CORES)
 	@$(BIN)/latflow show results/demo
 	@set -- results/demo/corpus/test/audio/*.flac; \
 	  echo; echo "latflow transcribe results/demo/package/chain $$1"; \

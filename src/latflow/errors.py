@@ -1,4 +1,4 @@
-"""The errors a user can mend: one clear line, exit status 1, no traceback."""
+"""What ends a job in one clear line: errors a user can mend, and interruptions."""
 
 from __future__ import annotations
 
@@ -49,6 +49,17 @@ class UserError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         """Survive the trip back from a worker process."""
         return (_rebuild, (self.what, self.file, self.utterance, self.remedy))
+
+
+class Interrupted(Exception):  # noqa: N818 - not an error
+    """A job was asked to stop, and has kept what it has done."""
+
+    def __init__(
+        self,
+        line: str = "the training was interrupted; its checkpoint is written: run the "
+        "same command again, and it goes on from there",
+    ) -> None:
+        super().__init__(line)
 
 
 def _rebuild(

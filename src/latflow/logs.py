@@ -2,7 +2,9 @@
 
 `log_to` serves the workflow's scripts, `log_to_terminal` the commands; both make a
 `UserError` one line and exit status 1, and any other exception a traceback in the log.
-`progress` is the one progress bar. `watched` writes the stacks of a process that hangs.
+`progress` is the one progress bar; that of a job is in its log. `library_output` sends
+there what compiled libraries print. `watched` writes the stacks of a process that
+hangs.
 """
 
 from __future__ import annotations
@@ -21,12 +23,16 @@ from typing import Any, TextIO, TypeVar
 
 from tqdm import tqdm
 
-from latflow.errors import UserError
+from latflow.errors import Interrupted, UserError
 
 T = TypeVar("T")
 log = logging.getLogger("latflow")
 STALL_MINUTES = (
     "LATFLOW_STALL_MINUTES"  # tells ranks of a training of their job's limit
+)
+_BY_HAND = (
+    "interrupted; run the same command again: finished jobs stay, and a training goes "
+    "on from its last checkpoint"
 )
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -52,7 +58,12 @@ def progress(
     """Wrap an iterable in a progress bar on standard error.
 
     Off a terminal the bar prints one line at most every 30 s, so that logs stay short.
+    A job's bar says as much in its log, and nothing if it takes less.
     """
+    if _log_file() is not None:
+        return _LoggedBar(
+            items, desc=description, total=total, mininterval=30.0, delay=30.0
+        )
     is_terminal = sys.stderr.isatty()
     return _Bar(
         items,
@@ -81,6 +92,43 @@ class _Bar(tqdm):
 
     def __del__(self) -> None:
         """Leave the bar as it stands."""
+
+
+class _LoggedBar(_Bar):
+    """A bar in the log of a job: jobs beside each other share a terminal."""
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
+        """Log how far the work is; tqdm also calls this to remove the bar (`msg`)."""
+        del pos
+        if msg is None:
+            log.info("%s", self)
+
+
+@contextmanager
+def library_output() -> Iterator[None]:
+    """Send what compiled libraries write to standard error to the log of the job.
+
+    Outside of a job it stays where it is.
+    """
+    stream = _log_file()
+    if stream is None:
+        yield
+        return
+    sys.stderr.flush()
+    before = os.dup(2)
+    try:
+        os.dup2(stream.fileno(), 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+def _log_file() -> TextIO | None:
+    """Return the log of the job that this process is; None for a command."""
+    handlers = logging.getLogger().handlers
+    found = (h.stream for h in handlers if type(h) is logging.FileHandler)
+    return next(found, None)
 
 
 @contextmanager
@@ -159,8 +207,10 @@ def _configure(handlers: list[logging.Handler], level: int = logging.INFO) -> No
 def _report_exception(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Return one line for the user's errors, a traceback in the log for ours."""
-    if isinstance(error, UserError):
+    """Tell the user's errors and interruptions in a line, ours with a traceback."""
+    if isinstance(error, KeyboardInterrupt):
+        error = Interrupted(_BY_HAND)
+    if isinstance(error, UserError | Interrupted):
         log.error("%s", error)
     else:
         log.critical("unexpected error", exc_info=(kind, error, trace))
@@ -168,4 +218,4 @@ def _report_exception(
         type(handler) is logging.StreamHandler
         for handler in logging.getLogger().handlers
     ):
-        sys.stderr.write(f"error: {error or kind.__name__}\n")
+        sys.stderr.write(f"error: {str(error) or kind.__name__}\n")

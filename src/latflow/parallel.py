@@ -18,13 +18,12 @@ Public: `worker_pool`, `in_order`, `Prefetched`.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Generic, Self, TypeVar
-
-import torch
+from typing import Any, Generic, Self, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -37,19 +36,21 @@ class worker_pool(ThreadPoolExecutor):  # noqa: N801 - used like a function
     back. Where the statement stands in a generator that is closed or collected, the
     pool is only let go: its threads end by themselves, torch is left alone.
 
+    Torch is not imported here, since most jobs work without it and its import takes
+    longer than they do: a module whose work uses torch imports it at its top.
+
     Args:
         threads: how many; at least one is made.
     """
 
     def __init__(self, threads: int) -> None:
-        super().__init__(
-            max(1, threads), initializer=torch.set_num_threads, initargs=(1,)
-        )
-        self._before = torch.get_num_threads()
+        super().__init__(max(1, threads), initializer=_use_one_thread)
+        torch = _torch()
+        self._before = 1 if torch is None else int(torch.get_num_threads())
 
     def __enter__(self) -> Self:
         """Hold torch to one thread here, too."""
-        torch.set_num_threads(1)
+        _use_one_thread()
         return self
 
     def __exit__(
@@ -61,8 +62,21 @@ class worker_pool(ThreadPoolExecutor):  # noqa: N801 - used like a function
         """End the threads; work not begun is given up."""
         is_collected = kind is GeneratorExit
         self.shutdown(wait=not is_collected, cancel_futures=True)
-        if not is_collected:
+        torch = _torch()
+        if torch is not None and not is_collected:
             torch.set_num_threads(self._before)
+
+
+def _torch() -> Any:
+    """Return torch if this process has imported it, else None."""
+    return sys.modules.get("torch")
+
+
+def _use_one_thread() -> None:
+    """Let torch's operations in the calling thread use that thread only."""
+    torch = _torch()
+    if torch is not None:
+        torch.set_num_threads(1)
 
 
 def in_order(

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.training_task import make_trainer, training_options, write_task
 
+from latflow.errors import Interrupted
 from latflow.nnet.model_dir import average_states
-from latflow.training.launch import Interrupted
 from latflow.training.optimizers import Moment, learning_rate
 
 TRAINING = {

@@ -42,3 +42,26 @@ def test_bug_leaves_its_traceback_in_the_log(tmp_path):
     assert done.returncode == 1
     assert "ZeroDivisionError" in log
     assert "Traceback" in log
+
+
+def test_an_interruption_says_how_to_go_on(tmp_path):
+    raised = "from latflow.errors import Interrupted\nraise Interrupted"
+    for code in (raised, "raise KeyboardInterrupt"):
+        done, log = run(code, tmp_path)
+        assert done.returncode != 0
+        assert "interrupted" in done.stderr
+        assert "same command again" in done.stderr
+        assert "Traceback" not in log + done.stderr
+
+
+def test_bars_and_libraries_speak_in_the_log_of_a_job(tmp_path):
+    code = (
+        "import os, sys, time\n"
+        "from latflow.logs import library_output, progress\n"
+        "with library_output(): os.write(2, b'[I] Reading\\n')\n"
+        "assert list(progress([1, 2], 'count')) == [1, 2]\n"
+        "print('after', file=sys.stderr)"
+    )
+    done, log = run(code, tmp_path)
+    assert done.stderr == "after\n"
+    assert log == "[I] Reading\n"

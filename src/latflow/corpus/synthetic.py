@@ -20,10 +20,9 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from lhotse import AudioSource, Recording, SupervisionSegment
 
 import latflow
 from latflow.corpus import grammar
@@ -32,6 +31,9 @@ from latflow.corpus.options import SyntheticSource
 from latflow.errors import UserError
 from latflow.files import atomic_directory
 from latflow.parallel import in_order
+
+if TYPE_CHECKING:
+    from lhotse import Recording, SupervisionSegment
 
 FEMALE = frozenset(
     {
@@ -222,6 +224,9 @@ def _manifest(
     final: Path,
 ) -> tuple[Recording, SupervisionSegment]:
     """Return the recording and supervision of one utterance."""
+    # Imports torch, which the corpus's language does not need.
+    from lhotse import AudioSource, Recording, SupervisionSegment
+
     path = Path(utterance["path"])
     duration = num_samples / sample_rate
     recording = Recording(

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from latflow.decode.options import NetworkScoreOptions, SearchOptions
 from latflow.decode.recognizer import Recognizer, Result
@@ -39,6 +38,7 @@ from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
 from latflow.scoring.options import ComparisonOptions
+from latflow.scoring.results import write_rows
 from latflow.scoring.transcripts import names_of
 from latflow.scoring.tune import read_scales
 
@@ -293,17 +293,14 @@ def sweep_beams(
                 reference = keep(references[result.utterance].split())
                 errors += count_errors(reference, heard, rule=score.alignment)
         rows.append(
-            {
-                "beam": f"{beam:g}",
-                "rtf": f"{totals.real_time_factor:.5f}",
-                "wer": f"{errors.wer:.3f}",
-                "ins": errors.ins,
-                "del": errors.del_,
-                "sub": errors.sub,
-                "words": errors.words,
-                "depth": f"{totals.mean_depth:.3f}",
-                "active": f"{totals.mean_active:.1f}",
-            }
+            (
+                f"{beam:g}",
+                f"{totals.real_time_factor:.5f}",
+                f"{errors.wer:.3f}",
+                *(errors.ins, errors.del_, errors.sub, errors.words),
+                f"{totals.mean_depth:.3f}",
+                f"{totals.mean_active:.1f}",
+            )
         )
-    with atomic_output(sweep) as temporary:
-        pd.DataFrame(rows).to_csv(temporary, sep="\t", index=False)
+    names = ("beam", "rtf", "wer", "ins", "del", "sub", "words", "depth", "active")
+    write_rows(sweep, names, rows)

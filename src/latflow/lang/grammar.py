@@ -34,6 +34,7 @@ from latflow.lang.lexicon import (
     SENTENCE_END,
     SENTENCE_START,
 )
+from latflow.logs import library_output
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ def write_grammar(
     with (
         tempfile.TemporaryDirectory() as folder,
         atomic_output(out) as temporary,
+        library_output(),
     ):
         kaldilm.arpa2fst(
             input_arpa=str(_plain(Path(arpa), Path(folder))),

@@ -17,12 +17,12 @@ Source: Kaldi `latbin/lattice-oracle.cc`, `lattice-depth.cc`,
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from latflow.errors import UserError
 from latflow.files import write_json
@@ -35,7 +35,7 @@ from latflow.lattice.oracle import oracle
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
 from latflow.scoring.options import ComparisonOptions
-from latflow.scoring.results import write_table
+from latflow.scoring.results import write_rows
 from latflow.scoring.transcripts import read_references
 from latflow.scoring.tune import read_scales
 
@@ -108,10 +108,9 @@ def analyze_lattices(
     items = progress(read_lattices(lattices), "lattices", total=len(references))
     with worker_pool(threads) as pool:
         rows = list(in_order(pool, measure, items, ahead=2 * threads))
-    more = ["frame_arcs", "oracle_ins", "oracle_del", "oracle_sub"]
-    table = pd.DataFrame(rows, columns=[*COLUMNS, *more])
-    write_table(out_dir / "lattices.tsv", table[COLUMNS], {"depth": 3})
-    write_json(out_dir / "lattices.json", _summary(table))
+    cells = ([row[name] for name in COLUMNS] for row in rows)
+    write_rows(out_dir / "lattices.tsv", COLUMNS, cells, {"depth": 3})
+    write_json(out_dir / "lattices.json", _summary(rows))
 
 
 def _number_words(
@@ -132,14 +131,16 @@ def _number_words(
     return numbers, by_id
 
 
-def _summary(table: pd.DataFrame) -> dict[str, Any]:
+def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the contents of `lattices.json`; rates in per cent."""
-    sums = table.drop(columns=["utterance", "depth"]).sum().astype(int).to_dict()
-    depths = table["depth"].to_numpy(float) if len(table) else np.zeros(1)
+    oracle_errors = ("oracle_ins", "oracle_del", "oracle_sub")
+    names = ("frames", "frame_arcs", "words", "best", "oracle", *oracle_errors)
+    sums = {name: sum(row[name] for row in rows) for name in names}
+    depths = [row["depth"] for row in rows] or [0.0]
     percentiles = np.percentile(depths, _PERCENTILES).tolist()
     words = sums["words"]
     return {
-        "utterances": len(table),
+        "utterances": len(rows),
         "frames": sums["frames"],
         "words": words,
         "depth": sums["frame_arcs"] / max(sums["frames"], 1),
@@ -148,5 +149,5 @@ def _summary(table: pd.DataFrame) -> dict[str, Any]:
         ),
         "best_wer": 100 * sums["best"] / words if words else None,
         "oracle_wer": 100 * sums["oracle"] / words if words else None,
-        **{name: sums[name] for name in ("oracle_ins", "oracle_del", "oracle_sub")},
+        **{name: sums[name] for name in oracle_errors},
     }

@@ -1,24 +1,29 @@
 """Tables of scores: by utterance, by speaker, by word pair, and of all sets.
 
+pandas is imported where a table is made: stages that only write one go without.
+
 Public: `score_utterances`, `by_speaker`, `confusions`, `totals`, `interval`,
-`read_scores`, `summarize_wer`, `format_table`, `read_table`, `write_table`, `GAP`.
+`read_scores`, `summarize_wer`, `format_table`, `read_table`, `write_table`,
+`write_rows`, `GAP`.
 """
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from latflow.errors import UserError
-from latflow.files import atomic_output, read_lines
+from latflow.files import read_lines, write_text
 from latflow.lattice.edit_distance import ErrorCounts, align_words
 from latflow.scoring.bootstrap import Interval, bootstrap_interval
 from latflow.scoring.options import BootstrapOptions, ComparisonOptions
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 GAP = "***"  # stands where the other side has a word and this one has none
 COUNTS = ["words", "ins", "del", "sub", "errors"]
@@ -53,6 +58,8 @@ def score_utterances(
     Raises:
         UserError: a hypothesis has no reference.
     """
+    import pandas as pd
+
     unknown = sorted(hypotheses.keys() - references.keys())
     if unknown:
         raise UserError(
@@ -115,6 +122,8 @@ def confusions(scores: pd.DataFrame) -> pd.DataFrame:
         `kind` (`sub`, `del`, `ins`), `reference`, `hypothesis` (`GAP` for no word),
         `count`; the most frequent first within each kind.
     """
+    import pandas as pd
+
     sides = ["reference", "hypothesis"]
     words = {side: scores[side].astype(str).str.split() for side in sides}
     pairs = pd.DataFrame(words).explode(sides).dropna()
@@ -163,8 +172,8 @@ def summarize_wer(scores: Sequence[Path], table: Path) -> None:
         names = {"system": path.parent.parent.name, "set": path.parent.name}
         result |= {**names, "ci_low": bounds["low"], "ci_high": bounds["high"]}
         rows.append([result[column] for column in COLUMNS])
-    rates = pd.DataFrame(rows, columns=list(COLUMNS))
-    write_table(table, rates, {"wer": 2, "ci_low": 2, "ci_high": 2}, missing="nan")
+    decimals = {"wer": 2, "ci_low": 2, "ci_high": 2}
+    write_rows(table, COLUMNS, rows, decimals, missing="nan")
 
 
 def format_table(path: str | Path) -> str:
@@ -188,6 +197,8 @@ def read_table(path: str | Path) -> pd.DataFrame:
     Raises:
         UserError: a line has more or fewer fields than the heading.
     """
+    import pandas as pd
+
     # pandas' reader fills short lines up in silence.
     lines = [line.split("\t") for _, line in read_lines(path)] or [[]]
     for number, cells in enumerate(lines, start=1):
@@ -215,18 +226,33 @@ def write_table(
         decimals: digits behind the point, of columns that are rounded.
         missing: text of NaN and None.
     """
-    rounded = {
-        name: table[name]
-        .astype(float)
-        .map(f"{{:.{digits}f}}".format, na_action="ignore")
-        for name, digits in (decimals or {}).items()
-    }
-    with atomic_output(path) as temporary:
-        table.assign(**rounded).to_csv(
-            temporary,
-            sep="\t",
-            index=False,
-            na_rep=missing,
-            quoting=csv.QUOTE_NONE,
-            lineterminator="\n",
-        )
+    rows = table.itertuples(index=False, name=None)
+    write_rows(path, table.columns.tolist(), rows, decimals, missing=missing)
+
+
+def write_rows(
+    path: str | Path,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    decimals: Mapping[str, int] | None = None,
+    *,
+    missing: str = "",
+) -> None:
+    """Write what `write_table` does, from rows of cells.
+
+    Args:
+        path: file to write.
+        columns: heading.
+        rows: a cell for each column, as text or number.
+        decimals: digits behind the point, of columns that are rounded.
+        missing: text of NaN and None.
+    """
+    digits = [(decimals or {}).get(name) for name in columns]
+
+    def text(cell: Any, places: int | None) -> str:
+        if cell is None or cell != cell:  # noqa: PLR0124 - NaN
+            return missing
+        return str(cell) if places is None else f"{cell:.{places}f}"
+
+    lines = [columns, *([*map(text, row, digits)] for row in rows)]
+    write_text(path, "".join("\t".join(line) + "\n" for line in lines))

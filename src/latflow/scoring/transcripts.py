@@ -10,17 +10,19 @@ Public: `References`, `read_references`, `read_text`, `write_text`, `TimedWord`,
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from lhotse import CutSet
 
 from latflow.errors import UserError
 from latflow.files import atomic_output, read_lines
 from latflow.lattice.mbr import MbrResult
+
+_REMEDY = "remove the file and extract the features again"
 
 
 @dataclass(frozen=True)
@@ -35,30 +37,42 @@ class References:
 def read_references(cuts: str | Path) -> References:
     """Read the texts, speakers and frame shift of a set.
 
+    The lines are read as JSON: Lhotse would import torch, for nothing here.
+
     Args:
         cuts: manifest with one supervision a cut and features attached.
 
     Raises:
-        UserError: the manifest is missing or empty, an id occurs twice, or a cut has no
-            features or not one supervision.
+        UserError: the manifest is missing or empty, a line is no cut, an id occurs
+            twice, or a cut has no features or not one supervision.
     """
     if not Path(cuts).is_file():
         raise UserError("no such file", file=cuts, remedy="run the target features")
     words: dict[str, list[str]] = {}
     speakers: dict[str, str] = {}
     frame_shift = None
-    for cut in CutSet.from_jsonl_lazy(cuts):
-        if len(cut.supervisions) != 1 or cut.frame_shift is None:
+    for number, line in read_lines(cuts):
+        try:
+            cut = json.loads(line)
+            utterance = str(cut["id"])
+            supervisions, features = cut["supervisions"], cut.get("features")
+            if len(supervisions) != 1 or not features:
+                raise UserError(
+                    "cut needs one supervision and features",
+                    file=cuts,
+                    utterance=utterance,
+                    remedy=_REMEDY,
+                )
+            text, speaker = (supervisions[0].get(key) for key in ("text", "speaker"))
+            frame_shift = frame_shift or float(features["frame_shift"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
-                "cut needs one supervision and features",
+                f"line {number} is not a Lhotse cut ({error})",
                 file=cuts,
-                utterance=cut.id,
-                remedy="remove the file and extract the features again",
-            )
-        supervision = cut.supervisions[0]
-        _add(words, cut.id, str(supervision.text or "").split(), cuts)
-        speakers[cut.id] = str(supervision.speaker or "unknown")
-        frame_shift = frame_shift or cut.frame_shift
+                remedy=_REMEDY,
+            ) from error
+        _add(words, utterance, str(text or "").split(), cuts)
+        speakers[utterance] = str(speaker or "unknown")
     if frame_shift is None:
         raise UserError(
             "no utterance to score", file=cuts, remedy="check the set's corpus"

@@ -25,8 +25,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from latflow.errors import UserError
 from latflow.files import write_json
 from latflow.lang.directory import Lang
@@ -35,7 +33,7 @@ from latflow.lattice.edit_distance import ErrorCounts, count_errors
 from latflow.lattice.io.archives import read_lattices
 from latflow.logs import progress
 from latflow.scoring.options import MAX_LMWT, ComparisonOptions, TuneOptions
-from latflow.scoring.results import write_table
+from latflow.scoring.results import write_rows
 from latflow.scoring.transcripts import names_of, read_references
 
 log = logging.getLogger(__name__)
@@ -103,8 +101,7 @@ def tune_scales(
         (lmwt, f"{wip:g}", c.wer, c.ins, c.del_, c.sub, c.words)
         for (lmwt, wip), c in sorted(by_setting.items())
     ]
-    sweep = pd.DataFrame(rows, columns=list(COLUMNS))
-    write_table(out_dir / "sweep.tsv", sweep, {"wer": 4})
+    write_rows(out_dir / "sweep.tsv", COLUMNS, rows, {"wer": 4})
     wer = by_setting[lmwt, wip].wer
     chosen = {"lmwt": lmwt, "wip": wip, "wer": wer, "at_edge": at_edge}
     write_json(out_dir / "scales.json", chosen)

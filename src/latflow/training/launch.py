@@ -16,8 +16,7 @@ Batch systems send SIGTERM before they take a machine away. The ranks agree on t
 after which they stop, the checkpoint is written, and the process ends with
 `RESUME_STATUS`: the same command goes on.
 
-Public: `run_ranks`, `launch`, `write_job`, `threads_of_rank`, `stop_requests`,
-`Interrupted`.
+Public: `run_ranks`, `launch`, `write_job`, `threads_of_rank`, `stop_requests`.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from typing import Any
 
 import torch
 
-from latflow.errors import UserError
+from latflow.errors import Interrupted, UserError
 from latflow.files import atomic_output
 from latflow.logs import note_progress
 from latflow.training import slurm
@@ -55,10 +54,6 @@ _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 log = logging.getLogger(__name__)
-
-
-class Interrupted(Exception):  # noqa: N818 - not an error
-    """The training was asked to stop; its checkpoint is written."""
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
+from latflow.errors import Interrupted
 from latflow.logs import progress as progress_bar
 from latflow.nnet.model_dir import average_states
 from latflow.nnet.network import Network
@@ -37,7 +38,6 @@ from latflow.training.checkpoint import (
 from latflow.training.criterion import Criterion
 from latflow.training.distributed import Backend
 from latflow.training.evaluation import evaluate
-from latflow.training.launch import Interrupted
 from latflow.training.optimizers import (
     Moment,
     is_exhausted,

@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 
-from latflow.errors import UserError
+from latflow.errors import Interrupted, UserError
 from latflow.files import atomic_output
 from latflow.logs import STALL_MINUTES, log_to_terminal, watched
 from latflow.training.distributed import Backend, HorovodBackend, open_backend
-from latflow.training.launch import RESUME_STATUS, Interrupted, done_path, report_path
+from latflow.training.launch import RESUME_STATUS, done_path, report_path
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from reference.sequence_task import train_as_rank
 
-from latflow.errors import UserError
+from latflow.errors import Interrupted, UserError
 from latflow.nnet.model_dir import load_model
 from latflow.sequence import generation
 from latflow.training.distributed import Backend
-from latflow.training.launch import Interrupted, launch, write_job
+from latflow.training.launch import launch, write_job
 
 FOLLOWING = {
     "lattices": {"depth": {"target": 5.0, "rate": 0.5}},

@@ -7,10 +7,9 @@ import pytest
 import torch
 from reference.training_task import make_trainer, training_options, write_task
 
-from latflow.errors import UserError
+from latflow.errors import Interrupted, UserError
 from latflow.nnet.model_dir import average_states
 from latflow.training.checkpoint import Position
-from latflow.training.launch import Interrupted
 from latflow.training.losses import CrossEntropy
 from latflow.training.train import pretraining_of
 

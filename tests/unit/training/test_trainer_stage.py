@@ -289,7 +289,8 @@ def test_two_ranks_make_the_model_of_one(inputs, trained, tmp_path):
 JOB = """
 import json, sys
 from pathlib import Path
-from latflow.training.launch import Interrupted, RESUME_STATUS
+from latflow.errors import Interrupted
+from latflow.training.launch import RESUME_STATUS
 from latflow.training.options import CeRunOptions
 from latflow.training.train import train_network
 arguments = json.loads(Path(sys.argv[1]).read_text())

@@ -1,0 +1,284 @@
+"""What a person sees of a run: stages, share done, time left; errors as they are.
+
+Snakemake tells each selection, start and end of a job; here a line comes when a rule's
+last job has ended, and for jobs that took long. On a terminal the last line says how
+far the run is and what it does; elsewhere such a line comes once a minute.
+
+Share and time count jobs by what their rules usually take (`rule_costs`), which is
+corrected by what jobs of this run took. Errors, warnings and what else Snakemake says
+are printed as it would; with `--dry-run`, `--quiet`, `--verbose` or `--printshellcmds`
+everything is.
+
+Public: `LogHandler`, `Progress`, `clock`.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter
+from snakemake_interface_logger_plugins.base import LogHandlerBase
+from snakemake_interface_logger_plugins.common import LogEvent
+
+from latflow.workflow.rule_costs import usual_seconds
+
+LONG = 30.0  # seconds of a job that has a line of its own
+_INTERVALS = {True: 1.0, False: 60.0}  # seconds between states: on a terminal, or not
+# What Snakemake says of itself, and nobody needs who follows a run.
+_CHATTER = (
+    *("Building DAG", "Select jobs", "Complete log", "Assuming unrestricted", "host:"),
+    *("Conda environments: ignored", "Singularity containers: ignored"),
+    *("Group jobs: inactive", "Config file ", "Using shell", "Workflow defines "),
+)
+_TOLD = {LogEvent.JOB_INFO, LogEvent.JOB_FINISHED, LogEvent.RUN_INFO}
+_HIDDEN = {
+    LogEvent.JOB_STARTED,
+    LogEvent.PROGRESS,
+    LogEvent.RESOURCES_INFO,
+    LogEvent.RULEGRAPH,
+    LogEvent.SHELLCMD,
+    LogEvent.WORKFLOW_STARTED,
+    LogEvent.GROUP_INFO,
+}
+
+
+class Progress:
+    """Jobs of a run, by rule: which run, which have ended, and what is left.
+
+    Args:
+        usual: usual seconds of a job of a rule.
+        now: seconds of a clock.
+    """
+
+    def __init__(
+        self,
+        usual: Callable[[str], float] = usual_seconds,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._usual = usual
+        self._now = now
+        self._begin = now()
+        self._left: Counter[str] = Counter()
+        self._all: Counter[str] = Counter()
+        # By number: rule, what it does (nothing: a target), when it began.
+        self._running: dict[int, tuple[str, str, float]] = {}
+        self._seconds: dict[str, float] = {}  # that ended jobs of a rule took
+        self._done = 0.0  # usual seconds of ended jobs
+
+    def plan(self, jobs: Mapping[str, int]) -> None:
+        """Begin a run of so many jobs by rule."""
+        self._all = Counter({rule: n for rule, n in jobs.items() if rule != "total"})
+        self._left = self._all.copy()
+        self._begin = self._now()
+
+    def start(self, job: int, rule: str, what: str) -> None:
+        """Note that a job begins, or begins again; `what` is empty for a target."""
+        self._running[job] = (rule, what, self._now())
+
+    def end(self, job: int) -> str | None:
+        """Note that a job has ended.
+
+        Returns:
+            A line to print; None where there is nothing new to say.
+        """
+        if job not in self._running:
+            return None
+        rule, what, begun = self._running.pop(job)
+        seconds = self._now() - begun
+        self._seconds[rule] = self._seconds.get(rule, 0.0) + seconds
+        self._left[rule] -= 1
+        self._done += self._usual(rule)
+        count = self._all[rule]
+        is_last = self._left[rule] <= 0
+        if not what:
+            return f"{self._percent():>4}  done" if is_last else None
+        if count > 1 and is_last:
+            what = f"{rule}: {count} jobs"
+            seconds = self._seconds[rule]
+        elif not is_last and seconds < LONG:
+            return None
+        return f"{self._percent():>4}  {what} ({clock(seconds)})"
+
+    @property
+    def share(self) -> float:
+        """Share of the run that is done, 0 to 1, by usual seconds of its jobs."""
+        running = 0.0
+        for rule, _, begun in self._running.values():
+            running += min(0.9 * self._usual(rule), self._now() - begun)
+        total = sum(n * self._usual(rule) for rule, n in self._all.items())
+        return min(1.0, (self._done + running) / total) if total else 1.0
+
+    def state(self) -> str:
+        """Return how far the run is, the time left, and the jobs that are running."""
+        share, gone = self.share, self._now() - self._begin
+        parts = [f"{self._percent()} done"]
+        # At first, one job tells too little of how fast this machine is.
+        if 0.03 < share < 1:
+            parts.append(f"about {clock(gone * (1 - share) / share)} left")
+        running = [
+            f"{what} ({clock(self._now() - begun)})"
+            for _, what, begun in self._running.values()
+            if what
+        ]
+        return ", ".join(parts) + ("  | " + "; ".join(running) if running else "")
+
+    def _percent(self) -> str:
+        is_over = sum(self._left.values()) <= 0
+        return "100%" if is_over else f"{min(99.0, 100 * self.share):.0f}%"
+
+
+def clock(seconds: float) -> str:
+    """Return a time as people say it: `4 s`, `3 min`, `2.5 h`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+class LogHandler(LogHandlerBase):
+    """Prints a run's progress; see the module."""
+
+    def __post_init__(self) -> None:
+        """Take Snakemake's own handler for what is printed as it would."""
+        settings = self.common_settings
+        quiet = set(settings.quiet or ())
+        self._plain = ColorizingTextHandler(
+            nocolor=settings.nocolor,
+            stream=sys.stdout if settings.stdout else sys.stderr,
+            formatter=DefaultFormatter(quiet, settings.show_failed_logs),
+        )
+        self._plain.addFilter(
+            DefaultFilter(
+                quiet,
+                settings.debug_dag,
+                settings.verbose,
+                settings.dryrun,
+                settings.printshellcmds,
+            )
+        )
+        self._is_plain = bool(
+            quiet
+            or settings.dryrun
+            or settings.verbose
+            or settings.debug_dag
+            or settings.printshellcmds
+        )
+        self._progress = Progress()
+        self._screen = threading.RLock()  # also of the thread that shows the state
+        self._shown = 0  # characters of the state that stands on the terminal
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print what a record of Snakemake means for the one who waits."""
+        event = getattr(record, "event", None)
+        try:
+            self._handle(event, record)
+        except BrokenPipeError:  # nobody reads on; the run goes on
+            self._over.set()
+
+    def _handle(self, event: LogEvent | None, record: logging.LogRecord) -> None:
+        """Print a record as it is, count it, or leave it out."""
+        if self._is_plain:
+            self._plain.handle(record)
+        elif event is not None and event in _TOLD:
+            self._note(event, record)
+        elif record.levelno >= logging.WARNING or not self._is_chatter(event, record):
+            with self._screen:
+                self._clear()
+                self._plain.handle(record)
+
+    def close(self) -> None:
+        """Leave the terminal as a line of its own."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        with self._screen:
+            self._clear()
+        super().close()
+
+    @property
+    def writes_to_stream(self) -> bool:
+        """Tell Snakemake that no other handler is needed."""
+        return True
+
+    @property
+    def writes_to_file(self) -> bool:
+        """Snakemake's own log below `.snakemake/log` stays as it is."""
+        return False
+
+    @property
+    def has_filter(self) -> bool:
+        """`emit` chooses."""
+        return True
+
+    @property
+    def has_formatter(self) -> bool:
+        """`emit` forms the lines."""
+        return True
+
+    @property
+    def needs_rulegraph(self) -> bool:
+        """Counts of jobs are enough."""
+        return False
+
+    def _is_chatter(self, event: LogEvent | None, record: logging.LogRecord) -> bool:
+        if event is not None:
+            return event in _HIDDEN
+        said = str(record.msg or "").strip()
+        return not said or said.startswith(_CHATTER)
+
+    def _note(self, event: LogEvent, record: logging.LogRecord) -> None:
+        """Keep count of a job that begins or ends, and say what is new."""
+        facts: dict[str, Any] = vars(record)
+        with self._screen:
+            if event == LogEvent.RUN_INFO:
+                self._progress.plan(facts["stats"])
+                self._print(f"{facts['stats']['total']} jobs")
+                self._start_showing()
+            elif event == LogEvent.JOB_INFO:
+                # Targets do nothing, so that they have no log.
+                said = facts["log"] and (facts["rule_msg"] or facts["rule_name"])
+                self._progress.start(facts["jobid"], facts["rule_name"], said or "")
+            else:
+                line = self._progress.end(facts["job_id"])
+                if line is not None:
+                    self._print(line)
+
+    def _start_showing(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._show, daemon=True)
+            self._thread.start()
+
+    def _show(self) -> None:
+        """Show the state until the run is over."""
+        is_tty = self._plain.is_tty
+        while not self._over.wait(_INTERVALS[is_tty]):
+            with self._screen:
+                state = self._progress.state()
+                if not is_tty:
+                    self._print(state)
+                    continue
+                width = shutil.get_terminal_size().columns - 1
+                line = state if len(state) <= width else f"{state[: width - 3]}..."
+                self._plain.stream.write("\r" + line.ljust(self._shown))
+                self._plain.stream.flush()
+                self._shown = len(line)
+
+    def _print(self, line: str) -> None:
+        self._clear()
+        self._plain.stream.write(f"{line}\n")
+        self._plain.stream.flush()
+
+    def _clear(self) -> None:
+        """Remove the state from the terminal."""
+        if self._shown:
+            self._plain.stream.write("\r" + " " * self._shown + "\r")
+            self._plain.stream.flush()
+            self._shown = 0

@@ -1,0 +1,118 @@
+"""What is seen of a run: ended stages, share done, time left; errors in full."""
+
+import subprocess
+import sys
+
+import pytest
+
+from latflow.workflow.rule_costs import usual_seconds
+from latflow.workflow.run_progress import Progress, clock
+
+SNAKEFILE = """
+rule all:
+    input: expand("out/{i}", i=range(3)), "out/last"
+
+rule make_graph:
+    output: "out/{i}"
+    log: "logs/make_graph/{i}.log"
+    message: "Compose graph {wildcards.i}"
+    shell: "touch {output}"
+
+rule train_mono:
+    input: expand("out/{i}", i=range(3))
+    output: "out/last"
+    log: "logs/train_mono/last.log"
+    message: "Train mono"
+    shell: "echo a long story > {log}; test ! -e fail; touch {output}"
+"""
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self):
+        self.time = 0.0
+
+    def __call__(self):
+        return self.time
+
+
+@pytest.fixture
+def progress():
+    clock = Clock()
+    costs = {"train": 100.0, "score": 10.0, "all": 0.0}
+    found = Progress(costs.__getitem__, clock)
+    found.clock = clock
+    found.plan({"train": 1, "score": 10, "all": 1, "total": 12})
+    return found
+
+
+def test_share_and_time_left_weigh_jobs_by_what_their_rules_usually_take(progress):
+    progress.start(1, "train", "Train mono")
+    progress.clock.time = 50.0
+    assert progress.share == 0.25  # 50 of 200 usual seconds
+    said = progress.state()
+    assert said == "25% done, about 2 min left  | Train mono (50 s)"
+    progress.clock.time = 400.0  # four times as slow as usual
+    assert progress.share == pytest.approx(0.45)
+    assert progress.end(1) == " 50%  Train mono (7 min)"
+    assert "about 7 min left" in progress.state()
+
+
+def test_a_stage_of_many_jobs_is_told_once_and_a_long_job_by_itself(progress):
+    lines = []
+    for job in range(10):
+        progress.start(job, "score", f"Score {job}")
+        progress.clock.time += 40.0 if job == 3 else 2.0
+        lines.append(progress.end(job))
+    assert [line for line in lines if line] == [
+        " 20%  Score 3 (40 s)",
+        " 50%  score: 10 jobs (58 s)",
+    ]
+
+
+def test_targets_are_told_only_at_the_end(progress):
+    for job in range(10):
+        progress.start(job, "score", "Score")
+        progress.end(job)
+    progress.start(10, "train", "Train")
+    progress.end(10)
+    progress.start(11, "all", "")
+    assert "|" not in progress.state()
+    assert progress.end(11) == "100%  done"
+    assert progress.end(99) is None  # a job of which nothing was heard
+
+
+def test_times_are_said_as_people_say_them():
+    assert [clock(s) for s in (3.2, 150, 7200)] == ["3 s", "2 min", "2.0 h"]
+
+
+def test_usual_seconds_grow_with_the_speech():
+    assert usual_seconds("train_sat", 10) > usual_seconds("train_sat", 1)
+    assert usual_seconds("make_lm", 10) == usual_seconds("make_lm", 0)
+    assert usual_seconds("a rule of tomorrow") > 0
+
+
+def test_a_run_shows_stages_and_errors_with_their_logs(tmp_path):
+    (tmp_path / "Snakefile").write_text(SNAKEFILE)
+    (tmp_path / "fail").touch()
+    command = [sys.executable, "-m", "snakemake", "--cores", "1", "--logger", "latflow"]
+    command += ["--show-failed-logs"]
+
+    def run():
+        return subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+
+    failed = run()
+    assert failed.returncode == 1
+    assert "make_graph: 3 jobs" in failed.stderr
+    assert "Error in rule train_mono" in failed.stderr
+    assert "log: logs/train_mono/last.log" in failed.stderr
+    assert "a long story" in failed.stderr
+    (tmp_path / "fail").unlink()
+    done = run()
+    assert done.returncode == 0, done.stderr
+    assert "Train mono (" in done.stderr
+    assert "100%  done" in done.stderr
+    assert "Select jobs" not in failed.stderr + done.stderr

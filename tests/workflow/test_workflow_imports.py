@@ -1,0 +1,41 @@
+"""Jobs that need no torch do not import it: its import takes longer than they do."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "workflow/scripts"
+HEAVY = ("torch", "lhotse", "matplotlib")
+# Rules whose stages go over lattices, graphs, alignments or text alone.
+LIGHT = [
+    *("analyze_lattices", "build_ctc_tree", "build_full_tree", "compile_ctc"),
+    *("compile_transcripts", "import_lang", "make_denominator", "make_grammar"),
+    *("make_graph", "make_lang", "make_lm", "make_supervisions", "recognize_words"),
+    *("reestimate_lexicon", "rescore_lattices", "score_wer", "summarize_wer"),
+    *("supervise_flat_start", "tune_scales", "write_language"),
+]
+# Imports module after module, and says after which one something heavy was there.
+PROGRAM = """
+import importlib, sys
+names, heavy = sys.argv[1].split(","), sys.argv[2].split(",")
+for name in names:
+    importlib.import_module(name)
+    found = [other for other in heavy if other in sys.modules]
+    if found:
+        sys.exit(f"{name} imports {' and '.join(found)}")
+"""
+
+
+def imports(script: Path) -> set[str]:
+    """Modules of ours that a script imports."""
+    body = ast.parse(script.read_text(encoding="utf-8")).body
+    modules = {node.module for node in body if isinstance(node, ast.ImportFrom)}
+    return {name for name in modules if name and name.startswith("latflow")}
+
+
+def test_jobs_that_need_no_torch_do_not_import_it():
+    names = sorted(set().union(*(imports(SCRIPTS / f"{rule}.py") for rule in LIGHT)))
+    command = [sys.executable, "-c", PROGRAM, ",".join(names), ",".join(HEAVY)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
