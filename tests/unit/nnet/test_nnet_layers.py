@@ -16,6 +16,7 @@ from latflow.nnet.layers.augment import (
     most_share,
     random_spans,
     spread_spans,
+    warped_bins,
     warped_times,
 )
 from latflow.nnet.layers.simple import MaskedBatchNorm, semi_orthogonal_step
@@ -524,6 +525,37 @@ def test_a_warp_moves_frames_and_keeps_their_number():
         assert not warped.values[row, length:].any()
     warped.values.sum().backward()
     assert ramp.grad.sum() == pytest.approx(6 * int(lengths.sum()), rel=1e-5)
+
+
+def test_warped_bins_keep_order_and_ends_and_have_their_slope_below_the_break():
+    source = warped_bins(2000, 40, 0.2, torch.Generator().manual_seed(3))
+    assert not source[:, 0].any()
+    assert torch.allclose(source[:, -1], torch.tensor(39.0, dtype=torch.float64))
+    assert (source.diff(dim=1) > 0).all()
+    slope = source[:, 1]
+    assert 0.8 <= slope.min() < 0.81
+    assert 1.19 < slope.max() <= 1.2
+    assert slope.mean() == pytest.approx(1.0, abs=0.02)
+    low = torch.arange(26, dtype=torch.float64)
+    torch.testing.assert_close(source[:, :26], slope[:, None] * low)
+
+
+def test_a_warp_of_frequency_interpolates_the_bins_of_all_frames_alike():
+    options = {"class": "specaugment", "frequency_masks": 0, "time_masks": 0}
+    masks = {"mask": {**options, "size": 40, "frequency_warp": 0.3}}
+    layer = network({**masks, "h": LAYERS["linear"]}, dim=42).body.layers["mask"]
+    ramp = torch.arange(42.0).expand(3, 5, 42).clone().requires_grad_()
+    torch.manual_seed(7)
+    warped = layer.train()(Padded.of(ramp, torch.tensor([5, 5, 5]))).values
+    torch.manual_seed(7)
+    generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+    # of a ramp, linear interpolation gives the places themselves
+    wanted = warped_bins(3, 40, 0.3, generator).float()[:, None, :].expand(-1, 5, -1)
+    torch.testing.assert_close(warped[:, :, :40].detach(), wanted)
+    assert torch.equal(warped[:, :, 40:], ramp[:, :, 40:])
+    warped.sum().backward()
+    assert ramp.grad.sum() == pytest.approx(3 * 5 * 42, rel=1e-5)
+    assert torch.equal(layer.eval()(Padded.of(ramp, torch.full((3,), 5))).values, ramp)
 
 
 def test_options_that_do_not_fit_the_input_name_the_layer():

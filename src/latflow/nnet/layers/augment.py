@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from latflow.nnet.layer import Layer, LayerError, Padded, Shape
@@ -23,6 +24,8 @@ class SpecAugmentOptions(Options):
     """features that are changed, the first ones; null for all"""
     time_warp: NonNegativeInt = 0
     """greatest distance, frames, that a frame moves in time; labels stay"""
+    frequency_warp: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+    """greatest share by which frequencies are stretched or compressed"""
     frequency_masks: NonNegativeInt = 2
     """bands an utterance"""
     frequency_width: PositiveInt = 10
@@ -39,13 +42,17 @@ class SpecAugmentOptions(Options):
     """share of zero frames, in any number of stretches; null for `time_masks`"""
 
 
+#: Place of the break of `frequency_warp`, as a share of the range.
+_BREAK = 0.8
+
+
 def most_share(time_width: int) -> float:
     """Return the share of frames in stretches that are a frame apart."""
     return (time_width + 1) / (time_width + 3)
 
 
 class SpecAugment(Layer):
-    """Warp time, and set random bands of frequencies and stretches of time to zero.
+    """Warp time and frequency, and set random bands and stretches of time to zero.
 
     In training only. Each utterance (or chunk) has its own warp and masks; widths are
     uniform in 0..the greatest. Draws follow from torch's CPU generator, which the
@@ -54,15 +61,20 @@ class SpecAugment(Layer):
     i-vectors, `size` is the number of the former.
 
     With `time_warp` a random frame moves, and those between it and the ends move
-    evenly; labels of single frames bear some 5 frames. With `time_share`, stretches of
-    1..`time_width` frames lie all along the utterance, so far apart that this share of
-    the frames is zero on average; `time_masks` and `time_fraction` do nothing then.
+    evenly; labels of single frames bear some 5 frames. With `frequency_warp` W, bin f
+    is taken from place a f, with a uniform in 1 - W .. 1 + W, as if the vocal tract had
+    another length; above a break the rest is squeezed or spread, so that the last bin
+    stays. Neighbouring numbers must be neighbouring frequencies (log-mel features).
+    With `time_share`, stretches of 1..`time_width` frames lie all along the utterance,
+    so far apart that this share of the frames is zero on average; `time_masks` and
+    `time_fraction` do nothing then.
 
     Kaldi's SpecAugment of 40 mel features is `frequency_masks: 1`,
     `frequency_width: 20`, `time_share: 0.2`, `time_width: 20`.
 
     Source: Park et al. 2019, section 2; Kaldi `nnet3/nnet-general-component.cc`,
-    `SpecAugmentTimeMaskComponent` (for `time_share`).
+    `SpecAugmentTimeMaskComponent` (for `time_share`); Jaitly & Hinton 2013, "Vocal
+    tract length perturbation (VTLP) improves speech recognition" (`frequency_warp`).
     """
 
     IS_DEEP: ClassVar[bool] = False
@@ -90,6 +102,11 @@ class SpecAugment(Layer):
             values, rest = values.tensor_split([self.options.size], dim=2)
         if self.options.time_warp:
             values = self._warped(values, batch.lengths, generator)
+        if self.options.frequency_warp:
+            source = warped_bins(
+                len(values), values.shape[2], self.options.frequency_warp, generator
+            )
+            values = _interpolated(values, source)
         masked = self._bands(values, batch.lengths, generator)[:, None, :]
         masked = masked | self._stretches(values, batch.lengths, generator)[:, :, None]
         values = values.masked_fill(masked.to(values.device), 0.0)
@@ -182,6 +199,42 @@ def warped_times(
     source = torch.where(time < moved, before, after)
     is_still = (most == 0) | (time > last)
     return torch.where(is_still, time, source).minimum(last).clamp(min=0)
+
+
+def warped_bins(
+    num_rows: int, dim: int, greatest: float, generator: torch.Generator | None = None
+) -> Tensor:
+    """Draw a warp of frequency for each row.
+
+    Bins below a break are taken from `a` times their place, a uniform in
+    1 - W .. 1 + W, those above linearly up to the last one. The break is where the
+    higher one of a bin and its source is `_BREAK` of the range.
+
+    Args:
+        num_rows: B.
+        dim: D, at least 2.
+        greatest: W, below 1.
+        generator: of the draws; torch's own if None.
+
+    Returns:
+        float64 [B, D]: the place that each bin is taken from, in 0 .. D - 1.
+    """
+    draws = torch.rand(num_rows, 1, dtype=torch.float64, generator=generator)
+    factor = 1.0 + greatest * (2.0 * draws - 1.0)
+    last = dim - 1
+    bins = torch.arange(dim, dtype=torch.float64)[None, :]
+    edge = _BREAK * last / factor.clamp(min=1.0)
+    above = last - (last - bins) * (last - factor * edge) / (last - edge)
+    return torch.where(bins <= edge, factor * bins, above).clamp(0, last)
+
+
+def _interpolated(values: Tensor, source: Tensor) -> Tensor:
+    """Take features [B, T, D] at places float64 [B, D], linearly between bins."""
+    below = source.floor().clamp(max=max(values.shape[2] - 2, 0))
+    share = (source - below).to(values.device, values.dtype)[:, None, :]
+    first = below.long().to(values.device)[:, None, :].expand_as(values)
+    second = (first + 1).clamp(max=values.shape[2] - 1)
+    return torch.lerp(values.gather(2, first), values.gather(2, second), share)
 
 
 def random_spans(
