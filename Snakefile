@@ -29,6 +29,7 @@ include: "workflow/rules/lang.smk"
 include: "workflow/rules/features.smk"
 include: "workflow/rules/gmm.smk"
 include: "workflow/rules/import.smk"
+include: "workflow/rules/align.smk"
 include: "workflow/rules/nnet.smk"
 include: "workflow/rules/decode.smk"
 include: "workflow/rules/score.smk"
@@ -37,12 +38,23 @@ include: "workflow/rules/serving.smk"
 include: "workflow/rules/targets.smk"
 
 
+SCORES = ["<results>/report.html", "<results>/wer.tsv", "<results>/cost.tsv"]
+# Without a dev set nothing is scored; an experiment that only exports trains no others.
+MODELS = expand(
+    "<results>/gmm/{system}/final.mdl",
+    system=[] if recipe.exported_systems else recipe.systems,
+)
+
+
 rule all:
     default_target: True
     input:
-        "<results>/report.html",
-        "<results>/wer.tsv",
-        "<results>/cost.tsv",
+        SCORES if recipe.has_dev else MODELS,
+        expand(
+            "<results>/alignments/{system}/{split}/export.json",
+            system=recipe.exported_systems,
+            split=recipe.options.export_alignments.sets,
+        ),
         expand(
             "<results>/package/{system}/package.json",
             system=recipe.options.package.systems,

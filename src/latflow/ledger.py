@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -67,13 +68,16 @@ class Ledger:
             UserError: skipped / num_utterances > max_skipped_fraction.
         """
         skipped = self.num_skipped()
-        if num_utterances and skipped / num_utterances > max_skipped_fraction:
+        share = skipped / max(1, num_utterances)
+        if num_utterances and share > max_skipped_fraction:
             worst = next(e for e in self.entries if e.action == "skipped")
             raise UserError(
                 f"{self.stage} skipped {skipped} of {num_utterances} utterances "
                 f"(allowed share {max_skipped_fraction:g}); first: {worst.reason}",
                 utterance=worst.utterance,
-                remedy="mend the data, or raise ledger.max_skipped_fraction",
+                remedy="mend the data, or raise ledger.max_skipped_fraction (--config "
+                f"'ledger={{max_skipped_fraction: {_rounded_up(share)}}}'), and run "
+                "again",
             )
 
     def write(self, path: str | Path) -> None:
@@ -81,6 +85,11 @@ class Ledger:
         with atomic_output(path) as temporary, temporary.open("w") as stream:
             for entry in sorted(self.entries, key=lambda e: (e.utterance, e.reason)):
                 stream.write(json.dumps(asdict(entry)) + "\n")
+
+
+def _rounded_up(share: float) -> float:
+    """Return the next hundredth above a share, at most 1."""
+    return min(1.0, math.ceil(100 * share) / 100)
 
 
 def read_ledger(path: str | Path) -> Iterator[Entry]:

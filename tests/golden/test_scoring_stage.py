@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from latflow.align.word_times import phone_segments
+from latflow.corpus.ctm import read_ctm
 from latflow.errors import UserError
 from latflow.gmm.model import AcousticModel
 from latflow.lang.directory import Lang
@@ -15,7 +16,7 @@ from latflow.scoring.lattice_quality import analyze_lattices
 from latflow.scoring.options import ScoreOptions
 from latflow.scoring.results import read_table, summarize_wer
 from latflow.scoring.score import recognize, score
-from latflow.scoring.transcripts import read_ctm, read_text
+from latflow.scoring.transcripts import read_text
 
 
 def write_cuts(path, references):

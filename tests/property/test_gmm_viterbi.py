@@ -74,6 +74,7 @@ def search(graph, acoustic_costs, beam):
             len(acoustic_costs),
             np.float32(1.0),
             float(beam),
+            1 << 40,
         )
         for scores in (lazily, -acoustic_costs)
     ]

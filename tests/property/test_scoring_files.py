@@ -3,13 +3,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from latflow.align.word_times import Pronunciations, split_phones
-from latflow.scoring.transcripts import (
-    TimedWord,
-    ctm_line,
-    read_ctm,
-    read_text,
-    write_text,
-)
+from latflow.corpus.ctm import TimedWord, ctm_line, read_ctm
+from latflow.scoring.transcripts import read_text, write_text
 
 quiet = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 ids = st.from_regex(r"[a-z0-9_]{1,8}", fullmatch=True)

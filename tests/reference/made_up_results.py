@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import soundfile
 
+from latflow.corpus.ctm import TimedWord, ctm_line
 from latflow.scoring import score
 from latflow.scoring.options import ScoreOptions
 from latflow.scoring.results import summarize_wer
-from latflow.scoring.transcripts import References, TimedWord, ctm_line
+from latflow.scoring.transcripts import References
 from latflow.workflow.experiment import Experiment, load
 
 SYSTEMS = ("mono", "tri1")

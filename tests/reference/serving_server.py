@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from latflow.scoring.transcripts import TimedWord
+from latflow.corpus.ctm import TimedWord
 from latflow.serving.options import ServerOptions, SessionOptions
 from latflow.serving.results import Final, Hypothesis, Partial, Segment
 from latflow.serving.service import Service

@@ -17,7 +17,7 @@ from latflow.workflow.machine import capacity
 from latflow.workflow.code_digest import source_digest
 from latflow.workflow.settings import search_path
 from latflow.workflow.packages import PackagePlan
-from latflow.workflow.recipe import Recipe
+from latflow.workflow.recipe import PACKAGED, Recipe
 from latflow.workflow.settings import nested_values
 from snakemake.utils import update_config
 
@@ -342,6 +342,28 @@ def recordings_of(wildcards):
 def criterion_files_of(wildcards):
     """Files of the user's own that a network's criterion has, if any."""
     return recipe.criterion_files_of(wildcards.network)
+
+
+def log_likes_of(wildcards):
+    """Scores of the frames of alignments; those that Kaldi made have none."""
+    folder = f"{RESULTS}/align/{wildcards.system}/{wildcards.split}"
+    is_kaldis = wildcards.system == recipe.imported_system
+    is_taken = is_kaldis and wildcards.split == "train"
+    return [] if is_taken else f"{folder}/log_likes/meta.json"
+
+
+def lang_of_alignments(wildcards):
+    """Language directory of alignments; one of its own where a package made them."""
+    if wildcards.system != PACKAGED:
+        return words_for(wildcards)
+    return f"{RESULTS}/align/{PACKAGED}/{wildcards.split}/lang/words.txt"
+
+
+def aligned_with(wildcards):
+    """Transition model of alignments."""
+    if wildcards.system != PACKAGED:
+        return model_of(wildcards)
+    return f"{recipe.options.export_alignments.package}/model/final.mdl"
 
 
 def teacher_of(wildcards):

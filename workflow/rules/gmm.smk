@@ -156,6 +156,7 @@ rule align_frames:
         model="<results>/gmm/{system}/final.mdl",
     output:
         alignments="<results>/align/{system}/{split}/ali.ark",
+        log_likes="<results>/align/{system}/{split}/log_likes/meta.json",
         ledger="<results>/align/{system}/{split}/ledger.jsonl",
         statistics="<results>/align/{system}/{split}/statistics.json",
     log:
@@ -189,6 +190,7 @@ rule align_adapted:
         alignment_model="<results>/gmm/{system}/final.alimdl",
     output:
         alignments="<results>/align/{system}/{split}/ali.ark",
+        log_likes="<results>/align/{system}/{split}/log_likes/meta.json",
         transforms="<results>/align/{system}/{split}/trans.ark",
         ledger="<results>/align/{system}/{split}/ledger.jsonl",
         statistics="<results>/align/{system}/{split}/statistics.json",

@@ -302,6 +302,7 @@ rule align_network:
         model="<results>/nnet/{network}/final.mdl",
     output:
         alignments="<results>/align/{network}/{split}/ali.ark",
+        log_likes="<results>/align/{network}/{split}/log_likes/meta.json",
         ledger="<results>/align/{network}/{split}/ledger.jsonl",
         statistics="<results>/align/{network}/{split}/statistics.json",
     log:

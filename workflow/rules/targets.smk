@@ -53,6 +53,15 @@ rule align:
         ),
 
 
+rule export:
+    input:
+        expand(
+            "<results>/alignments/{system}/{split}/export.json",
+            system=recipe.exported_systems,
+            split=recipe.options.export_alignments.sets,
+        ),
+
+
 rule decode:
     input:
         expand(

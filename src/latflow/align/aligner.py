@@ -1,8 +1,10 @@
 """Viterbi alignment of utterances to their training graphs.
 
 The best path must end in a final state; an utterance that does not within the beam is
-searched again with a wider one. Graphs hold no transition probabilities
-(`latflow.align.graphs`): an aligner adds its model's, scaled, arc by arc.
+searched again with wider ones, at last without any: then it fails only if no path is as
+long as the utterance, or its back pointers would take more memory than is allowed.
+Graphs hold no transition probabilities (`latflow.align.graphs`): an aligner adds its
+model's, scaled, arc by arc.
 
 GMMs and networks align alike; they differ in their *provider* of scores, which is asked
 in each frame for the pdfs that the live states emit: a matrix that holds them all
@@ -32,13 +34,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Protocol
 
 import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
-from latflow.align.options import AlignOptions
+from latflow.align.options import AlignOptions, AlignSplitOptions
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.graphs.options import GraphOptions
@@ -48,6 +51,10 @@ from latflow.hmm.transition_model import TransitionModel
 # `latflow.nnet.model_dir` gives a log-likelihood of about -2e19.
 _IMPOSSIBLE = 1e12
 _FIRST_SIZE = 4096  # back pointers at first
+_BACK_BYTES = 12  # of a back pointer
+_BEYOND_BEAM = "no final state was reached within the beam"
+_NO_LIMIT = np.iinfo(np.int64).max
+_RESCUE_FACTOR = 4.0  # of the retry beam, for the attempt before that without a beam
 
 
 class Scores(Protocol):
@@ -98,7 +105,8 @@ class Aligner:
 
     Args:
         model: its pdfs are those of the scores.
-        options: beams, acoustic scale, boost of silence.
+        options: beams, acoustic scale, boost of silence; those of whole splits also the
+            memory of further attempts, of which there is one at a time.
         scales: of the transition probabilities.
         silence_phones: phones whose pdfs are boosted.
 
@@ -117,6 +125,11 @@ class Aligner:
     ) -> None:
         self.beams = (options.beam, options.retry_beam)
         self._is_careful = options.careful
+        self._lock = Lock()
+        # Back pointers of further attempts: while arrays grow, the old ones are kept.
+        self._rescue_size = 0
+        if isinstance(options, AlignSplitOptions) and not options.careful:
+            self._rescue_size = options.rescue_memory_mb * 10**6 // (3 * _BACK_BYTES)
         self._num_pdfs = model.num_pdfs
         self._scale = np.float32(options.acoustic_scale)
         self._pdf = model.pdf.astype(np.int32)
@@ -162,15 +175,44 @@ class Aligner:
         for beam in self.beams:
             if beam <= 0:
                 break
-            path, log_likes, cost = best_path(
-                arcs, graph.start, final, scores, num_frames, self._scale, float(beam)
-            )
-            if cost > _IMPOSSIBLE and len(path):
-                reason = "its words need a pdf that the network was never trained on"
-                return AlignmentFailure(reason, beam)
-            if len(path):
-                return Alignment(ids[path], log_likes, float(cost), beam)
-        return AlignmentFailure(failure_reason(graph, num_frames), max(self.beams))
+            found = self._search(arcs, graph.start, final, ids, scores, beam, _NO_LIMIT)
+            if found is not None:
+                return found
+        why = failure_reason(graph, num_frames)
+        widest = max(self.beams)
+        if why != _BEYOND_BEAM or not self._rescue_size or self.beams[1] <= 0:
+            return AlignmentFailure(why, widest)
+        with self._lock:
+            for beam in (_RESCUE_FACTOR * self.beams[1], np.inf):
+                found = self._search(
+                    arcs, graph.start, final, ids, scores, beam, self._rescue_size
+                )
+                if found is not None:
+                    return found
+        why = f"{_BEYOND_BEAM}, and a wider one needs more memory than is allowed"
+        return AlignmentFailure(why, _RESCUE_FACTOR * widest)
+
+    def _search(
+        self,
+        arcs: tuple[np.ndarray, ...],
+        start: int,
+        final: np.ndarray,
+        ids: np.ndarray,
+        scores: Scores,
+        beam: float,
+        max_back: int,
+    ) -> Alignment | AlignmentFailure | None:
+        """Search once; None where no final state was reached."""
+        num_frames = scores.shape[0]
+        path, log_likes, cost = best_path(
+            arcs, start, final, scores, num_frames, self._scale, float(beam), max_back
+        )
+        if cost > _IMPOSSIBLE and len(path):
+            reason = "its words need a pdf that the network was never trained on"
+            return AlignmentFailure(reason, beam)
+        if not len(path):
+            return None
+        return Alignment(ids[path], log_likes, float(cost), beam)
 
 
 def with_second_copy(graph: Graph) -> Graph:
@@ -213,7 +255,7 @@ def failure_reason(graph: Graph, num_frames: int) -> str:
         return "no path through the training graph"
     if least > num_frames:
         return f"too short: {num_frames} frames, its transcript needs at least {least}"
-    return "no final state was reached within the beam"
+    return _BEYOND_BEAM
 
 
 def least_frames(graph: Graph) -> int | None:
@@ -260,7 +302,7 @@ def _matrix_scores(scores, t, live):  # noqa: ARG001
 
 
 @njit(cache=True, nogil=True)
-def best_path(arcs, start, final, scores, num_frames, scale, beam):
+def best_path(arcs, start, final, scores, num_frames, scale, beam, max_back):
     """Find the cheapest path that emits every frame and ends in a final state.
 
     A state is left out of a frame if its cost is more than `beam` above the least cost
@@ -273,6 +315,7 @@ def best_path(arcs, start, final, scores, num_frames, scale, beam):
         scores: the provider, see `frame_scores`.
         num_frames: T.
         scale: float32; emitting a frame costs -scale * its log-likelihood.
+        max_back: back pointers that may be kept; beyond, the search is given up.
 
     Returns:
         (int32[T] arcs that emit, float32[T] their log-likelihoods, float64 total cost);
@@ -289,6 +332,9 @@ def best_path(arcs, start, final, scores, num_frames, scale, beam):
     back[0][0], back[1][0] = -1, -1
     count = _follow_epsilons(arcs, has_epsilon, here, back, base, 1, beam, stack)
     for t in range(num_frames):
+        if base + count + num_states > max_back:
+            count = 0
+            break
         back = _enlarged(back, base + count + num_states)
         found, cutoff = _emit(
             arcs, here, there, back, base, count, (scores, t, scale), beam

@@ -3,9 +3,10 @@
 They are kept as Kaldi's archive of transition-ids, `ali.ark`, which `AlignmentArchive`
 reads through a memory map: opening it finds where each utterance begins, and an
 alignment is copied out when it is asked for. Ranks and threads that read the same
-archive share its pages.
+archive share its pages. `LogLikes` has the acoustic log-likelihood of each frame of
+them.
 
-Public: `align_all`, `AlignmentSummary`, `Split`, `AlignmentArchive`.
+Public: `align_all`, `AlignmentSummary`, `Split`, `AlignmentArchive`, `LogLikes`.
 
 Source: Kaldi `steps/align_si.sh`, `steps/diagnostic/analyze_alignments.sh`.
 """
@@ -18,15 +19,14 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
 
 from latflow.align.aligner import Aligner, Alignment, AlignmentFailure, Scores
 from latflow.align.options import AlignOptions
 from latflow.errors import UserError
-from latflow.features.source import Frames
-from latflow.files import write_json
+from latflow.files import atomic_directory, write_json
 from latflow.fst.graph import Graph
 from latflow.hmm.alignment import PhoneDurations
 from latflow.hmm.transition_model import TransitionModel
@@ -35,7 +35,9 @@ from latflow.lang.directory import Lang
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order
+from latflow.ragged import RaggedStore, RaggedWriter
 
+LOG_LIKES = "log_likes"  # folder of a `LogLikes`
 _LENGTH = struct.Struct("<bi")  # width in bytes of the number that follows, number
 _ITEM = np.dtype([("width", "i1"), ("value", "<i4")])
 
@@ -79,7 +81,8 @@ class AlignmentSummary:
         num_frames: how many frames were aligned.
         num_aligned: how many utterances were.
         failures: by number of the utterance.
-        retried: numbers of the utterances that needed the second beam.
+        retried: beam that utterances were aligned with which needed a wider one, by
+            number of the utterance.
     """
 
     options: AlignOptions
@@ -87,7 +90,7 @@ class AlignmentSummary:
     num_frames: int = 0
     num_aligned: int = 0
     failures: dict[int, AlignmentFailure] = field(default_factory=dict)
-    retried: list[int] = field(default_factory=list)
+    retried: dict[int, float] = field(default_factory=dict)
 
     def add(self, utterance: int, found: Alignment | AlignmentFailure) -> None:
         """Count one utterance."""
@@ -98,7 +101,7 @@ class AlignmentSummary:
         self.num_frames += len(found.transition_ids)
         self.log_like += float(found.frame_log_likes.sum(dtype=np.float64))
         if found.beam != self.options.beam:
-            self.retried.append(utterance)
+            self.retried[utterance] = found.beam
 
     def as_dict(self) -> dict[str, float]:
         """Return counts for a report; the log-likelihood is acoustic and unscaled."""
@@ -108,6 +111,9 @@ class AlignmentSummary:
             "num_frames": frames,
             "num_aligned": self.num_aligned,
             "num_retried": len(self.retried),
+            "num_rescued": sum(
+                beam > self.options.retry_beam for beam in self.retried.values()
+            ),
             "num_failed": len(self.failures),
         }
 
@@ -119,14 +125,33 @@ class AlignmentSummary:
         """
         for u, failure in sorted(self.failures.items()):
             ledger.record(name(u), failure.reason, beam=failure.beam)
-        for u in sorted(self.retried):
+        for u, beam in sorted(self.retried.items()):
+            how = "without a beam" if np.isinf(beam) else f"with beam {beam:g}"
             ledger.record(
                 name(u),
-                f"no final state at beam {self.options.beam:g}, aligned with the "
-                "retry beam",
+                f"no final state at beam {self.options.beam:g}, aligned {how}",
                 action="retried",
-                beam=self.options.retry_beam,
+                beam=None if np.isinf(beam) else beam,
             )
+
+
+class Utterances(Protocol):
+    """Describe what of a store of utterances their alignment needs."""
+
+    @property
+    def utt_ids(self) -> list[str]:
+        """Ids of the utterances, sorted."""
+        ...
+
+    @property
+    def texts(self) -> list[str]:
+        """Transcript of each, words separated by blanks."""
+        ...
+
+    @property
+    def frame_shift(self) -> float:
+        """Time from one frame to the next, seconds."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,14 +161,14 @@ class Split:
     Attributes:
         store: its utterances.
         lang: the lang directory.
-        out_dir: `<system>/<split>`, for `ali.ark` (transition-ids), `ledger.jsonl` and
-            `statistics.json`.
+        out_dir: `<system>/<split>`, for `ali.ark` (transition-ids), `log_likes/` (a
+            `LogLikes`), `ledger.jsonl` and `statistics.json`.
         max_skipped_fraction: share of the utterances that may fail.
         frame_shift: seconds from frame to frame of the alignments; None for the
             store's.
     """
 
-    store: Frames
+    store: Utterances
     lang: Lang
     out_dir: Path
     max_skipped_fraction: float
@@ -174,18 +199,23 @@ class Split:
         ledger, names = Ledger(f"align_{self.out_dir.parent.name}"), self.store.utt_ids
         self.out_dir.mkdir(parents=True, exist_ok=True)
 
-        def paths() -> Iterator[tuple[str, np.ndarray]]:
+        def paths(scores: RaggedWriter) -> Iterator[tuple[str, np.ndarray]]:
             for u, found in enumerate(progress(alignments, "align", len(names))):
                 summary.add(u, found)
                 if isinstance(found, Alignment):
                     durations.add(found.transition_ids, model)
+                    scores.write(names[u], found.frame_log_likes)
                     yield names[u], found.transition_ids
             # Before the archive gets its name: a failed stage leaves none.
             summary.record(ledger, names.__getitem__)
             ledger.write(self.out_dir / "ledger.jsonl")
             ledger.check(len(names), max_skipped_fraction=self.max_skipped_fraction)
 
-        write_int_vectors(self.out_dir / "ali.ark", paths())
+        with (
+            atomic_directory(self.out_dir / LOG_LIKES) as folder,
+            RaggedWriter(folder, LogLikes) as scores,
+        ):
+            write_int_vectors(self.out_dir / "ali.ark", paths(scores))
         statistics = {
             **summary.as_dict(),
             **(facts or {}),
@@ -193,6 +223,24 @@ class Split:
             **durations.summary(self.lang.phones, self.lang.silence_phones),
         }
         write_json(self.out_dir / "statistics.json", statistics)
+
+
+class LogLikes(RaggedStore):
+    """Acoustic log-likelihoods of aligned utterances by frame, unscaled, natural log.
+
+    As Kaldi's `gmm-align-compiled --write-per-frame-acoustic-loglikes`.
+    """
+
+    FORMAT = "latflow-frame-log-likes-1"
+    KIND = "store of log-likelihoods"
+    REMEDY = "align the data again"
+    COLUMNS: ClassVar = {"log_like": ("<f4", 1)}
+
+    def get(self, utterance: str) -> np.ndarray | None:
+        """Return those of an utterance, float32[T]; None without it."""
+        if utterance not in self:
+            return None
+        return self["log_like"][self.position(utterance)]
 
 
 class AlignmentArchive:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
+from pydantic import Field
+
 from latflow.options import (
     NonNegativeFloat,
     NonNegativeInt,
     Options,
     PositiveFloat,
+    Unique,
 )
 
 
@@ -23,6 +28,34 @@ class AlignOptions(Options):
     """Refuse alignments that could go on with a second copy of the transcript."""
     acoustic_scale: PositiveFloat = 0.1
     """Factor of acoustic log-likelihoods."""
+
+
+class AlignSplitOptions(AlignOptions):
+    """Alignment of whole splits with a finished system."""
+
+    rescue_memory_mb: NonNegativeInt = 1000
+    """Memory for attempts beyond the second one, in megabytes: at four times the retry
+    beam, then without any beam, which fails only if the transcript does not fit into
+    the utterance. 0 for no such attempt; `careful` makes none."""
+
+
+ExportFormat = Literal["textgrid", "ctm", "json"]
+
+
+class ExportOptions(Options):
+    """Alignments as files for people and other programs."""
+
+    formats: Annotated[tuple[ExportFormat, ...], Field(min_length=1), Unique] = (
+        "textgrid",
+        "ctm",
+        "json",
+    )
+    """Forms: `textgrid`, a file a recording with tiers of words and phones for each
+    speaker; `ctm`, `words.ctm` and `phones.ctm`; `json`, `alignments.jsonl`, an
+    utterance a line, with scores and confidences of words and phones."""
+    names: Literal["recording", "path"] = "recording"
+    """Names of TextGrids: the recording's id, or the path of its audio below the folder
+    that holds all audio files."""
 
 
 class SupervisionOptions(Options):

@@ -289,11 +289,12 @@ def _oracle(arguments: Arguments) -> None:
 )
 def _mbr(arguments: Arguments) -> None:
     """Print the words with the fewest errors to expect."""
+    from latflow.corpus.ctm import ctm_line
     from latflow.lang.directory import Lang
     from latflow.lattice.determinize.pruned import determinize
     from latflow.lattice.mbr import minimum_bayes_risk
     from latflow.lattice.word_alignment import WordAligner
-    from latflow.scoring.transcripts import ctm_line, timed_words
+    from latflow.scoring.transcripts import timed_words
 
     if arguments.ctm and not arguments.model:
         raise UserError("a CTM file needs times of words", remedy="name the --model")

@@ -203,6 +203,12 @@ class HoldOutSource(Options):
     """Share of the training speech (in seconds) to hold out, at least."""
 
 
+class NoSource(Options):
+    """No dev set: nothing is decoded; systems are trained, and align."""
+
+    type: Literal["none"] = "none"
+
+
 class PerturbationOptions(Options):
     """The training set at other speeds and volumes, as Kaldi's `train_sp_hires`.
 
@@ -241,7 +247,7 @@ Source = Annotated[
     | TableSource,
     Field(discriminator="type"),
 ]
-DevSource = Annotated[HoldOutSource | Source, Field(discriminator="type")]
+DevSource = Annotated[HoldOutSource | NoSource | Source, Field(discriminator="type")]
 
 
 def has_transcripts(source: DevSource) -> bool:
@@ -252,16 +258,17 @@ def has_transcripts(source: DevSource) -> bool:
 class CorpusOptions(Options):
     """Sources of recordings and transcripts.
 
-    A training set, a dev set (its own source, or held out of train) and one or more
-    named test sets.
+    A training set, a dev set (its own source, or held out of train) and named test
+    sets. Without a dev set nothing is decoded: systems are trained, and align.
     """
 
     train: Source
     """Source of the training set."""
     dev: DevSource = HoldOutSource()
     """Source of the dev set, on which the LM scale and the insertion penalty are
-    chosen; or how it is held out of train."""
-    test: Annotated[dict[SetName, Source], Field(min_length=1)]
+    chosen; or how it is held out of train; or `{type: none}`, where nothing is to be
+    decoded."""
+    test: dict[SetName, Source] = Field(default_factory=dict)
     """Sources of the test sets, by name."""
     perturbed: dict[SetName, PerturbationOptions] = Field(default_factory=dict)
     """Training sets for networks, by name, that are made of the training set: every
@@ -273,6 +280,8 @@ class CorpusOptions(Options):
         """Refuse two sets of one name."""
         for name in self.perturbed.keys() & self.test.keys():
             raise ValueError(f"perturbed.{name}: a test set has this name")
+        if isinstance(self.dev, NoSource) and self.test:
+            raise ValueError("dev: test sets cannot be scored without one")
         for name, source in {"train": self.train, "dev": self.dev}.items():
             if not has_transcripts(source):
                 raise ValueError(

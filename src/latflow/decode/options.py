@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from latflow.align.options import AlignOptions
+from latflow.align.options import AlignSplitOptions
 from latflow.gmm.options import FmllrOptions
 from latflow.lang.options import LmOptions
 from latflow.options import (
@@ -150,7 +150,7 @@ class EndpointOptions(Options):
         }
 
 
-class AlignNetworkOptions(AlignOptions):
+class AlignNetworkOptions(AlignSplitOptions):
     """Alignment of a split with a network."""
 
     scores: NetworkScoreOptions = NetworkScoreOptions()

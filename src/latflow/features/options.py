@@ -88,6 +88,12 @@ class FrontEndOptions(Options):
             return self.num_ceps
         return self.num_mel_bins + int(self.use_energy)
 
+    @property
+    def first_middle(self) -> float:
+        """Middle of the first frame's window, seconds."""
+        length, shift = self.frame_length_ms, self.frame_shift_ms
+        return (length if self.snip_edges else shift) / 2000
+
 
 class SpeakerCmvn(Options):
     """By the statistics of each speaker (Kaldi's usual way)."""

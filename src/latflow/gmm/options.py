@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from latflow.align.options import AlignOptions
+from latflow.align.options import AlignOptions, AlignSplitOptions
 from latflow.features.options import DeltasTransform, TransformOptions
 from latflow.graphs.options import GraphOptions
 from latflow.options import (
@@ -155,11 +155,11 @@ class SharedOptions(Options):
     """Seed of the random numbers."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Device that computes statistics."""
-    max_skipped_fraction: Fraction = 0.02
+    max_skipped_fraction: Fraction = 0.05
     """Share of the utterances that may fail to align."""
 
 
-class AlignAdaptedOptions(AlignOptions):
+class AlignAdaptedOptions(AlignSplitOptions):
     """Alignment of whole splits with a finished system, adapted to each speaker."""
 
     fmllr: FmllrOptions = FmllrOptions()

@@ -3,7 +3,7 @@
 `make_lang` writes what Kaldi's `utils/prepare_lang.sh` writes; `make_lm` fetches or
 estimates an ARPA model; `make_grammar` turns it into the acceptor G.
 
-Public: `make_lang`, `make_lm`, `make_grammar`.
+Public: `make_lang`, `extend_lang`, `make_lm`, `make_grammar`.
 """
 
 from __future__ import annotations
@@ -92,6 +92,73 @@ def make_lang(
         len(parts.silence) + len(parts.nonsilence),
         len(parts.disambig),
     )
+
+
+def extend_lang(
+    lang_dir: str | Path,
+    lexicon: str | Path,
+    out_dir: str | Path,
+    *,
+    options: LangOptions,
+) -> None:
+    """Make a lang directory of a lexicon with the phones of another lang directory.
+
+    What was trained with the other one can then align words that it never saw. There is
+    no `L_disambig.fst`: alignment needs none.
+
+    Args:
+        lang_dir: the other lang directory: phones and their lists, topology, unknown
+            word.
+        lexicon: the lexicon file.
+        out_dir: folder to write, replaced as a whole.
+        options: how the lexicon is read, and the probability of silence.
+
+    Raises:
+        UserError: the lexicon is faulty, or has a phone that the other one has not.
+    """
+    model = Lang.load(lang_dir)
+    given = read_lexicon(
+        lexicon,
+        has_probabilities=options.has_probabilities,
+        strip_stress=options.strip_stress,
+        max_normalize=options.max_normalize,
+    )
+    known = {model.base_phone(phone) for phone in model.phones}
+    for entry in given.entries:
+        for phone in entry.phones:
+            if phone not in known:
+                raise UserError(
+                    f"phone {phone} is not among those of the model",
+                    file=lexicon,
+                    utterance=entry.word,
+                    remedy="use the model's phones: " + " ".join(sorted(known)[:60]),
+                )
+    unknown = model.lexicon.get(model.oov_word) or [(1.0, ())]
+    complete = given.with_words([(model.oov_word, " ".join(unknown[0][1]))])
+    entries = list(complete.entries)
+    if model.word_boundary is not None:
+        entries = [replace(e, phones=place_markers(e.phones)) for e in entries]
+    words = [EPSILON, *complete.words, GRAMMAR_DISAMBIG, SENTENCE_START, SENTENCE_END]
+    word_ids = {word: number for number, word in enumerate(words)}
+    with atomic_directory(out_dir) as folder:
+        (folder / "phones").mkdir()
+        names = ["phones.txt", "topo", "oov.txt"]
+        names += [f"phones/{p.name}" for p in (model.folder / "phones").glob("*.int")]
+        for name in names:
+            if "align_lexicon" not in name:
+                shutil.copyfile(model.folder / name, folder / name)
+        _write(folder / "words.txt", (f"{w} {n}" for w, n in word_ids.items()))
+        _write(folder / "oov.int", [str(word_ids[model.oov_word])])
+        write_lexicon(complete, folder / "lexicon.txt", with_probabilities=False)
+        write_lexicon(complete, folder / "lexiconp.txt", with_probabilities=True)
+        fst = lexicon_fst(
+            entries,
+            model.phone_ids,
+            word_ids,
+            silence_phone=model.phones[model.optional_silence],
+            silence_probability=options.silence_probability,
+        )
+        save_fst(fst, folder / "L.fst")
 
 
 def make_lm(

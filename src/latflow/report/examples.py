@@ -19,12 +19,12 @@ from lhotse.audio.utils import AudioLoadingError, DurationMismatchError
 from lhotse.cut import Cut
 from matplotlib.axes import Axes
 
+from latflow.corpus.ctm import read_ctm
 from latflow.report.figures import INK, LINE, MUTED, canvas, render, series_colour
 from latflow.report.inputs import Results
 from latflow.report.page import Example, Note, Section, missing, rows_of
 from latflow.report.scores import aligned
 from latflow.scoring.results import read_scores
-from latflow.scoring.transcripts import read_ctm
 
 LEAD = (
     "Some utterances, from recognized without error to worst: what was said, what was "

@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 
 from latflow.align.word_times import Pronunciations, phone_segments, split_phones
+from latflow.corpus.ctm import TimedWord, ctm_line
 from latflow.errors import UserError
 from latflow.files import atomic_output, write_json
 from latflow.hmm.transition_model import TransitionModel
@@ -57,8 +58,6 @@ from latflow.scoring import results
 from latflow.scoring.options import ScoreOptions
 from latflow.scoring.transcripts import (
     References,
-    TimedWord,
-    ctm_line,
     names_of,
     read_references,
     timed_words,

@@ -1,23 +1,19 @@
-"""Transcripts of a set: its references, Kaldi's text files, NIST's CTM files.
+"""Transcripts of a set: its references, Kaldi's text files, words with times.
 
-A line of a CTM file is one word: recording (here the utterance), channel, start,
-duration, word, and optionally a confidence. Times in seconds from the start of the
-utterance.
-
-Public: `References`, `read_references`, `read_text`, `write_text`, `TimedWord`,
-`names_of`, `timed_words`, `read_ctm`, `ctm_line`.
+Public: `References`, `read_references`, `read_text`, `write_text`, `names_of`,
+`timed_words`.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from latflow.corpus.ctm import TimedWord
 from latflow.errors import UserError
 from latflow.files import atomic_output, read_lines
 from latflow.lattice.mbr import MbrResult
@@ -122,32 +118,6 @@ def _add(
     texts[utterance] = words
 
 
-@dataclass(frozen=True)
-class TimedWord:
-    """One recognized word.
-
-    Attributes:
-        utterance: utterance (or recording) id.
-        start: seconds from its beginning, >= 0.
-        duration: seconds, >= 0.
-        word: the word.
-        channel: NIST's channel name.
-        confidence: posterior probability in [0, 1]; None where none was computed.
-    """
-
-    utterance: str
-    start: float
-    duration: float
-    word: str
-    channel: str = "1"
-    confidence: float | None = None
-
-    @property
-    def end(self) -> float:
-        """Seconds from the beginning to the word's end."""
-        return self.start + self.duration
-
-
 def names_of(
     word_ids: np.ndarray,
     names: Mapping[int, str],
@@ -206,43 +176,3 @@ def timed_words(
         )
         for word, begin, end, confidence in rows
     ]
-
-
-def read_ctm(path: str | Path) -> Iterator[TimedWord]:
-    """Yield the words of a CTM file in its order; `;;` starts a comment line.
-
-    Raises:
-        UserError: a line has too few or too many fields, or a time is no number or
-            negative.
-    """
-    for number, line in read_lines(path):
-        fields = line.split()
-        if not fields or fields[0].startswith(";;"):
-            continue
-        try:
-            utterance, channel, start, duration, word, *rest = fields
-            confidence = float(*rest) if rest else None
-            timed = TimedWord(
-                utterance, float(start), float(duration), word, channel, confidence
-            )
-        except (TypeError, ValueError):
-            timed = None
-        if timed is None or not _is_time(timed.start) or not _is_time(timed.duration):
-            raise UserError(
-                f"line {number} is not: utterance channel start duration word",
-                file=path,
-                remedy="times are seconds >= 0; a confidence may follow the word",
-            )
-        yield timed
-
-
-def ctm_line(w: TimedWord) -> str:
-    """Return one line of a CTM file, with its end."""
-    confidence = "" if w.confidence is None else f" {w.confidence:.3f}"
-    times = f"{w.start:.3f} {w.duration:.3f}"
-    return f"{w.utterance} {w.channel} {times} {w.word}{confidence}\n"
-
-
-def _is_time(seconds: float) -> bool:
-    """Return whether a number can be a time or a duration."""
-    return math.isfinite(seconds) and seconds >= 0

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from latflow.corpus.ctm import TimedWord, ctm_line
 from latflow.corpus.textgrid import Interval, textgrid
-from latflow.scoring.transcripts import TimedWord, ctm_line
 from latflow.serving.results import Hypothesis, Segment
 
 JSON_FORMAT = "latflow-transcription-1"

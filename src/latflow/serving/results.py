@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from latflow.corpus.ctm import TimedWord
 from latflow.lattice.lattice import Lattice
-from latflow.scoring.transcripts import TimedWord
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from types import TracebackType
 
 import numpy as np
 
+from latflow.corpus.ctm import TimedWord
 from latflow.decode.options import EndpointOptions
 from latflow.errors import UserError
 from latflow.features.options import FrameGeometry
@@ -41,7 +42,6 @@ from latflow.lang.lm_trie import LmTrie
 from latflow.lang.phrases import phrase_model, plain_model
 from latflow.lattice.lattice import Lattice
 from latflow.lattice.rescore import rescore
-from latflow.scoring.transcripts import TimedWord
 from latflow.serving.acoustics import Chunk, ChunkCutter
 from latflow.serving.endpoint import EndpointDetector
 from latflow.serving.options import SessionOptions

@@ -31,11 +31,11 @@ from typing import Any, ClassVar
 import numpy as np
 import triton_python_backend_utils as triton  # pyright: ignore[reportMissingImports]
 
+from latflow.corpus.ctm import ctm_line
 from latflow.errors import UserError
 from latflow.lattice.determinize.pruned import determinize
 from latflow.lattice.io.binary import as_bytes
 from latflow.options import read_options
-from latflow.scoring.transcripts import ctm_line
 from latflow.serving.options import SessionOptions, TritonOptions
 from latflow.serving.package import Model
 from latflow.serving.results import Event, Final, Segment

@@ -6,7 +6,7 @@ further on prepared corpora, where durations and sample rates are known. Both re
 findings (`latflow.workflow.survey.Finding`): an `error` will stop the experiment or
 spoil it, a `warning` probably should not be there, a `note` is good to know.
 
-Public: `examine_experiment`, `examine`, `examine_sources`, `render`.
+Public: `examine_experiment`, `examine`, `examine_sources`, `examine_corpus`, `render`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from latflow.corpus.kaldi_tables import split_fields
 from latflow.corpus.manifests import read_cuts
-from latflow.corpus.options import CorpusOptions
+from latflow.corpus.options import CorpusOptions, NoSource
 from latflow.corpus.recipes import missing_resource
 from latflow.errors import UserError
 from latflow.features.options import FeatureOptions
@@ -133,6 +133,34 @@ def examine_sources(
     Returns:
         Findings, the worst first.
     """
+    findings, _ = _survey_sources(corpus, lexicon, lang, features, results)
+    return findings
+
+
+def examine_corpus(
+    corpus: CorpusOptions,
+    lexicon: str | Path,
+    lang: LangOptions,
+    features: FeatureOptions,
+    results: str | Path,
+) -> tuple[list[Finding], Survey]:
+    """Examine a training set alone; arguments as of `examine_sources`.
+
+    Returns:
+        (findings, the worst first; what was counted of the training set).
+    """
+    findings, surveys = _survey_sources(corpus, lexicon, lang, features, results)
+    return findings, surveys[0]
+
+
+def _survey_sources(
+    corpus: CorpusOptions,
+    lexicon: str | Path | None,
+    lang: LangOptions,
+    features: FeatureOptions,
+    results: str | Path,
+) -> tuple[list[Finding], list[Survey]]:
+    """Return the findings of `examine_sources`, and the surveys behind them."""
     findings: list[Finding] = []
     dictionary = None if lexicon is None else _dictionary(lexicon, lang, findings)
     surveys = []
@@ -141,6 +169,8 @@ def examine_sources(
         "dev": corpus.dev,
         **corpus.test,
     }.items():
+        if isinstance(source, NoSource):
+            continue
         named = {"path", "supervisions"} & type(source).model_fields.keys()
         file = next((getattr(source, name) for name in named), split)
         survey = Survey(split, file, dictionary, features)
@@ -149,7 +179,7 @@ def examine_sources(
     findings += _common(surveys, dictionary)
     findings += _sample_rates(surveys, features)
     findings += _disk(surveys, features, Path(results))
-    return _sorted(findings)
+    return _sorted(findings), surveys
 
 
 def render(findings: Iterable[Finding]) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field
 
-from latflow.align.options import AlignOptions
+from latflow.align.options import AlignSplitOptions, ExportOptions
 from latflow.corpus.options import CorpusOptions
 from latflow.decode.options import DecodeOptions, EndpointOptions, RecordingsOptions
 from latflow.features.options import FeatureOptions, StreamOptions
@@ -25,6 +25,7 @@ from latflow.options import (
     Options,
     PositiveFloat,
     PositiveInt,
+    Text,
     Unique,
     read_options,
 )
@@ -71,7 +72,7 @@ class NnetOptions(Options):
     denominator: DenominatorOptions = DenominatorOptions()
     """The decoding graph that lattices are made with in training, from a weak language
     model of the training transcripts."""
-    align: AlignOptions = AlignOptions()
+    align: AlignSplitOptions = AlignSplitOptions()
     """Alignment of whole splits with a finished network."""
     systems: dict[Name, NetworkSystemOptions] = Field(default_factory=dict)
     """Networks by name, in the order of training."""
@@ -136,10 +137,25 @@ class CapacityOptions(Options):
     """Greatest number of sessions that is tried."""
 
 
+class ExportSectionOptions(ExportOptions):
+    """Alignments that are written as TextGrids, CTM and JSON (see docs/align.md).
+
+    They are in `results/<experiment>/alignments/<system>/<set>/`.
+    """
+
+    systems: Annotated[tuple[Name, ...], Unique] = ()
+    """Systems, GMMs or networks, whose alignments are exported."""
+    sets: Annotated[tuple[Text, ...], Field(min_length=1), Unique] = ("train",)
+    """Sets whose alignments are exported."""
+    package: Text | None = None
+    """Folder of a model package (see docs/serving.md) that aligns the sets, too, with
+    the lexicon of the section `lang`; its name as a system is `package`."""
+
+
 class LedgerOptions(Options):
     """Utterances that a stage may leave out before it fails."""
 
-    max_skipped_fraction: Fraction = 0.02
+    max_skipped_fraction: Fraction = 0.05
     """Largest share of a split's utterances that one stage may skip (each is in its
     ledger)."""
 
@@ -182,6 +198,8 @@ class Experiment(Options):
     `results/<experiment>/transcribe/<name>/`."""
     capacity: CapacityOptions = CapacityOptions()
     """Sessions that servers of packages hold, measured here (see docs/load-test.md)."""
+    export_alignments: ExportSectionOptions = ExportSectionOptions()
+    """Alignments that are written as TextGrids, CTM and JSON (see docs/align.md)."""
     report: ReportOptions = ReportOptions()
     """Contents of the results report; the report itself is always written."""
     ledger: LedgerOptions = LedgerOptions()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from latflow.align.options import AlignOptions
+from latflow.align.options import AlignSplitOptions, ExportOptions
 from latflow.corpus.folder import transcripts_digest
 from latflow.corpus.options import (
     DevSource,
@@ -20,6 +20,7 @@ from latflow.corpus.options import (
     HoldOutSource,
     KaldiSource,
     ManifestSource,
+    NoSource,
     SyntheticSource,
     TableSource,
     has_transcripts,
@@ -35,6 +36,9 @@ from latflow.training.options import LfmmiSystemOptions
 from latflow.workflow.experiment import load
 from latflow.workflow.recipe_checks import check
 from latflow.workflow.systems import Systems, unless_set
+
+# What alignments of a package go by among those of systems.
+PACKAGED = "package"
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,13 @@ class Recipe(Systems):
         corpus = self.options.corpus
         if self.holds_out_dev:
             return {"full": corpus.train, **corpus.test}
-        return {"train": corpus.train, "dev": corpus.dev, **corpus.test}
+        dev = {"dev": corpus.dev} if self.has_dev else {}
+        return {"train": corpus.train, **dev, **corpus.test}
+
+    @property
+    def has_dev(self) -> bool:
+        """Return whether there is a dev set; without one nothing is decoded."""
+        return not isinstance(self.options.corpus.dev, NoSource)
 
     @property
     def holds_out_dev(self) -> bool:
@@ -97,7 +107,7 @@ class Recipe(Systems):
     @property
     def evaluation_sets(self) -> list[str]:
         """Splits that are scored: dev, which chooses the scales, and test sets."""
-        return ["dev", *self.test_sets]
+        return ["dev", *self.test_sets] if self.has_dev else []
 
     @property
     def capacity_set(self) -> str:
@@ -164,7 +174,7 @@ class Recipe(Systems):
 
     def align_options(self) -> dict[str, Any]:
         """Return the options of alignment without adaptation."""
-        return self.options.gmm.align.part(AlignOptions).values()
+        return self.options.gmm.align.part(AlignSplitOptions).values()
 
     def align_network_options(self, network: str) -> dict[str, Any]:
         """Return the options of alignment with a network."""
@@ -230,6 +240,30 @@ class Recipe(Systems):
             "score": self.comparison_options(),
             "graph": self.denominator_options(system).part(GraphOptions).values(),
         }
+
+    @property
+    def exported_systems(self) -> list[str]:
+        """Systems whose alignments are exported; the packaged one is called so."""
+        export = self.options.export_alignments
+        packaged = [] if export.package is None else [PACKAGED]
+        return [*export.systems, *packaged]
+
+    def export_options(self) -> dict[str, Any]:
+        """Return the forms of exported alignments."""
+        return self.options.export_alignments.part(ExportOptions).values()
+
+    def first_middle(self, system: str) -> float | None:
+        """Return the middle of the first frame's window of a system, seconds.
+
+        None for the packaged one, whose package knows.
+        """
+        if system == PACKAGED:
+            return None
+        nnet, stream = self.options.nnet, self.stream_of(system)
+        if stream in nnet.ivectors:
+            stream = nnet.ivectors[stream].features
+        features = nnet.features.get(stream or "", self.options.features)
+        return features.first_middle
 
     def extraction_options(self, stream: str | None = None) -> dict[str, Any]:
         """Return options of stored features: those of GMM systems, or of a stream."""

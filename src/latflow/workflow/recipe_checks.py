@@ -49,6 +49,50 @@ def check(recipe: Recipe) -> None:
     check_packages(recipe)
     _check_transcriptions(recipe)
     check_capacity(recipe)
+    _check_export(recipe)
+    _check_without_dev(recipe)
+
+
+def _check_export(recipe: Recipe) -> None:
+    """Refuse to export alignments of systems or sets that are not there."""
+    export = recipe.options.export_alignments
+    for system in export.systems:
+        _check_choice(
+            "configuration export_alignments.systems", system, recipe.decoded_systems
+        )
+        if (
+            recipe.is_network(system)
+            and recipe.networks[recipe.seed_of(system)].type == "ctc"
+        ):
+            raise UserError(
+                f"configuration export_alignments.systems: {system} was trained by "
+                "CTC, whose labels have no times of phones",
+                remedy="take a GMM system, or a network of type ce or lfmmi",
+            )
+    for name in export.sets:
+        _check_choice("configuration export_alignments.sets", name, recipe.splits)
+    if export.package is not None and "package" in recipe.decoded_systems:
+        raise UserError(
+            "configuration export_alignments.package: a system is called package",
+            remedy="give the system another name",
+        )
+
+
+def _check_without_dev(recipe: Recipe) -> None:
+    """Refuse what needs a dev set where there is none."""
+    if recipe.has_dev:
+        return
+    options = recipe.options
+    for key, needs in (
+        ("nnet.systems", options.nnet.systems),
+        ("package.systems", options.package.systems),
+        ("transcribe", options.transcribe),
+    ):
+        if needs:
+            raise UserError(
+                f"configuration {key}: needs a dev set, and there is none",
+                remedy="leave corpus.dev out, which holds one out of train",
+            )
 
 
 def _check_systems(recipe: Recipe) -> None:

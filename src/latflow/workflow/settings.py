@@ -77,7 +77,7 @@ def read_config(recipe: str | Path, settings: Sequence[str] = ()) -> dict[str, A
     except (WorkflowError, yaml.YAMLError) as error:
         raise UserError(" ".join(str(error).split()), file=recipe) from None
     if settings:
-        update_config(config, nested_values(_parse(settings)))
+        update_config(config, nested_values(read_settings(settings)))
     return config
 
 
@@ -128,11 +128,11 @@ def _read(value: Any, *, is_nested: bool = True) -> Any:
         return [_read(item) for item in value]
     if not (is_nested and isinstance(value, str)):
         return value
-    read = _parse([f"value={value}"])["value"]
+    read = read_settings([f"value={value}"])["value"]
     return read if read is None or isinstance(read, bool | int | float) else value
 
 
-def _parse(settings: Sequence[str]) -> dict[str, Any]:
+def read_settings(settings: Sequence[str]) -> dict[str, Any]:
     """Return settings of the command line as Snakemake parses them."""
     from snakemake.cli import parse_config
 

@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from latflow.corpus.ctm import ctm_line
 from latflow.errors import UserError
 from latflow.lattice.lattice import CompactLattice, Strings
 from latflow.lattice.mbr import minimum_bayes_risk
-from latflow.scoring.transcripts import ctm_line, timed_words
+from latflow.scoring.transcripts import timed_words
 
 
 def compact(rows, num_states, frames=2):

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from scipy.stats import beta
 
 from latflow.align.word_times import Pronunciations, split_phones
+from latflow.corpus.ctm import read_ctm
 from latflow.errors import UserError
 from latflow.lattice.edit_distance import ErrorCounts
 from latflow.scoring import results
 from latflow.scoring.bootstrap import bootstrap_interval, holm, paired_bootstrap
 from latflow.scoring.options import BootstrapOptions, ComparisonOptions
 from latflow.scoring.results import COLUMNS, format_table, read_table, summarize_wer
-from latflow.scoring.transcripts import read_ctm, read_text
+from latflow.scoring.transcripts import read_text
 
 REFERENCES = {"u1": ["A", "B", "C"], "u2": ["A", "B"], "u3": ["D"], "u4": []}
 HYPOTHESES = {"u1": ["A", "C"], "u2": ["A", "X", "B"], "u4": []}

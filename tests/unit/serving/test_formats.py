@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from praatio import textgrid
 
-from latflow.scoring.transcripts import TimedWord, read_ctm
+from latflow.corpus.ctm import TimedWord, read_ctm
 from latflow.serving.formats import EXTENSIONS, FORMATS, Transcription, render
 from latflow.serving.results import Hypothesis, Segment
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latflow.scoring.transcripts import TimedWord
+from latflow.corpus.ctm import TimedWord
 from latflow.serving.results import Final, Hypothesis, Segment
 from latflow.serving.service import RefusedError
 from latflow.serving.websocket import (

@@ -12,6 +12,7 @@ import pytest
 import soundfile
 
 from latflow.cli.main import main
+from latflow.corpus.ctm import read_ctm
 from latflow.corpus.espeak import resample
 from latflow.corpus.manifests import ManifestWriter
 from latflow.decode.options import (
@@ -24,7 +25,6 @@ from latflow.features.resampling import StreamingResampler
 from latflow.lattice.io.archives import read_lattices
 from latflow.ledger import read_ledger
 from latflow.options import read_options
-from latflow.scoring.transcripts import read_ctm
 from latflow.serving.options import SessionOptions
 from latflow.serving.results import Final
 from latflow.serving.segmentation import SpeechCutter, SpeechDetector

@@ -1,0 +1,347 @@
+"""Alignments as files: TextGrids by recording, CTM, JSON (stage).
+
+The folder gets `textgrid/<name>.TextGrid`, `words.ctm`, `phones.ctm` and
+`alignments.jsonl`, as the options ask, and `export.json` with counts. Times are seconds
+from the beginning of the recording. Recordings are written one by one: memory holds the
+ids of the utterances alone.
+
+Public: `export_alignments` (stage).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TextIO
+
+from lhotse import MonoCut
+
+from latflow.align.corpus import AlignmentArchive, LogLikes
+from latflow.align.options import ExportOptions
+from latflow.align.timing import AlignedUtterance, TimedPhone, Timer, mean_confidence
+from latflow.corpus.ctm import TimedWord, ctm_line
+from latflow.corpus.manifests import Spool, read_cuts, speaker_of, text_of
+from latflow.corpus.textgrid import Interval, textgrid
+from latflow.errors import UserError
+from latflow.files import atomic_directory, write_json
+from latflow.hmm.transition_model import TransitionModel
+from latflow.lang.directory import Lang
+from latflow.logs import progress
+
+
+@dataclass
+class _Place:
+    """An utterance in its recording; `path` is that of the audio, or empty."""
+
+    id: str
+    recording: str
+    length: float
+    path: str
+    channel: int
+    start: float
+    duration: float
+    speaker: str
+    text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Turn into what JSON can hold."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, cut: MonoCut) -> _Place:
+        """Return what a cut says."""
+        recording = cut.recording
+        assert recording is not None
+        first = recording.sources[0] if recording.sources else None
+        is_file = first is not None and first.type == "file"
+        return cls(
+            cut.id,
+            recording.id,
+            recording.duration,
+            str(first.source) if first is not None and is_file else "",
+            cut.channel,
+            cut.start,
+            cut.duration,
+            speaker_of(cut),
+            text_of(cut),
+        )
+
+
+def _place(values: dict[str, Any]) -> _Place:
+    """Make a place of its dictionary."""
+    return _Place(**values)
+
+
+def export_alignments(
+    alignments: Path,
+    statistics: Path,
+    cuts: Path,
+    lang_dir: Path,
+    model_dir: Path,
+    out_dir: Path,
+    *,
+    options: ExportOptions,
+    first_middle: float | None = None,
+    log_likes_dir: Path | None = None,
+) -> None:
+    """Write the alignments of a split as files (stage).
+
+    Args:
+        alignments: `ali.ark`.
+        statistics: its `statistics.json`, which has the frame shift.
+        cuts: `cuts.jsonl.gz` of the split.
+        lang_dir: the lang directory of the alignments.
+        model_dir: folder with the `final.mdl` that aligned.
+        out_dir: folder to write, replaced as a whole.
+        options: forms, and names of files.
+        first_middle: middle of the window of the features' first frame, seconds; None
+            where `statistics.json` has it.
+        log_likes_dir: the `LogLikes` of the alignments; without it there are no scores.
+
+    Raises:
+        UserError: parts do not fit each other, or no utterance is aligned.
+    """
+    archive = AlignmentArchive(alignments)
+    known = json.loads(statistics.read_text(encoding="utf-8"))
+    frame_shift = float(known["frame_shift"])
+    if first_middle is None:
+        first_middle = float(known["first_middle"])
+    timer = Timer(
+        Lang.load(lang_dir),
+        TransitionModel.load(model_dir / "final.mdl"),
+        frame_shift=frame_shift,
+        offset=first_middle - frame_shift / 2,
+    )
+    scores = None if log_likes_dir is None else LogLikes.load(log_likes_dir)
+    with (
+        atomic_directory(out_dir) as folder,
+        Spool(folder, _place) as places,
+        _Writer(folder, options) as writer,
+    ):
+        order: list[tuple[str, float, str]] = []
+        top: str | None = None
+        for cut in read_cuts(cuts):
+            place = _Place.of(cut)
+            places.add(place, file=cuts)
+            order.append((place.recording, place.start, place.id))
+            above = os.path.dirname(place.path)
+            top = above if top is None else os.path.commonpath([top, above])
+            ids = archive.get(cut.id)
+            log_likes = scores.get(cut.id) if scores is not None else None
+            if ids is not None and log_likes is not None:
+                timer.note(ids, log_likes)
+        if not any(utterance in archive for *_, utterance in order):
+            raise UserError(
+                "no utterance of the set is aligned",
+                file=alignments,
+                remedy="look at the ledger beside it",
+            )
+        order.sort()
+        groups = groupby(progress(order, "export", len(order)), key=lambda row: row[0])
+        for _, rows in groups:
+            found = []
+            for *_, utterance in rows:
+                place, ids = places[utterance], archive.get(utterance)
+                if ids is None:
+                    writer.missing.append(utterance)
+                    found.append((place, None))
+                    continue
+                log_likes = scores.get(utterance) if scores is not None else None
+                timed = timer.time(place.text, ids, place.duration, log_likes)
+                found.append((place, timed))
+            writer.write(found, top or "")
+        writer.finish()
+
+
+Timed = tuple[_Place, AlignedUtterance | None]
+
+
+class _Writer:
+    """Writes recordings in all forms; use as a context manager."""
+
+    def __init__(self, folder: Path, options: ExportOptions) -> None:
+        self._folder, self._options = folder, options
+        self._stack = ExitStack()
+        self._made: set[Path] = set()
+        self._names: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
+        self.missing: list[str] = []
+        self._ctm: tuple[TextIO, TextIO] | None = None
+        self._json: TextIO | None = None
+        if "ctm" in options.formats:
+            self._ctm = self._open("words.ctm"), self._open("phones.ctm")
+        if "json" in options.formats:
+            self._json = self._open("alignments.jsonl")
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _open(self, name: str) -> TextIO:
+        """Open a file of the folder, closed with this object."""
+        stream = (self._folder / name).open("w", encoding="utf-8")
+        return self._stack.enter_context(stream)
+
+    def write(self, utterances: list[Timed], top: str) -> None:
+        """Write the utterances of a recording, in order of time.
+
+        Args:
+            top: folder that all audio files lie below.
+        """
+        for place, timed in utterances:
+            if timed is None:
+                continue
+            self._counts["utterances"] += 1
+            self._counts["without_words"] += timed.words is None
+            if self._ctm is not None:
+                self._ctm[0].writelines(map(ctm_line, _word_lines(place, timed)))
+                self._ctm[1].writelines(map(ctm_line, _phone_lines(place, timed)))
+            if self._json is not None:
+                line = json.dumps(_json_values(place, timed), ensure_ascii=False)
+                self._json.write(line + "\n")
+        self._counts["recordings"] += 1
+        if "textgrid" in self._options.formats:
+            first = utterances[0][0]
+            path = self._folder / "textgrid" / self._name(first, top)
+            if path.parent not in self._made:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._made.add(path.parent)
+            path.write_text(textgrid(_tiers(utterances), first.length), "utf-8")
+
+    def _name(self, place: _Place, top: str) -> str:
+        """Return the name of a recording's TextGrid; no two are the same."""
+        name = place.recording
+        if self._options.names == "path" and place.path:
+            name = os.path.splitext(os.path.relpath(place.path, top))[0]
+        self._names[name] += 1
+        if (number := self._names[name]) > 1:  # a.wav and a.flac
+            name = f"{name}.{number}"
+        return f"{name}.TextGrid"
+
+    def finish(self) -> None:
+        """Close the files; write the counts."""
+        self._stack.close()
+        write_json(
+            self._folder / "export.json",
+            {
+                "recordings": self._counts["recordings"],
+                "utterances": self._counts["utterances"],
+                "without_words": self._counts["without_words"],
+                "not_aligned": self.missing,
+            },
+        )
+
+
+def _tiers(utterances: list[Timed]) -> dict[str, list[Interval]]:
+    """Return tiers of words and phones, of each speaker where there are several."""
+    tracks = dict.fromkeys((place.speaker, place.channel) for place, _ in utterances)
+    channels = {channel for _, channel in tracks}
+    tiers: dict[str, list[Interval]] = {}
+    for speaker, channel in tracks:
+        prefix = "" if len(tracks) == 1 else f"{speaker} - "
+        if len(channels) > 1:
+            prefix = f"{speaker} ({channel + 1}) - "
+        words = tiers[f"{prefix}words"] = []
+        phones = tiers[f"{prefix}phones"] = []
+        for place, timed in utterances:
+            if timed is None or (place.speaker, place.channel) != (speaker, channel):
+                continue
+            labels = (
+                (words, ((w.start, w.end, w.word) for w in timed.words or ())),
+                (phones, ((p.start, p.end, p.phone) for p in timed.spoken)),
+            )
+            for tier, intervals in labels:
+                tier.extend(_placed(tier, intervals, place))
+    return tiers
+
+
+def _placed(
+    tier: list[Interval],
+    intervals: Iterator[tuple[float, float, str]],
+    place: _Place,
+) -> Iterator[Interval]:
+    """Yield intervals at their time in the recording, none over those of the tier."""
+    last = tier[-1].end if tier else 0.0
+    for start, end, text in intervals:
+        begin = max(last, place.start + start)
+        stop = min(place.length, place.start + end)
+        if stop - begin >= 1e-4:  # what a TextGrid can tell from nothing
+            yield Interval(begin, stop, text)
+            last = stop
+
+
+def _word_lines(place: _Place, timed: AlignedUtterance) -> Iterator[TimedWord]:
+    """Yield the words of an utterance for a CTM file."""
+    for word in timed.words or ():
+        yield _timed(place, word.word, word.start, word.end, word.confidence)
+
+
+def _phone_lines(place: _Place, timed: AlignedUtterance) -> Iterator[TimedWord]:
+    """Yield the phones of an utterance for a CTM file, silences included."""
+    for phone in timed.phones:
+        yield _timed(place, phone.phone, phone.start, phone.end, phone.confidence)
+
+
+def _timed(
+    place: _Place, label: str, start: float, end: float, confidence: float | None
+) -> TimedWord:
+    """Return a label at its time in the recording."""
+    return TimedWord(
+        place.recording,
+        place.start + start,
+        end - start,
+        label,
+        str(place.channel + 1),
+        confidence,
+    )
+
+
+def _json_values(place: _Place, timed: AlignedUtterance) -> dict[str, Any]:
+    """Return an utterance as JSON has it."""
+    return {
+        "utterance": place.id,
+        "recording": place.recording,
+        "channel": place.channel + 1,
+        "speaker": place.speaker,
+        "start": _rounded(place.start),
+        "end": _rounded(place.start + place.duration),
+        "text": place.text,
+        "confidence": _rounded(mean_confidence(timed.spoken)),
+        "words": None
+        if timed.words is None
+        else [
+            {
+                "word": word.word,
+                "start": _rounded(place.start + word.start),
+                "end": _rounded(place.start + word.end),
+                "confidence": _rounded(word.confidence),
+                "phones": [_phone_values(place, phone) for phone in word.phones],
+            }
+            for word in timed.words
+        ],
+        "phones": [_phone_values(place, phone) for phone in timed.phones],
+    }
+
+
+def _phone_values(place: _Place, phone: TimedPhone) -> dict[str, Any]:
+    """Return a phone as JSON has it."""
+    return {
+        "phone": phone.phone,
+        "start": _rounded(place.start + phone.start),
+        "end": _rounded(place.start + phone.end),
+        "score": _rounded(phone.score),
+        "confidence": _rounded(phone.confidence),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    """Round to four decimals."""
+    return None if value is None else round(value, 4)

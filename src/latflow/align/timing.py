@@ -1,0 +1,201 @@
+"""Words and phones of alignments, with times and scores.
+
+Frame t of an alignment stands for the time from `offset` + t * `frame_shift` on, where
+the offset puts the middle of that time on the middle of the frame's window. Kaldi's
+front end, and ours, lay windows of 25 ms every 10 ms from the first sample on, so
+that times without the offset are 7.5 ms early.
+
+Public: `TimedPhone`, `AlignedWord`, `AlignedUtterance`, `Timer`, `PhoneScores`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from latflow.align.word_times import Pronunciations, phone_segments, split_phones
+from latflow.hmm.transition_model import TransitionModel
+from latflow.lang.directory import Lang
+
+
+@dataclass(frozen=True, slots=True)
+class TimedPhone:
+    """A phone with its time.
+
+    Attributes:
+        phone: without its position in the word.
+        start: seconds from the beginning of the utterance.
+        end: likewise.
+        score: mean acoustic log-likelihood of its frames; None where not known.
+        confidence: see `PhoneScores`; None where there is no score.
+    """
+
+    phone: str
+    start: float
+    end: float
+    score: float | None
+    confidence: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedWord:
+    """A word with its phones.
+
+    Attributes:
+        word: as the transcript has it.
+        phones: at least one.
+    """
+
+    word: str
+    phones: tuple[TimedPhone, ...]
+
+    @property
+    def start(self) -> float:
+        """Seconds from the beginning of the utterance."""
+        return self.phones[0].start
+
+    @property
+    def end(self) -> float:
+        """Likewise."""
+        return self.phones[-1].end
+
+    @property
+    def confidence(self) -> float | None:
+        """Mean of its phones', None without."""
+        return mean_confidence(self.phones)
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedUtterance:
+    """Words and phones of an utterance.
+
+    Attributes:
+        words: of the transcript; None where the phones are no pronunciations of it.
+        phones: all, silences between words included.
+        silence: names of the phones that stand between words.
+    """
+
+    words: tuple[AlignedWord, ...] | None
+    phones: tuple[TimedPhone, ...]
+    silence: frozenset[str]
+
+    @property
+    def spoken(self) -> tuple[TimedPhone, ...]:
+        """The phones of words."""
+        if self.words is None:
+            return tuple(p for p in self.phones if p.phone not in self.silence)
+        return tuple(phone for word in self.words for phone in word.phones)
+
+
+def mean_confidence(phones: Sequence[TimedPhone]) -> float | None:
+    """Return the mean confidence of phones; None where one has none."""
+    found = [phone.confidence for phone in phones if phone.confidence is not None]
+    return sum(found) / len(found) if found and len(found) == len(phones) else None
+
+
+class PhoneScores:
+    """Mean scores of phones of a corpus, and their spread.
+
+    The score of a phone is the mean acoustic log-likelihood of its frames. Its
+    confidence is the share of occurrences of the same phone that would score lower,
+    were their scores normally distributed: low ones are worth a look.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, np.ndarray] = {}  # count, sum, sum of squares
+
+    def add(self, phones: Sequence[str], scores: np.ndarray) -> None:
+        """Take note of the phones of an utterance."""
+        for phone, score in zip(phones, scores.tolist(), strict=True):
+            sums = self._sums.setdefault(phone, np.zeros(3))
+            sums += (1.0, score, score * score)
+
+    def confidence(self, phone: str, score: float) -> float | None:
+        """Return the confidence of a phone; None where too few of it were seen."""
+        count, total, squares = self._sums.get(phone, np.zeros(3))
+        if count < 2:
+            return None
+        mean = total / count
+        spread = math.sqrt(max(squares / count - mean * mean, 1e-6))
+        return 0.5 * (1.0 + math.erf((score - mean) / (spread * math.sqrt(2.0))))
+
+
+class Timer:
+    """Gives words and phones of alignments their times.
+
+    Args:
+        lang: the lang directory of the alignments.
+        model: what transition-ids are ids of.
+        frame_shift: seconds from frame to frame of the alignments.
+        offset: time of the first frame, seconds; see above.
+    """
+
+    def __init__(
+        self, lang: Lang, model: TransitionModel, *, frame_shift: float, offset: float
+    ) -> None:
+        self._lang, self._model = lang, model
+        self._frame_shift, self._offset = frame_shift, offset
+        self._pronunciations = Pronunciations(
+            {w: [entry for _, entry in es] for w, es in lang.lexicon.items()},
+            [lang.phones[lang.optional_silence]],
+            is_position_dependent=lang.word_boundary is not None,
+        )
+        base = self._pronunciations.base
+        self._names = {number: base(name) for number, name in lang.phones.items()}
+        self.scores = PhoneScores()
+
+    def note(self, transition_ids: np.ndarray, log_likes: np.ndarray) -> None:
+        """Take note of the scores of an utterance, for confidences."""
+        phones, bounds, _ = phone_segments(transition_ids, self._model)
+        names = [self._names[phone] for phone in phones]
+        self.scores.add(names, _means(log_likes, bounds))
+
+    def time(
+        self,
+        text: str,
+        transition_ids: np.ndarray,
+        duration: float,
+        log_likes: np.ndarray | None = None,
+    ) -> AlignedUtterance:
+        """Return the words and phones of an utterance.
+
+        Args:
+            text: its transcript.
+            transition_ids: int32[T].
+            duration: of the utterance, seconds; its last phone ends there.
+            log_likes: float32[T], acoustic log-likelihoods.
+        """
+        phones, bounds, _ = phone_segments(transition_ids, self._model)
+        names = [self._names[phone] for phone in phones]
+        times = np.round(self._offset + self._frame_shift * np.array(bounds), 6)
+        times[0], times[-1] = 0.0, duration
+        times = np.clip(times, 0.0, duration).tolist()
+        scores: list[float | None] = [None] * len(names)
+        sure = list(scores)
+        if log_likes is not None:
+            found = _means(log_likes, bounds).tolist()
+            scores = list(found)
+            pairs = zip(names, found, strict=True)
+            sure = [self.scores.confidence(name, score) for name, score in pairs]
+        timed = tuple(map(TimedPhone, names, times[:-1], times[1:], scores, sure))
+        words = text.split()
+        known = [self._lang.words[i] for i in self._lang.words_to_ids(text)]
+        spans = split_phones(names, known, self._pronunciations)
+        silence = self._pronunciations.silence
+        if spans is None:
+            return AlignedUtterance(None, timed, silence)
+        aligned = tuple(
+            AlignedWord(word, timed[first:last])
+            for word, (first, last) in zip(words, spans, strict=True)
+        )
+        return AlignedUtterance(aligned, timed, silence)
+
+
+def _means(log_likes: np.ndarray, bounds: Sequence[int]) -> np.ndarray:
+    """Return the mean over the frames of each phone, float64[N]."""
+    begin = np.array(bounds)
+    sums = np.add.reduceat(log_likes.astype(np.float64), begin[:-1])
+    return sums / np.diff(begin)

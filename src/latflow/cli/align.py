@@ -1,0 +1,188 @@
+"""Commands of forced alignment: align a corpus, look it over, compare alignments.
+
+Public: `ALIGN`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from latflow.cli.commands import Arguments, Group, Option, flag, option
+from latflow.errors import UserError
+
+ALIGN = Group()
+
+_CORPUS = option(
+    "corpus",
+    "folder of audio with .txt, .lab or .TextGrid files, table (.csv, .tsv, .jsonl), "
+    "Kaldi data directory, or folder with Lhotse's manifests",
+)
+_LEXICON = option("lexicon", "pronunciations, WORD PHONE PHONE ... lines (.gz too)")
+_SOURCE: tuple[Option, ...] = (
+    option(
+        "--speaker",
+        "who speaks: as the corpus says, each utterance its own, or all one",
+        choices=("given", "utterance", "single"),
+    ),
+    option(
+        "--speaker-by",
+        "of a folder: the speaker is the folder, the TextGrid's tier, or the name's "
+        "beginning",
+        choices=("folder", "tier", "prefix"),
+    ),
+    option("--tiers", "of TextGrids: those with transcripts", nargs="+"),
+    option("--audio", "of a table: folder that its paths are relative to"),
+    option(
+        "--set",
+        "further keys of the source, e.g. min_duration=0.5 (config/README.md, "
+        "corpus.train)",
+        [],
+        nargs="*",
+        metavar="KEY=VALUE",
+    ),
+)
+_EXAMPLES = """align recordings/ lexicon.txt aligned
+  latflow align train.tsv lexicon.txt aligned --audio clips
+  latflow align recordings/ lexicon.txt aligned --model results/mine/package/chain"""
+_PRODUCTS = ("textgrid", "words.ctm", "phones.ctm", "alignments.jsonl", "export.json")
+
+
+@ALIGN.command(
+    "align",
+    _CORPUS,
+    _LEXICON,
+    option("out", "folder for the alignments, and for what is made on the way"),
+    option("--model", "model package that aligns; else systems trained on the corpus"),
+    option("--cores", "processor cores to use; all by default", os.cpu_count() or 1),
+    option("--max-skipped", "share of the utterances that may be skipped", 0.05),
+    flag("--dry-run", "say what would be done"),
+    *_SOURCE,
+    example=_EXAMPLES,
+)
+def _align(arguments: Arguments) -> int:
+    """Align a corpus: TextGrids, CTM and JSON with times of words and phones."""
+    from latflow.workflow.aligning import align_recipe, run_recipe
+    from latflow.workflow.doctor import render
+    from latflow.workflow.recipe import Recipe
+
+    out = Path(os.path.abspath(arguments.out))
+    source, findings, survey = _surveyed(arguments, out)
+    sys.stdout.write(f"{render(f for f in findings if f.severity != 'note')}\n")
+    if any(finding.severity == "error" for finding in findings):
+        sys.stdout.write("mend the errors, then run the command again\n")
+        return 1
+    speakers = len(survey.speakers)
+    sys.stdout.write(
+        f"{survey.num_utterances} utterances, {survey.seconds / 3600:.2f} hours, "
+        f"{speakers} speaker{'s' if speakers != 1 else ''}\n"
+    )
+    if arguments.model is not None and not Path(arguments.model).is_dir():
+        raise UserError(
+            "no such package", file=arguments.model, remedy="see latflow package"
+        )
+    recipe = align_recipe(
+        source,
+        arguments.lexicon,
+        survey,
+        package=arguments.model,
+        max_skipped_fraction=arguments.max_skipped,
+    )
+    Recipe.from_config(recipe)
+    sys.stdout.flush()
+    further = ["--dry-run"] if arguments.dry_run else []
+    status = run_recipe(
+        recipe, out, cores=arguments.cores, tell=sys.stdout, further=further
+    )
+    if status:
+        sys.stdout.write(
+            "Run the command again when that is mended: what is done is kept.\n"
+        )
+    elif not arguments.dry_run:
+        system = "package" if arguments.model else "sat"
+        _show(out, out / f"results/{recipe['experiment']}/alignments/{system}/train")
+    return status
+
+
+def _surveyed(arguments: Arguments, out: Path) -> tuple[dict[str, Any], list[Any], Any]:
+    """Return the source of a corpus, findings about it, and what was counted."""
+    from latflow.workflow.aligning import find_source, survey_corpus
+    from latflow.workflow.settings import nested_values, read_settings
+
+    settings: dict[str, Any] = {}
+    for key in ("speaker", "speaker_by", "tiers", "audio"):
+        if (value := getattr(arguments, key)) is not None:
+            settings[key] = os.path.abspath(value) if key == "audio" else value
+    settings.update(nested_values(read_settings(arguments.set)))
+    source = find_source(arguments.corpus, arguments.lexicon, settings)
+    findings, survey = survey_corpus(source, arguments.lexicon, out)
+    return source, findings, survey
+
+
+def _show(out: Path, made: Path) -> None:
+    """Put links to the alignments into the folder, and tell of them."""
+    import json
+
+    for name in _PRODUCTS:
+        link = out / name
+        if link.is_symlink():
+            link.unlink()
+        if (made / name).exists() and not link.exists():
+            link.symlink_to(os.path.relpath(made / name, out))
+    told = json.loads((made / "export.json").read_text(encoding="utf-8"))
+    sys.stdout.write(
+        f"{told['utterances']} utterances of {told['recordings']} recordings are "
+        f"aligned: {out / 'textgrid'}\n"
+    )
+    if told["not_aligned"]:
+        names = ", ".join(told["not_aligned"][:5])
+        sys.stdout.write(
+            f"{len(told['not_aligned'])} could not be aligned: {names} "
+            f"(why: ledger.jsonl files below {out / 'results'})\n"
+        )
+
+
+@ALIGN.command(
+    "validate", _CORPUS, _LEXICON, *_SOURCE, example="validate recordings/ lexicon.txt"
+)
+def _validate(arguments: Arguments) -> int:
+    """Look a corpus and a lexicon over before they are aligned; status 1 for errors."""
+    from latflow.workflow.doctor import render
+
+    source, findings, survey = _surveyed(arguments, Path())
+    sys.stdout.write(
+        f"{source['type']}: {survey.num_utterances} utterances, "
+        f"{survey.seconds / 3600:.2f} hours, {len(survey.speakers)} speakers, "
+        f"{survey.num_words} words\n{render(findings)}\n"
+    )
+    return int(any(finding.severity == "error" for finding in findings))
+
+
+@ALIGN.command(
+    "compare-alignments",
+    option("first", "CTM file, TextGrid, or folder of TextGrids"),
+    option("second", "likewise, of the same recordings"),
+    option("--tier", "what is compared", "phones", choices=("phones", "words")),
+    option("--json", "file for all figures"),
+    example="compare-alignments by_hand/ aligned/textgrid",
+)
+def _compare(arguments: Arguments) -> None:
+    """Compare the times of two alignments of the same speech."""
+    from latflow.files import write_json
+    from latflow.scoring.boundaries import compare_labels, read_labels, render
+
+    first = read_labels(arguments.first, arguments.tier)
+    second = read_labels(arguments.second, arguments.tier)
+    found = compare_labels(first, second)
+    if not found.all:
+        raise UserError(
+            "the two have no label in common",
+            file=arguments.second,
+            remedy="recordings need the same names in both: ids in CTM files, paths "
+            "of TextGrids below the folder",
+        )
+    sys.stdout.write(render(found))
+    if arguments.json is not None:
+        write_json(arguments.json, found.values())

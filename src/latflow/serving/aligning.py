@@ -1,0 +1,119 @@
+"""The stage that aligns a corpus with a model package, without training.
+
+Public: `align_package` (stage).
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from lhotse import MonoCut
+
+from latflow.align.aligner import Aligner
+from latflow.align.corpus import AlignmentSummary, Split, align_all
+from latflow.align.options import AlignSplitOptions
+from latflow.corpus.manifests import (
+    UNREADABLE,
+    Spool,
+    at_rate,
+    load_samples,
+    read_cuts,
+    text_of,
+)
+from latflow.errors import UserError
+from latflow.graphs.hclg import load_model
+from latflow.graphs.options import ChainGraphOptions, GraphOptions
+from latflow.graphs.training import TrainingGraphCompiler
+from latflow.lang.directory import Lang
+from latflow.lang.options import LangOptions
+from latflow.lang.prepare import extend_lang
+from latflow.parallel import worker_pool
+from latflow.serving.package import Model
+
+
+@dataclass(frozen=True)
+class _Utterances:
+    """What a `Split` needs to know of the utterances."""
+
+    utt_ids: list[str]
+    texts: list[str]
+    frame_shift: float
+
+
+def align_package(
+    package_dir: Path,
+    cuts: Path,
+    lexicon: Path,
+    out_dir: Path,
+    *,
+    options: AlignSplitOptions,
+    lang: LangOptions,
+    threads: int,
+    max_skipped_fraction: float,
+) -> None:
+    """Align all utterances of a split with a package (stage).
+
+    Args:
+        package_dir: the package; its acoustic scale is used.
+        cuts: `cuts.jsonl.gz` of the split.
+        lexicon: lexicon of the split's words, with the phones of the package.
+        out_dir: for `ali.ark` and what goes with it, and for `lang/`.
+        options: of the search.
+        lang: how the lexicon is read.
+        threads: utterances aligned at a time.
+        max_skipped_fraction: share of the utterances that may fail.
+
+    Raises:
+        UserError: the package is faulty or was trained by CTC, the lexicon has a phone
+            that it has not, or too many utterances fail.
+    """
+    model = Model.load(package_dir)
+    if model.info.kind == "ctc":
+        raise UserError(
+            "was trained by CTC, whose labels have no times of phones",
+            file=package_dir,
+            remedy="take a package of a GMM system, or of a network of another kind",
+        )
+    extend_lang(package_dir / "lang", lexicon, out_dir / "lang", options=lang)
+    own = Lang.load(out_dir / "lang")
+    tree, transitions = load_model(package_dir / "model")
+    compiler = TrainingGraphCompiler(own, tree, transitions)
+    by_sequence = model.acoustic_scale == 1.0  # as LF-MMI is searched
+    scales = ChainGraphOptions() if by_sequence else GraphOptions()
+    options = options.replace(acoustic_scale=model.acoustic_scale)
+    with Spool(out_dir, MonoCut.from_dict) as spool, worker_pool(threads) as pool:
+        spool.extend(
+            at_rate(read_cuts(cuts), model.sample_rate, may_resample=True), file=cuts
+        )
+        names = sorted(cut.id for cut in spool)
+        shift = model.frame_shift * model.subsampling
+        utterances = _Utterances(names, [text_of(spool[n]) for n in names], shift)
+        split = Split(utterances, own, out_dir, max_skipped_fraction)
+        lock = threading.Lock()
+
+        def scores(u: int) -> np.ndarray | str:
+            with lock:
+                cut = spool[names[u]]
+            try:
+                samples = load_samples(cut)
+            except UNREADABLE as error:
+                return f"audio that cannot be read ({error})"
+            stream = model.front_end()
+            frames = [stream.accept(samples), stream.finish()]
+            found = model.acoustics.log_likes(np.concatenate(frames))
+            return "scores that are not numbers" if np.isnan(found).any() else found
+
+        alignments = align_all(
+            Aligner(
+                transitions, options, scales, silence_phones=[own.optional_silence]
+            ),
+            len(names),
+            lambda u: compiler.graph_or_reason(split.words(u)),
+            scores,
+            pool,
+        )
+        facts = {"first_middle": model.info.front_end.first_middle}
+        split.write(alignments, AlignmentSummary(options), transitions, facts)

@@ -1,0 +1,233 @@
+"""The recipe behind `latflow align`: from a corpus and a lexicon to TextGrids.
+
+Public: `find_source`, `lexicon_case`, `survey_corpus`, `align_recipe`, `run_recipe`,
+`RECIPE_NAME`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import yaml
+
+from latflow.corpus.audio import is_audio_name
+from latflow.corpus.options import CorpusOptions
+from latflow.errors import UserError
+from latflow.features.options import FeatureOptions
+from latflow.lang.lexicon import read_lexicon
+from latflow.lang.options import LangOptions
+from latflow.options import read_options
+from latflow.workflow.doctor import examine_corpus
+from latflow.workflow.settings import workflow_folder
+from latflow.workflow.survey import Finding, Survey
+
+RECIPE_NAME = "recipe.yaml"
+EXPERIMENT = "align"
+_TABLES = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz")
+# Of a corpus of 0.4 hours, whose systems were sized by hand.
+_HOURS, _LEAVES, _MOST_LEAVES, _GAUSSIANS = 0.4, 400, 4200, 6
+_LDA_HOURS = 0.2  # with less speech LDA has too little to learn from
+_STEP = re.compile(r"(\d+) of (\d+) steps \(")
+_JOB = re.compile(r"Job \d+: (.*)")
+
+
+def find_source(
+    corpus: str | Path, lexicon: str | Path, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the source of a corpus, by what lies there.
+
+    Args:
+        corpus: a Kaldi data directory (with `wav.scp`), a folder with Lhotse's
+            `recordings.jsonl.gz` and `supervisions.jsonl.gz`, a table (`.csv`, `.tsv`,
+            `.jsonl`), or a folder of audio with transcripts beside the files.
+        lexicon: decides the letters' case of running text.
+        settings: further keys of the source.
+
+    Raises:
+        UserError: there is nothing of the kind.
+    """
+    path = Path(os.path.abspath(corpus))
+    text = {"strip_punctuation": True, "case": lexicon_case(lexicon)}
+    if path.is_file() and path.name.endswith(_TABLES):
+        found: dict[str, Any] = {"type": "table", "path": str(path), **text}
+    elif (path / "wav.scp").is_file():
+        found = {"type": "kaldi", "path": str(path), "on_bad_utterance": "skip"}
+        if not (path / "utt2spk").is_file():
+            found["speaker"] = "utterance"
+    elif (path / "recordings.jsonl.gz").is_file():
+        found = {
+            "type": "manifests",
+            "recordings": str(path / "recordings.jsonl.gz"),
+            "supervisions": str(path / "supervisions.jsonl.gz"),
+            "on_bad_utterance": "skip",
+        }
+    elif path.is_dir() and _holds_audio(path):
+        found = {"type": "folder", "path": str(path), **text}
+    else:
+        raise UserError(
+            "no corpus here",
+            file=corpus,
+            remedy="name a folder of audio with .txt, .lab or .TextGrid files, a table "
+            "(.csv, .tsv, .jsonl), a Kaldi data directory, or a folder with Lhotse's "
+            "recordings.jsonl.gz and supervisions.jsonl.gz",
+        )
+    return {**found, **settings}
+
+
+def _holds_audio(folder: Path) -> bool:
+    """Return whether a folder, or one below it, holds audio."""
+    return any(
+        is_audio_name(name)
+        for _, _, names in os.walk(folder, followlinks=True)
+        for name in names
+    )
+
+
+def lexicon_case(lexicon: str | Path) -> str:
+    """Return which case the words of a lexicon have: `lower`, `upper`, else `keep`."""
+    words = [w for w in read_lexicon(lexicon).words if not re.fullmatch(r"\W.*\W", w)]
+    if all(word == word.lower() for word in words):
+        return "lower"
+    return "upper" if all(word == word.upper() for word in words) else "keep"
+
+
+def survey_corpus(
+    source: Mapping[str, Any], lexicon: str | Path, results: Path
+) -> tuple[list[Finding], Survey]:
+    """Look over a corpus and a lexicon before anything is computed.
+
+    Args:
+        source: as from `find_source`.
+        results: folder that the experiment will write to.
+
+    Returns:
+        (findings, the worst first; what was counted).
+    """
+    corpus = read_options(
+        CorpusOptions, {"train": source, "dev": {"type": "none"}}, "corpus"
+    )
+    return examine_corpus(corpus, lexicon, LangOptions(), FeatureOptions(), results)
+
+
+def align_recipe(
+    source: Mapping[str, Any],
+    lexicon: str | Path,
+    survey: Survey,
+    *,
+    package: str | Path | None = None,
+    max_skipped_fraction: float,
+) -> dict[str, Any]:
+    """Return a recipe that aligns a corpus with systems trained on it, or a package.
+
+    Systems have leaves and Gaussians as the amount of speech bears them.
+
+    Args:
+        source: as from `find_source`.
+        survey: of the corpus.
+        package: model package that aligns; None for systems of the corpus's own.
+        max_skipped_fraction: share of the utterances that a stage may leave out.
+    """
+    rates = sorted(survey.sample_rates)
+    recipe: dict[str, Any] = {
+        "experiment": EXPERIMENT,
+        "corpus": {"train": dict(source), "dev": {"type": "none"}},
+        "lang": {"lexicon": os.path.abspath(lexicon)},
+        "lm": {"type": "uniform"},
+        "ledger": {"max_skipped_fraction": max_skipped_fraction},
+    }
+    if len(rates) > 1:
+        recipe["features"] = {"sample_rate": rates[0]}
+    names = "path" if source["type"] in {"folder", "table"} else "recording"
+    export: dict[str, Any] = {"names": names}
+    if package is None:
+        systems = _systems(survey)
+        recipe["gmm"] = {"systems": systems}
+        export["systems"] = [list(systems)[-1]]
+    else:
+        export["package"] = os.path.abspath(package)
+    return {**recipe, "export_alignments": export}
+
+
+def _systems(survey: Survey) -> dict[str, dict[str, Any]]:
+    """Return systems from monophones to speaker-adapted triphones."""
+    hours = survey.seconds / 3600
+    leaves = round(_LEAVES * (hours / _HOURS) ** 0.6)
+    leaves = max(30, min(_MOST_LEAVES, leaves))
+    size = {"num_leaves": leaves, "num_gaussians": _GAUSSIANS * leaves}
+    systems: dict[str, dict[str, Any]] = {
+        "mono": {"type": "mono", "num_gaussians": min(1000, max(100, 2 * leaves))},
+        "tri1": {"type": "deltas", "alignments": "mono", **size},
+    }
+    if hours >= _LDA_HOURS:
+        systems["tri2"] = {"type": "lda_mllt", "alignments": "tri1", **size}
+    last = list(systems)[-1]
+    return {**systems, "sat": {"type": "sat", "alignments": last, **size}}
+
+
+def run_recipe(
+    recipe: Mapping[str, Any],
+    out: Path,
+    *,
+    cores: int,
+    tell: TextIO,
+    further: Iterable[str] = (),
+) -> int:
+    """Run a recipe by Snakemake in a folder of its own, and tell how it goes on.
+
+    Args:
+        recipe: written to the folder; a run with the same one does what is left.
+        out: the folder; all that Snakemake says is added to its `latflow.log`.
+        cores: processor cores to use.
+        tell: where a line for each step goes.
+        further: more arguments for Snakemake.
+
+    Returns:
+        Snakemake's exit status.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    text = yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True)
+    (out / RECIPE_NAME).write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "snakemake", "--directory", str(out)]
+    command += ["--snakefile", str(workflow_folder() / "Snakefile")]
+    command += ["--configfile", str(out / RECIPE_NAME)]
+    command += ["--cores", str(cores), "--nocolor", "--rerun-incomplete", *further]
+    with (
+        (out / "latflow.log").open("a", encoding="utf-8") as log,
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process,
+    ):
+        assert process.stdout is not None
+        last: deque[str] = deque(maxlen=15)
+        errors: list[str] = []
+        for line in process.stdout:
+            log.write(line)
+            last.append(line)
+            if line.startswith("error: "):
+                errors.append(line)
+            _tell_step(line, tell)
+    if process.returncode:
+        tell.writelines(dict.fromkeys(errors) if errors else last)
+        tell.write(f"all that was said: {out / 'latflow.log'}\n")
+    return int(process.returncode)
+
+
+def _tell_step(line: str, tell: TextIO) -> None:
+    """Tell of a job that begins, or of the steps that are done."""
+    if job := _JOB.match(line.strip()):
+        tell.write(f"{job[1]} ...\n")
+        tell.flush()
+    elif step := _STEP.match(line.strip()):
+        tell.write(f"[{step[1]} of {step[2]} steps done]\n")
+        tell.flush()

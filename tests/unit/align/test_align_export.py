@@ -1,0 +1,181 @@
+"""Alignments as TextGrids, CTM and JSON; scores; the lexicon of `--model`."""
+
+import json
+
+import numpy as np
+import pytest
+from lhotse import AudioSource, MonoCut, Recording, SupervisionSegment
+from praatio import textgrid as praat
+from reference.serving_package import LEXICON
+
+from latflow.align.corpus import LogLikes
+from latflow.align.export import export_alignments
+from latflow.align.options import ExportOptions
+from latflow.align.timing import PhoneScores
+from latflow.corpus.ctm import read_ctm
+from latflow.corpus.manifests import ManifestWriter
+from latflow.errors import UserError
+from latflow.files import write_json
+from latflow.hmm.transition_model import TransitionModel
+from latflow.hmm.tree import ContextDependency
+from latflow.kaldi.io import write_int_vectors
+from latflow.lang.directory import Lang
+from latflow.lang.options import LangOptions
+from latflow.lang.prepare import extend_lang, make_lang
+from latflow.ragged import RaggedWriter
+
+FRAME_SHIFT, FIRST_MIDDLE = 0.01, 0.0125
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory):
+    """A lang directory, and monophones without training."""
+    folder = tmp_path_factory.mktemp("system")
+    (folder / "lexicon.txt").write_text(LEXICON)
+    make_lang(folder / "lexicon.txt", folder / "lang", options=LangOptions())
+    lang = Lang.load(folder / "lang")
+    counts = lang.topology.pdf_class_counts()
+    tree = ContextDependency.monophone([[p] for p in sorted(counts)], counts)
+    model = TransitionModel.from_tree(tree, lang.topology)
+    model.save(folder / "final.mdl")
+    return folder, lang, model
+
+
+def states(lang, model, phones, frames):
+    """Transition-ids of phones, so many frames each (in the plain order of arcs)."""
+    ids = []
+    for name, count in zip(phones, frames, strict=True):
+        phone = lang.phone_ids[name]
+        own = np.flatnonzero(model.phone[1:] == phone) + 1
+        loops = own[model.is_self_loop[own]]
+        path = []
+        for state in range(3):
+            here = own[model.hmm_state[own] == state]
+            leaving = here[~model.is_self_loop[here]]
+            path.append(int(leaving[-1]))
+        stay = int(loops[model.hmm_state[loops] == 2][0])
+        ids += [*path, *[stay] * (count - 3)]
+    return np.array(ids, np.int32)
+
+
+def cut(name, recording, speaker, text, start=0.0, duration=0.3):
+    said = SupervisionSegment(
+        name, recording.id, 0.0, duration, 0, text, speaker=speaker
+    )
+    return MonoCut(name, start, duration, 0, [said], recording=recording)
+
+
+def recording(name, path, seconds=1.0):
+    sources = [AudioSource("file", [0], path)]
+    return Recording(name, sources, 8000, round(8000 * seconds), seconds)
+
+
+@pytest.fixture
+def experiment(system, tmp_path):
+    """Two recordings: one of one utterance, one of two speakers; one failure."""
+    _, lang, model = system
+    eight = ["EY_B", "T_E"]
+    two = ["T_B", "UW_E"]
+    one, talk = recording("one", "/data/x/one.wav"), recording("talk", "/data/y/t.wav")
+    utterances = [
+        (cut("a-1", one, "ann", "EIGHT"), states(lang, model, eight, (12, 16))),
+        (cut("b-1", talk, "bob", "TWO", 0.1), states(lang, model, two, (10, 18))),
+        (cut("c-1", talk, "cat", "TWO eh", 0.5), None),
+        (cut("d-1", talk, "cat", "EIGHT", 0.6), states(lang, model, eight, (20, 8))),
+    ]
+    with ManifestWriter(tmp_path / "cuts.jsonl.gz") as cuts:
+        for found, _ in utterances:
+            cuts.write(found)
+    aligned = [(c.id, ids) for c, ids in utterances if ids is not None]
+    write_int_vectors(tmp_path / "ali.ark", iter(aligned))
+    with RaggedWriter(tmp_path / "log_likes", LogLikes) as writer:
+        for number, (name, ids) in enumerate(aligned):
+            writer.write(name, np.full(len(ids), -10.0 - number, np.float32))
+    write_json(tmp_path / "statistics.json", {"frame_shift": FRAME_SHIFT})
+    return tmp_path
+
+
+def export(experiment, system, **options):
+    folder = system[0]
+    export_alignments(
+        experiment / "ali.ark",
+        experiment / "statistics.json",
+        experiment / "cuts.jsonl.gz",
+        folder / "lang",
+        folder,
+        experiment / "out",
+        options=ExportOptions(**options),
+        first_middle=FIRST_MIDDLE,
+        log_likes_dir=experiment / "log_likes",
+    )
+    return experiment / "out"
+
+
+def tiers(path):
+    grid = praat.openTextgrid(str(path), includeEmptyIntervals=False)
+    return {
+        tier.name: [(round(s, 4), round(e, 4), x) for s, e, x in tier.entries]
+        for tier in grid.tiers
+    }
+
+
+def test_textgrids_have_words_and_phones_of_each_speaker(experiment, system):
+    out = export(experiment, system)
+    # 28 frames of 10 ms whose first stands for the time from 7.5 ms on.
+    assert tiers(out / "textgrid/one.TextGrid") == {
+        "words": [(0, 0.3, "EIGHT")],
+        "phones": [(0, 0.1275, "EY"), (0.1275, 0.3, "T")],
+    }
+    assert tiers(out / "textgrid/talk.TextGrid") == {
+        "bob - words": [(0.1, 0.4, "TWO")],
+        "bob - phones": [(0.1, 0.2075, "T"), (0.2075, 0.4, "UW")],
+        "cat - words": [(0.6, 0.9, "EIGHT")],
+        "cat - phones": [(0.6, 0.8075, "EY"), (0.8075, 0.9, "T")],
+    }
+    told = json.loads((out / "export.json").read_text())
+    assert told == {
+        "recordings": 2, "utterances": 3, "without_words": 0, "not_aligned": ["c-1"],
+    }  # fmt: skip
+
+
+def test_ctm_and_json_tell_times_of_the_recording(experiment, system):
+    out = export(experiment, system)
+    words = [(w.utterance, w.start, w.word) for w in read_ctm(out / "words.ctm")]
+    assert words == [("one", 0, "EIGHT"), ("talk", 0.1, "TWO"), ("talk", 0.6, "EIGHT")]
+    lines = (out / "alignments.jsonl").read_text().splitlines()
+    first, _, last = map(json.loads, lines)
+    assert (last["utterance"], last["speaker"]) == ("d-1", "cat")
+    assert last["words"][0]["phones"][0] == {
+        "phone": "EY", "start": 0.6, "end": 0.8075, "score": -12.0,
+        "confidence": pytest.approx(0.1587, abs=1e-4),
+    }  # fmt: skip
+    assert first["words"][0]["confidence"] > last["words"][0]["confidence"]
+
+
+def test_names_may_be_paths_of_the_audio(experiment, system):
+    out = export(experiment, system, names="path", formats=["textgrid"])
+    found = sorted(p.relative_to(out).as_posix() for p in out.rglob("*.TextGrid"))
+    assert found == ["textgrid/x/one.TextGrid", "textgrid/y/t.TextGrid"]
+    assert not (out / "words.ctm").exists()
+
+
+def test_confidence_is_the_share_that_scores_lower():
+    scores = PhoneScores()
+    scores.add(["A"] * 4, np.array([-1.0, -2.0, -3.0, -4.0]))
+    assert scores.confidence("A", -2.5) == pytest.approx(0.5)
+    assert scores.confidence("A", 0.0) > 0.95
+    assert scores.confidence("B", 0.0) is None
+
+
+def test_lexicon_for_a_model_keeps_its_phones(system, tmp_path):
+    folder, lang, _ = system
+    (tmp_path / "new.txt").write_text("WEE W IY\nTEA T IY\n")
+    how = {"options": LangOptions()}
+    extend_lang(folder / "lang", tmp_path / "new.txt", tmp_path / "lang", **how)
+    found = Lang.load(tmp_path / "lang")
+    assert found.phone_ids == lang.phone_ids
+    assert found.words_to_ids("TEA ONE") == [found.word_ids["TEA"], found.oov_id]
+    assert found.lexicon["WEE"] == [(1.0, ("W", "IY"))]
+    (tmp_path / "bad.txt").write_text("HUH HH AH\n")
+    with pytest.raises(UserError, match=r"bad\.txt: HUH: phone HH is not among"):
+        extend_lang(folder / "lang", tmp_path / "bad.txt", tmp_path / "l", **how)

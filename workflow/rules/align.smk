@@ -1,0 +1,67 @@
+# Alignments by a package; alignments as files for people and other programs.
+# Products: <results>/align/package/<split>/, <results>/alignments/<system>/<split>/
+
+if recipe.options.export_alignments.package is not None:
+
+    rule align_package:
+        input:
+            package=f"{recipe.options.export_alignments.package}/package.json",
+            cuts="<results>/corpus/{split}/cuts.jsonl.gz",
+            lexicon=recipe.lexicon(LANGUAGE),
+        output:
+            alignments=f"<results>/align/{PACKAGED}/{{split}}/ali.ark",
+            log_likes=f"<results>/align/{PACKAGED}/{{split}}/log_likes/meta.json",
+            ledger=f"<results>/align/{PACKAGED}/{{split}}/ledger.jsonl",
+            statistics=f"<results>/align/{PACKAGED}/{{split}}/statistics.json",
+            words=f"<results>/align/{PACKAGED}/{{split}}/lang/words.txt",
+        log:
+            "<logs>/align_package/{split}.log",
+        benchmark:
+            "<benchmarks>/align_package/{split}.jsonl"
+        conda:
+            "../../envs/serve.yaml"
+        threads: 16
+        resources:
+            mem_mb=growing(8000),
+            runtime=growing(480),
+        params:
+            options=recipe.align_options(),
+            lang=recipe.options.lang.values(),
+            max_skipped_fraction=recipe.max_skipped_fraction,
+            code=source_digest("latflow.serving.aligning.align_package"),
+        message:
+            "Align {wildcards.split} with a package"
+        script:
+            "../scripts/align_package.py"
+
+
+rule export_alignments:
+    input:
+        alignments="<results>/align/{system}/{split}/ali.ark",
+        statistics="<results>/align/{system}/{split}/statistics.json",
+        log_likes=log_likes_of,
+        cuts="<results>/corpus/{split}/cuts.jsonl.gz",
+        lang=lang_of_alignments,
+        model=aligned_with,
+    output:
+        summary="<results>/alignments/{system}/{split}/export.json",
+    log:
+        "<logs>/export_alignments/{system}.{split}.log",
+    benchmark:
+        "<benchmarks>/export_alignments/{system}.{split}.jsonl"
+    wildcard_constraints:
+        system="|".join([*recipe.decoded_systems, PACKAGED]),
+    conda:
+        "../../envs/gmm.yaml"
+    threads: 1
+    resources:
+        mem_mb=growing(4000),
+        runtime=growing(240),
+    params:
+        options=recipe.export_options(),
+        first_middle=lambda wildcards: recipe.first_middle(wildcards.system),
+        code=source_digest("latflow.align.export.export_alignments"),
+    message:
+        "Write the alignments of {wildcards.split} by {wildcards.system} as files"
+    script:
+        "../scripts/export_alignments.py"
