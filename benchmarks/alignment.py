@@ -1,0 +1,258 @@
+"""Boundaries of `latflow align` against those that eSpeak NG tells of its own speech.
+
+Sentences of the demo corpus are spoken by several voices without noise. eSpeak NG says
+when each of its phones begins; these phones, word by word, are the lexicon. The corpus
+is a folder of audio and text, and is aligned as a user would: `latflow align`.
+
+    python benchmarks/alignment.py --speakers 8 --utterances 240
+
+Prints JSON: error of boundaries (median, mean, share within 10, 20 and 50 ms; bias),
+speed of the last alignment in times real time, processor time of the whole training,
+TextGrids a minute of the export on made-up alignments. Peers' figures are not measured
+here: no other aligner can be had as a wheel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import espeakng_loader
+import numpy as np
+import soundfile
+
+from latflow.align.export import export_alignments
+from latflow.align.options import ExportOptions
+from latflow.corpus.grammar import draw_sentence
+from latflow.corpus.manifests import ManifestWriter, read_cuts
+from latflow.corpus.synthetic import ACCENTS, VOICES
+from latflow.corpus.textgrid import Interval, textgrid
+from latflow.files import write_json
+from latflow.kaldi.io import read_int_vectors, write_int_vectors
+from latflow.scoring.boundaries import compare_labels, read_labels
+
+# Of espeak-ng/speak_lib.h.
+WITH_PHONES, WORD, PHONE = 1, 1, 7
+SILENCE = 0.2  # seconds before and after a sentence
+
+
+class Value(ctypes.Union):
+    """What an event is about: a number, or a name of up to 8 bytes."""
+
+    _fields_ = (("number", ctypes.c_int), ("string", ctypes.c_char * 8))
+
+
+class Event(ctypes.Structure):
+    """`espeak_EVENT`."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("identifier", ctypes.c_uint),
+        ("text_position", ctypes.c_int),
+        ("length", ctypes.c_int),
+        ("audio_position", ctypes.c_int),
+        ("sample", ctypes.c_int),
+        ("user_data", ctypes.c_void_p),
+        ("value", Value),
+    )
+
+
+Callback = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.POINTER(ctypes.c_short),
+    ctypes.c_int,
+    ctypes.POINTER(Event),
+)
+
+
+class Speaker:
+    """eSpeak NG with events."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(espeakng_loader.get_library_path())
+        self._callback = Callback(self._collect)
+        data = espeakng_loader.get_data_path().encode()
+        self.rate = int(self._library.espeak_Initialize(2, 0, data, WITH_PHONES))
+        self._library.espeak_SetSynthCallback(self._callback)
+        self._samples: list[np.ndarray] = []
+        self._events: list[tuple[int, float, Any]] = []
+
+    def speak(
+        self, voice: str, text: str, speed: int
+    ) -> tuple[np.ndarray, list[list[tuple[str, float]]], float]:
+        """Say a sentence.
+
+        Returns:
+            (int16[L], (phone, beginning in seconds) of each word, end of the last one).
+        """
+        self._samples.clear()
+        self._events.clear()
+        self._library.espeak_SetVoiceByName(voice.encode())
+        self._library.espeak_SetParameter(1, speed, 0)
+        spoken = text.encode()
+        self._library.espeak_Synth(
+            spoken, ctypes.c_size_t(len(spoken) + 1), 0, 1, 0, 1, None, None
+        )
+        words: list[list[tuple[str, float]]] = []
+        end = 0.0
+        for kind, at, value in self._events:
+            if kind == WORD:
+                words.append([])
+            elif kind == PHONE and value.startswith("_"):
+                end = end or at
+            elif kind == PHONE and value.strip("',=%"):
+                words[-1].append((value.strip("',=%"), at))
+        return np.concatenate(self._samples), words, end
+
+    def _collect(self, samples: Any, count: int, events: Any) -> int:
+        """Receive speech and events from the library."""
+        if samples and count > 0:
+            self._samples.append(np.ctypeslib.as_array(samples, (count,)).copy())
+        i = 0
+        while events[i].type:
+            event = events[i]
+            name = event.value.string.decode() if event.type == PHONE else ""
+            self._events.append((event.type, event.sample / self.rate, name))
+            i += 1
+        return 0
+
+
+def make_corpus(top: Path, speakers: int, utterances: int) -> float:
+    """Write audio, transcripts, true TextGrids and the lexicon; return the seconds."""
+    rng = np.random.default_rng(1)
+    speaker, lexicon, seconds = Speaker(), set(), 0.0
+    for s in range(speakers):
+        variant = VOICES["train"][s % len(VOICES["train"])]
+        voice = f"{ACCENTS[s % len(ACCENTS)]}+{variant}"
+        (top / f"corpus/s{s}").mkdir(parents=True)
+        (top / f"truth/s{s}").mkdir(parents=True)
+        for u in range(utterances // speakers):
+            text = draw_sentence(rng, "train")
+            speech, words, end = speaker.speak(voice, text.lower(), 160)
+            spelt = text.split()
+            if len(words) != len(spelt) or not all(words):
+                continue  # eSpeak NG joins some words, such as "of the"
+            still = np.zeros(round(SILENCE * speaker.rate), np.int16)
+            noise = np.round(rng.standard_normal(len(speech) + 2 * len(still)) * 3)
+            samples = np.concatenate([still, speech, still])
+            samples = np.clip(samples + noise, -32768, 32767).astype(np.int16)
+            soundfile.write(top / f"corpus/s{s}/{u:04}.wav", samples, speaker.rate)
+            (top / f"corpus/s{s}/{u:04}.txt").write_text(text)
+            flat = [phone for word in words for phone in word]
+            bounds = [SILENCE + at for _, at in flat] + [SILENCE + end]
+            labels = [
+                Interval(a, b, name)
+                for (name, _), a, b in zip(flat, bounds, bounds[1:], strict=False)
+                if b > a
+            ]
+            length = len(samples) / speaker.rate
+            grid = textgrid({"phones": labels}, length)
+            (top / f"truth/s{s}/{u:04}.TextGrid").write_text(grid, encoding="utf-8")
+            seconds += length
+            lexicon |= {
+                f"{word} {' '.join(name for name, _ in phones)}\n"
+                for word, phones in zip(spelt, words, strict=True)
+            }
+    (top / "lexicon.txt").write_text("".join(sorted(lexicon)), encoding="utf-8")
+    return seconds
+
+
+def export_speed(top: Path, results: Path, copies: int) -> dict[str, float]:
+    """Export alignments of many recordings, all copies of those that are there."""
+    made = top / "many"
+    made.mkdir()
+    aligned = results / "align/sat/train"
+    paths = dict(read_int_vectors(aligned / "ali.ark"))
+    made_of = read_cuts(results / "corpus/train/cuts.jsonl.gz")
+    cuts = [cut for cut in made_of if cut.id in paths]
+
+    def named() -> Iterator[tuple[str, np.ndarray]]:
+        for n in range(copies):
+            for cut in cuts:
+                yield f"{n:06}-{cut.id}", paths[cut.id]
+
+    write_int_vectors(made / "ali.ark", named())
+    with ManifestWriter(made / "cuts.jsonl.gz") as writer:
+        for n in range(copies):
+            for cut in cuts:
+                cut.recording.id = f"{n:06}-{cut.supervisions[0].recording_id}"
+                writer.write(cut.with_id(f"{n:06}-{cut.supervisions[0].id}"))
+    shift = json.loads((aligned / "statistics.json").read_text())["frame_shift"]
+    write_json(made / "statistics.json", {"frame_shift": shift})
+    wall, processor = time.perf_counter(), time.process_time()
+    export_alignments(
+        made / "ali.ark",
+        made / "statistics.json",
+        made / "cuts.jsonl.gz",
+        results / "lang",
+        results / "gmm/sat",
+        made / "out",
+        options=ExportOptions(),
+        first_middle=0.0125,
+    )
+    wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    count = copies * len(cuts)
+    return {
+        "textgrids": count,
+        "textgrids_per_minute": 60 * count / wall,
+        "textgrids_per_minute_of_processor_time": 60 * count / processor,
+        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+def seconds_of(results: Path, rule: str) -> float:
+    """Processor seconds of the jobs of a rule, of their records."""
+    records = (results / "provenance" / rule).glob("*.json")
+    return sum(json.loads(path.read_text())["cpu_seconds"] for path in records)
+
+
+def main() -> None:
+    """Run everything and print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--speakers", type=int, default=8)
+    parser.add_argument("--utterances", type=int, default=240)
+    parser.add_argument("--copies", type=int, default=20)
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--folder", type=Path, help="kept, and gone on with")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        top = arguments.folder or Path(temporary)
+        if not (top / "lexicon.txt").is_file():
+            make_corpus(top, arguments.speakers, arguments.utterances)
+        command = [sys.executable, "-m", "latflow.cli.main", "align", top / "corpus"]
+        command += [top / "lexicon.txt", top / "out", "--cores", arguments.cores]
+        subprocess.run(list(map(str, command)), check=True, stdout=sys.stderr)
+        results = top / "out/results/align"
+        truth = read_labels(top / "truth", "phones")
+        found = read_labels(top / "out/textgrid", "phones")
+        values = compare_labels(truth, found).values()
+        cuts = read_cuts(results / "corpus/train/cuts.jsonl.gz")
+        speech = sum(cut.duration for cut in cuts)
+        rules = ["train_mono", "train_deltas", "train_lda_mllt", "train_sat"]
+        rules += ["align_frames", "align_adapted"]
+        figures = {
+            "speech_minutes": speech / 60,
+            "boundaries": values["boundaries"],
+            "matched_phones": values["matched"] / values["labels"][0],
+            "align_times_real_time_of_processor": speech
+            / seconds_of(results, "align_adapted"),
+            "training_and_alignment_processor_seconds": sum(
+                seconds_of(results, rule) for rule in rules
+            ),
+            "export": export_speed(top, results, arguments.copies),
+        }
+    json.dump(figures, sys.stdout, indent=1)
+    sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main()
