@@ -52,6 +52,19 @@ STACKS = {
         "e": {"class": "linear", "size": 4, "activation": "log_softmax"},
         "f": {"class": "rec", "size": 4, "direction": "forward", "num_layers": 2},
     },
+    "samples": {
+        "a": {"class": "stft", "channels": 2},
+        "b": {"class": "mask_estimator", "size": 3},
+        "c": {"class": "mvdr", "from": ["a", "b"]},
+        "d": {
+            "class": "mel",
+            "sample_rate": 1000,
+            "num_bins": 3,
+            "filters": "gaussian",
+            "log": False,
+        },
+        "e": {"class": "pcen", "frames": 3},
+    },
     "branches": {
         "a": {"class": "linear", "size": 6},
         "b": {"class": "rec", "size": 3, "from": "data"},

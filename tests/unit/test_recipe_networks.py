@@ -258,3 +258,52 @@ def test_ivectors_that_cannot_be(recipe_of, features, ivectors, data, told):
     ce = {**CE, "features": next(iter(ivectors)), "data": data}
     with pytest.raises(UserError, match=told):
         recipe_of({"tdnn": ce}, features, ivectors=ivectors)
+
+
+SAMPLES = {"samples": {"type": "waveform", "cmvn": {"type": "none"}}}
+ON_SAMPLES = {**CE, "features": "samples", "data": {"normalization": "none"}}
+
+
+@pytest.mark.parametrize(
+    ("features", "network", "told"),
+    [
+        ({}, {"data": {}}, "data.normalization: mean_variance is for features"),
+        (
+            {"sample_rate": 8000},
+            {
+                "type": "lfmmi",
+                "network": "config/networks/waveform_tdnnf_chain_small.yaml",
+            },
+            "layer mel is for samples of 16000 Hz, the features have 8000 Hz",
+        ),
+        ({"cmvn": {"type": "speaker"}}, {}, "cmvn: speaker is for features"),
+        ({"storage": "lilcom_chunky"}, {}, "lilcom_chunky would round samples"),
+        ({"num_mel_bins": 40}, {}, "num_mel_bins belongs to type mfcc or fbank"),
+    ],
+)
+def test_networks_on_samples_that_cannot_be(recipe_of, features, network, told):
+    recipe_of({"tdnn": ON_SAMPLES}, SAMPLES)
+    with pytest.raises(UserError, match=told):
+        recipe_of(
+            {"tdnn": {**ON_SAMPLES, **network}},
+            {"samples": {**SAMPLES["samples"], **features}},
+        )
+
+
+def test_ivectors_are_of_features_not_of_samples(recipe_of):
+    iv = {"iv": {"features": "samples"}}
+    with pytest.raises(UserError, match="iv.features: samples are samples"):
+        recipe_of({"tdnn": CE}, SAMPLES, ivectors=iv)
+
+
+def test_samples_are_no_features_of_gaussians(repository):
+    config = yaml.safe_load((repository / "tests/e2e/tiny.yaml").read_text())
+    config["features"] = {"type": "waveform"}
+    with pytest.raises(UserError, match="type: waveform is for networks"):
+        Recipe.from_config(config)
+
+
+def test_layers_do_not_come_one_by_one_and_stay(recipe_of):
+    training = {"freeze": ["mel"], "pretraining": 1}
+    with pytest.raises(UserError, match="freeze: with pretraining"):
+        recipe_of({"tdnn": {**CE, "training": training}})

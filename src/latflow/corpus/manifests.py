@@ -20,7 +20,7 @@ import gzip
 import json
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, cast
@@ -145,17 +145,37 @@ def at_rate(
             )
 
 
-def load_samples(cut: MonoCut) -> np.ndarray:
-    """Return the samples of a cut, float32 [L].
+def load_samples(cut: MonoCut, channels: Sequence[int] | None = None) -> np.ndarray:
+    """Return the samples of a cut, float32 [L], or of several channels of it, [C, L].
+
+    Args:
+        cut: the utterance.
+        channels: of its recording; None for the cut's own.
 
     Raises:
+        UserError: the recording has no such channel.
         Exception: one of `UNREADABLE`.
     """
     recording = cut.recording
     assert recording is not None
-    return recording.load_audio(
-        channels=cut.channel, offset=cut.start, duration=cut.duration
-    )[0]
+    known = recording.channel_ids or []
+    missing = [channel for channel in channels or () if channel not in known]
+    if missing:
+        raise UserError(
+            f"has no channel {missing[0]}: its channels are {known}",
+            file=file_of(cut),
+            utterance=cut.id,
+            remedy="name channels of features.channels that all recordings have",
+        )
+    wave = recording.load_audio(
+        channels=cut.channel if channels is None else list(channels),
+        offset=cut.start,
+        duration=cut.duration,
+    )
+    if channels is None:
+        return wave[0]
+    # Lhotse gives channels in their own order, not in that asked for
+    return wave[np.argsort(np.argsort(channels))]
 
 
 def volume_of(cut: MonoCut) -> float:

@@ -99,7 +99,13 @@ def export_vosk(
 
 
 def _check_sizes(model_dir: Path, features: FrontEndOptions, dim_in: int) -> None:
-    """Refuse features of another dimension than the network's."""
+    """Refuse samples, and features of another dimension than the network's."""
+    if features.type == "waveform":
+        raise UserError(
+            "the network reads samples, and Kaldi has no form for its first layers",
+            file=model_dir,
+            remedy="export a network on features of type mfcc or fbank",
+        )
     if features.dim != dim_in:
         raise UserError(
             f"the front end gives {features.dim} features a frame, the network takes "

@@ -4,11 +4,12 @@ It streams: memory holds a few batches of utterances, however large the corpus. 
 threads decode and compute (soundfile and torch let go of the interpreter's lock); the
 main thread reads and writes in order, so their number never changes an output.
 
-Importing this module registers `latflow-mfcc` and `latflow-fbank` with Lhotse, so that
-a CutSet can compute features with them
+Importing this module registers `latflow-mfcc`, `latflow-fbank` and `latflow-waveform`
+with Lhotse, so that a CutSet can compute features with them
 (`cuts.compute_and_store_features(KaldiMfcc(config), ...)`), and features be mixed.
 
-Public: `extract_features` (stage), `KaldiMfcc`, `KaldiFbank`, `make_extractor`.
+Public: `extract_features` (stage), `KaldiMfcc`, `KaldiFbank`, `Waveform`,
+`make_extractor`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import itertools
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,7 +110,8 @@ def extract_features(
             results = in_order(
                 pool,
                 lambda batch: [
-                    _compute(cut, extractor, volumes=volumes) for cut in batch
+                    _compute(cut, extractor, options.channels, volumes=volumes)
+                    for cut in batch
                 ],
                 _batches(source),
                 ahead=2 * threads,
@@ -126,7 +128,7 @@ def extract_features(
 
 def _prepare(
     path: str | Path, options: ExtractionOptions
-) -> tuple[Iterator[MonoCut], KaldiMfcc | KaldiFbank]:
+) -> tuple[Iterator[MonoCut], KaldiExtractor]:
     """Return the cuts at the sample rate of the features, and the extractor.
 
     Where none is configured, the first cut's rate is taken, and binds all.
@@ -161,10 +163,14 @@ def _batches(cuts: Iterable[MonoCut]) -> Iterator[list[MonoCut]]:
 
 
 def _compute(
-    cut: MonoCut, extractor: KaldiMfcc | KaldiFbank, *, volumes: bool
+    cut: MonoCut,
+    extractor: KaldiExtractor,
+    channels: Sequence[int] | None,
+    *,
+    volumes: bool,
 ) -> _Outcome:
     """Read one utterance and compute its features; runs in a worker thread."""
-    wave = _load(cut)
+    wave = _load(cut, channels)
     if isinstance(wave, str):
         return _Outcome(cut, None, wave)
     if volumes:
@@ -173,17 +179,17 @@ def _compute(
         return _Outcome(cut, None, f"{file_of(cut)}: samples that are not numbers")
     features = extractor.extract_utterance(wave, zlib.crc32(cut.id.encode()))
     if len(features) == 0:
-        milliseconds = 1000 * len(wave) / cut.sampling_rate
+        milliseconds = 1000 * wave.shape[-1] / cut.sampling_rate
         reason = f"{file_of(cut)}: {milliseconds:.1f} ms are too short for one frame"
         return _Outcome(cut, None, reason)
     return _Outcome(cut, features)
 
 
-def _load(cut: MonoCut) -> np.ndarray | str:
-    """Return the samples of a cut, float32 [L], or why they cannot be read.
+def _load(cut: MonoCut, channels: Sequence[int] | None) -> np.ndarray | str:
+    """Return the samples of a cut, see `load_samples`, or why they cannot be read.
 
     Raises:
-        UserError: a file is missing.
+        UserError: a file is missing, or a channel of it.
     """
     recording = cut.recording
     assert recording is not None
@@ -201,14 +207,14 @@ def _load(cut: MonoCut) -> np.ndarray | str:
         if path.stat().st_size == 0:
             return f"{path}: audio file of no bytes"
     try:
-        return load_samples(cut)
+        return load_samples(cut, channels)
     except UNREADABLE as error:
         return f"{file_of(cut)}: unreadable audio ({type(error).__name__})"
 
 
 def _keep(
     outcome: _Outcome,
-    extractor: KaldiMfcc | KaldiFbank,
+    extractor: KaldiExtractor,
     storage: FeatureStorage,
     writer: ManifestWriter,
     ledger: Ledger,
@@ -300,9 +306,10 @@ class KaldiFrontEndConfig:
         )
 
 
-class _KaldiExtractor(FeatureExtractor):
-    """Base of both extractors; `extract` may run in several threads at once."""
+class KaldiExtractor(FeatureExtractor):
+    """Base of the extractors; `extract` may run in several threads at once."""
 
+    name: str  # pyright: ignore[reportIncompatibleVariableOverride]
     config_type = KaldiFrontEndConfig
     config: KaldiFrontEndConfig
 
@@ -344,26 +351,28 @@ class _KaldiExtractor(FeatureExtractor):
         return self.extract_utterance(wave[0], zlib.crc32(wave.tobytes()))
 
     def extract_utterance(self, wave: np.ndarray, key: int) -> np.ndarray:
-        """Compute the features of one utterance, float32 [T, D].
+        """Compute the features of one utterance, float32 [T, D] or [T, C D].
 
         Args:
-            wave: [L], in [-1, 1).
+            wave: [L] or, of several channels, [C, L], in [-1, 1).
             key: with `dither_seed` it chooses the dither: the CRC-32 of the id.
         """
         options = self.config.options
         rng = np.random.default_rng([options.dither_seed, key])
-        return self.front_end.extract(dither(wave, options.dither, rng))
+        noisy = dither(wave, options.dither, rng)
+        channels = [self.front_end.extract(one) for one in np.atleast_2d(noisy)]
+        return channels[0] if wave.ndim == 1 else np.concatenate(channels, axis=1)
 
 
 @register_extractor
-class KaldiMfcc(_KaldiExtractor):
+class KaldiMfcc(KaldiExtractor):
     """MFCC with Kaldi's numbers."""
 
     name = "latflow-mfcc"
 
 
 @register_extractor
-class KaldiFbank(_KaldiExtractor):
+class KaldiFbank(KaldiExtractor):
     """Log-mel energies with Kaldi's numbers; Lhotse can mix them without the audio."""
 
     name = "latflow-fbank"
@@ -387,13 +396,25 @@ class KaldiFbank(_KaldiExtractor):
         return features + np.log(energy_scaling_factor)
 
 
-def make_extractor(
-    options: FrontEndOptions, sample_rate: int
-) -> KaldiMfcc | KaldiFbank:
+@register_extractor
+class Waveform(KaldiExtractor):
+    """The samples of each window, as they are."""
+
+    name = "latflow-waveform"
+
+
+_EXTRACTORS: dict[str, type[KaldiExtractor]] = {
+    "mfcc": KaldiMfcc,
+    "fbank": KaldiFbank,
+    "waveform": Waveform,
+}
+
+
+def make_extractor(options: FrontEndOptions, sample_rate: int) -> KaldiExtractor:
     """Make the extractor of the options' type.
 
     Raises:
         UserError: the options do not fit the sample rate.
     """
     config = KaldiFrontEndConfig(sample_rate, options)
-    return KaldiMfcc(config) if options.type == "mfcc" else KaldiFbank(config)
+    return _EXTRACTORS[options.type](config)

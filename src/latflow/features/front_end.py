@@ -1,5 +1,8 @@
 """The acoustic front end: samples to MFCC or log-mel frames with Kaldi's numbers.
 
+Of type `waveform` a frame is the window of samples itself, as it is: networks then
+compute from it what they need (`latflow.nnet.layers.spectral`).
+
 One torch module serves every use. `forward` takes padded batches and lets gradients
 through (on-the-fly features); `extract` takes one signal of any length in bounded
 memory (offline); `StreamingFrontEnd` takes a signal that arrives in pieces. All three
@@ -24,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from latflow.errors import UserError
-from latflow.features.options import FrameGeometry, FrontEndOptions
+from latflow.features.options import FrameGeometry, FrontEndOptions, padded_length
 
 SAMPLE_SCALE = 32768.0
 ENERGY_FLOOR = float(np.finfo(np.float32).eps)  # Kaldi's floor before a logarithm
@@ -32,7 +35,7 @@ TILE_FRAMES = 512  # frames worked on together offline: fits the second-level ca
 
 
 class KaldiFrontEnd(nn.Module):
-    """MFCC or log-mel energies.
+    """MFCC, log-mel energies, or windows of samples.
 
     A frame: remove the mean, pre-emphasize, window, power spectrum, mel filters, floor
     at 1.2e-7, natural logarithm; for MFCC a cosine transform and liftering.
@@ -66,6 +69,10 @@ class KaldiFrontEnd(nn.Module):
         self.geometry = FrameGeometry.of(options, sample_rate)
         window = window_function(options.window_type, self.geometry.length)
         window *= SAMPLE_SCALE  # a power of two: weighting later rounds the same
+        if options.type == "waveform":
+            tensor = torch.as_tensor(window, dtype=dtype)  # tells device and type
+            self.register_buffer("window", tensor, persistent=False)
+            return
         mel = mel_filters(
             options.num_mel_bins,
             self.geometry.padded_length,
@@ -86,7 +93,9 @@ class KaldiFrontEnd(nn.Module):
 
     @property
     def dim(self) -> int:
-        """Features a frame, D."""
+        """Features a frame, D; of type `waveform` the samples of a window."""
+        if self.options.type == "waveform":
+            return self.geometry.length
         return self.options.dim
 
     @property
@@ -152,8 +161,11 @@ class KaldiFrontEnd(nn.Module):
             [..., T, D].
         """
         windows = samples.unfold(-1, self.geometry.length, self.geometry.shift)
+        if self.options.type == "waveform":
+            return windows
         windows = windows - windows.mean(-1, keepdim=True)
-        log_mel = self._log_mel(self._emphasize(windows))
+        power = power_spectrum(windows, self.window, self.options.preemphasis)
+        log_mel = (power @ self.mel).clamp(min=ENERGY_FLOOR).log()
         is_mfcc = self.options.type == "mfcc"
         features = log_mel @ self.cepstral if is_mfcc else log_mel
         if not self.options.use_energy:
@@ -162,25 +174,33 @@ class KaldiFrontEnd(nn.Module):
         energy = energy.clamp(min=ENERGY_FLOOR).log()
         return torch.cat([energy, features[..., int(is_mfcc) :]], -1)
 
-    def _emphasize(self, windows: Tensor) -> Tensor:
-        """Pre-emphasize inside each window, weight it, pad it for the transform.
 
-        The first sample of a window counts as its own predecessor. Product and
-        difference are rounded one after the other, as in Kaldi: without that, quiet
-        mel filters differ from Kaldi's by more than 1e-3.
-        """
-        share = self.options.preemphasis
-        later = windows[..., 1:] - share * windows[..., :-1]
-        margin = (1, self.geometry.padded_length - self.geometry.length)
-        padded = nn.functional.pad(later * self.window[1:], margin)
-        padded[..., 0] = windows[..., 0] * ((1 - share) * self.window[0])
-        return padded
+def spectrum(windows: Tensor, weights: Tensor, preemphasis: float) -> Tensor:
+    """Return the Fourier transform of windows, pre-emphasized and weighted.
 
-    def _log_mel(self, windows: Tensor) -> Tensor:
-        """Log energies in the mel filters, [..., T, M], of padded windows."""
-        spectrum = torch.fft.rfft(windows)
-        power = spectrum.real.square() + spectrum.imag.square()
-        return (power @ self.mel).clamp(min=ENERGY_FLOOR).log()
+    The first sample of a window counts as its own predecessor. Product and difference
+    are rounded one after the other, as in Kaldi: without that, quiet mel filters differ
+    from Kaldi's by more than 1e-3.
+
+    Args:
+        windows: [..., L], their means removed.
+        weights: [L].
+        preemphasis: share of the previous sample that is subtracted.
+
+    Returns:
+        complex [..., N / 2 + 1], N the next power of two of L.
+    """
+    length = windows.shape[-1]
+    later = windows[..., 1:] - preemphasis * windows[..., :-1]
+    padded = nn.functional.pad(later * weights[1:], (1, padded_length(length) - length))
+    padded[..., 0] = windows[..., 0] * ((1 - preemphasis) * weights[0])
+    return torch.fft.rfft(padded)
+
+
+def power_spectrum(windows: Tensor, weights: Tensor, preemphasis: float) -> Tensor:
+    """Return the squared magnitudes of `spectrum`, [..., N / 2 + 1]."""
+    transform = spectrum(windows, weights, preemphasis)
+    return transform.real.square() + transform.imag.square()
 
 
 def take(signal: Tensor, first: int, last: int, *, offset: int = 0) -> Tensor:
@@ -207,13 +227,13 @@ def dither(wave: np.ndarray, amount: float, rng: np.random.Generator) -> np.ndar
     overlapping windows agree and pieces of a stream get what the whole would.
 
     Args:
-        wave: [L], in [-1, 1).
+        wave: [L] or [C, L], in [-1, 1).
         amount: standard deviation in units of a 16-bit sample; 0 changes nothing.
-        rng: advances by L draws.
+        rng: advances by a draw a sample.
     """
     if amount == 0:
         return wave
-    noise = rng.standard_normal(len(wave), dtype=np.float32)
+    noise = rng.standard_normal(wave.shape, dtype=np.float32)
     return wave + np.float32(amount / SAMPLE_SCALE) * noise
 
 

@@ -43,7 +43,7 @@ from latflow.corpus.manifests import (
 from latflow.corpus.perturb import check_speed
 from latflow.errors import UserError
 from latflow.features.cmvn import normalize
-from latflow.features.extract import KaldiFbank, KaldiMfcc, make_extractor
+from latflow.features.extract import KaldiExtractor, make_extractor
 from latflow.features.frames import CUTS
 from latflow.features.front_end import dither
 from latflow.features.options import (
@@ -175,10 +175,12 @@ class LiveFrames:
         options = read_options(StreamOptions, self.meta["options"], "features")
         self._rate = int(self.meta["sample_rate"])
         self._geometry = FrameGeometry.of(options, self._rate)
-        self._cmvn = options.cmvn
+        self._cmvn, self._channels = options.cmvn, options.channels
         self._extractor = make_extractor(options.part(FrontEndOptions), self._rate)
         self._extractor.front_end.to(device)
         self.dim = self._extractor.front_end.dim
+        if options.channels is not None:
+            self.dim *= len(options.channels)
         self.frame_shift = self._extractor.frame_shift
         self._cache = _Cache(cache_bytes)
 
@@ -306,11 +308,11 @@ class LiveFrames:
         return frames
 
     def _read(self, wanted: _Wanted) -> tuple[np.ndarray, int]:
-        """Return an utterance's samples, float32 [L], and the key of its dither."""
+        """Return an utterance's samples, see `load_samples`, and its dither's key."""
         line = self._lines[self._offsets[wanted.i] : self._offsets[wanted.i + 1]]
         cut = MonoCut.from_dict(json.loads(line.tobytes()))
         try:
-            wave = load_samples(cut)
+            wave = load_samples(cut, self._channels)
         except UNREADABLE as error:
             raise UserError(
                 f"audio cannot be read ({type(error).__name__})",
@@ -339,14 +341,14 @@ class _Wanted(NamedTuple):
 
 
 def on_device(
-    extractor: KaldiMfcc | KaldiFbank,
+    extractor: KaldiExtractor,
     waves: Sequence[tuple[np.ndarray, int]],
 ) -> list[np.ndarray]:
     """Compute the features of several utterances in one pass of the front end.
 
     Args:
         extractor: works where the constants of its front end are.
-        waves: samples of each utterance, and the key of its dither.
+        waves: samples of each utterance, [L] or [C, L], and the key of its dither.
 
     Returns:
         float32 [T, D] of each utterance.
@@ -354,16 +356,22 @@ def on_device(
     if not waves:
         return []
     front_end, options = extractor.front_end, extractor.config.options
-    lengths = torch.tensor([len(wave) for wave, _ in waves])
-    padded = torch.zeros(len(waves), int(lengths.max()))
-    for row, (wave, key) in enumerate(waves):
+    rows: list[np.ndarray] = []
+    for wave, key in waves:
         generator = np.random.default_rng([options.dither_seed, key])
-        noisy = dither(wave, options.dither, generator)
-        padded[row, : len(wave)] = torch.from_numpy(noisy)
+        rows += [*np.atleast_2d(dither(wave, options.dither, generator))]
+    lengths = torch.tensor([len(row) for row in rows])
+    padded = torch.zeros(len(rows), int(lengths.max()))
+    for i, row in enumerate(rows):
+        padded[i, : len(row)] = torch.from_numpy(row)
     with torch.no_grad():
         features = front_end(padded.to(front_end.window.device), lengths).cpu().numpy()
-    counts = [front_end.num_frames(n) for n in lengths.tolist()]
-    return [features[row, :count] for row, count in enumerate(counts)]
+    counts = [front_end.num_frames(wave.shape[-1]) for wave, _ in waves]
+    channels = features.reshape(len(waves), -1, *features.shape[1:])
+    return [
+        np.concatenate([*one[:, :count]], axis=1)
+        for one, count in zip(channels, counts, strict=True)
+    ]
 
 
 class _Cache:

@@ -22,8 +22,20 @@ from latflow.options import (
     Unique,
 )
 
-FeatureType = Literal["mfcc", "fbank"]
+FeatureType = Literal["mfcc", "fbank", "waveform"]
 WindowType = Literal["povey", "hamming", "hanning", "blackman", "sine", "rectangular"]
+
+
+# Options of the front end that only some types read.
+_MFCC = ("num_ceps", "cepstral_lifter")
+_SPECTRAL = (
+    "num_mel_bins",
+    "low_freq",
+    "high_freq",
+    "preemphasis",
+    "window_type",
+    "use_energy",
+)
 
 
 class FrontEndOptions(Options):
@@ -33,8 +45,9 @@ class FrontEndOptions(Options):
     """
 
     type: FeatureType = "mfcc"
-    """Mel-frequency cepstral coefficients (`mfcc`) or log energies in mel filters
-    (`fbank`)."""
+    """Mel-frequency cepstral coefficients (`mfcc`), log energies in mel filters
+    (`fbank`), or the samples of each window as they are, for networks with layers that
+    compute features of them (`waveform`)."""
     num_mel_bins: Annotated[int, Field(ge=3, le=512)] = 23
     """Number of triangular mel filters (40 or 80 are usual for `fbank`)."""
     num_ceps: Annotated[int, Field(ge=1, le=512)] = 13
@@ -67,8 +80,8 @@ class FrontEndOptions(Options):
     for each frame shift, the signal being reflected at its ends (Lhotse's default)."""
 
     @model_validator(mode="after")
-    def _check_cepstra(self) -> Self:
-        """Refuse options of MFCC with another type, and too many coefficients."""
+    def _check_type(self) -> Self:
+        """Refuse options of one type with another, and too many coefficients."""
         if self.type == "mfcc":
             if self.num_ceps > self.num_mel_bins:
                 raise ValueError(
@@ -76,14 +89,21 @@ class FrontEndOptions(Options):
                     f"{self.num_mel_bins}"
                 )
             return self
-        for key in ("num_ceps", "cepstral_lifter"):
+        for key in _MFCC if self.type == "fbank" else (*_MFCC, *_SPECTRAL):
             if getattr(self, key) != FrontEndOptions.model_fields[key].default:
-                raise ValueError(f"{key} belongs to type mfcc, not {self.type}")
+                owner = "mfcc" if key in _MFCC else "mfcc or fbank"
+                raise ValueError(f"{key} belongs to type {owner}, not {self.type}")
         return self
 
     @property
     def dim(self) -> int:
-        """Features a frame, D."""
+        """Features a frame, D; of `waveform` it depends on the sample rate.
+
+        Raises:
+            ValueError: the type is `waveform`; see `KaldiFrontEnd.dim`.
+        """
+        if self.type == "waveform":
+            raise ValueError("the samples of a window depend on the sample rate")
         if self.type == "mfcc":
             return self.num_ceps
         return self.num_mel_bins + int(self.use_energy)
@@ -182,10 +202,23 @@ class ExtractionOptions(FrontEndOptions):
     sample_rate: Annotated[int, Field(ge=1000, le=192000)] | None = None
     """Sample rate that features are computed at, Hz; recordings with another one are
     resampled. null takes that of the recordings, which then must all have the same."""
+    channels: (
+        Annotated[tuple[NonNegativeInt, ...], Field(min_length=1), Unique] | None
+    ) = None
+    """Channels of each recording whose features stand side by side in a frame, for
+    networks that listen with several microphones; null takes the one channel of the
+    utterance."""
     storage: Literal["numpy_hdf5", "numpy_files", "lilcom_chunky"] = "numpy_hdf5"
     """Lhotse storage of the features. `numpy_hdf5` (one file) and `numpy_files` (a file
     an utterance) keep every bit; `lilcom_chunky` takes a third of the space and rounds
     to multiples of 1/32."""
+
+    @model_validator(mode="after")
+    def _check_storage(self) -> Self:
+        """Refuse to round samples to multiples of 1/32."""
+        if self.type == "waveform" and self.storage == "lilcom_chunky":
+            raise ValueError("storage: lilcom_chunky would round samples to 1/32")
+        return self
 
 
 class StreamOptions(ExtractionOptions):
@@ -198,6 +231,16 @@ class StreamOptions(ExtractionOptions):
     audio whenever they are read, in training, decoding and `latflow forward` (see
     docs/network_data.md). Then `cmvn` must be of `none`, `utterance` or `sliding`, and
     storage options do nothing."""
+
+    @model_validator(mode="after")
+    def _check_cmvn(self) -> Self:
+        """Refuse the normalization of samples."""
+        if self.type == "waveform" and self.cmvn.type != "none":
+            raise ValueError(
+                f"cmvn: {self.cmvn.type} is for features; set {{type: none}} for type "
+                "waveform"
+            )
+        return self
 
 
 class FeatureOptions(ExtractionOptions):
@@ -212,6 +255,13 @@ class FeatureOptions(ExtractionOptions):
     transform: TransformOptions = DeltasTransform()
     """Transform of neighbouring frames when features are read (nothing of it is
     stored)."""
+
+    @model_validator(mode="after")
+    def _check_gaussians(self) -> Self:
+        """Refuse samples as features of Gaussians."""
+        if self.type == "waveform":
+            raise ValueError("type: waveform is for networks, in nnet.features")
+        return self
 
 
 class PerturbationDraws(Options):
@@ -242,6 +292,11 @@ class OnTheFlyOptions(Options):
     cache_mb: NonNegativeInt = 500
     """Features that are kept in memory for their next use, MB; the longest unused go
     first."""
+
+
+def padded_length(length: int) -> int:
+    """Return the length of a window's Fourier transform: the next power of two."""
+    return 1 << (length - 1).bit_length()
 
 
 @dataclass(frozen=True)
@@ -280,8 +335,8 @@ class FrameGeometry:
 
     @property
     def padded_length(self) -> int:
-        """Length of the Fourier transform: the next power of two."""
-        return 1 << (self.length - 1).bit_length()
+        """Length of the Fourier transform."""
+        return padded_length(self.length)
 
     def num_frames(self, num_samples: int) -> int:
         """Return the number of frames of a whole signal."""

@@ -67,17 +67,18 @@ def change_speed(wave: np.ndarray, rate: int, speed: float) -> np.ndarray:
     """Return a signal at another speed (resampled, and taken at the same rate).
 
     Args:
-        wave: float32 [L].
+        wave: float32 [L] or [C, L].
         rate: Hz, see `latflow.corpus.perturb.check_speed`.
         speed: factor of frequencies, and of the inverse of the duration.
 
     Returns:
-        float32 [num_samples_at(L, speed)].
+        float32 [num_samples_at(L, speed)], or of each channel.
 
     Source: `sox speed`; Ko et al. 2015.
     """
     if speed == 1.0:
         return wave
-    changed = Speed(speed)(wave[None], rate)[0]
-    wanted = num_samples_at(len(wave), speed)
-    return np.pad(changed[:wanted], (0, max(0, wanted - len(changed))))
+    wanted = num_samples_at(wave.shape[-1], speed)
+    changed = Speed(speed)(np.atleast_2d(wave), rate)[:, :wanted]
+    missing = max(0, wanted - changed.shape[1])
+    return np.pad(changed, ((0, 0), (0, missing))).reshape(*wave.shape[:-1], wanted)

@@ -5,8 +5,8 @@ which says it in the `meta.json` of its model folder. Everything that is made of
 network's scores (alignments, lattices, times) has a frame where the features have as
 many.
 
-Public: `frame_subsampling`, `described_subsampling`, `described_outputs`, `OutputLoss`,
-`DEFAULT_TARGETS`.
+Public: `frame_subsampling`, `described_subsampling`, `described_outputs`,
+`described_sample_rates`, `OutputLoss`, `DEFAULT_TARGETS`.
 """
 
 from __future__ import annotations
@@ -116,6 +116,24 @@ def described_outputs(path: str | Path) -> dict[str, OutputLoss]:
     first = named if named in found else next(iter(possible), None)
     ordered = [first, *(n for n in found if n != first)] if first else [*found]
     return {name: found[name] for name in ordered}
+
+
+def described_sample_rates(path: str | Path) -> dict[str, int]:
+    """Return the sample rates that layers of a network are for, Hz, by layer.
+
+    Args:
+        path: see `latflow.nnet.description`.
+
+    Raises:
+        UserError: no YAML.
+    """
+    layers = _layers_of(_read_config(path))
+    rates = {
+        str(name): layer.get("sample_rate")
+        for name, layer in layers.items()
+        if isinstance(layer, Mapping)
+    }
+    return {name: rate for name, rate in rates.items() if isinstance(rate, int)}
 
 
 def _read_config(path: str | Path) -> Mapping[str, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import fnmatch
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
+from latflow.errors import UserError
 from latflow.nnet.described import OutputLoss
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.drawing import NetworkGraph, format_table, network_graph
@@ -90,6 +92,7 @@ class Network(nn.Module):
         super().__init__()
         self.description = description
         self.dim_in = dim_in
+        self._frozen: set[str] = set()
         location = Location(description.file)
         sizes = _num_classes(description.outputs, classes, location)
         with torch.random.fork_rng(devices=[]):
@@ -177,15 +180,51 @@ class Network(nn.Module):
             whole = whole.joined(self.body.contexts[name])
         return ReceptiveField(whole.left, whole.right)
 
+    def freeze(self, names: Iterable[str]) -> None:
+        """Keep layers as they are: parameters, and statistics of normalization.
+
+        They are in evaluation mode from now on: nothing is dropped or masked there.
+
+        Args:
+            names: of layers, `*` for any part of a name.
+
+        Raises:
+            UserError: a name that no layer with a module of its own has, or nothing is
+                left to learn.
+        """
+        names, layers = tuple(names), list(self.body.layers)
+        for name in names:
+            if not fnmatch.filter(layers, name):
+                raise UserError(
+                    f"training.freeze: no layer {name} in the network",
+                    remedy=f"name layers that have parameters: {', '.join(layers)}",
+                )
+        self._frozen = {x for name in names for x in fnmatch.filter(layers, name)}
+        for name in self._frozen:
+            self.body.layers[name].requires_grad_(False)  # noqa: FBT003 - torch's form
+        if names and not self.num_parameters:
+            raise UserError(
+                "training.freeze: nothing is left to learn",
+                remedy="leave a layer with parameters out",
+            )
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - torch's form
+        """Go into training mode, but for frozen layers; see `nn.Module.train`."""
+        super().train(mode)
+        for name in self._frozen:
+            self.body.layers[name].eval()
+        return self
+
     @torch.no_grad()
     def constrain(self) -> None:
-        """Move semi-orthogonal factors one step towards being so (tdnnf).
+        """Move semi-orthogonal factors that are not frozen one step towards being so.
 
         For the trainer, after a step of the optimizer; Kaldi does so after a quarter
         of the steps, drawn at random. Nothing happens where there is no such factor.
         """
         for module in self.modules():
-            if isinstance(module, SemiOrthogonal):
+            if isinstance(module, SemiOrthogonal) and module.weight.requires_grad:
                 module.constrain()
 
     def summary(self) -> str:

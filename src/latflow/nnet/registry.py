@@ -12,7 +12,15 @@ from typing import Any
 
 from latflow.nnet.graph import Subnetwork
 from latflow.nnet.layer import Layer
-from latflow.nnet.layers import attention, augment, convolution, recurrent, simple
+from latflow.nnet.layers import (
+    attention,
+    augment,
+    beamforming,
+    convolution,
+    recurrent,
+    simple,
+    spectral,
+)
 from latflow.nnet.options import KINDS, Location, OptionFacts, facts_of, nearest
 
 LAYER_CLASSES: dict[str, type[Layer]] = {
@@ -38,6 +46,11 @@ LAYER_CLASSES: dict[str, type[Layer]] = {
     "transformer": attention.Transformer,
     "conformer": attention.Conformer,
     "specaugment": augment.SpecAugment,
+    "stft": spectral.Stft,
+    "mel": spectral.Mel,
+    "pcen": spectral.Pcen,
+    "mask_estimator": beamforming.MaskEstimator,
+    "mvdr": beamforming.Mvdr,
     "subnetwork": Subnetwork,
 }
 

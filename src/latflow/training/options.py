@@ -224,6 +224,10 @@ class TrainingOptions(Options):
     """Factors on the learning rate, by layer of the network; 1 for the others. (Kaldi
     trains the cross-entropy branch of LF-MMI with 5; Adam's steps do not depend on the
     size of a gradient, so that it needs none.)"""
+    freeze: tuple[str, ...] = ()
+    """Layers of the network that stay as they are at the start of this training, by
+    name; `*` stands for any part of one. Their normalization keeps its statistics too.
+    """
     max_norm: PositiveFloat | None = None
     """Greatest length of a unit's incoming weights; null for no limit."""
     constrain_share: Fraction = 0.25
@@ -272,6 +276,15 @@ class TrainingOptions(Options):
     """Steps between lines of log.jsonl."""
     tensorboard: bool = True
     """Write events for TensorBoard too."""
+
+    @model_validator(mode="after")
+    def _check_freeze(self) -> Self:
+        if self.freeze and self.pretraining:
+            raise ValueError(
+                "freeze: with pretraining layers come one by one, and cannot stay as "
+                "they are; leave out one of the two"
+            )
+        return self
 
 
 class CeSystemOptions(Options):

@@ -120,6 +120,7 @@ class Trainer:
     def set_up(self) -> None:
         """Make what depends on network, criterion and ranks; after any is replaced."""
         options = self.options
+        self.network.freeze(options.freeze)
         optimizer = make_optimizer(
             self.network,
             options.optimizer,

@@ -96,6 +96,12 @@ class PackagePlan:
             raise UserError(
                 f"{name} reads features of the GMM system {stream}", remedy=plain
             )
+        if self._features.channels is not None:
+            raise UserError(
+                f"{name} listens with several microphones, and servers and "
+                "transcription take one channel",
+                remedy="package a system whose features have no `channels`",
+            )
         if (found := self._why_offline) is not None and not self._may_be_offline:
             why, remedy = found
             raise UserError(

@@ -21,6 +21,7 @@ from latflow.training.options import (
 from latflow.workflow.packages import check_capacity, check_packages
 
 if TYPE_CHECKING:
+    from latflow.features.options import StreamOptions
     from latflow.workflow.recipe import Recipe
 
 
@@ -160,11 +161,19 @@ def _check_ivectors(recipe: Recipe) -> None:
                 remedy="give the i-vectors another",
             )
         _check_choice(f"{key}.features", ivectors.features, stored)
+        if recipe.feature_streams[ivectors.features].type == "waveform":
+            raise UserError(
+                f"{key}.features: {ivectors.features} are samples",
+                remedy="take features of type mfcc or fbank",
+            )
 
 
 def _check_normalization(recipe: Recipe, name: str) -> None:
-    """Refuse a normalization by utterance of i-vectors, which hardly change in one."""
+    """Refuse a normalization by utterance of i-vectors, and any of samples."""
     network = recipe.networks[name]
+    stream = recipe.feature_streams.get(recipe.stream_of(name) or "")
+    if stream is not None and stream.type == "waveform":
+        _check_samples(recipe, name, stream)
     if recipe.stream_of(name) not in recipe.options.nnet.ivectors:
         return
     if network.data.normalization in {"mean", "mean_variance"}:
@@ -173,6 +182,25 @@ def _check_normalization(recipe: Recipe, name: str) -> None:
             "i-vectors away, which hardly change in an utterance",
             remedy="set it to global or none",
         )
+
+
+def _check_samples(recipe: Recipe, name: str, stream: StreamOptions) -> None:
+    """Refuse what does not go with a network that reads samples."""
+    network = recipe.networks[name]
+    key = f"configuration nnet.systems.{name}"
+    if network.data.normalization not in {"none", "inherited"}:
+        raise UserError(
+            f"{key}.data.normalization: {network.data.normalization} is for features, "
+            f"and {name} reads samples",
+            remedy="set it to none; a layer of class batch_norm normalizes inside",
+        )
+    for layer, rate in recipe.sample_rates_of(name).items():
+        if stream.sample_rate is not None and rate != stream.sample_rate:
+            raise UserError(
+                f"{key}.network: layer {layer} is for samples of {rate} Hz, the "
+                f"features have {stream.sample_rate} Hz",
+                remedy=f"set its sample_rate to {stream.sample_rate}",
+            )
 
 
 def _check_networks(recipe: Recipe) -> None:

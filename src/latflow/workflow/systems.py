@@ -13,7 +13,12 @@ from typing import Any, TypeVar
 
 from latflow.criteria.options import PathOptions, TeacherOptions
 from latflow.gmm.options import MonoOptions, SatOptions, SystemOptions
-from latflow.nnet.described import OutputLoss, described_outputs, described_subsampling
+from latflow.nnet.described import (
+    OutputLoss,
+    described_outputs,
+    described_sample_rates,
+    described_subsampling,
+)
 from latflow.options import Options
 from latflow.sequence.options import SequenceSystemOptions
 from latflow.training.data_options import UtteranceOptions
@@ -219,6 +224,14 @@ class Systems:
         """
         found = self._description_of(network)
         return {} if found is None else described_outputs(found)
+
+    def sample_rates_of(self, network: str) -> dict[str, int]:
+        """Return the sample rates that layers of a network are for, Hz, by layer.
+
+        None where its description is not there to be read yet.
+        """
+        found = self._description_of(network)
+        return {} if found is None else described_sample_rates(found)
 
     def _description_of(self, system: str) -> Path | None:
         """Return the file that describes a network, where it is there already."""

@@ -11,6 +11,8 @@ from latflow.nnet.drawing import _lanes, network_svg
 from latflow.nnet.network import Network
 from latflow.nnet.options import facts_of
 from latflow.nnet.registry import LAYER_CLASSES, in_document, layer_reference
+from latflow.options import read_options
+from latflow.workflow.experiment import NnetOptions
 
 LAYERS = {
     "cnn": {"class": "conv1d", "size": 5, "kernel": 3},
@@ -147,10 +149,16 @@ def test_the_descriptions_in_the_docs_are_right(repository):
     text = (repository / "docs/networks.md").read_text(encoding="utf-8")
     import yaml
 
-    whole, inside = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    whole, inside, system, *on_samples = blocks
     NetworkDescription.from_config(yaml.safe_load(whole))
     layers = {"input": {"class": "linear", "size": 256}, **yaml.safe_load(inside)}
     description = NetworkDescription.from_config(
         {"layers": {**layers, "output": {"class": "output"}}}
     )
     assert Network(description, 40, {"pdf": 3}).receptive_field == (8, 8)
+    (name,) = read_options(NnetOptions, yaml.safe_load(system)["nnet"]).features
+    assert name == "samples"
+    for block, channels in zip(on_samples, (1, 4), strict=True):
+        description = NetworkDescription.from_config(yaml.safe_load(block))
+        Network(description, 400 * channels, {"pdf": 3})

@@ -1,5 +1,6 @@
 """What layers compute: padding, receptive fields, norms, semi-orthogonal factors."""
 
+import itertools
 import math
 
 import numpy as np
@@ -31,6 +32,7 @@ def network(layers, dim=6, classes=3):
     )
 
 
+MEL = {"class": "mel", "sample_rate": 1000, "num_bins": 3}
 LAYERS = {
     "linear": {"class": "linear", "size": 5},
     "rec": {"class": "rec", "size": 4},
@@ -86,11 +88,31 @@ LAYERS = {
         "repeat": 2,
         "layers": {"x": {"class": "conv1d", "size": 6, "kernel": 2}},
     },
+    "stft": {"class": "stft"},
+    "pcen": {
+        "class": "subnetwork",
+        "layers": {
+            "spectra": {"class": "stft", "channels": 2},
+            "mel": {**MEL, "filters": "gaussian", "log": False},
+            "pcen": {"class": "pcen", "frames": 4, "smoothing": 0.3},
+        },
+    },
+    "beam": {
+        "class": "subnetwork",
+        "layers": {
+            "spectra": {"class": "stft", "channels": 2},
+            "masks": {"class": "mask_estimator", "size": 3},
+            "beam": {"class": "mvdr", "from": ["spectra", "masks"]},
+            "mel": {**MEL, "filters": "gaussian"},
+        },
+    },
 }
 
 
 def test_every_class_is_among_them():
-    tested = {options["class"] for options in LAYERS.values()}
+    inside = [options.get("layers", {}).values() for options in LAYERS.values()]
+    every = [*LAYERS.values(), *itertools.chain.from_iterable(inside)]
+    tested = {options["class"] for options in every}
     assert tested | {"output"} == LAYER_CLASSES.keys()
 
 
@@ -137,7 +159,8 @@ def test_receptive_fields_compose_over_strides_and_branches():
 REPEATED = [
     name
     for name, options in LAYERS.items()
-    if LAYER_CLASSES[options["class"]].USES_CONTEXT and name != "specaugment"
+    if LAYER_CLASSES[options["class"]].USES_CONTEXT
+    and name not in {"specaugment", "beam"}
 ]
 
 

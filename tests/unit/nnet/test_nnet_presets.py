@@ -23,6 +23,8 @@ CHAIN = {
 }
 # parameters with 40 features and 40 labels, look-ahead in frames
 CTC = {"tdnnf_ctc_small": (866_280, 21)}
+# the same, of windows of 400 samples
+SAMPLES = {"waveform_tdnnf_chain_small": (1_469_640, 21)}
 NUM_CLASSES = 7
 
 
@@ -53,7 +55,7 @@ def loss_of(net, features, lengths, labels):
 
 def test_every_preset_is_tested(repository):
     found = {path.stem for path in (repository / "config/networks").glob("*.yaml")}
-    assert found == {*LARGE, *SMALL, *CHAIN, *CTC}
+    assert found == {*LARGE, *SMALL, *CHAIN, *CTC, *SAMPLES}
 
 
 @pytest.mark.parametrize("name", CHAIN)
@@ -64,6 +66,18 @@ def test_sizes_and_look_ahead_of_networks_for_lfmmi(preset, name):
     assert net.subsampling == 3
     losses = [(end, output.loss.name) for end, output in net.outputs.items()]
     assert losses == [("output", "lfmmi"), ("output_xent", "ce")]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_networks_on_samples_give_chunks_what_they_give_utterances(preset, name):
+    net = Network(preset(name), 400, {"pdf": 2000}).eval()
+    assert (net.num_parameters, net.receptive_field.right) == SAMPLES[name]
+    left, right = net.context
+    utterance = 0.1 * torch.randn(1, 75, 400)
+    whole = net(utterance, torch.tensor([75]))["output"].logits
+    chunk = utterance[:, 30 - left : 42 + right]
+    found = net(chunk, torch.tensor([12]), has_context=True)["output"].logits
+    torch.testing.assert_close(found, whole[:, 10:14], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", CTC)

@@ -203,3 +203,34 @@ def test_bf16_is_near_float32(task, tmp_path):
     assert rounded[4]["loss"] == pytest.approx(exact[4]["loss"], rel=0.02)
     assert rounded[4]["loss"] != exact[4]["loss"]
     assert all(p.dtype == torch.float32 for p in rounded[3])
+
+
+FROZEN = {
+    "hidden": {"class": "linear", "from": "data", "size": 12, "activation": "tanh"},
+    "norm": {"class": "batch_norm"},
+    "drop": {"class": "dropout", "rate": 0.5},
+    "small": {"class": "linear", "size": 8, "bias": False, "semi_orthogonal": True},
+    "output": {"class": "output"},
+}
+
+
+def test_frozen_layers_stay_as_they_are(task, tmp_path):
+    training = {"freeze": ["n*", "small", "drop"], "epochs": 2, "constrain_share": 1.0}
+    training |= {"max_norm": 0.01, "optimizer": {"type": "adamw"}, "l2": 0.1}
+    trainer = make_trainer(task, tmp_path, layers=FROZEN, training=training)
+    before = {k: v.clone() for k, v in trainer.network.state_dict().items()}
+    trainer.run()
+    after = trainer.network.train().state_dict()
+    changed = {key.split(".")[2] for key in before if not before[key].equal(after[key])}
+    assert changed == {"hidden", "output"}
+    assert not trainer.network.body.layers["drop"].training
+    assert trainer.network.body.layers["hidden"].training
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [(["hiden"], "no layer hiden in the network"), (["*"], "nothing is left to learn")],
+)
+def test_layers_that_cannot_be_frozen(task, tmp_path, names, told):
+    with pytest.raises(UserError, match=told):
+        make_trainer(task, tmp_path, training={"freeze": names})

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from lhotse import MonoCut, Recording, SupervisionSegment
+from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 
 from latflow.corpus.manifests import ManifestWriter
 from latflow.errors import UserError
@@ -59,6 +59,7 @@ NO_CMVN = read_options(StreamOptions, {**FBANK, "cmvn": {"type": "none"}})
     [
         {**FBANK, "cmvn": {"type": "none"}},
         {**FBANK, "cmvn": {"type": "utterance", "norm_vars": True}},
+        {"type": "waveform", "dither": 1.0, "cmvn": {"type": "none"}},
         {
             "cmvn": {"type": "sliding", "window": 30},
             "sample_rate": 16000,
@@ -184,3 +185,57 @@ def test_faults_of_audio_are_told(tmp_path: Path, cuts: Path) -> None:
             cuts, tmp_path / "x", options=by_speaker, max_skipped_fraction=1
         )
     assert not (tmp_path / "x").exists()
+
+
+@pytest.fixture
+def two_microphones(tmp_path: Path) -> Path:
+    """An utterance on channel 1 of a recording of two."""
+    samples = 0.1 * np.random.default_rng(2).normal(size=(4000, 2))
+    soundfile.write(tmp_path / "two.wav", samples, 8000)
+    recording = Recording.from_file(tmp_path / "two.wav", recording_id="two")
+    said = SupervisionSegment("utt", "two", 0.0, 0.4, channel=1, speaker="a", text="x")
+    with ManifestWriter(tmp_path / "cuts.jsonl.gz") as writer:
+        writer.write(
+            MonoCut("utt", 0.05, 0.4, 1, supervisions=[said], recording=recording)
+        )
+    return tmp_path / "cuts.jsonl.gz"
+
+
+@pytest.mark.parametrize("kind", ["fbank", "waveform"])
+def test_channels_stand_side_by_side(
+    tmp_path: Path, two_microphones: Path, kind: str
+) -> None:
+    found = {}
+    for name, channels in (("own", None), ("first", [0]), ("both", [1, 0])):
+        given = {"type": kind, "channels": channels, "cmvn": {"type": "none"}}
+        options = read_options(StreamOptions, {**given, "dither": 0.0})
+        prepare_live_features(
+            two_microphones, tmp_path / name, options=options, max_skipped_fraction=0
+        )
+        live = LiveFrames(tmp_path / name)
+        found[name] = live.frames(0)
+        assert live.dim == found[name].shape[1]
+        extract_features(
+            two_microphones,
+            tmp_path / f"{name} stored",
+            options=options,
+            threads=1,
+            max_skipped_fraction=0,
+        )
+        (cut,) = CutSet.from_file(tmp_path / f"{name} stored/cuts.jsonl.gz")
+        np.testing.assert_array_equal(cut.load_features(), found[name])
+        (together,) = on_device(live._extractor, [live._read(_Wanted(0))])
+        np.testing.assert_allclose(together, found[name], rtol=1e-4, atol=1e-4)
+    wanted = np.concatenate([found["own"], found["first"]], 1)
+    np.testing.assert_array_equal(found["both"], wanted)
+
+
+def test_a_channel_that_is_not_there(tmp_path: Path, two_microphones: Path) -> None:
+    options = read_options(
+        StreamOptions, {"type": "fbank", "channels": [0, 2], "cmvn": {"type": "none"}}
+    )
+    prepare_live_features(
+        two_microphones, tmp_path / "live", options=options, max_skipped_fraction=0
+    )
+    with pytest.raises(UserError, match=r"has no channel 2: its channels are \[0, 1\]"):
+        LiveFrames(tmp_path / "live").frames(0)
