@@ -224,3 +224,14 @@ def test_a_test_set_without_transcripts_is_decoded_and_not_scored(repository, tm
     assert "lattices of mono on test" in done.stdout
     for message in ("Score mono on calls", "lattices of mono on calls"):
         assert message not in done.stdout
+
+
+def test_words_that_the_lexicon_lacks_are_pronounced_before_lang(repository, tmp_path):
+    config = repository / "tests/e2e/tiny.yaml"
+    done = snakemake(
+        repository, tmp_path, "--configfile", config, "-n", "lang",
+        "--config", "lang={g2p: {num_pronunciations: 2}}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "g2p/lexicon.txt" in done.stdout
+    assert "corpus/language/lm_text.txt" in done.stdout

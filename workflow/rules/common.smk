@@ -123,6 +123,12 @@ def words_for(wildcards):
     return lang_file(wildcards, "words.txt")
 
 
+def generated_pronunciations():
+    """Table of the entries that the lexicon got, if it gets some."""
+    is_asked = recipe.generates_pronunciations
+    return f"{RESULTS}/g2p/generated.tsv" if is_asked else []
+
+
 def lm_inputs(wildcards):
     """Texts or files that a language model is made from."""
     return recipe.lm_inputs(wildcards.lm, RESULTS, LANGUAGE)

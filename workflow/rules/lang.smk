@@ -4,9 +4,40 @@
 
 if recipe.imported_system is None:
 
+    if recipe.generates_pronunciations:
+
+        rule complete_lexicon:
+            input:
+                lexicon=recipe.lexicon(LANGUAGE),
+                cuts="<results>/corpus/train/cuts.jsonl.gz",
+                text=recipe.lm_of_g2p("text", LANGUAGE),
+                arpa=recipe.lm_of_g2p("arpa", LANGUAGE),
+                model=recipe.options.lang.g2p.model or [],
+            output:
+                completed="<results>/g2p/lexicon.txt",
+                generated="<results>/g2p/generated.tsv",
+            log:
+                "<logs>/complete_lexicon/lexicon.log",
+            benchmark:
+                "<benchmarks>/complete_lexicon/lexicon.jsonl"
+            conda:
+                "../../envs/lang.yaml"
+            threads: 8
+            resources:
+                mem_mb=growing(8000),
+                runtime=growing(120),
+            params:
+                options=recipe.options.lang.values(),
+                code=source_digest("latflow.lang.completion.complete_lexicon"),
+            message:
+                "Generate pronunciations of words that the lexicon lacks"
+            script:
+                "../scripts/complete_lexicon.py"
+
     rule make_lang:
         input:
-            lexicon=recipe.lexicon(LANGUAGE),
+            lexicon=recipe.complete_lexicon(RESULTS, LANGUAGE),
+            generated=generated_pronunciations(),
         output:
             words="<results>/lang/words.txt",
             phones="<results>/lang/phones.txt",

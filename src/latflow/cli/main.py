@@ -11,7 +11,16 @@ import sys
 from collections.abc import Sequence
 
 import latflow
-from latflow.cli import align, completion, experiment, kaldi, lattice, models, serving
+from latflow.cli import (
+    align,
+    completion,
+    experiment,
+    g2p,
+    kaldi,
+    lattice,
+    models,
+    serving,
+)
 from latflow.cli.commands import CommandParser
 from latflow.errors import UserError
 from latflow.logs import log_to_terminal
@@ -45,8 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     groups = (
         *(experiment.COMMANDS, models.COMMANDS, models.HDF5, lattice.COMMANDS),
         *(kaldi.IMPORT, kaldi.EXPORT, kaldi.COMMANDS, serving.SERVING),
-        align.ALIGN,
-        completion.COMMANDS,
+        *(align.ALIGN, g2p.G2P, completion.COMMANDS),
     )
     for group in groups:
         group.add_to(commands)

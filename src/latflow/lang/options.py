@@ -6,7 +6,36 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from latflow.options import Options, PositiveInt, ProperFraction, Text, Unique
+from latflow.options import (
+    Fraction,
+    Options,
+    PositiveInt,
+    ProperFraction,
+    Text,
+    Unique,
+)
+
+
+class G2pOptions(Options):
+    """Pronunciations for words that the lexicon lacks, see docs/lexicon.md."""
+
+    model: Text | None = None
+    """Model that `latflow g2p train` wrote; null trains one on the lexicon."""
+    order: Annotated[int, Field(ge=1, le=15)] = 8
+    """Length of the longest n-grams, in graphones; without effect on a given model."""
+    num_pronunciations: Annotated[int, Field(ge=0, le=100)] = 0
+    """Greatest number of pronunciations that a word gets; 0 generates none."""
+    min_probability: Fraction = 0.1
+    """Pronunciations but the best are left out if they have a smaller share of the
+    word's probability."""
+    min_count: PositiveInt = 1
+    """How often transcripts and text of the language model together must have a word; a
+    word of an ARPA file needs no count."""
+    sources: Annotated[
+        tuple[Literal["transcripts", "lm"], ...], Field(min_length=1), Unique
+    ] = ("transcripts", "lm")
+    """Where words are taken from: the transcripts of the training set, and text or ARPA
+    file of the first language model."""
 
 
 class LangOptions(Options):
@@ -15,6 +44,8 @@ class LangOptions(Options):
     lexicon: str | None = None
     """Pronunciation lexicon, `WORD PHONE PHONE ...` or `WORD PROBABILITY PHONE PHONE
     ...` lines (`.gz` too). null takes the one that a synthetic corpus brings."""
+    g2p: G2pOptions = G2pOptions()
+    """Pronunciations for words that the lexicon lacks, see docs/lexicon.md."""
     has_probabilities: bool | None = None
     """Take the second field of the lexicon for a probability; null finds out by
     looking whether every line has a number there."""

@@ -45,9 +45,15 @@ from latflow.lang.phones import PhoneInventory, place_markers, word_boundary_kin
 
 log = logging.getLogger(__name__)
 
+GENERATED = "generated.tsv"  # in a lang directory, entries that no person wrote
+
 
 def make_lang(
-    lexicon: str | Path, out_dir: str | Path, *, options: LangOptions
+    lexicon: str | Path,
+    out_dir: str | Path,
+    *,
+    options: LangOptions,
+    generated: str | Path | None = None,
 ) -> None:
     """Make a Kaldi lang directory of a lexicon.
 
@@ -57,6 +63,8 @@ def make_lang(
             oov.txt oov.int lexicon.txt lexiconp.txt` (the latter two without position
             markers) and the lists of `phones/`.
         options: phones, topology and silence; their `lexicon` is not read.
+        generated: table of the entries that `complete_lexicon` has added to the
+            lexicon, which then has probabilities; copied to `generated.tsv`.
 
     Raises:
         UserError: the lexicon is faulty, or does not fit the configured phones.
@@ -65,7 +73,7 @@ def make_lang(
     """
     given = read_lexicon(
         lexicon,
-        has_probabilities=options.has_probabilities,
+        has_probabilities=True if generated else options.has_probabilities,
         strip_stress=options.strip_stress,
         max_normalize=options.max_normalize,
     )
@@ -84,6 +92,8 @@ def make_lang(
         _write_align_lexicon(folder / "phones", parts)
         _write_topology(folder, parts, options)
         _write_transducers(folder, parts, options.silence_probability)
+        if generated:
+            shutil.copyfile(generated, folder / GENERATED)
     log.info(
         "%s: %d words, %d pronunciations, %d phones, %d disambiguation symbols",
         lexicon,

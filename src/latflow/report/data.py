@@ -15,11 +15,13 @@ import yaml
 
 from latflow.files import read_lines
 from latflow.fst.graph import Graph
+from latflow.lang.prepare import GENERATED
 from latflow.ledger import read_ledger
 from latflow.provenance import git_state, versions
-from latflow.report.inputs import Results, read_json
+from latflow.report.inputs import Results, read_json, read_table
 from latflow.report.page import Details, Note, Row, Section, Table, missing, rows_of
 
+MAX_GENERATED = 5000  # pronunciations that are listed
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
 
@@ -50,7 +52,29 @@ def data_section(results: Results) -> Section:
         section.blocks.append(Table(rows, {"part"}))
     else:
         section.blocks.append(missing("speech data", "corpus"))
+    section.blocks += _generated_entries(results)
     return section
+
+
+def _generated_entries(results: Results) -> Iterator[Note | Details]:
+    """Yield what `lang.g2p` has added to the lexicon, if the recipe asks for it."""
+    if not results.recipe.generates_pronunciations:
+        return
+    table = read_table(results / "lang" / GENERATED)
+    if table is None:
+        yield missing("generated pronunciations", "lang")
+        return
+    is_entry = table["phones"] != ""
+    yield Note(
+        f"{table['word'].nunique()} words of transcripts and language model are not in "
+        f"the lexicon; {is_entry.sum()} pronunciations were generated, "
+        f"{(~is_entry).sum()} words got none. All are in lang/{GENERATED}."
+    )
+    if not table.empty:
+        shown = table.head(MAX_GENERATED)
+        lines = ["\t".join(table.columns), *map("\t".join, shown.to_numpy().tolist())]
+        title = f"Generated pronunciations ({len(shown)} of {len(table)})"
+        yield Details(title, "\n".join(lines))
 
 
 def language_section(results: Results) -> Section:

@@ -30,7 +30,7 @@ from latflow.errors import UserError
 from latflow.features.options import ExtractionOptions, StreamOptions
 from latflow.gmm.options import SharedOptions
 from latflow.graphs.options import DenominatorOptions, GraphOptions
-from latflow.lang.options import LmOptions, TextLm, TranscriptsLm, UniformLm
+from latflow.lang.options import ArpaLm, LmOptions, TextLm, TranscriptsLm, UniformLm
 from latflow.scoring.options import ComparisonOptions
 from latflow.training.options import LfmmiSystemOptions
 from latflow.workflow.experiment import load
@@ -339,6 +339,31 @@ class Recipe(Systems):
             "configuration lang.lexicon is not set",
             remedy="name the pronunciation lexicon (WORD PHONE PHONE ... lines)",
         )
+
+    @property
+    def generates_pronunciations(self) -> bool:
+        """Return whether words that the lexicon lacks get pronunciations."""
+        return self.options.lang.g2p.num_pronunciations > 0
+
+    def complete_lexicon(self, results: str, language_folder: str) -> str:
+        """Return path of the lexicon with generated pronunciations, if there are."""
+        if not self.generates_pronunciations:
+            return self.lexicon(language_folder)
+        return f"{results}/g2p/lexicon.txt"
+
+    def lm_of_g2p(self, kind: str, language_folder: str) -> list[str]:
+        """Return the file of the first language model that words are taken from.
+
+        Args:
+            kind: `text` or `arpa`.
+            language_folder: of the synthetic corpus.
+        """
+        if "lm" not in self.options.lang.g2p.sources:
+            return []
+        options = self.lm_options("lm", language_folder)
+        if options.type != kind or not isinstance(options, ArpaLm | TextLm):
+            return []
+        return [str(options.path)]
 
 
 def _without(options: Mapping[str, Any], *keys: str) -> dict[str, Any]:

@@ -125,6 +125,11 @@ def _check_import(recipe: Recipe) -> None:
             remedy="describe a system, or import one with gmm.import, or a network of "
             "nnet.systems that starts without (type lfmmi, no alignments)",
         )
+    if recipe.imported_system and recipe.generates_pronunciations:
+        raise UserError(
+            "configuration lang.g2p: the lexicon of an imported system stays as it is",
+            remedy="set lang.g2p.num_pronunciations to 0",
+        )
     if recipe.imported_system in gmm.systems:
         raise UserError(
             f"configuration gmm.systems.{recipe.imported_system}: the imported "

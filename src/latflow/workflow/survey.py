@@ -199,7 +199,7 @@ class Survey:
                 f"{self.split}: {len(self.oov)} words without pronunciation, {tokens} "
                 f"of {self.num_words} running words ({100 * share:.2f} %), most "
                 f"frequent: {some(frequent, len(self.oov))}",
-                "add them to the lexicon"
+                "add them to the lexicon, or set lang.g2p.num_pronunciations"
                 if self.split == "train"
                 else "each is one error or more; add them to lexicon and LM",
             )

@@ -6,11 +6,12 @@ import pytest
 from reference.made_up_results import made_up_recipe, write_json
 
 from latflow.report import examples, figures
-from latflow.report.data import packages_section
+from latflow.report.data import data_section, packages_section
 from latflow.report.decision import chosen_on_dev
 from latflow.report.examples import Tier
 from latflow.report.figures import canvas, render, series_colour
 from latflow.report.inputs import Results
+from latflow.report.page import Details, Note
 from latflow.workflow.recipe import Recipe
 
 
@@ -119,3 +120,22 @@ def test_dev_chooses_the_later_of_equal_systems_and_those_without_dev_come_last(
     assert chosen_on_dev(rates, "test") == "b"
     assert chosen_on_dev({("d", "test"): 1.0, ("e", "test"): 2.0}, "test") == "e"
     assert chosen_on_dev(rates, "nowhere") is None
+
+
+def test_generated_pronunciations_are_listed(tmp_path):
+    recipe = made_up_recipe(lang={"g2p": {"num_pronunciations": 1}})
+    results = Results(tmp_path, Recipe(recipe))
+    *_, told = data_section(results).blocks
+    assert isinstance(told, Note)
+    assert told.is_missing
+    (tmp_path / "lang").mkdir()
+    (tmp_path / "lang/generated.tsv").write_text(
+        "word\tprobability\tphones\ttranscripts\tlm\n"
+        "teh\t0.9\tT EH\t1\t0\n?\t\t\t1\t0\n"
+    )
+    *_, told, listed = data_section(results).blocks
+    assert isinstance(told, Note)
+    assert "2 words" in told.text
+    assert "1 pronunciations were generated, 1 words got none" in told.text
+    assert isinstance(listed, Details)
+    assert "teh\t0.9\tT EH" in listed.text
