@@ -18,7 +18,7 @@ from typing import Literal
 from latflow.errors import UserError
 from latflow.files import atomic_output, read_lines
 
-Action = Literal["skipped", "retried", "partial", "truncated", "noted"]
+Action = Literal["skipped", "retried", "partial", "truncated", "noted", "excluded"]
 
 log = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ Public: `CorpusWriter`, `RecordingJob`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -23,9 +24,12 @@ from latflow.corpus.kaldi_tables import split_fields
 from latflow.corpus.manifests import ManifestWriter, Spool
 from latflow.corpus.options import GivenSource
 from latflow.errors import UserError
+from latflow.files import read_lines
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
+
+log = logging.getLogger(__name__)
 
 RecordingJob = tuple[str, Callable[[], Recording]]
 SKIP = "or set on_bad_utterance: skip"
@@ -66,6 +70,7 @@ class CorpusWriter:
             Spool(folder, Recording.from_dict)
         )
         self._bad: dict[str, BadAudio] = {}
+        self._excluded = _ids(checks.exclude)
         self._last_id = ""
         self.num_utterances = 0
         self._supervisions = self._open("supervisions")
@@ -121,6 +126,11 @@ class CorpusWriter:
         for supervision in progress(supervisions, "utterances", total):
             assert self._last_id < supervision.id, "utterances are not sorted"
             self._last_id = supervision.id
+            if supervision.id in self._excluded:
+                self._excluded.remove(supervision.id)
+                reason = f"is listed in {self._checks.exclude}"
+                self._ledger.record(supervision.id, reason, action="excluded")
+                continue
             checked = self._check(supervision)
             if checked is not None:
                 self._write(*checked)
@@ -131,6 +141,13 @@ class CorpusWriter:
         Raises:
             UserError: no utterance is left, or more were skipped than allowed.
         """
+        if self._excluded:
+            log.warning(
+                "%s: %d ids that no utterance has; first: %s",
+                self._checks.exclude,
+                len(self._excluded),
+                min(self._excluded),
+            )
         total = self.num_utterances + self._ledger.num_skipped()
         self._ledger.check(total, max_skipped_fraction=max_skipped_fraction)
         if not self.num_utterances:
@@ -269,6 +286,13 @@ class CorpusWriter:
             )
         )
         self.num_utterances += 1
+
+
+def _ids(path: str | None) -> set[str]:
+    """Return the ids that a file lists, one a line; none without a file."""
+    if path is None:
+        return set()
+    return {line.split()[0] for _, line in read_lines(path) if line.strip()}
 
 
 def _attempt(job: RecordingJob) -> tuple[str, Recording | BadAudio]:

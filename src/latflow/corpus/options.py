@@ -83,6 +83,9 @@ class GivenSource(Options):
     the ledger (see ledger.max_skipped_fraction)."""
     min_duration: NonNegativeFloat = 0.1
     """Shortest utterance that is not bad, seconds."""
+    exclude: Text | None = None
+    """File with the ids of utterances to leave out, one a line (what follows an id is
+    not read). They are noted in the ledger and do not count as skipped."""
     sample_rate: Annotated[int, Field(ge=1000)] | None = None
     """Rate to resample to when audio is read, Hz; null keeps that of the files."""
 

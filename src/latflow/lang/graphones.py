@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 #: Numbers of letters and of phones that a graphone may have.
 SPANS = ((1, 0), (1, 1), (1, 2), (2, 1))
 LARGE = 3.0  # weight of large graphones in the choice of the best way
+FLOOR = 1e-30  # of the probability of a graphone: no entry loses all its ways
 _SPANS = np.array(SPANS, dtype=np.int64)
 _EMPTY = -1  # slot of the hash table without a key
 _JOIN, _PAIR, _NO_PHONE = "|", "}", "_"  # in tokens, as Phonetisaurus writes them
@@ -143,7 +144,7 @@ class Table(NamedTuple):
         counts = np.zeros(len(self.keys))
         log_like, used = _expect(self, _SPANS, counts)
         if used:
-            self.prob[:] = counts / counts.sum()
+            self.prob[:] = np.maximum(counts / counts.sum(), FLOOR)
         return log_like, used
 
     def best(
@@ -252,8 +253,8 @@ def _is_between(i: int, j: int, to_i: int, to_j: int, L: int, P: int) -> bool:
 def _expect(table: Table, spans: np.ndarray, counts: np.ndarray) -> tuple[float, int]:
     """Add the expected number of each graphone to `counts`, float64[H].
 
-    Forward and backward probabilities at a letter are divided by the largest forward
-    probability there, so that no word is too long.
+    Forward and backward probabilities are divided by the largest forward probability
+    so far, letter by letter, so that no word is too long.
 
     Returns:
         (log-likelihood of the entries, number of entries with a way to be cut).
@@ -287,10 +288,11 @@ def _forward(
     scale = np.ones(L + 1)
     alpha[0, 0] = 1.0
     for i in range(L + 1):
-        largest = alpha[i].max()
-        if largest > 0.0:
-            scale[i] = largest
-            alpha[i : i + 2] /= largest  # what two letters brought to the next, too
+        # The next letter has what two letters have brought there: all ways are either
+        # here or there.
+        largest = alpha[i : i + 2].max()
+        scale[i] = largest
+        alpha[i : i + 2] /= largest
         if i == L:
             break
         for j in range(P + 1):

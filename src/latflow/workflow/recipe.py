@@ -17,6 +17,7 @@ from latflow.corpus.folder import transcripts_digest
 from latflow.corpus.options import (
     DevSource,
     FolderSource,
+    GivenSource,
     HoldOutSource,
     KaldiSource,
     ManifestSource,
@@ -305,13 +306,17 @@ class Recipe(Systems):
     def source_files(self, split: str) -> list[str]:
         """Return the files outside the experiment whose change makes a split new."""
         source = self.sources[split]
+        exclude = source.exclude if isinstance(source, GivenSource) else None
+        listed = [exclude] if exclude else []
         if isinstance(source, KaldiSource):
             folder = Path(source.path)
             tables = ("wav.scp", "text", "segments", "utt2*", "spk2*")
-            return sorted(str(p) for name in tables for p in folder.glob(name))
-        if isinstance(source, ManifestSource):
-            return [source.recordings, source.supervisions]
-        return [source.path] if isinstance(source, TableSource) else []
+            listed += sorted(str(p) for name in tables for p in folder.glob(name))
+        elif isinstance(source, ManifestSource):
+            listed += [source.recordings, source.supervisions]
+        elif isinstance(source, TableSource):
+            listed.append(source.path)
+        return listed
 
     def source_digest(self, split: str) -> str:
         """Return a digest of a folder's files, too many to be named as inputs."""

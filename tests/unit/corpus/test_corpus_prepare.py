@@ -19,8 +19,10 @@ from latflow.corpus.manifests import (
 from latflow.corpus.options import CorpusOptions, GivenSource, HoldOutSource
 from latflow.corpus.prepare import hold_out, prepare_corpus
 from latflow.errors import UserError
+from latflow.ledger import read_ledger
 from latflow.options import read_options
 
+CUTS = "cuts.jsonl.gz"
 HOW = {"seed": 1, "threads": 2, "max_skipped_fraction": 0.0}
 
 
@@ -87,6 +89,23 @@ def test_manifest_that_lies_is_refused(manifests, resolve, tmp_path):
     soundfile.write(tmp_path / "a.wav", np.zeros(4000, np.int16), 8000)
     with pytest.raises(UserError, match="a: .*a.wav holds 4000 samples at 8000 Hz"):
         prepare_corpus(resolve(manifests), "train", tmp_path / "out", **HOW)
+
+
+def test_listed_utterances_are_left_out(manifests, resolve, tmp_path, caplog):
+    listed = tmp_path / "suspects.txt"
+    listed.write_text("b1 silence\n\nnobody\n")
+    source = resolve({**manifests, "exclude": str(listed)})
+    prepare_corpus(source, "train", tmp_path / "out", **HOW)
+    before = resolve(manifests)
+    prepare_corpus(before, "train", tmp_path / "before", **HOW)
+    ids = {
+        name: [cut.id for cut in CutSet.from_jsonl_lazy(tmp_path / name / CUTS)]
+        for name in ("out", "before")
+    }
+    assert ids["out"] == [each for each in ids["before"] if each != "b1"]
+    (entry,) = read_ledger(tmp_path / "out/ledger.jsonl")
+    assert (entry.utterance, entry.action) == ("b1", "excluded")
+    assert "1 ids that no utterance has; first: nobody" in caplog.text
 
 
 def test_supervision_without_recording_is_refused(manifests, resolve, tmp_path):
