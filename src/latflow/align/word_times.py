@@ -13,7 +13,8 @@ here on one path, by dynamic programming.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -77,41 +78,45 @@ def split_phones(
         in which earlier words start earlier, with longer pronunciations, is taken.
     """
     base = [pronunciations.base(phone) for phone in phones]
-    # fits[w][p]: words w, w+1, ... can account for all phones from p on.
-    fits = [[False] * (len(base) + 1) for _ in range(len(words) + 1)]
     options = [sorted(pronunciations.of(word), key=len, reverse=True) for word in words]
 
-    def matches(w: int, p: int) -> list[int]:
+    def ends(w: int, p: int) -> list[int]:
         """Return the ends of word w's pronunciations that start at phone p."""
-        ends = [
+        found = [
             p + len(entry)
             for entry in options[w]
             if tuple(base[p : p + len(entry)]) == entry
         ]
-        if is_partial and w == len(words) - 1 and not ends:
+        if is_partial and w == len(words) - 1 and not found:
             rest = tuple(base[p:])
-            ends = [len(base) for entry in options[w] if entry[: len(rest)] == rest][:1]
-        return ends
+            found = [len(base) for entry in options[w] if entry[: len(rest)] == rest]
+        return found
 
-    for w in range(len(words), -1, -1):
-        for p in range(len(base), -1, -1):
-            if p == len(base) and w == len(words):
-                fits[w][p] = True
-                continue
-            is_silence = p < len(base) and base[p] in pronunciations.silence
-            fits[w][p] = (is_silence and fits[w][p + 1]) or (
-                w < len(words) and any(fits[w + 1][end] for end in matches(w, p))
-            )
-    if not fits[0][0]:
-        return None
-    spans: list[tuple[int, int]] = []
-    p = 0
-    for w in range(len(words)):
-        while not (ends := [end for end in matches(w, p) if fits[w + 1][end]]):
-            p += 1
-        spans.append((p, ends[0]))
-        p = ends[0]
-    return spans
+    def ways(w: int, p: int) -> Iterator[tuple[int, int]]:
+        """Yield where to go on from phone p, when word w is next."""
+        if w < len(words):
+            yield from ((w + 1, end) for end in ends(w, p))
+        if p < len(base) and base[p] in pronunciations.silence:
+            yield w, p + 1
+
+    # Depth first, the preferred way first; no place is left in vain twice.
+    path, open_ways = [(0, 0)], [ways(0, 0)]
+    dead: set[tuple[int, int]] = set()
+    while path[-1] != (len(words), len(base)):
+        onward = next((place for place in open_ways[-1] if place not in dead), None)
+        if onward is not None:
+            path.append(onward)
+            open_ways.append(ways(*onward))
+            continue
+        dead.add(path.pop())
+        open_ways.pop()
+        if not path:
+            return None
+    return [
+        (first, last)
+        for (w, first), (after, last) in pairwise(path)
+        if after > w  # a word; else a silence was passed
+    ]
 
 
 def phone_segments(

@@ -98,7 +98,8 @@ def _align(arguments: Arguments) -> int:
     )
     if status:
         sys.stdout.write(
-            "Run the command again when that is mended: what is done is kept.\n"
+            "Run the command again when that is mended: what that does not change is "
+            "kept.\n"
         )
     elif not arguments.dry_run:
         system = "package" if arguments.model else "sat"
