@@ -1,0 +1,120 @@
+"""The stage `train_network` on recordings: mel filters learn, or stay where frozen."""
+
+import json
+
+import numpy as np
+import pytest
+import soundfile
+from lhotse import MonoCut, Recording, SupervisionSegment
+from reference.small_model import small_model
+from reference.training_task import training_options
+
+from latflow.corpus.manifests import ManifestWriter
+from latflow.features.front_end import mel_filters
+from latflow.features.live import prepare_live_features
+from latflow.features.options import StreamOptions
+from latflow.hmm.topology import Topology
+from latflow.hmm.tree import ContextDependency
+from latflow.kaldi.io import KaldiWriter, read_matrices, write_int_vectors
+from latflow.nnet.model_dir import load_model
+from latflow.options import read_options
+from latflow.training.data_options import DataOptions
+from latflow.training.forward import forward
+from latflow.training.options import CeRunOptions
+from latflow.training.train import train_network
+
+MODEL = small_model()
+RATE, FRAMES = 8000, 40
+NETWORK = {
+    "edges": "repeat",
+    "layers": {
+        "spectra": {"class": "stft"},
+        "mel": {
+            "class": "mel", "sample_rate": RATE, "num_bins": 12, "filters": "weights",
+        },
+        "level": {"class": "batch_norm", "affine": False},
+        "near": {"class": "tdnn", "size": 16},
+        "output": {"class": "output"},
+    },
+}  # fmt: skip
+
+
+def write_split(folder, count, seed):
+    """Write recordings: a tone for each pdf; and alignments, as transition-ids."""
+    rng = np.random.default_rng(seed)
+    folder.mkdir()
+    alignments = []
+    with ManifestWriter(folder / "cuts.jsonl.gz") as writer:
+        for number in range(count):
+            name = f"u{number}"
+            ids = np.repeat(
+                rng.integers(1, MODEL.num_transition_ids + 1, FRAMES // 8), 8
+            )
+            tones = 300 + 500 * np.asarray(MODEL.pdf)[ids]
+            phase = 2 * np.pi / RATE * np.cumsum(np.repeat(tones, 80))
+            wave = 0.1 * np.sin(phase) + 0.01 * rng.normal(size=phase.size)
+            wave = np.append(wave, np.zeros(120))  # of the last window
+            soundfile.write(folder / f"{name}.wav", wave, RATE)
+            length = len(wave) / RATE
+            said = SupervisionSegment(name, name, 0.0, length, speaker="a", text="x")
+            recording = Recording.from_file(folder / f"{name}.wav", recording_id=name)
+            writer.write(
+                MonoCut(name, 0.0, length, 0, supervisions=[said], recording=recording)
+            )
+            alignments.append((name, ids.astype(np.int32)))
+    write_int_vectors(folder / "ali.ark", alignments)
+    options = {"type": "waveform", "stored": False, "cmvn": {"type": "none"}}
+    prepare_live_features(
+        folder / "cuts.jsonl.gz",
+        folder / "samples",
+        options=read_options(StreamOptions, options),
+        max_skipped_fraction=0.0,
+    )
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inputs")
+    tree = ContextDependency.monophone(
+        [[1], [2, 3]], Topology.standard([2, 3], [1], 2, 1).pdf_class_counts()
+    )
+    with KaldiWriter.open(folder / "gmm/final.mdl") as writer:
+        MODEL.write(writer)
+    tree.save(folder / "gmm/tree")
+    write_split(folder / "train", 8, 1)
+    write_split(folder / "dev", 2, 2)
+    (folder / "network.yaml").write_text(json.dumps(NETWORK))
+    return folder
+
+
+@pytest.mark.parametrize("freeze", [(), ("mel",)])
+def test_a_network_learns_from_samples(inputs, tmp_path, freeze):
+    data = {"normalization": "none", "sequences": {"type": "utterances"}}
+    training = {"epochs": 6, "learning_rate": 0.02, "freeze": freeze}
+    train_network(
+        inputs / "train/samples",
+        inputs / "train/ali.ark",
+        inputs / "gmm",
+        inputs / "dev/samples",
+        inputs / "dev/ali.ark",
+        inputs / "network.yaml",
+        out_dir=tmp_path / "model",
+        options=CeRunOptions(
+            data=read_options(DataOptions, {**data, "max_sequences": 4}),
+            training=training_options(**training),
+            device="cpu",
+            seed=3,
+        ),
+        checkpoints=tmp_path / "checkpoints",
+    )
+    info = json.loads((tmp_path / "model/info.json").read_text())
+    assert info["dev"]["frame_errors"] < 0.7
+    network = load_model(tmp_path / "model").network
+    start = mel_filters(12, 256, RATE, low_freq=20.0, high_freq=0.0)
+    learnt = network.body.layers["mel"].weight.detach().numpy()
+    is_start = np.array_equal(learnt, start.astype(np.float32))
+    assert is_start == bool(freeze)
+    forward(inputs / "dev/samples", tmp_path / "model", tmp_path / "scores.ark")
+    scores = dict(read_matrices(tmp_path / "scores.ark"))
+    shapes = {name: rows.shape for name, rows in scores.items()}
+    assert shapes == dict.fromkeys(("u0", "u1"), (FRAMES, MODEL.num_pdfs))
