@@ -13,7 +13,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -125,14 +126,15 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
         path: a text file; read through gzip if its name ends in `.gz`.
 
     Raises:
-        UserError: the file is missing, or a line is not UTF-8 (names the line).
+        UserError: the file is missing or no whole gzip file, or a line is not UTF-8
+            (names the line).
     """
     source = Path(path)
     if not source.is_file():
         raise UserError("no such file", file=source, remedy="check the path")
     opener = gzip.open if source.suffix == ".gz" else open
     with opener(source, "rb") as stream:
-        for number, raw in enumerate(stream, start=1):
+        for number, raw in enumerate(_raw_lines(stream, source), start=1):
             try:
                 line = raw.decode("utf-8")
             except UnicodeDecodeError as error:
@@ -142,3 +144,15 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
                     remedy="convert the file to UTF-8, e.g. with iconv",
                 ) from error
             yield number, line.rstrip("\r\n")
+
+
+def _raw_lines(stream: Iterable[bytes], source: Path) -> Iterator[bytes]:
+    """Yield the lines of an open file, which may turn out not to be gzip's."""
+    try:
+        yield from stream
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UserError(
+            f"is not a whole gzip file ({error})",
+            file=source,
+            remedy="make or copy it again",
+        ) from error

@@ -23,9 +23,11 @@ Public: `Ragged`, `RaggedStore`, `RaggedWriter`, `windows`, `pack`, `unpack`.
 from __future__ import annotations
 
 import json
+import tokenize
 import zipfile
+import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +39,11 @@ from numpy.lib import format as npy
 from latflow.errors import UserError
 
 INDEX, META = "index.npz", "meta.json"
+# What numpy and zipfile raise on damaged files.
+_DAMAGED = (
+    *(AttributeError, EOFError, KeyError, NotImplementedError, OSError, TypeError),
+    *(ValueError, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
+)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -79,6 +86,7 @@ class RaggedStore:
     KIND: ClassVar[str]  # in messages
     REMEDY: ClassVar[str] = "make it again"
     COLUMNS: ClassVar[Mapping[str, tuple[Any, int]]]  # dtype and dimensions of each
+    FACTS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # in `meta.json`: type
 
     def __init__(
         self,
@@ -105,6 +113,8 @@ class RaggedStore:
             meta = json.loads((folder / META).read_text(encoding="utf-8"))
             if meta.get("format") != cls.FORMAT:
                 raise ValueError(f"its format is {meta.get('format')}")
+            for name, kind in cls.FACTS.items():
+                kind(meta[name])
             with (folder / INDEX).open("rb") as stream, np.load(stream) as index:
                 begins = {name: index[_begin(cls, name)] for name in cls.COLUMNS}
                 ids = index["utt_ids"]
@@ -112,12 +122,20 @@ class RaggedStore:
                 name: Ragged(_map(folder / f"{name}.npy", *kind), begins[name])
                 for name, kind in cls.COLUMNS.items()
             }
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        except _DAMAGED as error:
             raise UserError(
                 f"not a readable {cls.KIND} ({error})", file=folder, remedy=cls.REMEDY
             ) from error
         for name, column in columns.items():
-            if column.begin[-1] != len(column.flat):
+            begin = column.begin
+            if (
+                begin.ndim != 1
+                or begin.dtype.kind != "i"
+                or not len(begin)
+                or begin[0] != 0
+                or begin[-1] != len(column.flat)
+                or (np.diff(begin) < 0).any()
+            ):
                 what = f"{name} and index differ"
                 raise UserError(what, file=folder, remedy=cls.REMEDY)
         return cls(folder, columns, ids, meta)
@@ -156,9 +174,20 @@ class RaggedStore:
         return np.array(found, np.int64)
 
     def index(self, name: str) -> np.ndarray:
-        """Read what the writer's `index` had under a name."""
-        with np.load(self.folder / INDEX) as arrays:
-            return arrays[name]
+        """Read what the writer's `index` had under a name.
+
+        Raises:
+            UserError: the index is damaged.
+        """
+        try:
+            with np.load(self.folder / INDEX) as arrays:
+                return arrays[name]
+        except _DAMAGED as error:
+            raise UserError(
+                f"{name} of the {self.KIND} cannot be read ({error})",
+                file=self.folder,
+                remedy=self.REMEDY,
+            ) from error
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self).load, (self.folder,))

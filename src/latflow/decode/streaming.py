@@ -64,8 +64,16 @@ def make_lattice(
         store: what the search has left.
         collected: its states and arcs in order.
         final_cost: float32[graph states], inf where an utterance may not end.
+
+    Raises:
+        DeadEndError: the search has left nothing.
     """
     frame, graph_state, arc_begin, next_state, link = collected
+    if not len(frame):
+        raise DeadEndError(
+            "no path of finite cost through the decoding graph is left",
+            remedy="make the graph again, or check the features of this utterance",
+        )
     links = store.link[link]
     arcs = packed.origin[links["arc"]]
     num_frames = int(frame[-1])

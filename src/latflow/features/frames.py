@@ -27,6 +27,7 @@ class FrameStore(RaggedStore):
     KIND = "frame store"
     REMEDY = "run the normalize_features stage again"
     COLUMNS: ClassVar = {"frames": ("<f4", 2)}
+    FACTS: ClassVar = {"frame_shift": float, "num_speakers": int}
 
     @property
     def dim(self) -> int:

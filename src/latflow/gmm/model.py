@@ -367,7 +367,7 @@ def load_transform(folder: str | Path) -> FeatureTransform:
         for part in _linear_parts(config):
             part["matrix"] = read_matrix(path.parent / part["matrix"])
         return FeatureTransform.from_config(config)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (AttributeError, OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"no readable feature transform: {error}",
             file=path,

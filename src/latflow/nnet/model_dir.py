@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tokenize
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -252,7 +253,7 @@ def read_priors(folder: str | Path) -> np.ndarray | None:
         return None
     try:
         priors = np.load(path)
-    except ValueError as error:
+    except (ValueError, EOFError, OSError, tokenize.TokenError) as error:
         raise UserError(str(error), file=path) from error
     return priors if priors.size else None
 

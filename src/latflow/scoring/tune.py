@@ -150,13 +150,22 @@ def read_scales(path: str | Path) -> dict[str, Any]:
     """Read the chosen language model weight and word insertion penalty.
 
     Raises:
-        UserError: there is no such file.
+        UserError: there is no such file, or it is damaged.
     """
     if not Path(path).is_file():
         raise UserError(
             "no such file", file=path, remedy="run the tuning of this system first"
         )
-    return json.loads(Path(path).read_text(encoding="utf-8"))
+    try:
+        chosen = json.loads(Path(path).read_text(encoding="utf-8"))
+        Scales.from_lmwt(float(chosen["lmwt"]), float(chosen["wip"]))
+    except (ValueError, KeyError, TypeError, ArithmeticError) as error:
+        raise UserError(
+            f"no scales are in it ({type(error).__name__}: {error})",
+            file=path,
+            remedy="remove the file and tune this system again",
+        ) from error
+    return chosen
 
 
 def _count(

@@ -154,7 +154,7 @@ def read_info(folder: str | Path) -> PackageInfo:
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
         found = int(told["format"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise UserError(
             f"not a model package ({type(error).__name__})",
             file=path,

@@ -249,7 +249,7 @@ def _opened(path: Path, targets: Sequence[str] | None) -> Iterator[_Part]:
         file = h5py.File(path, "r")
     except OSError as error:
         raise UserError(f"not readable as HDF5 ({error})", file=path) from error
-    with file:
+    with file, _reading(path):
         missing = [n for n in ("inputs", "seqLengths", "seqTags") if n not in file]
         if missing or file["inputs"].ndim != 2:  # type: ignore[union-attr]
             what = f"no {', '.join(missing)}" if missing else "sparse inputs"
@@ -270,6 +270,25 @@ def _opened(path: Path, targets: Sequence[str] | None) -> Iterator[_Part]:
         columns = {name: 1 + i for i, name in enumerate(names)}
         chosen = tuple(names if targets is None else targets)
         yield _Part(path, file, tags, begin, columns, chosen)
+
+
+_DAMAGED = (
+    *(AttributeError, IndexError, KeyError, OSError),
+    *(RuntimeError, TypeError, ValueError),
+)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Make what h5py raises on damaged files a UserError; its kinds are many."""
+    try:
+        yield
+    except _DAMAGED as error:
+        raise UserError(
+            f"damaged, or not of RETURNN's layout ({error})",
+            file=path,
+            remedy="make or copy the file again",
+        ) from error
 
 
 def _text(tag: bytes | str) -> str:

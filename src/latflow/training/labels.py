@@ -39,6 +39,7 @@ class LabelStore(RaggedStore):
     KIND = "label store"
     REMEDY = "make the labels again"
     COLUMNS: ClassVar = {"labels": ("<i4", 1)}
+    FACTS: ClassVar = {"num_classes": int}
 
     @property
     def num_classes(self) -> int:

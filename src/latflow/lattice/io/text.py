@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
@@ -50,7 +51,7 @@ def read(lines: Iterable[tuple[int, str]], path: Path) -> Iterator[tuple[str, Ma
     for number, line in lines:
         fields = line.split()
         if not fields and builder is not None:
-            yield utterance, builder.lattice()
+            yield utterance, _finished(builder, path, number)
             builder = None
         elif fields and builder is None:
             if len(fields) > 1:
@@ -59,21 +60,33 @@ def read(lines: Iterable[tuple[int, str]], path: Path) -> Iterator[tuple[str, Ma
         elif builder is not None:
             try:
                 builder.add(fields)
-            except (ValueError, IndexError):
+            except (ValueError, IndexError, OverflowError):
                 _fail(path, number, "no arc or final state of a lattice")
     if builder is not None and builder.is_empty:
         _fail(path, number, "the file ends behind a key")
     if builder is not None:
-        yield utterance, builder.lattice()
+        yield utterance, _finished(builder, path, number)
 
 
-def _fail(path: Path, number: int, what: str) -> None:
+def _finished(builder: _Builder, path: Path, number: int) -> Maker:
+    """Return what makes the lattice that ends at a line."""
+    try:
+        return builder.lattice()
+    except ValueError:
+        _fail(path, number, "the lattice has a state far beyond the others")
+
+
+def _fail(path: Path, number: int, what: str) -> NoReturn:
     """Raise a UserError that names the line."""
     raise UserError(
         f"line {number}: {what}",
         file=path,
         remedy="the file is truncated or no archive of lattices; make it again",
     )
+
+
+_LARGEST = 2**31 - 1  # state, label or id
+_UNNAMED = 1_000_000  # states that no line needs to name; a damaged number means more
 
 
 class _Builder:
@@ -103,6 +116,8 @@ class _Builder:
         weight = (fields[-1] if has_weight else _ONE).split(",")
         if min(numbers) < 0 or len(numbers) not in (1, 3, 4) or len(weight) > 3:
             raise ValueError
+        if max(numbers) > _LARGEST:
+            raise ValueError
         self._decide(len(numbers), len(weight))
         if len(weight) < 3:
             weight = [*weight, ""]
@@ -128,7 +143,9 @@ class _Builder:
             self._is_compact = says_compact
 
     def lattice(self) -> Maker:
-        """Return what makes the lattice."""
+        """Return what makes the lattice; raise ValueError if states are missing."""
+        if self._num_states > _UNNAMED + 2 * len(self._arcs) + len(self._finals):
+            raise ValueError
         costs = _costs(self._weights)
         final_costs = np.full((self._num_states, 2), np.inf, np.float32)
         states = np.fromiter(self._finals, np.int64, len(self._finals))
