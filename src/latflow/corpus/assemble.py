@@ -11,6 +11,7 @@ Public: `CorpusWriter`, `RecordingJob`.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -231,7 +232,8 @@ class CorpusWriter:
         if overshoot > NOTED_OVERSHOOT_S:
             reason = f"ends {overshoot:.3f} s after its recording"
             self._ledger.record(supervision.id, reason, action="truncated")
-        duration = round(recording.duration - supervision.start, ndigits=8)
+        # Down, not to the nearest: at 22050 Hz durations are no decimal numbers.
+        duration = math.floor(1e8 * (recording.duration - supervision.start)) / 1e8
         return replace(supervision, duration=duration)
 
     def _fault(

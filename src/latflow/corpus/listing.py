@@ -172,14 +172,14 @@ def _supervisions(
         if writer.is_bad(part.recording_id):
             writer.reject_with_recording(part.id, part.recording_id)
             continue
-        end = part.end
-        if end is None:
-            end = writer.recordings[part.recording_id].duration
+        duration = writer.recordings[part.recording_id].duration
+        if part.end is not None:
+            duration = round(part.end - part.start, ndigits=8)
         yield SupervisionSegment(
             id=part.id,
             recording_id=part.recording_id,
             start=part.start,
-            duration=round(end - part.start, ndigits=8),
+            duration=duration,
             channel=0,
             text=part.text,
             speaker=part.speaker,

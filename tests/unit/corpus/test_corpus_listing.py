@@ -103,6 +103,19 @@ def test_intervals_of_long_files_become_utterances(tmp_path):
         prepared(other, tmp_path)
 
 
+@pytest.mark.parametrize("samples", [48412, 48413, 48414])
+def test_utterances_may_last_what_is_no_decimal_number(tmp_path, samples):
+    (tmp_path / "c").mkdir()
+    soundfile.write(tmp_path / "c/a.wav", np.ones(samples, np.int16), 22050)
+    soundfile.write(tmp_path / "c/b.wav", np.ones(samples, np.int16), 22050)
+    (tmp_path / "c/a.txt").write_text("yes")
+    grid = textgrid({"x": [Interval(0.0, 2.1958, "no")]}, 2.1958)
+    (tmp_path / "c/b.TextGrid").write_text(grid)
+    _, spoken, skipped = prepared(FolderSource(path=str(tmp_path / "c")), tmp_path)
+    assert len(spoken) == 2
+    assert not any(reason.startswith("goes from") for reason in skipped.values())
+
+
 def test_textgrids_are_read_as_they_were_written(tmp_path):
     tiers = {"a": [Interval(0, 0.25, "x"), Interval(0.3, 1.0, 'é "y"')], "b": []}
     path = tmp_path / "x.TextGrid"
