@@ -263,6 +263,11 @@ def test_schema_fills_defaults_of_every_kind_of_source(repository):
     assert corpus.test["clean"].parts == ()
 
 
+def test_a_corpus_may_be_for_training_alone(repository):
+    values = {"train": {"type": "folder", "path": "x"}, "dev": {"type": "none"}}
+    assert section(repository, values).test == {}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -274,7 +279,7 @@ def test_schema_fills_defaults_of_every_kind_of_source(repository):
         ({"train": {"type": "kaldi"}}, "corpus.train.path is missing"),
         ({"test": {"train": {"type": "synthetic"}}}, "corpus.test"),
         ({"test": {"Test": {"type": "synthetic"}}}, "corpus.test"),
-        ({"test": {}}, "corpus.test"),
+        ({"dev": {"type": "none"}}, "test sets cannot be scored without"),
         ({"dev": {"type": "hold_out", "by": "day"}}, "corpus.dev.by"),
         ({"dve": {"type": "hold_out"}}, "unknown configuration key corpus.dve"),
     ],

@@ -55,6 +55,7 @@ def test_transforms_are_written_beside_the_alignments(root, options, tmp_path):
     assert sorted(p.name for p in out.iterdir()) == [
         "ali.ark",
         "ledger.jsonl",
+        "log_likes",
         "statistics.json",
         "trans.ark",
     ]
