@@ -70,6 +70,7 @@ bench: env  ## benchmarks on speechocean (set CORPORA), all but RETURNN's, JSON 
 	$(BIN)/python benchmarks/lattice_generation.py
 	$(BIN)/python benchmarks/criteria.py
 	$(BIN)/python benchmarks/lfmmi_denominator.py
+	$(BIN)/python benchmarks/mdlstm.py
 	$(BIN)/python benchmarks/ce_training.py
 	$(BIN)/python benchmarks/sequence_training.py --system tri3 \
 	  --frames streams/tri3/frames --model results/speechocean/nnet/tdnnf

@@ -76,8 +76,9 @@ from latflow.training.distributed import Backend
 from latflow.training.evaluation import priors_of_labels
 from latflow.training.labels import LabelStore, write_labels
 from latflow.training.losses import losses_of
+from latflow.training.optimizer_options import AdamOptions
 from latflow.training.optimizers import make_optimizer
-from latflow.training.options import AdamOptions, TrainingOptions
+from latflow.training.options import TrainingOptions
 from latflow.training.progress import Clock
 from latflow.training.steps import Stepper
 

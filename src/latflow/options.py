@@ -148,8 +148,15 @@ def _without_nulls(annotation: Any, values: Any) -> Any:
         if value is not None
         or key not in fields
         or fields[key].is_required()
-        or fields[key].default is None
+        or _admits_null(fields[key].annotation)
     }
+
+
+def _admits_null(annotation: Any) -> bool:
+    """Tell whether null is a value of a type of its own, not only the default."""
+    if get_origin(annotation) is Annotated:
+        return _admits_null(get_args(annotation)[0])
+    return type(None) in get_args(annotation)
 
 
 def key_error(unknown: str, known: Iterable[str], key: str) -> UserError:

@@ -1,5 +1,6 @@
 """What batches promise: each frame counted as often as said, whoever makes them."""
 
+import math
 import subprocess
 import sys
 import tracemalloc
@@ -433,3 +434,31 @@ def test_an_epoch_keeps_a_few_bytes_a_piece(tmp_path: Path) -> None:
         tracemalloc.stop()
     # the order, 8 bytes a piece; frames would be 80
     assert kept < 10 * num_utterances * length
+
+
+@given(st.integers(1, 60), st.integers(1, 3), st.integers(0, 5), st.booleans())
+def test_subsets_grow_and_keep_what_they_had(num_utterances, partitions, seed, is_cut):
+    sizes = np.random.default_rng(seed).integers(1, 4, num_utterances)
+    begin = np.concatenate(([0], np.cumsum(sizes))) if is_cut else None
+    lengths = np.ones(int(sizes.sum()) if is_cut else num_utterances, np.int64)
+    shares = (0.1, 0.5, 1.0, 0.25)
+    options = data_of(subsets=list(shares), partition_epoch=partitions)
+    seen = []
+    for whole_pass in range(6):
+        epochs = range(whole_pass * partitions, (whole_pass + 1) * partitions)
+        taken = np.concatenate(
+            [epoch_order(lengths, options, e, seed=seed, begin=begin) for e in epochs]
+        )
+        assert len(set(taken.tolist())) == len(taken)
+        if begin is not None:
+            taken = np.searchsorted(begin, taken, side="right") - 1
+            assert len(taken) == sum(sizes[i] for i in set(taken.tolist()))
+        seen.append(set(taken.tolist()))
+    counts = [math.ceil(share * num_utterances) for share in (*shares, 0.25, 0.25)]
+    assert [len(one) for one in seen] == counts
+    assert seen[0] <= seen[3] <= seen[1] <= seen[2]
+    assert seen[3] == seen[4] == seen[5]
+
+
+def test_dev_is_whole_whatever_training_takes():
+    assert data_of(subsets=[0.1]).for_evaluation().subsets == ()

@@ -5,6 +5,7 @@ Public: `COMMANDS`, `HDF5`.
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -216,13 +217,17 @@ def _classes(arguments: Arguments, targets: set[str]) -> dict[str, int]:
         "by default 1, or 0 for LF-MMI and CTC",
         type=float,
     ),
-    option("--output", "output that is not decoded: log posteriors, or features"),
+    option(
+        "--output",
+        "output that is not decoded: log posteriors, or features; or a layer of the "
+        "network, by its name: what it gives",
+    ),
     option("--max-frames", "frames scored at once", 8000),
     option("--device", "processor", "auto", choices=("auto", "cpu", "cuda")),
     option("--threads", "threads of torch", 2),
 )
 def _forward(arguments: Arguments) -> None:
-    """Write a network's log-likelihoods of all frames of a frame store."""
+    """Write a network's log-likelihoods, or what a layer gives, of all frames."""
     from latflow.training.forward import forward
 
     forward(
@@ -237,6 +242,85 @@ def _forward(arguments: Arguments) -> None:
         device=arguments.device,
         threads=arguments.threads,
     )
+
+
+_MODEL = (
+    option("model", "model folder, as training wrote it"),
+    option("frames", "frame store of the network's features"),
+)
+_BATCHES = (
+    option("--max-frames", "frames scored at once", 8000),
+    option("--device", "processor", "auto", choices=("auto", "cpu", "cuda")),
+)
+
+
+@COMMANDS.command(
+    "evaluate",
+    *_MODEL,
+    option("alignments", "ali.ark of the network's own system"),
+    *_BATCHES,
+    example="evaluate results/x/nnet/blstm results/x/frames/dev "
+    "results/x/align/tri3/dev/ali.ark",
+)
+def _evaluate(arguments: Arguments) -> None:
+    """Print a network's loss and frame errors on a set, as JSON."""
+    from latflow.training.analysis import evaluate_model
+
+    found = evaluate_model(
+        arguments.frames,
+        arguments.model,
+        arguments.alignments,
+        max_frames=arguments.max_frames,
+        device=arguments.device,
+    )
+    sys.stdout.write(json.dumps(found, indent=1) + "\n")
+
+
+@COMMANDS.command(
+    "analyze",
+    *_MODEL,
+    option("--alignments", "ali.ark of the network's own system, for confusions"),
+    option("--most", "confusions that are listed", 20),
+    *_BATCHES,
+    example="analyze results/x/nnet/blstm results/x/frames/dev",
+)
+def _analyze(arguments: Arguments) -> None:
+    """Print what layers give on a set, dead units and confusions, as JSON."""
+    from latflow.training.analysis import analyze
+
+    found = analyze(
+        arguments.frames,
+        arguments.model,
+        alignments=arguments.alignments,
+        most=arguments.most,
+        max_frames=arguments.max_frames,
+        device=arguments.device,
+    )
+    sys.stdout.write(json.dumps(found, indent=1) + "\n")
+
+
+@COMMANDS.command(
+    "priors",
+    *_MODEL,
+    option("out", "file of the priors, as priors.npy of a model folder"),
+    *_BATCHES,
+    example="priors results/x/nnet/blstm results/x/frames/train priors.npy",
+)
+def _priors(arguments: Arguments) -> None:
+    """Write a network's mean posteriors over all frames, which serve as priors."""
+    import numpy as np
+
+    from latflow.files import atomic_output
+    from latflow.training.analysis import mean_posteriors
+
+    found = mean_posteriors(
+        arguments.frames,
+        arguments.model,
+        max_frames=arguments.max_frames,
+        device=arguments.device,
+    )
+    with atomic_output(arguments.out) as path, path.open("wb") as stream:
+        np.save(stream, found)
 
 
 @COMMANDS.command(

@@ -15,6 +15,7 @@ from latflow.options import (
     PositiveInt,
     Text,
 )
+from latflow.user_code import LOCATION, file_of
 
 
 class LossOptions(Options):
@@ -126,7 +127,7 @@ class CustomOptions(LossOptions):
     """A class of your own, see docs/criteria.md."""
 
     type: Literal["custom"] = "custom"
-    path: Annotated[str, Field(pattern=r"^[^:]+:[A-Za-z_]\w*$")]
+    path: Annotated[str, Field(pattern=LOCATION)]
     """Location of the class: `module:Class`, or `folder/file.py:Class`; it derives from
     `latflow.criteria.criterion.LatticeCriterion`."""
     options: dict[str, Any] = Field(default_factory=dict)
@@ -135,8 +136,7 @@ class CustomOptions(LossOptions):
     @property
     def files(self) -> list[Path]:
         """The class's file, where the path names it."""
-        path = Path(self.path.rpartition(":")[0])
-        return [path] if path.suffix == ".py" and path.is_file() else []
+        return file_of(self.path)
 
 
 class ExternalOptions(LossOptions):

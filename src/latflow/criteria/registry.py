@@ -5,12 +5,7 @@ Public: `make_criterion`, `CRITERIA`.
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Sequence
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-from types import ModuleType
 
 from latflow.criteria.criterion import LatticeCriterion
 from latflow.criteria.external import External
@@ -29,6 +24,7 @@ from latflow.criteria.options import (
 )
 from latflow.errors import UserError
 from latflow.hmm.transition_model import TransitionModel
+from latflow.user_code import load_object
 
 #: Type of the options -> the criterion.
 CRITERIA: dict[type, type[LatticeCriterion]] = {
@@ -68,26 +64,12 @@ def make_criterion(
 
 def _load_class(path: str) -> type[LatticeCriterion]:
     """Return the class at `module:Class` or `folder/file.py:Class`."""
-    where, _, name = path.rpartition(":")
     remedy = "see docs/criteria.md on criteria of your own"
     try:
-        found = getattr(_load_module(where), name)
+        found = load_object(path)
     except (ImportError, OSError, SyntaxError, AttributeError) as error:
         what = f"criterion {path} cannot be loaded: {error}"
         raise UserError(what, remedy=remedy) from error
     if not (isinstance(found, type) and issubclass(found, LatticeCriterion)):
         raise UserError(f"criterion {path} is no LatticeCriterion", remedy=remedy)
     return found
-
-
-def _load_module(where: str) -> ModuleType:
-    """Import a module by its name, or a file by its path."""
-    if not where.endswith(".py"):
-        return importlib.import_module(where)
-    name = f"latflow_custom_{Path(where).stem}"
-    spec = spec_from_file_location(name, where)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"no module in {where}")
-    module = sys.modules[name] = module_from_spec(spec)  # dataclasses look it up
-    spec.loader.exec_module(module)
-    return module

@@ -6,7 +6,7 @@ Public: `LayerDescription`, `Plan`, `LayerGraph`, `Subnetwork`, `initialize`.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -62,6 +62,11 @@ class Plan:
 
     layers: tuple[LayerDescription, ...]
     ends: tuple[str, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The layers' names, in order."""
+        return [layer.name for layer in self.layers]
 
 
 class LayerGraph(nn.Module):
@@ -149,14 +154,16 @@ class LayerGraph(nn.Module):
         channels = sum(shape.channels for shape in shapes) if len(heights) == 1 else 1
         return Shape(sum(dims), channels)
 
-    def forward(self, batch: Padded) -> dict[str, Padded]:
-        """Compute the plan's ends, by name."""
+    def forward(
+        self, batch: Padded, wanted: Sequence[str] | None = None
+    ) -> dict[str, Padded]:
+        """Compute the plan's ends, or what other layers give, by name."""
         results = {DATA: batch}
         for layer in self.plan.layers:
             inputs = [results[source] for source in layer.inputs]
             joined = _join(inputs, layer.layer_class.COMBINE)
             results[layer.name] = self.module_of(layer)(joined)
-        return {name: results[name] for name in self.plan.ends}
+        return {name: results[name] for name in wanted or self.plan.ends}
 
 
 def _build(layer: LayerDescription, shape: Shape, sizes: Mapping[str, int]) -> Layer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -118,18 +118,25 @@ class Network(nn.Module):
             self.context = (left, right)
 
     def forward(
-        self, features: Tensor, lengths: Tensor, *, has_context: bool = False
+        self,
+        features: Tensor,
+        lengths: Tensor,
+        *,
+        has_context: bool = False,
+        layers: Sequence[str] | None = None,
     ) -> dict[str, Output]:
-        """Score the classes of every output.
+        """Score the classes of every output, or give what some layers give.
 
         Args:
             features: [B, T, dim_in]; anything may stand beyond the ends.
             lengths: integers [B], 1..T; on the CPU no transfer is needed.
             has_context: the features have the frames of `context` before and behind
                 each sequence; lengths do not count them, nor does T here.
+            layers: names of layers; None for the outputs.
 
         Returns:
-            The outputs by name, T' = ceil(T / subsampling).
+            The outputs by name, T' = ceil(T / subsampling); of other layers their
+            values, with the stride that they have.
 
         Raises:
             ValueError: shapes that do not fit.
@@ -137,9 +144,9 @@ class Network(nn.Module):
         if features.shape[-1] != self.dim_in:
             raise ValueError(f"need {self.dim_in} features, not {features.shape[-1]}")
         if not self.description.repeats_edges:
-            results = self.body(Padded.of(features, lengths))
+            results = self.body(Padded.of(features, lengths), layers)
         else:
-            results = self._with_context(features, lengths, has_context)
+            results = self._with_context(features, lengths, has_context, layers)
         return {
             name: Output(batch.values, batch.lengths.to(lengths.device))
             for name, batch in results.items()
@@ -150,6 +157,7 @@ class Network(nn.Module):
         features: Tensor,
         lengths: Tensor,
         has_context: bool,  # noqa: FBT001
+        layers: Sequence[str] | None,
     ) -> dict[str, Padded]:
         """Compute the outputs where context stands around the sequences."""
         left, right = self.context
@@ -158,10 +166,11 @@ class Network(nn.Module):
         lengths = lengths.to("cpu", torch.int64)
         whole = lengths + left + right
         padding = padding_of(whole, features.shape[1], features.device)
-        results = self.body(Padded(features, whole, padding, left))
-        num_frames = (lengths + self.subsampling - 1) // self.subsampling
+        results = self.body(Padded(features, whole, padding, left), layers)
         found = {}
         for name, result in results.items():
+            stride = self.body.contexts[name].stride
+            num_frames = (lengths + stride - 1) // stride
             inner = result.cut(0, num_frames)
             values = zero(inner.values, inner.padding)
             found[name] = Padded(values, num_frames, inner.padding)

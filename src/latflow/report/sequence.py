@@ -21,7 +21,7 @@ from latflow.report.page import (
 )
 from latflow.report.scores import compare
 from latflow.report.sequence_curves import curves, dev_errors
-from latflow.report.training import time_shares
+from latflow.report.training import outlier_facts, time_shares
 from latflow.sequence.options import SequenceSystemOptions
 
 _LEAD = (
@@ -52,6 +52,10 @@ CRITERIA = {
     "sequences of the lattice",
 }
 _OPTIONS = {
+    **dict.fromkeys(
+        ("steps skipped as outliers", "steps clipped as outliers"),
+        "Steps whose loss or gradient was far from those before.",
+    ),
     "seed": "Network that training starts from.",
     "criterion": "What is raised; see above.",
     "teacher": "Network whose probabilities of paths are learnt.",
@@ -97,7 +101,7 @@ def sequence_section(results: Results) -> Section | None:
     criteria = [{"criterion": t, "what is raised": CRITERIA[t]} for t in types]
     section.blocks += [
         Table(criteria, {"criterion", "what is raised"}),
-        *_options(systems),
+        *_options(results, systems),
         *_outcome(results, systems),
     ]
     logs = {name: read_log(results / f"nnet/{name}/log.jsonl") for name in systems}
@@ -134,9 +138,17 @@ def totals(log: Log) -> dict[str, float]:
     return sums
 
 
-def _options(systems: Mapping[str, SequenceSystemOptions]) -> Iterator[Block]:
+def _options(
+    results: Results, systems: Mapping[str, SequenceSystemOptions]
+) -> Iterator[Block]:
     """List the options of each training, and their meanings."""
-    found = {name: _chosen(options) for name, options in systems.items()}
+    found = {
+        name: {
+            **_chosen(options),
+            **outlier_facts(read_json(results / f"nnet/{name}/meta.json") or {}),
+        }
+        for name, options in systems.items()
+    }
     rows = [
         {
             "option": option,

@@ -2,7 +2,8 @@
 
 Networks that go on with lattices are in `latflow.report.sequence`.
 
-Public: `training_section`, `alignment_section`, `networks_section`, `time_shares`.
+Public: `training_section`, `alignment_section`, `networks_section`, `time_shares`,
+`outlier_facts`.
 """
 
 from __future__ import annotations
@@ -318,6 +319,19 @@ def _draw_errors(axes: Axes, epochs: Sequence[Line], colour: str) -> None:
             )
 
 
+def outlier_facts(meta: Mapping[str, Any]) -> dict[str, str]:
+    """Return how many steps were outliers; nothing where nobody looked for any.
+
+    Args:
+        meta: of the model.
+    """
+    rule = meta.get("options", {}).get("training", {}).get("outliers")
+    if rule is None:
+        return {}
+    done = {"skip": "skipped", "clip": "clipped"}[rule["action"]]
+    return {f"steps {done} as outliers": str(len(meta["outliers"]))}
+
+
 def _network_facts(results: Results, name: str, log: Log) -> dict[str, str]:
     """Return facts of a network by their titles."""
     options = results.options.nnet.systems[name]
@@ -332,6 +346,7 @@ def _network_facts(results: Results, name: str, log: Log) -> dict[str, str]:
         "parameters": f"{meta['num_parameters']:,}" if "num_parameters" in meta else "",
         "epochs": str(len(log.epochs)),
         "steps": str(last["step"]) if last else "0",
+        **outlier_facts(meta),
     }
     for part in ("train", "dev"):
         if last is not None:

@@ -67,6 +67,7 @@ class TrainingState:
         window_sums: sums since the last line of the log.
         log_offset: bytes of the log.
         pretraining_step: step of layer-wise pretraining that the network is in.
+        outliers: steps that were skipped or clipped.
     """
 
     position: Position = field(default_factory=Position)
@@ -77,6 +78,7 @@ class TrainingState:
     window_sums: Means = field(default_factory=dict)
     log_offset: int = 0
     pretraining_step: int = 0
+    outliers: list[State] = field(default_factory=list)
 
     def state(self) -> dict[str, Any]:
         """Return all but the position, which is the name of a checkpoint."""

@@ -92,6 +92,11 @@ class BatchOptions(Options):
     1 for none."""
     partition_epoch: Annotated[int, Field(ge=1, le=10000)] = 1
     """Epochs that one pass over the data is split into."""
+    subsets: tuple[Annotated[float, Field(gt=0, le=1)], ...] = ()
+    """Shares of the utterances, drawn once, that the first, second, ... pass learns
+    from; the last holds for all passes behind, and a smaller share is part of a greater
+    one: [0.1] is a random tenth for good (RETURNN: fixed_random_subset), [0.1, 0.5, 1]
+    a set that grows. Empty for all utterances."""
     shift_frames: bool = True
     """With a network that gives an output for one frame of s: whether the k-th pass
     over the data begins each utterance k modulo s frames later, so that in s passes
@@ -114,7 +119,11 @@ class BatchOptions(Options):
     def for_evaluation(self) -> Self:
         """Return the same data in a fixed order, short ones first, in one epoch."""
         return self.replace(
-            order="sorted", partition_epoch=1, shift_frames=False, perturbation=None
+            order="sorted",
+            partition_epoch=1,
+            subsets=(),
+            shift_frames=False,
+            perturbation=None,
         )
 
 

@@ -5,7 +5,8 @@
 as the decoder takes them (natural logarithms, not scaled acoustically); of a network
 whose outputs are log-likelihoods (LF-MMI), the outputs. A network with frame
 subsampling gives a row for each frame of its output. Outputs that are not decoded are
-given by name: log posteriors, or features in their own units (squared error).
+given by name: log posteriors, or features in their own units (squared error); so are
+layers, whose values come as they are.
 Utterances go through the network in batches of like length, and come out in the
 store's order; what is in memory is bounded, whatever the corpus.
 
@@ -51,7 +52,7 @@ class Forward:
         normalizer: of the network's features.
         prior_scale: factor on the log priors; 0 gives log posteriors.
         max_frames: frames that go through the network at once, padding counted.
-        output: the output; None for the decoded one, less priors.
+        output: an output or a layer; None for the decoded output, less priors.
     """
 
     store: Frames
@@ -83,7 +84,8 @@ class Forward:
             output: see the class.
 
         Raises:
-            UserError: it is broken, does not fit the frames, or has no such output.
+            UserError: it is broken, does not fit the frames, or has no such output or
+                layer.
         """
         model = load_model(model_dir, choose_device(device))
         if model.network.dim_in != store.dim:
@@ -97,21 +99,21 @@ class Forward:
             scale = model.prior_scale(prior_scale)
         except UserError as error:
             raise error.at(file=model_dir) from None
-        outputs = model.network.outputs
-        if output is not None and output not in outputs:
+        names = model.network.body.plan.names
+        if output is not None and output not in names:
             raise UserError(
-                f"the network has no output {output}",
+                f"the network has no output or layer {output}",
                 file=model_dir,
-                remedy=f"choose one of: {', '.join(outputs)}",
+                remedy=f"choose one of: {', '.join(names)}",
             )
         normalizer = Normalizer.from_meta(model.meta.get("normalization", {}))
         return cls(store, model, normalizer, scale, max_frames, output)
 
     @property
-    def num_classes(self) -> int:
-        """Classes (or numbers a frame) of the output, K."""
-        outputs = self.model.network.outputs
-        return outputs[self.output or next(iter(outputs))].num_classes
+    def dim(self) -> int:
+        """Numbers a frame of the output (classes, where it has some), K."""
+        network = self.model.network
+        return network.body.shapes[self.output or next(iter(network.outputs))].dim
 
     def __iter__(self) -> Iterator[Scores]:
         """Yield (utterance, float32 [T', K]) in the store's order."""
@@ -124,9 +126,15 @@ class Forward:
             for i in range(first, last):
                 yield self.store.utt_ids[i], found.pop(i)
 
+    def batches(self) -> Iterator[list[int]]:
+        """Yield the numbers of utterances that go through the network together."""
+        for first, last in self._windows():
+            lengths = np.diff(self.store.begin[first : last + 1])
+            yield from self._batches(first + np.argsort(lengths, kind="stable"))
+
     def _windows(self) -> Iterator[tuple[int, int]]:
         """Return the consecutive utterances whose scores are in memory together."""
-        frames = max(self.max_frames, _WINDOW_BYTES // (4 * self.num_classes))
+        frames = max(self.max_frames, _WINDOW_BYTES // (4 * self.dim))
         return windows(self.store.begin, frames)
 
     def _batches(self, order: np.ndarray) -> Iterator[list[int]]:
@@ -145,15 +153,26 @@ class Forward:
         if batch:
             yield batch
 
-    def _scores(self, numbers: list[int]) -> list[np.ndarray]:
-        """Return the scores of some utterances, float32 [T', K] each."""
+    def padded(self, numbers: list[int]) -> tuple[Tensor, Tensor]:
+        """Return the normalized features of some utterances, and their lengths.
+
+        Args:
+            numbers: of the utterances.
+
+        Returns:
+            float32 [B, T, D] on the network's device, and int64 [B] on the CPU.
+        """
         frames = [self.normalizer(self.store.frames(i)) for i in numbers]
         lengths = torch.tensor([len(one) for one in frames])
         features = torch.zeros(len(frames), int(lengths.max()), self.store.dim)
         for row, one in enumerate(frames):
             features[row, : len(one)] = torch.from_numpy(np.array(one))
         device = next(self.model.network.parameters()).device
-        features = features.to(device)
+        return features.to(device), lengths
+
+    def _scores(self, numbers: list[int]) -> list[np.ndarray]:
+        """Return the scores of some utterances, float32 [T', K] each."""
+        features, lengths = self.padded(numbers)
         if self.output is None:
             scores, ends = self.model.log_likelihoods(
                 features, lengths, prior_scale=self.prior_scale
@@ -169,8 +188,12 @@ class Forward:
         self, name: str, features: Tensor, lengths: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return an output as its loss sees it, float32 [B, T', K], and its lengths."""
-        values, ends = self.model.network(features, lengths)[name]
-        loss, values = self.model.network.outputs[name].loss, values.float()
+        network = self.model.network
+        values, ends = network(features, lengths, layers=[name])[name]
+        values = values.float()
+        if name not in network.outputs:
+            return values, ends
+        loss = network.outputs[name].loss
         if loss.name in {"ce", "ctc"}:
             values = torch.log_softmax(values, -1)
         elif loss.name == "mse":
@@ -227,7 +250,7 @@ def forward(
     before = torch.get_num_threads()
     torch.set_num_threads(max(1, threads))
     try:
-        writer = _ark(out, scp) if form == "ark" else _hdf5(out, scores.num_classes)
+        writer = _ark(out, scp) if form == "ark" else _hdf5(out, scores.dim)
         with writer as write:
             for name, matrix in progress(scores, "forward", len(store)):
                 write(name, matrix)

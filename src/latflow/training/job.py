@@ -51,7 +51,9 @@ from latflow.training.distributed import Backend, resolve_backend
 from latflow.training.frame_targets import FrameTargets
 from latflow.training.labels import LabelStore
 from latflow.training.launch import run_ranks, stop_requests, threads_of_rank
+from latflow.training.optimizer_options import CustomSchedule
 from latflow.training.options import RunOptions, TrainingOptions
+from latflow.training.outliers import reason_of
 from latflow.training.readers import open_features
 from latflow.training.trainer import Result, Trainer
 
@@ -252,11 +254,21 @@ def train_rank(
             pretraining=made.pretraining,
         )
         result = trainer.run()
+    note_outliers(result, options.training, made.ledger)
     priors = made.priors(trainer.network, backend)
     made.gather(backend)
     if backend.is_main:
         _write_model(made, described, trainer, result, priors)
     backend.barrier()
+
+
+def note_outliers(result: Result, options: TrainingOptions, ledger: Ledger) -> None:
+    """Note the utterances of steps that were skipped or clipped."""
+    if options.outliers is not None:
+        for found in result.outliers:
+            reason = reason_of(found, options.outliers.action)
+            for utterance in found["utterances"]:
+                ledger.record(utterance, reason, action="noted")
 
 
 def place_rank(device: str, backend: Backend) -> torch.device:
@@ -343,6 +355,9 @@ def identity_of(
         for name, section in (("training", options.training), ("data", options.data))
     }
     weights = None if parent_dir is None else Path(parent_dir, "weights.safetensors")
+    schedule = options.training.schedule
+    if isinstance(schedule, CustomSchedule):
+        chosen["schedule"] = {str(p): digest_of_file(p) for p in schedule.files}
     return {
         **chosen,
         "seed": options.seed,

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,15 +29,17 @@ from torch import Tensor, nn, optim
 from torch.nn import Parameter
 
 from latflow.errors import UserError
-from latflow.training.options import (
+from latflow.training.optimizer_options import (
     ConstantSchedule,
     CosineSchedule,
+    CustomSchedule,
     HalvingSchedule,
     NewbobSchedule,
     NoamSchedule,
     OptimizerOptions,
-    TrainingOptions,
 )
+from latflow.training.options import TrainingOptions
+from latflow.user_code import load_object
 
 _NOISE = -2  # in the place of a rank
 _DECAY = 0.55  # of the variance of gradient noise, Neelakantan et al. 2015
@@ -46,6 +49,8 @@ OPTIMIZERS: dict[str, Callable[..., optim.Optimizer]] = {
     "sgd": optim.SGD,
     "adagrad": optim.Adagrad,
     "rmsprop": optim.RMSprop,
+    "adadelta": optim.Adadelta,
+    "adamax": optim.Adamax,
     "nadam": optim.NAdam,
     "radam": optim.RAdam,
 }
@@ -198,19 +203,20 @@ class FlatGradient:
         noise = torch.randn(self.vector.shape, generator=generator)
         self.vector.add_(noise.to(self.vector.device), alpha=sigma)
 
-    def clip(self, max_norm: float | None) -> Tensor:
+    def clip(self, max_norm: float | None, norm: Tensor | None = None) -> Tensor:
         """Shorten the gradient to a length, if it is longer.
 
         Args:
-            max_norm: the length, > 0; None only measures.
+            max_norm: the length; None only measures.
+            norm: its length, where that is known; None measures it.
 
         Returns:
             The length before, a scalar on the device; nobody waits for it here.
         """
-        norm = torch.linalg.vector_norm(self.vector)
+        length = torch.linalg.vector_norm(self.vector) if norm is None else norm
         if max_norm is not None:
-            self.vector.mul_(torch.clamp(max_norm / norm, max=1.0))
-        return norm
+            self.vector.mul_(torch.clamp(max_norm / length, max=1.0))
+        return length
 
 
 def mixed_seed(*numbers: int) -> int:
@@ -265,21 +271,49 @@ def _factor(options: TrainingOptions, moment: Moment, history: History) -> float
         case CosineSchedule() as cosine:
             share = 0.5 * (1.0 + math.cos(math.pi * min(1.0, moment.progress)))
             return cosine.final_ratio + (1.0 - cosine.final_ratio) * share
+        case CustomSchedule() as custom:
+            return _custom(custom, moment, history)
         case ConstantSchedule():
             return 1.0
 
 
 def _newbob(schedule: NewbobSchedule, start: float, history: History) -> float:
-    """Return a factor that falls with each epoch that changed the error too little."""
+    """Return a factor that falls with each epoch that changed the error too little.
+
+    Source: RETURNN `LearningRateControl.py`, `NewbobRelative`, `NewbobAbs` and (with
+    `epochs` and `interval`) `NewbobMultiEpoch`.
+    """
     floor = schedule.min_learning_rate / start
     errors = [epoch[schedule.measure] for epoch in history]
-    factor = 1.0
-    for before, after in pairwise(errors):
+    factor, changes = 1.0, deque[float](maxlen=schedule.epochs)
+    for number, (before, after) in enumerate(pairwise(errors), 1):
         change = after - before
-        if schedule.relative:
-            change /= abs(before) or 1.0
-        if not change <= schedule.threshold:
+        changes.append(change / (abs(before) or 1.0) if schedule.relative else change)
+        if number % schedule.interval:
+            continue
+        if not sum(changes) / len(changes) <= schedule.threshold:
             factor = max(factor * schedule.decay, min(factor, floor))
+    return factor
+
+
+def _custom(schedule: CustomSchedule, moment: Moment, history: History) -> float:
+    """Return the factor of a function of the user's own.
+
+    Raises:
+        UserError: it cannot be loaded or called, or gives no factor.
+    """
+    key, remedy = f"schedule {schedule.path}", "see docs/training.md, learning rates"
+    try:
+        function = load_object(schedule.path)
+    except (ImportError, OSError, SyntaxError, AttributeError) as error:
+        what = f"{key} cannot be loaded: {error}"
+        raise UserError(what, remedy=remedy) from error
+    try:
+        factor = float(function(moment, history, **schedule.options))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{key}: {error}", remedy=remedy) from error
+    if not (math.isfinite(factor) and factor >= 0.0):
+        raise UserError(f"{key} gives {factor:g}, no factor", remedy=remedy)
     return factor
 
 

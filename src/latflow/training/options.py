@@ -1,8 +1,8 @@
-"""Options of the training of networks: optimizers, schedules, systems, runs."""
+"""Options of the training of networks: steps, systems, runs."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -25,172 +25,13 @@ from latflow.training.data_options import (
     DataOptions,
     LfmmiDataOptions,
 )
-
-
-class AdamOptions(Options):
-    """Adam."""
-
-    type: Literal["adam"] = "adam"
-    betas: tuple[ProperFraction, ProperFraction] = (0.9, 0.999)
-    """Decay of the first and the second moment, per step."""
-    eps: PositiveFloat = 1e-08
-    """Added to the root of the second moment."""
-    weight_decay: NonNegativeFloat = 0.0
-    """Factor of the parameters that is added to the gradient."""
-    amsgrad: bool = False
-    """Use the greatest second moment so far."""
-
-
-class AdamWOptions(Options):
-    """Adam with decoupled weight decay."""
-
-    type: Literal["adamw"] = "adamw"
-    betas: tuple[ProperFraction, ProperFraction] = (0.9, 0.999)
-    """Decay of the first and the second moment, per step."""
-    eps: PositiveFloat = 1e-08
-    """Added to the root of the second moment."""
-    weight_decay: NonNegativeFloat = 0.01
-    """Share of the parameters taken off per step, times the learning rate."""
-    amsgrad: bool = False
-    """Use the greatest second moment so far."""
-
-
-class SgdOptions(Options):
-    """Stochastic gradient descent."""
-
-    type: Literal["sgd"] = "sgd"
-    momentum: ProperFraction = 0.0
-    """Share of the step before that is kept."""
-    nesterov: bool = False
-    """Nesterov's momentum; needs a momentum above 0."""
-    weight_decay: NonNegativeFloat = 0.0
-    """Factor of the parameters that is added to the gradient."""
-
-    @model_validator(mode="after")
-    def _check_momentum(self) -> Self:
-        if self.nesterov and not self.momentum:
-            raise ValueError("nesterov needs a momentum above 0, for example 0.9")
-        return self
-
-
-class AdagradOptions(Options):
-    """Adagrad."""
-
-    type: Literal["adagrad"] = "adagrad"
-    lr_decay: NonNegativeFloat = 0.0
-    """Decay of the learning rate per step."""
-    eps: PositiveFloat = 1e-10
-    """Added to the root of the sum of squares."""
-    weight_decay: NonNegativeFloat = 0.0
-    """Factor of the parameters that is added to the gradient."""
-
-
-class RmspropOptions(Options):
-    """RMSprop."""
-
-    type: Literal["rmsprop"] = "rmsprop"
-    alpha: ProperFraction = 0.99
-    """Decay of the mean of squares, per step."""
-    eps: PositiveFloat = 1e-08
-    """Added to the root of the second moment."""
-    momentum: ProperFraction = 0.0
-    """Share of the step before that is kept."""
-    centered: bool = False
-    """Divide by the standard deviation, not by the root of the mean of squares."""
-    weight_decay: NonNegativeFloat = 0.0
-    """Factor of the parameters that is added to the gradient."""
-
-
-class NadamOptions(Options):
-    """Adam with Nesterov's momentum."""
-
-    type: Literal["nadam"] = "nadam"
-    betas: tuple[ProperFraction, ProperFraction] = (0.9, 0.999)
-    """Decay of the first and the second moment, per step."""
-    eps: PositiveFloat = 1e-08
-    """Added to the root of the second moment."""
-    momentum_decay: NonNegativeFloat = 0.004
-    """Decay of the momentum's warm-up, per step."""
-    weight_decay: NonNegativeFloat = 0.0
-    """Factor of the parameters that is added to the gradient."""
-
-
-class RadamOptions(Options):
-    """Adam with rectified variance."""
-
-    type: Literal["radam"] = "radam"
-    betas: tuple[ProperFraction, ProperFraction] = (0.9, 0.999)
-    """Decay of the first and the second moment, per step."""
-    eps: PositiveFloat = 1e-08
-    """Added to the root of the second moment."""
-    weight_decay: NonNegativeFloat = 0.0
-    """Factor of the parameters that is added to the gradient."""
-
-
-OptimizerOptions = Annotated[
-    AdamOptions
-    | AdamWOptions
-    | SgdOptions
-    | AdagradOptions
-    | RmspropOptions
-    | NadamOptions
-    | RadamOptions,
-    Field(discriminator="type"),
-]
-
-
-class ConstantSchedule(Options):
-    """It does not change."""
-
-    type: Literal["constant"] = "constant"
-
-
-class HalvingSchedule(Options):
-    """It falls by a factor in each epoch from one on."""
-
-    type: Literal["halving"] = "halving"
-    first_epoch: Annotated[int, Field(ge=2)] = 4
-    """First epoch with a smaller learning rate, counted from 1."""
-    ratio: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """Learning rate of an epoch over that of the epoch before."""
-
-
-class NewbobSchedule(Options):
-    """It falls after each epoch in which the dev error fell too little."""
-
-    type: Literal["newbob"] = "newbob"
-    measure: Literal["loss", "frame_errors"] = "loss"
-    """Measure on dev, per frame."""
-    relative: bool = True
-    """Take changes as shares of the error before."""
-    threshold: Annotated[float, Field(le=0)] = -0.01
-    """An epoch's change above this (less improvement) lets the learning rate fall."""
-    decay: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """New learning rate over the old one."""
-    min_learning_rate: NonNegativeFloat = 0.0
-    """The learning rate stays above this."""
-
-
-class NoamSchedule(Options):
-    """The transformer's, min(s^-0.5, s x warmup^-1.5) in step s."""
-
-    type: Literal["noam"] = "noam"
-    warmup: PositiveInt = 4000
-    """Steps in which it rises."""
-
-
-class CosineSchedule(Options):
-    """It falls as half a cosine over the whole training."""
-
-    type: Literal["cosine"] = "cosine"
-    final_ratio: Fraction = 0.0
-    """Learning rate at the end over that at the start."""
-
-
-ScheduleOptions = Annotated[
-    ConstantSchedule | HalvingSchedule | NewbobSchedule | NoamSchedule | CosineSchedule,
-    Field(discriminator="type"),
-]
+from latflow.training.optimizer_options import (
+    AdamOptions,
+    NewbobSchedule,
+    OptimizerOptions,
+    OutlierOptions,
+    ScheduleOptions,
+)
 
 
 class TrainingOptions(Options):
@@ -213,6 +54,10 @@ class TrainingOptions(Options):
     clip_norm: PositiveFloat | None = 5.0
     """Gradients (mean over frames) longer than this are shortened to it; null for
     never."""
+    outliers: OutlierOptions | None = None
+    """Steps whose loss or gradient is far from those before are skipped or clipped, and
+    counted in log, ledger and report (RETURNN: outlier detection); null for never. On a
+    GPU each step is then waited for."""
     gradient_noise: NonNegativeFloat = 0.0
     """eta; normal noise of variance eta / (1 + step)^0.55 is added to the gradient."""
     l2: NonNegativeFloat = 0.0
@@ -283,6 +128,15 @@ class TrainingOptions(Options):
             raise ValueError(
                 "freeze: with pretraining layers come one by one, and cannot stay as "
                 "they are; leave out one of the two"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_outliers(self) -> Self:
+        if self.outliers is not None and self.parameter_averaging is not None:
+            raise ValueError(
+                "outliers are judged by all ranks together, which parameter_averaging "
+                "lets train alone; leave out one of the two"
             )
         return self
 

@@ -16,11 +16,15 @@ With a *pool* of n utterances, `random` draws the chunks of n utterances, then t
 the next n, and so on: the utterances come in a random order, and their chunks lie near
 each other. For features that are dear to get: computed on the fly, or on a slow disk.
 
+With *subsets* a pass takes a share of the utterances, the same ones each time, so that
+smaller shares are parts of greater ones.
+
 Public: `epoch_order`, `form_batches`, `share_out`.
 """
 
 from __future__ import annotations
 
+import math
 import zlib
 
 import numpy as np
@@ -29,6 +33,7 @@ from numba import njit
 from latflow.training.data_options import BatchOptions
 
 _ORDER_KEY = zlib.crc32(b"order of an epoch")
+_SUBSET_KEY = zlib.crc32(b"subset of the utterances")
 
 
 def epoch_order(
@@ -46,11 +51,11 @@ def epoch_order(
 
     Args:
         lengths: integers [N], frames of each sequence.
-        options: `order`, `pool` and `partition_epoch`.
+        options: `order`, `pool`, `subsets` and `partition_epoch`.
         epoch: from 0.
-        seed: of `random` and `laplace`.
-        begin: int64 [utterances + 1], first sequence of each utterance, for a pool;
-            None where each sequence is an utterance.
+        seed: of `random`, `laplace` and `subsets`.
+        begin: int64 [utterances + 1], first sequence of each utterance; None where each
+            sequence is an utterance.
 
     Returns:
         int64 [n]: indices of sequences, O(N log N) to make.
@@ -62,8 +67,21 @@ def epoch_order(
         ordered = _pooled(begin, options.pool, generator)
     else:
         ordered = _order(lengths, options.order, generator)
+    if options.subsets:
+        share = options.subsets[min(whole_pass, len(options.subsets) - 1)]
+        ordered = ordered[_is_in_subset(share, len(lengths), seed, begin)[ordered]]
     bounds = len(ordered) * np.arange(partitions + 1) // partitions
     return ordered[bounds[part] : bounds[part + 1]]
+
+
+def _is_in_subset(
+    share: float, num_sequences: int, seed: int, begin: np.ndarray | None
+) -> np.ndarray:
+    """Tell which sequences are of a share of the utterances: bool [num_sequences]."""
+    num_utterances = num_sequences if begin is None else len(begin) - 1
+    generator = np.random.default_rng([seed, _SUBSET_KEY])
+    is_in = generator.permutation(num_utterances) < math.ceil(share * num_utterances)
+    return is_in if begin is None else np.repeat(is_in, np.diff(begin))
 
 
 def _order(

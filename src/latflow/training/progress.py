@@ -5,6 +5,8 @@ Lines of `log.jsonl` have a `kind`:
 * `step`: means per frame since the line before, learning rate, gradient norm, frames
   per second, and shares of the time;
 * `dev`: means per frame on dev within an epoch;
+* `outlier`: loss per frame, gradient norm and utterances of a step that was skipped or
+  clipped;
 * `epoch`: those of training and of dev at the end of an epoch;
 * `final`: those of dev with the parameters that were chosen, and their `epochs`.
 """

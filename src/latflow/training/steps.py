@@ -3,8 +3,8 @@
     gradient = (sum over all parts of all ranks) / (frames of all parts of all ranks)
 
 so that neither the number of ranks nor of micro-batches changes a step. Then, in this
-order: noise, L2, clipping by the norm of the whole, the optimizer (whose change may be
-shortened), and constraints.
+order: noise, L2, the rule on outliers, clipping by the norm of the whole, the optimizer
+(whose change may be shortened), and constraints.
 
 On a GPU nobody waits for a step: its numbers travel to the processor while the next
 one is under way, and are looked at then (`Measured.read`).
@@ -39,6 +39,7 @@ from latflow.training.optimizers import (
     set_learning_rate,
 )
 from latflow.training.options import TrainingOptions
+from latflow.training.outliers import OutlierRule, Verdict
 from latflow.training.progress import Clock
 
 LOSS = "loss"
@@ -76,6 +77,7 @@ class Measured:
         step: its number, from 1.
         names: of the numbers; the last is the norm of the gradient.
         parts: what this rank saw.
+        is_outlier: whether the step was skipped or clipped.
     """
 
     step: int
@@ -83,6 +85,7 @@ class Measured:
     parts: Sequence[Part]
     numbers: Tensor
     arrived: Any = field(default=None)
+    is_outlier: bool = False
 
     def read(self) -> dict[str, float]:
         """Return the numbers by name; waits until they are there."""
@@ -129,6 +132,8 @@ class Stepper:
             options.parameter_averaging is not None and backend.size > 1
         )
         self.statistics = RunningStatistics(network, backend)
+        rule = options.outliers
+        self.outliers = None if rule is None else OutlierRule(rule)
         self._names = (*_FIXED, *criterion.statistics)
 
     def make(
@@ -163,8 +168,9 @@ class Stepper:
             with clock.during("reduce"):
                 self.backend.all_reduce_([self.gradient.vector, numbers])
         with clock.during("update"):
-            norm = self._update(numbers, step, learning_rate)
-        return self._measured(step, parts, torch.cat([numbers, norm.double()[None]]))
+            norm, is_outlier = self._update(numbers, step, learning_rate)
+        measured = torch.cat([numbers, norm.double()[None]])
+        return self._measured(step, parts, measured, is_outlier=is_outlier)
 
     def _accumulate(
         self, batches: Sequence[Batch | None], numbers: Tensor, clock: Clock
@@ -182,8 +188,14 @@ class Stepper:
             self.statistics.seen += len(batch)
         return parts
 
-    def _update(self, numbers: Tensor, step: int, learning_rate: float) -> Tensor:
-        """Change the parameters; returns the gradient's norm before clipping."""
+    def _update(
+        self, numbers: Tensor, step: int, learning_rate: float
+    ) -> tuple[Tensor, bool]:
+        """Change the parameters.
+
+        Returns:
+            The gradient's norm before clipping, and whether the step is an outlier.
+        """
         options, gradient = self.options, self.gradient
         with torch.no_grad():
             gradient.vector.div_(numbers[0].clamp(min=1.0).float())
@@ -191,7 +203,12 @@ class Stepper:
             gradient.add_noise(options.gradient_noise, step - 1, self.seed)
         if options.l2:
             gradient.pull(options.l2)
-        norm = gradient.clip(options.clip_norm)
+        norm = gradient.clip(None)
+        verdict = self._judge(numbers, norm)
+        if not verdict.is_made:
+            return norm, True
+        limits = [x for x in (options.clip_norm, verdict.max_norm) if x is not None]
+        gradient.clip(min(limits, default=None), norm)
         set_learning_rate(self.optimizer, learning_rate)
         with limit_change(gradient.parameters, options.max_change):
             self.optimizer.step()
@@ -200,18 +217,27 @@ class Stepper:
         draw = mixed_seed(self.seed, step, _CONSTRAIN) / 2**63
         if draw < options.constrain_share:
             self.network.constrain()
-        return norm
+        return norm, verdict.is_outlier
 
-    def _measured(self, step: int, parts: list[Part], numbers: Tensor) -> Measured:
+    def _judge(self, numbers: Tensor, norm: Tensor) -> Verdict:
+        """Return what the rule on outliers says of the step; waits for its numbers."""
+        if self.outliers is None:
+            return Verdict()
+        frames, loss = numbers[:2].tolist()
+        return self.outliers.judge(loss / max(frames, 1.0), float(norm))
+
+    def _measured(
+        self, step: int, parts: list[Part], numbers: Tensor, *, is_outlier: bool
+    ) -> Measured:
         """Send the numbers to the processor."""
         names = (*self._names, "gradient_norm")
         if not numbers.is_cuda:
-            return Measured(step, names, parts, numbers)
+            return Measured(step, names, parts, numbers, is_outlier=is_outlier)
         there = torch.empty_like(numbers, device="cpu", pin_memory=True)
         there.copy_(numbers, non_blocking=True)
         arrived = torch.cuda.Event()
         arrived.record()
-        return Measured(step, names, parts, there, arrived)
+        return Measured(step, names, parts, there, arrived, is_outlier)
 
     def synchronize(self) -> None:
         """Average parameters, or running statistics alone, over the ranks."""

@@ -126,12 +126,15 @@ class NetworkTask(Task):
             target = next(iter(network.outputs.values())).loss.target
             return priors_of_labels(self._labels[target])
         batches, _ = self.batches
+        num_parts = batches.options.partition_epoch
+        # of the first pass over all that training has seen
+        first = num_parts * max(0, len(batches.options.subsets) - 1)
         with ExitStack() as opened:
             shares = chain.from_iterable(
                 opened.enter_context(
                     closing(batches.epoch(epoch, rank=backend.rank, size=backend.size))
                 )
-                for epoch in range(batches.options.partition_epoch)
+                for epoch in range(first, first + num_parts)
             )
             return priors_of_posteriors(
                 network, shares, self._options.training, backend

@@ -67,6 +67,7 @@ class Result:
         chosen_epoch: whose parameters the network has; 0 where they are an average.
         dev: means per frame on dev of the network as it is.
         train: means per frame in training, of the last epoch.
+        outliers: steps that were skipped or clipped; see `Trainer._note_outlier`.
     """
 
     epochs: int
@@ -75,6 +76,7 @@ class Result:
     chosen_epoch: int
     dev: Means
     train: Means
+    outliers: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(eq=False)
@@ -294,9 +296,27 @@ class Trainer:
             wishes = self._agreed(wishes, measured.step)
         self.criterion.stepped(numbers)
         self._now.add(numbers)
+        if measured.is_outlier:
+            self._note_outlier(measured, numbers, norm)
         if measured.step % self.options.log_interval == 0:
             self._log_step(measured.step, norm)
         return wishes
+
+    def _note_outlier(
+        self, measured: Measured, numbers: Mapping[str, float], norm: float
+    ) -> None:
+        """Keep step, loss per frame, gradient and utterances of an outlier."""
+        batches = [part.batch for part in measured.parts]
+        own = sorted({name for batch in batches for name in batch.utterances})
+        ranks = self.backend.gather(own)
+        found = {
+            "step": measured.step,
+            "loss": numbers[LOSS] / max(numbers[FRAMES], 1.0),
+            "gradient_norm": norm,
+            "utterances": sorted({name for names in ranks for name in names}),
+        }
+        self._now.outliers.append(found)
+        self._write("outlier", **found)
 
     def _agreed(self, wishes: dict[str, float], step: int) -> dict[str, float]:
         """Return what all ranks ask for, where they meet only to average parameters."""
@@ -412,6 +432,8 @@ class Trainer:
                 "criteria": criteria,
                 "training": now.state(),
             }
+            if self._stepper.outliers is not None:
+                state["outliers"] = self._stepper.outliers.state()
             self.store.save(now.position, state, self._wanted())
         self._saved_at = time.monotonic()
 
@@ -431,6 +453,8 @@ class Trainer:
         optimizers = state["optimizers"]
         own = optimizers[self.backend.rank % len(optimizers)]
         self._stepper.optimizer.load_state_dict(own)
+        if self._stepper.outliers is not None:
+            self._stepper.outliers.load_state(state["outliers"])
         if len(state["statistics"]) == self.backend.size:
             self._stepper.statistics.load_state(state["statistics"][self.backend.rank])
         self.criterion.load_states(state["criteria"], is_main=self.backend.is_main)
@@ -459,6 +483,7 @@ class Trainer:
             chosen_epoch=epochs[0] if len(epochs) == 1 else 0,
             dev=dev,
             train=now.last_train,
+            outliers=now.outliers,
         )
 
 

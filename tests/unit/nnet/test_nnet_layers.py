@@ -43,6 +43,8 @@ LAYERS = {
         "direction": "backward",
         "num_layers": 2,
     },
+    "mdlstm": {"class": "mdlstm", "size": 2},
+    "mdlstm_forward": {"class": "mdlstm", "size": 2, "directions": 1},
     "conv1d": {"class": "conv1d", "size": 4, "kernel": 5},
     "conv1d_even": {"class": "conv1d", "size": 4, "kernel": 4, "dilation": 2},
     "conv1d_stride": {"class": "conv1d", "size": 4, "kernel": 3, "stride": 2},

@@ -53,6 +53,44 @@ def test_newbob_stays_above_its_least_rate():
     assert rate(schedule, losses=[1.0] * 9) == pytest.approx(0.03)
 
 
+def test_newbob_over_several_epochs_decides_by_their_mean():
+    schedule = {"type": "newbob", "threshold": -0.01, "epochs": 2}
+    losses = [2.0, 1.8, 1.79]  # 10 % better, then 0.6 %
+    assert rate({**schedule, "epochs": 1}, losses=losses) == pytest.approx(0.05)
+    assert rate(schedule, losses=losses) == 0.1
+    assert rate(schedule, losses=[*losses, 1.789]) == pytest.approx(0.05)
+    rates = [
+        rate({"type": "newbob", "interval": 2}, losses=[1.0] * n) for n in range(1, 7)
+    ]
+    assert rates == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.025, 0.025])
+
+
+SCHEDULE = """
+def slower(moment, history, *, ratio):
+    return ratio ** (moment.epoch - 1) if history else 1.0
+def none(moment, history):
+    return float("nan")
+"""
+
+
+def test_schedules_of_ones_own(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(SCHEDULE)
+    schedule = {"type": "custom", "path": f"{path}:slower", "options": {"ratio": 0.5}}
+    assert rate(schedule, epoch=3, losses=[1.0, 1.0]) == pytest.approx(0.025)
+    assert rate(schedule, epoch=3, step=1, warmup=4) == pytest.approx(0.025)
+    for change, message in (
+        ({"path": f"{path}:faster"}, "cannot be loaded"),
+        ({"path": "no.such.module:f"}, "cannot be loaded"),
+        ({"options": {}}, "missing 1 required"),
+        ({"path": f"{path}:none", "options": {}}, "gives nan"),
+    ):
+        with pytest.raises(UserError, match=message):
+            rate({**schedule, **change})
+    with pytest.raises(UserError, match="path"):
+        training_options(schedule={"type": "custom", "path": "mine"})
+
+
 def test_noam_rises_and_falls():
     schedule = {"type": "noam", "warmup": 16}
     assert rate(schedule, step=8) == pytest.approx(0.1 * 8 / 64)
@@ -74,6 +112,11 @@ def test_patience():
     assert is_exhausted(history(3, 2, 2.5, 2.2), 2)
     assert not is_exhausted(history(3, 2, 2.5, 1.9), 2)
     assert not is_exhausted(history(3, 2), 2)
+
+
+def test_null_is_a_value_where_the_type_has_it_else_the_default():
+    assert training_options(clip_norm=None).clip_norm is None
+    assert training_options(epochs=None).epochs == training_options().epochs
 
 
 def test_unknown_schedules_and_optimizers_are_refused():

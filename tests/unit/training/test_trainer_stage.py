@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from glob import glob
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from latflow.kaldi.io import (
     read_matrices,
     write_int_vectors,
 )
-from latflow.nnet.model_dir import load_model
+from latflow.nnet.model_dir import load_model, save_model
 from latflow.training.forward import Forward, forward
 from latflow.training.options import CeRunOptions
 from latflow.training.train import train_network
@@ -233,6 +234,99 @@ def test_forward_refuses_what_does_not_fit(inputs, trained, tmp_path, capsys):
     command = ["forward", str(trained), str(inputs / "dev"), out, "--form", "hdf5"]
     assert main([*command, "--scp", str(tmp_path / "x.scp")]) == 1
     assert "belongs to an archive" in capsys.readouterr().err
+
+
+def test_forward_gives_what_a_layer_gives(inputs, trained, tmp_path, capsys):
+    out = tmp_path / "hidden.ark"
+    command = ["forward", str(trained), str(inputs / "dev"), str(out)]
+    assert main([*command, "--output", "hidden"]) == 0
+    model, store = load_model(trained), FrameStore.load(inputs / "dev")
+    normalization = model.meta["normalization"]
+    weights = dict(model.network.body.layers["hidden"].named_parameters())
+    weight, bias = weights["map.weight"], weights["map.bias"]
+    for i, (_, matrix) in enumerate(read_matrices(out)):
+        frames = store.frames(i) - np.array(normalization["mean"], np.float32)
+        frames = torch.tensor(frames * np.array(normalization["scale"], np.float32))
+        with torch.no_grad():
+            expected = torch.tanh(frames @ weight.T + bias).numpy()
+        np.testing.assert_allclose(matrix, expected, rtol=1e-4, atol=1e-5)
+    assert main([*command, "--output", "nothing"]) == 1
+    assert "choose one of: hidden, rec, output" in capsys.readouterr().err
+
+
+def labels_of(inputs):
+    """Labels of dev by utterance."""
+    return {n: pdfs_of(ids, MODEL) for n, ids in read_int_vectors(inputs / "dev.ark")}
+
+
+def test_evaluate_is_cross_entropy_and_frame_errors_by_hand(inputs, trained, capsys):
+    command = ["evaluate", str(trained), str(inputs / "dev"), str(inputs / "dev.ark")]
+    assert main(command) == 0
+    found = json.loads(capsys.readouterr().out)
+    labels, losses, errors = labels_of(inputs), [], []
+    for name, log_posteriors in scores_by_hand(inputs, trained, 0.0):
+        if name in labels:
+            at = np.arange(len(log_posteriors)), labels[name]
+            losses.extend(-log_posteriors[at])
+            errors.extend(log_posteriors.argmax(1) != labels[name])
+    assert found["frames"] == len(losses)
+    assert found["loss"] == pytest.approx(np.mean(losses), rel=1e-4)
+    assert found["frame_errors"] == pytest.approx(np.mean(errors), abs=1e-6)
+    assert found["skipped"] == 1
+
+
+def test_analyze_counts_confusions_and_dead_units(inputs, trained, tmp_path, capsys):
+    maimed = tmp_path / "maimed"
+    model = load_model(trained)
+    weights = dict(model.network.body.layers["hidden"].named_parameters())
+    with torch.no_grad():
+        weights["map.weight"][3] = 0.0
+    meta = {k: v for k, v in model.meta.items() if k not in {"dim_in", "classes"}}
+    priors = np.load(trained / "priors.npy")
+    maimed.mkdir()
+    save_model(maimed, model.network, model.network.description, priors, meta)
+    shutil.copyfile(trained / "final.mdl", maimed / "final.mdl")
+    shutil.copyfile(trained / "tree", maimed / "tree")
+    alignments = ["--alignments", str(inputs / "dev.ark"), "--most", "2"]
+    assert main(["analyze", str(maimed), str(inputs / "dev"), *alignments]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {name: one["dead_units"] for name, one in found["layers"].items()} == {
+        "hidden": [3],
+        "rec": [],
+        "output": [],
+    }
+    hidden = Forward.load(FrameStore.load(inputs / "dev"), maimed, output="hidden")
+    values = np.concatenate([matrix for _, matrix in hidden])
+    layer = found["layers"]["hidden"]
+    assert layer["units"] == values.shape[1]
+    assert layer["mean"] == pytest.approx(values.mean(), abs=1e-5)
+    deviation = np.sqrt(values.var(0).mean())
+    assert layer["deviation"] == pytest.approx(deviation, rel=1e-4)
+    assert (layer["least"], layer["greatest"]) == pytest.approx(
+        (values.min(), values.max())
+    )
+    labels, pairs = labels_of(inputs), Counter()
+    for name, log_posteriors in scores_by_hand(inputs, maimed, 0.0):
+        if name in labels:
+            told = log_posteriors.argmax(1).tolist()
+            pairs.update(zip(labels[name].tolist(), told, strict=True))
+    right = sum(n for (label, told), n in pairs.items() if label == told)
+    assert found["frames"] == sum(pairs.values())
+    assert found["frame_accuracy"] == pytest.approx(right / found["frames"])
+    wrong = sorted((n for (a, b), n in pairs.items() if a != b), reverse=True)
+    assert [c["frames"] for c in found["confusions"]] == wrong[:2]
+    assert all(pairs[c["class"], c["told"]] == c["frames"] for c in found["confusions"])
+    assert found["skipped"] == 1
+    assert main(["analyze", str(maimed), str(inputs / "dev")]) == 0
+    assert json.loads(capsys.readouterr().out).keys() == {"layers"}
+
+
+def test_priors_are_mean_posteriors_of_any_set(inputs, trained, tmp_path):
+    out = tmp_path / "priors.npy"
+    assert main(["priors", str(trained), str(inputs / "dev"), str(out)]) == 0
+    scores = [log_posts for _, log_posts in scores_by_hand(inputs, trained, 0.0)]
+    expected = np.exp(np.concatenate(scores)).mean(0)
+    np.testing.assert_allclose(np.load(out), expected, rtol=1e-4)
 
 
 def test_average_as_a_command(inputs, trained, tmp_path):

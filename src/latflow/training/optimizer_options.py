@@ -1,0 +1,259 @@
+"""Options of optimizers, of schedules of the learning rate, and of outliers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from latflow.options import (
+    Fraction,
+    NonNegativeFloat,
+    Options,
+    PositiveFloat,
+    PositiveInt,
+    ProperFraction,
+)
+from latflow.user_code import LOCATION, file_of
+
+
+class AdamOptions(Options):
+    """Adam."""
+
+    type: Literal["adam"] = "adam"
+    betas: tuple[ProperFraction, ProperFraction] = (0.9, 0.999)
+    """Decay of the first and the second moment, per step."""
+    eps: PositiveFloat = 1e-08
+    """Added to the root of the second moment."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Factor of the parameters that is added to the gradient."""
+    amsgrad: bool = False
+    """Use the greatest second moment so far."""
+
+
+class AdamWOptions(Options):
+    """Adam with decoupled weight decay."""
+
+    type: Literal["adamw"] = "adamw"
+    betas: tuple[ProperFraction, ProperFraction] = (0.9, 0.999)
+    """Decay of the first and the second moment, per step."""
+    eps: PositiveFloat = 1e-08
+    """Added to the root of the second moment."""
+    weight_decay: NonNegativeFloat = 0.01
+    """Share of the parameters taken off per step, times the learning rate."""
+    amsgrad: bool = False
+    """Use the greatest second moment so far."""
+
+
+class SgdOptions(Options):
+    """Stochastic gradient descent."""
+
+    type: Literal["sgd"] = "sgd"
+    momentum: ProperFraction = 0.0
+    """Share of the step before that is kept."""
+    nesterov: bool = False
+    """Nesterov's momentum; needs a momentum above 0."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Factor of the parameters that is added to the gradient."""
+
+    @model_validator(mode="after")
+    def _check_momentum(self) -> Self:
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs a momentum above 0, for example 0.9")
+        return self
+
+
+class AdagradOptions(Options):
+    """Adagrad."""
+
+    type: Literal["adagrad"] = "adagrad"
+    lr_decay: NonNegativeFloat = 0.0
+    """Decay of the learning rate per step."""
+    eps: PositiveFloat = 1e-10
+    """Added to the root of the sum of squares."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Factor of the parameters that is added to the gradient."""
+
+
+class RmspropOptions(Options):
+    """RMSprop."""
+
+    type: Literal["rmsprop"] = "rmsprop"
+    alpha: ProperFraction = 0.99
+    """Decay of the mean of squares, per step."""
+    eps: PositiveFloat = 1e-08
+    """Added to the root of the second moment."""
+    momentum: ProperFraction = 0.0
+    """Share of the step before that is kept."""
+    centered: bool = False
+    """Divide by the standard deviation, not by the root of the mean of squares."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Factor of the parameters that is added to the gradient."""
+
+
+class NadamOptions(Options):
+    """Adam with Nesterov's momentum."""
+
+    type: Literal["nadam"] = "nadam"
+    betas: tuple[ProperFraction, ProperFraction] = (0.9, 0.999)
+    """Decay of the first and the second moment, per step."""
+    eps: PositiveFloat = 1e-08
+    """Added to the root of the second moment."""
+    momentum_decay: NonNegativeFloat = 0.004
+    """Decay of the momentum's warm-up, per step."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Factor of the parameters that is added to the gradient."""
+
+
+class RadamOptions(Options):
+    """Adam with rectified variance."""
+
+    type: Literal["radam"] = "radam"
+    betas: tuple[ProperFraction, ProperFraction] = (0.9, 0.999)
+    """Decay of the first and the second moment, per step."""
+    eps: PositiveFloat = 1e-08
+    """Added to the root of the second moment."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Factor of the parameters that is added to the gradient."""
+
+
+class AdadeltaOptions(Options):
+    """Adadelta; its learning rate is a factor on steps of a length of their own, 1."""
+
+    type: Literal["adadelta"] = "adadelta"
+    rho: ProperFraction = 0.9
+    """Decay of the means of squares, per step (RETURNN's adadelta_decay)."""
+    eps: PositiveFloat = 1e-06
+    """Added to the means of squares (RETURNN's adadelta_offset)."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Factor of the parameters that is added to the gradient."""
+
+
+class AdamaxOptions(Options):
+    """Adam with the greatest size of the gradient in the place of its second moment."""
+
+    type: Literal["adamax"] = "adamax"
+    betas: tuple[ProperFraction, ProperFraction] = (0.9, 0.999)
+    """Decay of the first moment and of the greatest size, per step."""
+    eps: PositiveFloat = 1e-08
+    """Added to the greatest size."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Factor of the parameters that is added to the gradient."""
+
+
+OptimizerOptions = Annotated[
+    AdamOptions
+    | AdamWOptions
+    | SgdOptions
+    | AdagradOptions
+    | RmspropOptions
+    | AdadeltaOptions
+    | AdamaxOptions
+    | NadamOptions
+    | RadamOptions,
+    Field(discriminator="type"),
+]
+
+
+class ConstantSchedule(Options):
+    """It does not change."""
+
+    type: Literal["constant"] = "constant"
+
+
+class HalvingSchedule(Options):
+    """It falls by a factor in each epoch from one on."""
+
+    type: Literal["halving"] = "halving"
+    first_epoch: Annotated[int, Field(ge=2)] = 4
+    """First epoch with a smaller learning rate, counted from 1."""
+    ratio: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Learning rate of an epoch over that of the epoch before."""
+
+
+class NewbobSchedule(Options):
+    """It falls after each epoch in which the dev error fell too little."""
+
+    type: Literal["newbob"] = "newbob"
+    measure: Literal["loss", "frame_errors"] = "loss"
+    """Measure on dev, per frame."""
+    relative: bool = True
+    """Take changes as shares of the error before."""
+    threshold: Annotated[float, Field(le=0)] = -0.01
+    """An epoch's change above this (less improvement) lets the learning rate fall."""
+    epochs: PositiveInt = 1
+    """Epochs whose changes are averaged before the threshold is applied: the last so
+    many (RETURNN's newbob_multi_num_epochs, 5 there)."""
+    interval: PositiveInt = 1
+    """Epochs from one decision to the next (RETURNN's newbob_multi_update_interval)."""
+    decay: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """New learning rate over the old one."""
+    min_learning_rate: NonNegativeFloat = 0.0
+    """The learning rate stays above this."""
+
+
+class NoamSchedule(Options):
+    """The transformer's, min(s^-0.5, s x warmup^-1.5) in step s."""
+
+    type: Literal["noam"] = "noam"
+    warmup: PositiveInt = 4000
+    """Steps in which it rises."""
+
+
+class CosineSchedule(Options):
+    """It falls as half a cosine over the whole training."""
+
+    type: Literal["cosine"] = "cosine"
+    final_ratio: Fraction = 0.0
+    """Learning rate at the end over that at the start."""
+
+
+class CustomSchedule(Options):
+    """A function of your own, see docs/training.md."""
+
+    type: Literal["custom"] = "custom"
+    path: Annotated[str, Field(pattern=LOCATION)]
+    """Location of the function: `module:function`, or `folder/file.py:function`."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Keywords that the function is given, as they are."""
+
+    @property
+    def files(self) -> list[Path]:
+        """The function's file, where the path names it."""
+        return file_of(self.path)
+
+
+ScheduleOptions = Annotated[
+    ConstantSchedule
+    | HalvingSchedule
+    | NewbobSchedule
+    | NoamSchedule
+    | CosineSchedule
+    | CustomSchedule,
+    Field(discriminator="type"),
+]
+
+
+class OutlierOptions(Options):
+    """Steps that are far from those before, and what becomes of them.
+
+    Far is so many deviations above the median of the last steps; a deviation is 1.4826
+    times the median distance from it.
+    """
+
+    action: Literal["skip", "clip"] = "skip"
+    """`skip`: the step changes no parameter; `clip`: its gradient is shortened to the
+    median length of the last steps."""
+    loss: PositiveFloat | None = 10.0
+    """Deviations above which the loss per frame is far; null for any loss."""
+    gradient_norm: PositiveFloat | None = 10.0
+    """Deviations above which the length of the gradient is far; null for any length."""
+    history: Annotated[int, Field(ge=4, le=10000)] = 100
+    """Steps that are looked back at; before so many, none is an outlier."""
+
+    @model_validator(mode="after")
+    def _check_measures(self) -> Self:
+        if self.loss is None and self.gradient_norm is None:
+            raise ValueError("loss and gradient_norm are both null: nothing is far")
+        return self
