@@ -55,7 +55,7 @@ def test_folder_is_aligned_once(corpus):
         for _ in range(2)
     )
     assert first.returncode == 0, first.stdout + first.stderr
-    assert "Train the speaker-adapted system sat ..." in first.stdout
+    assert "Train the speaker-adapted system sat" in first.stdout
     assert "24 utterances of 24 recordings are aligned" in first.stdout
     for number in range(12):
         path = corpus / f"out/textgrid/f1/{number:02}.TextGrid"
@@ -65,4 +65,4 @@ def test_folder_is_aligned_once(corpus):
         assert spoken == TEXTS[number % len(TEXTS)].upper()
         assert 0.1 < words.intervals[0].start < 0.35
     assert second.returncode == 0
-    assert " ...\n" not in second.stdout
+    assert "Train" not in second.stdout

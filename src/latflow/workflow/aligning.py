@@ -34,8 +34,8 @@ _TABLES = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz")
 # Of a corpus of 0.4 hours, whose systems were sized by hand.
 _HOURS, _LEAVES, _MOST_LEAVES, _GAUSSIANS = 0.4, 400, 4200, 6
 _LDA_HOURS = 0.2  # with less speech LDA has too little to learn from
-_STEP = re.compile(r"(\d+) of (\d+) steps \(")
-_JOB = re.compile(r"Job \d+: (.*)")
+# What the workflow's profile has Snakemake say of its progress.
+_PROGRESS = re.compile(r"\s*\d+%")
 
 
 def find_source(
@@ -216,18 +216,10 @@ def run_recipe(
             last.append(line)
             if line.startswith("error: "):
                 errors.append(line)
-            _tell_step(line, tell)
+            if _PROGRESS.match(line):
+                tell.write(line)
+                tell.flush()
     if process.returncode:
         tell.writelines(dict.fromkeys(errors) if errors else last)
         tell.write(f"all that was said: {out / 'latflow.log'}\n")
     return int(process.returncode)
-
-
-def _tell_step(line: str, tell: TextIO) -> None:
-    """Tell of a job that begins, or of the steps that are done."""
-    if job := _JOB.match(line.strip()):
-        tell.write(f"{job[1]} ...\n")
-        tell.flush()
-    elif step := _STEP.match(line.strip()):
-        tell.write(f"[{step[1]} of {step[2]} steps done]\n")
-        tell.flush()
