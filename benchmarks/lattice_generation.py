@@ -39,7 +39,7 @@ NUM_UTTERANCES = 40  # of speechocean, evenly over the set
 
 @dataclass
 class Task:
-    """What is decoded."""
+    """The task: what is decoded, and with which model."""
 
     graph: Path
     model: Path
@@ -156,7 +156,7 @@ def run_peer(
 
 
 def arcs_of(lattice: Any) -> Counter[tuple[int, ...]]:
-    """How often each label comes at each frame."""
+    """Count how often each label comes at each frame."""
     emitting = lattice.transition_id != 0
     frame = lattice.frame[lattice.source()]
     columns = (frame, lattice.transition_id, lattice.word)
@@ -166,7 +166,7 @@ def arcs_of(lattice: Any) -> Counter[tuple[int, ...]]:
 def agreement(
     ours: dict[str, Any], theirs: dict[str, Any], scale: float
 ) -> dict[str, float]:
-    """How the lattices compare; the peer's acoustic costs are scaled already."""
+    """Compare the lattices; the peer's acoustic costs are scaled already."""
     from latflow.lattice.best_path import best_path
 
     worst, missing, extra, total = 0.0, 0, 0, 0
@@ -190,7 +190,7 @@ def agreement(
 
 
 def scaling(decoder: Any, log_likes: dict[str, np.ndarray], scale: float) -> float:
-    """How many times as fast two threads are as one, by the clock."""
+    """Return how many times as fast two threads are as one, by the clock."""
     from latflow.decode.decoder import decode_batch
 
     least = [np.inf, np.inf]

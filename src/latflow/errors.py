@@ -47,7 +47,7 @@ class UserError(Exception):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Survive the trip back from a worker process."""
+        """Return what pickle makes the error again from, in another process."""
         return (_rebuild, (self.what, self.file, self.utterance, self.remedy))
 
 

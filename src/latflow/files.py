@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import hashlib
 import json
 import os
 import re
@@ -156,3 +157,9 @@ def _raw_lines(stream: Iterable[bytes], source: Path) -> Iterator[bytes]:
             file=source,
             remedy="make or copy it again",
         ) from error
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file, hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -196,6 +196,9 @@ def _explain(error: ErrorDetails, annotation: Any, values: Any, key: str) -> Use
     if kind == "missing":
         return UserError(f"configuration {where} is missing", remedy=README)
     if kind == "union_tag_not_found":
+        misspelt = difflib.get_close_matches("type", map(str, error["input"]), n=1)
+        if misspelt:
+            return key_error(misspelt[0], ["type"], where)
         return UserError(f"configuration {where}.type is missing", remedy=README)
     if kind == "union_tag_invalid":
         what = f"{context['tag']!r} is not one of {context['expected_tags']}"

@@ -15,7 +15,6 @@ from latflow.graphs.options import ChainGraphOptions, GraphOptions
 from latflow.graphs.training import TrainingGraphCompiler
 from latflow.hmm.alignment import segments
 from latflow.kaldi.io import read_matrices
-from latflow.lang.directory import Lang
 from latflow.lattice.best_path import Scales, best_paths
 
 SCALES = ChainGraphOptions()
@@ -34,11 +33,6 @@ def tree_folder(golden, tmp_path_factory):
 def outputs(golden):
     """Outputs of a network: log-likelihoods, a row for three frames."""
     return dict(read_matrices(golden / "chain/nnet_output.txt.gz"))
-
-
-@pytest.fixture(scope="module")
-def lang(golden):
-    return Lang.load(golden / "lang")
 
 
 def graph_of(lang, tree_folder, scales=SCALES):

@@ -8,10 +8,8 @@ from latflow.criteria.criterion import Utterance
 from latflow.criteria.mmi import Mmi
 from latflow.criteria.mpe import Mbr
 from latflow.criteria.options import MbrOptions, MmiOptions
-from latflow.gmm.model import AcousticModel
 from latflow.hmm.alignment import segments
-from latflow.kaldi.io import read_int_vectors, read_matrices
-from latflow.lattice.io.archives import read_lattices
+from latflow.kaldi.io import read_matrices
 from latflow.lattice.phone_arcs import expand, phones_of_alignment
 from latflow.lattice.posteriors import read_posteriors
 
@@ -19,29 +17,8 @@ NO_WORDS = np.zeros(0, np.int32)
 
 
 @pytest.fixture(scope="module")
-def raw(golden):
-    return dict(read_lattices(golden / "lattice" / "raw_beam13.lats"))
-
-
-@pytest.fixture(scope="module")
-def model(golden):
-    return AcousticModel.load(golden / "gmm" / "tri1" / "final.mdl").transitions
-
-
-@pytest.fixture(scope="module")
-def alignments(golden):
-    return dict(read_int_vectors(golden / "align" / "ali_tri1.txt"))
-
-
-@pytest.fixture(scope="module")
 def scores(golden):
     return dict(read_matrices(golden / "align" / "loglikes_tri1.ark"))
-
-
-@pytest.fixture(scope="module")
-def silence_phones(golden):
-    text = (golden / "lang" / "phones" / "silence.csl").read_text()
-    return [int(phone) for phone in text.split(":")]
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,11 @@
 
 import numpy as np
 import pytest
-import soundfile
+from reference.data_dir import write_mfcc_store
 
 from latflow.align.corpus import AlignmentSummary
 from latflow.align.options import AlignOptions
-from latflow.features.cmvn import apply_cmvn, cmvn_statistics
-from latflow.features.frames import FrameStore, FrameWriter
-from latflow.features.front_end import KaldiFrontEnd
-from latflow.features.options import FrontEndOptions
+from latflow.features.frames import FrameStore
 from latflow.features.transform import Deltas
 from latflow.gmm.alignment import align_gmm, align_source
 from latflow.gmm.model import AcousticModel
@@ -28,30 +25,6 @@ from latflow.lang.directory import Lang
 from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_lang
 from latflow.parallel import worker_pool
-
-
-def table(path):
-    rows = (line.split(maxsplit=1) for line in path.read_text().splitlines())
-    return {key: value.strip() for key, value in rows}
-
-
-def write_store(folder, data):
-    """MFCC with per-speaker means removed, of one split of a data directory."""
-    front_end = KaldiFrontEnd(FrontEndOptions(), 8000)
-    texts, speakers = table(data / "text"), table(data / "utt2spk")
-    features, totals = {}, {}
-    for utterance, name in sorted(table(data / "wav.scp").items()):
-        wave, _ = soundfile.read(data / name, dtype="float32")
-        features[utterance] = front_end.extract(wave)
-        speaker = speakers[utterance]
-        counted = cmvn_statistics(features[utterance])
-        totals[speaker] = totals.get(speaker, 0.0) + counted
-    with FrameWriter(folder, dim=13) as writer:
-        for utterance, frames in features.items():
-            speaker = speakers[utterance]
-            normal = apply_cmvn(frames, totals[speaker])
-            writer.append(utterance, speaker, texts[utterance], normal)
-    return folder
 
 
 def summary_of(model_dir, frames, lang):
@@ -80,8 +53,8 @@ def summary_of(model_dir, frames, lang):
 
 @pytest.mark.slow
 def test_systems_are_as_good_as_kaldis(golden, corpora, repository, tmp_path):
-    train = write_store(tmp_path / "train", corpora / "digits/train")
-    test = write_store(tmp_path / "test", corpora / "digits/test")
+    train = write_mfcc_store(tmp_path / "train", corpora / "digits/train")
+    test = write_mfcc_store(tmp_path / "test", corpora / "digits/test")
     lang = tmp_path / "lang"
     lang_options = LangOptions()
     make_lang(golden / "lang/lexicon.txt", lang, options=lang_options)

@@ -11,7 +11,6 @@ from latflow.fst.graph import Graph
 from latflow.graphs.hclg import build_hclg, load_model, make_graph
 from latflow.graphs.options import GraphOptions
 from latflow.graphs.training import TrainingGraphCompiler
-from latflow.lang.directory import Lang
 from latflow.parallel import in_order, worker_pool
 
 SYSTEMS = ["mono", "tri1"]
@@ -21,11 +20,6 @@ SYSTEMS = ["mono", "tri1"]
 def system(request, golden):
     tree, model = load_model(golden / f"gmm/{request.param}")
     return request.param, tree, model
-
-
-@pytest.fixture(scope="module")
-def lang(golden):
-    return Lang.load(golden / "lang")
 
 
 @pytest.fixture(scope="module")

@@ -5,24 +5,11 @@ import pytest
 from reference.determinize_naive import compact_paths
 
 from latflow.hmm.alignment import segments
-from latflow.hmm.transition_model import TransitionModel
-from latflow.kaldi.io import KaldiReader
 from latflow.lattice.best_path import best_path
 from latflow.lattice.determinize.pruned import determinize
-from latflow.lattice.io.archives import read_compact_lattices, read_lattices
+from latflow.lattice.io.archives import read_compact_lattices
 
 BEAM, SCALE = 7.0, 0.1  # of latgen-faster-mapped, see the README of the golden data
-
-
-@pytest.fixture(scope="module")
-def model(golden):
-    with KaldiReader.open(golden / "gmm" / "tri1" / "final.mdl") as reader:
-        return TransitionModel.read(reader)
-
-
-@pytest.fixture(scope="module")
-def raw(golden):
-    return dict(read_lattices(golden / "lattice" / "raw_beam13.lats"))
 
 
 def assert_same_paths(ours, theirs):

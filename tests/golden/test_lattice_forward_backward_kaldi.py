@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from reference.lattice_paths import frame_sums
 
-from latflow.gmm.model import AcousticModel
-from latflow.kaldi.io import read_int_vectors
 from latflow.lattice.discriminative import boost, expected_accuracy, mmi_posteriors
 from latflow.lattice.io.archives import (
     read_compact_lattices,
@@ -19,27 +17,6 @@ from latflow.lattice.posteriors import posteriors, read_posteriors, write_poster
 from latflow.lattice.prune import depth_per_frame, prune
 
 COLUMNS = 2000  # more than there are transition-ids
-
-
-@pytest.fixture(scope="module")
-def raw(golden):
-    return dict(read_lattices(golden / "lattice" / "raw_beam13.lats"))
-
-
-@pytest.fixture(scope="module")
-def model(golden):
-    return AcousticModel.load(golden / "gmm" / "tri1" / "final.mdl").transitions
-
-
-@pytest.fixture(scope="module")
-def alignments(golden):
-    return dict(read_int_vectors(golden / "align" / "ali_tri1.txt"))
-
-
-@pytest.fixture(scope="module")
-def silence_phones(golden):
-    text = (golden / "lang" / "phones" / "silence.csl").read_text()
-    return [int(phone) for phone in text.split(":")]
 
 
 def assert_same(found, expected):

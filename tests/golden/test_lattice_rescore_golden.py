@@ -8,14 +8,12 @@ import pytest
 from latflow.decode.rescore import rescore_lattices
 from latflow.fst.graph import Graph
 from latflow.lang.arpa import read_arpa, write_arpa
-from latflow.lang.directory import Lang
 from latflow.lang.lm_trie import LmTrie
 from latflow.lang.ngram import estimate
 from latflow.lattice.best_path import best_path
 from latflow.lattice.determinize.pruned import determinize
 from latflow.lattice.io.archives import (
     read_compact_lattices,
-    read_lattices,
     write_lattices,
 )
 from latflow.lattice.n_best import n_best
@@ -27,18 +25,8 @@ BEAM = 6.0
 
 
 @pytest.fixture(scope="module")
-def lang(golden):
-    return Lang.load(golden / "lang")
-
-
-@pytest.fixture(scope="module")
 def old(golden, lang):
     return LmTrie.from_graph(Graph.load(golden / "lang" / "G.fst"), lang.word_ids)
-
-
-@pytest.fixture(scope="module")
-def raw(golden):
-    return dict(read_lattices(golden / "lattice" / "raw_beam13.lats"))
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,10 @@ import pytest
 from reference.lattice_paths import enumerate_paths
 
 from latflow.align.word_times import Pronunciations, phone_segments, split_phones
-from latflow.gmm.model import AcousticModel
 from latflow.hmm.alignment import segments
 from latflow.kaldi.io import read_int_vectors
-from latflow.lang.directory import Lang
 from latflow.lattice.edit_distance import ErrorCounts
-from latflow.lattice.io.archives import read_compact_lattices, read_lattices
+from latflow.lattice.io.archives import read_compact_lattices
 from latflow.lattice.mbr import minimum_bayes_risk
 from latflow.lattice.n_best import n_best
 from latflow.lattice.oracle import oracle
@@ -23,24 +21,9 @@ SCALE = 0.1
 
 
 @pytest.fixture(scope="module")
-def lang(golden):
-    return Lang.load(golden / "lang")
-
-
-@pytest.fixture(scope="module")
-def model(golden):
-    return AcousticModel.load(golden / "gmm" / "tri1" / "final.mdl").transitions
-
-
-@pytest.fixture(scope="module")
 def compact(golden):
     path = golden / "lattice" / "compact_beam13.txt"
     return dict(read_compact_lattices(path))
-
-
-@pytest.fixture(scope="module")
-def raw(golden):
-    return dict(read_lattices(golden / "lattice" / "raw_beam13.lats"))
 
 
 @pytest.fixture(scope="module")

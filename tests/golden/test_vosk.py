@@ -23,7 +23,6 @@ from latflow.features.options import FrontEndOptions
 from latflow.fst.graph import Graph
 from latflow.graphs.hclg import build_hclg, load_model
 from latflow.graphs.options import ChainGraphOptions
-from latflow.lang.directory import Lang
 from latflow.lattice.best_path import Scales, best_paths
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import load_model as load_network
@@ -85,11 +84,6 @@ def audio(corpora):
     if importlib.util.find_spec("vosk") is None:
         pytest.skip("vosk is not installed")
     return [corpora / f"digits/test/audio/{name}.flac" for name in UTTERANCES]
-
-
-@pytest.fixture(scope="module")
-def lang(golden):
-    return Lang.load(golden / "lang")
 
 
 @pytest.fixture(scope="module", params=list(FRONT_ENDS))

@@ -127,7 +127,7 @@ def test_greedy_splitting_is_that_of_the_slow_twin(seed, threshold, max_leaves):
 
 
 @given(seed=seeds, multiple=st.integers(1, 9))
-def test_rounding_takes_the_cheapest_joins_within_roots(seed, multiple):
+def test_rounding_takes_the_cheapest_merges_within_roots(seed, multiple):
     statistics = made_up(seed)
     built = [
         build_tree(

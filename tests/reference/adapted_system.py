@@ -135,3 +135,10 @@ def train(root, out, options, *, stage=train_sat, ali="ali", threads=1):
         shared=SHARED,
         threads=threads,
     )
+
+
+def history(folder):
+    """Rows of a system's `iterations.tsv`, as text by column."""
+    lines = (folder / "iterations.tsv").read_text().splitlines()
+    rows = [line.split("\t") for line in lines]
+    return [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]

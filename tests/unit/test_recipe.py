@@ -51,6 +51,7 @@ def test_defaults_are_filled_in_the_chosen_branch():
         ({"source": {"type": "kaldi"}}, "toy.source.path is missing"),
         ({"source": {"type": "zip"}}, "toy.source.type: 'zip' is not one of"),
         ({"source": {"path": "x"}}, "toy.source.type is missing"),
+        ({"source": {"typ": "kaldi"}}, "toy.source.typ - did you mean type"),
         ({"source": {"type": "kaldi", "path": 3}}, "toy.source.path: .*string, not 3"),
         ({"source": {"type": "kaldi", "path": "x", "speed": 0.1}}, r"speed: .*0\.5"),
         ({"source": {"type": "synthetic"}, "systems": {"a": {"beem": 1}}}, "a.beem"),

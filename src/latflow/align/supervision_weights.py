@@ -201,7 +201,7 @@ def _successors(
     subset: Any,
     supervision: tuple[Any, np.ndarray, int, int, int],
     other: _Graph,
-    room: tuple[np.ndarray, np.ndarray],
+    buffers: tuple[np.ndarray, np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Return where the pairs of a subset lead, and at what cost.
 
@@ -210,14 +210,14 @@ def _successors(
         supervision: arcs and first_arc of the `FrameGraph`, its first states before
             and behind the frame, number of pairs behind it.
         other: as in `_composed`.
-        room: arrays to use.
+        buffers: arrays to use.
 
     Returns:
         (keys, label * number of pairs + pair, not sorted; costs; their number).
     """
     arcs, first_arc, here, there, num_pairs = supervision
     _, arc_begin, labels, next_state, weight, final = other
-    keys, costs = room
+    keys, costs = buffers
     size = 0
     for n in range(len(subset)):
         node = here + subset[n]["pair"] // len(final)

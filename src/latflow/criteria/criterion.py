@@ -1,4 +1,4 @@
-"""The one interface of sequence criteria, and the way from it into torch.
+"""The one interface of sequence criteria, and its use as a function of torch.
 
 A criterion is a function of the log-likelihoods of one utterance, [T, P], and of what
 might have been said, a lattice. It is *maximized*, is a sum (over frames, phones or

@@ -169,9 +169,9 @@ class Denominator:
             alphas[t] += leaky * initial * sums[t].to(initial)
             if t < num_frames:
                 outputs[t] /= sums[t].to(initial)
-                ways = alphas[t][source] * probability * outputs[t][pdf]
+                terms = alphas[t][source] * probability * outputs[t][pdf]
                 alphas[t + 1] = 0.0
-                alphas[t + 1].index_add_(0, target, ways)
+                alphas[t + 1].index_add_(0, target, terms)
         leaked = leaky * float(self.initial_probs.sum())
         totals[:] = _log_totals(sums, greatest, counts, leaked)
         if posteriors is None:
@@ -179,11 +179,11 @@ class Denominator:
         beta = torch.zeros_like(alphas[0])
         for t in range(num_frames - 1, -1, -1):
             beta = torch.where(counts == t + 1, (1.0 / sums[t + 1]).to(beta), beta)
-            ways = beta[target] * probability * outputs[t][pdf]
-            beta = torch.zeros_like(beta).index_add_(0, source, ways)
+            terms = beta[target] * probability * outputs[t][pdf]
+            beta = torch.zeros_like(beta).index_add_(0, source, terms)
             beta += leaky * (initial * beta).sum(0)
             held = torch.zeros_like(outputs[t])
-            held.index_add_(0, pdf, ways.mul_(alphas[t][source]))
+            held.index_add_(0, pdf, terms.mul_(alphas[t][source]))
             posteriors[:, t] = torch.where(counts > t, held, 0.0).T
 
 

@@ -282,7 +282,7 @@ def backward(
     num_states, num_groups = len(graph.initial), len(graph.group_pdf)
     leak = (graph.initial * leaky).astype(graph.initial.dtype)
     before, after = aligned_rows(num_states, leak), aligned_rows(num_states, leak)
-    ways = aligned_rows(num_groups, leak)
+    terms = aligned_rows(num_groups, leak)
     held = aligned_rows(outputs.shape[1], leak)
     leaked = np.empty((1, LANES), leak.dtype)
     ones = np.ones((1, LANES), leak.dtype)
@@ -293,12 +293,12 @@ def backward(
         for lane in range(LANES):
             if counts[lane] == t + 1:
                 after[:, lane] = 1.0 / sums[t + 1, lane]
-        ways[:] = 0.0
+        terms[:] = 0.0
         held[:] = 0.0
         for group in range(num_groups):
             pdf, target = graph.group_pdf[group], graph.group_target[group]
             _add_rows(
-                ways,
+                terms,
                 group,
                 output,
                 pdf,
@@ -326,7 +326,7 @@ def backward(
                 state,
                 ones,
                 0,
-                ways,
+                terms,
                 graph.out_group,
                 graph.out_probability,
                 graph.out_begin[state],

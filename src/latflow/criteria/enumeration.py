@@ -1,4 +1,4 @@
-"""The criteria path by path: slow, plain, and by another way.
+"""The criteria path by path: slow, plain, and independent.
 
 All paths of a small lattice (LF-MMI: graph) are listed; each criterion is written down
 as its formula says, over paths, in torch. Its values check those of the kernels,
@@ -299,8 +299,8 @@ def lfmmi_over_paths(
     num = _log_sum(
         log_likes, _walk(supervision, num_frames, start, 0.0), supervision.final
     )
-    ways = _walk(denominator, num_frames, initial.tolist(), options.leaky_hmm)
-    den = _log_sum(log_likes, ways, np.zeros(denominator.num_states))
+    paths = _walk(denominator, num_frames, initial.tolist(), options.leaky_hmm)
+    den = _log_sum(log_likes, paths, np.zeros(denominator.num_states))
     beyond = torch.relu(log_likes.abs() - 30.0)
     l2 = 0.5 * options.l2 * (log_likes**2).sum()
     return weight * (num - den - l2) - 0.5 * options.out_of_range * (beyond**2).sum()
@@ -309,38 +309,38 @@ def lfmmi_over_paths(
 def _walk(
     graph: Graph, num_frames: int, initial: list[float], leaky: float
 ) -> list[tuple[int, tuple[int, ...], float]]:
-    """List all ways of a number of arcs: (last state, pdfs, probability).
+    """List all paths of a number of arcs: (last state, pdfs, probability).
 
-    Before each arc, and at the end, a way can leak from its state to any.
+    Before each arc, and at the end, a path can leak from its state to any.
     """
-    ways = [(state, (), p) for state, p in enumerate(initial) if p > 0.0]
+    paths = [(state, (), p) for state, p in enumerate(initial) if p > 0.0]
     for t in range(num_frames + 1):
         if leaky > 0.0:
-            ways += [
+            paths += [
                 (state, pdfs, probability * leaky * p)
-                for _, pdfs, probability in ways
+                for _, pdfs, probability in paths
                 for state, p in enumerate(initial)
             ]
         if t < num_frames:
-            ways = [
+            paths = [
                 (
                     int(graph.next_state[arc]),
                     (*pdfs, int(graph.ilabel[arc]) - 1),
                     probability * float(np.exp(-float(graph.weight[arc]))),
                 )
-                for state, pdfs, probability in ways
+                for state, pdfs, probability in paths
                 for arc in range(graph.arc_begin[state], graph.arc_begin[state + 1])
             ]
-    return ways
+    return paths
 
 
 def _log_sum(
     log_likes: Tensor,
-    ways: list[tuple[int, tuple[int, ...], float]],
+    paths: list[tuple[int, tuple[int, ...], float]],
     final: np.ndarray,
 ) -> Tensor:
-    """Sum the ways, with the final costs of their last states."""
-    states, pdfs, probability = zip(*ways, strict=True)
+    """Sum the paths, with the final costs of their last states."""
+    states, pdfs, probability = zip(*paths, strict=True)
     scores = log_likes[torch.arange(len(log_likes)), torch.tensor(pdfs)].sum(1)
     weights = torch.tensor(probability, dtype=torch.float64).log()
     costs = torch.from_numpy(final[list(states)].astype(np.float64))

@@ -22,6 +22,7 @@ from numba import njit
 from torch import Tensor
 
 from latflow.errors import UserError
+from latflow.fst.determinize import enlarged
 from latflow.fst.graph import Graph
 
 
@@ -126,19 +127,18 @@ def _forward(
     begin[1] = 1
     for t in range(num_frames):
         end = begin[t + 1]
-        if end + num_states > len(states):
-            states = _grown(states, end + num_states)
-            alphas = _grown(alphas, end + num_states)
+        states = enlarged(states, end + num_states)
+        alphas = enlarged(alphas, end + num_states)
         for at in range(begin[t], begin[t + 1]):
             for arc in range(arc_begin[states[at]], arc_begin[states[at] + 1]):
                 target = next_state[arc]
-                way = alphas[at] - weight[arc] + log_likes[t, label[arc] - 1]
+                score = alphas[at] - weight[arc] + log_likes[t, label[arc] - 1]
                 if reached[target] != t:
                     reached[target] = t
                     greatest[target], total[target] = -np.inf, 0.0
                     states[end] = target
                     end += 1
-                _add_term(greatest, total, target, way)
+                _add_term(greatest, total, target, score)
         begin[t + 2] = end
         for at in range(begin[t + 1], end):
             alphas[at] = _log_sum(greatest, total, states[at])
@@ -172,9 +172,9 @@ def _backward(
             for arc in range(arc_begin[state], arc_begin[state + 1]):
                 pdf = label[arc] - 1
                 # A target of a state that is reached is reached, too.
-                way = after[next_state[arc]] - weight[arc] + log_likes[t, pdf]
-                _add_term(greatest, total, state, way)
-                posteriors[t, pdf] += math.exp(alphas[at] + way - log_like)
+                score = after[next_state[arc]] - weight[arc] + log_likes[t, pdf]
+                _add_term(greatest, total, state, score)
+                posteriors[t, pdf] += math.exp(alphas[at] + score - log_like)
             beta[state] = _log_sum(greatest, total, state)
         beta, after = after, beta
 
@@ -193,11 +193,3 @@ def _add_term(greatest: np.ndarray, total: np.ndarray, at: int, term: float) -> 
 def _log_sum(greatest: np.ndarray, total: np.ndarray, at: int) -> float:
     """Return the logarithm of such a sum."""
     return -np.inf if total[at] == 0.0 else greatest[at] + math.log(total[at])
-
-
-@njit(cache=True, nogil=True)
-def _grown(values: np.ndarray, needed: int) -> np.ndarray:
-    """Copy an array to one of at least twice its length, and of `needed`."""
-    grown = np.empty(max(2 * len(values), needed), values.dtype)
-    grown[: len(values)] = values
-    return grown

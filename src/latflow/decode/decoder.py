@@ -67,7 +67,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Which beams to try, and what to take.
+    """Beams to try in turn, and the lattice to take.
 
     Attributes:
         beams: tried in order until a search ends in a final state.

@@ -34,8 +34,8 @@ from latflow.decode.tokens import (
     Scratch,
     Store,
     prefetch,
+    with_capacity,
     with_queue,
-    with_room,
 )
 
 # Epsilon cycles whose weights should add up to 0 may add up to a little less in
@@ -99,7 +99,7 @@ def advance(
         Store and scratch after T frames, or after fewer where no token survived: then
         the last frame has no tokens.
     """
-    store = with_room(store, frames=store.counts[FRAMES] + len(log_likes))
+    store = with_capacity(store, frames=store.counts[FRAMES] + len(log_likes))
     for t in range(len(log_likes)):
         frame = store.counts[FRAMES]
         if store.token_begin[frame] == store.counts[TOKENS]:
@@ -196,10 +196,10 @@ def _follow_emitting(
         )
         if at < last - first:
             state = graph.states[store.state[first + at]]
-            room = np.int64(state.middle) - state.begin
-            store = with_room(store, links=num_links + room)
+            needed = np.int64(state.middle) - state.begin
+            store = with_capacity(store, links=num_links + needed)
     reached = min(num_links - counts[LINKS], len(graph.states) - 1) + 1
-    store = with_room(store, tokens=last + reached)
+    store = with_capacity(store, tokens=last + reached)
     scratch = with_queue(scratch, reached)
     _join(store, scratch, num_links)
     counts[FRAMES] = frame + 1
@@ -234,7 +234,7 @@ def _score_arcs(
         acoustic_scale: factor on them.
 
     Returns:
-        (token that has no room for its links, or number of tokens; links; cutoff of the
+        (token whose links have no space, or number of tokens; links; cutoff of the
         next frame).
     """
     first_token, num_links = at
@@ -275,7 +275,7 @@ def _join(store: Store, scratch: Scratch, end: int) -> None:
     """Make the tokens of the next frame: links to the same graph state meet in one.
 
     Args:
-        store: changed in place, with room; its links from counts[LINKS] on are new.
+        store: changed in place, with needed; its links from counts[LINKS] on are new.
         scratch: changed in place.
         end: where the new links end.
     """
@@ -312,10 +312,10 @@ def _follow_epsilon(
     for i in range(depth):
         scratch.queue[i] = scratch.with_epsilon[i]
     while depth > 0:
-        depth, room = _relax(graph, store, scratch, cutoff, depth)
+        depth, needed = _relax(graph, store, scratch, cutoff, depth)
         if depth > 0:
-            store = with_room(store, tokens=store.counts[TOKENS] + room)
-            queued = max(depth, scratch.clock[NUM_EPSILON]) + room
+            store = with_capacity(store, tokens=store.counts[TOKENS] + needed)
+            queued = max(depth, scratch.clock[NUM_EPSILON]) + needed
             scratch = with_queue(scratch, queued)
     return _link_epsilon(graph, store, scratch, cutoff), scratch
 
@@ -324,7 +324,7 @@ def _follow_epsilon(
 def _relax(
     graph: SearchGraph, store: Store, scratch: Scratch, cutoff: float, depth: int
 ) -> tuple[int, int]:
-    """Pass costs on along epsilon arcs until no queued token is left, or no room.
+    """Pass costs on along epsilon arcs until no queued token or no space is left.
 
     Args:
         graph: the packed graph.
@@ -334,7 +334,7 @@ def _relax(
         depth: tokens queued.
 
     Returns:
-        (tokens queued; room needed to go on, in tokens).
+        (tokens queued; space needed to go on, in tokens).
     """
     states, arcs, counts, clock = graph.states, graph.arcs, store.counts, scratch.clock
     serials, with_epsilon, queue = scratch.serial, scratch.with_epsilon, scratch.queue
@@ -342,13 +342,13 @@ def _relax(
     costs, token_states = store.cost[first:], store.state[first:]
     num_tokens, num_epsilon = counts[TOKENS] - first, int(clock[NUM_EPSILON])
     slack = _CYCLE_SLACK if graph.has_epsilon_cycle else 0.0
-    room = 0
+    needed = 0
     while depth > 0:
         i = queue[depth - 1]
         state = np.int64(token_states[i])
-        room = _num_epsilon(graph, state)
-        is_tight = max(depth, num_epsilon) + room > len(queue)
-        if is_tight or num_tokens + room > len(costs):
+        needed = _num_epsilon(graph, state)
+        is_tight = max(depth, num_epsilon) + needed > len(queue)
+        if is_tight or num_tokens + needed > len(costs):
             break
         depth -= 1
         cost = costs[i]
@@ -376,7 +376,7 @@ def _relax(
                 queue[depth] = target
                 depth += 1
     counts[TOKENS], clock[NUM_EPSILON] = first + num_tokens, num_epsilon
-    return depth, int(room)
+    return depth, int(needed)
 
 
 @njit(cache=True, nogil=True)
@@ -389,10 +389,10 @@ def _link_epsilon(
     first, serials = store.token_begin[frame], scratch.serial
     costs, token_states = store.cost[first:], store.state[first:]
     sources = scratch.with_epsilon[: clock[NUM_EPSILON]]
-    room = 0
+    needed = 0
     for i in sources:
-        room += _num_epsilon(graph, np.int64(token_states[i]))
-    store = with_room(store, links=num_links + room)
+        needed += _num_epsilon(graph, np.int64(token_states[i]))
+    store = with_capacity(store, links=num_links + needed)
     links = store.link
     for i in sources:
         cost = costs[i]

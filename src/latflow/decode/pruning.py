@@ -40,7 +40,7 @@ class Tokens(NamedTuple):
     """The tokens of a frame after its pruning.
 
     Attributes:
-        extra: float64[tokens left, and room], extra costs.
+        extra: float64[tokens left, or more], extra costs.
         moved: uint32[tokens before], the new number of each token, or _REMOVED.
     """
 

@@ -119,7 +119,7 @@ class Engine:
 
     @contextmanager
     def scratch(self) -> Iterator[list[tokens.Scratch]]:
-        """Lend a scratch; in a list, since a larger one may replace it."""
+        """Yield a scratch; in a list, since a larger one may replace it."""
         with self._lock:
             found = self._scratches.pop() if self._scratches else None
         holder = [found or tokens.new_scratch(len(self.packed.states) - 1)]

@@ -12,7 +12,7 @@ tokens, is kept apart in a `Scratch`: it belongs to whoever searches at the mome
 that any number of searches that wait for their next frames share a few of them.
 
 Public: `Store`, `StorePool`, `Scratch`, `LINK`, `new_store`, `new_scratch`, and for
-kernels `with_room`, `with_queue`.
+kernels `with_capacity`, `with_queue`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from latflow.decode.search_graph import Records
+from latflow.fst.determinize import enlarged
 
 # Unsigned, so that kernels can index by the fields without a test for negative numbers.
 LINK = np.dtype(
@@ -46,7 +47,7 @@ BASE, NUM_EPSILON = range(2)
 
 
 class Store(NamedTuple):
-    """Tokens and links; all arrays have room to spare.
+    """Tokens and links; all arrays are longer than what they hold.
 
     Attributes:
         cost: float64[tokens], graph cost plus scaled acoustic cost of the best path.
@@ -136,7 +137,7 @@ class StorePool:
             return store
 
     def give(self, store: Store) -> None:
-        """Keep a store that is no longer used, if there is room for it."""
+        """Keep a store that is no longer used, if the limit allows it."""
         size = _num_bytes(store)
         with self._lock:
             if self._bytes + size <= self._max_bytes:
@@ -145,7 +146,7 @@ class StorePool:
 
 
 def _num_bytes(store: Store) -> int:
-    """Return the bytes that a store's arrays have room for."""
+    """Return the bytes of a store's arrays."""
     return sum(array.nbytes for array in store)
 
 
@@ -160,37 +161,28 @@ def new_scratch(num_states: int) -> Scratch:
 
 
 @njit(cache=True, nogil=True)
-def grown(array: np.ndarray, size: int) -> np.ndarray:
-    """Return the array, or a larger copy that has at least `size` entries."""
-    if len(array) >= size:
-        return array
-    larger = np.empty(max(size, 2 * len(array)), array.dtype)
-    for i in range(len(array)):  # compiles sooner than a slice
-        larger[i] = array[i]
-    return larger
-
-
-@njit(cache=True, nogil=True)
-def with_room(store: Store, tokens: int = 0, links: int = 0, frames: int = 0) -> Store:
-    """Return the store with room for at least so many of each."""
+def with_capacity(
+    store: Store, tokens: int = 0, links: int = 0, frames: int = 0
+) -> Store:
+    """Return the store with space for at least so many of each."""
     return Store(
-        grown(store.cost, tokens),
-        grown(store.state, tokens),
-        grown(store.link, links),
-        grown(store.token_begin, frames + 2),
-        grown(store.epsilon_begin, frames + 2),
-        grown(store.emitting_begin, frames + 2),
+        enlarged(store.cost, tokens),
+        enlarged(store.state, tokens),
+        enlarged(store.link, links),
+        enlarged(store.token_begin, frames + 2),
+        enlarged(store.epsilon_begin, frames + 2),
+        enlarged(store.emitting_begin, frames + 2),
         store.counts,
     )
 
 
 @njit(cache=True, nogil=True)
 def with_queue(scratch: Scratch, size: int) -> Scratch:
-    """Return the scratch with room for `size` tokens that have epsilon arcs."""
+    """Return the scratch with space for `size` tokens that have epsilon arcs."""
     return Scratch(
         scratch.serial,
-        grown(scratch.with_epsilon, size),
-        grown(scratch.queue, size),
+        enlarged(scratch.with_epsilon, size),
+        enlarged(scratch.queue, size),
         scratch.clock,
     )
 

@@ -75,12 +75,12 @@ class TreeOptions(TrainingOptions):
     """Earlier system whose alignments say how often each pronunciation and silence is
     spoken; null for the lexicon as it is given."""
     num_leaves: PositiveInt = 2000
-    """Leaves of the tree at which splitting ends, before leaves are joined."""
+    """Leaves of the tree at which splitting ends, before leaves are merged."""
     split_threshold: NonNegativeFloat = 300.0
     """Least gain in log-likelihood of a split of the tree, summed over frames."""
     cluster_threshold: float = -1.0
-    """Greatest loss of joining leaves; negative for the gain of the least split, 0 to
-    join none."""
+    """Greatest loss of merging leaves; negative for the gain of the least split, 0 to
+    merge none."""
     context_width: Literal[1, 3, 5] = 3
     """Phones in the context window of the tree, 3 for triphones."""
 

@@ -65,7 +65,7 @@ class PhoneLmOptions(Options):
     """N-grams up to this order have states of their own, however rare they are."""
     num_extra_lm_states: NonNegativeInt = 2000
     """Most states of higher order that are kept beside these; the others, whose
-    histories tell the least about the phone that follows, are joined with the shorter
+    histories tell the least about the phone that follows, are merged with the shorter
     history."""
 
 
@@ -73,7 +73,7 @@ class ChainTreeOptions(Options):
     """Tree and denominator of a network trained with lattice-free MMI."""
 
     num_leaves: PositiveInt = 2000
-    """Leaves of the tree at which splitting ends, before leaves are joined."""
+    """Leaves of the tree at which splitting ends, before leaves are merged."""
     context_width: Literal[1, 2, 3] = 2
     """Phones in the context window: 1 without context, 2 with the phone before, 3 with
     the one behind too."""
@@ -82,7 +82,7 @@ class ChainTreeOptions(Options):
     split_threshold: NonNegativeFloat = 300.0
     """Least gain in log-likelihood of a split of the tree, summed over frames."""
     cluster_threshold: float = -1.0
-    """Greatest loss of joining leaves; negative for the gain of the least split, 0 to
-    join none."""
+    """Greatest loss of merging leaves; negative for the gain of the least split, 0 to
+    merge none."""
     phone_lm: PhoneLmOptions = PhoneLmOptions()
     """Phone language model of the denominator."""

@@ -2,7 +2,7 @@
 
 A state is a history of phones, and its arcs are the phones that followed it in the
 data, by relative frequency: no smoothing and no back-off arcs, since both would make
-the denominator graph larger. To bound its size, long histories are joined with the
+the denominator graph larger. To bound its size, long histories are merged with the
 history without their first phone, one after another, those first that cost the least
 log-likelihood of the data.
 
@@ -36,7 +36,7 @@ _BOUNDARY = 0  # stands before the first phone and behind the last one
 _BLOCK = 4096  # sequences counted together
 _NUM_STAGES = 4  # of pruning; costs are computed anew at the start of each
 _TOLERANCE = 0.001  # relative change of a cost that counts as none
-_TIE = 1e-15  # per count: cost of joining with a history that has no counts yet
+_TIE = 1e-15  # per count: cost of merging with a history that has no counts yet
 
 
 def estimate_phone_lm(
@@ -129,10 +129,10 @@ class _LmState:
     Attributes:
         history: the phones, the last one last.
         shorter: number of the state that has all but the first of them; -1 if it may
-            not be joined with one.
+            not be merged with one.
         counts: of each phone behind this history, 0 for the end.
         total: sum of these.
-        total_with_longer: and of the states that may be joined with this one.
+        total_with_longer: and of the states that may be merged with this one.
     """
 
     history: History
@@ -148,7 +148,7 @@ class _LmState:
 
 
 class _LmStates:
-    """The states while they are counted and joined.
+    """The states while they are counted and merged.
 
     Args:
         options: orders, and the number of states.
@@ -187,7 +187,7 @@ class _LmStates:
     # -- pruning --------------------------------------------------------------------
 
     def prune(self) -> None:
-        """Join states until there are few enough, in stages of equal numbers."""
+        """Merge states until there are few enough, in stages of equal numbers."""
         order = self._options.no_prune_ngram_order
         for state in self.states:
             other = state
@@ -204,11 +204,11 @@ class _LmStates:
             active = self._prune_to(active, first - removed)
 
     def _prune_to(self, active: int, target: int) -> int:
-        """Join the cheapest states until `target` have counts; returns how many do."""
+        """Merge the cheapest states until `target` have counts; returns how many do."""
         queue = [
             (self._cost(number), -number)
             for number in range(len(self.states))
-            if self._may_join(number)
+            if self._may_merge(number)
         ]
         heapq.heapify(queue)
         while active > target and queue:
@@ -219,13 +219,13 @@ class _LmStates:
                 continue
             number = self.states[-negative].shorter
             active -= self.states[number].total > 0
-            self._join(-negative)
-            if self._may_join(number):  # not before: this state was apart from it
+            self._merge(-negative)
+            if self._may_merge(number):  # not before: this state was apart from it
                 heapq.heappush(queue, (self._cost(number), -number))
         return active
 
-    def _may_join(self, number: int) -> bool:
-        """Return whether a state may be joined with that of the shorter history.
+    def _may_merge(self, number: int) -> bool:
+        """Return whether a state may be merged with that of the shorter history.
 
         It must have counts, no longer history may still be apart from it, and none of
         its arcs may need the whole history to find the state it leads to.
@@ -242,18 +242,18 @@ class _LmStates:
         )
 
     def _cost(self, number: int) -> float:
-        """Return the log-likelihood that joining a state loses, in nats, >= 0."""
+        """Return the log-likelihood that merging a state loses, in nats, >= 0."""
         state = self.states[number]
         shorter = self.states[state.shorter]
         if not shorter.total:
             return _TIE * state.total
-        joined = dict(shorter.counts)
+        merged = dict(shorter.counts)
         for phone, count in state.counts.items():
-            joined[phone] = joined.get(phone, 0) + count
+            merged[phone] = merged.get(phone, 0) + count
         apart = _log_like(state.counts) + _log_like(shorter.counts)
-        return max(0.0, apart - _log_like(joined))
+        return max(0.0, apart - _log_like(merged))
 
-    def _join(self, number: int) -> None:
+    def _merge(self, number: int) -> None:
         """Give the counts of a state to that of the shorter history."""
         state = self.states[number]
         shorter = self.states[state.shorter]

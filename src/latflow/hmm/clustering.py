@@ -1,4 +1,4 @@
-"""Joining and splitting of diagonal Gaussians by likelihood.
+"""Merging and splitting of diagonal Gaussians by likelihood.
 
 A set of frames is summed up by its *moments*: count, sum and sum of squares of each
 dimension, float64[1 + 2 D]. Its objective is the log-likelihood of its frames under
@@ -6,10 +6,10 @@ their own Gaussian of maximum likelihood, variances floored:
 
     L = -1/2 count * sum_d (log(2 pi) + log max(variance_d, floor))
 
-Joining sets loses likelihood, splitting gains it; everything here maximizes it: joins
+Merging sets loses likelihood, splitting gains it; everything here maximizes it: merges
 of clusters, splits of clusters in two, and the question that splits a leaf of a tree.
 
-Public: `log_likelihood`, `sum_groups`, `cluster_bottom_up`, `cheapest_join`,
+Public: `log_likelihood`, `sum_groups`, `cluster_bottom_up`, `cheapest_merge`,
 `cluster_top_down`, `question_table`, `best_split`.
 
 Source: Kaldi `tree/clusterable-classes.cc` (`GaussClusterable`),
@@ -81,7 +81,7 @@ def sum_groups(moments: np.ndarray, group: np.ndarray, num_groups: int) -> np.nd
 
 @njit(cache=True, nogil=True)
 def _loss(points: np.ndarray, objf: np.ndarray, i: int, j: int, floor: float) -> float:
-    """Return the likelihood lost by joining clusters i and j."""
+    """Return the likelihood lost by merging clusters i and j."""
     return max(0.0, objf[i] + objf[j] - log_likelihood(points[i] + points[j], floor))
 
 
@@ -97,11 +97,11 @@ def _nearest(distance: np.ndarray, is_alive: np.ndarray, i: int) -> int:
 
 @njit(cache=True, nogil=True)
 def cluster_bottom_up(points: np.ndarray, max_loss: float, floor: float) -> np.ndarray:
-    """Join the nearest two clusters again and again, while that costs at most a limit.
+    """Merge the nearest two clusters again and again, while that costs at most a limit.
 
     Args:
         points: moments, float64[N, 1 + 2 D].
-        max_loss: greatest loss of log-likelihood of a join, in nats.
+        max_loss: greatest loss of log-likelihood of a merge, in nats.
         floor: least variance.
 
     Returns:
@@ -109,14 +109,14 @@ def cluster_bottom_up(points: np.ndarray, max_loss: float, floor: float) -> np.n
         order of their highest point.
 
     Source: Kaldi `tree/cluster-utils.cc` (`ClusterBottomUp`). Kaldi takes a loss equal
-    to the limit before the first join but not after; here it is taken always, equality
+    to the limit before the first merge but not after; here it is taken always, equality
     being meant up to rounding.
     """
     num_points = len(points)
     limit = max_loss * (1.0 + _TOLERANCE)
     clusters = points.copy()
     is_alive = np.ones(num_points, np.bool_)
-    joined_to = np.arange(num_points)
+    merged_to = np.arange(num_points)
     objf = np.array([log_likelihood(point, floor) for point in points])
     distance = np.full((num_points, num_points), np.inf)
     nearest = np.full(num_points, -1, np.int64)
@@ -132,7 +132,7 @@ def cluster_bottom_up(points: np.ndarray, max_loss: float, floor: float) -> np.n
         clusters[best] += clusters[gone]
         objf[best] = log_likelihood(clusters[best], floor)
         is_alive[gone] = False
-        joined_to[gone] = best
+        merged_to[gone] = best
         for k in range(num_points):
             if is_alive[k] and k != best:
                 loss = _loss(clusters, objf, k, best, floor)
@@ -140,7 +140,7 @@ def cluster_bottom_up(points: np.ndarray, max_loss: float, floor: float) -> np.n
         for k in range(num_points):
             if is_alive[k]:
                 nearest[k] = _nearest(distance, is_alive, k)
-    return _numbered(joined_to, is_alive)
+    return _numbered(merged_to, is_alive)
 
 
 @njit(cache=True, nogil=True)
@@ -158,8 +158,8 @@ def _nearest_pair(
 
 
 @njit(cache=True, nogil=True)
-def cheapest_join(points: np.ndarray, floor: float) -> tuple[float, int, int]:
-    """Find the two clusters whose join loses least likelihood.
+def cheapest_merge(points: np.ndarray, floor: float) -> tuple[float, int, int]:
+    """Find the two clusters whose merge loses least likelihood.
 
     Args:
         points: moments, float64[N, 1 + 2 D].
@@ -179,14 +179,14 @@ def cheapest_join(points: np.ndarray, floor: float) -> tuple[float, int, int]:
 
 
 @njit(cache=True, nogil=True)
-def _numbered(joined_to: np.ndarray, is_alive: np.ndarray) -> np.ndarray:
+def _numbered(merged_to: np.ndarray, is_alive: np.ndarray) -> np.ndarray:
     """Follow each point to the cluster it ended in, and number those from 0."""
     number = np.cumsum(is_alive) - 1
-    cluster = np.empty(len(joined_to), np.int32)
-    for i in range(len(joined_to)):
+    cluster = np.empty(len(merged_to), np.int32)
+    for i in range(len(merged_to)):
         end = i
-        while joined_to[end] != end:
-            end = joined_to[end]
+        while merged_to[end] != end:
+            end = merged_to[end]
         cluster[i] = number[end]
     return cluster
 
@@ -249,11 +249,11 @@ def _two_means(points: np.ndarray, skip: int, floor: float) -> tuple[float, np.n
             mine = cluster[i]
             other = 1 - mine
             without = log_likelihood(clusters[mine] - points[i], floor)
-            joined = log_likelihood(clusters[other] + points[i], floor)
-            if joined + without - objf[other] - objf[mine] > 0.0:
+            merged = log_likelihood(clusters[other] + points[i], floor)
+            if merged + without - objf[other] - objf[mine] > 0.0:
                 clusters[mine] -= points[i]
                 clusters[other] += points[i]
-                objf[mine], objf[other] = without, joined
+                objf[mine], objf[other] = without, merged
                 cluster[i] = other
                 num_moved += 1
         if num_moved == 0:

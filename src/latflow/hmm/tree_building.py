@@ -3,8 +3,8 @@
 Each root (a set of phones) starts as one leaf. Again and again the leaf is split, by
 the question, that gains most log-likelihood when each leaf is a Gaussian, until no
 split gains more than a threshold or the tree has enough leaves. Then leaves of one root
-are joined again if that costs no more than the least split gained: two branches may
-have led to the same sound. Last, the cheapest joins make the number of leaves a
+are merged again if that costs no more than the least split gained: two branches may
+have led to the same sound. Last, the cheapest merges make the number of leaves a
 multiple of 8.
 
 Public: `build_tree`, `leaf_statistics`.
@@ -29,7 +29,7 @@ import numpy as np
 from latflow.errors import UserError
 from latflow.hmm.clustering import (
     best_split,
-    cheapest_join,
+    cheapest_merge,
     cluster_bottom_up,
     question_table,
     sum_groups,
@@ -62,8 +62,8 @@ def build_tree(
         topology: tells the number of pdf-classes of each phone.
         max_leaves: number of leaves at which splitting ends; <= 0: no limit.
         threshold: least gain of a split, in nats over all frames.
-        cluster_threshold: greatest loss of a join of leaves in nats; negative takes the
-            gain of the least split, 0 joins none.
+        cluster_threshold: greatest loss of a merge of leaves, nats; negative takes the
+            gain of the least split, 0 merges none.
         leaf_multiple: the number of leaves is brought down to a multiple of this, if
             the roots allow it; 1 leaves it as it is. Kaldi's `round-num-leaves`.
 
@@ -95,7 +95,7 @@ def build_tree(
     )
     if cluster_threshold != 0.0:
         limit = least_gain if cluster_threshold < 0.0 else cluster_threshold
-        tree = _joined(tree, statistics, root_of, limit)
+        tree = _merged(tree, statistics, root_of, limit)
     tree = _rounded(tree, statistics, root_of, stub.num_leaves, leaf_multiple)
     tree = _renumbered(tree)
     logger.info("tree: %d leaves", tree.num_leaves)
@@ -278,10 +278,10 @@ class _Splitter:
         return {n: root.event_map() for n, root in enumerate(self._roots)}
 
 
-def _joined(
+def _merged(
     tree: EventMap, statistics: StatisticsArrays, root_of: np.ndarray, limit: float
 ) -> EventMap:
-    """Join leaves of one root that are alike.
+    """Merge leaves of one root that are alike.
 
     Source: Kaldi `tree/build-tree-utils.cc` (`ClusterEventMapGetMapping`).
     """
@@ -300,7 +300,7 @@ def _rounded(
     num_roots: int,
     multiple: int,
 ) -> EventMap:
-    """Join the leaves whose joins cost least until their number is a multiple.
+    """Merge the leaves whose merges cost least until their number is a multiple.
 
     Nothing is done if there would be fewer leaves than roots.
 
@@ -314,18 +314,18 @@ def _rounded(
     floor = statistics.variance_floor
     owner = {root: list(range(len(leaves))) for root, leaves in leaves_of.items()}
     points = {root: sums[leaves] for root, leaves in leaves_of.items()}
-    joins = {root: cheapest_join(points[root], floor) for root in points}
+    merges = {root: cheapest_merge(points[root], floor) for root in points}
     alive = {root: list(range(len(leaves))) for root, leaves in leaves_of.items()}
     for _ in range(excess):
-        root = min(joins, key=lambda root: joins[root][0])
-        loss, i, j = joins[root]
+        root = min(merges, key=lambda root: merges[root][0])
+        loss, i, j = merges[root]
         if not np.isfinite(loss):
             return tree
         kept, gone = alive[root][i], alive[root].pop(j)
         owner[root] = [kept if o == gone else o for o in owner[root]]
         points[root][i] += points[root][j]
         points[root] = np.delete(points[root], j, axis=0)
-        joins[root] = cheapest_join(points[root], floor)
+        merges[root] = cheapest_merge(points[root], floor)
     target: dict[int, EventMap] = {}
     for root, leaves in leaves_of.items():
         number = {kept: n for n, kept in enumerate(alive[root])}

@@ -90,7 +90,7 @@ def walk(lm: LmArrays, state: int, label: int) -> tuple[float, int]:
             Kaldi.
 
     Returns:
-        (cost, state after the word); (inf, -1) if the model has no way with it.
+        (cost, state after the word); (inf, -1) if the model has no path with it.
     """
     cost = 0.0
     wanted = label if label >= 0 else ~label

@@ -71,8 +71,8 @@ def expand(
     labels = model.phone, model.state, model.is_self_loop, model.is_final, is_timed
     first, keys, after, reached = _splits(begin, lattice.next_state, ids, frame, labels)
     splits = first, keys, after, _numbers(first, after), reached
-    room = int(_lengths(first, after) @ (np.diff(begin) + is_final))
-    bounds, table = _split_arcs(begin, ids, frame, is_final, labels, splits, room)
+    num_arcs = int(_lengths(first, after) @ (np.diff(begin) + is_final))
+    bounds, table = _split_arcs(begin, ids, frame, is_final, labels, splits, num_arcs)
     columns = np.ascontiguousarray(table.T)
     return PhoneArcs(bounds, *columns)
 
@@ -199,7 +199,7 @@ def _split_arcs(
     is_final: np.ndarray,
     labels: _Labels,
     splits: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
-    room: int,
+    num_arcs: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """List the arcs between splits.
 
@@ -210,7 +210,7 @@ def _split_arcs(
         is_final: bool[S].
         labels: of transition-ids, see `_splits`.
         splits: what `_splits` and `_numbers` give.
-        room: number of arcs.
+        num_arcs: number of arcs.
 
     Returns:
         Where the arcs of each split begin, int64[N + 2]; of arcs the target, the
@@ -219,7 +219,7 @@ def _split_arcs(
     """
     first, keys, after, number, reached = splits
     begin = np.zeros(len(number) + 2, np.int64)
-    table = np.empty((room, 5), np.int32)
+    table = np.empty((num_arcs, 5), np.int32)
     filled, steps = 0, 0
     for s in range(len(frame)):
         split = first[s]

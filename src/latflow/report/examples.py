@@ -198,8 +198,8 @@ def _draw_tiers(axes: Axes, tiers: Sequence[Tier], duration: float) -> None:
         for start, end, label in tier.spans:
             axes.plot([start, start], [bottom, bottom + 1], color=MUTED, linewidth=0.7)
             axes.plot([end, end], [bottom, bottom + 1], color=MUTED, linewidth=0.7)
-            room = (end - start) * points_per_second
-            size = min(_SIZE_PT, room / (0.62 * max(1, len(label))))
+            width = (end - start) * points_per_second
+            size = min(_SIZE_PT, width / (0.62 * max(1, len(label))))
             if size < 4.5:
                 continue
             axes.text(

@@ -96,8 +96,8 @@ class Results:
             has_parent = isinstance(options, SequenceSystemOptions)
             return options.parent if has_parent else self.recipe.gmm_behind(system)
         systems = list(self.recipe.systems)
-        place = systems.index(system)
-        return systems[place - 1] if place else None
+        index = systems.index(system)
+        return systems[index - 1] if index else None
 
     @property
     def shown_system(self) -> str:
@@ -132,7 +132,7 @@ class Log:
     dev: list[Line]
     chosen: list[int]
 
-    def place(self, line: Line) -> float:
+    def epochs_at(self, line: Line) -> float:
         """Return the epochs done when a line was written, with the part of the last."""
         length = self._batches[line["epoch"]]
         return line["epoch"] - 1 + line["batch"] / max(1, length)

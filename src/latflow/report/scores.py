@@ -386,11 +386,11 @@ def errors_section(results: Results) -> Section:
 def aligned(reference: str, hypothesis: str) -> tuple[Words, Words]:
     """Return both sides of an aligned utterance, each word with what became of it."""
     sides: tuple[list[tuple[str, str]], ...] = ([], [])
-    for word, heard in zip(reference.split(), hypothesis.split(), strict=True):
-        kind = "ins" if word == GAP else "del" if heard == GAP else "sub"
-        gap = "·" * max(len(each) for each in (word, heard) if each != GAP)
-        for side, each in zip(sides, (word, heard), strict=True):
-            what = "gap" if each == GAP else "ok" if word == heard else kind
+    for word, recognized in zip(reference.split(), hypothesis.split(), strict=True):
+        kind = "ins" if word == GAP else "del" if recognized == GAP else "sub"
+        gap = "·" * max(len(each) for each in (word, recognized) if each != GAP)
+        for side, each in zip(sides, (word, recognized), strict=True):
+            what = "gap" if each == GAP else "ok" if word == recognized else kind
             side.append((gap if each == GAP else each, what))
     return Words(sides[0]), Words(sides[1])
 

@@ -238,10 +238,10 @@ def _dev(
     """Draw word error rates on dev over epochs."""
     found, words = {}, 0.0
     for name, log in trained.items():
-        lines = sorted([*log.dev, *log.epochs], key=log.place)
+        lines = sorted([*log.dev, *log.epochs], key=log.epochs_at)
         scales = read_json(results / f"tune/{systems[name].parent}/scales.json") or {}
         start = [(0.0, scales["wer"])] if scales.get("wer") is not None else []
-        points = [(log.place(line), 100 * line["dev"]["loss"]) for line in lines]
+        points = [(log.epochs_at(line), 100 * line["dev"]["loss"]) for line in lines]
         if points:
             found[name] = [*start, *points]
             words = lines[-1]["dev"]["frames"]
@@ -352,7 +352,7 @@ def _failures(trained: Mapping[str, Log]) -> Iterator[Block]:
         "Over all epochs. Retried: a search was repeated with a wider beam. Partial: "
         "the lattice did not reach the end of a sentence, and was used as it is. "
         "Fallbacks: an utterance could not be aligned anew and kept its static "
-        "alignment. Skipped: an utterance taught nothing. "
+        "alignment. Skipped: an utterance gave no gradient. "
         "The file sequence_ledger.jsonl beside each model names them."
     )
     yield Table(rows, {"network"})

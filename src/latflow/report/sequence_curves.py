@@ -121,7 +121,7 @@ def _points(log: Log, value: Value) -> list[Point]:
     epochs = [{**line, **line["train"]} for line in log.epochs]
     found = []
     for lines in (log.steps, epochs):
-        values = [(log.place(line), value(line)) for line in lines]
+        values = [(log.epochs_at(line), value(line)) for line in lines]
         found.append([(x, number) for x, number in values if number is not None])
     return max(found, key=len)
 

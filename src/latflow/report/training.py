@@ -254,7 +254,7 @@ def _loss_curves(trained: Mapping[str, Log]) -> str:
         for i, (name, log) in enumerate(trained.items()):
             colour = series_colour(i)
             if log.steps:
-                places = [log.place(line) for line in log.steps]
+                places = [log.epochs_at(line) for line in log.steps]
                 values = [line["loss"] for line in log.steps]
                 loss.plot(places, values, color=colour, alpha=0.5)
             numbers = [epoch["epoch"] for epoch in log.epochs]
@@ -285,7 +285,7 @@ def _objective_curves(trained: Mapping[str, Log]) -> str:
         )
         for i, (name, log) in enumerate(trained.items()):
             colour = series_colour(i)
-            places = [log.place(line) for line in log.steps]
+            places = [log.epochs_at(line) for line in log.steps]
             for axes, key in ((objective, "objective"), (xent, "xent")):
                 values = [line[key] for line in log.steps]
                 axes.plot(places, values, color=colour, alpha=0.5)

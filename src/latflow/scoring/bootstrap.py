@@ -173,11 +173,13 @@ def _binomial_interval(errors: int, words: int, confidence: float) -> Interval:
 def _quantile(errors: int, words: int, share: float) -> float:
     """Return the rate at which at most so many errors occur with a probability."""
     k = np.arange(errors + 1)
-    ways = np.concatenate([[0.0], np.cumsum(np.log((words - k[:-1]) / (k[:-1] + 1)))])
+    log_coefficients = np.concatenate(
+        [[0.0], np.cumsum(np.log((words - k[:-1]) / (k[:-1] + 1)))]
+    )
     low, high = 0.0, 1.0
     for _ in range(_BISECTIONS):
         rate = (low + high) / 2
-        logs = ways + k * math.log(rate) + (words - k) * math.log1p(-rate)
+        logs = log_coefficients + k * math.log(rate) + (words - k) * math.log1p(-rate)
         low, high = (rate, high) if np.exp(logs).sum() > share else (low, rate)
     return low
 

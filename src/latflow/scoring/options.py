@@ -63,7 +63,7 @@ class ScoreOptions(ComparisonOptions):
     """Comparison of recognized words with the references."""
 
     decision: Decision = "best_path"
-    """Which words of a lattice are taken. `best_path`: those of the path of least cost.
+    """Words of a lattice that are taken. `best_path`: those of the path of least cost.
     `mbr`: those with the fewest word errors to expect (minimum Bayes risk)."""
     max_confusions: PositiveInt = 100
     """Number of substitutions, deletions and insertions listed in confusions.tsv, the

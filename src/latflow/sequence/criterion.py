@@ -95,7 +95,7 @@ class SequenceCriterion(Criterion):
                 f"criterion {self.name} has statistics of names that are taken",
                 remedy="rename them; see latflow.sequence.journal.STATISTICS",
             )
-        self.depth = options.depth
+        self.max_pending = options.max_pending
         self.journal = Journal(generator.model)
         self._generator = generator
         self._ce_weight, self._l2 = ce_weight, l2

@@ -117,9 +117,9 @@ class SequenceOptions(Options):
     prior_scale: Annotated[float, Field(ge=0, le=2)] | None = None
     """Factor of the log priors that are taken off the network's log posteriors; null
     for 1, or 0 where its outputs are log-likelihoods (LF-MMI)."""
-    depth: Annotated[int, Field(ge=1, le=8)] = 2
-    """Parts of a batch under way at a time: while lattices of one are made, the
-    network's forward pass of the next runs. Needs a batch in several parts
+    max_pending: Annotated[int, Field(ge=1, le=8)] = 2
+    """Parts of a batch that are worked on at a time: while lattices of one are made,
+    the network's forward pass of the next runs. Needs a batch in several parts
     (`micro_sequences`)."""
 
 

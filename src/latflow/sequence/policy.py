@@ -57,7 +57,7 @@ class BeamPolicy:
         return max(_STEP, round(self._beam / _STEP) * _STEP)
 
     def update(self, depth: float) -> None:
-        """Hear the mean depth of the lattices of a step.
+        """Take the mean depth of the lattices of a step.
 
         Args:
             depth: arcs a frame, over all ranks; 0 or NaN changes nothing.

@@ -84,7 +84,7 @@ class ChunkCutter:
             self._num_frames += len(frames)
 
     def end(self) -> None:
-        """Learn that there are no more frames."""
+        """Note that there are no more frames."""
         self._has_ended = True
 
     @property

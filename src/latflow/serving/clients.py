@@ -65,7 +65,7 @@ class Server(Protocol):
     chunk: int | None  # samples of each message but the last; None: any number
 
     async def prepare(self) -> None:
-        """Learn what the attributes say. Raises ClientError where nobody answers."""
+        """Fetch the attributes. Raises ClientError where nobody answers."""
         ...
 
     def connect(self, sample_rate: int) -> AbstractAsyncContextManager[Connection]:

@@ -190,13 +190,13 @@ def _fitting(words: Sequence[_Label], last: int) -> Iterator[int]:
 
 
 def _cue_cost(words: Sequence[_Label], first: int, last: int) -> float:
-    """Return the cost of a cue: of its being there, of room unused, less its pause."""
+    """Return the cost of a cue: of its being there, of space unused, less its pause."""
     used = sum(len(word.text) + 1 for word in words[first:last]) - 1
-    room = max(0.0, 1.0 - used / (2 * LINE_CHARACTERS))
+    unused = max(0.0, 1.0 - used / (2 * LINE_CHARACTERS))
     if last == len(words):
-        return 1.0 + room**2
+        return 1.0 + unused**2
     pause = words[last].start - words[last - 1].end
-    return 1.0 + room**2 - min(1.0, pause / _LONG_PAUSE)
+    return 1.0 + unused**2 - min(1.0, pause / _LONG_PAUSE)
 
 
 def _fits(words: Sequence[str]) -> bool:

@@ -16,7 +16,6 @@ Public: `PackageInfo`, `SystemFacts`, `RescoringOptions`, `read_info`, `describe
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -38,6 +37,7 @@ from latflow.errors import UserError
 from latflow.features.cmvn import GLOBAL
 from latflow.features.front_end import KaldiFrontEnd
 from latflow.features.options import CmvnOptions, FrontEndOptions, GlobalCmvn, NoCmvn
+from latflow.files import file_digest
 from latflow.fst.graph import Graph
 from latflow.gmm.ivector import IvectorModel
 from latflow.gmm.model import GmmSystem
@@ -138,12 +138,6 @@ class PackageInfo(SystemFacts):
     """SHA-256 of the package's files, by path."""
 
 
-def digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def read_info(folder: str | Path) -> PackageInfo:
     """Read `package.json`.
 
@@ -202,7 +196,7 @@ def _check_files(folder: Path, info: PackageInfo) -> None:
         path = folder / name
         if not path.is_file():
             raise UserError("missing from the package", file=path, remedy=_AGAIN)
-        if digest(path) != expected:
+        if file_digest(path) != expected:
             raise UserError(
                 "not the file that was packaged: its digest differs",
                 file=path,

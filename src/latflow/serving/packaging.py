@@ -15,7 +15,7 @@ from latflow.decode.options import NetworkScoreOptions
 from latflow.errors import UserError
 from latflow.features.front_end import KaldiFrontEnd
 from latflow.features.options import CmvnOptions, GlobalCmvn
-from latflow.files import atomic_directory
+from latflow.files import atomic_directory, file_digest
 from latflow.lang.directory import Lang
 from latflow.lang.lm_trie import LmTrie
 from latflow.options import PositiveInt
@@ -34,7 +34,6 @@ from latflow.serving.package import (
     PackageInfo,
     ScoredSystem,
     SystemFacts,
-    digest,
 )
 
 # Files of a folder that go along: those that must be there, and others.
@@ -205,4 +204,4 @@ def _why_not_streaming(cmvn: CmvnOptions, acoustics: Acoustics) -> str | None:
 def _digests(folder: Path) -> dict[str, str]:
     """Return the digests of all files below a folder, by path in it."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): digest(path) for path in files}
+    return {path.relative_to(folder).as_posix(): file_digest(path) for path in files}

@@ -45,19 +45,19 @@ class ClosedError(Exception):
 
 
 class Observer:
-    """Hears of the scheduler's work, in its threads; does nothing here."""
+    """Observes the scheduler's work, in its threads; does nothing here."""
 
     def opened(self) -> None:
-        """Hear of a new session."""
+        """Observe a new session."""
 
     def closed(self) -> None:
-        """Hear of a session's end."""
+        """Observe a session's end."""
 
     def scored(self, chunks: int, seconds: float) -> None:
-        """Hear of a batch that went through the network."""
+        """Observe a batch that went through the network."""
 
     def searched(self, seconds: float) -> None:
-        """Hear of a step of a session: features, search, or results."""
+        """Observe a step of a session: features, search, or results."""
 
 
 class LiveSession:
@@ -257,7 +257,7 @@ class Scheduler:
         return session
 
     def _forget(self, session: LiveSession) -> None:
-        """Free a session's place."""
+        """Take a session off the list."""
         with self._lock:
             was_there = session in self._sessions
             self._sessions.discard(session)

@@ -140,15 +140,15 @@ class Session:
             raise UserError("audio with samples that are not finite numbers")
         self._num_samples_in += len(wave)
         self._audio.add(self._resampler.accept(wave))
-        self._segment.hear(self._audio, is_all=False)
+        self._segment.accept(self._audio, is_all=False)
 
     def end(self) -> list[Event]:
-        """Learn that the audio ends here; a final result, if no chunk is left."""
+        """Note that the audio ends here; a final result, if no chunk is left."""
         if self._has_ended or self._segment is None:
             raise RuntimeError("the audio of this session has ended")
         self._audio.add(self._resampler.finish())
         self._has_ended = True
-        self._segment.hear(self._audio, is_all=True)
+        self._segment.accept(self._audio, is_all=True)
         if self._chunk is None and self._segment.chunks.is_done:
             return [self._final(rule=0)]
         return []
@@ -160,7 +160,7 @@ class Session:
         """
         if self._chunk is not None or self._segment is None:
             return None
-        self._segment.hear(self._audio, is_all=self._has_ended)
+        self._segment.accept(self._audio, is_all=self._has_ended)
         self._chunk = self._segment.chunks.take()
         return self._chunk
 
@@ -181,7 +181,7 @@ class Session:
             return self._next_segment(rule=0, warning=str(error))
         segment.num_frames += chunk.num_frames
         self._audio.drop(min(segment.end, segment.heard))
-        segment.hear(self._audio, is_all=self._has_ended)
+        segment.accept(self._audio, is_all=self._has_ended)
         if segment.chunks.is_done:
             return [self._final(rule=0)]
         return self._look(segment)
@@ -251,10 +251,10 @@ class Session:
         self._begin_segment(0)
 
     def _begin_segment(self, begin: int) -> None:
-        """Begin a segment at a sample; it hears what is there."""
+        """Begin a segment at a sample; it takes the audio that is there."""
         self._segment = _Segment(self._model, begin, self._chunk_frames)
         self._partial, self._partial_frame = "", 0
-        self._segment.hear(self._audio, is_all=self._has_ended)
+        self._segment.accept(self._audio, is_all=self._has_ended)
 
     def _look(self, segment: _Segment) -> list[Event]:
         """Look at the best path of a segment: has it ended, are there other words?"""
@@ -401,7 +401,7 @@ class _Segment:
         """The sample behind the frames that have been searched."""
         return self.begin + self.num_frames * self._geometry.shift
 
-    def hear(self, audio: _Samples, *, is_all: bool) -> None:
+    def accept(self, audio: _Samples, *, is_all: bool) -> None:
         """Compute features until a chunk is complete, or there are no more samples.
 
         They are computed in blocks that end at fixed samples, just where a chunk and

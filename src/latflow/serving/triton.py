@@ -132,10 +132,10 @@ def _tensor(name: str, kind: str, length: int | None, *, size: int) -> dict[str,
 def _instances(options: TritonOptions) -> dict[str, Any]:
     """Return where the model runs."""
     if options.gpus:
-        place = {"kind": _Word("KIND_GPU"), "gpus": list(options.gpus)}
+        device = {"kind": _Word("KIND_GPU"), "gpus": list(options.gpus)}
     else:
-        place = {"kind": _Word("KIND_CPU")}
-    return {"count": options.instances, **place}
+        device = {"kind": _Word("KIND_CPU")}
+    return {"count": options.instances, **device}
 
 
 def _text(fields: Mapping[str, Any]) -> str:

@@ -151,7 +151,7 @@ class _Inbox:
         self._changed = asyncio.Condition()
 
     async def put(self, message: _Message) -> None:
-        """Add a message; wait while there is no room."""
+        """Add a message; wait while the queue is full."""
         size = len(message or ())
         async with self._changed:
             await self._changed.wait_for(
@@ -219,7 +219,7 @@ class _Connection:
         task.add_done_callback(self._tasks.discard)
 
     async def _receive(self) -> None:
-        """Read messages while there is room for them, else leave them to the socket."""
+        """Read messages while the queue takes them, else leave them to the socket."""
         try:
             while True:
                 message = await self._websocket.receive()

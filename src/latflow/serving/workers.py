@@ -296,7 +296,7 @@ class _Workers:
                 signal.signal(number, handler)
 
     def _end(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Learn that the server shall end."""
+        """Note that the server is to end."""
         self._is_ending = True
 
     def _start(self) -> None:

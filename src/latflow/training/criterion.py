@@ -5,8 +5,8 @@ part's frames. The trainer adds up the parts of all micro-batches and ranks and 
 by the frames of them all, so that neither changes a step of the optimizer.
 
 Work that needs no network (lattices, in other threads) is begun by `begin` and awaited
-by the function that it returns. The trainer keeps up to `depth` parts between the two:
-the forward pass of the next parts runs while the lattices of the first are made.
+by the function that it returns. The trainer keeps up to `max_pending` parts between the
+two: the forward pass of the next parts runs while the lattices of the first are made.
 
 Public: `Criterion`, `GraphCriterion`, `Pending`, `Loss`.
 """
@@ -55,13 +55,13 @@ class Criterion(ABC):
 
     Attributes:
         name: for logs and model folders.
-        depth: parts that may be begun and not awaited; at least 1.
+        max_pending: parts that may be begun and not awaited; at least 1.
         statistics: names of what `Loss.statistics` may hold; the same on all ranks,
             which add them up.
     """
 
     name: str = ""
-    depth: int = 1
+    max_pending: int = 1
     statistics: tuple[str, ...] = ()
 
     @abstractmethod

@@ -231,7 +231,7 @@ class Joint(Criterion):
 
     def __init__(self, parts: Sequence[Criterion]) -> None:
         self.parts = tuple(parts)
-        self.depth = min(part.depth for part in parts)
+        self.max_pending = min(part.max_pending for part in parts)
         self.statistics = tuple(
             name for part in parts for name in (part.name, *part.statistics)
         )

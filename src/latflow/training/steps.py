@@ -335,7 +335,7 @@ class Passes:
                             has_context=there.has_context,
                         )
                     waiting.append((there, self.criterion.begin(outputs, there)))
-                if len(waiting) >= self.criterion.depth:
+                if len(waiting) >= self.criterion.max_pending:
                     yield self._finished(waiting)
         while waiting:
             yield self._finished(waiting)

@@ -31,7 +31,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 
 from latflow.errors import UserError
-from latflow.files import write_json
+from latflow.files import file_digest, write_json
 from latflow.logs import log_to, log_to_terminal, watched
 from latflow.options import adapter, read_options
 from latflow.provenance import PACKAGE_ROOT, git_state, versions
@@ -251,12 +251,6 @@ def _fingerprint(path: Path) -> dict[str, Any]:
     if size <= LARGEST_DIGESTED:
         found["sha256"] = file_digest(path)
     return found
-
-
-def file_digest(path: Path) -> str:
-    """Return SHA-256 of a file, hexadecimal."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _digest(values: Any) -> str:

@@ -197,7 +197,7 @@ class PackagePlan:
 
     @property
     def _why_offline(self) -> tuple[str, str] | None:
-        """Why the system cannot be streamed, and what mends it, as the recipe tells."""
+        """Return why the system cannot be streamed, and what mends it."""
         recipe, cmvn = self.recipe, self._features.cmvn
         if cmvn.type in _BY_WHOLE or getattr(cmvn, "center", False):
             why = f"cmvn of type {cmvn.type} normalizes features with frames to come"

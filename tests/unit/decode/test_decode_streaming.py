@@ -174,7 +174,7 @@ def test_stores_of_many_sessions_are_not_all_kept(decoder):
         sessions = [decoder.session(acoustic_scale=SCALE) for _ in range(20)]
         assert pool.num_bytes == 0
         for session in sessions:  # as after a long search
-            session._store = tokens.with_room(session._open_store(), links=links)
+            session._store = tokens.with_capacity(session._open_store(), links=links)
         for session in sessions:
             session.close()
         assert large <= pool.num_bytes < 6 * large

@@ -5,6 +5,7 @@ import logging
 
 import numpy as np
 import pytest
+from reference.adapted_system import history
 
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
@@ -118,12 +119,6 @@ def train(root, out, options, *, stage=train_lda_mllt, threads=1):
         shared=SHARED,
         threads=threads,
     )
-
-
-def history(folder):
-    lines = (folder / "iterations.tsv").read_text().splitlines()
-    rows = [line.split("\t") for line in lines]
-    return [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
 
 
 def matrix_of(path):

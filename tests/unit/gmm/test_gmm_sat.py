@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from reference import gmm_naive
-from reference.adapted_system import make_systems, system_options, train
+from reference.adapted_system import history, make_systems, system_options, train
 
 from latflow.features.frames import FrameStore
 from latflow.gmm.model import AcousticModel, DiagGmms, GmmSystem
@@ -19,12 +19,6 @@ from latflow.parallel import worker_pool
 @pytest.fixture(scope="module")
 def root(tmp_path_factory, request):
     return make_systems(tmp_path_factory.mktemp("sat"), request.config.rootpath)
-
-
-def history(folder):
-    lines = (folder / "iterations.tsv").read_text().splitlines()
-    rows = [line.split("\t") for line in lines]
-    return [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
 
 
 def test_system_lies_in_its_folder(root):

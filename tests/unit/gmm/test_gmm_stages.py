@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from reference.adapted_system import history
 
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
@@ -116,12 +117,6 @@ def run(stage, *paths, options, threads=1, allowed=0.05, **changes):
         return
     shared = SHARED.replace(max_skipped_fraction=allowed, **changes)
     stage(*paths, options=options, shared=shared, threads=threads)
-
-
-def history(folder):
-    lines = (folder / "iterations.tsv").read_text().splitlines()
-    rows = [line.split("\t") for line in lines]
-    return [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
 
 
 def test_mono_learns_and_describes_itself(trained, options):

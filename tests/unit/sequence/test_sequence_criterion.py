@@ -182,7 +182,7 @@ def test_next_part_begins_while_lattices_are_made(system, make, utterances):
             return super().evaluate(utterance, gradient)
 
     criterion = make(criterion=Waiting(system.model), threads=2)
-    assert criterion.depth == 2
+    assert criterion.max_pending == 2
     parts = [system.batch([u]) for u in utterances[:2]]
     pending = [criterion.begin(system.outputs(x, b), b) for b, x in parts]
     for _ in pending:

@@ -214,7 +214,7 @@ def test_pretraining_must_end_before_the_training(task, tmp_path):
 class Deep(CrossEntropy):
     """Cross-entropy that keeps three parts between begin and finish."""
 
-    depth = 3
+    max_pending = 3
 
     def __init__(self, losses) -> None:
         super().__init__(losses)

@@ -132,7 +132,7 @@ class _Builder:
         _check(weight)
 
     def _decide(self, num_numbers: int, num_weights: int) -> None:
-        """Learn of which kind the lattice is, or check that a line fits."""
+        """Find of which kind the lattice is, or check that a line fits."""
         says_compact = num_numbers == 3 or num_weights == 3
         says_raw = num_numbers == 4
         if says_compact and (says_raw or self._is_compact is False):
