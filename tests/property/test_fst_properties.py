@@ -111,7 +111,7 @@ def positioned_machines(draw):
 
 
 @given(machine=positioned_machines())
-def test_determinised_machines_have_the_same_totals(machine):
+def test_determinized_machines_have_the_same_totals(machine):
     position, links, cost = machine
     num_words = int(position[-1])
     words = np.arange(101, 101 + num_words)

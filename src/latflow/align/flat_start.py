@@ -70,41 +70,35 @@ class FlatStartCompiler:
         self._normalization = normalization.to_fst()
         kaldifst.arcsort(self._normalization, "ilabel")
 
-    def compile(self, word_ids: Sequence[int] | np.ndarray) -> Graph | str:
-        """Return the supervision of a transcript, or the reason why it has none.
+    def compile(
+        self, word_ids: Sequence[int] | np.ndarray, num_frames: int
+    ) -> tuple[Graph | str, bool]:
+        """Compile a transcript.
 
         Args:
             word_ids: ids of `words.txt`.
+            num_frames: of the network's output.
 
         Returns:
-            Cyclic, without epsilons; labels are pdf-id + 1.
+            The supervision, cyclic, without epsilons, labels pdf-id + 1, or the reason
+            why there is none; whether it has weights, which it lacks where the
+            normalization graph accepts none of its paths of that length.
         """
-        graph = self.compile_unweighted(word_ids)
-        if isinstance(graph, str):
-            return graph
-        composed = self.add_weights(graph)
-        if not composed.num_states:
-            return "no path through the normalization graph"
-        return composed
-
-    def compile_unweighted(self, word_ids: Sequence[int] | np.ndarray) -> Graph | str:
-        """Return the supervision before it is composed with the normalization graph."""
         try:
             graph = self._graphs.compile(word_ids)
         except UserError as error:
-            return error.what
+            return error.what, False
         pdfs = self._as_pdfs(graph).to_fst()
         kaldifst.rmepsilon(pdfs)
         pdfs = kaldifst.determinize(pdfs)
         kaldifst.minimize(pdfs)
-        return Graph.from_fst(pdfs)
-
-    def add_weights(self, graph: Graph) -> Graph:
-        """Return such a graph composed with the normalization graph.
-
-        It is empty where that accepts no path.
-        """
-        return Graph.from_fst(kaldifst.compose(graph.to_fst(), self._normalization))
+        weighted = Graph.from_fst(kaldifst.compose(pdfs, self._normalization))
+        has_weights = fewest_frames(weighted) <= num_frames
+        found = weighted if has_weights else Graph.from_fst(pdfs)
+        shortest = fewest_frames(found)
+        if shortest > num_frames:
+            return f"has {num_frames} frames, its phones need {shortest:.0f}", False
+        return found, has_weights
 
     def _as_pdfs(self, graph: Graph) -> Graph:
         """Return an acceptor of pdf-id + 1, without weights."""
@@ -179,8 +173,7 @@ def supervise_flat_start(
     refused: list[str] = []
 
     def make(text: str, num_frames: int) -> Graph | str:
-        words = lang.words_to_ids(text)
-        found, has_weights = _supervision(compiler, words, num_frames)
+        found, has_weights = compiler.compile(lang.words_to_ids(text), num_frames)
         if not isinstance(found, str) and not has_weights:
             refused.append(text)
         return found
@@ -200,19 +193,3 @@ def supervise_flat_start(
         "%d of them with phone sequences that the phone language model does not know",
         len(refused),
     )
-
-
-def _supervision(
-    compiler: FlatStartCompiler, words: Sequence[int], num_frames: int
-) -> tuple[Graph | str, bool]:
-    """Return a supervision, or the reason why there is none; whether it has weights."""
-    graph = compiler.compile_unweighted(words)
-    if isinstance(graph, str):
-        return graph, False
-    weighted = compiler.add_weights(graph)
-    has_weights = fewest_frames(weighted) <= num_frames
-    found = weighted if has_weights else graph
-    shortest = fewest_frames(found)
-    if shortest > num_frames:
-        return f"has {num_frames} frames, its phones need {shortest:.0f}", False
-    return found, has_weights

@@ -6,7 +6,7 @@
    lattices give a second transform, on top of the first.
 3. The main lattices are scored anew on features after both, and pruned.
 
-Lattices are determinised before posteriors are taken, so that each word sequence has
+Lattices are determinized before posteriors are taken, so that each word sequence has
 its best alignment only. The main lattices lie in a scratch file between the passes;
 what is in memory is a few utterances and the statistics of the speakers under way.
 

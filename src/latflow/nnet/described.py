@@ -178,15 +178,15 @@ def _rate_of(name: str, layers: Mapping[str, Any], above: frozenset[str]) -> int
     return own * _rate_of(str(first), layers, above | {name})
 
 
-def _factor_of(options: Mapping[str, Any]) -> int:
+def _factor_of(layer: Mapping[str, Any]) -> int:
     """Return the input frames for one output frame of a layer."""
-    inside = options.get("layers")
+    inside = layer.get("layers")
     if isinstance(inside, Mapping) and inside:
         end = "output" if "output" in inside else list(inside)[-1]
-        repeat = options.get("repeat", 1)
+        repeat = layer.get("repeat", 1)
         rate = _rate_of(end, inside, frozenset())
         return rate**repeat if isinstance(repeat, int) else rate
-    model, key = _FACTORS.get(options.get("class", ""), (None, "stride"))
+    model, key = _FACTORS.get(layer.get("class", ""), (None, "stride"))
     default = 1 if model is None else model.model_fields[key].default
-    factor = options.get(key, default)
+    factor = layer.get(key, default)
     return factor if isinstance(factor, int) else 1

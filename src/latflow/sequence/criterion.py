@@ -15,7 +15,7 @@ With x the output before the softmax, the loss of a part is
 over utterances that count; F is the lattice criterion, labels are those of the
 alignment it is trained with. Threads compute dF / d log-likelihood; the rest is
 torch's. (Su et al. 2013, F-smoothing; Kaldi `chain/chain-training.cc` for l2.
-PyKaldi2's `weight_decay`, of the parameters, is `training.optimiser.weight_decay`.)
+PyKaldi2's `weight_decay`, of the parameters, is `training.optimizer.weight_decay`.)
 
 A teacher network, where the criterion has one, scores the same features without a
 gradient; lattices are made with its scores.

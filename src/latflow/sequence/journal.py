@@ -29,7 +29,7 @@ _STAGE = "sequence"
 #: Name -> what is summed. The log divides by frames: `depth` becomes arcs a frame, and
 #: the processor time of a part its share of real time once divided by the frame shift.
 STATISTICS: dict[str, str] = {
-    "objective": "value of the criterion, maximised, without cross-entropy",
+    "objective": "value of the criterion, maximized, without cross-entropy",
     "ce": "cross-entropy of the alignment's labels, unweighted",
     "depth": "arcs of the lattices that consume a frame",
     "lattice_beam": "lattice beam x frames",

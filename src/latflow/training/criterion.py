@@ -30,7 +30,7 @@ class Loss:
     """The criterion of a part of a batch.
 
     Attributes:
-        value: scalar, the sum over the part's frames, to be minimised; its gradient
+        value: scalar, the sum over the part's frames, to be minimized; its gradient
             is what the trainer uses, and it is the gradient of this very number.
         num_frames: frames that the sum runs over.
         statistics: further sums over frames, by the names in `Criterion.statistics`;

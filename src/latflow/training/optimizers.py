@@ -184,7 +184,7 @@ class FlatGradient:
         """Add `factor` times the parameters: the gradient of factor/2 x their square.
 
         Args:
-            factor: of L2 regularisation, per frame.
+            factor: of L2 regularization, per frame.
         """
         with torch.no_grad():
             for window, parameter in zip(self._windows, self.parameters, strict=True):

@@ -107,7 +107,7 @@ class Stepper:
 
     Args:
         network: on its device.
-        criterion: what is minimised.
+        criterion: what is minimized.
         optimizer: of the network's parameters.
         options: of the training.
         seed: of dropout, gradient noise and constraints.

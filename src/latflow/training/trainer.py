@@ -85,7 +85,7 @@ class Trainer:
 
     Attributes:
         network: on its device; trained in place.
-        criterion: what is minimised.
+        criterion: what is minimized.
         batches: the training data.
         dev: evaluated at the end of each epoch.
         options: how; the same for all criteria.

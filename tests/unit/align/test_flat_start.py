@@ -65,9 +65,10 @@ def test_all_paths(system, text):
     lang = Lang.load(folder)
     sequences = pronounced(spellings(lang), text.split(), 1)
     compiler = FlatStartCompiler(*system)
-    graph = compiler.compile(lang.words_to_ids(text))
-    assert not (graph.ilabel == 0).any()
     shortest = min(map(len, sequences))
+    graph, has_weights = compiler.compile(lang.words_to_ids(text), shortest)
+    assert has_weights
+    assert not (graph.ilabel == 0).any()
     assert total_cost(graph, shortest - 1) == np.inf
     for num_frames in (shortest, shortest + 2, shortest + 4):
         allowed = {
@@ -83,4 +84,4 @@ def test_all_paths(system, text):
 
 def test_without_pronunciation(system):
     compiler = FlatStartCompiler(*system)
-    assert compiler.compile([]) == "the transcript is empty"
+    assert compiler.compile([], 9) == ("the transcript is empty", False)

@@ -365,7 +365,7 @@ class TdnnFOptions(Options):
 
 
 class TdnnF(Layer):
-    """A stack of factorised time-delay layers, as Kaldi's `tdnnf-layer`.
+    """A stack of factorized time-delay layers, as Kaldi's `tdnnf-layer`.
 
     Each: a semi-orthogonal map of frames t - s and t to a bottleneck, an affine map of
     bottleneck frames t and t + s, ReLU, batch normalization, dropout, plus
@@ -405,7 +405,7 @@ class TdnnF(Layer):
 
 
 class TdnnFBlock(nn.Module):
-    """One factorised layer; see `TdnnF`."""
+    """One factorized layer; see `TdnnF`."""
 
     def __init__(self, dim: int, stride: int, options: TdnnFOptions) -> None:
         super().__init__()
