@@ -66,8 +66,10 @@ def test_all_paths(system, text):
     sequences = pronounced(spellings(lang), text.split(), 1)
     compiler = FlatStartCompiler(*system)
     shortest = min(map(len, sequences))
-    graph, has_weights = compiler.compile(lang.words_to_ids(text), shortest)
+    words = lang.words_to_ids(text)
+    graph, has_weights = compiler.compile(words, shortest + 4)
     assert has_weights
+    assert isinstance(compiler.compile(words, shortest - 1)[0], str)
     assert not (graph.ilabel == 0).any()
     assert total_cost(graph, shortest - 1) == np.inf
     for num_frames in (shortest, shortest + 2, shortest + 4):
