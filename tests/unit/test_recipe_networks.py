@@ -236,6 +236,40 @@ def test_speeds_are_drawn_where_features_and_labels_can_follow(recipe_of):
     recipe_of({"tdnn": live, "mmi": {**MMI, **volume}}, LIVE)
 
 
+def test_simulation_is_drawn_where_features_are_computed_on_the_fly(recipe_of):
+    draws = {"data": {"simulation": {"noises": {"hiss": {"type": "generated"}}}}}
+    live = {**CE, "features": "live"}
+    recipe = recipe_of({"tdnn": {**live, **draws}, "mmi": {**MMI, **draws}}, LIVE)
+    assert recipe.networks["mmi"].data.simulation.files == []
+    with pytest.raises(UserError, match=r"tdnn\.data\.simulation: .* stored"):
+        recipe_of({"tdnn": {**CE, **draws}}, LIVE)
+
+
+@pytest.mark.parametrize(
+    ("simulated", "told"),
+    [
+        ({"of": "train"}, "noisy.of: no 'train'; there are dev, test"),
+        ({"of": "test", "noises": {}}, "name rooms, noises, speakers or device"),
+        ({"of": "test", "noises": {"a": {"type": "recorded"}}}, "a.files is missing"),
+    ],
+)
+def test_simulated_sets_that_cannot_be(recipe_of, simulated, told):
+    noises = {"hiss": {"type": "generated"}}
+    with pytest.raises(UserError, match=told):
+        recipe_of({}, corpus={"simulated": {"noisy": {"noises": noises, **simulated}}})
+    with pytest.raises(UserError, match="simulated.test: another set has this name"):
+        given = {"of": "test", "noises": noises}
+        recipe_of({}, corpus={"simulated": {"test": given}})
+
+
+def test_simulated_sets_are_scored_like_those_they_are_made_of(recipe_of):
+    made = {"of": "test", "noises": {"hiss": {"type": "generated"}}}
+    recipe = recipe_of({}, corpus={"simulated": {"noisy": made}})
+    assert recipe.evaluation_sets[-2:] == ["test", "noisy"]
+    assert "noisy" in recipe.splits
+    assert "noisy" not in recipe.sources
+
+
 HIRES = {"hires": {"type": "fbank"}}
 IV = {"iv": {"features": "hires"}}
 

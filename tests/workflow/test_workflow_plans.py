@@ -142,6 +142,35 @@ def test_a_network_learns_from_the_perturbed_set_that_its_system_aligns(
         assert "frames/train/" not in job
 
 
+def test_simulated_sets_are_made_decoded_and_scored(repository, tmp_path):
+    config = yaml.safe_load((repository / "tests/e2e/tiny.yaml").read_text())
+    test = next(iter(config["corpus"]["test"]))
+    noise = tmp_path / "noise/rain.flac"
+    noise.parent.mkdir()
+    noise.touch()
+    recorded = {"rain": {"type": "recorded", "files": str(noise.parent)}}
+    config["corpus"]["simulated"] = {"noisy": {"of": test, "noises": recorded}}
+    path = tmp_path / "recipe.yaml"
+
+    def plan():
+        path.write_text(yaml.safe_dump(config, sort_keys=False))
+        return snakemake(repository, tmp_path, "--configfile", path, "-n", "score")
+
+    done = plan()
+    assert done.returncode == 0, done.stderr
+    jobs = done.stdout.split("Job ")
+    made = next(job for job in jobs if "Put utterances into rooms and noise" in job)
+    assert str(noise) in made
+    assert f"corpus/{test}/cuts.jsonl.gz" in made
+    assert "Extract features of noisy" in done.stdout
+    assert any("score/" in job and "/noisy/" in job for job in jobs)
+    noise.unlink()
+    refused = plan()
+    assert refused.returncode != 0
+    assert "Missing input files for rule simulate_corpus" in refused.stderr
+    assert str(noise.parent) in refused.stderr
+
+
 def test_misspelt_key_is_refused_when_the_workflow_is_read(repository, tmp_path):
     config = yaml.safe_load((repository / "config/config.yaml").read_text())
     config["decode"] = {**config.get("decode", {}), "beem": 13}

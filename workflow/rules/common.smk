@@ -200,6 +200,12 @@ def labels_of(split):
     return find
 
 
+def simulation_files_of(wildcards):
+    """Noises and measured responses that a network's training data are put into."""
+    data = recipe.networks[wildcards.network].data
+    return recipe.simulation_files(data.simulation)
+
+
 def ctc_graphs_of(split):
     """Graphs of the transcripts of a split, where an output learns by CTC."""
 

@@ -113,6 +113,48 @@ rule perturb_corpus:
         "../scripts/perturb_corpus.py"
 
 
+rule simulate_corpus:
+    input:
+        cuts=lambda wildcards: "{}/corpus/{}/cuts.jsonl.gz".format(
+            RESULTS, recipe.options.corpus.simulated[wildcards.split].of
+        ),
+        files=lambda wildcards: recipe.simulation_files(
+            recipe.options.corpus.simulated[wildcards.split]
+        ),
+    output:
+        multiext(
+            "<results>/corpus/{split}/",
+            "recordings.jsonl.gz",
+            "supervisions.jsonl.gz",
+            "cuts.jsonl.gz",
+            "ledger.jsonl",
+            "records.jsonl",
+            "simulation.json",
+        ),
+    log:
+        "<logs>/simulate_corpus/{split}.log",
+    benchmark:
+        "<benchmarks>/simulate_corpus/{split}.jsonl"
+    wildcard_constraints:
+        split="|".join(recipe.options.corpus.simulated) or "none",
+    conda:
+        "../../envs/corpus.yaml"
+    threads: 16
+    resources:
+        mem_mb=growing(4000),
+        runtime=growing(240),
+    params:
+        options=lambda wildcards: recipe.options.corpus.simulated[
+            wildcards.split
+        ].values(),
+        seed=recipe.options.seed,
+        code=source_digest("latflow.simulation.corpus.simulate_corpus"),
+    message:
+        "Put utterances into rooms and noise: {wildcards.split}"
+    script:
+        "../scripts/simulate_corpus.py"
+
+
 if recipe.is_synthetic:
 
     rule write_language:

@@ -14,6 +14,7 @@ rule train_network:
         dev_graphs=ctc_graphs_of("dev"),
         targets=features_learnt("train"),
         dev_targets=features_learnt("dev"),
+        simulation=simulation_files_of,
         network=network_of,
     output:
         weights="<results>/nnet/{network}/weights.safetensors",
@@ -258,6 +259,7 @@ rule train_lfmmi:
         dev_frames=frames_of("dev"),
         dev_supervisions=supervisions_of("dev"),
         chain="<results>/chain/{network}/den.fst",
+        simulation=simulation_files_of,
         network=network_of,
     output:
         weights="<results>/nnet/{network}/weights.safetensors",
@@ -394,6 +396,7 @@ rule train_sequence:
         alignments=alignments_of("train"),
         training_graphs=training_graphs_of,
         teacher=teacher_of,
+        simulation=simulation_files_of,
         criterion=criterion_files_of,
     output:
         weights="<results>/nnet/{network}/weights.safetensors",

@@ -16,13 +16,12 @@ Public: `prepare_live_features`, `LiveFrames`.
 from __future__ import annotations
 
 import json
-import threading
 import zlib
-from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -30,6 +29,7 @@ import numpy as np
 import torch
 from lhotse import MonoCut
 
+from latflow.array_cache import ArrayCache
 from latflow.corpus.manifests import (
     UNREADABLE,
     at_rate,
@@ -37,6 +37,7 @@ from latflow.corpus.manifests import (
     file_of,
     load_samples,
     read_cuts,
+    speaker_of,
     text_of,
     volume_of,
 )
@@ -52,7 +53,12 @@ from latflow.features.options import (
     PerturbationDraws,
     StreamOptions,
 )
-from latflow.features.perturb import Perturbation, change_speed, num_samples_at
+from latflow.features.perturb import (
+    Perturbation,
+    Simulation,
+    change_speed,
+    num_samples_at,
+)
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger
 from latflow.logs import progress
@@ -144,6 +150,8 @@ class LiveFrames:
         begin: int64 [N + 1], first frame of each utterance, counted over all.
         dim: features a frame, D.
         frame_shift: time from one frame to the next, seconds.
+        sample_rate: of the samples, Hz.
+        channels: that features are computed of; None for the cut's own.
         meta: the whole of `meta.json`.
 
     Raises:
@@ -173,16 +181,18 @@ class LiveFrames:
             what = f"not readable as features on the fly ({error})"
             raise UserError(what, file=self.folder, remedy=remedy) from error
         options = read_options(StreamOptions, self.meta["options"], "features")
-        self._rate = int(self.meta["sample_rate"])
-        self._geometry = FrameGeometry.of(options, self._rate)
-        self._cmvn, self._channels = options.cmvn, options.channels
-        self._extractor = make_extractor(options.part(FrontEndOptions), self._rate)
+        self.sample_rate = int(self.meta["sample_rate"])
+        self.channels = options.channels
+        self._geometry = FrameGeometry.of(options, self.sample_rate)
+        self._cmvn = options.cmvn
+        front_end = options.part(FrontEndOptions)
+        self._extractor = make_extractor(front_end, self.sample_rate)
         self._extractor.front_end.to(device)
         self.dim = self._extractor.front_end.dim
         if options.channels is not None:
             self.dim *= len(options.channels)
         self.frame_shift = self._extractor.frame_shift
-        self._cache = _Cache(cache_bytes)
+        self._cache = ArrayCache(cache_bytes)
 
     def __len__(self) -> int:
         return len(self.begin) - 1
@@ -235,7 +245,7 @@ class LiveFrames:
             UserError: the sample rate does not allow a speed.
         """
         for speed in options.speeds:
-            check_speed(self._rate, speed)
+            check_speed(self.sample_rate, speed)
         drawn = Perturbation.draw(
             self.utt_ids, options, seed=seed, whole_pass=whole_pass
         )
@@ -251,27 +261,35 @@ class LiveFrames:
         return np.array(counts, np.int64)
 
     def get(
-        self, numbers: Sequence[int], perturbation: Perturbation | None = None
+        self,
+        numbers: Sequence[int],
+        perturbation: Perturbation | None = None,
+        simulation: Simulation | None = None,
     ) -> list[np.ndarray]:
         """Return the frames of utterances, computing together those not at hand.
 
         Args:
             numbers: of the utterances.
             perturbation: speeds and volumes of all utterances; None for their own.
+            simulation: applied after the speed and before the volume; None for none.
 
         Raises:
             UserError: audio is missing or not readable, or not of the length that its
                 manifest says.
         """
-        wanted = [_Wanted.of(i, perturbation) for i in numbers]
+        wanted = [_Wanted.of(i, perturbation, simulation) for i in numbers]
         found = {key: self._cache.get(key) for key in wanted}
         missing = [key for key, frames in found.items() if frames is None]
-        for key, frames in zip(missing, self._compute(missing), strict=True):
+        for key, frames in zip(
+            missing, self._compute(missing, simulation), strict=True
+        ):
             found[key] = frames
             self._cache.put(key, frames)
         return [cast("np.ndarray", found[key]) for key in wanted]
 
-    def _compute(self, wanted: Sequence[_Wanted]) -> list[np.ndarray]:
+    def _compute(
+        self, wanted: Sequence[_Wanted], simulation: Simulation | None
+    ) -> list[np.ndarray]:
         """Compute the features of utterances."""
         if not wanted:
             return []
@@ -280,16 +298,19 @@ class LiveFrames:
             initializer=torch.set_num_threads,
             initargs=(1,),
         ) as pool:
+            given = repeat(simulation)
             if self._device == "cpu":
-                computed = list(pool.map(self._compute_one, wanted))
+                computed = list(pool.map(self._compute_one, wanted, given))
             else:
-                waves = list(pool.map(self._read, wanted))
+                waves = list(pool.map(self._read, wanted, given))
                 computed = on_device(self._extractor, waves)
         return [self._finish(key, f) for key, f in zip(wanted, computed, strict=True)]
 
-    def _compute_one(self, wanted: _Wanted) -> np.ndarray:
+    def _compute_one(
+        self, wanted: _Wanted, simulation: Simulation | None
+    ) -> np.ndarray:
         """Read and compute one utterance, on the processor."""
-        wave, key = self._read(wanted)
+        wave, key = self._read(wanted, simulation)
         return self._extractor.extract_utterance(wave, key)
 
     def _finish(self, wanted: _Wanted, frames: np.ndarray) -> np.ndarray:
@@ -307,37 +328,78 @@ class LiveFrames:
         frames.flags.writeable = False
         return frames
 
-    def _read(self, wanted: _Wanted) -> tuple[np.ndarray, int]:
+    def _read(
+        self, wanted: _Wanted, simulation: Simulation | None
+    ) -> tuple[np.ndarray, int]:
         """Return an utterance's samples, see `load_samples`, and its dither's key."""
-        line = self._lines[self._offsets[wanted.i] : self._offsets[wanted.i + 1]]
-        cut = MonoCut.from_dict(json.loads(line.tobytes()))
-        try:
-            wave = load_samples(cut, self._channels)
-        except UNREADABLE as error:
-            raise UserError(
-                f"audio cannot be read ({type(error).__name__})",
-                file=file_of(cut),
-                utterance=cut.id,
-                remedy="restore it, or prepare the corpus again",
-            ) from error
-        wave = change_speed(wave, self._rate, wanted.speed)
+        cut = self._cut(wanted.i)
+        wave = _samples(cut, self.channels)
+        wave = change_speed(wave, self.sample_rate, wanted.speed)
+        if simulation is not None:
+            wave = simulation(wanted.i, wave)
         wave = wave * np.float32(volume_of(cut) * wanted.volume)
         return wave, zlib.crc32(cut.id.encode())
 
+    def _cut(self, i: int) -> MonoCut:
+        """Return the cut of utterance i."""
+        line = self._lines[self._offsets[i] : self._offsets[i + 1]]
+        return MonoCut.from_dict(json.loads(line.tobytes()))
+
+    def utt_id(self, i: int) -> str:
+        """Return the id of utterance i."""
+        return self.utt_ids[i]
+
+    def speaker(self, i: int) -> str:
+        """Return the speaker of utterance i."""
+        return speaker_of(self._cut(i))
+
+    def num_samples(self, i: int) -> int:
+        """Return the samples of utterance i, at its own speed."""
+        return int(self._num_samples[i])
+
+    def samples(self, i: int) -> np.ndarray:
+        """Return the samples of utterance i at its own speed, see `load_samples`.
+
+        Raises:
+            UserError: the audio cannot be read.
+        """
+        return _samples(self._cut(i), self.channels)
+
+
+def _samples(cut: MonoCut, channels: tuple[int, ...] | None) -> np.ndarray:
+    """Return the samples of a cut, see `load_samples`."""
+    try:
+        return load_samples(cut, channels)
+    except UNREADABLE as error:
+        raise UserError(
+            f"audio cannot be read ({type(error).__name__})",
+            file=file_of(cut),
+            utterance=cut.id,
+            remedy="restore it, or prepare the corpus again",
+        ) from error
+
 
 class _Wanted(NamedTuple):
-    """Number, speed and volume of an utterance."""
+    """Number, speed and volume of an utterance, and the draws of its simulation."""
 
     i: int
     speed: float = 1.0
     volume: float = 1.0
+    draws: int | None = None
 
     @classmethod
-    def of(cls, i: int, perturbation: Perturbation | None) -> _Wanted:
+    def of(
+        cls,
+        i: int,
+        perturbation: Perturbation | None,
+        simulation: Simulation | None,
+    ) -> _Wanted:
         """Return utterance i as it is wanted."""
+        draws = None if simulation is None else simulation.draws
         if perturbation is None:
-            return cls(i)
-        return cls(i, float(perturbation.speed[i]), float(perturbation.volume[i]))
+            return cls(i, draws=draws)
+        speed, volume = perturbation.speed[i], perturbation.volume[i]
+        return cls(i, float(speed), float(volume), draws)
 
 
 def on_device(
@@ -372,35 +434,3 @@ def on_device(
         np.concatenate([*one[:, :count]], axis=1)
         for one, count in zip(channels, counts, strict=True)
     ]
-
-
-class _Cache:
-    """Arrays by key, the longest unused going first.
-
-    Args:
-        max_bytes: the most that is kept.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._kept: OrderedDict[_Wanted, np.ndarray] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: _Wanted) -> np.ndarray | None:
-        """Return the array of a key, if it is there."""
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
-
-    def put(self, key: _Wanted, array: np.ndarray) -> None:
-        """Keep an array; one larger than the cache is not kept."""
-        with self._lock:
-            if key in self._kept or array.nbytes > self._max_bytes:
-                return
-            self._kept[key] = array
-            self._bytes += array.nbytes
-            while self._bytes > self._max_bytes:
-                _, oldest = self._kept.popitem(last=False)
-                self._bytes -= oldest.nbytes

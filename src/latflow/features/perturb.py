@@ -1,6 +1,6 @@
 """Speeds and volumes of utterances whose features are computed when they are read.
 
-Public: `Perturbation`, `change_speed`, `num_samples_at`.
+Public: `Perturbation`, `Simulation`, `change_speed`, `num_samples_at`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from lhotse.augmentation import Speed
@@ -56,6 +57,19 @@ class Perturbation:
             draws[:, i] = rng.random(2)
         chosen = (draws[0] * len(speeds)).astype(np.int64)
         return cls(speeds[chosen], low + draws[1] * (high - low))
+
+
+class Simulation(Protocol):
+    """What is done to the samples of utterances in a pass; keeps their number."""
+
+    @property
+    def draws(self) -> int:
+        """Number of the draws; the same in passes that share them."""
+        ...
+
+    def __call__(self, i: int, samples: np.ndarray) -> np.ndarray:
+        """Return the samples of utterance i (of a corpus), float32 [L], simulated."""
+        ...
 
 
 def num_samples_at(num_samples: int, speed: float) -> int:

@@ -7,7 +7,7 @@ points beside it, and the grid is brought to the sample rate by one windowed sin
 same as a windowed sinc of each impulse, for a hundredth of the work. Batches lie on any
 device of torch; on the processor equal arguments give equal bits.
 
-Public: `room_responses`, `decay_time`, `calibrated_responses`, `shortest_decay_time`.
+Public: `room_responses`, `decay_time`, `calibrated_responses`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from latflow.errors import UserError
+from latflow.simulation.acoustics import SPEED_OF_SOUND, shortest_decay_time
 
-SPEED_OF_SOUND = 343.0  # m/s, air of 20 degrees Celsius
 _FINENESS = 16  # grid points a sample
 _HALF_WIDTH = 0.004  # of the windowed sinc, s
 _HIGH_PASS = 100.0  # Hz
@@ -317,24 +317,6 @@ def calibrated_responses(
         if len(left) == 0:
             break
     return CalibratedResponses(responses, reflection, times)
-
-
-def shortest_decay_time(size: Tensor) -> Tensor:
-    """Return the shortest reverberation times that rooms are asked for.
-
-    Sabine's formula where walls absorb all; below it a response has too few reflections
-    to decay evenly.
-
-    Args:
-        size: [..., 3], m.
-
-    Returns:
-        [...], s.
-    """
-    x, y, z = size.unbind(-1)
-    return (
-        24 * math.log(10) / SPEED_OF_SOUND * x * y * z / (2 * (x * y + y * z + z * x))
-    )
 
 
 def _damping_times_decay(size: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ from latflow.training.data_options import BatchOptions
 from latflow.training.frame_targets import FrameTargets, is_counted
 from latflow.training.labels import LabelStore
 from latflow.training.ordering import epoch_order, form_batches, share_out
-from latflow.training.readers import FrameReader, open_features, open_reader
+from latflow.training.readers import FrameReader, in_pass, open_features, open_reader
 
 _GRAPH = "a graph of its transcript"
 
@@ -146,7 +146,7 @@ class _Plan:
     """The global batches of an epoch.
 
     Attributes:
-        reader: features, of the epoch's speeds and volumes where these are drawn.
+        reader: features, changed as drawn for the epoch.
         chunker: finds chunks by their numbers.
         numbers: int64 [n], the chunks in their order.
         begin: int64 [batches + 1], where each batch begins in `numbers`.
@@ -309,8 +309,8 @@ class BatchSource:
         def make(b: int) -> Batch | None:
             return self._make(plan.reader, plan.chunks(b), rank, size)
 
-        numbers = range(first_batch, len(plan))
-        return Prefetched(make, numbers, ahead=self.options.prefetch)
+        ahead = self.options.prefetch
+        return Prefetched(make, range(first_batch, len(plan)), ahead=ahead)
 
     def _plan(self, epoch: int) -> _Plan:
         """Return the global batches of an epoch; the last epoch's are kept."""
@@ -334,11 +334,8 @@ class BatchSource:
 
     def _reader(self, epoch: int) -> FrameReader:
         """Return the features of an epoch; all epochs of a pass have the same draws."""
-        options = self.options.perturbation
-        if options is None:
-            return self.reader
         whole_pass = epoch // self.options.partition_epoch
-        return self.reader.perturbed(options, seed=self._seed, whole_pass=whole_pass)
+        return in_pass(self.reader, self.options, self._seed, whole_pass)
 
     def _chunker(self, epoch: int, lengths: np.ndarray) -> AnyChunker:
         """Return the chunks of an epoch, of utterances with lengths in frames."""

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from latflow.features.options import OnTheFlyOptions, PerturbationDraws
 from latflow.options import Options, PositiveInt
+from latflow.simulation.options import SimulationDraws
 
 
 class ContextOptions(Options):
@@ -110,6 +111,9 @@ class BatchOptions(Options):
     """Speed and volume that are drawn for each utterance in each pass, where features
     are not stored; null leaves the audio as it is. See `corpus.perturbed` for stored
     ones."""
+    simulation: SimulationDraws | None = None
+    """Rooms, noises, other speakers and devices that are drawn for each utterance in
+    each pass, where features are not stored; null for none. See docs/simulation.md."""
 
     @property
     def chunks(self) -> ChunkOptions | None:
@@ -124,6 +128,7 @@ class BatchOptions(Options):
             subsets=(),
             shift_frames=False,
             perturbation=None,
+            simulation=None,
         )
 
 

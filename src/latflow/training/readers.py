@@ -29,6 +29,8 @@ from latflow.features.options import PerturbationDraws
 from latflow.features.perturb import Perturbation
 from latflow.features.source import Frames, open_frames
 from latflow.nnet.normalization import Normalizer
+from latflow.simulation.on_the_fly import PassSimulation, SimulationOnTheFly
+from latflow.simulation.options import SimulationDraws
 from latflow.training.data_options import BatchOptions, DataOptions
 
 
@@ -65,6 +67,16 @@ class FrameReader(Protocol):
 
         Raises:
             UserError: the features are stored.
+        """
+        ...
+
+    def simulated(
+        self, options: SimulationDraws, *, seed: int, whole_pass: int
+    ) -> FrameReader:
+        """Return a reader of the same utterances, simulated as drawn for a pass.
+
+        Raises:
+            UserError: the features are stored, or nothing can be simulated so.
         """
         ...
 
@@ -136,6 +148,21 @@ class StoreReader(_Reader):
             "(`stored: false`), or store them at several speeds (corpus.perturbed)",
         )
 
+    def simulated(
+        self,
+        options: SimulationDraws,  # noqa: ARG002 - the form of `FrameReader`
+        *,
+        seed: int,  # noqa: ARG002
+        whole_pass: int,  # noqa: ARG002
+    ) -> FrameReader:
+        """See `FrameReader.simulated`."""
+        raise UserError(
+            "stored features cannot be simulated anew",
+            file=self.store.folder,
+            remedy="leave data.simulation out, or compute features on the fly "
+            "(`stored: false`)",
+        )
+
     def fill(
         self,
         utterance: np.ndarray,
@@ -158,6 +185,7 @@ class LiveReader(_Reader):
         live: the features.
         normalizer: applied to what is read.
         perturbation: speeds and volumes of the utterances; None for their own.
+        simulation: what is done to them; None for nothing.
     """
 
     def __init__(
@@ -165,10 +193,12 @@ class LiveReader(_Reader):
         live: LiveFrames,
         normalizer: Normalizer | None = None,
         perturbation: Perturbation | None = None,
+        simulation: PassSimulation | None = None,
     ) -> None:
         super().__init__(live, normalizer)
         self.live = live
-        self.perturbation = perturbation
+        self.perturbation, self.simulation = perturbation, simulation
+        self._on_the_fly: SimulationOnTheFly | None = None
         self.center = live.center
 
     @property
@@ -183,7 +213,25 @@ class LiveReader(_Reader):
     ) -> LiveReader:
         """See `FrameReader.perturbed`."""
         drawn = self.live.perturbation(options, seed=seed, whole_pass=whole_pass)
-        return LiveReader(self.live, self.normalizer, drawn)
+        return LiveReader(self.live, self.normalizer, drawn, self.simulation)
+
+    def simulated(
+        self, options: SimulationDraws, *, seed: int, whole_pass: int
+    ) -> LiveReader:
+        """See `FrameReader.simulated`; to be called with the same options and seed."""
+        if self.live.channels is not None:
+            raise UserError(
+                "features of several channels cannot be simulated",
+                file=self.live.folder,
+                remedy="leave data.simulation out, or set channels: null",
+            )
+        if self._on_the_fly is None:
+            rate = self.live.sample_rate
+            self._on_the_fly = SimulationOnTheFly(
+                options, self.live, rate=rate, seed=seed
+            )
+        simulation = self._on_the_fly.in_pass(whole_pass)
+        return LiveReader(self.live, self.normalizer, self.perturbation, simulation)
 
     def fill(
         self,
@@ -194,7 +242,7 @@ class LiveReader(_Reader):
     ) -> None:
         """See `FrameReader.fill`."""
         numbers = utterance.tolist()
-        computed = self.live.get(numbers, self.perturbation)
+        computed = self.live.get(numbers, self.perturbation, self.simulation)
         frames = dict(zip(numbers, computed, strict=True))
         for row, i in enumerate(numbers):
             last = first[row] + length[row]
@@ -228,6 +276,21 @@ def open_reader(frames: Frames, normalizer: Normalizer) -> FrameReader:
     if isinstance(frames, LiveFrames):
         return LiveReader(frames, normalizer)
     return StoreReader(frames, normalizer)
+
+
+def in_pass(
+    reader: FrameReader, options: BatchOptions, seed: int, whole_pass: int
+) -> FrameReader:
+    """Return the reader of a pass over the data: features changed as drawn for it.
+
+    Raises:
+        UserError: the options draw what stored features cannot follow.
+    """
+    if (draws := options.simulation) is not None:
+        reader = reader.simulated(draws, seed=seed, whole_pass=whole_pass)
+    if (draws := options.perturbation) is not None:
+        reader = reader.perturbed(draws, seed=seed, whole_pass=whole_pass)
+    return reader
 
 
 class Moments:

@@ -12,7 +12,6 @@ import yaml
 from pydantic import Field
 
 from latflow.align.options import AlignSplitOptions, ExportOptions
-from latflow.corpus.options import CorpusOptions
 from latflow.decode.options import DecodeOptions, EndpointOptions, RecordingsOptions
 from latflow.features.options import FeatureOptions, StreamOptions
 from latflow.gmm.options import GmmOptions, IvectorOptions
@@ -31,6 +30,7 @@ from latflow.options import (
 )
 from latflow.scoring.options import ScoreOptions
 from latflow.sequence.options import SequenceSystemOptions
+from latflow.simulation.options import CorpusSectionOptions
 from latflow.training.options import (
     CeSystemOptions,
     CtcSystemOptions,
@@ -172,7 +172,7 @@ class Experiment(Options):
     downloads: dict[FilePattern, DownloadOptions] = Field(default_factory=dict)
     """Files that the experiment fetches before it uses them (lexicon, language model),
     by path."""
-    corpus: CorpusOptions
+    corpus: CorpusSectionOptions
     """Sources of recordings and transcripts."""
     lang: LangOptions = LangOptions()
     """The lexicon, and what is made of it: phones, HMM topologies, and L."""
@@ -305,6 +305,8 @@ def _rows(
         child = _resolved(given, definitions)
         if "const" in child or name in leave_out:
             continue
+        told_of = child.get("description", "")
+        child, same = _without_null(child, definitions, told, f"{prefix}{name}")
         if defaults is not None and name in defaults and "default" in child:
             child = {**child, "default": defaults[name]}
         nested = "properties" in child or "oneOf" in child
@@ -312,9 +314,10 @@ def _rows(
         is_shown = "default" in child and not nested and not is_open
         shown = _yaml(child["default"]) if is_shown else ""
         required = " (required)" if name in schema.get("required", ()) else ""
+        kind = _range(_resolved(given, definitions))
         rows.append(
-            f"| `{prefix}{name}` | {_one_line(child.get('description', ''))} "
-            f"| {_range(child)}{required} | {shown and f'`{shown}`'} |"
+            f"| `{prefix}{name}` | {_one_line(told_of + same)} "
+            f"| {kind}{required} | {shown and f'`{shown}`'} |"
         )
         if nested or is_open:
             owned = child.get("default") if "properties" in child else None
@@ -323,6 +326,33 @@ def _rows(
         below = _resolved(others, definitions)
         rows += _rows(below, f"{prefix}<name>.", definitions, told)
     return rows
+
+
+def _without_null(
+    schema: Mapping[str, Any],
+    definitions: Mapping[str, Any],
+    told: dict[str, str],
+    key: str,
+) -> tuple[Any, str]:
+    """Return the schema of an object that may be null, and where else it is told.
+
+    Args:
+        schema: of a key.
+        definitions: of the models.
+        told: keys by the titles of models that have been told.
+        key: the key.
+    """
+    members = [m for m in schema.get("anyOf", ()) if m.get("type") != "null"]
+    if len(members) != 1 or len(schema["anyOf"]) != 2:
+        return schema, ""
+    model = _resolved(members[0], definitions)
+    if not {"properties", "oneOf"} & model.keys():
+        return schema, ""
+    title = model.get("title") or str(model.get("oneOf"))
+    if title in told:
+        return schema, f" Its keys are those of `{told[title]}`."
+    told[title] = key
+    return {**model, "default": None}, ""
 
 
 def _one_line(text: str) -> str:

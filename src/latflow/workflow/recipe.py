@@ -33,6 +33,8 @@ from latflow.gmm.options import SharedOptions
 from latflow.graphs.options import DenominatorOptions, GraphOptions
 from latflow.lang.options import ArpaLm, LmOptions, TextLm, TranscriptsLm, UniformLm
 from latflow.scoring.options import ComparisonOptions
+from latflow.simulation.options import SimulationOptions
+from latflow.simulation.records import list_audio
 from latflow.training.options import LfmmiSystemOptions
 from latflow.workflow.experiment import load
 from latflow.workflow.recipe_checks import check
@@ -96,14 +98,20 @@ class Recipe(Systems):
     @property
     def test_sets(self) -> list[str]:
         """Names of the test sets with transcripts, in the order of the recipe."""
-        sets = self.options.corpus.test.items()
-        return [name for name, source in sets if has_transcripts(source)]
+        return [name for name, is_scored in self._made_or_given() if is_scored]
 
     @property
     def untranscribed_sets(self) -> list[str]:
         """Names of the test sets without transcripts: decoded, not scored."""
-        sets = self.options.corpus.test.items()
-        return [name for name, source in sets if not has_transcripts(source)]
+        return [name for name, is_scored in self._made_or_given() if not is_scored]
+
+    def _made_or_given(self) -> list[tuple[str, bool]]:
+        """Return all test sets, and whether they have transcripts."""
+        corpus = self.options.corpus
+        given = {name: has_transcripts(source) for name, source in corpus.test.items()}
+        of = {"dev": True, **given}
+        made = {name: of[options.of] for name, options in corpus.simulated.items()}
+        return [*given.items(), *made.items()]
 
     @property
     def evaluation_sets(self) -> list[str]:
@@ -323,6 +331,20 @@ class Recipe(Systems):
         source = self.sources[split]
         is_folder = isinstance(source, FolderSource)
         return transcripts_digest(source) if is_folder else ""
+
+    def simulation_files(self, options: SimulationOptions | None) -> list[str]:
+        """Return the recordings that a simulation takes: noises, measured responses.
+
+        A folder or pattern without any stands for itself, and is missed when the
+        workflow is planned.
+        """
+        found: list[str] = []
+        for files in [] if options is None else options.files:
+            try:
+                found += list_audio(files)
+            except UserError:
+                found.append(files)
+        return sorted(set(found))
 
     @staticmethod
     def download_name(path: str) -> str:

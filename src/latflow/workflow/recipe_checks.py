@@ -389,14 +389,26 @@ def _check_flat_start(recipe: Recipe, name: str, network: LfmmiSystemOptions) ->
 
 
 def _check_perturbation(recipe: Recipe, name: str) -> None:
-    """Refuse draws of speed and volume that features or labels cannot follow."""
+    """Refuse draws that features or labels cannot follow."""
     network = recipe.networks[name]
     draws = network.data.perturbation
+    key = f"configuration nnet.systems.{name}.data"
+    is_stored = recipe.stream_of(name) not in recipe.streams_of(stored=False)
+    if is_stored and network.data.simulation is not None:
+        raise UserError(
+            f"{key}.simulation: its features are stored",
+            remedy="take features of nnet.features with `stored: false`",
+        )
+    stream = recipe.feature_streams.get(recipe.stream_of(name) or "")
+    if network.data.simulation is not None and stream and stream.channels is not None:
+        raise UserError(
+            f"{key}.simulation: its features are of several channels",
+            remedy="set channels: null in the features, or leave the simulation out",
+        )
     if draws is None:
         return
-    key = f"configuration nnet.systems.{name}.data.perturbation"
-    stream = recipe.stream_of(name)
-    if stream not in recipe.streams_of(stored=False):
+    key = f"{key}.perturbation"
+    if is_stored:
         raise UserError(
             f"{key}: its features are stored",
             remedy="take features of nnet.features with `stored: false`, or a "

@@ -1,0 +1,237 @@
+"""Sets of simulated utterances, stored: test sets that stay the same.
+
+Public: `simulate_corpus`, `CutSpeech`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import soundfile
+from lhotse import AudioSource, MonoCut, Recording
+from lhotse.utils import fastcopy
+
+from latflow.corpus.manifests import (
+    UNREADABLE,
+    ManifestWriter,
+    Spool,
+    at_rate,
+    file_of,
+    load_samples,
+    read_cuts,
+    speaker_of,
+)
+from latflow.errors import UserError
+from latflow.files import atomic_directory, write_json
+from latflow.ledger import Ledger
+from latflow.logs import progress
+from latflow.parallel import in_order, worker_pool
+from latflow.simulation.options import SimulatedSetOptions
+from latflow.simulation.records import Drawing, Record, record_line
+from latflow.simulation.simulator import Simulator
+
+RECORDS, SUMMARY = "records.jsonl", "simulation.json"
+
+
+class CutSpeech:
+    """Utterances of a manifest of cuts, at the sample rate of the first.
+
+    Use as a context manager; memory holds ids and offsets only. Safe to share between
+    threads.
+
+    Args:
+        cuts: `cuts.jsonl.gz`.
+        folder: where a temporary file lies.
+
+    Attributes:
+        rate: Hz.
+
+    Raises:
+        UserError: there are no utterances.
+    """
+
+    def __init__(self, cuts: str | Path, folder: str | Path) -> None:
+        self._spool = Spool(folder, MonoCut.from_dict)
+        self._lock = threading.Lock()
+        self._positions: dict[str, int] = {}
+        self.rate = 0
+        for cut in read_cuts(cuts):
+            self.rate = self.rate or int(cut.sampling_rate)
+            for at_its_rate in at_rate([cut], self.rate, may_resample=True):
+                self._spool.add(at_its_rate, file=cuts)
+            self._positions[cut.id] = len(self._positions)
+        self._utt_ids = list(self._positions)
+        if not self.rate:
+            raise UserError("holds no utterances", file=cuts)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._spool.__exit__(kind, error, trace)
+
+    def __len__(self) -> int:
+        return len(self._utt_ids)
+
+    def utt_id(self, i: int) -> str:
+        """Return the id of utterance i."""
+        return self._utt_ids[i]
+
+    def position(self, utt_id: str) -> int:
+        """See `Speech.position`."""
+        return self._positions[utt_id]
+
+    def cut(self, i: int) -> MonoCut:
+        """Return the cut of utterance i."""
+        with self._lock:
+            return self._spool[self._utt_ids[i]]
+
+    def speaker(self, i: int) -> str:
+        """Return the speaker of utterance i."""
+        return speaker_of(self.cut(i))
+
+    def num_samples(self, i: int) -> int:
+        """Return the samples of utterance i."""
+        return self.cut(i).num_samples or 0
+
+    def samples(self, i: int) -> np.ndarray:
+        """Return the samples of utterance i, float32 [L].
+
+        Raises:
+            UserError: the audio cannot be read.
+        """
+        cut = self.cut(i)
+        try:
+            return load_samples(cut)
+        except UNREADABLE as error:
+            raise UserError(
+                f"audio cannot be read ({type(error).__name__})",
+                file=file_of(cut),
+                utterance=cut.id,
+                remedy="restore it, or prepare the corpus again",
+            ) from error
+
+
+def simulate_corpus(
+    cuts: Path,
+    out_dir: Path,
+    *,
+    options: SimulatedSetOptions,
+    seed: int,
+    threads: int,
+) -> None:
+    """Write a corpus folder with the utterances of another one, simulated.
+
+    Ids, speakers and transcripts stay. Audio is FLAC of 16 bits in `audio/`; beside the
+    manifests are `records.jsonl` (what was done to each utterance, in their order),
+    `simulation.json` (counts) and an empty ledger: an utterance that cannot be
+    simulated fails the stage.
+
+    Args:
+        cuts: manifest of the other set.
+        out_dir: corpus folder to write, replaced as a whole.
+        options: what utterances are put into.
+        seed: of the draws.
+        threads: utterances at the same time.
+
+    Raises:
+        UserError: see `Drawing`, `Simulator.apply` and `CutSpeech.samples`.
+    """
+    final = Path(os.path.abspath(out_dir))
+    with atomic_directory(out_dir) as folder, CutSpeech(cuts, folder) as speech:
+        (folder / "audio").mkdir()
+        drawing = Drawing(options, speech, rate=speech.rate, seed=seed)
+        simulator = Simulator(speech, rate=speech.rate, cache_mb=options.cache_mb)
+
+        def simulate(i: int) -> tuple[MonoCut, Record]:
+            cut = speech.cut(i)
+            samples = speech.samples(i)
+            record = drawing.draw(cut.id, len(samples), whole_pass=0)
+            name = f"{i:06d}-{re.sub(r'[^A-Za-z0-9_.-]', '_', cut.id)}.flac"
+            simulated = simulator.apply(record, samples)
+            soundfile.write(folder / "audio" / name, simulated, speech.rate)
+            made = _as_recording(cut, final / "audio" / name, len(simulated))
+            return made, record
+
+        counts = _Counts()
+        with (
+            (folder / RECORDS).open("w", encoding="utf-8") as records,
+            ManifestWriter(folder / "recordings.jsonl.gz") as recordings,
+            ManifestWriter(folder / "supervisions.jsonl.gz") as supervisions,
+            ManifestWriter(folder / "cuts.jsonl.gz") as cut_writer,
+            worker_pool(threads) as pool,
+        ):
+            numbers = range(len(speech))
+            made = in_order(pool, simulate, numbers)
+            for cut, record in progress(made, "simulate", total=len(numbers)):
+                assert cut.recording is not None
+                recordings.write(cut.recording)
+                supervisions.write(cut.supervisions[0])
+                cut_writer.write(cut)
+                records.write(record_line(record))
+                counts.add(record)
+        write_json(folder / SUMMARY, counts.values())
+        Ledger("simulate_corpus").write(folder / "ledger.jsonl")
+
+
+def _as_recording(cut: MonoCut, path: Path, num_samples: int) -> MonoCut:
+    """Return a cut as the whole of a recording of its own, of the cut's id."""
+    rate = int(cut.sampling_rate)
+    recording = Recording(
+        id=cut.id,
+        sources=[AudioSource("file", [0], str(path))],
+        sampling_rate=rate,
+        num_samples=num_samples,
+        duration=num_samples / rate,
+    )
+    supervision = fastcopy(
+        cut.supervisions[0],
+        recording_id=cut.id,
+        start=0.0,
+        duration=recording.duration,
+        channel=0,
+    )
+    return MonoCut(
+        id=cut.id,
+        start=0.0,
+        duration=recording.duration,
+        channel=0,
+        supervisions=[supervision],
+        recording=recording,
+        custom=cut.custom,
+    )
+
+
+class _Counts:
+    """What was done, and the rooms that had to be drawn anew."""
+
+    def __init__(self) -> None:
+        self._kinds: Counter[str] = Counter()
+        self._rooms: dict[int, int] = {}
+
+    def add(self, record: Record) -> None:
+        """Count an utterance."""
+        kinds = ("room", "response", "noises", "speakers", "device")
+        self._kinds["utterances"] += 1
+        self._kinds["simulated"] += record.is_simulated
+        for kind in kinds:
+            self._kinds[f"with_{kind}"] += bool(getattr(record, kind))
+        if record.room is not None:
+            self._rooms[record.room.number] = record.room.redraws
+
+    def values(self) -> dict[str, int]:
+        """Return the counts by name."""
+        anew = sum(self._rooms.values())
+        return {**self._kinds, "rooms": len(self._rooms), "rooms_drawn_anew": anew}

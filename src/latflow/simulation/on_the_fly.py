@@ -1,0 +1,60 @@
+"""Simulation of utterances when they are read, anew in each pass over the data.
+
+Public: `SimulationOnTheFly`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from latflow.simulation.options import SimulationDraws
+from latflow.simulation.records import Drawing, Record, Speech
+from latflow.simulation.simulator import Simulator
+
+
+class SimulationOnTheFly:
+    """Simulation of a corpus; what it reads is kept from pass to pass.
+
+    Args:
+        options: what utterances are put into.
+        speech: the corpus.
+        rate: of all samples, Hz.
+        seed: of the training.
+
+    Raises:
+        UserError: see `Drawing`.
+    """
+
+    def __init__(
+        self, options: SimulationDraws, speech: Speech, *, rate: int, seed: int
+    ) -> None:
+        self._fresh_every = options.fresh_every
+        self._speech = speech
+        self._drawing = Drawing(options, speech, rate=rate, seed=seed)
+        self._simulator = Simulator(speech, rate=rate, cache_mb=options.cache_mb)
+
+    def in_pass(self, whole_pass: int) -> PassSimulation:
+        """Return the simulation of a pass, counted from 0."""
+        draws = whole_pass // self._fresh_every
+        return PassSimulation(self._drawing, self._simulator, self._speech, draws)
+
+
+@dataclass(frozen=True)
+class PassSimulation:
+    """What is done to utterances in a pass; see `features.perturb.Simulation`."""
+
+    drawing: Drawing
+    simulator: Simulator
+    speech: Speech
+    draws: int
+
+    def record(self, i: int, num_samples: int) -> Record:
+        """Return what is done to utterance i, which has some number of samples."""
+        utt_id = self.speech.utt_id(i)
+        return self.drawing.draw(utt_id, num_samples, whole_pass=self.draws)
+
+    def __call__(self, i: int, samples: np.ndarray) -> np.ndarray:
+        """Return the samples of utterance i, float32 [L], simulated."""
+        return self.simulator.apply(self.record(i, len(samples)), samples)

@@ -1,0 +1,287 @@
+"""Options of simulation: what recordings are made to sound like, as distributions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from latflow.corpus.options import CorpusOptions, NoSource, SetName
+from latflow.options import (
+    Fraction,
+    Name,
+    Options,
+    PositiveFloat,
+    PositiveInt,
+    Text,
+)
+
+
+class Uniform(Options):
+    """Evenly from a range."""
+
+    type: Literal["uniform"] = "uniform"
+    low: float
+    """Lower end."""
+    high: float
+    """Upper end."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"{self.low:g} is above {self.high:g}")
+        return self
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Least and greatest value."""
+        return self.low, self.high
+
+
+class Choice(Options):
+    """One of some values, each as likely as the others; of one value: always it."""
+
+    type: Literal["choice"] = "choice"
+    of: Annotated[tuple[float, ...], Field(min_length=1)]
+    """Values; one that stands there twice is twice as likely."""
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Least and greatest value."""
+        return min(self.of), max(self.of)
+
+
+class Gaussian(Options):
+    """Normally distributed, brought to the nearer end where it is out of a range."""
+
+    type: Literal["gaussian"] = "gaussian"
+    mean: float
+    """Mean."""
+    std: PositiveFloat
+    """Standard deviation."""
+    low: float
+    """Lower end."""
+    high: float
+    """Upper end."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"{self.low:g} is above {self.high:g}")
+        return self
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Least and greatest value."""
+        return self.low, self.high
+
+
+_Any = Uniform | Choice | Gaussian
+
+
+def _between(low: float, high: float) -> AfterValidator:
+    """Return a check that all values of a distribution are in a range."""
+
+    def check(distribution: _Any) -> _Any:
+        for value in distribution.bounds:
+            if not low <= value <= high:
+                raise ValueError(f"{value:g} is not within {low:g} and {high:g}")
+        return distribution
+
+    return AfterValidator(check)
+
+
+_TAGGED = Field(discriminator="type")
+Decibels = Annotated[_Any, _TAGGED, _between(-60, 100)]
+Metres = Annotated[_Any, _TAGGED, _between(0.3, 100)]
+RoomMetres = Annotated[_Any, _TAGGED, _between(1.5, 100)]
+Seconds = Annotated[_Any, _TAGGED, _between(0.05, 5)]
+Hertz = Annotated[_Any, _TAGGED, _between(20, 96000)]
+Share = Annotated[_Any, _TAGGED, _between(0, 1)]
+Count = Annotated[int, Field(ge=1, le=8)]
+
+
+class GeneratedRooms(Options):
+    """Rooms whose responses are computed (image method, see docs/simulation.md)."""
+
+    type: Literal["generated"] = "generated"
+    probability: Fraction = 1.0
+    """Share of the simulated utterances that are in a room."""
+    number: PositiveInt = 200
+    """Different rooms, with a place of the microphone and of each source; an utterance
+    is put into one of them. Responses are kept (`cache_mb`), so that fewer rooms cost
+    less time."""
+    t60: Seconds = Uniform(low=0.1, high=0.5)
+    """Reverberation time, s. The measured one is within 10 % of it: the reflection of
+    the walls is corrected until it is."""
+    length: RoomMetres = Uniform(low=2.5, high=10.0)
+    """Length of the room, m. Sizes are drawn anew where the room cannot have the
+    reverberation time, which is counted."""
+    width: RoomMetres = Uniform(low=2.5, high=10.0)
+    """Width of the room, m."""
+    height: RoomMetres = Uniform(low=2.5, high=4.0)
+    """Height of the room, m."""
+    distance: Metres = Uniform(low=0.5, high=3.0)
+    """Distance of the speaker from the microphone, m; drawn anew, with the room, where
+    there is no such place. Other sources are anywhere in the room."""
+    from_wall: Annotated[float, Field(ge=0.05, le=5)] = 0.5
+    """Least distance of sources and microphone from walls, m."""
+
+
+class MeasuredRooms(Options):
+    """Rooms whose responses were measured."""
+
+    type: Literal["measured"] = "measured"
+    probability: Fraction = 1.0
+    """Share of the simulated utterances that are in a room."""
+    files: Text
+    """Folder of impulse responses (searched with all below it), or a pattern such as
+    `rirs/Uni*.flac`; of several channels the first is taken. Noises and other speakers
+    keep the room that they were recorded in."""
+
+
+class RecordedNoise(Options):
+    """Noise from recordings."""
+
+    type: Literal["recorded"] = "recorded"
+    files: Text
+    """Folder of recordings (searched with all below it), or a pattern such as
+    `noise/rain*.flac`; of several channels the first is taken. Silence at the ends is
+    left out, another sample rate is resampled, and noise that is shorter than the
+    utterance repeats."""
+    place: Literal["point", "everywhere"] = "point"
+    """Place of the noise: at a point of the room (where the utterance is in a generated
+    one), or `everywhere` as it was recorded (isotropic noise)."""
+    snr: Decibels = Uniform(low=0.0, high=20.0)
+    """Power of the speech, as it arrives, over that of the noise, dB; of each noise
+    where there are several."""
+    probability: Fraction = 1.0
+    """Share of the simulated utterances that have this noise."""
+    number: Count = 1
+    """Noises of this kind at a time."""
+
+
+class GeneratedNoise(Options):
+    """Stationary noise with a spectrum, from everywhere."""
+
+    type: Literal["generated"] = "generated"
+    spectrum: Literal["white", "pink", "hoth"] = "hoth"
+    """Spectrum: even, falling by 3 dB an octave, or that of a room by Hoth (ITU-T
+    P.800)."""
+    snr: Decibels = Uniform(low=10.0, high=30.0)
+    """Power of the speech, as it arrives, over that of the noise, dB."""
+    probability: Fraction = 1.0
+    """Share of the simulated utterances that have this noise."""
+
+
+class SpeakerOptions(Options):
+    """Other speakers, who say other utterances of the same set meanwhile."""
+
+    probability: Fraction = 1.0
+    """Share of the simulated utterances that others speak in."""
+    number: Annotated[int, Field(ge=1, le=2)] = 1
+    """Other speakers."""
+    sir: Decibels = Uniform(low=-2.5, high=2.5)
+    """Power of the utterance, as it arrives, over that of the other one, each over its
+    own duration, dB."""
+    overlap: Share = Uniform(low=0.1, high=1.0)
+    """Share of the utterance's time that another speaks in: at its beginning or its
+    end, or within where the other utterance is shorter than that."""
+
+
+class DeviceOptions(Options):
+    """Effects of the recording device, in this order."""
+
+    probability: Fraction = 1.0
+    """Share of the simulated utterances that have them."""
+    gain: Decibels | None = None
+    """Gain, dB; what is then above full scale is cut off."""
+    low_cut: Hertz | None = None
+    """Lower edge of the band that is left, Hz."""
+    high_cut: Hertz | None = None
+    """Upper edge of the band that is left, Hz."""
+    clipped: Share | None = None
+    """Share of the samples that are cut off at one level (0.01 is heard, 0.1 is
+    heavy)."""
+    telephone: Fraction = 0.0
+    """Share of these utterances that go over a telephone line: 8 kHz, mu-law."""
+
+
+class SimulationOptions(Options):
+    """Rooms, noises, other speakers and devices that utterances are put into.
+
+    What an utterance gets follows from the seed, its id and the pass over the data.
+    """
+
+    probability: Fraction = 1.0
+    """Share of the utterances that are simulated; the others stay as they are."""
+    rooms: Annotated[GeneratedRooms | MeasuredRooms, _TAGGED] | None = None
+    """Rooms; null for none."""
+    noises: dict[Name, Annotated[RecordedNoise | GeneratedNoise, _TAGGED]] = Field(
+        default_factory=dict
+    )
+    """Noises by a name of their kind, which add up."""
+    speakers: SpeakerOptions | None = None
+    """Other speakers; null for none."""
+    device: DeviceOptions | None = None
+    """Effects of the recording device; null for none."""
+    cache_mb: PositiveInt = 200
+    """Responses and noises that are kept in memory for their next use, MB; the longest
+    unused go first."""
+
+    @model_validator(mode="after")
+    def _check_anything(self) -> Self:
+        if not (self.rooms or self.noises or self.speakers or self.device):
+            raise ValueError("name rooms, noises, speakers or device")
+        return self
+
+    @property
+    def files(self) -> list[str]:
+        """Folders and patterns of recordings that are needed."""
+        recorded = [n for n in self.noises.values() if isinstance(n, RecordedNoise)]
+        measured = [self.rooms] if isinstance(self.rooms, MeasuredRooms) else []
+        return [options.files for options in (*recorded, *measured)]
+
+
+class SimulationDraws(SimulationOptions):
+    """Simulation of utterances when they are read, drawn anew in each pass.
+
+    Labels stay right: sound arrives when it did, and no utterance gets longer.
+    """
+
+    fresh_every: PositiveInt = 1
+    """Passes over the data for which an utterance keeps its draws."""
+
+
+class SimulatedSetOptions(SimulationOptions):
+    """A stored set, made of another one: the same utterances, simulated."""
+
+    of: str
+    """Set that it is made of: `dev`, or one of `corpus.test`."""
+
+
+class CorpusSectionOptions(CorpusOptions):
+    """Sources of recordings and transcripts, and sets made of them.
+
+    A training set, a dev set (its own source, or held out of train) and named test
+    sets. Without a dev set nothing is decoded: systems are trained, and align.
+    """
+
+    simulated: dict[SetName, SimulatedSetOptions] = Field(default_factory=dict)
+    """Test sets, by name, that are made of others by simulation; see
+    docs/simulation.md. An utterance has the same noise and the same room in all of
+    them, but for what their options tell apart."""
+
+    @model_validator(mode="after")
+    def _check_simulated(self) -> Self:
+        """Refuse sets made of no set, and two sets of one name."""
+        for name, options in self.simulated.items():
+            if name in self.test or name in self.perturbed:
+                raise ValueError(f"simulated.{name}: another set has this name")
+            dev = [] if isinstance(self.dev, NoSource) else ["dev"]
+            if options.of not in {*dev, *self.test}:
+                known = ", ".join([*dev, *self.test]) or "none"
+                raise ValueError(
+                    f"simulated.{name}.of: no {options.of!r}; there are {known}"
+                )
+        return self

@@ -1,0 +1,431 @@
+"""What is done to an utterance, as data: drawn, written, read, done again.
+
+A `Record` says all: the room, the places of all sources, which noise from where on, at
+which ratio. It follows from (options, seed, utterance, pass), so that workers, ranks
+and days change nothing of it; `latflow.simulation.simulator` does what it says.
+
+Public: `Record` and its parts, `Speech`, `Drawing`, `record_line`, `read_records`,
+`list_audio`.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import math
+import os
+import zlib
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from latflow.errors import UserError
+from latflow.files import read_lines
+from latflow.options import Options, read_options
+from latflow.simulation.acoustics import shortest_decay_time
+from latflow.simulation.options import (
+    Choice,
+    DeviceOptions,
+    Gaussian,
+    GeneratedNoise,
+    GeneratedRooms,
+    MeasuredRooms,
+    SimulationOptions,
+    SpeakerOptions,
+    Uniform,
+)
+
+AUDIO = (".flac", ".wav", ".ogg", ".opus", ".mp3", ".aif", ".aiff", ".sph", ".w64")
+Place = tuple[float, float, float]
+
+_DRAWS, _ROOMS = zlib.crc32(b"simulation"), zlib.crc32(b"simulated room")
+_MAX_REDRAWS = 1000
+_OTHER_PLACES = 4  # places of further sources in a room
+_MAX_SPEAKER_DRAWS = 50
+
+
+class RoomDraw(Options):
+    """A room; lengths in m, the places from a lower corner."""
+
+    number: int
+    size: Place
+    microphone: Place
+    source: Place
+    """Place of the speaker."""
+    others: tuple[Place, ...]
+    """Places of further sources, taken in turn."""
+    t60: float
+    """Reverberation time, s."""
+    redraws: int
+    """Rooms drawn before it that could not be."""
+
+
+class NoiseDraw(Options):
+    """A noise."""
+
+    name: str
+    """Kind of noise, of the options."""
+    file: str | None = None
+    """Recording; None for a generated noise."""
+    spectrum: str | None = None
+    """Spectrum of a generated noise."""
+    begin: float = 0.0
+    """Where in the recording it begins, as a share of its length."""
+    seed: int = 0
+    """Of a generated noise."""
+    snr: float
+    """Power of the speech over that of the noise, dB."""
+    place: Place | None = None
+    """Place in the room; None for everywhere."""
+
+
+class SpeakerDraw(Options):
+    """Another speaker."""
+
+    utterance: str
+    """What is said: id of an utterance of the same set."""
+    offset: int
+    """When the other one begins, samples from the start of the utterance."""
+    sir: float
+    """Power of the utterance over that of the other one, dB."""
+    overlap: float
+    """Share of the utterance's time in which both speak."""
+    place: Place | None = None
+    """Place in the room; None where there is no room."""
+
+
+class DeviceDraw(Options):
+    """Effects of the device; None for those it has not."""
+
+    gain: float | None = None
+    low_cut: float | None = None
+    high_cut: float | None = None
+    clipped: float | None = None
+    telephone: bool = False
+
+
+class Record(Options):
+    """All that is done to an utterance."""
+
+    utterance: str
+    """Id of the utterance."""
+    whole_pass: int
+    """Pass over the data that it was drawn for, from 0."""
+    rate: int
+    """Sample rate, Hz."""
+    num_samples: int
+    """Length of the utterance."""
+    room: RoomDraw | None = None
+    response: str | None = None
+    """File with the measured response of a room."""
+    noises: tuple[NoiseDraw, ...] = ()
+    speakers: tuple[SpeakerDraw, ...] = ()
+    device: DeviceDraw | None = None
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether anything is done to the utterance."""
+        return bool(
+            self.room or self.response or self.noises or self.speakers or self.device
+        )
+
+
+class Speech(Protocol):
+    """Utterances that are simulated, or that others say meanwhile."""
+
+    def __len__(self) -> int: ...
+
+    def utt_id(self, i: int) -> str:
+        """Return the id of utterance i."""
+        ...
+
+    def position(self, utt_id: str) -> int:
+        """Return the number of an utterance; KeyError if there is none."""
+        ...
+
+    def speaker(self, i: int) -> str:
+        """Return the speaker of utterance i."""
+        ...
+
+    def num_samples(self, i: int) -> int:
+        """Return the samples of utterance i."""
+        ...
+
+    def samples(self, i: int) -> np.ndarray:
+        """Return the samples of utterance i, float32 [L]."""
+        ...
+
+
+class Drawing:
+    """Draws records.
+
+    Args:
+        options: to draw from.
+        speech: of which other speakers say something.
+        rate: Hz.
+        seed: of all draws.
+
+    Raises:
+        UserError: a folder or pattern names no audio, or no other speaker is there.
+    """
+
+    def __init__(
+        self, options: SimulationOptions, speech: Speech, *, rate: int, seed: int
+    ) -> None:
+        self._options, self._speech = options, speech
+        self._rate, self._seed = rate, seed
+        self._files = {files: list_audio(files) for files in options.files}
+        self._room = lru_cache(maxsize=4096)(self._draw_room)
+
+    def draw(self, utt_id: str, num_samples: int, *, whole_pass: int) -> Record:
+        """Draw what is done to an utterance in a pass.
+
+        Args:
+            utt_id: its id.
+            num_samples: its length.
+            whole_pass: from 0.
+
+        Raises:
+            UserError: no room of the options can have its reverberation time.
+        """
+        key = zlib.crc32(utt_id.encode())
+
+        def generator(purpose: str) -> np.random.Generator:
+            """Draws for one purpose do not depend on those for others."""
+            about = zlib.crc32(purpose.encode())
+            return np.random.default_rng([self._seed, key, whole_pass, _DRAWS, about])
+
+        options = self._options
+        record = Record(
+            utterance=utt_id,
+            whole_pass=whole_pass,
+            rate=self._rate,
+            num_samples=num_samples,
+        )
+        if generator("all").random() >= options.probability:
+            return record
+        room, response = self._draw_place(generator("room"))
+        places = iter(room.others if room else ())
+        noises = [
+            noise
+            for name in options.noises
+            for noise in self._draw_noises(name, generator(name), places)
+        ]
+        speakers = self._draw_speakers(
+            options.speakers, generator("speakers"), utt_id, num_samples, places
+        )
+        return record.model_copy(
+            update={
+                "room": room,
+                "response": response,
+                "noises": tuple(noises),
+                "speakers": tuple(speakers),
+                "device": _draw_device(options.device, generator("device")),
+            }
+        )
+
+    def _draw_place(
+        self, rng: np.random.Generator
+    ) -> tuple[RoomDraw | None, str | None]:
+        """Draw a room, or the file of a measured response; or neither."""
+        rooms = self._options.rooms
+        if rooms is None or rng.random() >= rooms.probability:
+            return None, None
+        if isinstance(rooms, MeasuredRooms):
+            files = self._files[rooms.files]
+            return None, files[int(rng.integers(len(files)))]
+        return self._room(int(rng.integers(rooms.number))), None
+
+    def _draw_room(self, number: int) -> RoomDraw:
+        """Draw a room and all places in it."""
+        options = self._options.rooms
+        assert isinstance(options, GeneratedRooms)
+        rng = np.random.default_rng([self._seed, number, _ROOMS])
+        t60 = _drawn(options.t60, rng)
+        for redraws in range(_MAX_REDRAWS):
+            sides = (options.length, options.width, options.height)
+            size = np.array([_drawn(side, rng) for side in sides])
+            # PyKaldi2's places: near the middle of the room.
+            microphone = size * rng.uniform((0.2, 0.2, 0.4), (0.8, 0.8, 0.6))
+            source = microphone + _drawn(options.distance, rng) * _direction(rng)
+            others = rng.uniform(
+                options.from_wall, size - options.from_wall, (_OTHER_PLACES, 3)
+            )
+            far = np.linalg.norm(others - microphone, axis=1).min() >= 0.3
+            inside = all(
+                ((p >= options.from_wall) & (p <= size - options.from_wall)).all()
+                for p in (microphone, source, *others)
+            )
+            shortest = float(shortest_decay_time(size))
+            if inside and far and shortest <= t60:
+                return RoomDraw(
+                    number=number,
+                    size=_place(size),
+                    microphone=_place(microphone),
+                    source=_place(source),
+                    others=tuple(map(_place, others)),
+                    t60=round(t60, 4),
+                    redraws=redraws,
+                )
+        raise UserError(
+            f"simulation: in {_MAX_REDRAWS} draws no room had a reverberation time of "
+            f"{t60:.2f} s and a place for the speaker",
+            remedy="allow smaller rooms (length, width, height), a longer t60, or "
+            "another distance",
+        )
+
+    def _draw_noises(
+        self, name: str, rng: np.random.Generator, places: Iterator[Place]
+    ) -> Iterator[NoiseDraw]:
+        """Draw the noises of one kind."""
+        options = self._options.noises[name]
+        if rng.random() >= options.probability:
+            return
+        if isinstance(options, GeneratedNoise):
+            yield NoiseDraw(
+                name=name,
+                spectrum=options.spectrum,
+                seed=int(rng.integers(1 << 32)),
+                snr=_drawn(options.snr, rng),
+            )
+            return
+        files = self._files[options.files]
+        for _ in range(options.number):
+            yield NoiseDraw(
+                name=name,
+                file=files[int(rng.integers(len(files)))],
+                begin=float(rng.random()),
+                snr=_drawn(options.snr, rng),
+                place=next(places, None) if options.place == "point" else None,
+            )
+
+    def _draw_speakers(
+        self,
+        options: SpeakerOptions | None,
+        rng: np.random.Generator,
+        utt_id: str,
+        num_samples: int,
+        places: Iterator[Place],
+    ) -> Iterator[SpeakerDraw]:
+        """Draw other speakers, each another one."""
+        if options is None or rng.random() >= options.probability:
+            return
+        speech = self._speech
+        there = {speech.speaker(speech.position(utt_id))}
+        for _ in range(options.number):
+            i = self._other(rng, there)
+            there.add(speech.speaker(i))
+            length = speech.num_samples(i)
+            both = min(round(_drawn(options.overlap, rng) * num_samples), length)
+            late = num_samples - both
+            if both == length:  # shorter: anywhere within
+                offset = int(rng.integers(late + 1))
+            else:
+                offset = int(rng.choice([both - length, late]))
+            yield SpeakerDraw(
+                utterance=speech.utt_id(i),
+                offset=offset,
+                sir=_drawn(options.sir, rng),
+                overlap=round(both / num_samples, 4),
+                place=next(places, None),
+            )
+
+    def _other(self, rng: np.random.Generator, there: set[str]) -> int:
+        """Draw an utterance of a speaker who is not there yet."""
+        count = len(self._speech)
+        for _ in range(_MAX_SPEAKER_DRAWS):
+            i = int(rng.integers(count))
+            if self._speech.speaker(i) not in there:
+                return i
+        raise UserError(
+            f"simulation: {_MAX_SPEAKER_DRAWS} draws found no utterance of another "
+            f"speaker than {', '.join(sorted(there))}",
+            remedy="leave speakers out, or take a set of more speakers",
+        )
+
+
+def _draw_device(
+    options: DeviceOptions | None, rng: np.random.Generator
+) -> DeviceDraw | None:
+    """Draw the effects of the device."""
+    if options is None or rng.random() >= options.probability:
+        return None
+    is_telephone = bool(rng.random() < options.telephone)
+    drawn = {
+        name: _drawn(distribution, rng)
+        for name in ("gain", "low_cut", "high_cut", "clipped")
+        if (distribution := getattr(options, name)) is not None
+    }
+    return DeviceDraw(telephone=is_telephone, **drawn)
+
+
+def _drawn(
+    distribution: Uniform | Choice | Gaussian, rng: np.random.Generator
+) -> float:
+    """Draw a value."""
+    match distribution:
+        case Uniform():
+            return float(rng.uniform(distribution.low, distribution.high))
+        case Choice():
+            return distribution.of[int(rng.integers(len(distribution.of)))]
+        case Gaussian():
+            value = rng.normal(distribution.mean, distribution.std)
+            return float(np.clip(value, distribution.low, distribution.high))
+
+
+def _direction(rng: np.random.Generator) -> np.ndarray:
+    """Draw a direction, at most 45 degrees up or down: heads are not overhead."""
+    around = rng.uniform(0, 2 * math.pi)
+    up = rng.uniform(-math.sqrt(0.5), math.sqrt(0.5))
+    flat = math.sqrt(1 - up**2)
+    return np.array([flat * math.cos(around), flat * math.sin(around), up])
+
+
+def _place(point: np.ndarray) -> Place:
+    """Return a place to the millimetre."""
+    x, y, z = (round(float(c), 3) for c in point)
+    return x, y, z
+
+
+def list_audio(files: str) -> list[str]:
+    """Return the audio files of a folder, with all below it, or of a pattern; sorted.
+
+    Raises:
+        UserError: there is none.
+    """
+    path = Path(files)
+    if path.is_dir():
+        names = (str(p) for p in path.rglob("*") if p.suffix.lower() in AUDIO)
+    else:
+        names = glob.iglob(files, recursive=True)
+    found = sorted(os.path.abspath(name) for name in names if os.path.isfile(name))
+    if not found:
+        raise UserError(
+            "no audio for the simulation",
+            file=files,
+            remedy="name a folder of recordings, or a pattern that finds some",
+        )
+    return found
+
+
+def record_line(record: Record) -> str:
+    """Return a record as a line of a file of records."""
+    return json.dumps(record.values()) + "\n"
+
+
+def read_records(path: str | Path) -> Iterator[Record]:
+    """Yield the records of a file.
+
+    Raises:
+        UserError: the file is missing, or a line is no record.
+    """
+    for number, line in read_lines(path):
+        try:
+            yield read_options(Record, json.loads(line), f"line {number}")
+        except (ValueError, UserError) as error:
+            raise UserError(
+                f"line {number} is no record of a simulation ({error})", file=path
+            ) from error
