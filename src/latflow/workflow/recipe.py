@@ -335,7 +335,7 @@ class Recipe(Systems):
     def simulation_files(self, options: SimulationOptions | None) -> list[str]:
         """Return the recordings that a simulation takes: noises, measured responses.
 
-        A folder or pattern without any stands for itself, and is missed when the
+        Where a folder or pattern has none, what it should have is missed when the
         workflow is planned.
         """
         found: list[str] = []
@@ -343,7 +343,7 @@ class Recipe(Systems):
             try:
                 found += list_audio(files)
             except UserError:
-                found.append(files)
+                found.append(f"{files}/*" if Path(files).is_dir() else files)
         return sorted(set(found))
 
     @staticmethod
