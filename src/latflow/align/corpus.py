@@ -26,6 +26,7 @@ import numpy as np
 from latflow.align.aligner import Aligner, Alignment, AlignmentFailure, Scores
 from latflow.align.options import AlignOptions
 from latflow.errors import UserError
+from latflow.features.source import Frames
 from latflow.files import atomic_directory, write_json
 from latflow.fst.graph import Graph
 from latflow.hmm.alignment import PhoneDurations
@@ -168,7 +169,7 @@ class Split:
             store's.
     """
 
-    store: Utterances
+    store: Utterances | Frames
     lang: Lang
     out_dir: Path
     max_skipped_fraction: float
