@@ -56,6 +56,10 @@ rule all:
             split=recipe.options.export_alignments.sets,
         ),
         expand(
+            "<results>/suspects/{split}/suspects.tsv",
+            split=recipe.options.suspects.sets,
+        ),
+        expand(
             "<results>/package/{system}/package.json",
             system=recipe.options.package.systems,
         ),

@@ -265,3 +265,15 @@ def test_words_that_the_lexicon_lacks_are_pronounced_before_lang(repository, tmp
     assert done.returncode == 0, done.stderr
     assert "g2p/lexicon.txt" in done.stdout
     assert "corpus/language/lm_text.txt" in done.stdout
+
+
+def test_suspects_are_found_after_alignment(repository, tmp_path):
+    config = repository / "tests/e2e/tiny.yaml"
+    done = snakemake(
+        repository, tmp_path, "--configfile", config, "-n", "suspects",
+        "--config", "suspects={sets: [train], system: mono}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "suspects/train/suspects.tsv" in done.stdout
+    assert "align/mono/train/ali.ark" in done.stdout
+    assert "tri1" not in done.stdout

@@ -65,3 +65,32 @@ rule export_alignments:
         "Write the alignments of {wildcards.split} by {wildcards.system} as files"
     script:
         "../scripts/export_alignments.py"
+
+
+rule find_suspects:
+    input:
+        cuts="<results>/corpus/{split}/cuts.jsonl.gz",
+        frames="<results>/frames/{split}/meta.json",
+        lang=lambda wildcards: f"{RESULTS}/{recipe.lang_folder(recipe.suspect_system)}/L.fst",
+        model=lambda wildcards: f"{RESULTS}/gmm/{recipe.suspect_system}/final.mdl",
+        alignments=lambda wildcards: f"{RESULTS}/align/{recipe.suspect_system}/{wildcards.split}/ali.ark",
+    output:
+        table="<results>/suspects/{split}/suspects.tsv",
+        ids="<results>/suspects/{split}/suspects.txt",
+    log:
+        "<logs>/find_suspects/{split}.log",
+    benchmark:
+        "<benchmarks>/find_suspects/{split}.jsonl"
+    conda:
+        "../../envs/gmm.yaml"
+    threads: 4
+    resources:
+        mem_mb=growing(4000),
+        runtime=growing(120),
+    params:
+        options=recipe.suspect_options(),
+        code=source_digest("latflow.align.suspects.find_suspects"),
+    message:
+        "Find utterances of {wildcards.split} that look wrong"
+    script:
+        "../scripts/find_suspects.py"

@@ -56,6 +56,10 @@ rule make_report:
         ),
         "<results>/cost.tsv",
         expand(
+            "<results>/suspects/{split}/suspects.tsv",
+            split=recipe.options.suspects.sets,
+        ),
+        expand(
             "<results>/package/{system}/package.json",
             system=recipe.options.package.systems,
         ),

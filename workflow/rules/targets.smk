@@ -99,3 +99,11 @@ rule capacity:
         expand(
             "<results>/capacity/{system}.tsv", system=recipe.options.capacity.systems
         ),
+
+
+rule suspects:
+    input:
+        expand(
+            "<results>/suspects/{split}/suspects.tsv",
+            split=recipe.options.suspects.sets,
+        ),

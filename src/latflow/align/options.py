@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from latflow.options import (
+    Fraction,
     NonNegativeFloat,
     NonNegativeInt,
     Options,
@@ -65,3 +66,20 @@ class SupervisionOptions(Options):
     """Frames by which a phone may begin before the alignment has it."""
     right_tolerance: NonNegativeInt = 5
     """Frames by which a phone may end after the alignment has it."""
+
+
+class SuspectOptions(Options):
+    """Bounds beyond which an utterance is suspected."""
+
+    max_deviation: PositiveFloat = 5.0
+    """For measures of alignments and for loud ends: distance from the median, in units
+    of 1.4826 times the median absolute deviation."""
+    max_silence: Fraction = 0.1
+    """Share of an utterance that is digital silence."""
+    max_clipping: Fraction = 0.01
+    """Share of the samples that are clipped."""
+    max_offset: PositiveFloat = 0.2
+    """Mean of the samples over their standard deviation."""
+    cut_db: float = -10.0
+    """Least level of the first or last 30 ms, over that of loud parts, of an utterance
+    that may have been cut within speech, dB."""

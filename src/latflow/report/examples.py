@@ -1,6 +1,6 @@
 """The section of utterances to hear and see: audio, spectrogram, phones and words.
 
-Public: `examples_section`, `Tier`, `draw`, `log_spectrum`.
+Public: `examples_section`, `sound_and_picture`, `Tier`, `draw`, `log_spectrum`.
 """
 
 from __future__ import annotations
@@ -109,22 +109,32 @@ def _spans(path: Path, utterances: Collection[str]) -> dict[str, list[Span]]:
     return spans
 
 
-def _example(cut: Cut, score: Mapping[str, Any], tiers: Sequence[Tier]) -> Example:
-    """Read the audio of an utterance and draw it."""
+def sound_and_picture(cut: Cut, tiers: Sequence[Tier]) -> tuple[str, str]:
+    """Return an utterance's sound as a data address, and its drawing.
+
+    Raises:
+        OSError: the recording is not there; or Lhotse's error, it cannot be read.
+    """
     samples = np.asarray(cut.load_audio(), dtype=np.float32)[0]
     rate = int(cut.sampling_rate)
-    reference, hypothesis = aligned(score["reference"], score["hypothesis"])
-    words, errors = score["words"], score["errors"]
-    summary = f"{cut.duration:.1f} s, {words} words, {errors} errors"
     stream = io.BytesIO()
     soundfile.write(stream, samples, rate, format="FLAC", subtype="PCM_16")
     audio = base64.b64encode(stream.getvalue()).decode()
+    return f"data:audio/flac;base64,{audio}", draw(samples, rate, tiers)
+
+
+def _example(cut: Cut, score: Mapping[str, Any], tiers: Sequence[Tier]) -> Example:
+    """Read the audio of an utterance and draw it."""
+    audio, svg = sound_and_picture(cut, tiers)
+    reference, hypothesis = aligned(score["reference"], score["hypothesis"])
+    words, errors = score["words"], score["errors"]
+    summary = f"{cut.duration:.1f} s, {words} words, {errors} errors"
     return Example(
         utterance=score["utterance"],
         speaker=score["speaker"],
         summary=summary.replace(" 1 errors", " 1 error").replace(" 1 words", " 1 word"),
-        audio=f"data:audio/flac;base64,{audio}",
-        svg=draw(samples, rate, tiers),
+        audio=audio,
+        svg=svg,
         left=AXIS_LEFT,
         width=AXIS_WIDTH,
         reference=reference,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field
 
-from latflow.align.options import AlignSplitOptions, ExportOptions
+from latflow.align.options import AlignSplitOptions, ExportOptions, SuspectOptions
 from latflow.decode.options import DecodeOptions, EndpointOptions, RecordingsOptions
 from latflow.features.options import FeatureOptions, StreamOptions
 from latflow.gmm.options import GmmOptions, IvectorOptions
@@ -137,6 +137,20 @@ class CapacityOptions(Options):
     """Greatest number of sessions that is tried."""
 
 
+class SuspectSectionOptions(SuspectOptions):
+    """Utterances that look wrong (see docs/suspects.md).
+
+    They are listed in `results/<experiment>/suspects/<set>/`.
+    """
+
+    sets: Annotated[tuple[Text, ...], Unique] = ()
+    """Sets that are searched, such as `train`; none by default."""
+    system: Name | None = None
+    """GMM system whose alignments are used; the last one if null."""
+    num_examples: Annotated[int, Field(ge=0, le=100)] = 10
+    """Utterances of each set that the report plays."""
+
+
 class ExportSectionOptions(ExportOptions):
     """Alignments that are written as TextGrids, CTM and JSON (see docs/align.md).
 
@@ -198,6 +212,8 @@ class Experiment(Options):
     `results/<experiment>/transcribe/<name>/`."""
     capacity: CapacityOptions = CapacityOptions()
     """Sessions that servers of packages hold, measured here (see docs/load-test.md)."""
+    suspects: SuspectSectionOptions = SuspectSectionOptions()
+    """Utterances that look wrong (see docs/suspects.md)."""
     export_alignments: ExportSectionOptions = ExportSectionOptions()
     """Alignments that are written as TextGrids, CTM and JSON (see docs/align.md)."""
     report: ReportOptions = ReportOptions()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from latflow.align.options import AlignSplitOptions, ExportOptions
+from latflow.align.options import AlignSplitOptions, ExportOptions, SuspectOptions
 from latflow.corpus.folder import transcripts_digest
 from latflow.corpus.options import (
     DevSource,
@@ -249,6 +249,15 @@ class Recipe(Systems):
             "score": self.comparison_options(),
             "graph": self.denominator_options(system).part(GraphOptions).values(),
         }
+
+    def suspect_options(self) -> dict[str, Any]:
+        """Return the bounds beyond which utterances are suspected."""
+        return self.options.suspects.part(SuspectOptions).values()
+
+    @property
+    def suspect_system(self) -> str:
+        """The GMM system whose alignments tell which utterances look wrong."""
+        return self.options.suspects.system or list(self.systems)[-1]
 
     @property
     def exported_systems(self) -> list[str]:

@@ -51,7 +51,21 @@ def check(recipe: Recipe) -> None:
     _check_transcriptions(recipe)
     check_capacity(recipe)
     _check_export(recipe)
+    _check_suspects(recipe)
     _check_without_dev(recipe)
+
+
+def _check_suspects(recipe: Recipe) -> None:
+    """Refuse to search sets without transcripts, or with a system that is not there."""
+    suspects = recipe.options.suspects
+    if not suspects.sets:
+        return
+    known = [name for name in recipe.splits if name not in recipe.untranscribed_sets]
+    for name in suspects.sets:
+        _check_choice("configuration suspects.sets", name, known)
+    system = suspects.system or ""
+    if suspects.system is not None or not recipe.systems:
+        _check_choice("configuration suspects.system", system, list(recipe.systems))
 
 
 def _check_export(recipe: Recipe) -> None:

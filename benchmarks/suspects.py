@@ -1,0 +1,147 @@
+"""Suspects among utterances, 20 of which were made wrong: how many are found.
+
+Copies the digits (`--corpora`), plants faults into the training set, four of each:
+transcripts swapped within pairs, audio cut in the middle of the speech, part of the
+audio zeroed, another speaker's name, audio of another utterance of the speaker. Then
+runs the workflow of `latflow` up to the suspects of that set, in `--folder`.
+
+    python benchmarks/suspects.py --corpora ../shared/corpora [--folder F] [--cores N]
+
+Prints JSON: found of each kind, false alarms with their reasons, time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import soundfile
+import yaml
+
+PER_KIND = 4
+KINDS = ("swapped", "cut", "silence", "speaker", "duplicate")
+
+
+def read_table(path: Path) -> dict[str, str]:
+    """Read a table of Kaldi's: id -> the rest of the line."""
+    lines = (line.partition(" ") for line in path.read_text().splitlines())
+    return {name: rest for name, _, rest in lines}
+
+
+def write_table(path: Path, table: dict[str, str]) -> None:
+    """Write a table of Kaldi's."""
+    path.write_text("".join(f"{k} {v}\n" for k, v in sorted(table.items())))
+
+
+def plant(train: Path, seed: int) -> dict[str, str]:
+    """Make some utterances of a data directory wrong; return id -> kind of fault."""
+    random = np.random.default_rng(seed)
+    text, speaker, audio = (
+        read_table(train / name) for name in ("text", "utt2spk", "wav.scp")
+    )
+    ids = [name for name in sorted(text) if len(text[name].split()) >= 3]
+    chosen = [ids[n] for n in random.permutation(len(ids))[: PER_KIND * len(KINDS)]]
+    faults = {name: KINDS[n // PER_KIND] for n, name in enumerate(chosen)}
+    swapped = [name for name, kind in faults.items() if kind == "swapped"]
+    others = {a: text[b] for a, b in zip(swapped, swapped[::-1], strict=True)}
+    text.update(others)
+    names = sorted(set(speaker.values()))
+    for name, kind in faults.items():
+        path = train / audio[name]
+        samples, rate = soundfile.read(path, dtype="int16")
+        if kind == "cut":
+            soundfile.write(path, samples[: int(0.6 * len(samples))], rate)
+        elif kind == "silence":
+            samples[len(samples) // 3 : 2 * len(samples) // 3] = 0
+            soundfile.write(path, samples, rate)
+        elif kind == "speaker":
+            place = names.index(speaker[name])
+            speaker[name] = names[(place + 1 + random.integers(len(names) - 1))
+                                  % len(names)]  # fmt: skip
+        elif kind == "duplicate":
+            same = [each for each in ids if speaker[each] == speaker[name]]
+            same = [each for each in same if each not in faults]
+            shutil.copyfile(train / audio[random.choice(same)], path)
+    write_table(train / "text", text)
+    write_table(train / "utt2spk", speaker)
+    return faults
+
+
+def recipe(folder: Path) -> Path:
+    """Write the recipe: monophones of digits, and the suspects of its train set."""
+    source = {"type": "kaldi", "path": str(folder / "digits/train")}
+    test = {"type": "kaldi", "path": str(folder / "digits/test")}
+    monophones = {"type": "mono", "num_gaussians": 400}
+    values = {
+        "experiment": "suspects",
+        "corpus": {"train": source, "dev": test, "test": {"test": test}},
+        "lang": {"lexicon": str(folder / "digits/lexicon.txt")},
+        "lm": {"type": "uniform"},
+        "gmm": {"systems": {"mono": monophones}},
+        "suspects": {"sets": ["train"]},
+        "ledger": {"max_skipped_fraction": 0.1},
+    }
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def measure(folder: Path, faults: dict[str, str]) -> dict[str, object]:
+    """Compare what the stage has found with what was planted."""
+    table = folder / "results/suspects/suspects/train/suspects.tsv"
+    found: dict[str, list[str]] = defaultdict(list)
+    for line in table.read_text().splitlines()[1:]:
+        name, reason, *_ = line.split("\t")
+        found[name].append(reason)
+    by_kind = {
+        kind: {
+            "found": sum(f == kind and name in found for name, f in faults.items()),
+            "of": sum(f == kind for f in faults.values()),
+        }
+        for kind in KINDS
+    }
+    false = {name: why for name, why in found.items() if name not in faults}
+    missed = {name: kind for name, kind in faults.items() if name not in found}
+    return {
+        "planted": len(faults),
+        "found": len(faults) - len(missed),
+        "by_kind": by_kind,
+        "missed": missed,
+        "false_alarms": len(false),
+        "false": false,
+    }
+
+
+def main() -> None:
+    """Plant, run, compare."""
+    parser = argparse.ArgumentParser(description="Find planted faults in digits.")
+    parser.add_argument("--corpora", required=True, type=Path)
+    parser.add_argument("--folder", type=Path, help="where to work; a new one if none")
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    folder = arguments.folder or Path(tempfile.mkdtemp())
+    if not (folder / "digits").exists():
+        shutil.copytree(arguments.corpora / "digits", folder / "digits")
+        faults = plant(folder / "digits/train", arguments.seed)
+        (folder / "faults.json").write_text(json.dumps(faults))
+    faults = json.loads((folder / "faults.json").read_text())
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "latflow.cli.main", "run", str(recipe(folder))]
+    command += ["suspects", "--cores", str(arguments.cores)]
+    subprocess.run(command, cwd=folder, check=True, stdout=sys.stderr)
+    seconds = round(time.perf_counter() - start, 1)
+    result = {**measure(folder, faults), "seconds": seconds}
+    sys.stdout.write(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
