@@ -19,6 +19,7 @@ from reference.decode_paths import random_graph
 from reference.determinize_naive import tangled_lattice
 from reference.small_model import small_model
 
+from latflow.corpus.ctm import read_ctm
 from latflow.corpus.manifests import read_cuts
 from latflow.decode.decoder import LatticeDecoder
 from latflow.errors import UserError
@@ -48,7 +49,7 @@ from latflow.lattice.prune import prune
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import load_model, save_model
 from latflow.nnet.network import Network
-from latflow.scoring.transcripts import read_ctm, read_references, read_text
+from latflow.scoring.transcripts import read_references, read_text
 from latflow.scoring.tune import read_scales
 from latflow.serving.package import read_info
 from latflow.training.checkpoint import CheckpointStore, Position
