@@ -92,16 +92,16 @@ def _align(arguments: Arguments) -> int:
     )
     Recipe.from_config(recipe)
     sys.stdout.flush()
-    further = ["--dry-run"] if arguments.dry_run else []
+    is_dry = arguments.dry_run
     status = run_recipe(
-        recipe, out, cores=arguments.cores, tell=sys.stdout, further=further
+        recipe, out, cores=arguments.cores, tell=sys.stdout, is_dry=is_dry
     )
     if status:
         sys.stdout.write(
             "Run the command again when that is mended: what that does not change is "
             "kept.\n"
         )
-    elif not arguments.dry_run:
+    elif not is_dry:
         system = "package" if arguments.model else "sat"
         _show(out, out / f"results/{recipe['experiment']}/alignments/{system}/train")
     return status

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -177,7 +177,7 @@ def run_recipe(
     *,
     cores: int,
     tell: TextIO,
-    further: Iterable[str] = (),
+    is_dry: bool = False,
 ) -> int:
     """Run a recipe by Snakemake in a folder of its own, and tell how it goes on.
 
@@ -186,7 +186,7 @@ def run_recipe(
         out: the folder; all that Snakemake says is added to its `latflow.log`.
         cores: processor cores to use.
         tell: where a line for each step goes.
-        further: more arguments for Snakemake.
+        is_dry: only say what would be done.
 
     Returns:
         Snakemake's exit status.
@@ -194,10 +194,11 @@ def run_recipe(
     out.mkdir(parents=True, exist_ok=True)
     text = yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True)
     (out / RECIPE_NAME).write_text(text, encoding="utf-8")
+    dry = ["--dry-run"] if is_dry else []
     command = [sys.executable, "-m", "snakemake", "--directory", str(out)]
     command += ["--snakefile", str(workflow_folder() / "Snakefile")]
     command += ["--configfile", str(out / RECIPE_NAME)]
-    command += ["--cores", str(cores), "--nocolor", "--rerun-incomplete", *further]
+    command += ["--cores", str(cores), "--nocolor", "--rerun-incomplete", *dry]
     with (
         (out / "latflow.log").open("a", encoding="utf-8") as log,
         subprocess.Popen(
@@ -216,7 +217,7 @@ def run_recipe(
             last.append(line)
             if line.startswith("error: "):
                 errors.append(line)
-            if _PROGRESS.match(line):
+            if is_dry or _PROGRESS.match(line):
                 tell.write(line)
                 tell.flush()
     if process.returncode:
