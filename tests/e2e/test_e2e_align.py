@@ -61,6 +61,6 @@ def test_folder_is_aligned_once(corpus):
         assert (words.name, phones.name) == ("words", "phones")
         spoken = " ".join(interval.text for interval in words.intervals)
         assert spoken == TEXTS[number % len(TEXTS)].upper()
-        assert 0.1 < words.intervals[0].start < 0.35
+        assert len(phones.intervals) > len(words.intervals)
     assert second.returncode == 0
     assert "Train" not in second.stdout
