@@ -26,6 +26,7 @@ from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.lexicon import EPSILON, GRAMMAR_DISAMBIG, RESERVED_WORDS, read_lexicon
 
 REMEDY = "make the lang directory again; its files must come from one run"
+GENERATED = "generated.tsv"  # entries of the lexicon that no person wrote
 BOUNDARY_KINDS = frozenset({"begin", "end", "internal", "singleton", "nonword"})
 _DISAMBIG = re.compile(r"#\d+|#nonterm.*")
 _POSITION = re.compile(r"_[BEIS]$")

@@ -19,7 +19,7 @@ from latflow.errors import UserError
 from latflow.files import atomic_directory, atomic_output
 from latflow.hmm.topology import Topology
 from latflow.lang.arpa import NgramModel, perplexity, read_arpa, write_arpa
-from latflow.lang.directory import Lang
+from latflow.lang.directory import GENERATED, Lang
 from latflow.lang.grammar import write_grammar
 from latflow.lang.lexicon import (
     EPSILON,
@@ -44,8 +44,6 @@ from latflow.lang.options import (
 from latflow.lang.phones import PhoneInventory, place_markers, word_boundary_kind
 
 log = logging.getLogger(__name__)
-
-GENERATED = "generated.tsv"  # in a lang directory, entries that no person wrote
 
 
 def make_lang(

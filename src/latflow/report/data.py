@@ -15,7 +15,7 @@ import yaml
 
 from latflow.files import read_lines
 from latflow.fst.graph import Graph
-from latflow.lang.prepare import GENERATED
+from latflow.lang.directory import GENERATED
 from latflow.ledger import read_ledger
 from latflow.provenance import git_state, versions
 from latflow.report.inputs import Results, read_json, read_table
