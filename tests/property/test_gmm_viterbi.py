@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from numba import njit
 from reference import gmm_naive
 
-from latflow.align.aligner import best_path, least_frames, with_second_copy
+from latflow.align.aligner import least_frames, with_second_copy
+from latflow.align.viterbi import best_path
 from latflow.fst.graph import Graph
 from latflow.gmm.alignment import (
     WIDTH,

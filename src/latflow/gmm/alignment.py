@@ -29,10 +29,11 @@ import numpy as np
 from numba import njit
 from numba.extending import overload
 
-from latflow.align.aligner import Aligner, Alignment, AlignmentFailure, frame_scores
+from latflow.align.aligner import Aligner, Alignment, AlignmentFailure
 from latflow.align.corpus import AlignmentSummary, Split, align_all
 from latflow.align.graphs import Graphs, TrainingGraphs
 from latflow.align.options import AlignOptions
+from latflow.align.viterbi import frame_scores
 from latflow.features.frames import FrameStore
 from latflow.fst.graph import Graph
 from latflow.gmm.adaptation import (

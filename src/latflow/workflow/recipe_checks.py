@@ -5,34 +5,14 @@ Public: `check`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from latflow.criteria.options import MweOptions
 from latflow.errors import UserError
-from latflow.nnet.described import OutputLoss
-from latflow.sequence.options import SequenceSystemOptions
-from latflow.training.options import (
-    CeSystemOptions,
-    CtcSystemOptions,
-    LfmmiSystemOptions,
-    TrainingOptions,
-)
+from latflow.workflow.network_checks import check_choice, check_networks
 from latflow.workflow.packages import check_capacity, check_packages
 
 if TYPE_CHECKING:
-    from latflow.features.options import StreamOptions
     from latflow.workflow.recipe import Recipe
-
-
-# Options of `training` that other trainings do not read, and what they are there.
-_CROSS_ENTROPY_ONLY = {"label_smoothing": 0.0, "pretraining": 0, "priors": "posteriors"}
-
-# Targets of cross-entropy (those of latflow.training.labels, which reads no recipes).
-TARGETS = ("pdf", "phone")
-
-# Phones of the widest context whose windows can all have pdfs of their own.
-FULL_CONTEXT = 2
 
 
 def check(recipe: Recipe) -> None:
@@ -45,7 +25,7 @@ def check(recipe: Recipe) -> None:
     _check_systems(recipe)
     _check_streams(recipe)
     _check_ivectors(recipe)
-    _check_networks(recipe)
+    check_networks(recipe)
     _check_rescorings(recipe)
     check_packages(recipe)
     _check_transcriptions(recipe)
@@ -62,17 +42,17 @@ def _check_suspects(recipe: Recipe) -> None:
         return
     known = [name for name in recipe.splits if name not in recipe.untranscribed_sets]
     for name in suspects.sets:
-        _check_choice("configuration suspects.sets", name, known)
+        check_choice("configuration suspects.sets", name, known)
     system = suspects.system or ""
     if suspects.system is not None or not recipe.systems:
-        _check_choice("configuration suspects.system", system, list(recipe.systems))
+        check_choice("configuration suspects.system", system, list(recipe.systems))
 
 
 def _check_export(recipe: Recipe) -> None:
     """Refuse to export alignments of systems or sets that are not there."""
     export = recipe.options.export_alignments
     for system in export.systems:
-        _check_choice(
+        check_choice(
             "configuration export_alignments.systems", system, recipe.decoded_systems
         )
         if (
@@ -85,7 +65,7 @@ def _check_export(recipe: Recipe) -> None:
                 remedy="take a GMM system, or a network of type ce or lfmmi",
             )
     for name in export.sets:
-        _check_choice("configuration export_alignments.sets", name, recipe.splits)
+        check_choice("configuration export_alignments.sets", name, recipe.splits)
     if export.package is not None and "package" in recipe.decoded_systems:
         raise UserError(
             "configuration export_alignments.package: a system is called package",
@@ -179,341 +159,12 @@ def _check_ivectors(recipe: Recipe) -> None:
                 f"{key}: a GMM system or other features have this name",
                 remedy="give the i-vectors another",
             )
-        _check_choice(f"{key}.features", ivectors.features, stored)
+        check_choice(f"{key}.features", ivectors.features, stored)
         if recipe.feature_streams[ivectors.features].type == "waveform":
             raise UserError(
                 f"{key}.features: {ivectors.features} are samples",
                 remedy="take features of type mfcc or fbank",
             )
-
-
-def _check_normalization(recipe: Recipe, name: str) -> None:
-    """Refuse a normalization by utterance of i-vectors, and any of samples."""
-    network = recipe.networks[name]
-    stream = recipe.feature_streams.get(recipe.stream_of(name) or "")
-    if stream is not None and stream.type == "waveform":
-        _check_samples(recipe, name, stream)
-    if recipe.stream_of(name) not in recipe.options.nnet.ivectors:
-        return
-    if network.data.normalization in {"mean", "mean_variance"}:
-        raise UserError(
-            f"configuration nnet.systems.{name}.data.normalization: would take the "
-            "i-vectors away, which hardly change in an utterance",
-            remedy="set it to global or none",
-        )
-
-
-def _check_samples(recipe: Recipe, name: str, stream: StreamOptions) -> None:
-    """Refuse what does not go with a network that reads samples."""
-    network = recipe.networks[name]
-    key = f"configuration nnet.systems.{name}"
-    if network.data.normalization not in {"none", "inherited"}:
-        raise UserError(
-            f"{key}.data.normalization: {network.data.normalization} is for features, "
-            f"and {name} reads samples",
-            remedy="set it to none; a layer of class batch_norm normalizes inside",
-        )
-    for layer, rate in recipe.sample_rates_of(name).items():
-        if stream.sample_rate is not None and rate != stream.sample_rate:
-            raise UserError(
-                f"{key}.network: layer {layer} is for samples of {rate} Hz, the "
-                f"features have {stream.sample_rate} Hz",
-                remedy=f"set its sample_rate to {stream.sample_rate}",
-            )
-
-
-def _check_networks(recipe: Recipe) -> None:
-    """Refuse a network that names what is not there, or has a system's name."""
-    earlier: list[str] = []
-    for name, network in recipe.networks.items():
-        key = f"configuration nnet.systems.{name}"
-        if name in recipe.systems:
-            raise UserError(
-                f"{key}: a GMM system has this name",
-                remedy="give the network another",
-            )
-        if network.training_set is not None:
-            known = recipe.training_sets
-            _check_choice(f"{key}.training_set", network.training_set, known)
-        if isinstance(network, SequenceSystemOptions):
-            _check_choice(f"{key}.parent", network.parent, earlier)
-            _check_parent(recipe, name, network.parent)
-            _check_teacher(recipe, name, earlier)
-            _check_phone_criterion(recipe, name, network)
-            _check_sequence_training(f"{key}.training", network.training)
-        else:
-            if network.alignments is not None:
-                aligners = [*recipe.systems, *earlier]
-                _check_choice(f"{key}.alignments", network.alignments, aligners)
-                _check_rates(recipe, name, network.alignments)
-            if network.features is not None:
-                streams = [*recipe.feature_streams, *recipe.options.nnet.ivectors]
-                known = [*streams, *recipe.systems]
-                _check_choice(f"{key}.features", network.features, known)
-            if isinstance(network, LfmmiSystemOptions):
-                _check_flat_start(recipe, name, network)
-                _check_lattice_free(recipe, name, network)
-            else:
-                _check_outputs(recipe, name, network)
-        _check_perturbation(recipe, name)
-        _check_normalization(recipe, name)
-        earlier.append(name)
-
-
-def _check_parent(recipe: Recipe, name: str, parent: str) -> None:
-    """Refuse sequence training on top of CTC."""
-    if recipe.networks[recipe.seed_of(parent)].type == "ctc":
-        raise UserError(
-            f"configuration nnet.systems.{name}.parent: {parent} was trained by CTC, "
-            "whose frames have no alignment that lattices could be compared with",
-            remedy="take a parent of type ce or lfmmi",
-        )
-
-
-def _check_outputs(
-    recipe: Recipe, name: str, network: CeSystemOptions | CtcSystemOptions
-) -> None:
-    """Refuse outputs that a network cannot be trained on, or decoded with."""
-    key = f"configuration nnet.systems.{name}"
-    by_ctc = isinstance(network, CtcSystemOptions)
-    if by_ctc:
-        _check_ctc(recipe, name, network)
-    outputs = recipe.outputs_of(name)
-    if not outputs:
-        return
-    decoded, loss = next(iter(outputs.items()))
-    if loss.name != network.type or not loss.is_decodable:
-        wanted = "loss: ctc" if by_ctc else "loss: ce, target: pdf"
-        raise UserError(
-            f"{key}.network: its decoded output {decoded} has loss {loss.name}, target "
-            f"{loss.target}",
-            remedy=f"give one `{wanted}`, and name it in `decode` of the description",
-        )
-    for output, loss in outputs.items():
-        _check_output(f"{key}.network: output {output}", loss, network.alignments)
-    for target in recipe.features_learnt(name):
-        stored = recipe.streams_of(stored=True)
-        _check_choice(f"{key}.network: target of the loss mse", target, stored)
-        if network.data.perturbation is not None:
-            raise UserError(
-                f"{key}.data.perturbation: an output learns stored features, which do "
-                "not follow",
-                remedy="leave it out, or take a training_set of corpus.perturbed",
-            )
-    if recipe.learns_by_ctc(name) and network.data.chunks is not None:
-        raise UserError(
-            f"{key}.data.sequences: an output learns by CTC, from whole utterances",
-            remedy="set it to {type: utterances}",
-        )
-
-
-def _check_output(what: str, loss: OutputLoss, alignments: str | None) -> None:
-    """Refuse an output whose loss has no targets."""
-    if loss.name == "lfmmi":
-        raise UserError(f"{what} has loss lfmmi", remedy="set type: lfmmi")
-    if loss.name == "ce" and alignments is None:
-        raise UserError(
-            f"{what} has loss ce, which needs alignments",
-            remedy="name a system in alignments, or leave the output out",
-        )
-    if loss.name == "ce" and loss.target not in TARGETS:
-        raise UserError(
-            f"{what}: no labels for the target {loss.target}",
-            remedy=f"alignments give: {', '.join(TARGETS)}",
-        )
-
-
-def _check_ctc(recipe: Recipe, name: str, network: CtcSystemOptions) -> None:
-    """Refuse CTC with settings of labels of frames, or without its description."""
-    key = f"configuration nnet.systems.{name}"
-    if not recipe.describes_network(name):
-        raise UserError(
-            f"{key}.network: no such file {network.network}",
-            remedy="it must be there when the recipe is read: graphs of transcripts "
-            "depend on its frame subsampling",
-        )
-    if network.training.priors != "posteriors":
-        raise UserError(
-            f"{key}.training.priors: CTC has no labels of frames to count",
-            remedy="set it to posteriors",
-        )
-    if getattr(network.training.schedule, "measure", "loss") != "loss":
-        raise UserError(
-            f"{key}.training.schedule.measure: CTC counts no frame errors",
-            remedy="set it to loss",
-        )
-
-
-def _check_lattice_free(recipe: Recipe, name: str, network: LfmmiSystemOptions) -> None:
-    """Refuse LF-MMI with settings of cross-entropy, or a network of another rate."""
-    key = f"configuration nnet.systems.{name}"
-    _check_unused(f"{key}.training", network.training, "it would do nothing: leave it")
-    if getattr(network.training.schedule, "measure", "loss") != "loss":
-        raise UserError(
-            f"{key}.training.schedule.measure: LF-MMI counts no frame errors",
-            remedy="set it to loss",
-        )
-    phone_lm = network.tree.phone_lm
-    if phone_lm.no_prune_ngram_order > phone_lm.ngram_order:
-        raise UserError(
-            f"{key}.tree.phone_lm.no_prune_ngram_order: is above ngram_order",
-            remedy=f"set it to {phone_lm.ngram_order} or less",
-        )
-    rate, wanted = recipe.subsampling_of(name), network.tree.frame_subsampling
-    if rate != wanted and recipe.describes_network(name):
-        raise UserError(
-            f"{key}: the network scores one frame in {rate}, "
-            f"tree.frame_subsampling is {wanted}",
-            remedy="make them the same",
-        )
-
-
-def _check_flat_start(recipe: Recipe, name: str, network: LfmmiSystemOptions) -> None:
-    """Refuse settings of alignments where there are none, and no GMM to grow trees."""
-    key = f"configuration nnet.systems.{name}"
-    if network.alignments is not None:
-        if recipe.gmm_behind(name) is None:
-            raise UserError(
-                f"{key}.alignments: no GMM system is behind {network.alignments}, and "
-                "the tree is made from its alignments",
-                remedy="leave alignments out, or take those of a GMM system",
-            )
-        return
-    unused = {"supervision": ["left_tolerance", "right_tolerance"]}
-    unused["tree"] = ["num_leaves", "split_threshold", "cluster_threshold"]
-    for section, names in unused.items():
-        for option in names:
-            if option in getattr(network, section).model_fields_set:
-                raise UserError(
-                    f"{key}.{section}.{option}: is of alignments, and there are none",
-                    remedy="leave it out, or name a system in alignments",
-                )
-    options = recipe.chain_system(name)
-    if options.data.chunk_size is not None:
-        raise UserError(
-            f"{key}.data.sequences: without alignments utterances cannot be cut",
-            remedy="leave it out, or set its type to utterances",
-        )
-    if options.tree.context_width > FULL_CONTEXT:
-        raise UserError(
-            f"{key}.tree.context_width: without alignments a tree has all contexts, "
-            f"of at most {FULL_CONTEXT} phones",
-            remedy="set it to 1 or 2",
-        )
-
-
-def _check_perturbation(recipe: Recipe, name: str) -> None:
-    """Refuse draws that features or labels cannot follow."""
-    network = recipe.networks[name]
-    draws = network.data.perturbation
-    key = f"configuration nnet.systems.{name}.data"
-    is_stored = recipe.stream_of(name) not in recipe.streams_of(stored=False)
-    if is_stored and network.data.simulation is not None:
-        raise UserError(
-            f"{key}.simulation: its features are stored",
-            remedy="take features of nnet.features with `stored: false`",
-        )
-    stream = recipe.feature_streams.get(recipe.stream_of(name) or "")
-    if network.data.simulation is not None and stream and stream.channels is not None:
-        raise UserError(
-            f"{key}.simulation: its features are of several channels",
-            remedy="set channels: null in the features, or leave the simulation out",
-        )
-    if draws is None:
-        return
-    key = f"{key}.perturbation"
-    if is_stored:
-        raise UserError(
-            f"{key}: its features are stored",
-            remedy="take features of nnet.features with `stored: false`, or a "
-            "training_set of corpus.perturbed",
-        )
-    if network.type not in {"ce", "ctc"} and set(draws.speeds) != {1.0}:
-        raise UserError(
-            f"{key}.speeds: only labels of single frames (type ce), or of none (ctc), "
-            "can follow them",
-            remedy="set speeds: [1.0], and take a training_set of corpus.perturbed",
-        )
-
-
-def _check_sequence_training(key: str, training: TrainingOptions) -> None:
-    """Refuse what goes with cross-entropy alone, and would do nothing."""
-    _check_unused(key, training, "set it in the parent's training")
-    if getattr(training.schedule, "measure", "loss") != "loss":
-        raise UserError(
-            f"{key}.schedule.measure: dev is judged by its word errors alone",
-            remedy="set it to loss, which they are here",
-        )
-    if training.parameter_averaging is not None:
-        raise UserError(
-            f"{key}.parameter_averaging: the ranks of a sequence training decide "
-            "together on beams and failures in each step",
-            remedy="leave it out: gradients are averaged",
-        )
-
-
-def _check_unused(key: str, training: TrainingOptions, remedy: str) -> None:
-    """Refuse what only training by cross-entropy reads."""
-    for name, unused in _CROSS_ENTROPY_ONLY.items():
-        if getattr(training, name) != unused:
-            raise UserError(
-                f"{key}.{name}: is of cross-entropy training only", remedy=remedy
-            )
-
-
-def _check_teacher(recipe: Recipe, name: str, earlier: Sequence[str]) -> None:
-    """Refuse a teacher that is not there, or that reads or tells something else."""
-    key = f"configuration nnet.systems.{name}.criterion.teacher"
-    teacher = recipe.teacher_of(name)
-    if teacher is None:
-        return
-    _check_choice(key, teacher, earlier)
-    for what, of in (
-        ("other features", recipe.stream_of),
-        ("another tree", recipe.tree_owner),
-        ("another frame rate", recipe.subsampling_of),
-    ):
-        if of(teacher) != of(name):
-            raise UserError(
-                f"{key}: {teacher} has {what} than {name}",
-                remedy=f"take one with that of {name}: {of(name)}",
-            )
-
-
-def _check_rates(recipe: Recipe, name: str, aligner: str) -> None:
-    """Refuse alignments with fewer frames than a network is to learn from."""
-    theirs, ours = recipe.subsampling_of(aligner), recipe.subsampling_of(name)
-    is_lattice_free = recipe.networks[name].type == "lfmmi"
-    if theirs == 1 or (theirs == ours and not is_lattice_free):
-        return
-    raise UserError(
-        f"configuration nnet.systems.{name}.alignments: {aligner} aligns one frame in "
-        f"{theirs}, and {name} needs a label for each frame of "
-        f"{'the features' if is_lattice_free else 'its own output'}",
-        remedy="take the alignments of a GMM system, or of a network that scores "
-        "every frame",
-    )
-
-
-def _check_phone_criterion(
-    recipe: Recipe, name: str, network: SequenceSystemOptions
-) -> None:
-    """Refuse phones of alignments of which the network's frames are but a part."""
-    criterion, alignments = network.criterion, network.sequence.alignments
-    counts_phones = criterion.type == "phone_mpe" or (
-        isinstance(criterion, MweOptions) and criterion.unit == "phone"
-    )
-    aligner = recipe.aligner_of(name)
-    has_whole = recipe.subsampling_of(aligner) == recipe.subsampling_of(name)
-    is_fresh = alignments.source == "on_the_fly" and alignments.on_failure == "skip"
-    if counts_phones and not has_whole and not is_fresh:
-        raise UserError(
-            f"configuration nnet.systems.{name}.criterion: counts phones, and {name} "
-            f"sees one frame in {recipe.subsampling_of(name)} of the alignments of "
-            f"{aligner}, which may miss some",
-            remedy="set sequence.alignments to {source: on_the_fly, on_failure: skip}, "
-            "or take another criterion",
-        )
 
 
 def _check_rescorings(recipe: Recipe) -> None:
@@ -532,19 +183,11 @@ def _check_rescorings(recipe: Recipe) -> None:
                 )
 
 
-def _check_choice(key: str, chosen: str, known: Iterable[str]) -> None:
-    """Refuse a name that is not among the known ones."""
-    if chosen not in known:
-        raise UserError(
-            f"{key}: no {chosen!r}", remedy=f"choose from: {', '.join(known) or 'none'}"
-        )
-
-
 def _check_transcriptions(recipe: Recipe) -> None:
     """Refuse recordings for a system that is not packaged, or of an unknown set."""
     packaged = recipe.options.package.systems
     for name, options in recipe.options.transcribe.items():
         key = f"configuration transcribe.{name}"
-        _check_choice(f"{key}.system", options.system, packaged)
+        check_choice(f"{key}.system", options.system, packaged)
         if options.set is not None:
-            _check_choice(f"{key}.set", options.set, recipe.splits)
+            check_choice(f"{key}.set", options.set, recipe.splits)
