@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from latflow.workflow.rule_costs import usual_seconds
-from latflow.workflow.run_progress import Progress, clock
+from snakemake_logger_plugin_latflow.rule_costs import usual_seconds
+from snakemake_logger_plugin_latflow.run_progress import Progress, clock
 
 SNAKEFILE = """
 rule all:

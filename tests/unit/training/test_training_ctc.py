@@ -232,7 +232,7 @@ def test_features_as_a_second_target(task, tmp_path):
     labels = Forward.load(store, tmp_path / "mse", device="cpu", output="output")
     _, posteriors = next(iter(labels))
     np.testing.assert_allclose(np.exp(posteriors).sum(1), 1.0, rtol=1e-4)
-    with pytest.raises(UserError, match="no output wrong"):
+    with pytest.raises(UserError, match="no output or layer wrong"):
         Forward.load(store, tmp_path / "mse", device="cpu", output="wrong")
     with pytest.raises(UserError, match="0 are given"):
         run(task, tmp_path / "none", layers)

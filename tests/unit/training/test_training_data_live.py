@@ -92,7 +92,9 @@ def test_the_front_end_on_a_device_computes_the_same(
     options = NO_CMVN
     prepare_live_features(cuts, tmp_path, options=options, max_skipped_fraction=1)
     live = LiveFrames(tmp_path)
-    together = on_device(live._extractor, [live._read(_Wanted(i)) for i in range(4)])
+    together = on_device(
+        live._extractor, [live._read(_Wanted(i), None) for i in range(4)]
+    )
     for i, frames in enumerate(together):
         np.testing.assert_allclose(frames, live.frames(i), rtol=1e-4, atol=1e-4)
 
@@ -224,7 +226,7 @@ def test_channels_stand_side_by_side(
         )
         (cut,) = CutSet.from_file(tmp_path / f"{name} stored/cuts.jsonl.gz")
         np.testing.assert_array_equal(cut.load_features(), found[name])
-        (together,) = on_device(live._extractor, [live._read(_Wanted(0))])
+        (together,) = on_device(live._extractor, [live._read(_Wanted(0), None)])
         np.testing.assert_allclose(together, found[name], rtol=1e-4, atol=1e-4)
     wanted = np.concatenate([found["own"], found["first"]], 1)
     np.testing.assert_array_equal(found["both"], wanted)

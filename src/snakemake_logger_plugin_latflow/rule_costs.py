@@ -10,10 +10,9 @@ Public: `usual_seconds`.
 
 from __future__ import annotations
 
+import csv
 from functools import cache
 from pathlib import Path
-
-from latflow.files import read_lines
 
 _TABLE = Path(__file__).with_name("rule_costs.tsv")
 _OTHERS = (3.0, 0.0)  # of a rule that is not in the table
@@ -22,8 +21,11 @@ _OTHERS = (3.0, 0.0)  # of a rule that is not in the table
 @cache
 def _table() -> dict[str, tuple[float, float]]:
     """Return seconds, and seconds an hour of speech, by rule."""
-    lines = [line.split("\t") for _, line in read_lines(_TABLE)][1:]
-    return {rule: (float(start), float(rate)) for rule, start, rate in lines}
+    with _TABLE.open(encoding="utf-8", newline="") as stream:
+        return {
+            row["rule"]: (float(row["seconds"]), float(row["seconds_per_hour"]))
+            for row in csv.DictReader(stream, delimiter="\t")
+        }
 
 
 def usual_seconds(rule: str, hours: float = 1.0) -> float:

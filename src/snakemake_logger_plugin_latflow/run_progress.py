@@ -27,7 +27,7 @@ from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultForma
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from latflow.workflow.rule_costs import usual_seconds
+from snakemake_logger_plugin_latflow.rule_costs import usual_seconds
 
 LONG = 30.0  # seconds of a job that has a line of its own
 _INTERVALS = {True: 1.0, False: 60.0}  # seconds between states: on a terminal, or not
