@@ -1,4 +1,4 @@
-"""What ends a job in one clear line: errors a user can mend, and interruptions."""
+"""Errors that end a job in one clear line, and interruptions."""
 
 from __future__ import annotations
 

@@ -199,10 +199,19 @@ def _classes(arguments: Arguments, targets: set[str]) -> dict[str, int]:
     return classes
 
 
-@COMMANDS.command(
-    "forward",
+_MODEL = (
     option("model", "model folder, as training wrote it"),
     option("frames", "frame store of the network's features"),
+)
+_BATCHES = (
+    option("--max-frames", "frames scored at once", 8000),
+    option("--device", "processor", "auto", choices=("auto", "cpu", "cuda")),
+)
+
+
+@COMMANDS.command(
+    "forward",
+    *_MODEL,
     option("out", "file to write"),
     option(
         "--form",
@@ -222,8 +231,7 @@ def _classes(arguments: Arguments, targets: set[str]) -> dict[str, int]:
         "output that is not decoded: log posteriors, or features; or a layer of the "
         "network, by its name: what it gives",
     ),
-    option("--max-frames", "frames scored at once", 8000),
-    option("--device", "processor", "auto", choices=("auto", "cpu", "cuda")),
+    *_BATCHES,
     option("--threads", "threads of torch", 2),
 )
 def _forward(arguments: Arguments) -> None:
@@ -242,16 +250,6 @@ def _forward(arguments: Arguments) -> None:
         device=arguments.device,
         threads=arguments.threads,
     )
-
-
-_MODEL = (
-    option("model", "model folder, as training wrote it"),
-    option("frames", "frame store of the network's features"),
-)
-_BATCHES = (
-    option("--max-frames", "frames scored at once", 8000),
-    option("--device", "processor", "auto", choices=("auto", "cpu", "cuda")),
-)
 
 
 @COMMANDS.command(

@@ -60,7 +60,7 @@ class Perturbation:
 
 
 class Simulation(Protocol):
-    """What is done to the samples of utterances in a pass; keeps their number."""
+    """Changes the samples of the utterances of a pass, but not their number."""
 
     @property
     def draws(self) -> int:

@@ -126,6 +126,11 @@ class Acoustics(Protocol):
         ...
 
     @property
+    def has_full_scale(self) -> bool:
+        """Return whether scores of frames may be added up, as LF-MMI trains them."""
+        ...
+
+    @property
     def num_pdfs(self) -> int:
         """Columns of the scores, P."""
         ...
@@ -185,6 +190,11 @@ class NetworkAcoustics:
     def subsampling(self) -> int:
         """Frames of the features for one of the scores, s."""
         return self.network.network.subsampling
+
+    @property
+    def has_full_scale(self) -> bool:
+        """Return whether LF-MMI or CTC trained the network."""
+        return self.network.has_full_scale
 
     @property
     def num_pdfs(self) -> int:
@@ -269,6 +279,11 @@ class GmmAcoustics:
     def subsampling(self) -> int:
         """1: each frame is scored."""
         return 1
+
+    @property
+    def has_full_scale(self) -> bool:
+        """Return false: neighbouring frames say the same again."""
+        return False
 
     @property
     def num_pdfs(self) -> int:

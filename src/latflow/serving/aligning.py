@@ -81,8 +81,8 @@ def align_package(
     own = Lang.load(out_dir / "lang")
     tree, transitions = load_model(package_dir / "model")
     compiler = TrainingGraphCompiler(own, tree, transitions)
-    by_sequence = model.acoustic_scale == 1.0  # as LF-MMI is searched
-    scales = ChainGraphOptions() if by_sequence else GraphOptions()
+    is_full = model.acoustics.has_full_scale
+    scales = ChainGraphOptions() if is_full else GraphOptions()
     options = options.replace(acoustic_scale=model.acoustic_scale)
     with Spool(out_dir, MonoCut.from_dict) as spool, worker_pool(threads) as pool:
         spool.extend(

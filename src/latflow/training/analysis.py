@@ -208,7 +208,11 @@ class _Confusion:
         labels = self.labels.labels(place)[::subsampling]
         if len(labels) != len(told):
             return False
-        self.counts.update(zip(labels.tolist(), told.tolist(), strict=True))
+        pairs, counts = np.unique(np.stack([labels, told]), axis=1, return_counts=True)
+        for (label, given), count in zip(
+            pairs.T.tolist(), counts.tolist(), strict=True
+        ):
+            self.counts[label, given] += count
         return True
 
     def summary(self, most: int) -> dict[str, Any]:

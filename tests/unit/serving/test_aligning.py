@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from latflow.align.aligner import Aligner
 from latflow.align.corpus import AlignmentArchive, LogLikes
 from latflow.align.export import export_alignments
 from latflow.align.options import AlignSplitOptions, ExportOptions
@@ -12,6 +13,7 @@ from latflow.corpus.options import FolderSource
 from latflow.corpus.prepare import prepare_corpus
 from latflow.corpus.textgrid import read_tiers
 from latflow.errors import UserError
+from latflow.files import file_digest
 from latflow.lang.options import LangOptions
 from latflow.serving.aligning import align_package
 
@@ -76,3 +78,30 @@ def test_lexicon_with_phones_of_another_kind_is_refused(corpus, digits, package)
     (corpus / "other.txt").write_text("ONE w ah n\n")
     with pytest.raises(UserError, match="phone w is not among those of the model"):
         align(package, digits, corpus, corpus / "other.txt")
+
+
+@pytest.mark.parametrize(("trained", "self_loops"), [("lfmmi", 1.0), ("ce", 0.1)])
+def test_self_loop_scale_is_of_the_training(
+    corpus, digits, package, tmp_path, monkeypatch, trained, self_loops
+):
+    """The acoustic scale, which users may set, says nothing of the training."""
+    other = shutil.copytree(package, tmp_path / "other")
+    meta = other / "model/meta.json"
+    known = json.loads(meta.read_text())
+    if trained == "lfmmi":
+        known["scores"] = "log_likelihoods"
+    info = json.loads((other / "package.json").read_text())
+    info["acoustic_scale"] = 0.5 if trained == "lfmmi" else 1.0
+    meta.write_text(json.dumps(known))
+    info["digests"]["model/meta.json"] = file_digest(meta)
+    (other / "package.json").write_text(json.dumps(info))
+    found = []
+
+    class Watched(Aligner):
+        def __init__(self, model, options, scales, **more):
+            found.append((options.acoustic_scale, scales.self_loop_scale))
+            super().__init__(model, options, scales, **more)
+
+    monkeypatch.setattr("latflow.serving.aligning.Aligner", Watched)
+    align(other, digits, corpus)
+    assert found == [(info["acoustic_scale"], self_loops)]
