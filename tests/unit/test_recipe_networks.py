@@ -262,6 +262,14 @@ def test_simulated_sets_that_cannot_be(recipe_of, simulated, told):
         recipe_of({}, corpus={"simulated": {"test": given}})
 
 
+def test_simulated_sets_have_no_second_channel(recipe_of):
+    made = {"noisy": {"of": "test", "noises": {"hiss": {"type": "generated"}}}}
+    streams = [{"x": {"type": "fbank", "channels": c}} for c in ([0], [0, 1])]
+    recipe_of({}, streams[0], corpus={"simulated": made})
+    with pytest.raises(UserError, match="features.x.channels: .* one channel .noisy."):
+        recipe_of({}, streams[1], corpus={"simulated": made})
+
+
 def test_simulated_sets_are_scored_like_those_they_are_made_of(recipe_of):
     made = {"of": "test", "noises": {"hiss": {"type": "generated"}}}
     recipe = recipe_of({}, corpus={"simulated": {"noisy": made}})

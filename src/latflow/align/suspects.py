@@ -8,6 +8,7 @@ the values are normal, and which a few wrong utterances do not move.
 
 | reason | measure |
 |---|---|
+| `unreadable` | the audio is damaged |
 | `silence`, `clipping`, `offset` | see `latflow.corpus.signal_faults` |
 | `duplicate` | another utterance has the same samples and fits them better |
 | `cut` | level of the first or last 30 ms, where the alignment has speech there |
@@ -39,10 +40,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from lhotse import MonoCut
 
 from latflow.align.corpus import AlignmentArchive, LogLikes
 from latflow.align.options import SuspectOptions
-from latflow.corpus.manifests import load_samples, read_cuts
+from latflow.corpus.manifests import read_cuts, samples_or_reason
 from latflow.corpus.signal_faults import SignalMeasures, measure_signal
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
@@ -50,7 +52,6 @@ from latflow.files import write_text
 from latflow.hmm.alignment import segments
 from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.directory import Lang
-from latflow.lang.phones import POSITIONS
 from latflow.ledger import read_ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
@@ -162,7 +163,7 @@ class _Aligned:
     ) -> _Aligned:
         """Open the files."""
         lang = Lang.load(lang_dir)
-        bases = {number: _base(name) for number, name in lang.phones.items()}
+        bases = {number: lang.base_phone(number) for number in lang.phones}
         numbers = {name: n for n, name in enumerate(sorted(set(bases.values())))}
         phone_of = np.zeros(max(bases) + 1, np.int64)
         is_speech = np.ones(len(numbers), np.bool_)
@@ -198,11 +199,6 @@ class _Aligned:
         return _Phones(self.phone_of[phone], start.astype(np.int64), length)
 
 
-def _base(phone: str) -> str:
-    """Return a phone without its position marker."""
-    return phone[:-2] if phone[-2:] in POSITIONS else phone
-
-
 # -- signals ------------------------------------------------------------------------
 
 
@@ -216,13 +212,19 @@ def _signal_suspects(
     """Yield what samples show."""
     alike: dict[int, list[str]] = {}
     edges: dict[str, SignalMeasures] = {}
+
+    def measure(cut: MonoCut) -> tuple[str, SignalMeasures | str]:
+        samples = samples_or_reason(cut)
+        if isinstance(samples, str):
+            return cut.id, samples
+        return cut.id, measure_signal(samples, int(cut.sampling_rate))
+
     with worker_pool(threads) as pool:
-        signals = in_order(
-            pool,
-            lambda cut: (cut.id, measure_signal(load_samples(cut), cut.sampling_rate)),
-            read_cuts(cuts),
-        )
+        signals = in_order(pool, measure, read_cuts(cuts))
         for name, found in progress(signals, "signals", len(aligned.frames)):
+            if isinstance(found, str):
+                yield Suspect(name, "unreadable", 1.0, found)
+                continue
             for reason in ("silence", "clipping", "offset"):
                 value = getattr(found, reason)
                 if value > getattr(options, f"max_{reason}"):

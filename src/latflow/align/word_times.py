@@ -20,9 +20,9 @@ import numpy as np
 
 from latflow.hmm.alignment import segments
 from latflow.hmm.transition_model import TransitionModel
+from latflow.lang.phones import POSITIONS
 
 Entry = tuple[str, ...]
-POSITIONS = ("_B", "_I", "_E", "_S")
 
 
 class Pronunciations:

@@ -10,8 +10,8 @@ Cuts are read one at a time and checked to be sorted, so that a corpus of any si
 passes through the stages.
 
 Public: `read_recordings`, `read_supervisions`, `read_cuts`, `ManifestWriter`, `Spool`,
-`spools`; of cuts `at_rate`, `load_samples`, `file_of`, `volume_of`, `count_cuts`,
-`speaker_of`, `text_of`.
+`spools`; of cuts `at_rate`, `load_samples`, `samples_or_reason`, `file_of`,
+`volume_of`, `count_cuts`, `speaker_of`, `text_of`; `refuse_damaged`.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ class Item(Protocol):
 
 
 _REMEDY = "run the prepare_corpus stage again"
+_RESTORE = "restore it, or prepare the corpus again"
 # Errors that Lhotse and its readers raise on damaged audio.
-UNREADABLE = (
+_UNREADABLE = (
     AudioLoadingError,
     DurationMismatchError,
     AssertionError,
@@ -153,8 +154,69 @@ def load_samples(cut: MonoCut, channels: Sequence[int] | None = None) -> np.ndar
         channels: of its recording; None for the cut's own.
 
     Raises:
+        UserError: the audio cannot be read, or has no such channel.
+    """
+    with refuse_damaged(file_of(cut), utterance=cut.id):
+        return _load(cut, channels)
+
+
+def samples_or_reason(
+    cut: MonoCut, channels: Sequence[int] | None = None
+) -> np.ndarray | str:
+    """Return the samples of a cut, see `load_samples`, or why its audio is damaged.
+
+    Raises:
+        UserError: a file is missing, or a channel of it.
+    """
+    recording = cut.recording
+    assert recording is not None
+    for source in recording.sources:
+        if source.type != "file":
+            continue
+        path = Path(str(source.source))
+        if not path.is_file():
+            raise UserError(
+                "audio file is missing",
+                file=path,
+                utterance=cut.id,
+                remedy=_RESTORE,
+            )
+        if path.stat().st_size == 0:
+            return f"{path}: audio file of no bytes"
+    try:
+        return _load(cut, channels)
+    except _UNREADABLE as error:
+        return f"{file_of(cut)}: unreadable audio ({type(error).__name__})"
+
+
+@contextmanager
+def refuse_damaged(
+    file: str | Path, *, utterance: str | None = None, remedy: str = _RESTORE
+) -> Iterator[None]:
+    """Raise what Lhotse raises on damaged audio as a `UserError`.
+
+    Args:
+        file: that is read.
+        utterance: for the message.
+        remedy: likewise.
+    """
+    try:
+        yield
+    except _UNREADABLE as error:
+        raise UserError(
+            f"audio cannot be read ({type(error).__name__})",
+            file=file,
+            utterance=utterance,
+            remedy=remedy,
+        ) from error
+
+
+def _load(cut: MonoCut, channels: Sequence[int] | None) -> np.ndarray:
+    """Return the samples of a cut, see `load_samples`.
+
+    Raises:
         UserError: the recording has no such channel.
-        Exception: one of `UNREADABLE`.
+        Exception: one of `_UNREADABLE`.
     """
     recording = cut.recording
     assert recording is not None

@@ -16,7 +16,7 @@ _CLIPPED_RUN = 3  # samples beside each other at the peak
 
 
 class SignalMeasures(NamedTuple):
-    """What is told of an utterance's samples.
+    """Describe an utterance by its samples.
 
     Attributes:
         silence: share of samples in runs of one value that last `CONSTANT_S`, in [0,
@@ -80,7 +80,7 @@ def _in_runs(is_equal: np.ndarray, shortest: int) -> int:
 
 
 def _levels(signal: np.ndarray, width: int) -> np.ndarray:
-    """Levels of pieces beside each other, dB; the rest at the end is left out."""
+    """Return levels of pieces beside each other, dB, without the rest at the end."""
     pieces = signal[: len(signal) // width * width].reshape(-1, width)
     power = np.mean(np.square(pieces, dtype=np.float64), axis=1)
     return 10.0 * np.log10(power + 1e-12)

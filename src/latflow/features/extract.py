@@ -34,13 +34,12 @@ from lhotse.features.io import close_cached_file_handles, get_writer
 from lhotse.utils import fastcopy
 
 from latflow.corpus.manifests import (
-    UNREADABLE,
     ManifestWriter,
     at_rate,
     count_cuts,
     file_of,
-    load_samples,
     read_cuts,
+    samples_or_reason,
     volume_of,
 )
 from latflow.errors import UserError
@@ -170,7 +169,7 @@ def _compute(
     volumes: bool,
 ) -> _Outcome:
     """Read one utterance and compute its features; runs in a worker thread."""
-    wave = _load(cut, channels)
+    wave = samples_or_reason(cut, channels)
     if isinstance(wave, str):
         return _Outcome(cut, None, wave)
     if volumes:
@@ -183,33 +182,6 @@ def _compute(
         reason = f"{file_of(cut)}: {milliseconds:.1f} ms are too short for one frame"
         return _Outcome(cut, None, reason)
     return _Outcome(cut, features)
-
-
-def _load(cut: MonoCut, channels: Sequence[int] | None) -> np.ndarray | str:
-    """Return the samples of a cut, see `load_samples`, or why they cannot be read.
-
-    Raises:
-        UserError: a file is missing, or a channel of it.
-    """
-    recording = cut.recording
-    assert recording is not None
-    for source in recording.sources:
-        if source.type != "file":
-            continue
-        path = Path(str(source.source))
-        if not path.is_file():
-            raise UserError(
-                "audio file is missing",
-                file=path,
-                utterance=cut.id,
-                remedy="restore it, or prepare the corpus again",
-            )
-        if path.stat().st_size == 0:
-            return f"{path}: audio file of no bytes"
-    try:
-        return load_samples(cut, channels)
-    except UNREADABLE as error:
-        return f"{file_of(cut)}: unreadable audio ({type(error).__name__})"
 
 
 def _keep(

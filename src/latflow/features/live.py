@@ -31,10 +31,8 @@ from lhotse import MonoCut
 
 from latflow.array_cache import ArrayCache
 from latflow.corpus.manifests import (
-    UNREADABLE,
     at_rate,
     count_cuts,
-    file_of,
     load_samples,
     read_cuts,
     speaker_of,
@@ -333,7 +331,7 @@ class LiveFrames:
     ) -> tuple[np.ndarray, int]:
         """Return an utterance's samples, see `load_samples`, and its dither's key."""
         cut = self._cut(wanted.i)
-        wave = _samples(cut, self.channels)
+        wave = load_samples(cut, self.channels)
         wave = change_speed(wave, self.sample_rate, wanted.speed)
         if simulation is not None:
             wave = simulation(wanted.i, wave)
@@ -363,20 +361,7 @@ class LiveFrames:
         Raises:
             UserError: the audio cannot be read.
         """
-        return _samples(self._cut(i), self.channels)
-
-
-def _samples(cut: MonoCut, channels: tuple[int, ...] | None) -> np.ndarray:
-    """Return the samples of a cut, see `load_samples`."""
-    try:
-        return load_samples(cut, channels)
-    except UNREADABLE as error:
-        raise UserError(
-            f"audio cannot be read ({type(error).__name__})",
-            file=file_of(cut),
-            utterance=cut.id,
-            remedy="restore it, or prepare the corpus again",
-        ) from error
+        return load_samples(self._cut(i), self.channels)
 
 
 class _Wanted(NamedTuple):

@@ -16,11 +16,10 @@ from latflow.align.aligner import Aligner
 from latflow.align.corpus import AlignmentSummary, Split, align_all
 from latflow.align.options import AlignSplitOptions
 from latflow.corpus.manifests import (
-    UNREADABLE,
     Spool,
     at_rate,
-    load_samples,
     read_cuts,
+    samples_or_reason,
     text_of,
 )
 from latflow.errors import UserError
@@ -97,10 +96,9 @@ def align_package(
         def scores(u: int) -> np.ndarray | str:
             with lock:
                 cut = spool[names[u]]
-            try:
-                samples = load_samples(cut)
-            except UNREADABLE as error:
-                return f"audio that cannot be read ({error})"
+            samples = samples_or_reason(cut)
+            if isinstance(samples, str):
+                return samples
             stream = model.front_end()
             frames = [stream.accept(samples), stream.finish()]
             found = model.acoustics.log_likes(np.concatenate(frames))

@@ -17,10 +17,9 @@ from latflow.options import (
 )
 
 
-class Uniform(Options):
-    """Evenly from a range."""
+class _Range(Options):
+    """A distribution whose values are within a range."""
 
-    type: Literal["uniform"] = "uniform"
     low: float
     """Lower end."""
     high: float
@@ -36,6 +35,12 @@ class Uniform(Options):
     def bounds(self) -> tuple[float, float]:
         """Least and greatest value."""
         return self.low, self.high
+
+
+class Uniform(_Range):
+    """Evenly from a range."""
+
+    type: Literal["uniform"] = "uniform"
 
 
 class Choice(Options):
@@ -51,7 +56,7 @@ class Choice(Options):
         return min(self.of), max(self.of)
 
 
-class Gaussian(Options):
+class Gaussian(_Range):
     """Normally distributed, brought to the nearer end where it is out of a range."""
 
     type: Literal["gaussian"] = "gaussian"
@@ -59,21 +64,6 @@ class Gaussian(Options):
     """Mean."""
     std: PositiveFloat
     """Standard deviation."""
-    low: float
-    """Lower end."""
-    high: float
-    """Upper end."""
-
-    @model_validator(mode="after")
-    def _check_order(self) -> Self:
-        if self.low > self.high:
-            raise ValueError(f"{self.low:g} is above {self.high:g}")
-        return self
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Least and greatest value."""
-        return self.low, self.high
 
 
 _Any = Uniform | Choice | Gaussian
@@ -98,6 +88,7 @@ RoomMetres = Annotated[_Any, _TAGGED, _between(1.5, 100)]
 Seconds = Annotated[_Any, _TAGGED, _between(0.05, 5)]
 Hertz = Annotated[_Any, _TAGGED, _between(20, 96000)]
 Share = Annotated[_Any, _TAGGED, _between(0, 1)]
+ClippedShare = Annotated[_Any, _TAGGED, _between(0, 0.9)]
 Count = Annotated[int, Field(ge=1, le=8)]
 
 
@@ -200,11 +191,22 @@ class DeviceOptions(Options):
     """Lower edge of the band that is left, Hz."""
     high_cut: Hertz | None = None
     """Upper edge of the band that is left, Hz."""
-    clipped: Share | None = None
+    clipped: ClippedShare | None = None
     """Share of the samples that are cut off at one level (0.01 is heard, 0.1 is
-    heavy)."""
+    heavy), at most 0.9."""
     telephone: Fraction = 0.0
     """Share of these utterances that go over a telephone line: 8 kHz, mu-law."""
+
+    @model_validator(mode="after")
+    def _check_band(self) -> Self:
+        """Refuse a band with nothing in it."""
+        if self.low_cut is not None and self.high_cut is not None:
+            low, high = self.low_cut.bounds[1], self.high_cut.bounds[0]
+            if low >= high:
+                raise ValueError(
+                    f"low_cut of {low:g} Hz is not below high_cut of {high:g} Hz"
+                )
+        return self
 
 
 class SimulationOptions(Options):

@@ -16,7 +16,8 @@ import math
 import os
 import zlib
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import cycle, islice, repeat
 from pathlib import Path
 from typing import Protocol
 
@@ -127,7 +128,7 @@ class Record(Options):
 
     @property
     def is_simulated(self) -> bool:
-        """Whether anything is done to the utterance."""
+        """Tell whether anything is done to the utterance."""
         return bool(
             self.room or self.response or self.noises or self.speakers or self.device
         )
@@ -169,7 +170,7 @@ class Drawing:
         seed: of all draws.
 
     Raises:
-        UserError: a folder or pattern names no audio, or no other speaker is there.
+        UserError: a folder or pattern names no audio, or a device leaves no band.
     """
 
     def __init__(
@@ -179,6 +180,14 @@ class Drawing:
         self._rate, self._seed = rate, seed
         self._files = {files: list_audio(files) for files in options.files}
         self._room = lru_cache(maxsize=4096)(self._draw_room)
+        self._others = lru_cache(maxsize=8)(self._list_others)
+        low = options.device.low_cut if options.device else None
+        if low is not None and low.bounds[1] >= rate / 2:
+            raise UserError(
+                f"simulation: device.low_cut goes to {low.bounds[1]:g} Hz: nothing "
+                f"is left of recordings at {rate} Hz",
+                remedy=f"keep it below {rate / 2:g} Hz",
+            )
 
     def draw(self, utt_id: str, num_samples: int, *, whole_pass: int) -> Record:
         """Draw what is done to an utterance in a pass.
@@ -189,7 +198,8 @@ class Drawing:
             whole_pass: from 0.
 
         Raises:
-            UserError: no room of the options can have its reverberation time.
+            UserError: no room of the options can have its reverberation time, or there
+                is no other speaker.
         """
         key = zlib.crc32(utt_id.encode())
 
@@ -208,14 +218,27 @@ class Drawing:
         if generator("all").random() >= options.probability:
             return record
         room, response = self._draw_place(generator("room"))
-        places = iter(room.others if room else ())
+
+        def places(purpose: str) -> Iterator[Place | None]:
+            """Places of sources: all of the room in turn, from one that is drawn on."""
+            if room is None:
+                return repeat(None)
+            first = generator(f"place of {purpose}").integers(len(room.others))
+            return islice(cycle(room.others), int(first), None)
+
         noises = [
             noise
             for name in options.noises
-            for noise in self._draw_noises(name, generator(name), places)
+            for noise in self._draw_noises(
+                name, generator(f"noise {name}"), places(f"noise {name}")
+            )
         ]
         speakers = self._draw_speakers(
-            options.speakers, generator("speakers"), utt_id, num_samples, places
+            options.speakers,
+            generator("speakers"),
+            utt_id,
+            num_samples,
+            places("speakers"),
         )
         return record.model_copy(
             update={
@@ -249,6 +272,8 @@ class Drawing:
             sides = (options.length, options.width, options.height)
             size = np.array([_drawn(side, rng) for side in sides])
             # PyKaldi2's places: near the middle of the room.
+            if (size <= 2 * options.from_wall).any():
+                continue
             microphone = size * rng.uniform((0.2, 0.2, 0.4), (0.8, 0.8, 0.6))
             source = microphone + _drawn(options.distance, rng) * _direction(rng)
             others = rng.uniform(
@@ -273,12 +298,12 @@ class Drawing:
         raise UserError(
             f"simulation: in {_MAX_REDRAWS} draws no room had a reverberation time of "
             f"{t60:.2f} s and a place for the speaker",
-            remedy="allow smaller rooms (length, width, height), a longer t60, or "
-            "another distance",
+            remedy="allow smaller rooms (length, width, height), a longer t60, another "
+            "distance, or less from_wall",
         )
 
     def _draw_noises(
-        self, name: str, rng: np.random.Generator, places: Iterator[Place]
+        self, name: str, rng: np.random.Generator, places: Iterator[Place | None]
     ) -> Iterator[NoiseDraw]:
         """Draw the noises of one kind."""
         options = self._options.noises[name]
@@ -299,7 +324,7 @@ class Drawing:
                 file=files[int(rng.integers(len(files)))],
                 begin=float(rng.random()),
                 snr=_drawn(options.snr, rng),
-                place=next(places, None) if options.place == "point" else None,
+                place=next(places) if options.place == "point" else None,
             )
 
     def _draw_speakers(
@@ -308,7 +333,7 @@ class Drawing:
         rng: np.random.Generator,
         utt_id: str,
         num_samples: int,
-        places: Iterator[Place],
+        places: Iterator[Place | None],
     ) -> Iterator[SpeakerDraw]:
         """Draw other speakers, each another one."""
         if options is None or rng.random() >= options.probability:
@@ -330,7 +355,7 @@ class Drawing:
                 offset=offset,
                 sir=_drawn(options.sir, rng),
                 overlap=round(both / num_samples, 4),
-                place=next(places, None),
+                place=next(places),
             )
 
     def _other(self, rng: np.random.Generator, there: set[str]) -> int:
@@ -340,11 +365,27 @@ class Drawing:
             i = int(rng.integers(count))
             if self._speech.speaker(i) not in there:
                 return i
+        others = self._others(frozenset(there))  # of a set that one speaker fills
+        if len(others):
+            return int(others[rng.integers(len(others))])
         raise UserError(
-            f"simulation: {_MAX_SPEAKER_DRAWS} draws found no utterance of another "
-            f"speaker than {', '.join(sorted(there))}",
+            "simulation: the set has no utterance of another speaker than "
+            f"{', '.join(sorted(there))}",
             remedy="leave speakers out, or take a set of more speakers",
         )
+
+    def _list_others(self, there: frozenset[str]) -> np.ndarray:
+        """Return the numbers of utterances of speakers who are not there yet."""
+        codes, speakers = self._speakers
+        known = [codes[name] for name in there]
+        return np.flatnonzero(~np.isin(speakers, known))
+
+    @cached_property
+    def _speakers(self) -> tuple[dict[str, int], np.ndarray]:
+        """Codes of the speakers, and that of each utterance's, int64[N]."""
+        codes: dict[str, int] = {}
+        speakers = map(self._speech.speaker, range(len(self._speech)))
+        return codes, np.array([codes.setdefault(s, len(codes)) for s in speakers])
 
 
 def _draw_device(

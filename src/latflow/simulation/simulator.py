@@ -3,7 +3,8 @@
 Sound arrives when it did without the room, and no utterance gets longer, so that
 transcripts and alignments stay right. The order: speech into its room (its power
 stays), other speakers, noises, the whole to full scale where it is louder, effects of
-the device. An utterance of digital silence stays as it is.
+the device. An utterance of digital silence stays as it is, and so does one with samples
+that are not numbers, which features are refused for.
 
 Public: `Simulator`.
 """
@@ -18,7 +19,7 @@ import torch
 from lhotse import Recording
 
 from latflow.array_cache import ArrayCache
-from latflow.corpus.manifests import UNREADABLE
+from latflow.corpus.manifests import refuse_damaged
 from latflow.errors import UserError
 from latflow.simulation.records import (
     DeviceDraw,
@@ -76,6 +77,8 @@ class Simulator:
                 the room; an utterance of another speaker is not there.
         """
         if not record.is_simulated or not samples.any():
+            return samples
+        if not np.isfinite(samples).all():
             return samples
         dry = samples.astype(np.float64)
         speech = self._in_place(dry, record, record.room and record.room.source)
@@ -211,18 +214,16 @@ def _power(wave: np.ndarray) -> float:
 
 def _load(file: str, rate: int) -> np.ndarray:
     """Return the first channel of a file at a rate, float32 [L]."""
-    try:
+    remedy = "restore the file, or name others in the options of the simulation"
+    with refuse_damaged(file, remedy=remedy):
         recording = Recording.from_file(file)
         if recording.sampling_rate != rate:
             recording = recording.resample(rate)
         channels = recording.channel_ids or [0]
-        return recording.load_audio(channels=channels[0])[0]
-    except UNREADABLE as error:
-        raise UserError(
-            f"cannot be read for the simulation ({type(error).__name__})",
-            file=file,
-            remedy="restore the file, or name others in the options of the simulation",
-        ) from error
+        samples = recording.load_audio(channels=channels[0])[0]
+    if not np.isfinite(samples).all():
+        raise UserError("holds samples that are not numbers", file=file, remedy=remedy)
+    return samples
 
 
 def _cut(noise: np.ndarray, begin: int, length: int) -> np.ndarray:
@@ -271,7 +272,8 @@ def _through_device(wave: np.ndarray, draw: DeviceDraw, rate: int) -> np.ndarray
         wave = np.fft.irfft(spectrum, n=len(wave))
     if draw.clipped:
         level = float(np.quantile(np.abs(wave), 1 - draw.clipped))
-        wave = np.clip(wave, -level, level)
+        if level > 0.0:  # of what is silent but for less than that share: as it is
+            wave = np.clip(wave, -level, level)
     if draw.telephone:
         wave = _over_telephone(wave, rate)
     return np.clip(wave, -1.0, 1.0)

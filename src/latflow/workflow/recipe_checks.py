@@ -24,6 +24,7 @@ def check(recipe: Recipe) -> None:
     _check_import(recipe)
     _check_systems(recipe)
     _check_streams(recipe)
+    _check_simulated(recipe)
     _check_ivectors(recipe)
     check_networks(recipe)
     _check_rescorings(recipe)
@@ -146,6 +147,22 @@ def _check_streams(recipe: Recipe) -> None:
             raise UserError(
                 f"{key}.cmvn: statistics of type {cmvn} need stored features",
                 remedy="set its type to utterance, sliding or none, or `stored: true`",
+            )
+
+
+def _check_simulated(recipe: Recipe) -> None:
+    """Refuse simulated sets, of one channel, where features are of several."""
+    made = recipe.options.corpus.simulated
+    features = {"features": recipe.options.features} | {
+        f"nnet.features.{name}": stream
+        for name, stream in recipe.feature_streams.items()
+    }
+    for key, options in features.items():
+        if made and options.channels is not None and set(options.channels) != {0}:
+            raise UserError(
+                f"configuration {key}.channels: simulated sets have one channel "
+                f"({', '.join(made)})",
+                remedy="set channels: null, or leave corpus.simulated out",
             )
 
 

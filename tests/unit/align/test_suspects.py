@@ -7,10 +7,10 @@ from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 
 from latflow.align.corpus import LogLikes
 from latflow.align.options import SuspectOptions
-from latflow.align.suspects import deviations, find_suspects
+from latflow.align.suspects import _Aligned, deviations, find_suspects
 from latflow.corpus.signal_faults import measure_signal
 from latflow.errors import UserError
-from latflow.features.frames import FrameWriter
+from latflow.features.frames import FrameStore, FrameWriter
 from latflow.hmm.topology import Topology
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
@@ -184,3 +184,57 @@ def test_alignments_of_other_frames_are_refused(faulty, tmp_path):
             faulty / "final.mdl", faulty / "ali", tmp_path / "t", tmp_path / "i",
             options=SuspectOptions(),
         )  # fmt: skip
+
+
+def test_damaged_audio_is_suspect_and_missing_audio_one_line(faulty, tmp_path):
+    good = CutSet.from_file(faulty / "cuts.jsonl.gz")
+    cuts = []
+    for number, cut in enumerate(good):
+        if number < 2:
+            path = tmp_path / f"{number}.wav"
+            path.write_bytes(b"RIFF no audio")
+            cut.recording.sources[0].source = str(path)
+        cuts.append(cut)
+    CutSet.from_cuts(cuts).to_file(tmp_path / "cuts.jsonl.gz")
+
+    def found():
+        find_suspects(
+            tmp_path / "cuts.jsonl.gz", faulty / "frames", faulty / "lang",
+            faulty / "final.mdl", faulty / "ali", tmp_path / "table", tmp_path / "ids",
+            options=SuspectOptions(max_deviation=1e9),
+        )  # fmt: skip
+        rows = (tmp_path / "table").read_text().splitlines()
+        return [row.split("\t")[:2] for row in rows]
+
+    assert [name for name, reason in found() if reason == "unreadable"] == [
+        "u00",
+        "u01",
+    ]
+    (tmp_path / "1.wav").unlink()
+    with pytest.raises(UserError, match="u01: audio file is missing"):
+        found()
+
+
+def test_phones_keep_names_that_only_look_marked(tmp_path):
+    """`A_B` and `A_E` are phones of their own where words have no positions."""
+    (tmp_path / "lexicon.txt").write_text("x A_B A_E\n")
+    options = LangOptions(position_dependent_phones=False, num_silence_states=3)
+    make_lang(tmp_path / "lexicon.txt", tmp_path / "lang", options=options)
+    lang = Lang.load(tmp_path / "lang")
+    numbers = sorted(n for n in lang.phones if n in lang.topology.phones)
+    topology = Topology.standard(numbers, [], 3, 3)
+    sets = [[n] for n in numbers]
+    tree = ContextDependency.monophone(sets, topology.pdf_class_counts())
+    TransitionModel.from_tree(tree, topology).save(tmp_path / "final.mdl")
+    with FrameWriter(tmp_path / "frames", dim=1) as frames:
+        frames.append("u", "s", "x", np.zeros((3, 1), np.float32))
+    (tmp_path / "ali").mkdir()
+    write_int_vectors(tmp_path / "ali/ali.ark", [])
+    with RaggedWriter(tmp_path / "ali/log_likes", LogLikes):
+        pass
+    aligned = _Aligned.load(
+        FrameStore.load(tmp_path / "frames"), tmp_path / "lang",
+        tmp_path / "final.mdl", tmp_path / "ali",
+    )  # fmt: skip
+    first, last = (aligned.phone_of[lang.phone_ids[name]] for name in ("A_B", "A_E"))
+    assert first != last

@@ -117,3 +117,25 @@ def test_audio_that_is_missing_is_one_line(tmp_path, cuts):
             options=options_of(cuts), seed=1, threads=1,
         )  # fmt: skip
     assert not (tmp_path / "out").exists()
+
+
+def test_samples_that_are_no_numbers_are_one_line(tmp_path):
+    name = "u" * 300  # longer than names of files may be
+    wave = np.full(RATE, 0.1, np.float32)
+    for value, file in ((0.2, "good"), (np.nan, "bad")):
+        wave[5] = value
+        soundfile.write(tmp_path / f"{file}.wav", wave, RATE, subtype="FLOAT")
+        recording = Recording.from_file(tmp_path / f"{file}.wav")
+        said = SupervisionSegment(name, file, 0, 1, speaker="s", text="one")
+        cut = MonoCut(name, 0, 1, 0, supervisions=[said], recording=recording)
+        with ManifestWriter(tmp_path / f"{file}.jsonl.gz") as writer:
+            writer.write(cut)
+    hiss = {"of": "test", "noises": {"hiss": {"type": "generated"}}}
+    options = read_options(SimulatedSetOptions, hiss)
+    out = tmp_path / "out"
+    simulate_corpus(tmp_path / "good.jsonl.gz", out, options=options, seed=1, threads=1)
+    assert list(audio(out)) == [name]
+    with pytest.raises(UserError, match="samples that are not numbers"):
+        simulate_corpus(
+            tmp_path / "bad.jsonl.gz", out, options=options, seed=1, threads=1
+        )

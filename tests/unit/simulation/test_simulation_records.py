@@ -330,3 +330,80 @@ def test_what_cannot_be_used_is_one_line(tmp_path, noises):
 def test_options_that_cannot_be_are_refused(values, what):
     with pytest.raises(UserError, match=what):
         options_of(**values)
+
+
+def test_more_sources_than_places_are_all_in_the_room(noises):
+    """Places are taken in turn; none is left without one."""
+    many = {"type": "recorded", "files": str(noises), "number": 6}
+    record = draw(options_of(rooms=ROOMS, noises={"street": many}, speakers={}))
+    assert record.room is not None
+    places = [source.place for source in (*record.noises, *record.speakers)]
+    assert set(places) == set(record.room.others)
+
+
+def test_place_of_a_noise_does_not_depend_on_another(noises):
+    kind = {"type": "recorded", "files": str(noises)}
+    alone = draw(options_of(rooms=ROOMS, noises={"b": kind}))
+    both = draw(options_of(rooms=ROOMS, noises={"a": kind, "b": kind}))
+    assert both.noises[1] == alone.noises[0]
+
+
+def test_noise_may_be_called_as_another_purpose():
+    """Draws of a noise `all` are not those of which utterances are simulated."""
+    kind = {"type": "generated", "probability": 0.5}
+    options = options_of(probability=0.5, noises={"all": kind})
+    speech = MadeUpSpeech(400)
+    drawing = Drawing(options, speech, rate=RATE, seed=1)
+    records = [drawing.draw(u, 100, whole_pass=0) for u in speech.utt_ids]
+    assert np.mean([r.is_simulated for r in records]) == pytest.approx(0.25, abs=0.06)
+
+
+class OneSpeaks(MadeUpSpeech):
+    """One utterance of hundreds is another speaker's."""
+
+    def speaker(self, i):
+        return "rare" if i == 0 else "often"
+
+
+def test_rare_speakers_are_found():
+    speech = OneSpeaks(400)
+    for utt_id in speech.utt_ids[1:10]:
+        (other,) = draw(options_of(speakers={}), utt_id, speech=speech).speakers
+        assert other.utterance == "u0"
+    with pytest.raises(UserError, match="no utterance of another speaker than"):
+        draw(options_of(speakers={"number": 2}), "u1", speech=speech)
+
+
+def test_rooms_without_a_place_are_drawn_again():
+    """A room smaller than the least distances from its walls is no traceback."""
+    assert draw(options_of(rooms={**ROOMS, "from_wall": 1.3})).room is not None
+    with pytest.raises(UserError, match="less from_wall"):
+        draw(options_of(rooms={**ROOMS, "from_wall": 5.0}))
+
+
+def test_bands_with_nothing_in_them_are_refused():
+    with pytest.raises(UserError, match="low_cut of 3000 Hz is not below high_cut"):
+        options_of(device={"low_cut": exactly(3000.0), "high_cut": exactly(300.0)})
+    with pytest.raises(UserError, match="low_cut goes to 4000 Hz: nothing is left"):
+        draw(options_of(device={"low_cut": exactly(4000.0)}))
+
+
+def test_clipping_does_not_silence():
+    """Of a wave that is silent for the most part no level is the share's."""
+    wave = np.zeros(SECOND, np.float32)
+    wave[:10] = 0.5
+    record = draw(options_of(device={"clipped": exactly(0.5)}))
+    heard = Simulator(SPEECH, rate=RATE).apply(record, wave)
+    np.testing.assert_array_equal(heard, wave)
+
+
+def test_samples_that_are_no_numbers_are_told(tmp_path):
+    wave = SPEECH.samples(1)
+    wave[3] = np.nan
+    soundfile.write(tmp_path / "nan.wav", wave, RATE, subtype="FLOAT")
+    kind = {"type": "recorded", "files": str(tmp_path)}
+    record = draw(options_of(noises={"street": kind}))
+    with pytest.raises(UserError, match="nan.wav: holds samples that are not numbers"):
+        apply(record)
+    record = draw(options_of(noises={"hiss": {"type": "generated"}}))
+    assert Simulator(SPEECH, rate=RATE).apply(record, wave) is wave
