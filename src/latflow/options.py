@@ -125,10 +125,11 @@ def read_options(annotation: type[Model], values: Any, key: str = "") -> Model:
         text = json.dumps(_without_nulls(annotation, values), default=str)
         return adapter(annotation).validate_json(text, strict=True)
     except ValidationError as error:
-        # A misspelt key is told first: it is why another one is missing.
+        # A misspelt key is told first: it is why another one is missing. That a
+        # sequence is too short is told last: its items may be at fault.
+        order = {"extra_forbidden": 0, "too_short": 2}
         first = min(
-            error.errors(),
-            key=lambda e: (e["type"] != "extra_forbidden", len(e["loc"])),
+            error.errors(), key=lambda e: (order.get(e["type"], 1), len(e["loc"]))
         )
         raise _explain(first, annotation, values, key) from None
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from reference.training_data_naive import batches as naive_batches
 from reference.training_data_naive import chunks, data_of, normalize, targets
 
+from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.nnet.normalization import KINDS, Normalizer
 from latflow.training.batches import Batch, BatchSource
@@ -29,6 +30,7 @@ from latflow.training.ordering import (
     share_out,
 )
 from latflow.training.readers import StoreReader
+from latflow.training.source_weights import SourceWeights, final_weights
 
 DIM, CLASSES = 3, 7
 LENGTHS = [5, 31, 1, 17, 64, 2, 40, 23, 23, 90, 8, 12]
@@ -462,3 +464,82 @@ def test_subsets_grow_and_keep_what_they_had(num_utterances, partitions, seed, i
 
 def test_dev_is_whole_whatever_training_takes():
     assert data_of(subsets=[0.1]).for_evaluation().subsets == ()
+
+
+WEIGHTS = st.lists(st.floats(0.01, 3), min_size=1, max_size=3)
+
+
+@given(
+    st.lists(st.sampled_from(["a", "b", "other"]), min_size=1, max_size=40),
+    WEIGHTS,
+    WEIGHTS,
+    st.integers(0, 5),
+)
+def test_sources_are_taken_as_often_as_their_weights_say(
+    sources: list[str], first: list[float], second: list[float], seed: int
+) -> None:
+    """The total is that of the weights, of each utterance to within one."""
+    assume({"a", "b", "other"} <= set(sources))
+    ids = [f"{source}-{i}" for i, source in enumerate(sources)]
+    options = data_of(source_weights={"a": first, "b": second})
+    weights = SourceWeights.of(ids, np.arange(len(ids)), options, seed)
+    assert weights is not None
+    total = np.zeros(len(ids), np.int64)
+    expected = np.zeros(len(ids))
+    for whole_pass in range(6):
+        copies = weights.copies(whole_pass)
+        total += copies
+        for i, source in enumerate(sources):
+            its = {"a": first, "b": second}.get(source, [1.0])
+            expected[i] += its[min(whole_pass, len(its) - 1)]
+        assert (np.abs(total - expected) < 1.0 + 1e-9).all()
+        for name in ("a", "b", "other"):
+            rows = [i for i, source in enumerate(sources) if source == name]
+            assert abs(total[rows].sum() - expected[rows].sum()) < 1.0 + 1e-6
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3)), min_size=1, max_size=30),
+    st.sampled_from(["default", "sorted", "random", "laplace:3"]),
+    st.sampled_from([None, 4]),
+    st.integers(1, 3),
+)
+def test_copies_of_an_utterance_are_in_a_pass_with_all_their_chunks(
+    utterances: list[tuple[int, int]], order: str, pool: int | None, partitions: int
+) -> None:
+    sizes, copies = map(np.array, zip(*utterances, strict=True))
+    begin = np.concatenate(([0], np.cumsum(sizes)))
+    lengths = np.random.default_rng(1).integers(1, 9, begin[-1])
+    options = data_of(order=order, pool=pool, partition_epoch=partitions)
+    taken = np.concatenate(
+        [
+            epoch_order(lengths, options, epoch, begin=begin, copies=copies)
+            for epoch in range(partitions)
+        ]
+    )
+    found = np.bincount(taken, minlength=begin[-1])
+    assert found.tolist() == np.repeat(copies, sizes).tolist()
+    if order == "sorted":
+        assert (np.diff(lengths[taken]) >= 0).all()
+    once = epoch_order(lengths, options, 0, begin=begin, copies=np.ones_like(copies))
+    assert once.tolist() == epoch_order(lengths, options, 0, begin=begin).tolist()
+
+
+def test_a_source_of_a_half_gives_its_other_half_in_the_next_pass() -> None:
+    ids = [f"web-{i}" for i in range(10)] + [f"tv-{i}" for i in range(5)]
+    options = data_of(source_weights={"web": [0.5], "tv": [0.0, 2.0]})
+    weights = SourceWeights.of(ids, np.arange(15), options, 3)
+    assert weights is not None
+    passes = [weights.copies(k) for k in range(4)]
+    assert (passes[0][:10] + passes[1][:10]).tolist() == [1] * 10
+    assert passes[0][:10].sum() == 5
+    assert [p[10:].tolist() for p in passes] == [[0] * 5, [2] * 5, [2] * 5, [2] * 5]
+    assert final_weights(ids, options).tolist() == [0.5] * 10 + [2.0] * 5
+    assert options.first_whole_pass == 1
+    assert options.for_evaluation().source_weights == {}
+    nothing = data_of(source_weights={"web": [0.0], "tv": [0.0, 2.0]})
+    weights = SourceWeights.of(ids, np.arange(15), nothing, 3)
+    with pytest.raises(UserError, match="pass 1 takes no utterance"):
+        weights.copies(0)
+    with pytest.raises(UserError, match="no utterance of tv"):
+        SourceWeights.of(ids, np.arange(10), options, 3)

@@ -14,9 +14,10 @@ MMI = {"type": "sequence", "parent": "tdnn", "criterion": {"type": "mmi"}}
 def recipe_of(repository):
     """Make a recipe with networks, and with features for them."""
 
-    def make(systems, features=None, corpus=None, ivectors=None):
+    def make(systems, features=None, corpus=None, ivectors=None, lexicon=None):
         path = repository / "tests/e2e/tiny.yaml"
         config = yaml.safe_load(path.read_text())
+        config["lang"] = {"lexicon": lexicon}
         config["corpus"].update(corpus or {})
         config["nnet"] = {
             "systems": systems, "features": features or {}, "ivectors": ivectors or {},
@@ -219,6 +220,39 @@ def test_networks_may_have_a_training_set_of_their_own(recipe_of):
 def test_training_sets_that_cannot_be(recipe_of, corpus, network, told):
     with pytest.raises(UserError, match=told):
         recipe_of({"tdnn": {**CE, **network}}, corpus=corpus)
+
+
+TWO = {
+    "type": "combined",
+    "sources": {
+        "tv": {"type": "kaldi", "path": "tv"},
+        "web": {"type": "table", "path": "web.tsv", "exclude": "bad.txt"},
+    },
+}
+
+
+def test_files_of_all_sources_of_a_set_are_watched(recipe_of):
+    recipe = recipe_of({}, corpus={"train": TWO}, lexicon="lexicon.txt")
+    assert recipe.source_files("train") == ["bad.txt", "web.tsv"]
+    assert not recipe.is_synthetic
+
+
+@pytest.mark.parametrize(
+    ("corpus", "weights", "told"),
+    [
+        ({}, {"tv": [2]}, "source_weights: corpus.train is of one source"),
+        ({"train": TWO}, {"radio": [2]}, "no 'radio'.*tv, web"),
+        ({"train": TWO}, {"tv": [0], "web": [1, 0]}, "takes nothing in pass 2"),
+        ({"train": TWO}, {"tv": [-1]}, "source_weights.tv.0: .*greater"),
+        ({"train": TWO}, {"tv": []}, "source_weights.tv: .*at least 1 item"),
+    ],
+)
+def test_weights_of_sources_that_cannot_be(recipe_of, corpus, weights, told):
+    network = {**CE, "data": {"source_weights": weights}}
+    with pytest.raises(UserError, match=told):
+        recipe_of({"tdnn": network}, corpus=corpus, lexicon="lexicon.txt")
+    fine = {**CE, "data": {"source_weights": {"tv": [0], "web": [0.5, 2]}}}
+    recipe_of({"tdnn": fine}, corpus={"train": TWO}, lexicon="lexicon.txt")
 
 
 LIVE = {"live": {"type": "fbank", "stored": False, "cmvn": {"type": "none"}}}

@@ -10,7 +10,7 @@ Cuts are read one at a time and checked to be sorted, so that a corpus of any si
 passes through the stages.
 
 Public: `read_recordings`, `read_supervisions`, `read_cuts`, `ManifestWriter`, `Spool`,
-`spools`; of cuts `at_rate`, `load_samples`, `samples_or_reason`, `file_of`,
+`spools`, `renamed`; of cuts `at_rate`, `load_samples`, `samples_or_reason`, `file_of`,
 `volume_of`, `count_cuts`, `speaker_of`, `text_of`; `refuse_damaged`.
 """
 
@@ -28,6 +28,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import numpy as np
 from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 from lhotse.audio import AudioLoadingError, DurationMismatchError
+from lhotse.utils import fastcopy
 
 from latflow.errors import UserError
 from latflow.files import read_lines
@@ -271,6 +272,32 @@ def text_of(cut: MonoCut) -> str:
     """Return the transcript of an utterance, empty where there is none."""
     supervisions = cut.supervisions
     return (supervisions[0].text if supervisions else None) or ""
+
+
+def renamed(item: ItemT, rename: Callable[[str], str]) -> ItemT:
+    """Return a recording, supervision or cut with other ids.
+
+    Args:
+        item: of a manifest.
+        rename: makes the new name of an utterance, a recording or a speaker.
+    """
+    if isinstance(item, SupervisionSegment):
+        return fastcopy(
+            item,
+            id=rename(item.id),
+            recording_id=rename(item.recording_id),
+            speaker=item.speaker and rename(item.speaker),
+        )
+    if isinstance(item, MonoCut):
+        assert item.recording is not None
+        return fastcopy(
+            item,
+            id=rename(item.id),
+            recording=renamed(item.recording, rename),
+            supervisions=[renamed(segment, rename) for segment in item.supervisions],
+        )
+    assert isinstance(item, Recording)
+    return fastcopy(item, id=rename(item.id))
 
 
 class ManifestWriter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -195,6 +196,48 @@ class TableSource(FileSource):
     """Column of the speaker; null for `speaker`, `speaker_id` or `client_id`."""
 
 
+GivenCorpus = Annotated[
+    KaldiSource | LhotseSource | ManifestSource | FolderSource | TableSource,
+    Field(discriminator="type"),
+]
+
+
+def _not_a_speed(name: str) -> str:
+    """Return the name of a source; refuse one that looks like that of a speed."""
+    if re.match("sp[0-9]", name):
+        raise ValueError(f"{name} is how ids of utterances at another speed begin")
+    return name
+
+
+SourceName = Annotated[Name, AfterValidator(_not_a_speed)]
+
+
+class CombinedSource(Options):
+    """Several sources as one set, as Kaldi's `combine_data.sh` makes it.
+
+    Ids of utterances, recordings and speakers begin with `<name>-`, the name of their
+    source. GMM systems learn from all of them alike; networks as often as
+    `data.source_weights` says.
+    """
+
+    type: Literal["combined"] = "combined"
+    sources: Annotated[dict[SourceName, GivenCorpus], Field(min_length=1)]
+    """The sources, by names of their own."""
+
+    @property
+    def transcripts(self) -> bool:
+        """Whether the utterances have transcripts."""
+        return all(source.transcripts for source in self.sources.values())
+
+    @model_validator(mode="after")
+    def _check_transcripts(self) -> Self:
+        """Refuse sources of which some have transcripts, and some have none."""
+        found = {source.transcripts for source in self.sources.values()}
+        if len(found) > 1:
+            raise ValueError("sources: some have transcripts, and some have none")
+        return self
+
+
 class HoldOutSource(Options):
     """A part of the training set, kept out of training."""
 
@@ -247,7 +290,8 @@ Source = Annotated[
     | LhotseSource
     | ManifestSource
     | FolderSource
-    | TableSource,
+    | TableSource
+    | CombinedSource,
     Field(discriminator="type"),
 ]
 DevSource = Annotated[HoldOutSource | NoSource | Source, Field(discriminator="type")]
@@ -255,7 +299,8 @@ DevSource = Annotated[HoldOutSource | NoSource | Source, Field(discriminator="ty
 
 def has_transcripts(source: DevSource) -> bool:
     """Tell whether the utterances of a source have transcripts."""
-    return not isinstance(source, GivenSource) or source.transcripts
+    is_given = isinstance(source, GivenSource | CombinedSource)
+    return not is_given or source.transcripts
 
 
 class CorpusOptions(Options):

@@ -1,14 +1,16 @@
 """Copies of a corpus at other speeds and volumes, to train networks on.
 
-Public: `perturb_corpus`, `at_speed`, `check_speed`.
+Public: `perturb_corpus`, `at_speed`, `without_speed`, `check_speed`.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import cast
@@ -24,6 +26,7 @@ from latflow.corpus.manifests import (
     read_cuts,
     read_recordings,
     read_supervisions,
+    renamed,
 )
 from latflow.corpus.options import PerturbationOptions
 from latflow.errors import UserError
@@ -98,13 +101,7 @@ def at_speed(cut: MonoCut, speed: float) -> MonoCut:
         return cut
     check_speed(int(cut.sampling_rate), speed, cut.id)
     changed = cast("MonoCut", cut.perturb_speed(speed, affix_id=False))
-    assert changed.recording is not None
-    return fastcopy(
-        changed,
-        id=_named(cut.id, speed),
-        recording=fastcopy(changed.recording, id=_named(changed.recording.id, speed)),
-        supervisions=[_renamed(s, speed) for s in changed.supervisions],
-    )
+    return renamed(changed, partial(_named, speed=speed))
 
 
 def _recording(recording: Recording, speed: float) -> Recording:
@@ -112,7 +109,7 @@ def _recording(recording: Recording, speed: float) -> Recording:
     if speed == 1.0:
         return recording
     changed = recording.perturb_speed(speed, affix_id=False)
-    return fastcopy(changed, id=_named(recording.id, speed))
+    return renamed(changed, partial(_named, speed=speed))
 
 
 def _supervision(supervision: SupervisionSegment, speed: float) -> SupervisionSegment:
@@ -123,22 +120,20 @@ def _supervision(supervision: SupervisionSegment, speed: float) -> SupervisionSe
     if speed == 1.0:
         return supervision
     changed = supervision.perturb_speed(speed, sampling_rate=10**9, affix_id=False)
-    return _renamed(changed, speed)
-
-
-def _renamed(supervision: SupervisionSegment, speed: float) -> SupervisionSegment:
-    """Return a supervision with the ids that belong to a speed."""
-    return fastcopy(
-        supervision,
-        id=_named(supervision.id, speed),
-        recording_id=_named(supervision.recording_id, speed),
-        speaker=supervision.speaker and _named(supervision.speaker, speed),
-    )
+    return renamed(changed, partial(_named, speed=speed))
 
 
 def _named(name: str, speed: float) -> str:
     """Return a name at a speed, as Kaldi gives it."""
     return f"sp{speed:g}-{name}"
+
+
+def without_speed(name: str) -> str:
+    """Return the name that an utterance has at speed 1."""
+    return _SPEED.sub("", name)
+
+
+_SPEED = re.compile(r"^sp[0-9.]+-")
 
 
 def check_speed(rate: int, speed: float, utterance: str | None = None) -> None:

@@ -6,6 +6,7 @@ Public: `prepare_corpus`, `hold_out`.
 from __future__ import annotations
 
 import os
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
@@ -19,6 +20,7 @@ from lhotse import Recording, SupervisionSegment
 
 from latflow.corpus.assemble import CorpusWriter, RecordingJob
 from latflow.corpus.audio import confirm
+from latflow.corpus.combine import combine_corpora
 from latflow.corpus.folder import list_folder
 from latflow.corpus.kaldi_dir import read_kaldi_dir
 from latflow.corpus.listing import Listing, write_listing
@@ -31,6 +33,7 @@ from latflow.corpus.manifests import (
     spools,
 )
 from latflow.corpus.options import (
+    CombinedSource,
     FolderSource,
     GivenSource,
     HoldOutSource,
@@ -127,6 +130,8 @@ def prepare_corpus(
                 _prepare_listed(task, source, partial(list_folder, source))
             case TableSource():
                 _prepare_listed(task, source, partial(list_table, source))
+            case CombinedSource():
+                _prepare_combined(task, source)
 
 
 def _prepare_synthetic(task: _Task, source: SyntheticSource) -> None:
@@ -203,6 +208,22 @@ def _prepare_listed(
             threads=task.threads,
             max_skipped_fraction=task.max_skipped_fraction,
         )
+
+
+def _prepare_combined(task: _Task, source: CombinedSource) -> None:
+    """Prepare several sources, and write them as one."""
+    with tempfile.TemporaryDirectory(dir=task.folder) as parts:
+        folders = {name: Path(parts, name) for name in source.sources}
+        for name, part in source.sources.items():
+            prepare_corpus(
+                part,
+                task.split,
+                folders[name],
+                seed=task.seed,
+                threads=task.threads,
+                max_skipped_fraction=task.max_skipped_fraction,
+            )
+        combine_corpora(folders, task.folder)
 
 
 def _write_checked(

@@ -35,6 +35,7 @@ from latflow.training.frame_targets import FrameTargets, is_counted
 from latflow.training.labels import LabelStore
 from latflow.training.ordering import epoch_order, form_batches, share_out
 from latflow.training.readers import FrameReader, in_pass, open_features, open_reader
+from latflow.training.source_weights import SourceWeights
 
 _GRAPH = "a graph of its transcript"
 
@@ -213,6 +214,8 @@ class BatchSource:
         self._lengths = reader.lengths[self.labelled.utterance]
         self._seed = seed
         self._pin = pin
+        used = self.labelled.utterance
+        self._weights = SourceWeights.of(reader.utt_ids, used, options, seed)
         self._chunker(0, self._lengths)  # refuses sizes that do not fit
         self._lock = threading.Lock()
         self._planned: tuple[int, _Plan] | None = None
@@ -320,12 +323,14 @@ class BatchSource:
                 used = reader.lengths[self.labelled.utterance]
                 chunker = self._chunker(epoch, used)
                 lengths = chunker.lengths()
+                weights, whole_pass = self._weights, self.options.pass_of(epoch)
                 order = epoch_order(
                     lengths,
                     self.options,
                     epoch,
                     seed=self._seed,
                     begin=chunker.begin,
+                    copies=None if weights is None else weights.copies(whole_pass),
                 )
                 positions, begin = form_batches(lengths[order], self.options)
                 plan = _Plan(reader, chunker, order[positions], begin)
@@ -334,7 +339,7 @@ class BatchSource:
 
     def _reader(self, epoch: int) -> FrameReader:
         """Return the features of an epoch; all epochs of a pass have the same draws."""
-        whole_pass = epoch // self.options.partition_epoch
+        whole_pass = self.options.pass_of(epoch)
         return in_pass(self.reader, self.options, self._seed, whole_pass)
 
     def _chunker(self, epoch: int, lengths: np.ndarray) -> AnyChunker:
@@ -348,10 +353,8 @@ class BatchSource:
 
     def _shift(self, epoch: int) -> int:
         """Return the frames by which the utterances of an epoch begin later."""
-        options = self.options
-        if not options.shift_frames:
-            return 0
-        return epoch // options.partition_epoch % self.subsampling
+        is_shifted = self.options.shift_frames
+        return self.options.pass_of(epoch) % self.subsampling if is_shifted else 0
 
     def _make(
         self, reader: FrameReader, chunks: Chunks, rank: int, size: int

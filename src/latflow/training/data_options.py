@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
+from latflow.corpus.options import SourceName
 from latflow.features.options import OnTheFlyOptions, PerturbationDraws
 from latflow.options import Options, PositiveInt
 from latflow.simulation.options import SimulationDraws
@@ -98,6 +99,17 @@ class BatchOptions(Options):
     from; the last holds for all passes behind, and a smaller share is part of a greater
     one: [0.1] is a random tenth for good (RETURNN: fixed_random_subset), [0.1, 0.5, 1]
     a set that grows. Empty for all utterances."""
+    source_weights: dict[
+        SourceName,
+        Annotated[
+            tuple[Annotated[float, Field(ge=0, le=1000)], ...], Field(min_length=1)
+        ],
+    ] = Field(default_factory=dict)
+    """How often the first, second, ... pass takes the utterances of a source of
+    `corpus.train`, where that is `combined`; the last number holds for all passes
+    behind. {tv: [2], web: [0.5], calls: [0, 1]} takes those of tv twice a pass, half of
+    those of web in turns, and those of calls from the second pass on. 1 for sources
+    that are not named."""
     shift_frames: bool = True
     """With a network that gives an output for one frame of s: whether the k-th pass
     over the data begins each utterance k modulo s frames later, so that in s passes
@@ -115,6 +127,16 @@ class BatchOptions(Options):
     """Rooms, noises, other speakers and devices that are drawn for each utterance in
     each pass, where features are not stored; null for none. See docs/simulation.md."""
 
+    def pass_of(self, epoch: int) -> int:
+        """Return the pass over the data that an epoch belongs to; both from 0."""
+        return epoch // self.partition_epoch
+
+    @property
+    def first_whole_pass(self) -> int:
+        """The first pass (from 0) that subsets and weights stay the same from."""
+        weights = self.source_weights.values()
+        return max(map(len, [self.subsets, *weights, (1.0,)])) - 1
+
     @property
     def chunks(self) -> ChunkOptions | None:
         """Options of the chunks; None where sequences are whole utterances."""
@@ -126,6 +148,7 @@ class BatchOptions(Options):
             order="sorted",
             partition_epoch=1,
             subsets=(),
+            source_weights={},
             shift_frames=False,
             perturbation=None,
             simulation=None,

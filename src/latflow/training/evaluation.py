@@ -67,9 +67,16 @@ def evaluate(
     return found
 
 
-def priors_of_labels(labels: LabelStore) -> np.ndarray:
-    """Return the shares of the classes among labels, float64 [K]."""
-    counts = labels.counts().astype(np.float64)
+def priors_of_labels(
+    labels: LabelStore, weights: np.ndarray | None = None
+) -> np.ndarray:
+    """Return the shares of the classes among labels, float64 [K].
+
+    Args:
+        labels: K classes, of n utterances.
+        weights: float64 [n], how often each utterance counts; None for once.
+    """
+    counts = labels.counts(weights).astype(np.float64)
     return counts / max(counts.sum(), 1.0)
 
 

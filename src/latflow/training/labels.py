@@ -55,12 +55,24 @@ class LabelStore(RaggedStore):
         """Return the labels of utterance i, int32 [T_i], a read-only view."""
         return self["labels"][i]
 
-    def counts(self) -> np.ndarray:
-        """Return the frames of each class, int64[K]; their shares are the priors."""
-        total = np.zeros(self.num_classes, np.int64)
+    def counts(self, weights: np.ndarray | None = None) -> np.ndarray:
+        """Return the frames of each class; their shares are the priors.
+
+        Args:
+            weights: float64 [n], how often each utterance counts; None for once.
+
+        Returns:
+            int64 [K], float64 [K] with weights.
+        """
+        total = np.zeros(self.num_classes, np.int64 if weights is None else np.float64)
         for first in range(0, len(self.flat), _BLOCK):
             block = self.flat[first : first + _BLOCK]
-            total += np.bincount(block[block >= 0], minlength=self.num_classes)
+            is_label, of_frame = block >= 0, None
+            if weights is not None:
+                frames = np.arange(first, first + len(block))
+                of = np.searchsorted(self.begin, frames, side="right") - 1
+                of_frame = weights[of][is_label]
+            total += np.bincount(block[is_label], of_frame, self.num_classes)
         return total
 
 

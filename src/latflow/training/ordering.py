@@ -17,7 +17,8 @@ the next n, and so on: the utterances come in a random order, and their chunks l
 each other. For features that are dear to get: computed on the fly, or on a slow disk.
 
 With *subsets* a pass takes a share of the utterances, the same ones each time, so that
-smaller shares are parts of greater ones.
+smaller shares are parts of greater ones. *Copies* say how often a pass takes each
+utterance (`latflow.training.source_weights`).
 
 Public: `epoch_order`, `form_batches`, `share_out`.
 """
@@ -43,6 +44,7 @@ def epoch_order(
     *,
     seed: int = 0,
     begin: np.ndarray | None = None,
+    copies: np.ndarray | None = None,
 ) -> np.ndarray:
     """Choose and order the sequences of an epoch.
 
@@ -56,6 +58,7 @@ def epoch_order(
         seed: of `random`, `laplace` and `subsets`.
         begin: int64 [utterances + 1], first sequence of each utterance; None where each
             sequence is an utterance.
+        copies: int64 [utterances], how often the pass takes each; None for once.
 
     Returns:
         int64 [n]: indices of sequences, O(N log N) to make.
@@ -63,10 +66,14 @@ def epoch_order(
     partitions = options.partition_epoch
     whole_pass, part = divmod(epoch, partitions)
     generator = np.random.default_rng([seed, _ORDER_KEY, whole_pass])
+    taken = np.arange(len(lengths))
+    if copies is not None:
+        of = copies if begin is None else np.repeat(copies, np.diff(begin))
+        taken = np.repeat(taken, of)
     if options.order == "random" and options.pool is not None and begin is not None:
-        ordered = _pooled(begin, options.pool, generator)
+        ordered = taken[_pooled(taken, begin, options.pool, generator)]
     else:
-        ordered = _order(lengths, options.order, generator)
+        ordered = taken[_order(lengths[taken], options.order, generator)]
     if options.subsets:
         share = options.subsets[min(whole_pass, len(options.subsets) - 1)]
         ordered = ordered[_is_in_subset(share, len(lengths), seed, begin)[ordered]]
@@ -108,13 +115,15 @@ def num_windows(order: str, num_sequences: int) -> int:
     return max(1, min(wanted, num_sequences))
 
 
-def _pooled(begin: np.ndarray, pool: int, generator: np.random.Generator) -> np.ndarray:
-    """Return an order that is random within pools of so many utterances."""
+def _pooled(
+    taken: np.ndarray, begin: np.ndarray, pool: int, generator: np.random.Generator
+) -> np.ndarray:
+    """Return an order of taken sequences, random within pools of so many utterances."""
     num_utterances = len(begin) - 1
     drawn = np.empty(num_utterances, np.int64)
     drawn[generator.permutation(num_utterances)] = np.arange(num_utterances)
-    pool_of = np.repeat(drawn // pool, np.diff(begin))
-    shuffled = generator.permutation(int(begin[-1]))
+    pool_of = np.repeat(drawn // pool, np.diff(begin))[taken]
+    shuffled = generator.permutation(len(taken))
     return shuffled[np.argsort(pool_of[shuffled], kind="stable")]
 
 

@@ -42,6 +42,7 @@ from latflow.training.labels import LabelStore, load_targets, write_targets
 from latflow.training.losses import losses_of
 from latflow.training.options import CeRunOptions, CtcRunOptions, TrainingOptions
 from latflow.training.readers import estimate_normalizer, open_features
+from latflow.training.source_weights import final_weights
 
 log = logging.getLogger(__name__)
 
@@ -124,11 +125,12 @@ class NetworkTask(Task):
         """Return shares of the training labels, or the network's mean posteriors."""
         if self._options.training.priors == "alignments":
             target = next(iter(network.outputs.values())).loss.target
-            return priors_of_labels(self._labels[target])
+            labels, data = self._labels[target], self._options.data
+            return priors_of_labels(labels, final_weights(labels.utt_ids, data))
         batches, _ = self.batches
         num_parts = batches.options.partition_epoch
         # of the first pass over all that training has seen
-        first = num_parts * max(0, len(batches.options.subsets) - 1)
+        first = num_parts * batches.options.first_whole_pass
         with ExitStack() as opened:
             shares = chain.from_iterable(
                 opened.enter_context(

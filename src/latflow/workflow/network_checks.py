@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from latflow.corpus.options import CombinedSource
 from latflow.criteria.options import MweOptions
 from latflow.errors import UserError
 from latflow.nnet.described import OutputLoss
@@ -68,6 +69,7 @@ def check_networks(recipe: Recipe) -> None:
             else:
                 _check_outputs(recipe, name, network)
         _check_perturbation(recipe, name)
+        _check_source_weights(recipe, name)
         _check_normalization(recipe, name)
         earlier.append(name)
 
@@ -281,6 +283,29 @@ def _check_perturbation(recipe: Recipe, name: str) -> None:
             "can follow them",
             remedy="set speeds: [1.0], and take a training_set of corpus.perturbed",
         )
+
+
+def _check_source_weights(recipe: Recipe, name: str) -> None:
+    """Refuse weights of sources that train has not, or that leave nothing of it."""
+    weights = recipe.networks[name].data.source_weights
+    key = f"configuration nnet.systems.{name}.data.source_weights"
+    source = recipe.options.corpus.train
+    known = list(source.sources) if isinstance(source, CombinedSource) else []
+    for chosen in weights:
+        if not known:
+            raise UserError(
+                f"{key}: corpus.train is of one source",
+                remedy="leave it out, or make corpus.train one of type combined",
+            )
+        check_choice(key, chosen, known)
+    if len(weights) < len(known):
+        return  # the others have weight 1
+    for i in range(max(map(len, weights.values()), default=0)):
+        if not any(its[min(i, len(its) - 1)] for its in weights.values()):
+            raise UserError(
+                f"{key}: takes nothing in pass {i + 1}",
+                remedy="give one source a weight above 0",
+            )
 
 
 def _check_sequence_training(key: str, training: TrainingOptions) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from latflow.align.options import AlignSplitOptions, ExportOptions, SuspectOptions
 from latflow.corpus.folder import transcripts_digest
 from latflow.corpus.options import (
+    CombinedSource,
     DevSource,
     FolderSource,
     GivenSource,
@@ -322,24 +323,14 @@ class Recipe(Systems):
 
     def source_files(self, split: str) -> list[str]:
         """Return the files outside the experiment whose change makes a split new."""
-        source = self.sources[split]
-        exclude = source.exclude if isinstance(source, GivenSource) else None
-        listed = [exclude] if exclude else []
-        if isinstance(source, KaldiSource):
-            folder = Path(source.path)
-            tables = ("wav.scp", "text", "segments", "utt2*", "spk2*")
-            listed += sorted(str(p) for name in tables for p in folder.glob(name))
-        elif isinstance(source, ManifestSource):
-            listed += [source.recordings, source.supervisions]
-        elif isinstance(source, TableSource):
-            listed.append(source.path)
-        return listed
+        parts = _single(self.sources[split])
+        return [file for source in parts for file in _files_of(source)]
 
     def source_digest(self, split: str) -> str:
-        """Return a digest of a folder's files, too many to be named as inputs."""
-        source = self.sources[split]
-        is_folder = isinstance(source, FolderSource)
-        return transcripts_digest(source) if is_folder else ""
+        """Return a digest of folders' files, too many to be named as inputs."""
+        parts = _single(self.sources[split])
+        folders = [part for part in parts if isinstance(part, FolderSource)]
+        return " ".join(map(transcripts_digest, folders))
 
     def simulation_files(self, options: SimulationOptions | None) -> list[str]:
         """Return the recordings that a simulation takes: noises, measured responses.
@@ -400,6 +391,27 @@ class Recipe(Systems):
         if options.type != kind or not isinstance(options, ArpaLm | TextLm):
             return []
         return [str(options.path)]
+
+
+def _single(source: DevSource) -> list[DevSource]:
+    """Return the sources that a source combines; itself where it is one."""
+    is_combined = isinstance(source, CombinedSource)
+    return list(source.sources.values()) if is_combined else [source]
+
+
+def _files_of(source: DevSource) -> list[str]:
+    """Return the files of a single source whose change makes its split new."""
+    exclude = source.exclude if isinstance(source, GivenSource) else None
+    listed = [exclude] if exclude else []
+    if isinstance(source, KaldiSource):
+        folder = Path(source.path)
+        tables = ("wav.scp", "text", "segments", "utt2*", "spk2*")
+        listed += sorted(str(p) for name in tables for p in folder.glob(name))
+    elif isinstance(source, ManifestSource):
+        listed += [source.recordings, source.supervisions]
+    elif isinstance(source, TableSource):
+        listed.append(source.path)
+    return listed
 
 
 def _without(options: Mapping[str, Any], *keys: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from latflow.corpus.kaldi_tables import split_fields
 from latflow.corpus.listing import Listing
 from latflow.corpus.manifests import read_supervisions
 from latflow.corpus.options import (
+    CombinedSource,
     DevSource,
     FolderSource,
     KaldiSource,
@@ -234,6 +235,9 @@ def survey_source(source: DevSource, survey: Survey) -> list[Finding]:
             findings.extend(_read_listing(source, survey))
         elif isinstance(source, LhotseSource):
             findings.extend(_look_for_recipe(source, survey))
+        elif isinstance(source, CombinedSource):
+            for part in source.sources.values():
+                findings.extend(survey_source(part, survey))
     except UserError as error:
         findings.append(finding_of(error))
     return findings

@@ -8,6 +8,7 @@ import pytest
 import soundfile
 from lhotse import CutSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
+from latflow.corpus.combine import source_of
 from latflow.corpus.kaldi_dir import import_kaldi_dir
 from latflow.corpus.manifests import (
     ManifestWriter,
@@ -16,7 +17,13 @@ from latflow.corpus.manifests import (
     read_recordings,
     read_supervisions,
 )
-from latflow.corpus.options import CorpusOptions, GivenSource, HoldOutSource
+from latflow.corpus.options import (
+    CorpusOptions,
+    GivenSource,
+    HoldOutSource,
+    PerturbationOptions,
+)
+from latflow.corpus.perturb import perturb_corpus
 from latflow.corpus.prepare import hold_out, prepare_corpus
 from latflow.errors import UserError
 from latflow.ledger import read_ledger
@@ -289,3 +296,54 @@ def test_schema_refuses(repository, change, message):
     section(repository, good)
     with pytest.raises(UserError, match=message):
         section(repository, {**good, **change})
+
+
+def test_sources_are_combined_under_their_names(manifests, resolve, tmp_path):
+    """Both have the same ids: names of sources tell them apart, at any speed."""
+    listed = tmp_path / "listed.txt"
+    listed.write_text("a0\n")
+    parts = {"web": {**manifests, "exclude": str(listed)}, "tv_1": manifests}
+    source = resolve({"type": "combined", "sources": parts})
+    out = tmp_path / "out"
+    prepare_corpus(source, "train", out, **HOW)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "cuts.jsonl.gz", "ledger.jsonl", "recordings.jsonl.gz", "supervisions.jsonl.gz",
+    ]  # fmt: skip
+    cuts = list(read_cuts(out / CUTS))
+    assert [cut.id for cut in cuts] == [
+        "tv_1-a0", "tv_1-a1", "tv_1-b0", "tv_1-b1", "web-a1", "web-b0", "web-b1",
+    ]  # fmt: skip
+    last = cuts[-1]
+    assert (last.recording.id, last.supervisions[0].speaker) == ("web-b", "web-b")
+    assert last.load_audio().shape == (1, 8000)
+    found = [s.recording_id for s in read_supervisions(out / "supervisions.jsonl.gz")]
+    assert found == [cut.recording.id for cut in cuts]
+    recordings = [one.id for one in read_recordings(out / "recordings.jsonl.gz")]
+    assert recordings == ["tv_1-a", "tv_1-b", "web-a", "web-b"]
+    (entry,) = read_ledger(out / "ledger.jsonl")
+    assert (entry.utterance, entry.action) == ("web-a0", "excluded")
+    perturb_corpus(out, tmp_path / "sp", options=PerturbationOptions(), seed=1)
+    sources = [source_of(cut.id) for cut in read_cuts(tmp_path / "sp" / CUTS)]
+    assert [sources.count(name) for name in ("tv_1", "web")] == [12, 9]
+
+
+@pytest.mark.parametrize(
+    ("sources", "told"),
+    [
+        ({}, "at least 1 item"),
+        ({"sp1": {"type": "kaldi", "path": "a"}}, "ids of utterances at another speed"),
+        ({"a-b": {"type": "kaldi", "path": "a"}}, "match pattern"),
+        ({"a": {"type": "synthetic"}}, "'synthetic' is not one of"),
+        ({"a": {"type": "combined", "sources": {}}}, "'combined' is not one of"),
+        (
+            {
+                "a": {"type": "kaldi", "path": "a", "transcripts": False},
+                "b": {"type": "kaldi", "path": "b"},
+            },
+            "some have transcripts, and some have none",
+        ),
+    ],
+)
+def test_sources_that_cannot_be_combined(resolve, sources, told):
+    with pytest.raises(UserError, match=told):
+        resolve({"type": "combined", "sources": sources})

@@ -22,9 +22,11 @@ from latflow.training import labels as labelling
 from latflow.training.batches import BatchSource, open_batches
 from latflow.training.chunks import match_labels
 from latflow.training.data_options import DataOptions
+from latflow.training.evaluation import priors_of_labels
 from latflow.training.hdf5 import export_hdf, import_hdf
 from latflow.training.labels import LabelStore, LabelWriter
 from latflow.training.readers import StoreReader, open_features
+from latflow.training.source_weights import final_weights
 
 
 def write_labels(folder: Path, labels: dict[str, list[int]], classes: int = 9) -> Path:
@@ -53,6 +55,20 @@ def test_labels_come_back_in_any_order(tmp_path: Path) -> None:
     again = pickle.loads(pickle.dumps(store))
     assert again.labels(0).tolist() == [1, -1, 8]
     assert not again.labels(0).flags.writeable
+
+
+def test_classes_count_by_the_weights_of_their_utterances(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Priors of a network that sees one corpus more often than another."""
+    wanted = {"tv-b": [1, -1, 8], "web-a": [], "web-c": [0, 0, 8]}
+    store = LabelStore.load(write_labels(tmp_path / "labels", wanted))
+    options = data_of(source_weights={"web": [2.0, 0.5]})
+    weights = final_weights(store.utt_ids, options)
+    monkeypatch.setattr(labelling, "_BLOCK", 2)
+    assert store.counts(weights).tolist() == [1.0, 1.0, *[0.0] * 6, 1.5]
+    assert priors_of_labels(store, weights)[8] == 1.5 / 3.5
+    assert final_weights(store.utt_ids, data_of()) is None
 
 
 def test_an_empty_label_store_is_one(tmp_path: Path) -> None:
@@ -298,6 +314,8 @@ def test_every_key_of_the_section_is_used(tmp_path: Path) -> None:
         {"order": "laplace:2"},
         {"max_sequences": 3, "buckets": 2},
         {"partition_epoch": 2},
+        {"subsets": [0.5]},
+        {"source_weights": {"u3": [2]}},
         {"normalization": "none"},
         {"normalization": "global"},
         {"sequences": {"type": "chunks", "size": 5}},
