@@ -75,7 +75,7 @@ def run_stage(stage, frames, lang, work, threads):
             max_skipped_fraction=0.05,
         )
         return
-    shared = SharedOptions(max_skipped_fraction=0.05)
+    shared = SharedOptions()
     chosen = {"options": options()[stage], "shared": shared, "threads": threads}
     if stage == "mono":
         train_mono(frames, lang, work / stage, **chosen)

@@ -87,7 +87,8 @@ def train(folder: Path, threads: int) -> None:
         folder / "golden" / "lang",
         folder / "mono",
         options=MonoOptions(num_gaussians=200, num_iterations=4),
-        shared=SharedOptions(max_skipped_fraction=1.0),
+        shared=SharedOptions(),
+        max_skipped_fraction=1.0,
         threads=threads,
     )
 
@@ -104,7 +105,8 @@ def _train_triphones(folder: Path, threads: int, kind, function) -> None:
         folder / "system",
         folder / options.type,
         options=options,
-        shared=SharedOptions(max_skipped_fraction=1.0),
+        shared=SharedOptions(),
+        max_skipped_fraction=1.0,
         threads=threads,
     )
 

@@ -152,7 +152,7 @@ def test_tri2_is_as_likely_as_kaldis(digits, golden, corpora, monkeypatch):
     monkeypatch.setattr(lda_mllt, "lda_of", lambda *_, **__: kaldis_lda)
     sizes = {"num_leaves": 150, "num_gaussians": 1000}
     options = LdaMlltOptions(alignments="tri1", **sizes)
-    shared = SharedOptions(max_skipped_fraction=LIMITS["max_skipped_fraction"])
+    shared = SharedOptions()
     ours, theirs = digits / "tri2", digits / "tri2b"
     frames, lang, tri1 = (digits / name for name in ("frames", "lang", "tri1"))
     ali = digits / "ali/tri1/ali.ark"

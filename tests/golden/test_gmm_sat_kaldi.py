@@ -47,7 +47,7 @@ def test_system_is_like_kaldis(golden, corpora, tmp_path):
     aligning = {"options": AlignAdaptedOptions(), "graph": GraphOptions(), **LIMITS}
     align_gmm(train, lang, tmp_path / "tri2b", tmp_path / "ali", **aligning)
     options = SatOptions(alignments="tri2b", num_leaves=150, num_gaussians=1000)
-    chosen = {"options": options, "shared": SharedOptions(max_skipped_fraction=0.0)}
+    chosen = {"options": options, "shared": SharedOptions()}
     ali, source = tmp_path / "ali/ali.ark", tmp_path / "tri2b"
     train_sat(train, lang, ali, source, tmp_path / "ours", threads=2, **chosen)
     sizes, fits = [], []

@@ -59,7 +59,7 @@ def test_systems_are_as_good_as_kaldis(golden, corpora, repository, tmp_path):
     lang_options = LangOptions()
     make_lang(golden / "lang/lexicon.txt", lang, options=lang_options)
     mono, tri1, ali = tmp_path / "mono", tmp_path / "tri1", tmp_path / "ali"
-    shared = {"shared": SharedOptions(max_skipped_fraction=0.0), "threads": 2}
+    shared = {"shared": SharedOptions(), "threads": 2, "max_skipped_fraction": 0.0}
     train_mono(train, lang, mono, options=MonoOptions(num_gaussians=400), **shared)
     align_gmm(
         train,

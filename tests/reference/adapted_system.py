@@ -37,9 +37,7 @@ DISTORTION = {
 }
 GRAPH = {"transition_scale": 1.0, "self_loop_scale": 0.1}
 LIMITS = {"threads": 1, "max_skipped_fraction": 0.05}
-SHARED = SharedOptions(
-    transform={"type": "deltas", "order": 1}, max_skipped_fraction=0.05
-)
+SHARED = SharedOptions(transform={"type": "deltas", "order": 1})
 ARPA = """\\data\\
 ngram 1=5
 

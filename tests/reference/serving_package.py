@@ -176,7 +176,8 @@ def _monophones(root):
         options=MonoOptions(
             num_gaussians=150, num_iterations=12, last_increase_iteration=8
         ),
-        shared=SharedOptions(seed=1, max_skipped_fraction=0.2),
+        shared=SharedOptions(seed=1),
+        max_skipped_fraction=0.2,
         threads=1,
     )
     align_gmm(

@@ -1,6 +1,7 @@
 """A job logs, records what it made, and tells a refusing disk in one line."""
 
 import errno
+import gzip
 import itertools
 import json
 import logging
@@ -17,9 +18,10 @@ import pytest
 
 from latflow.cli.main import main
 from latflow.errors import UserError
+from latflow.ledger import Ledger
 from latflow.logs import STALL_MINUTES, log_to, progress, watched
 from latflow.options import Options
-from latflow.workflow.jobs import check_writable, find_record, job, run
+from latflow.workflow.jobs import above_limit, check_writable, find_record, job, run
 from latflow.workflow.machine import GpuLoad, capacity, utilization
 
 
@@ -297,3 +299,27 @@ def test_nothing_is_waited_for_by_default(task, waits):
         list(progress(range(3), "items"))
         write(task)
     assert waits == []
+
+
+def test_finished_steps_above_a_lowered_limit_are_told(task, tmp_path):
+    """Of ten utterances two were skipped, which 0.2 allows and 0.1 does not."""
+    results = tmp_path / "results" / "toy"
+    folder = results / "align/mono/train"
+    folder.mkdir(parents=True)
+    ledger = Ledger("align_mono")
+    for name in ("u1", "u2"):
+        ledger.record(name, "too short")
+    ledger.record("u3", "wider beam", action="retried")
+    ledger.write(folder / "ledger.jsonl")
+    cuts = results / "corpus/train/cuts.jsonl.gz"
+    cuts.parent.mkdir(parents=True)
+    cuts.write_bytes(gzip.compress(b"{}\n" * 10))
+    task.output = Named(ledger=str(folder / "ledger.jsonl"))
+    task.params = Named(max_skipped_fraction=0.3, code="c0de")
+    with job(task):
+        pass
+    assert list(above_limit(results, 0.3)) == []
+    assert list(above_limit(results, 0.2)) == []
+    (line,) = above_limit(results, 0.1)
+    assert "align/mono/train/ledger.jsonl has 2 of about 10 utterances" in line
+    assert "(0.1)" in line

@@ -27,7 +27,7 @@ if recipe.options.export_alignments.package is not None:
         params:
             options=recipe.align_options(),
             lang=recipe.options.lang.values(),
-            max_skipped_fraction=recipe.max_skipped_fraction,
+            max_skipped_fraction=skippable,
             code=source_digest("latflow.serving.aligning.align_package"),
         message:
             "Align {wildcards.split} with a package"

@@ -12,7 +12,7 @@ if SOURCE.is_dir():
 
 from latflow.errors import UserError
 from latflow.files import remove_leftovers
-from latflow.workflow.jobs import check_writable
+from latflow.workflow.jobs import above_limit, check_writable
 from latflow.workflow.machine import capacity
 from latflow.workflow.code_digest import source_digest
 from latflow.workflow.settings import search_path
@@ -46,6 +46,10 @@ elif workflow.is_main_process:
     for name, amount in capacity().items():
         if name not in workflow.global_resources:
             workflow.register_resource(name, amount)
+
+if workflow.is_main_process:
+    for line in above_limit(RESULTS, recipe.max_skipped_fraction):
+        logger.warning(line)
 
 # Environment of network stages under `--sdm conda`.
 DEVICE = recipe.options.nnet.device
@@ -85,6 +89,20 @@ def growing(amount):
         return amount * attempt
 
     return wanted
+
+
+def skippable(wildcards, output):
+    """Share of its utterances that a step may skip.
+
+    A function of the output is no reason for Snakemake to run a finished step again.
+    """
+    return recipe.max_skipped_fraction
+
+
+def skippable_in_training(wildcards, output):
+    """The same of training sets; dev may have phones that the phone LM does not know."""
+    is_trained_on = wildcards.split in recipe.training_sets
+    return recipe.max_skipped_fraction if is_trained_on else 1.0
 
 
 def source_of(wildcards):

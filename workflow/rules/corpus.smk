@@ -30,7 +30,7 @@ rule prepare_corpus:
         files=lambda wildcards: recipe.source_digest(wildcards.split),
         split="{split}",
         seed=recipe.options.seed,
-        max_skipped_fraction=recipe.max_skipped_fraction,
+        max_skipped_fraction=skippable,
         code=source_digest("latflow.corpus.prepare.prepare_corpus"),
     message:
         "Prepare the {wildcards.split} recordings and transcripts"

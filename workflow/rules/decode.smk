@@ -26,7 +26,7 @@ rule decode_lattices:
         runtime=growing(480),
     params:
         options=recipe.search_options(),
-        max_skipped_fraction=recipe.max_skipped_fraction,
+        max_skipped_fraction=skippable,
         code=source_digest("latflow.decode.lattices.decode_lattices"),
     message:
         "Decode {wildcards.split} with {wildcards.system}"
@@ -61,7 +61,7 @@ rule decode_adapted:
     params:
         options=recipe.search_options(),
         adapt=recipe.options.decode.adapt.values(),
-        max_skipped_fraction=recipe.max_skipped_fraction,
+        max_skipped_fraction=skippable,
         code=source_digest("latflow.decode.adapt.decode_adapted"),
     message:
         "Decode {wildcards.split} with {wildcards.system}, adapted to each speaker"
@@ -94,7 +94,7 @@ rule decode_network:
     params:
         options=recipe.search_options(),
         scores=lambda wildcards: recipe.scores_options(wildcards.network),
-        max_skipped_fraction=recipe.max_skipped_fraction,
+        max_skipped_fraction=skippable,
         code=source_digest("latflow.decode.lattices.decode_lattices"),
     message:
         "Decode {wildcards.split} with the network {wildcards.network}"
@@ -125,7 +125,7 @@ rule rescore_lattices:
     params:
         beam=lambda wildcards: recipe.rescorings[wildcards.lm].beam,
         acoustic_scale=recipe.options.decode.acoustic_scale,
-        max_skipped_fraction=recipe.max_skipped_fraction,
+        max_skipped_fraction=skippable,
         code=source_digest("latflow.decode.rescore.rescore_lattices"),
     message:
         "Rescore the lattices of {wildcards.system} on {wildcards.split} with {wildcards.lm}"

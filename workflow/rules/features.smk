@@ -24,7 +24,7 @@ rule extract_features:
     params:
         options=recipe.extraction_options(),
         volumes=False,
-        max_skipped_fraction=recipe.max_skipped_fraction,
+        max_skipped_fraction=skippable,
         code=source_digest("latflow.features.extract.extract_features"),
     message:
         "Extract features of {wildcards.split}"
@@ -72,7 +72,7 @@ use rule extract_features as extract_stream with:
     params:
         options=lambda wildcards: recipe.extraction_options(wildcards.stream),
         volumes=True,
-        max_skipped_fraction=recipe.max_skipped_fraction,
+        max_skipped_fraction=skippable,
         code=source_digest("latflow.features.extract.extract_features"),
     message:
         "Extract the features {wildcards.stream} of {wildcards.split}"
@@ -124,7 +124,7 @@ rule describe_stream:
         options=lambda wildcards: recipe.options.nnet.features[
             wildcards.stream
         ].values(),
-        max_skipped_fraction=recipe.max_skipped_fraction,
+        max_skipped_fraction=skippable,
         code=source_digest("latflow.features.live.prepare_live_features"),
     message:
         "Describe the features {wildcards.stream} of {wildcards.split}, to be computed when read"

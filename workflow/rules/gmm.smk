@@ -29,6 +29,7 @@ rule train_mono:
     params:
         options=options_of_system,
         shared=recipe.shared_options(),
+        max_skipped_fraction=skippable,
         code=source_digest("latflow.gmm.train.train_mono"),
     message:
         "Train the monophone system {wildcards.system}"
@@ -65,6 +66,7 @@ rule train_deltas:
     params:
         options=options_of_system,
         shared=recipe.shared_options(),
+        max_skipped_fraction=skippable,
         code=source_digest("latflow.gmm.train.train_deltas"),
     message:
         "Train the triphone system {wildcards.system}"
@@ -103,6 +105,7 @@ rule train_lda_mllt:
     params:
         options=options_of_system,
         shared=recipe.shared_options(),
+        max_skipped_fraction=skippable,
         code=source_digest("latflow.gmm.lda_mllt.train_lda_mllt"),
     message:
         "Train the triphone system {wildcards.system} on features from LDA and MLLT"
@@ -142,6 +145,7 @@ rule train_sat:
     params:
         options=options_of_system,
         shared=recipe.shared_options(),
+        max_skipped_fraction=skippable,
         code=source_digest("latflow.gmm.sat.train_sat"),
     message:
         "Train the speaker-adapted system {wildcards.system}"
@@ -174,7 +178,7 @@ rule align_frames:
     params:
         options=recipe.align_options(),
         graph=recipe.options.graph.values(),
-        max_skipped_fraction=recipe.max_skipped_fraction,
+        max_skipped_fraction=skippable,
         code=source_digest("latflow.gmm.alignment.align_gmm"),
     message:
         "Align {wildcards.split} with {wildcards.system}"
@@ -209,7 +213,7 @@ rule align_adapted:
     params:
         options=recipe.options.gmm.align.values(),
         graph=recipe.options.graph.values(),
-        max_skipped_fraction=recipe.max_skipped_fraction,
+        max_skipped_fraction=skippable,
         code=source_digest("latflow.gmm.alignment.align_gmm"),
     message:
         "Align {wildcards.split} with {wildcards.system}, adapted to each speaker"

@@ -137,7 +137,7 @@ rule import_alignments:
         runtime=growing(60),
     params:
         exp_dir=IMPORT.import_,
-        max_skipped_fraction=recipe.max_skipped_fraction,
+        max_skipped_fraction=skippable,
         code=source_digest("latflow.gmm.kaldi_import.import_alignments"),
     message:
         "Take the alignments of {wildcards.system} over"

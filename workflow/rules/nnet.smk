@@ -43,7 +43,7 @@ rule train_network:
     params:
         options=lambda wildcards: recipe.network_options(wildcards.network),
         checkpoints=lambda wildcards: f"{RESULTS}/checkpoints/{wildcards.network}",
-        max_skipped_fraction=recipe.max_skipped_fraction,
+        max_skipped_fraction=skippable,
         code=source_digest("latflow.training.train.train_network"),
     message:
         "Train the network {wildcards.network}"
@@ -97,7 +97,7 @@ rule compile_ctc:
         runtime=growing(240),
     params:
         subsampling=lambda wildcards: recipe.subsampling_of(wildcards.network),
-        max_skipped_fraction=recipe.max_skipped_fraction,
+        max_skipped_fraction=skippable,
         code=source_digest("latflow.align.ctc.compile_ctc"),
     message:
         "Compile the CTC graphs of {wildcards.split} for {wildcards.network}"
@@ -202,12 +202,7 @@ rule make_supervisions:
         subsampling=lambda wildcards: recipe.chain_system(
             wildcards.network
         ).tree.frame_subsampling,
-        # The phone language model knows what training has: dev may have other phones.
-        max_skipped_fraction=lambda wildcards: (
-            recipe.max_skipped_fraction
-            if wildcards.split in recipe.training_sets
-            else 1.0
-        ),
+        max_skipped_fraction=skippable_in_training,
         code=source_digest("latflow.align.supervision_store.make_supervisions"),
     message:
         "Make the supervision of {wildcards.network} for {wildcards.split}"
@@ -239,12 +234,7 @@ rule supervise_flat_start:
         subsampling=lambda wildcards: recipe.chain_system(
             wildcards.network
         ).tree.frame_subsampling,
-        # The phone language model knows what training has: dev may have other phones.
-        max_skipped_fraction=lambda wildcards: (
-            recipe.max_skipped_fraction
-            if wildcards.split in recipe.training_sets
-            else 1.0
-        ),
+        max_skipped_fraction=skippable_in_training,
         code=source_digest("latflow.align.flat_start.supervise_flat_start"),
     message:
         "Make the supervision of {wildcards.network} for {wildcards.split} from transcripts"
@@ -288,7 +278,7 @@ rule train_lfmmi:
     params:
         options=lambda wildcards: recipe.network_options(wildcards.network),
         checkpoints=lambda wildcards: f"{RESULTS}/checkpoints/{wildcards.network}",
-        max_skipped_fraction=recipe.max_skipped_fraction,
+        max_skipped_fraction=skippable,
         code=source_digest("latflow.training.lfmmi.train_lfmmi"),
     message:
         "Train the network {wildcards.network} by lattice-free MMI"
@@ -321,7 +311,7 @@ rule align_network:
     params:
         options=lambda wildcards: recipe.align_network_options(wildcards.network),
         graph=lambda wildcards: recipe.graph_options(wildcards.network).values(),
-        max_skipped_fraction=recipe.max_skipped_fraction,
+        max_skipped_fraction=skippable,
         code=source_digest("latflow.decode.align.align_network"),
     message:
         "Align {wildcards.split} with {wildcards.network}"

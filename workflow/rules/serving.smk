@@ -48,7 +48,7 @@ rule transcribe:
         runtime=growing(480),
     params:
         options=lambda wildcards: transcription_of(wildcards).values(),
-        max_skipped_fraction=recipe.max_skipped_fraction,
+        max_skipped_fraction=skippable,
         code=source_digest("latflow.serving.transcribe.transcribe_recordings"),
     message:
         "Transcribe {wildcards.transcription}"

@@ -60,6 +60,7 @@ def train_lda_mllt(
     options: LdaMlltOptions,
     shared: SharedOptions,
     threads: int,
+    max_skipped_fraction: float = 0.05,
 ) -> None:
     """Train a triphone system on features from LDA and MLLT (stage).
 
@@ -77,7 +78,9 @@ def train_lda_mllt(
         UserError: no usable data or alignments, too few pdfs for the dimension wanted,
             or too many utterances fail to align.
     """
-    job = Job.load(frames_dir, lang_dir, out_dir, options, shared, threads)
+    job = Job.load(
+        frames_dir, lang_dir, out_dir, options, shared, threads, max_skipped_fraction
+    )
     splice = Splice(options.splice_left, options.splice_right)
     old = AcousticModel.load(Path(source_dir) / "final.mdl").transitions
     if Path(alignments).with_name("trans.ark").exists():

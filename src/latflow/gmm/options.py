@@ -155,8 +155,6 @@ class SharedOptions(Options):
     """Seed of the random numbers."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Device that computes statistics."""
-    max_skipped_fraction: Fraction = 0.05
-    """Share of the utterances that may fail to align."""
 
 
 class AlignAdaptedOptions(AlignSplitOptions):

@@ -55,6 +55,7 @@ def train_sat(
     options: SatOptions,
     shared: SharedOptions,
     threads: int,
+    max_skipped_fraction: float = 0.05,
 ) -> None:
     """Train a triphone system on features adapted to each speaker (stage).
 
@@ -71,7 +72,9 @@ def train_sat(
     Raises:
         UserError: no usable data or alignments, or too many utterances fail to align.
     """
-    job = Job.load(frames_dir, lang_dir, out_dir, options, shared, threads)
+    job = Job.load(
+        frames_dir, lang_dir, out_dir, options, shared, threads, max_skipped_fraction
+    )
     behind = GmmSystem.load(source_dir)
     # Unadapted frames are needed at the beginning and the end alone.
     plain = job.source(behind.transform, cache_bytes=0)

@@ -58,6 +58,7 @@ def train_mono(
     options: MonoOptions,
     shared: SharedOptions,
     threads: int,
+    max_skipped_fraction: float = 0.05,
 ) -> None:
     """Train a monophone system from a flat start (stage).
 
@@ -71,7 +72,9 @@ def train_mono(
     Raises:
         UserError: no usable data, or too many utterances fail to align.
     """
-    job = Job.load(frames_dir, lang_dir, out_dir, options, shared, threads)
+    job = Job.load(
+        frames_dir, lang_dir, out_dir, options, shared, threads, max_skipped_fraction
+    )
     source = job.source(FeatureTransform.from_config(shared.transform.values()))
     topology = job.lang.topology
     tree = ContextDependency.monophone(job.lang.phone_sets, topology.pdf_class_counts())
@@ -94,6 +97,7 @@ def train_deltas(
     options: DeltasOptions,
     shared: SharedOptions,
     threads: int,
+    max_skipped_fraction: float = 0.05,
 ) -> None:
     """Train a triphone system, with a tree of its own, on delta features (stage).
 
@@ -107,7 +111,9 @@ def train_deltas(
     Raises:
         UserError: no usable data or alignments, or too many utterances fail to align.
     """
-    job = Job.load(frames_dir, lang_dir, out_dir, options, shared, threads)
+    job = Job.load(
+        frames_dir, lang_dir, out_dir, options, shared, threads, max_skipped_fraction
+    )
     source = job.source(FeatureTransform.from_config(shared.transform.values()))
     old = AcousticModel.load(Path(source_dir) / "final.mdl").transitions
     train_triphones(

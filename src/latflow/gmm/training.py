@@ -67,6 +67,7 @@ class Job:
         options: of the system.
         shared: settings of all systems.
         threads: number of threads.
+        max_skipped_fraction: share of the utterances that may fail to align.
         began: when the stage began, by `time.perf_counter`.
     """
 
@@ -76,6 +77,7 @@ class Job:
     options: MonoOptions | DeltasOptions | LdaMlltOptions | SatOptions
     shared: SharedOptions
     threads: int
+    max_skipped_fraction: float
     began: float
 
     @classmethod
@@ -87,11 +89,13 @@ class Job:
         options: MonoOptions | DeltasOptions | LdaMlltOptions | SatOptions,
         shared: SharedOptions,
         threads: int,
+        max_skipped_fraction: float,
     ) -> Job:
         """Read the data of a training."""
         began = time.perf_counter()
         store, lang = FrameStore.load(frames_dir), Lang.load(lang_dir)
-        return cls(store, lang, Path(out_dir), options, shared, threads, began)
+        folder, limit = Path(out_dir), max_skipped_fraction
+        return cls(store, lang, folder, options, shared, threads, limit, began)
 
     def source(self, transform: FeatureTransform, **how: Any) -> FrameSource:
         """Return the frames of the utterances to train on, transformed.
@@ -399,7 +403,7 @@ class Training:
         ledger = Ledger(f"train_{folder.name}")
         self._record(ledger)
         ledger.write(folder / "ledger.jsonl")
-        limit = job.shared.max_skipped_fraction
+        limit = job.max_skipped_fraction
         ledger.check(len(self.source), max_skipped_fraction=limit)
         _write_history(folder / "iterations.tsv", self.history)
         shared = job.shared.values()

@@ -171,7 +171,8 @@ class LedgerOptions(Options):
 
     max_skipped_fraction: Fraction = 0.05
     """Largest share of a split's utterances that one stage may skip (each is in its
-    ledger)."""
+    ledger). What is finished stays when it is changed; a run says which finished steps
+    have skipped more than a lower one allows."""
 
 
 class Experiment(Options):

@@ -7,7 +7,7 @@ outputs relative to the results folder, so that the folder may be moved. It is a
 from `latflow.provenance` since stages do not import it: a change here makes no result
 old.
 
-Public: `run`, `job`, `check_writable`, `find_record`, `describe`.
+Public: `run`, `job`, `check_writable`, `above_limit`, `find_record`, `describe`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ import yaml
 
 from latflow.errors import UserError
 from latflow.files import file_digest, write_json
+from latflow.ledger import read_ledger
 from latflow.logs import log_to, log_to_terminal, watched
 from latflow.options import adapter, read_options
 from latflow.provenance import PACKAGE_ROOT, git_state, versions
@@ -40,6 +41,10 @@ from latflow.workflow.machine import GpuLoad
 log = logging.getLogger(__name__)
 # Larger files are known by their size alone: reading them again would cost too much.
 LARGEST_DIGESTED = 256 << 20  # bytes
+# Of their dev sets any share may be skipped: phones that training has not.
+_WITHOUT_LIMIT = ("make_supervisions", "supervise_flat_start")
+# Inputs of a job that tell its split.
+_SPLIT = re.compile(r"(?:streams/[^/]+/)?(?:corpus|features|frames)/([^/]+)/[^/]+")
 _NUMPY_DISK_FULL = re.compile(r"\d+ requested and \d+ written")
 
 
@@ -205,6 +210,48 @@ def _record_path(log: Path) -> Path:
     """Return `<results>/provenance/<rule>/<job>.json` of `logs/<rule>/<job>.log`."""
     folder = log.parents[2] / "provenance" / log.parent.name
     return folder / f"{log.name.removesuffix('.log')}.json"
+
+
+def above_limit(results: str | Path, limit: float) -> Iterator[str]:
+    """Yield a line for each finished step that skipped more than may be skipped now.
+
+    Only steps that ran under a greater limit are looked at: the others have kept it.
+    The limit is no reason to run a finished step again, so that its results stay.
+
+    Args:
+        results: `results/<experiment>`.
+        limit: share of utterances that a step may skip.
+    """
+    folder = Path(results)
+    for path in sorted(folder.glob("provenance/*/*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        then = record["params"].get("max_skipped_fraction", 0.0)
+        is_free = then == 1.0 and record["rule"] in _WITHOUT_LIMIT
+        if then <= limit or is_free:
+            continue
+        for ledger in (Path(name) for name in record["outputs"]):
+            if ledger.name != "ledger.jsonl" or not (folder / ledger).is_file():
+                continue
+            entries = read_ledger(folder / ledger)
+            skipped = len({e.utterance for e in entries if e.action == "skipped"})
+            total = _num_utterances(folder, record, skipped) if skipped else 0
+            if total and skipped / total > limit:
+                yield (
+                    f"{ledger} has {skipped} of about {total} utterances as skipped, "
+                    f"more than ledger.max_skipped_fraction ({limit:g}) allows now; "
+                    f"its results stay: remove {ledger} to run the step again"
+                )
+
+
+def _num_utterances(folder: Path, record: Mapping[str, Any], skipped: int) -> int:
+    """Return the utterances of the split that a job was about; 0 if not known."""
+    from latflow.corpus.manifests import count_cuts  # takes seconds to import
+
+    found = (_SPLIT.fullmatch(name) for name in record["inputs"])
+    split = record["wildcards"].get("split") or next((m[1] for m in found if m), "")
+    count = count_cuts(folder / "corpus" / split / "cuts.jsonl.gz")
+    is_left_out = record["rule"] == "prepare_corpus"  # of the cuts
+    return count + skipped if is_left_out else count
 
 
 def _facts(task: Any, results: Path) -> dict[str, Any]:

@@ -179,7 +179,6 @@ class Recipe(Systems):
             graph=self.options.graph,
             seed=self.options.seed,
             device=self.options.gmm.device,
-            max_skipped_fraction=self.max_skipped_fraction,
         ).values()
 
     def align_options(self) -> dict[str, Any]:

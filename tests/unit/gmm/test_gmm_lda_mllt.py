@@ -59,9 +59,7 @@ def write_frames(folder):
     return folder
 
 
-SHARED = SharedOptions(
-    transform={"type": "deltas", "order": 1}, max_skipped_fraction=0.05
-)
+SHARED = SharedOptions(transform={"type": "deltas", "order": 1})
 
 
 @pytest.fixture(scope="module")

@@ -69,9 +69,7 @@ def lang(tmp_path_factory, request):
     return folder / "lang"
 
 
-SHARED = SharedOptions(
-    transform={"type": "deltas", "order": 1}, max_skipped_fraction=0.05
-)
+SHARED = SharedOptions(transform={"type": "deltas", "order": 1})
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +113,13 @@ def run(stage, *paths, options, threads=1, allowed=0.05, **changes):
     if stage is align:
         stage(*paths, options=options, threads=threads, max_skipped_fraction=allowed)
         return
-    shared = SHARED.replace(max_skipped_fraction=allowed, **changes)
-    stage(*paths, options=options, shared=shared, threads=threads)
+    stage(
+        *paths,
+        options=options,
+        shared=SHARED.replace(**changes),
+        threads=threads,
+        max_skipped_fraction=allowed,
+    )
 
 
 def test_mono_learns_and_describes_itself(trained, options):
