@@ -1,11 +1,14 @@
 """The commands are thin, documented, and end user errors in one line."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 import yaml
 
 from latflow.cli.main import main
@@ -246,3 +249,75 @@ def test_doctor_names_the_words_outside_the_lexicon(
         "--config", f"corpora={corpora}", f"lang={{lexicon: {lexicon}}}",
     )  # fmt: skip
     assert "SEVEN" in out
+
+
+@pytest.fixture
+def lexicon(tmp_path):
+    path = tmp_path / "lexicon.txt"
+    path.write_text("CAT K AE T\nTACT T AE K T\n")
+    return path
+
+
+def spoken(folder, name, text, rate=8000):
+    """Write a second of noise with a transcript beside it."""
+    folder.mkdir(exist_ok=True)
+    wave = 0.1 * np.random.default_rng(1).standard_normal(rate)
+    soundfile.write(folder / f"{name}.wav", wave, rate)
+    (folder / f"{name}.txt").write_text(text)
+
+
+def test_corpora_of_several_rates_are_aligned_at_the_lowest(capsys, tmp_path, lexicon):
+    spoken(tmp_path / "corpus", "a", "cat", 16000)
+    spoken(tmp_path / "corpus", "b", "tact", 8000)
+    status, out, _ = run(capsys, "validate", tmp_path / "corpus", lexicon)
+    assert status == 0
+    assert "features are computed at 8000 Hz" in out
+
+
+def test_utterances_without_words_are_told(capsys, tmp_path, lexicon):
+    corpus = tmp_path / "corpus"
+    spoken(corpus, "a", "cat")
+    spoken(corpus, "b", "")
+    status, out, _ = run(capsys, "validate", corpus, lexicon)
+    assert status == 0
+    assert "utterance without words (1): b" in out
+    (corpus / "a.txt").write_text("...")
+    status, out, _ = run(capsys, "validate", corpus, lexicon)
+    assert status == 1
+    assert "no utterance with words is left" in out
+    table = tmp_path / "lost.tsv"
+    table.write_text("path\ttext\nlost.wav\tcat\n")
+    status, out, _ = run(capsys, "validate", table, lexicon, "--speaker", "single")
+    assert status == 1
+    assert "audio file does not exist" in out
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [({"text": "cat", "speaker": ["x"]}, "speaker"), ({"text": ["cat"]}, "text")],
+)
+def test_columns_of_lists_are_one_line(capsys, tmp_path, lexicon, row, column):
+    spoken(tmp_path / "corpus", "a", "cat")
+    table = tmp_path / "table.jsonl"
+    table.write_text(json.dumps({"path": "corpus/a.wav", "speaker": "s", **row}))
+    _, out, _ = run(capsys, "validate", table, lexicon)
+    assert f"line 1: column {column} holds [" in out
+
+
+def test_settings_of_the_source_are_named_as_given(capsys, tmp_path, lexicon):
+    command = ("validate", tmp_path, lexicon, "--set", "min_duration")
+    assert "error: --set: " in run(capsys, *command)[2]
+
+
+def test_numbers_that_g2p_cannot_take_are_one_line(capsys, tmp_path, lexicon):
+    model = tmp_path / "model"
+    err = run(capsys, "g2p", "train", lexicon, model, "--order", 0)[2]
+    assert "n-grams of length 0" in err
+    err = run(capsys, "g2p", "apply", model, lexicon, "--number", 0)[2]
+    assert "0 pronunciations of a word" in err
+
+
+def test_places_that_cannot_be_written_are_one_line(capsys, tmp_path, lexicon):
+    status, _, err = run(capsys, "g2p", "train", lexicon, tmp_path, "--order", 1)
+    assert status == 1
+    assert err.splitlines()[-1].startswith(f"error: {tmp_path}: Is a directory")

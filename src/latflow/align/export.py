@@ -130,8 +130,9 @@ def export_alignments(
             place = _Place.of(cut)
             places.add(place, file=cuts)
             order.append((place.recording, place.start, place.id))
-            above = os.path.dirname(place.path)
-            top = above if top is None else os.path.commonpath([top, above])
+            if place.path:
+                above = os.path.dirname(place.path)
+                top = above if top is None else os.path.commonpath([top, above])
             ids = archive.get(cut.id)
             log_likes = scores.get(cut.id) if scores is not None else None
             if ids is not None and log_likes is not None:
@@ -170,6 +171,7 @@ class _Writer:
         self._stack = ExitStack()
         self._made: set[Path] = set()
         self._names: Counter[str] = Counter()
+        self._taken: set[str] = set()
         self._counts: Counter[str] = Counter()
         self.missing: list[str] = []
         self._ctm: tuple[TextIO, TextIO] | None = None
@@ -221,9 +223,11 @@ class _Writer:
         name = place.recording
         if self._options.names == "path" and place.path:
             name = os.path.splitext(os.path.relpath(place.path, top))[0]
-        self._names[name] += 1
-        if (number := self._names[name]) > 1:  # a.wav and a.flac
-            name = f"{name}.{number}"
+        name = stem = os.path.normpath(f"/{name}").lstrip("/")  # below the folder
+        while name in self._taken:  # a.wav and a.flac
+            self._names[stem] += 1
+            name = f"{stem}.{self._names[stem] + 1}"
+        self._taken.add(name)
         return f"{name}.TextGrid"
 
     def finish(self) -> None:

@@ -116,7 +116,7 @@ def _surveyed(arguments: Arguments, out: Path) -> tuple[dict[str, Any], list[Any
     for key in ("speaker", "speaker_by", "tiers", "audio"):
         if (value := getattr(arguments, key)) is not None:
             settings[key] = os.path.abspath(value) if key == "audio" else value
-    settings.update(nested_values(read_settings(arguments.set)))
+    settings.update(nested_values(read_settings(arguments.set, "--set")))
     source = find_source(arguments.corpus, arguments.lexicon, settings)
     findings, survey = survey_corpus(source, arguments.lexicon, out)
     return source, findings, survey

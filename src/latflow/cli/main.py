@@ -7,6 +7,8 @@ same functions. A user's mistake is one line on standard error and exit status 1
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 import sys
 from collections.abc import Sequence
 
@@ -25,16 +27,30 @@ from latflow.cli.commands import CommandParser
 from latflow.errors import UserError
 from latflow.logs import log_to_terminal
 
+# Why a file that the command line names cannot be written or read.
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.EROFS}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit status."""
     arguments = _parser().parse_args(argv)
     log_to_terminal(verbose=arguments.verbose)
     try:
-        return int(arguments.run(arguments) or 0)
+        status = int(arguments.run(arguments) or 0)
+        sys.stdout.flush()
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
+    except BrokenPipeError:  # `head` has enough; what is left to flush goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        file = error.filename2 or error.filename
+        if file is None or error.errno not in _REFUSED:
+            raise
+        sys.stderr.write(f"error: {file}: {error.strerror} - name another place\n")
+        return 1
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -55,8 +55,15 @@ def list_table(source: TableSource, listing: Listing) -> None:
             listing.faults.append(fault)
             continue
         listing.files.add(AudioFile(name, str(audio)), file=where)
+        for name_of, value in ((text_column, text), (speaker_column, speaker)):
+            if isinstance(value, list | dict):
+                raise UserError(
+                    f"line {number}: column {name_of} holds {value!r}, not a text",
+                    file=table,
+                    remedy="write one text a line, or name another column",
+                )
         spoken = tidy_text(str(text or ""), source) if source.transcripts else ""
-        known = "_".join(str(speaker).split()) if speaker not in {None, ""} else None
+        known = None if speaker is None else "_".join(str(speaker).split()) or None
         listing.parts.add(Part(name, name, spoken, known, where), file=where)
     if columns is None:
         raise UserError("the table is empty", file=table, remedy="check the path")

@@ -152,13 +152,17 @@ def apply_model(
         Lines `WORD PROBABILITY PHONE PHONE ...`, best pronunciations first.
 
     Raises:
-        UserError: a file is missing or faulty.
+        UserError: a file is missing or faulty, or no pronunciations are asked for.
     """
+    if number < 1:
+        raise UserError(
+            f"{number} pronunciations of a word", remedy="ask for 1 or more"
+        )
     names = [line.split()[0] for _, line in read_lines(words) if line.strip()]
     found = _pronounced(G2p.load(model), names, number, threads)
     for word, guesses in zip(names, found, strict=True):
         if not guesses:
-            log.warning("no pronunciation for %s: the model lacks its letters", word)
+            log.warning("no pronunciation for %s by this model", word)
         yield from (_line(word, g) for g in _likely(guesses, min_probability))
 
 

@@ -116,8 +116,11 @@ def estimate(
         discounts: for each length, in place of the estimate from counts of counts.
 
     Raises:
-        UserError: the text has no words, or `min_counts` fall with length.
+        UserError: the order is below 1, the text has no words, or `min_counts` fall
+            with length.
     """
+    if order < 1:
+        raise UserError(f"n-grams of length {order}", remedy="ask for 1 or more")
     least = [*min_counts, *[min_counts[-1]] * order][:order]
     if least != sorted(least):
         raise UserError(

@@ -28,7 +28,9 @@ Labels = Mapping[str, Sequence[Interval]]
 
 
 def read_labels(path: str | Path, tier: str) -> dict[str, list[Interval]]:
-    """Read the labels of alignments by recording (and speaker), silences left out.
+    """Read the labels of alignments by recording, silences left out.
+
+    Speakers of a TextGrid with several, and channels of a CTM file, are apart.
 
     Args:
         path: a CTM file, a TextGrid, or a folder of TextGrids at any depth.
@@ -40,19 +42,14 @@ def read_labels(path: str | Path, tier: str) -> dict[str, list[Interval]]:
     path = Path(path)
     if path.is_dir():
         found: dict[str, list[Interval]] = {}
-        for grid in sorted(path.rglob("*.TextGrid")):
-            name = grid.relative_to(path).with_suffix("").as_posix()
-            found.update(_of_textgrid(grid, name, tier))
-    elif path.suffix == ".TextGrid":
+        for grid in sorted(path.rglob("*")):
+            if _is_textgrid(grid):
+                name = grid.relative_to(path).with_suffix("").as_posix()
+                found.update(_of_textgrid(grid, name, tier))
+    elif _is_textgrid(path):
         found = dict(_of_textgrid(path, path.stem, tier))
     else:
-        found = {}
-        for word in read_ctm(path):
-            label = Interval(word.start, word.end, word.word)
-            key = word.utterance
-            found.setdefault(key, []).append(label)
-        for labels in found.values():
-            labels.sort(key=lambda label: label.start)
+        found = _of_ctm(path)
     spoken = {
         name: [label for label in labels if label.text.lower() not in SILENCES]
         for name, labels in found.items()
@@ -65,6 +62,27 @@ def read_labels(path: str | Path, tier: str) -> dict[str, list[Interval]]:
             "phones or words",
         )
     return spoken
+
+
+def _is_textgrid(path: Path) -> bool:
+    """Return whether a file is a TextGrid by its name."""
+    return path.suffix.lower() == ".textgrid"
+
+
+def _of_ctm(path: Path) -> dict[str, list[Interval]]:
+    """Return the labels of a CTM file by recording, and channel if it has several."""
+    found: dict[str, dict[str, list[Interval]]] = {}
+    for word in read_ctm(path):
+        channels = found.setdefault(word.utterance, {})
+        label = Interval(word.start, word.end, word.word)
+        channels.setdefault(word.channel, []).append(label)
+    return {
+        name if len(channels) == 1 else f"{name} {channel}": sorted(
+            labels, key=lambda label: label.start
+        )
+        for name, channels in found.items()
+        for channel, labels in channels.items()
+    }
 
 
 def _of_textgrid(

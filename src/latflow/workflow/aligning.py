@@ -113,7 +113,13 @@ def survey_corpus(
     corpus = read_options(
         CorpusOptions, {"train": source, "dev": {"type": "none"}}, "corpus"
     )
-    return examine_corpus(corpus, lexicon, LangOptions(), FeatureOptions(), results)
+    features = FeatureOptions()
+    found = examine_corpus(corpus, lexicon, LangOptions(), features, results)
+    rates = found[1].sample_rates
+    if len(rates) > 1:  # `align_recipe` resamples to the lowest
+        features = features.replace(sample_rate=min(rates))
+        found = examine_corpus(corpus, lexicon, LangOptions(), features, results)
+    return found
 
 
 def align_recipe(

@@ -132,14 +132,22 @@ def _read(value: Any, *, is_nested: bool = True) -> Any:
     return read if read is None or isinstance(read, bool | int | float) else value
 
 
-def read_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """Return settings of the command line as Snakemake parses them."""
+def read_settings(settings: Sequence[str], option: str = "--config") -> dict[str, Any]:
+    """Return settings of the command line as Snakemake parses them.
+
+    Args:
+        settings: `KEY=VALUE`.
+        option: that they are given by, for the message.
+
+    Raises:
+        UserError: one is of another form.
+    """
     from snakemake.cli import parse_config
 
     try:
         return parse_config(list(settings))
     except ValueError as error:
-        raise UserError(f"--config: {error}") from None
+        raise UserError(f"{option}: {error}") from None
 
 
 def workflow_folder() -> Path:

@@ -370,11 +370,17 @@ def _read_listing(
                 duration = (last if end is None else min(end, last)) - part.start
             speaker = part.speaker if source.speaker == "given" else None
             words = split_fields(part.text)
+            if source.transcripts and not words:
+                key = "utterance without words", "add the words, or remove the files"
+                faults.setdefault(key, []).append(part.id)
             survey.add(part.id, speaker, words, duration=duration, sample_rate=rate)
     severity = "error" if source.on_bad_utterance == "fail" else "warning"
     for (reason, remedy), where in faults.items():
         what = f"{survey.split}: {reason} ({len(where)}): {some(where)}"
         yield Finding(severity, source.path, what, remedy)
+    if source.transcripts and not survey.num_words and severity == "warning":
+        what = f"{survey.split}: no utterance with words is left"
+        yield Finding("error", source.path, what, "mend what the warnings name")
 
 
 def _look_for_recipe(source: LhotseSource, survey: Survey) -> Iterator[Finding]:

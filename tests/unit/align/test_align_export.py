@@ -179,3 +179,26 @@ def test_lexicon_for_a_model_keeps_its_phones(system, tmp_path):
     (tmp_path / "bad.txt").write_text("HUH HH AH\n")
     with pytest.raises(UserError, match=r"bad\.txt: HUH: phone HH is not among"):
         extend_lang(folder / "lang", tmp_path / "bad.txt", tmp_path / "l", **how)
+
+
+def test_no_textgrid_takes_the_place_of_another(system, tmp_path):
+    """`a.wav`, `a.flac` and `a.2.wav` have three; ids do not lead out of the folder."""
+    _, lang, model = system
+    paths = ["/data/a.2.wav", "/data/a.flac", "/data/a.wav", "", ""]
+    names = ["r1", "r2", "r3", "../up", "/top"]
+    ids = states(lang, model, ["EY_B", "T_E"], (12, 16))
+    cuts = []
+    for name, path in zip(names, paths, strict=True):
+        sources = [AudioSource("file" if path else "url", [0], path or "http://x")]
+        held = Recording(name, sources, 8000, 8000, 1.0)
+        cuts.append(cut(name, held, "ann", "EIGHT"))
+    with ManifestWriter(tmp_path / "cuts.jsonl.gz") as writer:
+        for each in sorted(cuts, key=lambda c: c.id):
+            writer.write(each)
+    write_int_vectors(tmp_path / "ali.ark", iter((c.id, ids) for c in cuts))
+    with RaggedWriter(tmp_path / "log_likes", LogLikes):
+        pass
+    write_json(tmp_path / "statistics.json", {"frame_shift": FRAME_SHIFT})
+    folder = export(tmp_path, system, names="path") / "textgrid"
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*.TextGrid")}
+    assert found == {f"{name}.TextGrid" for name in ("a", "a.2", "a.3", "up", "top")}

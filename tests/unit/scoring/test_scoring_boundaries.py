@@ -65,3 +65,18 @@ def test_tiers_of_speakers_are_recordings_of_their_own(tmp_path):
     assert read_labels(tmp_path, "phones").keys() == {"r Ann", "r Bob"}
     with pytest.raises(UserError, match="no words here"):
         read_labels(tmp_path, "words")
+
+
+def test_channels_of_a_ctm_file_are_apart(tmp_path):
+    lines = ["r 1 0.0 1.0 A", "r 2 0.5 1.0 B", "r 1 1.0 1.0 C", "q 2 0.0 1.0 D"]
+    (tmp_path / "a.ctm").write_text("".join(f"{line}\n" for line in lines))
+    labels = read_labels(tmp_path / "a.ctm", "words")
+    texts = {name: [x.text for x in found] for name, found in labels.items()}
+    assert texts == {"r 1": ["A", "C"], "r 2": ["B"], "q": ["D"]}
+
+
+def test_textgrids_are_known_by_any_case_of_their_suffix(tmp_path):
+    for name in ("a.textgrid", "b.TextGrid"):
+        (tmp_path / name).write_text(textgrid({"words": HERE}, 1.0))
+    assert read_labels(tmp_path, "words").keys() == {"a", "b"}
+    assert read_labels(tmp_path / "a.textgrid", "words").keys() == {"a"}
