@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from latflow.errors import UserError
+from latflow.workflow.packages import PackagePlan
 from latflow.workflow.recipe import Recipe
 
 CE = {"type": "ce", "network": "tdnn.yaml", "alignments": "tri1"}
@@ -14,13 +15,14 @@ MMI = {"type": "sequence", "parent": "tdnn", "criterion": {"type": "mmi"}}
 def recipe_of(repository):
     """Make a recipe with networks, and with features for them."""
 
-    def make(systems, features=None, corpus=None, ivectors=None, lexicon=None):
+    def make(systems, features=None, corpus=None, *, ivectors=None, **more):
         path = repository / "tests/e2e/tiny.yaml"
         config = yaml.safe_load(path.read_text())
-        config["lang"] = {"lexicon": lexicon}
+        config["lang"] = {"lexicon": more.get("lexicon")}
         config["corpus"].update(corpus or {})
         config["nnet"] = {
             "systems": systems, "features": features or {}, "ivectors": ivectors or {},
+            "hdf5": more.get("hdf5", {}),
         }  # fmt: skip
         return Recipe.from_config(config)
 
@@ -253,6 +255,49 @@ def test_weights_of_sources_that_cannot_be(recipe_of, corpus, weights, told):
         recipe_of({"tdnn": network}, corpus=corpus, lexicon="lexicon.txt")
     fine = {**CE, "data": {"source_weights": {"tv": [0], "web": [0.5, 2]}}}
     recipe_of({"tdnn": fine}, corpus={"train": TWO}, lexicon="lexicon.txt")
+
+
+HDF = {"files": {"train": ["a.hdf", "b.hdf"], "dev": ["dev.hdf"], "test": ["t.hdf"]}}
+TWO_OUTPUTS = """layers:
+  output: {class: output}
+  place: {class: output, from: data, target: place}
+decode: output
+"""
+
+
+def test_features_and_labels_come_from_hdf5_files(recipe_of, tmp_path):
+    network = tmp_path / "two.yaml"
+    network.write_text(TWO_OUTPUTS)
+    ce = {**CE, "features": "given", "network": str(network)}
+    recipe = recipe_of({"tdnn": ce}, hdf5={"given": {**HDF, "targets": ["place"]}})
+    assert recipe.hdf5_files("given", "train") == ["a.hdf", "b.hdf"]
+    assert recipe.targets_given("tdnn") == ("place",)
+    assert recipe.learns_alignments("tdnn")
+    assert recipe.first_middle("tdnn") == 0.0125
+    both = {**HDF, "targets": ["place", "pdf"]}
+    recipe = recipe_of({"tdnn": ce}, hdf5={"given": both})
+    assert not recipe.learns_alignments("tdnn")
+    with pytest.raises(UserError, match="place: no labels for the target place"):
+        recipe_of({"tdnn": ce}, hdf5={"given": HDF})
+    with pytest.raises(UserError, match="tdnn reads features of HDF5 files"):
+        PackagePlan(recipe, "tdnn").check()
+
+
+@pytest.mark.parametrize(
+    ("hdf5", "network", "told"),
+    [
+        ({"tri1": HDF}, {}, "nnet.hdf5.tri1: a GMM system or other features"),
+        ({"given": {"files": {"trian": ["a"]}}}, {}, "no 'trian'"),
+        ({"given": {"files": {"train": ["a"]}}}, {}, "files of dev .* needed"),
+        ({"given": {"files": {"train": []}}}, {}, "files.train: .*at least 1 item"),
+        ({"given": HDF}, {"data": {"simulation": {}}}, "name rooms"),
+        ({"given": HDF}, {"data": {"perturbation": {}}}, "its features are stored"),
+    ],
+)
+def test_hdf5_files_that_cannot_be(recipe_of, hdf5, network, told):
+    features = {"features": "given" if "given" in hdf5 else None}
+    with pytest.raises(UserError, match=told):
+        recipe_of({"tdnn": {**CE, **features, **network}}, hdf5=hdf5)
 
 
 LIVE = {"live": {"type": "fbank", "stored": False, "cmvn": {"type": "none"}}}

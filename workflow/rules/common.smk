@@ -212,8 +212,19 @@ def labels_of(split):
     """Alignments that give a network its labels, where it has some."""
 
     def find(wildcards):
-        has_some = recipe.has_aligner(wildcards.network)
+        has_some = recipe.learns_alignments(wildcards.network)
         return [alignments_of(split)(wildcards)] if has_some else []
+
+    return find
+
+
+def given_labels_of(split):
+    """Labels that come with a network's features in HDF5 files, where some do."""
+
+    def find(wildcards):
+        folder = f"{RESULTS}/streams/{recipe.stream_of(wildcards.network)}/labels"
+        has_some = recipe.targets_given(wildcards.network)
+        return [f"{folder}/{split_of(wildcards, split)}"] if has_some else []
 
     return find
 

@@ -132,6 +132,38 @@ rule describe_stream:
         "../scripts/describe_stream.py"
 
 
+rule import_hdf5:
+    input:
+        cuts="<results>/corpus/{split}/cuts.jsonl.gz",
+        files=lambda wildcards: recipe.hdf5_files(wildcards.hdf5, wildcards.split),
+    output:
+        frames="<results>/streams/{hdf5}/frames/{split}/frames.npy",
+        index="<results>/streams/{hdf5}/frames/{split}/index.npz",
+        meta="<results>/streams/{hdf5}/frames/{split}/meta.json",
+        ledger="<results>/streams/{hdf5}/frames/{split}/ledger.jsonl",
+        labels=directory("<results>/streams/{hdf5}/labels/{split}"),
+    log:
+        "<logs>/import_hdf5/{hdf5}.{split}.log",
+    benchmark:
+        "<benchmarks>/import_hdf5/{hdf5}.{split}.jsonl"
+    wildcard_constraints:
+        hdf5="|".join(recipe.options.nnet.hdf5) or "none",
+    conda:
+        TORCH
+    threads: 1
+    resources:
+        mem_mb=growing(4000),
+        runtime=growing(120),
+    params:
+        options=lambda wildcards: recipe.options.nnet.hdf5[wildcards.hdf5].values(),
+        max_skipped_fraction=recipe.max_skipped_fraction,
+        code=source_digest("latflow.training.hdf5.import_split"),
+    message:
+        "Import {wildcards.hdf5} of {wildcards.split} from HDF5 files"
+    script:
+        "../scripts/import_hdf5.py"
+
+
 rule train_ivectors:
     input:
         frames=lambda wildcards: frames_below_ivectors(wildcards.ivectors, "train"),

@@ -10,6 +10,8 @@ rule train_network:
         dev_alignments=labels_of("dev"),
         source=source_of_network,
         aligner=aligner_of_network,
+        labels=given_labels_of("train"),
+        dev_labels=given_labels_of("dev"),
         graphs=ctc_graphs_of("train"),
         dev_graphs=ctc_graphs_of("dev"),
         targets=features_learnt("train"),

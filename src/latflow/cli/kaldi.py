@@ -187,8 +187,8 @@ def _plain_features(recipe: Recipe, network: str) -> ExtractionOptions:
     stream, streams = recipe.stream_of(network), recipe.feature_streams
     if stream is not None and stream not in streams:
         raise UserError(
-            f"network {network} reads {stream}: i-vectors, or what a GMM system makes "
-            "of features",
+            f"network {network} reads {stream}: i-vectors, HDF5 files, or what a GMM "
+            "system makes of features",
             remedy="train one on features of nnet.features",
         )
     found = recipe.options.features if stream is None else streams[stream]

@@ -82,6 +82,7 @@ class Results:
             name = nnet.ivectors[name].features
         stream = nnet.features.get(name)
         features = self.options.features if stream is None else stream
+        features = self.recipe.hdf5_of(network) or features
         subsampling = frame_subsampling(self.folder / "nnet" / network)
         return subsampling * features.frame_shift_ms / 1000
 

@@ -8,7 +8,15 @@ from pydantic import Field
 
 from latflow.corpus.options import SourceName
 from latflow.features.options import OnTheFlyOptions, PerturbationDraws
-from latflow.options import Options, PositiveInt
+from latflow.options import (
+    Name,
+    NonNegativeFloat,
+    Options,
+    PositiveFloat,
+    PositiveInt,
+    Text,
+    Unique,
+)
 from latflow.simulation.options import SimulationDraws
 
 
@@ -153,6 +161,29 @@ class BatchOptions(Options):
             perturbation=None,
             simulation=None,
         )
+
+
+class Hdf5Options(Options):
+    """Features, and labels, that HDF5 files of RETURNN's layout hold.
+
+    Sequences are utterances of the corpus: `seqTags` are their ids.
+    """
+
+    files: Annotated[
+        dict[Text, Annotated[tuple[Text, ...], Field(min_length=1), Unique]],
+        Field(min_length=1),
+    ]
+    """Files of each set, by its name (`train`, `dev`, those of `corpus.test` and
+    `corpus.perturbed`): of all that a network with these features is trained on or
+    decodes."""
+    targets: Annotated[tuple[Name, ...], Unique] = ()
+    """Names, in `targets/data`, of labels that outputs with `loss: ce` learn: one label
+    a frame. `pdf`, pdf-ids of the tree of `alignments`, and `phone` take the place of
+    those that alignments would give."""
+    frame_shift_ms: PositiveFloat = 10.0
+    """Time from one frame to the next, milliseconds."""
+    first_middle_ms: NonNegativeFloat = 12.5
+    """Middle of the first frame's window, milliseconds."""
 
 
 class DataOptions(BatchOptions):

@@ -13,25 +13,30 @@ What RETURNN's `HDFDataset` reads and `SimpleHDFWriter` writes:
 Training reads `FrameStore` and `LabelStore`, which several threads and processes can
 map at once; so HDF5 is converted, once, and both functions stream.
 
-Public: `export_hdf`, `import_hdf`.
+Public: `export_hdf`, `import_hdf`, `import_split`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
+from latflow.corpus.manifests import read_cuts, speaker_of, text_of
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.files import atomic_directory, atomic_output
+from latflow.ledger import Ledger
+from latflow.training.data_options import Hdf5Options
 from latflow.training.labels import LabelStore, LabelWriter
+
+log = logging.getLogger(__name__)
 
 
 def export_hdf(
@@ -149,42 +154,117 @@ def import_hdf(
             utterance comes twice.
     """
     with ExitStack() as stack:
-        parts = [stack.enter_context(_opened(Path(path), targets)) for path in files]
-        if not parts:
-            raise UserError("no HDF5 files are named")
-        where = sorted(
-            (tag, number, i)
-            for number, part in enumerate(parts)
-            for i, tag in enumerate(part.tags)
-        )
-        for (tag, _, _), (other, number, _) in pairwise(where):
-            if tag == other:
-                raise UserError("comes twice", file=files[number], utterance=tag)
-        dim = {part.inputs.shape[1] for part in parts}
-        if len(dim) > 1:
-            raise UserError(f"frames have different sizes: {sorted(dim)}")
+        parts = _open_all(stack, files, targets)
+        places = _places(parts)
         folder = stack.enter_context(atomic_directory(frames_dir))
-        frames = stack.enter_context(
-            FrameWriter(folder, dim=dim.pop(), frame_shift=frame_shift)
+        write = _writer(stack, parts, folder, Path(labels_dir), frame_shift)
+        for tag in sorted(places):
+            write(tag, tag, "", *places[tag])
+
+
+def import_split(
+    cuts: str | Path,
+    files: Sequence[Path],
+    out_dir: str | Path,
+    labels: str | Path,
+    *,
+    options: Hdf5Options,
+    max_skipped_fraction: float,
+) -> None:
+    """Read the frames and labels of a split of a corpus from RETURNN's HDF5 files.
+
+    Sequences that are not of the split are left alone. One is read at a time.
+
+    Args:
+        cuts: the split's `cuts.jsonl.gz`: its utterances, speakers and transcripts.
+        files: that hold the utterances, in any order.
+        out_dir: becomes the frame store, with `ledger.jsonl`.
+        labels: `<labels>/<target>` become the label stores of the targets.
+        options: `targets` and `frame_shift_ms`.
+        max_skipped_fraction: share of the utterances that the files may lack.
+
+    Raises:
+        UserError: a file is not readable or not of this layout, lacks a target, or an
+            utterance comes twice; or too many are in none of the files.
+    """
+    ledger = Ledger("import_hdf5")
+    with ExitStack() as stack:
+        parts = _open_all(stack, files, options.targets)
+        places = _places(parts)
+        example = next(iter(places), "nothing")
+        frames = stack.enter_context(atomic_directory(out_dir))
+        folder = stack.enter_context(atomic_directory(labels))
+        write = _writer(stack, parts, frames, folder, options.frame_shift_ms / 1000)
+        num_cuts = 0
+        for num_cuts, cut in enumerate(read_cuts(cuts), start=1):  # noqa: B007
+            if (place := places.pop(cut.id, None)) is None:
+                ledger.record(cut.id, "is in none of the HDF5 files")
+            else:
+                write(cut.id, speaker_of(cut), text_of(cut), *place)
+        if ledger.num_skipped() == num_cuts:
+            raise UserError(
+                f"has none of the {num_cuts} utterances; it has {example}",
+                file=files[0],
+                remedy="seqTags must be ids of the corpus' utterances",
+            )
+        if places:
+            log.info("%d sequences are of no utterance: %s", len(places), min(places))
+        ledger.check(num_cuts, max_skipped_fraction=max_skipped_fraction)
+        ledger.write(frames / "ledger.jsonl")
+
+
+def _open_all(
+    stack: ExitStack, files: Sequence[str | Path], targets: Sequence[str] | None
+) -> list[_Part]:
+    """Open the files of a data set."""
+    parts = [stack.enter_context(_opened(Path(path), targets)) for path in files]
+    if not parts:
+        raise UserError("no HDF5 files are named")
+    dims = {part.dim: part for part in parts}
+    if len(dims) > 1:
+        odd = next(part for part in parts if part.dim != parts[0].dim)
+        raise UserError(
+            f"frames have different sizes: {odd.dim}, and {parts[0].dim} in the first "
+            "file",
+            file=odd.path,
         )
-        writers = _label_writers(stack, parts, Path(labels_dir))
-        for tag, number, i in where:
-            part = parts[number]
-            frames.append(tag, tag, "", part.frames(i))
-            for name, writer in writers.items():
-                writer.append(tag, part.labels(name, i))
+    return parts
 
 
-def _label_writers(
-    stack: ExitStack, parts: Sequence[_Part], labels_dir: Path
-) -> dict[str, LabelWriter]:
-    """Return a writer for each target of the first file."""
-    writers = {}
+def _places(parts: Sequence[_Part]) -> dict[str, tuple[_Part, int]]:
+    """Return where each sequence is: a file, and its number there."""
+    places: dict[str, tuple[_Part, int]] = {}
+    for part in parts:
+        for i, tag in enumerate(part.tags):
+            if tag in places:
+                raise UserError("comes twice", file=part.path, utterance=tag)
+            places[tag] = part, i
+    return places
+
+
+def _writer(
+    stack: ExitStack,
+    parts: Sequence[_Part],
+    frames_dir: Path,
+    labels_dir: Path,
+    frame_shift: float,
+) -> Callable[[str, str, str, _Part, int], None]:
+    """Return a function that writes a sequence, with id, speaker and text."""
+    frames = stack.enter_context(
+        FrameWriter(frames_dir, dim=parts[0].dim, frame_shift=frame_shift)
+    )
+    writers: dict[str, LabelWriter] = {}
     for name in parts[0].targets:
         num_classes = max(part.num_classes(name) for part in parts)
         folder = stack.enter_context(atomic_directory(labels_dir / name))
         writers[name] = stack.enter_context(LabelWriter(folder, num_classes))
-    return writers
+
+    def write(utt_id: str, speaker: str, text: str, part: _Part, i: int) -> None:
+        frames.append(utt_id, speaker, text, part.frames(i))
+        for name, writer in writers.items():
+            writer.append(utt_id, part.labels(name, i))
+
+    return write
 
 
 @dataclass(frozen=True)
@@ -212,23 +292,31 @@ class _Part:
         """The frames."""
         return self.file["inputs"]
 
+    @property
+    def dim(self) -> int:
+        """Features a frame, D."""
+        return int(self.inputs.shape[1])
+
     def frames(self, i: int) -> np.ndarray:
         """Return the frames of a sequence, float32 [T, D]."""
-        rows = self.inputs[self.begin[i, 0] : self.begin[i + 1, 0]]
-        return np.asarray(rows, np.float32)
+        with _reading(self.path):
+            rows = self.inputs[self.begin[i, 0] : self.begin[i + 1, 0]]
+            return np.asarray(rows, np.float32)
 
     def labels(self, name: str, i: int) -> np.ndarray:
         """Return the labels of a sequence, int32 [n]."""
-        column = self._column(name)
-        first, last = self.begin[i, column], self.begin[i + 1, column]
-        data: Any = self.file[f"targets/data/{name}"]
-        return np.asarray(data[first:last], np.int32)
+        with _reading(self.path):
+            column = self._column(name)
+            first, last = self.begin[i, column], self.begin[i + 1, column]
+            data: Any = self.file[f"targets/data/{name}"]
+            return np.asarray(data[first:last], np.int32)
 
     def num_classes(self, name: str) -> int:
         """Return the classes of a target."""
-        self._column(name)
-        size: Any = self.file["targets/size"].attrs[name]  # (classes, dimensions)
-        return int(np.ravel(size)[0])
+        with _reading(self.path):
+            self._column(name)
+            size: Any = self.file["targets/size"].attrs[name]  # (classes, dimensions)
+            return int(np.ravel(size)[0])
 
     def _column(self, name: str) -> int:
         """Return the column of `begin` of a target; it must be one label at a time."""
@@ -249,27 +337,38 @@ def _opened(path: Path, targets: Sequence[str] | None) -> Iterator[_Part]:
         file = h5py.File(path, "r")
     except OSError as error:
         raise UserError(f"not readable as HDF5 ({error})", file=path) from error
-    with file, _reading(path):
-        missing = [n for n in ("inputs", "seqLengths", "seqTags") if n not in file]
-        if missing or file["inputs"].ndim != 2:  # type: ignore[union-attr]
-            what = f"no {', '.join(missing)}" if missing else "sparse inputs"
-            remedy = "give a file that RETURNN's HDFDataset reads, with dense features"
-            raise UserError(f"{what} in it", file=path, remedy=remedy)
-        data = file.get("targets/data")
-        names = sorted(data) if isinstance(data, h5py.Group) else []
-        lengths = np.asarray(file["seqLengths"], np.int64)
-        if lengths.ndim == 1:  # old files: all streams have the same lengths
-            lengths = np.repeat(lengths[:, None], 1 + len(names), axis=1)
-        if not names:  # RETURNN writes a column for targets that are not there
-            lengths = lengths[:, :1]
-        begin = np.zeros((len(lengths) + 1, lengths.shape[1]), np.int64)
-        np.cumsum(lengths, axis=0, out=begin[1:])
-        if begin[-1, 0] != len(file["inputs"]) or lengths.shape[1] != 1 + len(names):  # type: ignore[arg-type]
-            raise UserError("seqLengths do not fit the data", file=path)
-        tags = [_text(tag) for tag in np.asarray(file["seqTags"]).tolist()]
-        columns = {name: 1 + i for i, name in enumerate(names)}
-        chosen = tuple(names if targets is None else targets)
-        yield _Part(path, file, tags, begin, columns, chosen)
+    with file:
+        # not around the yield: what writers raise there is no fault of this file
+        with _reading(path):
+            part = _described(path, file, targets)
+        yield part
+
+
+def _described(path: Path, file: h5py.File, targets: Sequence[str] | None) -> _Part:
+    """Find the sequences of an open file."""
+    missing = [n for n in ("inputs", "seqLengths", "seqTags") if n not in file]
+    if missing or file["inputs"].ndim != 2:  # type: ignore[union-attr]
+        what = f"no {', '.join(missing)}" if missing else "sparse inputs"
+        remedy = "give a file that RETURNN's HDFDataset reads, with dense features"
+        raise UserError(f"{what} in it", file=path, remedy=remedy)
+    data = file.get("targets/data")
+    names = sorted(data) if isinstance(data, h5py.Group) else []
+    lengths = np.asarray(file["seqLengths"], np.int64)
+    if lengths.ndim == 1:  # old files: all streams have the same lengths
+        lengths = np.repeat(lengths[:, None], 1 + len(names), axis=1)
+    if not names:  # RETURNN writes a column for targets that are not there
+        lengths = lengths[:, :1]
+    begin = np.zeros((len(lengths) + 1, lengths.shape[1]), np.int64)
+    np.cumsum(lengths, axis=0, out=begin[1:])
+    tags = [_text(tag) for tag in np.asarray(file["seqTags"]).tolist()]
+    columns = {name: 1 + i for i, name in enumerate(names)}
+    chosen = tuple(names if targets is None else targets)
+    totals: dict[int, Any] = {0: file["inputs"]}
+    totals |= {columns[name]: data[name] for name in chosen if name in columns}  # type: ignore[index]
+    fit = lengths.shape == (len(tags), 1 + len(names)) and (lengths >= 0).all()
+    if not fit or any(begin[-1, column] != len(totals[column]) for column in totals):
+        raise UserError("seqLengths do not fit the data", file=path)
+    return _Part(path, file, tags, begin, columns, chosen)
 
 
 _DAMAGED = (

@@ -173,6 +173,7 @@ def write_targets(
     model: TransitionModel,
     out_dir: str | Path,
     names: Iterable[str],
+    given: Path | None = None,
 ) -> dict[str, LabelStore]:
     """Write the labels of some targets, and return their stores by name.
 
@@ -181,12 +182,21 @@ def write_targets(
         model: that the transition-ids are of.
         out_dir: gets a label store for each target, by its name.
         names: of the targets.
+        given: folder of label stores by the names of their targets, which are taken in
+            the place of alignments; None for none.
 
     Raises:
         UserError: a target that alignments do not tell, or alignments of another model.
     """
     found = {}
     for name in dict.fromkeys(names):
+        if given is not None and (given / name).is_dir():
+            if name == "pdf":  # of this model: none may be higher than it has
+                found[name] = write_labels(given / name, model, Path(out_dir) / name)
+            else:
+                Path(out_dir, name).symlink_to((given / name).resolve())
+                found[name] = LabelStore.load(given / name)
+            continue
         if name not in TARGETS:
             raise UserError(
                 f"no labels for the target {name}",

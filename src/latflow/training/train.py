@@ -155,6 +155,8 @@ def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
     options: NetworkRunOptions,
     checkpoints: Path,
     aligner_dir: Path | None = None,
+    labels: Path | None = None,
+    dev_labels: Path | None = None,
     graphs_dir: Path | None = None,
     dev_graphs_dir: Path | None = None,
     targets_dir: tuple[Path, ...] = (),
@@ -183,6 +185,9 @@ def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
         checkpoints: where checkpoints are kept until the model is written.
         aligner_dir: folder of the system that made the alignments; None for
             `source_dir`.
+        labels: label stores of the training split, by the names of their targets, that
+            outputs learn in the place of what alignments tell; None for none.
+        dev_labels: those of the dev split, or None.
         graphs_dir: graphs of the transcripts of the training split; None where no
             output learns by CTC.
         dev_graphs_dir: those of the dev split, or None.
@@ -204,7 +209,8 @@ def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
     description = NetworkDescription.load(network)
     losses = description.outputs.values()
     names = [loss.target for loss in losses if loss.name == "ce"]
-    if names and (alignments is None or dev_alignments is None):
+    lacks = [name for name in names if labels is None or not (labels / name).is_dir()]
+    if lacks and (alignments is None or dev_alignments is None):
         raise UserError(
             "an output has the loss ce, and there are no alignments",
             file=network,
@@ -213,14 +219,18 @@ def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
     folder = Path(checkpoints) / "labels"
     # A training that was killed, or had other outputs, may have left others.
     shutil.rmtree(folder, ignore_errors=True)
-    labels: dict[str, dict[str, LabelStore]] = {}
-    for split, source in (("train", alignments), ("dev", dev_alignments)):
+    stores: dict[str, dict[str, LabelStore]] = {}
+    for split, source, given in (
+        ("train", alignments, labels),
+        ("dev", dev_alignments, dev_labels),
+    ):
         (folder / split).mkdir(parents=True)
-        used = [] if source is None else names
-        labels[split] = write_targets(source or "", transitions, folder / split, used)
+        stores[split] = write_targets(
+            source or "", transitions, folder / split, names, given
+        )
     found = {"train": graphs_dir, "dev": dev_graphs_dir}
     graphs = {split: path for split, path in found.items() if path is not None}
-    identity = identity_of(options, description, frames_dir, labels, parent_dir)
+    identity = identity_of(options, description, frames_dir, stores, parent_dir)
     if graphs:
         identity["graphs"] = {
             split: digest_of_file(path / "arcs.npy") for split, path in graphs.items()

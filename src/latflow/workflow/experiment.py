@@ -31,6 +31,7 @@ from latflow.options import (
 from latflow.scoring.options import ScoreOptions
 from latflow.sequence.options import SequenceSystemOptions
 from latflow.simulation.options import CorpusSectionOptions
+from latflow.training.data_options import Hdf5Options
 from latflow.training.options import (
     CeSystemOptions,
     CtcSystemOptions,
@@ -69,6 +70,9 @@ class NnetOptions(Options):
     ivectors: dict[Name, IvectorOptions] = Field(default_factory=dict)
     """Features of networks that are followed, in each frame, by an i-vector of the
     speaker, by name (see docs/network_data.md)."""
+    hdf5: dict[Name, Hdf5Options] = Field(default_factory=dict)
+    """Features of networks, and labels, from HDF5 files of RETURNN's layout, by name
+    (see docs/network_data.md)."""
     denominator: DenominatorOptions = DenominatorOptions()
     """The decoding graph that lattices are made with in training, from a weak language
     model of the training transcripts."""

@@ -60,7 +60,8 @@ def check_networks(recipe: Recipe) -> None:
                 check_choice(f"{key}.alignments", network.alignments, aligners)
                 _check_rates(recipe, name, network.alignments)
             if network.features is not None:
-                streams = [*recipe.feature_streams, *recipe.options.nnet.ivectors]
+                nnet = recipe.options.nnet
+                streams = [*nnet.features, *nnet.ivectors, *nnet.hdf5]
                 known = [*streams, *recipe.systems]
                 check_choice(f"{key}.features", network.features, known)
             if isinstance(network, LfmmiSystemOptions):
@@ -68,6 +69,9 @@ def check_networks(recipe: Recipe) -> None:
                 _check_lattice_free(recipe, name, network)
             else:
                 _check_outputs(recipe, name, network)
+        if (stream := recipe.stream_of(name)) in recipe.options.nnet.hdf5:
+            for split in (recipe.training_set_of(name), *recipe.decoded_sets):
+                recipe.hdf5_files(stream, split)
         _check_perturbation(recipe, name)
         _check_source_weights(recipe, name)
         _check_normalization(recipe, name)
@@ -139,7 +143,10 @@ def _check_outputs(
             remedy=f"give one `{wanted}`, and name it in `decode` of the description",
         )
     for output, loss in outputs.items():
-        _check_output(f"{key}.network: output {output}", loss, network.alignments)
+        given = recipe.targets_given(name)
+        _check_output(
+            f"{key}.network: output {output}", loss, network.alignments, given
+        )
     for target in recipe.features_learnt(name):
         stored = recipe.streams_of(stored=True)
         check_choice(f"{key}.network: target of the loss mse", target, stored)
@@ -156,19 +163,24 @@ def _check_outputs(
         )
 
 
-def _check_output(what: str, loss: OutputLoss, alignments: str | None) -> None:
-    """Refuse an output whose loss has no targets."""
+def _check_output(
+    what: str, loss: OutputLoss, alignments: str | None, given: Sequence[str]
+) -> None:
+    """Refuse an output whose loss has no targets; some are given by HDF5 files."""
     if loss.name == "lfmmi":
         raise UserError(f"{what} has loss lfmmi", remedy="set type: lfmmi")
-    if loss.name == "ce" and alignments is None:
+    if loss.name != "ce" or loss.target in given:
+        return
+    if alignments is None:
         raise UserError(
             f"{what} has loss ce, which needs alignments",
             remedy="name a system in alignments, or leave the output out",
         )
-    if loss.name == "ce" and loss.target not in _TARGETS:
+    if loss.target not in _TARGETS:
         raise UserError(
             f"{what}: no labels for the target {loss.target}",
-            remedy=f"alignments give: {', '.join(_TARGETS)}",
+            remedy=f"alignments give: {', '.join(_TARGETS)}; files of nnet.hdf5 what "
+            "their `targets` say",
         )
 
 

@@ -92,6 +92,11 @@ class PackagePlan:
                 remedy=f"{plain}, or a GMM system without adaptation",
             )
         stream = recipe.stream_of(name)
+        if recipe.hdf5_of(name) is not None:
+            raise UserError(
+                f"{name} reads features of HDF5 files, which nothing computes of audio",
+                remedy=plain,
+            )
         if stream in recipe.systems:
             raise UserError(
                 f"{name} reads features of the GMM system {stream}", remedy=plain

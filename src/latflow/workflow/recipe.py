@@ -149,6 +149,21 @@ class Recipe(Systems):
         """Features that networks read beside those of the GMM systems, by name."""
         return self.options.nnet.features
 
+    def hdf5_files(self, name: str, split: str) -> list[str]:
+        """Return the HDF5 files that hold a split.
+
+        Raises:
+            UserError: none is named.
+        """
+        files = self.options.nnet.hdf5[name].files
+        if split not in files:
+            raise UserError(
+                f"configuration nnet.hdf5.{name}.files: no files of {split} are named, "
+                "and they are needed",
+                remedy=f"name them as {split}: [...]",
+            )
+        return list(files[split])
+
     def streams_of(self, *, stored: bool) -> list[str]:
         """Return the names of stored ones, or of those computed when read."""
         streams = self.feature_streams.items()
@@ -278,6 +293,8 @@ class Recipe(Systems):
         if system == PACKAGED:
             return None
         nnet, stream = self.options.nnet, self.stream_of(system)
+        if (hdf5 := self.hdf5_of(system)) is not None:
+            return hdf5.first_middle_ms / 1000
         if stream in nnet.ivectors:
             stream = nnet.ivectors[stream].features
         features = nnet.features.get(stream or "", self.options.features)

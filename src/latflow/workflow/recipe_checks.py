@@ -26,6 +26,7 @@ def check(recipe: Recipe) -> None:
     _check_streams(recipe)
     _check_simulated(recipe)
     _check_ivectors(recipe)
+    _check_hdf5(recipe)
     check_networks(recipe)
     _check_rescorings(recipe)
     check_packages(recipe)
@@ -182,6 +183,22 @@ def _check_ivectors(recipe: Recipe) -> None:
                 f"{key}.features: {ivectors.features} are samples",
                 remedy="take features of type mfcc or fbank",
             )
+
+
+def _check_hdf5(recipe: Recipe) -> None:
+    """Refuse HDF5 features with others' names, or of sets that are not there."""
+    nnet = recipe.options.nnet
+    taken = {*recipe.systems, *recipe.feature_streams, *nnet.ivectors}
+    sets = [*recipe.splits, *recipe.options.corpus.perturbed]
+    for name, hdf5 in nnet.hdf5.items():
+        key = f"configuration nnet.hdf5.{name}"
+        if name in taken:
+            raise UserError(
+                f"{key}: a GMM system or other features have this name",
+                remedy="give these another",
+            )
+        for split in hdf5.files:
+            check_choice(f"{key}.files", split, sets)
 
 
 def _check_rescorings(recipe: Recipe) -> None:

@@ -21,7 +21,7 @@ from latflow.nnet.described import (
 )
 from latflow.options import Options
 from latflow.sequence.options import SequenceSystemOptions
-from latflow.training.data_options import UtteranceOptions
+from latflow.training.data_options import Hdf5Options, UtteranceOptions
 from latflow.training.options import (
     CeSystemOptions,
     CtcSystemOptions,
@@ -195,6 +195,22 @@ class Systems:
         """
         is_network = self.is_network(system)
         return self._seed_options(system).features if is_network else None
+
+    def hdf5_of(self, system: str) -> Hdf5Options | None:
+        """Return the HDF5 files whose features a system reads; None for others."""
+        return self.options.nnet.hdf5.get(self.stream_of(system) or "")
+
+    def targets_given(self, network: str) -> tuple[str, ...]:
+        """Return the targets whose labels lie in HDF5 files with the features."""
+        hdf5 = self.hdf5_of(network)
+        return () if hdf5 is None else hdf5.targets
+
+    def learns_alignments(self, network: str) -> bool:
+        """Return whether outputs of a network learn labels of alignments."""
+        losses = self.outputs_of(network).values()
+        learnt = {loss.target for loss in losses if loss.name == "ce"}
+        are_given = bool(learnt) and learnt <= {*self.targets_given(network)}
+        return self.has_aligner(network) and not are_given
 
     def training_set_of(self, network: str) -> str:
         """Return the set that a network is trained on."""

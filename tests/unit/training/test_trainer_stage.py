@@ -36,6 +36,7 @@ from latflow.kaldi.io import (
 )
 from latflow.nnet.model_dir import load_model, save_model
 from latflow.training.forward import Forward, forward
+from latflow.training.labels import LabelWriter
 from latflow.training.options import CeRunOptions
 from latflow.training.train import train_network
 
@@ -128,6 +129,46 @@ def test_the_folder_is_complete(inputs, trained):
     ledger = [json.loads(line) for line in lines]
     assert [entry["utterance"] for entry in ledger] == ["dev00", "train00"]
     assert not list((trained.parent / "checkpoints").iterdir())
+
+
+def test_labels_may_be_given_in_the_place_of_alignments(inputs, tmp_path):
+    """Of pdfs, and of a target that alignments know nothing of."""
+    places = {"class": "output", "from": "rec", "target": "place"}
+    description = {"layers": {**LAYERS, "place": places}, "decode": "output"}
+    network = tmp_path / "network.yaml"
+    network.write_text(json.dumps(description))
+    folders = {split: tmp_path / split for split in ("train", "dev")}
+    for split, folder in folders.items():
+        frames = FrameStore.load(inputs / split)
+        with (
+            LabelWriter(folder / "pdf", MODEL.num_pdfs) as pdfs,
+            LabelWriter(folder / "place", 3) as classes,
+        ):
+            for utt_id, length in zip(
+                frames.utt_ids, np.diff(frames.begin), strict=True
+            ):
+                pdfs.append(utt_id, np.full(length, 1, np.int32))
+                classes.append(utt_id, np.full(length, 2, np.int32))
+    how = {
+        "out_dir": tmp_path / "model",
+        "options": options(epochs=1, priors="alignments"),
+        "checkpoints": tmp_path / "checkpoints",
+        "labels": folders["train"],
+        "dev_labels": folders["dev"],
+    }
+    gmm = inputs / "gmm"
+    train = inputs / "train", None, gmm, inputs / "dev", None
+    train_network(*train, network, **how)
+    learnt = load_model(tmp_path / "model")
+    outputs = learnt.network.outputs
+    sizes = {name: output.num_classes for name, output in outputs.items()}
+    assert sizes == {"output": MODEL.num_pdfs, "place": 3}
+    priors = np.load(tmp_path / "model/priors.npy")
+    assert priors.argmax() == 1
+    assert priors[1] == pytest.approx(1.0, abs=0.01)
+    assert (folders["train"] / "place/meta.json").is_file()  # only linked to
+    with pytest.raises(UserError, match="an output has the loss ce, and there are no"):
+        train_network(*train, network, **{**how, "labels": None})
 
 
 def test_priors_are_the_shares_of_the_labels(inputs, trained):

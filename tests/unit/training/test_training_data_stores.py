@@ -9,21 +9,23 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from lhotse import MonoCut, Recording, SupervisionSegment
 from reference.small_model import small_model
 from reference.training_data_naive import data_of
 
+from latflow.corpus.manifests import ManifestWriter
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.kaldi.io import write_int_vectors
-from latflow.ledger import Ledger
+from latflow.ledger import Ledger, read_ledger
 from latflow.nnet.normalization import Normalizer
 from latflow.options import read_options
 from latflow.training import labels as labelling
 from latflow.training.batches import BatchSource, open_batches
 from latflow.training.chunks import match_labels
-from latflow.training.data_options import DataOptions
+from latflow.training.data_options import DataOptions, Hdf5Options
 from latflow.training.evaluation import priors_of_labels
-from latflow.training.hdf5 import export_hdf, import_hdf
+from latflow.training.hdf5 import export_hdf, import_hdf, import_split
 from latflow.training.labels import LabelStore, LabelWriter
 from latflow.training.readers import StoreReader, open_features
 from latflow.training.source_weights import final_weights
@@ -429,3 +431,80 @@ def test_faulty_hdf5_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="seqLengths do not fit"):
         read(good)
     assert not (tmp_path / "l/classes").exists()
+
+
+def write_cuts(path: Path, ids: list[str]) -> Path:
+    """Cuts with nothing behind them: an importer reads ids, speakers and texts."""
+    with ManifestWriter(path) as writer:
+        for name in ids:
+            segment = SupervisionSegment(
+                name, name, 0.0, 1.0, text=f"say {name}", speaker=f"s{name}"
+            )
+            recording = Recording(name, [], 8000, 8000, 1.0, channel_ids=[0])
+            writer.write(MonoCut(name, 0.0, 1.0, 0, [segment], recording=recording))
+    return path
+
+
+def test_a_split_is_read_from_hdf5(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Frames and labels are the files', speakers and transcripts the corpus'."""
+    caplog.set_level("INFO")
+    files = [
+        write_hdf(tmp_path / "1", ["c", "z"], [[2, 2], [1, 1]], classes=[1, 2, 3]),
+        write_hdf(tmp_path / "2", ["a"], [[3, 3]], classes=[4, 5, 6]),
+    ]
+    cuts = write_cuts(tmp_path / "cuts.jsonl.gz", ["a", "b", "c"])
+    options = Hdf5Options(
+        files={"train": ("1", "2")}, targets=("classes",), frame_shift_ms=30.0
+    )
+    out, labels = tmp_path / "f", tmp_path / "l"
+    how = {"options": options, "max_skipped_fraction": 0.5}
+    import_split(cuts, files, out, labels, **how)
+    frames, classes = FrameStore.load(out), LabelStore.load(labels / "classes")
+    assert frames.utt_ids == classes.utt_ids == ["a", "c"]
+    assert (frames.speakers, frames.texts) == (["sa", "sc"], ["say a", "say c"])
+    assert frames.frames(1).tolist() == [[0, 1], [2, 3]]
+    assert [classes.labels(i).tolist() for i in range(2)] == [[4, 5, 6], [1, 2]]
+    assert frames.frame_shift == 0.03
+    (entry,) = read_ledger(out / "ledger.jsonl")
+    assert (entry.utterance, entry.reason) == ("b", "is in none of the HDF5 files")
+    assert "1 sequences are of no utterance: z" in caplog.text
+    import_split(
+        cuts, files, out, labels, **{**how, "options": options.replace(targets=())}
+    )
+    assert list(labels.iterdir()) == []
+    with pytest.raises(UserError, match="skipped 1 of 3"):
+        import_split(cuts, files, out, labels, **{**how, "max_skipped_fraction": 0.1})
+    with pytest.raises(UserError, match="1: has none of the 1 utterances; it has c"):
+        others = write_cuts(tmp_path / "others.jsonl.gz", ["x"])
+        import_split(others, files, out, labels, **how)
+
+
+def test_a_damaged_hdf5_file_among_several_is_named(tmp_path: Path) -> None:
+    """Also where what is wrong comes to light in the middle of the data."""
+    names = ["1", "2", "3"]
+    files = [write_hdf(tmp_path / n, [n], [[4, 4]], classes=[1] * 4) for n in names]
+    cuts = write_cuts(tmp_path / "cuts.jsonl.gz", names)
+    how = {
+        "options": Hdf5Options(files={"train": ("x",)}, targets=("classes",)),
+        "max_skipped_fraction": 1.0,
+    }
+    out = tmp_path / "f", tmp_path / "l"
+    with h5py.File(files[1], "r+") as file:
+        del file["inputs"]
+        # compressed in blocks, one of which is no such thing
+        data = file.create_dataset("inputs", (4, 2), "f8", chunks=(4, 2), compression=1)
+        data.id.write_direct_chunk((0, 0), b"no compressed block")
+    with pytest.raises(UserError, match="2: damaged, or not of RETURNN's layout"):
+        import_split(cuts, files, *out, **how)
+    with h5py.File(files[1], "r+") as file:
+        del file["inputs"]
+        file["inputs"] = np.zeros((4, 3))
+    with pytest.raises(UserError, match="2: frames have different sizes: 3, and 2"):
+        import_split(cuts, files, *out, **how)
+    with h5py.File(files[0], "r+") as file:
+        file["seqLengths"][0, 1] = 3
+    with pytest.raises(UserError, match="1: seqLengths do not fit the data"):
+        import_split(cuts, files, *out, **how)
+    assert not out[0].exists()
