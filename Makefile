@@ -64,6 +64,7 @@ bench: env  ## benchmarks on speechocean (set CORPORA), all but RETURNN's, JSON 
 	$(BIN)/python benchmarks/feature_extraction.py results/speechocean/corpus/train/cuts.jsonl.gz
 	$(BIN)/python benchmarks/gmm_training.py results/speechocean/frames/train \
 	  results/speechocean/lang results/speechocean/benchmarks/gmm_training
+	$(BIN)/python benchmarks/cost_model.py
 	$(BIN)/python benchmarks/tree_building.py
 	$(BIN)/python benchmarks/graph_compilation.py $(CORPORA)/speechocean
 	$(BIN)/python benchmarks/lattice_forward_backward.py

@@ -140,9 +140,7 @@ class Contest:
         self.options = read_options(TrainingOptions, values)
         self.limit_network = self.network()
         self.optimizer = make_optimizer(
-            self.limit_network.parameters(),
-            self.options.optimizer,
-            self.options.learning_rate,
+            self.limit_network, self.options.optimizer, self.options.learning_rate
         )
         shape = (num_chunks, CHUNK)
         self.tensors = [

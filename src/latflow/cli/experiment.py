@@ -205,6 +205,91 @@ def _compare(arguments: Arguments) -> None:
     sys.stdout.write(f"comparison: {Path(arguments.out).resolve()}\n")
 
 
+@COMMANDS.command(
+    "plan",
+    option("recipe", "file, or name of one that comes with latflow"),
+    option("targets", "rules or files; the whole experiment by default", nargs="*"),
+    option("--nodes", "machines", 1),
+    option("--cores", "cores of each; those of this machine by default", type=int),
+    option("--gpus", "GPUs of each; those of this machine by default", type=int),
+    option(
+        "--hours",
+        "hours of speech of sets that are not here, e.g. train=960 dev=10",
+        [],
+        nargs="+",
+        metavar="SET=N",
+    ),
+    option(
+        "--utterances",
+        "utterances of such sets, for trainings on the shortest ones",
+        [],
+        nargs="+",
+        metavar="SET=N",
+    ),
+    option(
+        "--size",
+        "MiB, unpacked, of files that are not here, e.g. lm.arpa.gz=50",
+        [],
+        nargs="+",
+        metavar="FILE=MIB",
+    ),
+    option(
+        "--runs",
+        "results of earlier runs to learn from, beside the figures that come with "
+        "latflow; by default all in results/",
+        nargs="+",
+        metavar="RESULTS",
+    ),
+    RECIPE[1],
+    OVERRIDE,
+    example="plan librispeech_960 --nodes 4 --cores 16 --gpus 0 --hours train=960 ...",
+)
+def _plan(arguments: Arguments) -> None:
+    """Tell what a run will take: time, memory and disk by rule, and the whole."""
+    from latflow.report.cost_model import CostModel, all_figures
+    from latflow.report.plan import make_plan, render
+    from latflow.report.schedule import Machines
+    from latflow.workflow.amounts import split_amounts
+    from latflow.workflow.job_graph import plan_jobs
+    from latflow.workflow.machine import capacity
+    from latflow.workflow.settings import nested_setting
+
+    cores = os.cpu_count() or 1 if arguments.cores is None else arguments.cores
+    gpus = capacity()["gpu"] if arguments.gpus is None else arguments.gpus
+    if min(arguments.nodes, cores) < 1 or gpus < 0:
+        raise UserError("--nodes and --cores begin at 1, --gpus at 0")
+    earlier = sorted(path.parent for path in Path().glob("results/*/benchmarks"))
+    figures = all_figures(arguments.runs or earlier)
+    settings = [*arguments.config, *map(nested_setting, arguments.overrides)]
+    arguments.configfile = arguments.recipe
+    recipe = read_recipe(arguments)
+    hours = _numbers("--hours", arguments.hours)
+    utterances = _numbers("--utterances", arguments.utterances)
+    files = _numbers("--size", arguments.size)
+    splits = split_amounts(recipe, hours, utterances)
+    jobs = plan_jobs(
+        arguments.recipe, settings, arguments.targets, cores=cores, gpus=gpus
+    )
+    machines = Machines(arguments.nodes, cores, gpus)
+    model = CostModel(figures)
+    plan = make_plan(recipe, jobs, model, machines, splits=splits, files=files)
+    sys.stdout.write(f"{render(plan, figures)}\n")
+
+
+def _numbers(name: str, settings: list[str]) -> dict[str, float]:
+    """Return settings `KEY=NUMBER` of an option."""
+    numbers = {}
+    for setting in settings:
+        key, _, value = setting.rpartition("=")
+        try:
+            numbers[key] = float(value)
+        except ValueError:
+            numbers[key] = -1.0
+        if not key or not 0 <= numbers[key] < float("inf"):
+            raise UserError(f"{name} {setting} is not NAME=NUMBER")
+    return numbers
+
+
 @COMMANDS.command("provenance", option("file", "any file under results/<name>"))
 def _provenance(arguments: Arguments) -> int:
     """Print what made a file of the results; status 1 if it is not that any more."""

@@ -5,7 +5,7 @@ leaves a record of what it read (`<results>/provenance/<rule>/<job>.json`, see
 `latflow.workflow.jobs`); this module puts the two together.
 
 Public: `summarize_costs`, `read_costs`, `sum_by_rule`, `speed_section`,
-`capacity_section`.
+`capacity_section`, `split_of`.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def read_costs(results_dir: Path) -> pd.DataFrame:
         record = read_json(results_dir / "provenance" / rule / f"{job}.json") or {}
         for _, line in read_lines(path):
             if line.strip():
-                speech = hours.get(_split_of(record, hours) or "")
+                speech = hours.get(split_of(record, hours) or "")
                 rows.append([rule, job, *_measured(json.loads(line), record), speech])
     names = ["wall_seconds", "cpu_seconds", "peak_memory_mib", "read_mib"]
     names += ["written_mib", "gpu_share", "audio_hours"]
@@ -189,7 +189,7 @@ def _measured(measured: Mapping[str, Any], record: Mapping[str, Any]) -> list[An
     return [measured.get("s"), cpu_seconds, *io, record.get("gpu_share")]
 
 
-def _split_of(record: Mapping[str, Any], splits: Collection[str]) -> str | None:
+def split_of(record: Mapping[str, Any], splits: Collection[str]) -> str | None:
     """Return the split of a job: its own, or that of the first speech it reads."""
     named = record.get("wildcards", {}).get("split")
     if named is not None:

@@ -226,19 +226,19 @@ class Systems:
         """
         if not self.is_network(system):
             return 1
-        found = self._description_of(system)
+        found = self.description_of(system)
         return 1 if found is None else described_subsampling(found)
 
     def describes_network(self, system: str) -> bool:
         """Return whether a network's description is there to be read."""
-        return self._description_of(system) is not None
+        return self.description_of(system) is not None
 
     def outputs_of(self, network: str) -> dict[str, OutputLoss]:
         """Return the losses of a network's outputs, that which is decoded first.
 
         None where its description is not there to be read yet.
         """
-        found = self._description_of(network)
+        found = self.description_of(network)
         return {} if found is None else described_outputs(found)
 
     def sample_rates_of(self, network: str) -> dict[str, int]:
@@ -246,10 +246,10 @@ class Systems:
 
         None where its description is not there to be read yet.
         """
-        found = self._description_of(network)
+        found = self.description_of(network)
         return {} if found is None else described_sample_rates(found)
 
-    def _description_of(self, system: str) -> Path | None:
+    def description_of(self, system: str) -> Path | None:
         """Return the file that describes a network, where it is there already."""
         path = Path(self._seed_options(system).network)
         places = (path, workflow_folder() / path)

@@ -1,0 +1,518 @@
+"""Model of what a job costs, fitted on the jobs of earlier runs.
+
+Each rule has a line of its own over the amount of work of its jobs:
+
+* a job that goes over speech: hours of it, times passes (epochs, iterations of EM),
+  times the network's parameters where it trains one;
+* another job: size of the language data that it reads, that is of files from outside,
+  and of what jobs have written which go over no speech either (lexicon, language
+  models, graphs).
+
+Processor time is a start plus a rate times the work. Disk is the same over hours (of
+trainings of networks over parameters). Memory of a job that goes over speech is a
+power of the hours, the exponent one of all rules, since stages stream their data; what
+it maps of graphs comes on top. Memory of another job is a start plus a rate times what
+it reads.
+
+Of all lines through two jobs of a rule, that with the least sum of absolute log errors
+is taken (every run weighs the same): one job that had to compile its kernels, or shared
+its core, does not bend it.
+
+Public: `Work`, `Cost`, `CostModel`, `work_of`, `read_figures`, `packaged_figures`,
+`all_figures`, `size_of`, `leave_one_out`, `error_factors`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from latflow.errors import UserError
+from latflow.report.costs import read_costs, split_of
+from latflow.report.inputs import read_json
+from latflow.scoring.results import read_table
+from latflow.workflow.amounts import split_sizes
+
+MIB = 1 << 20
+# Jobs with more work than so many times the largest that was seen are not guessed at:
+# an hour of speech takes what every other takes; of lexica and language models earlier
+# runs had so little that their jobs were mostly start.
+FARTHEST_SPEECH, FARTHEST = 10_000.0, 1000.0
+# Runs whose amounts differ less than this say nothing of a rate.
+_LEAST_SPREAD = 4.0
+_PACKAGED = Path(__file__).with_name("measured_costs.tsv")
+#: Columns of figures; `speech` and `work` follow from the others.
+MEASURED = ["cpu_seconds", "wall_seconds", "peak_memory_mib", "disk_mib"]
+AMOUNTS = ["audio_hours", "passes", "parameters", "input_mib", "graph_mib"]
+FIGURES = ["run", "rule", "job", "gpu", *MEASURED, *AMOUNTS]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a job has to do.
+
+    Attributes:
+        audio_hours: hours of the speech that it goes over; None if it goes over none.
+        passes: how often.
+        parameters: millions of parameters of the network that it trains, if it does.
+        input_mib: size of the language data that it reads, MiB; None where that is not
+            known.
+        graph_mib: size of the graphs among it (`.fst`), MiB; NaN where it is not known.
+    """
+
+    audio_hours: float | None = None
+    passes: float = 1.0
+    parameters: float | None = None
+    input_mib: float | None = None
+    graph_mib: float = 0.0
+
+    @property
+    def time(self) -> float | None:
+        """Return the amount that processor time goes with."""
+        if self.audio_hours is None:
+            return self.input_mib
+        parameters = 1.0 if self.parameters is None else self.parameters
+        return self.audio_hours * self.passes * parameters
+
+    @property
+    def disk(self) -> float | None:
+        """Return the amount that disk goes with."""
+        if self.parameters is not None:
+            return self.parameters
+        return self.input_mib if self.audio_hours is None else self.audio_hours
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a job costs.
+
+    Attributes:
+        start_seconds: processor time before it works, on one core.
+        cpu_seconds: all processor time; on a GPU, the time that it takes.
+        memory_mib: peak memory; NaN where the size of its graphs is not known.
+        disk_mib: size of what it writes.
+        reach: work, in that of the largest job that was seen.
+    """
+
+    start_seconds: float
+    cpu_seconds: float
+    memory_mib: float
+    disk_mib: float
+    reach: float
+
+
+@dataclass(frozen=True)
+class Line:
+    """A start plus a rate times an amount."""
+
+    start: float
+    rate: float
+
+    def at(self, amount: float) -> float:
+        """Return the value at an amount."""
+        return self.start + self.rate * amount
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """The lines of a rule, on a CPU or on a GPU."""
+
+    time: Line
+    disk: Line
+    memory: Callable[[Work], float]
+    largest: float
+
+
+class CostModel:
+    """Costs of jobs by rule.
+
+    Args:
+        figures: jobs of earlier runs, as `read_figures` gives them.
+    """
+
+    def __init__(self, figures: pd.DataFrame) -> None:
+        table = _with_amounts(figures)
+        exponent = _memory_exponent(table)
+        starts = _starts(table)
+        self.runs = sorted(map(str, table["run"].unique()))
+        self._rules = {
+            (str(rule), bool(on_gpu), bool(has_speech)): _fit_rule(
+                jobs, starts, exponent
+            )
+            for (rule, on_gpu, has_speech), jobs in table.groupby(
+                ["rule", "gpu", "has_speech"]
+            )
+        }
+
+    def predict(self, rule: str, work: Work, *, on_gpu: bool = False) -> Cost | str:
+        """Return what a job costs, or why that is not known."""
+        has_speech = work.audio_hours is not None
+        found = self._rules.get((rule, on_gpu, has_speech))
+        if found is None:
+            device = " on a GPU" if on_gpu else ""
+            return f"no earlier run has shown it{device}"
+        amount, disk = work.time, work.disk
+        if amount is None or disk is None:
+            return "the size of a file that it reads is not known (--size)"
+        reach = amount / found.largest if found.largest else 0.0
+        if reach > (FARTHEST_SPEECH if has_speech else FARTHEST):
+            return f"{reach:.0f} times the largest job that was seen"
+        return Cost(
+            found.time.start,
+            found.time.at(amount),
+            found.memory(work),
+            found.disk.at(disk),
+            reach,
+        )
+
+
+def work_of(
+    params: Mapping[str, Any],
+    speech: tuple[float, int | None] | None,
+    *,
+    parameters: float | None = None,
+    input_mib: float | None = None,
+    graph_mib: float = 0.0,
+) -> Work:
+    """Return the work of a job by its settings.
+
+    Args:
+        params: settings of the job.
+        speech: hours and utterances of what it goes over, if any; a training on the
+            shortest utterances has at most their share of the hours.
+        parameters: of the network, millions; counts where the settings have a training.
+        input_mib: size of the language data that it reads.
+        graph_mib: size of the graphs among it.
+    """
+    options = params.get("options")
+    options = options if isinstance(options, Mapping) else {}
+    training = options.get("training")
+    training = training if isinstance(training, Mapping) else {}
+    data = options.get("data")
+    part = data.get("partition_epoch") if isinstance(data, Mapping) else None
+    passes = training.get("epochs") or options.get("num_iterations") or 1
+    hours = None if speech is None else speech[0]
+    shortest = options.get("subset_shortest")
+    if speech is not None and shortest and speech[1]:
+        hours = speech[0] * min(1.0, shortest / speech[1])
+    return Work(
+        hours,
+        passes / (part or 1),
+        parameters if training else None,
+        input_mib,
+        graph_mib,
+    )
+
+
+def packaged_figures() -> pd.DataFrame:
+    """Return the figures that come with latflow."""
+    return _typed(read_table(_PACKAGED))
+
+
+def all_figures(runs: Sequence[str | Path]) -> pd.DataFrame:
+    """Return the figures that come with latflow, and those of earlier runs.
+
+    Args:
+        runs: folders `results/<experiment>`.
+
+    Raises:
+        UserError: a folder is not that of an experiment.
+    """
+    tables = [packaged_figures()]
+    for run in map(Path, runs):
+        if not (run / "benchmarks").is_dir():
+            raise UserError(
+                "no measured jobs here", file=run, remedy="name results/<experiment>"
+            )
+        tables.append(read_figures(run))
+    return pd.concat([table for table in tables if len(table)], ignore_index=True)
+
+
+def read_figures(results: Path) -> pd.DataFrame:
+    """Return what each job of a run had to do, and what it took.
+
+    Args:
+        results: `results/<experiment>`.
+
+    Returns:
+        A row a job that has left a record: the columns `FIGURES`; NaN where nothing was
+        measured, or a column does not apply.
+    """
+    costs = read_costs(results).set_index(["rule", "job"])
+    records = dict(_records(results))
+    sizes = split_sizes(results)
+    disk = _disk_of(results, records)
+    maker = {path: key for key, r in records.items() for path in r["outputs"]}
+    made = {p: o["bytes"] for r in records.values() for p, o in r["outputs"].items()}
+    over_speech = {key for key, r in records.items() if split_of(r, sizes) is not None}
+    rows = []
+    for key, record in records.items():
+        if key not in costs.index:
+            continue
+        cost = costs.loc[[key]].iloc[-1]
+        split = split_of(record, sizes)
+        inputs = [p for p in record["inputs"] if maker.get(p) not in over_speech]
+        reads = {path: made[path] if path in made else size_of(path) for path in inputs}
+        graphs = [size for path, size in reads.items() if path.endswith(".fst")]
+        work = work_of(
+            record.get("params", {}),
+            sizes.get(split or ""),
+            parameters=_parameters(record),
+            input_mib=sum(reads.values()) / MIB,
+            graph_mib=sum(graphs) / MIB,
+        )
+        taken = [cost["cpu_seconds"], cost["wall_seconds"], cost["peak_memory_mib"]]
+        amounts = [getattr(work, name) for name in AMOUNTS]
+        on_gpu = int(cost["gpu_share"] > 0)
+        rows.append([results.name, *key, on_gpu, *taken, disk[key] / MIB, *amounts])
+    return _typed(pd.DataFrame(rows, columns=FIGURES))
+
+
+def leave_one_out(figures: pd.DataFrame) -> pd.DataFrame:
+    """Predict the jobs of each run by a model of the other runs.
+
+    Returns:
+        A row a job that could be predicted: `run`, `rule`, `job`, and for time, memory
+        and disk what was measured and what was predicted (`<column>_predicted`).
+    """
+    rows = []
+    for run in sorted(figures["run"].unique()):
+        others = CostModel(figures[figures["run"] != run])
+        for _, job in figures[figures["run"] == run].iterrows():
+            work = _work(job[AMOUNTS])
+            cost = others.predict(job["rule"], work, on_gpu=bool(job["gpu"]))
+            if isinstance(cost, Cost):
+                predicted = [cost.cpu_seconds, cost.memory_mib, cost.disk_mib]
+                time = job["wall_seconds" if job["gpu"] else "cpu_seconds"]
+                measured = [time, job["peak_memory_mib"], job["disk_mib"]]
+                rows.append([run, job["rule"], job["job"], *measured, *predicted])
+    names = ["cpu_seconds", "peak_memory_mib", "disk_mib"]
+    columns = ["run", "rule", "job", *names, *(f"{name}_predicted" for name in names)]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def error_factors(left: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    """Return how far predictions are off, as factors.
+
+    Args:
+        left: of `leave_one_out`.
+
+    Returns:
+        By `time`, `memory`, `disk`: (median, 90 % quantile) of the larger of predicted
+        over measured and its inverse; nothing where no job was predicted.
+    """
+    factors = {}
+    names = {"time": "cpu_seconds", "memory": "peak_memory_mib", "disk": "disk_mib"}
+    for title, name in names.items():
+        ratio = left[f"{name}_predicted"] / left[name]
+        ratio = ratio[(ratio > 0) & (ratio < math.inf)]
+        if len(ratio):
+            off = np.exp(np.abs(np.log(ratio.to_numpy(float))))
+            half, most = np.quantile(off, [0.5, 0.9])
+            factors[title] = float(half), float(most)
+    return factors
+
+
+def _work(amounts: pd.Series) -> Work:
+    """Return the work of a job of the figures, whose empty cells are NaN."""
+    hours, passes, parameters, read, graphs = map(float, amounts)
+    return Work(_or_none(hours), passes, _or_none(parameters), _or_none(read), graphs)
+
+
+def _or_none(value: float) -> float | None:
+    """Return a number; None for NaN."""
+    return None if math.isnan(value) else value
+
+
+def _typed(table: pd.DataFrame) -> pd.DataFrame:
+    """Return figures with numbers in their columns."""
+    if missing := set(FIGURES) - set(table.columns):
+        raise UserError(f"figures without {', '.join(sorted(missing))}", file=_PACKAGED)
+    names = ["gpu", *MEASURED, *AMOUNTS]
+    numbers = table[names].apply(pd.to_numeric, errors="coerce").astype(float)
+    # Of jobs that end before Snakemake looks, it writes no memory, or 0.
+    memory = numbers["peak_memory_mib"]
+    numbers["peak_memory_mib"] = memory.where(memory > 0)
+    return pd.concat([table[["run", "rule", "job"]], numbers], axis="columns")
+
+
+def _with_amounts(figures: pd.DataFrame) -> pd.DataFrame:
+    """Add the amounts that time and disk go with, as `Work` has them."""
+    hours, parameters = figures["audio_hours"], figures["parameters"]
+    work = hours * figures["passes"] * parameters.fillna(1.0)
+    read = figures["input_mib"]
+    return figures.assign(
+        work=work.where(hours.notna(), read),
+        disk_work=parameters.fillna(hours.fillna(read)),
+        has_speech=hours.notna(),
+    )
+
+
+def _starts(table: pd.DataFrame) -> pd.DataFrame:
+    """Return what a process costs that does next to nothing.
+
+    Returns:
+        By whether it goes over speech: medians over rules of their smallest jobs.
+    """
+    names = ["cpu_seconds", "wall_seconds", "peak_memory_mib"]
+    least = table.groupby(["has_speech", "rule"])[names].min()
+    return least.groupby("has_speech").median()
+
+
+def _fit_rule(jobs: pd.DataFrame, starts: pd.DataFrame, exponent: float) -> _Rule:
+    """Fit the lines of a rule.
+
+    Args:
+        jobs: its jobs.
+        starts: of `_starts`, for rules whose jobs are all alike.
+        exponent: of memory over hours.
+    """
+    on_gpu = bool(jobs["gpu"].iloc[0])
+    seconds = "wall_seconds" if on_gpu else "cpu_seconds"
+    has_speech = bool(jobs["has_speech"].iloc[0])
+    start = starts.loc[has_speech].to_dict()
+    time = _fit(jobs, "work", seconds, start[seconds])
+    disk = _fit(jobs, "disk_work", "disk_mib", 0.0)
+    largest = float(jobs["work"].max())
+    if has_speech:
+        known = jobs.dropna(subset=["audio_hours", "peak_memory_mib"])
+        own = (known["peak_memory_mib"] - known["graph_mib"].fillna(0.0)).clip(lower=1)
+        level = (own / known["audio_hours"] ** exponent).median()
+
+        def memory(work: Work) -> float:
+            return level * (work.audio_hours or 0.0) ** exponent + work.graph_mib
+
+        return _Rule(time, disk, memory, largest)
+    line = _fit(jobs, "input_mib", "peak_memory_mib", start["peak_memory_mib"])
+    return _Rule(time, disk, lambda work: line.at(work.input_mib or 0.0), largest)
+
+
+def _fit(jobs: pd.DataFrame, amount: str, measured: str, start: float) -> Line:
+    """Return the line through two jobs of a rule that suits all of them best.
+
+    Args:
+        jobs: of the rule.
+        amount: column that the line goes over.
+        measured: column that it gives.
+        start: of the line where amounts are too much alike to tell.
+    """
+    x, y = jobs[amount].to_numpy(float), jobs[measured].to_numpy(float)
+    known = np.isfinite(x) & np.isfinite(y)
+    if not known.any():
+        return Line(math.nan, math.nan)
+    x, y = x[known], y[known]
+    _, run, size = np.unique(
+        jobs["run"].to_numpy(str)[known], return_inverse=True, return_counts=True
+    )
+    if x.max() <= 0:
+        return Line(float(np.median(y)), 0.0)
+    if x[x > 0].max() < _LEAST_SPREAD * x[x > 0].min():
+        start = min(start, float(y.min()))
+        rates = (y[x > 0] - start) / x[x > 0]
+        # What is off is too slow, never too quick.
+        return Line(start, float(np.quantile(rates, 0.5, method="lower")))
+    starts, rates = _lines(x, y)
+    least = 1e-6
+    guesses = np.maximum(starts[:, None] + rates[:, None] * x, least)
+    errors = np.abs(np.log(guesses / np.maximum(y, least))) @ (1 / size[run])
+    best = int(errors.argmin())
+    return Line(float(starts[best]), float(rates[best]))
+
+
+def _lines(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return lines that do not fall: through two points, level, and through the origin.
+
+    Returns:
+        (their starts, their rates).
+    """
+    first, second = np.triu_indices(len(x), 1)
+    apart = np.abs(x[first] - x[second]) > 1e-9 * x.max()
+    first, second = first[apart], second[apart]
+    rates = (y[second] - y[first]) / (x[second] - x[first])
+    starts = y[first] - rates * x[first]
+    rises = (rates >= 0) & (starts >= 0)
+    moving = x > 0
+    return (
+        np.concatenate([starts[rises], y, np.zeros(moving.sum())]),
+        np.concatenate([rates[rises], np.zeros(len(y)), y[moving] / x[moving]]),
+    )
+
+
+def _memory_exponent(table: pd.DataFrame) -> float:
+    """Return the power of the hours that memory grows with, within rules, 0 to 1."""
+    known = table.dropna(subset=["audio_hours", "peak_memory_mib"])
+    known = known[(known["audio_hours"] > 0) & (known["peak_memory_mib"] > 0)]
+    if known.empty:
+        return 0.0
+    own = (known["peak_memory_mib"] - known["graph_mib"].fillna(0.0)).clip(lower=1)
+    logs = pd.DataFrame({"x": np.log(known["audio_hours"]), "y": np.log(own)})
+    within = logs - logs.groupby(known["rule"]).transform("mean")
+    spread = float((within["x"] ** 2).sum())
+    slope = float((within["x"] * within["y"]).sum()) / spread if spread > 0 else 0.0
+    return min(max(slope, 0.0), 1.0)
+
+
+def _records(results: Path) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
+    """Yield the records of jobs by (rule, job)."""
+    for path in sorted((results / "provenance").glob("*/*.json")):
+        record = read_json(path)
+        if record:
+            yield (path.parent.name, path.stem), record
+
+
+def _disk_of(
+    results: Path, records: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> dict[tuple[str, str], int]:
+    """Return what each job has written, bytes.
+
+    A file that no job declares belongs to the only job that has outputs in the nearest
+    folder above it.
+    """
+    disk: dict[tuple[str, str], int] = {}
+    makers: dict[PurePath, set[tuple[str, str]]] = {}
+    declared: set[str] = set()
+    for key, record in records.items():
+        disk[key] = sum(made["bytes"] for made in record["outputs"].values())
+        declared |= record["outputs"].keys()
+        for output in record["outputs"]:
+            makers.setdefault(PurePath(output).parent, set()).add(key)
+    for path in results.rglob("*"):
+        name = path.relative_to(results)
+        if name.parts[0] in {"logs", "benchmarks", "provenance"} or not path.is_file():
+            continue
+        if name.as_posix() not in declared:
+            folder = next((p for p in name.parents if p in makers), None)
+            owners = makers.get(folder or PurePath(), set())
+            if folder is not None and len(owners) == 1:
+                disk[next(iter(owners))] += path.stat().st_size
+    return disk
+
+
+def size_of(path: str) -> int:
+    """Return the size of a file, unpacked, bytes; 0 where it is not there."""
+    file = Path(path)
+    if not file.is_file():
+        return 0
+    size = file.stat().st_size
+    if file.suffix == ".gz" and size >= 8:
+        with file.open("rb") as stream:
+            stream.seek(-4, 2)
+            size = max(size, int.from_bytes(stream.read(4), "little"))
+    return size
+
+
+def _parameters(record: Mapping[str, Any]) -> float | None:
+    """Return millions of parameters of the network that a job has written."""
+    outputs: Mapping[str, Mapping[str, Any]] = record["outputs"]
+    sizes: Sequence[int] = [
+        made["bytes"]
+        for path, made in outputs.items()
+        if path.endswith("weights.safetensors")
+    ]
+    return sizes[0] / 4e6 if sizes else None

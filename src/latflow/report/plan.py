@@ -1,0 +1,334 @@
+"""What a run will take, before it runs: time, memory and disk of each rule.
+
+The jobs are those of Snakemake's dry run (`latflow.workflow.job_graph`), their costs
+those of `latflow.report.cost_model`.
+
+Public: `make_plan`, `render`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+
+import numpy as np
+import pandas as pd
+
+from latflow.errors import UserError
+from latflow.nnet.description import NetworkDescription
+from latflow.nnet.network import Network
+from latflow.report.cost_model import (
+    MIB,
+    Cost,
+    CostModel,
+    error_factors,
+    leave_one_out,
+    size_of,
+    work_of,
+)
+from latflow.report.costs import split_of
+from latflow.report.schedule import Estimate, Machines, Plan
+from latflow.sequence.options import SequenceSystemOptions
+from latflow.workflow.amounts import Amount
+from latflow.workflow.job_graph import PlannedJob
+from latflow.workflow.recipe import Recipe
+
+# Features of a GMM system that networks read, unless it says so itself: LDA's.
+ADAPTED_DIM = 40
+# Classes of a network whose tree is not grown to a number of leaves.
+FEW_CLASSES = 100
+_SHOWN_SHARE = 0.02  # of the critical path
+
+
+def make_plan(
+    recipe: Recipe,
+    jobs: Sequence[PlannedJob],
+    model: CostModel,
+    machines: Machines,
+    *,
+    splits: Mapping[str, Amount],
+    files: Mapping[str, float],
+) -> Plan:
+    """Predict what each job takes.
+
+    Args:
+        recipe: the experiment.
+        jobs: of Snakemake's dry run.
+        model: what jobs cost.
+        machines: what they run on.
+        splits: amounts of speech, as `split_amounts` gives them.
+        files: MiB, unpacked, of files that are not here, by path or file name.
+
+    Raises:
+        UserError: a file that no job reads.
+    """
+    networks = _Networks(recipe)
+    sizes = _Sizes(jobs, files)
+    estimates = []
+    for job in _in_order(jobs):
+        split = split_of(job.model_dump(), splits)
+        options = job.params.get("options") or {}
+        is_training = "training" in options and "network" in job.wildcards
+        parameters = (
+            networks.parameters(job.wildcards["network"]) if is_training else None
+        )
+        reads, graphs = sizes.read(job, ""), sizes.read(job, ".fst")
+        work = work_of(
+            job.params,
+            splits.get(split or ""),
+            parameters=parameters,
+            input_mib=reads,
+            graph_mib=np.nan if graphs is None else graphs,
+        )
+        is_unsized = is_training and parameters is None
+        cost = (
+            "the size of its network is not known"
+            if is_unsized
+            else model.predict(job.rule, work, on_gpu=job.gpu > 0)
+        )
+        sizes.note(job, cost, is_over_speech=split is not None)
+        estimates.append(Estimate(job, cost, _seconds(job, cost, machines)))
+    return Plan(estimates, machines)
+
+
+def _seconds(job: PlannedJob, cost: Cost | str, machines: Machines) -> float:
+    """Return how long a job takes: its start on one core, the rest on all of its."""
+    if isinstance(cost, str):
+        return 0.0
+    if job.gpu:
+        return cost.cpu_seconds
+    cores = max(1, min(job.threads, machines.cores))
+    return cost.start_seconds + (cost.cpu_seconds - cost.start_seconds) / cores
+
+
+def _in_order(jobs: Sequence[PlannedJob]) -> list[PlannedJob]:
+    """Return jobs behind those that they need."""
+    of = {job.number: job for job in jobs}
+    order: dict[int, PlannedJob] = {}
+    pending = [job.number for job in reversed(jobs)]
+    while pending:
+        number = pending[-1]
+        missing = [n for n in of[number].needs if n not in order]
+        if number in order or not missing:
+            order.setdefault(number, of[number])
+            pending.pop()
+        else:
+            pending += missing
+    return list(order.values())
+
+
+class _Sizes:
+    """Sizes of files that jobs read: of what made them, as figures have it.
+
+    Args:
+        jobs: of the plan.
+        given: sizes of files, MiB, by path or file name.
+    """
+
+    def __init__(self, jobs: Sequence[PlannedJob], given: Mapping[str, float]) -> None:
+        self._maker = {path: job.number for job in jobs for path in job.outputs}
+        self._made: dict[int, float] = {}
+        self._over_speech: set[int | None] = set()
+        self._given = given
+        files = {path for job in jobs for path in (*job.inputs, *job.outputs)}
+        names = files | {PurePath(path).name for path in files}
+        for name in given:
+            if name not in names:
+                raise UserError(
+                    f"--size {name}: no job reads such a file", remedy="check the name"
+                )
+
+    def read(self, job: PlannedJob, suffix: str) -> float | None:
+        """Return the size of the language data that a job reads; None if not known.
+
+        Args:
+            suffix: of the names of the files that count.
+        """
+        found: dict[str, float | None] = {}
+        for path in job.inputs:
+            maker = self._maker.get(path)
+            if path.endswith(suffix) and maker not in self._over_speech:
+                known = self._given.get(path, self._given.get(PurePath(path).name))
+                if known is not None:
+                    found[path] = known
+                elif maker is None:
+                    found[path] = size_of(path) / MIB
+                else:
+                    found[str(maker)] = self._made.get(maker)
+        total = 0.0
+        for size in found.values():
+            if size is None:
+                return None
+            total += size
+        return total
+
+    def note(self, job: PlannedJob, cost: Cost | str, *, is_over_speech: bool) -> None:
+        """Take note of what a job writes."""
+        if is_over_speech:
+            self._over_speech.add(job.number)
+        elif isinstance(cost, Cost):
+            self._made[job.number] = cost.disk_mib
+
+
+class _Networks:
+    """Sizes of a recipe's networks."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._found: dict[str, float | None] = {}
+
+    def parameters(self, name: str) -> float | None:
+        """Return millions of parameters; None where there is no description yet."""
+        options = self._recipe.networks[name]
+        if isinstance(options, SequenceSystemOptions):
+            return self.parameters(options.parent)
+        if name not in self._found:
+            self._found[name] = self._count(name)
+        return self._found[name]
+
+    def _count(self, name: str) -> float | None:
+        """Build a network with the classes that its tree will have."""
+        file = self._recipe.description_of(name)
+        if file is None:
+            return None
+        description = NetworkDescription.load(file)
+        targets = {loss.target for loss in description.outputs.values()}
+        classes = dict.fromkeys(targets, self._leaves(name))
+        try:
+            network = Network(description, self._dim(name), classes)
+        except (UserError, ValueError):
+            return None
+        return sum(value.numel() for value in network.parameters()) / 1e6
+
+    def _leaves(self, name: str) -> int:
+        """Return the leaves that a network's tree is grown to."""
+        recipe = self._recipe
+        if recipe.has_own_tree(name):
+            tree = getattr(recipe.networks[name], "tree", None)
+            return int(getattr(tree, "num_leaves", 0) or FEW_CLASSES)
+        source = recipe.gmm_behind(name)
+        options = recipe.options.gmm.systems.get(source or "")
+        return int(getattr(options, "num_leaves", 0) or FEW_CLASSES)
+
+    def _dim(self, name: str) -> int:
+        """Return features a frame."""
+        nnet = self._recipe.options.nnet
+        stream, below = self._recipe.stream_of(name) or "", 0
+        if stream in nnet.ivectors:
+            below = nnet.ivectors[stream].dim
+            stream = nnet.ivectors[stream].features
+        options = nnet.features.get(stream)
+        return below + (ADAPTED_DIM if options is None else options.dim)
+
+
+def render(plan: Plan, figures: pd.DataFrame) -> str:
+    """Lay a plan out for a terminal.
+
+    Args:
+        figures: that its model was fitted on; tell how far it was wrong there.
+    """
+    machines = plan.machines
+    lines = [*_table(plan), ""]
+    if plan.unknown:
+        lines.append("Unknown, and not in what follows:")
+        lines += [
+            f"  {rule} ({count} {'job' if count == 1 else 'jobs'}): {why}"
+            for (rule, why), count in plan.unknown.items()
+        ]
+        lines.append("")
+    known = plan.known
+    if known:
+        core_hours = sum(c.cpu_seconds for e, c in known if not e.job.gpu) / 3600
+        lines.append(f"processor time   {core_hours:,.1f} core hours")
+        if any(e.job.gpu for e, _ in known):
+            gpu_hours = sum(e.seconds * e.job.gpu for e, _ in known) / 3600
+            lines.append(f"GPU time         {gpu_hours:,.1f} GPU hours")
+        lines.append(
+            f"disk             {_size(np.nansum([c.disk_mib for _, c in known]))}"
+        )
+        largest, cost = max(known, key=lambda pair: np.nan_to_num(pair[1].memory_mib))
+        lines.append(
+            f"largest job      {_named(largest)}: {_size(cost.memory_mib)} of memory"
+        )
+        lines.append(
+            f"wall time        {_duration(plan.wall_seconds)} on {machines.nodes} x "
+            f"{machines.cores} cores, {machines.gpus} GPUs"
+        )
+        path = plan.critical_path
+        total = sum(estimate.seconds for estimate in path)
+        steps = [
+            f"{_named(e)} {_duration(e.seconds)}"
+            for e in path
+            if e.seconds > _SHOWN_SHARE * total
+        ]
+        lines.append(f"critical path    {_duration(total)}: {', '.join(steps)}")
+    return "\n".join([*lines, "", _error(figures)])
+
+
+def _table(plan: Plan) -> list[str]:
+    """Return the lines of the table by rule, those first that take most time."""
+    heading = ["rule", "jobs", "time each", "core hours", "memory", "disk", "seen"]
+    groups: dict[str, list[Estimate]] = {}
+    for estimate in plan.estimates:
+        groups.setdefault(estimate.job.rule, []).append(estimate)
+    rows = []
+    for rule, estimates in groups.items():
+        costs = [e.cost for e in estimates if isinstance(e.cost, Cost)]
+        if not costs:
+            continue
+        times = [e.seconds for e in estimates if isinstance(e.cost, Cost)]
+        hours = sum(c.cpu_seconds for c in costs) / 3600
+        is_gpu = estimates[0].job.gpu > 0
+        cells = [
+            rule,
+            str(len(costs)),
+            _range(min(times), max(times)),
+            "" if is_gpu else f"{hours:.2f}",
+            _size(max([c.memory_mib for c in costs], key=np.nan_to_num)),
+            _size(sum(c.disk_mib for c in costs)),
+            f"{max(c.reach for c in costs):.1f}x",
+        ]
+        rows.append((sum(times), cells))
+    rows.sort(key=lambda row: -row[0])
+    table = [heading, *(cells for _, cells in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    form = "  ".join([f"{{:{widths[0]}}}", *(f"{{:>{width}}}" for width in widths[1:])])
+    return [form.format(*row) for row in table]
+
+
+def _named(estimate: Estimate) -> str:
+    """Return rule and job."""
+    return f"{estimate.job.rule} {estimate.job.name}".rstrip()
+
+
+def _range(least: float, most: float) -> str:
+    """Return a range of durations, one where its ends look the same."""
+    first, last = _duration(least), _duration(most)
+    return first if first == last else f"{first} to {last}"
+
+
+def _duration(seconds: float) -> str:
+    """Return a duration in the unit that suits it."""
+    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _size(mib: float) -> str:
+    """Return a size in the unit that suits it."""
+    if np.isnan(mib):
+        return "unknown"
+    return f"{mib:.0f} MiB" if mib < 1024 else f"{mib / 1024:.1f} GiB"
+
+
+def _error(figures: pd.DataFrame) -> str:
+    """Tell how far the model is wrong: each run predicted from the others."""
+    factors = error_factors(leave_one_out(figures))
+    if not factors:
+        return "One earlier run: how far the model is wrong cannot be told."
+    parts = ", ".join(f"{name} {a:.1f} ({b:.1f})" for name, (a, b) in factors.items())
+    return (
+        f"Each of {figures['run'].nunique()} earlier runs predicted from the others: "
+        f"half of the jobs (nine in ten) were within a factor of {parts}."
+    )

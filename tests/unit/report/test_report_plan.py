@@ -1,0 +1,264 @@
+"""Plans: the model of costs, amounts of data, jobs on machines."""
+
+import json
+import math
+
+import pandas as pd
+import pytest
+
+from latflow.cli.main import main
+from latflow.errors import UserError
+from latflow.report.cost_model import (
+    FIGURES,
+    Cost,
+    CostModel,
+    Work,
+    all_figures,
+    error_factors,
+    leave_one_out,
+    packaged_figures,
+    read_figures,
+    work_of,
+)
+from latflow.report.plan import make_plan, render
+from latflow.report.schedule import Estimate, Machines, Plan
+from latflow.workflow.amounts import split_amounts
+from latflow.workflow.job_graph import PlannedJob, plan_jobs
+from latflow.workflow.recipe import Recipe
+
+
+def figures(*rows):
+    """Jobs of runs: (run, rule, seconds, MiB memory, MiB disk, hours, MiB read)."""
+    table = [
+        [run, rule, f"job{n}", 0, cpu, cpu, memory, disk, hours, 1, math.nan, read, 0]
+        for n, (run, rule, cpu, memory, disk, hours, read) in enumerate(rows)
+    ]
+    return pd.DataFrame(table, columns=FIGURES)
+
+
+ALIGNMENT = figures(
+    ("one", "align", 4 + 10 * 0.1, 300, 2, 0.1, 0),
+    ("one", "align", 4 + 10 * 0.4, 300, 8, 0.4, 0),
+    ("two", "align", 4 + 10 * 2, 300, 40, 2.0, 0),
+    ("two", "align", 90, 300, 40, 2.0, 0),  # it compiled its kernels
+    ("two", "make_graph", 3, 200, 4, math.nan, 2.0),
+    ("two", "make_graph", 9, 500, 16, math.nan, 8.0),
+)
+
+
+def test_line_goes_through_jobs_and_past_the_one_that_is_off():
+    cost = CostModel(ALIGNMENT).predict("align", Work(100.0))
+    assert isinstance(cost, Cost)
+    assert (cost.start_seconds, cost.cpu_seconds) == pytest.approx((4, 1004))
+    assert (cost.memory_mib, cost.disk_mib) == pytest.approx((300, 2000))
+    assert cost.reach == pytest.approx(50)
+
+
+def test_job_without_speech_goes_by_what_it_reads():
+    cost = CostModel(ALIGNMENT).predict("make_graph", Work(input_mib=20.0))
+    assert isinstance(cost, Cost)
+    assert (cost.cpu_seconds, cost.memory_mib) == pytest.approx((21, 1100))
+    assert cost.disk_mib == pytest.approx(40)
+
+
+@pytest.mark.parametrize(
+    ("rule", "work", "on_gpu", "why"),
+    [
+        ("train_network", Work(1.0), False, "no earlier run has shown it"),
+        ("align", Work(1.0), True, "no earlier run has shown it on a GPU"),
+        ("make_graph", Work(), False, "size of a file that it reads is not known"),
+        ("align", Work(30000.0), False, "15000 times the largest job that was seen"),
+    ],
+)
+def test_what_was_not_seen_is_unknown(rule, work, on_gpu, why):
+    assert why in str(CostModel(ALIGNMENT).predict(rule, work, on_gpu=on_gpu))
+
+
+def test_work_follows_settings():
+    options = {"num_iterations": 40, "subset_shortest": 100}
+    assert work_of({"options": options}, (2.0, 400)).time == pytest.approx(20)
+    assert work_of({"options": options}, (2.0, None)).time == pytest.approx(80)
+    training = {"training": {"epochs": 6}, "data": {"partition_epoch": 2}}
+    work = work_of({"options": training}, (2.0, 400), parameters=1.5)
+    assert work.time == pytest.approx(2 * 3 * 1.5)
+    assert work.disk == 1.5
+    assert work_of({"options": {}}, (2.0, 400), parameters=1.5).time == 2.0
+
+
+def test_each_run_is_predicted_from_the_others():
+    left = leave_one_out(ALIGNMENT)
+    assert set(left["run"]) == {"one", "two"}
+    assert set(left["rule"]) == {"align"}  # one run alone has the other rule
+    factors = error_factors(left)
+    assert set(factors) == {"time", "memory", "disk"}
+    assert factors["memory"] == pytest.approx((1, 1))
+
+
+def test_packaged_figures_predict_each_other():
+    table = packaged_figures()
+    factors = error_factors(leave_one_out(table))
+    assert len(table) > 250
+    assert factors["time"][0] < 1.5
+    assert factors["memory"][0] < 1.5
+
+
+@pytest.fixture
+def results(tmp_path):
+    """A lexicon, features, and an alignment that reads both."""
+
+    def put(path, value):
+        target = tmp_path / "results/run" / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(value) + "\n")
+
+    put("frames/train/meta.json", {"num_frames": 36_000, "frame_shift": 0.01})
+    put("frames/train/frames.bin", "x" * 1000)
+    lexicon = tmp_path / "lexicon.txt"
+    lexicon.write_text("a " * 2048)
+    jobs = {
+        ("make_lang", "lang"): ([str(lexicon)], {"lang/L.fst": {"bytes": 8192}}, {}),
+        ("normalize_features", "train"): (
+            [], {"frames/train/meta.json": {"bytes": 24}}, {"split": "train"},
+        ),
+        ("align", "mono"): (
+            ["lang/L.fst", "frames/train/meta.json"], {"align/ali": {"bytes": 4}}, {},
+        ),
+    }  # fmt: skip
+    for (rule, job), (inputs, outputs, wildcards) in jobs.items():
+        measured = {"s": 10.0, "cpu_time": 15.0, "max_rss": 200.0}
+        put(f"benchmarks/{rule}/{job}.jsonl", measured)
+        record = {"inputs": inputs, "outputs": outputs, "wildcards": wildcards}
+        put(f"provenance/{rule}/{job}.json", record)
+    return tmp_path / "results/run"
+
+
+def test_figures_of_a_run_join_the_packaged_ones(results):
+    found = read_figures(results).set_index("rule")
+    assert found.loc["make_lang", "input_mib"] == pytest.approx(4096 / 2**20)
+    features = found.loc["normalize_features"]
+    assert features["audio_hours"] == pytest.approx(0.1)
+    assert features["disk_mib"] > 1000 / 2**20  # what it did not declare, too
+    assert found.loc["align", "audio_hours"] == pytest.approx(0.1)
+    assert found.loc["align", "graph_mib"] == pytest.approx(8192 / 2**20)
+    assert list(found["cpu_seconds"]) == [15, 15, 15]
+    assert len(all_figures([results])) == len(packaged_figures()) + 3
+    with pytest.raises(UserError, match="no measured jobs here"):
+        all_figures([results.parent])
+
+
+RECIPE = {
+    "experiment": "planned",
+    "corpus": {
+        "train": {"type": "lhotse", "recipe": "librispeech", "root": "nowhere"},
+        "perturbed": {"train_sp": {"speeds": [0.5, 1.0]}},
+        "test": {"eval": {"type": "synthetic", "utterances": 1440}},
+    },
+    "lang": {"lexicon": "lexicon.txt"},
+    "lm": {"type": "uniform"},
+}
+
+
+def test_amounts_are_given_or_follow(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    recipe = Recipe.from_config(RECIPE)
+    with pytest.raises(UserError, match="hours of full are not known"):
+        split_amounts(recipe, {}, {})
+    with pytest.raises(UserError, match="trian is no set of the recipe"):
+        split_amounts(recipe, {"trian": 1}, {})
+    amounts = split_amounts(recipe, {"full": 10}, {"full": 1000})
+    assert amounts["train"] == (pytest.approx(9), 900)
+    assert amounts["dev"] == (pytest.approx(1), 100)
+    assert amounts["train_sp"] == (pytest.approx(27), 1800)
+    assert amounts["eval"] == (pytest.approx(1), 1440)
+    assert split_amounts(recipe, {"train": 9}, {})["full"] == (pytest.approx(10), None)
+
+
+def job(number, *needs, rule="align", threads=2, gpu=0, inputs=(), outputs=(), **wild):
+    return PlannedJob(
+        number=number, rule=rule, name=f"j{number}", wildcards=wild, inputs=inputs,
+        outputs=outputs, params={}, threads=threads, gpu=gpu, needs=needs,
+    )  # fmt: skip
+
+
+def planned(*jobs, seconds, machines):
+    cost = Cost(1, 10, 100, 5, 1)
+    estimates = [Estimate(j, cost, seconds[j.number]) for j in jobs]
+    return Plan(estimates, machines)
+
+
+@pytest.mark.parametrize(
+    ("machines", "expected"),
+    [((1, 2, 0), 100), ((1, 4, 0), 60), ((2, 2, 0), 60), ((1, 8, 0), 60)],
+)
+def test_wall_time_is_that_of_jobs_placed_on_machines(machines, expected):
+    jobs = [job(0), job(1, 0), job(2, 0), job(3, 1)]
+    seconds = {0: 10, 1: 20, 2: 40, 3: 30}
+    plan = planned(*jobs, seconds=seconds, machines=Machines(*machines))
+    assert plan.wall_seconds == pytest.approx(expected)
+    assert [e.job.number for e in plan.critical_path] == [0, 1, 3]
+
+
+def test_jobs_wait_for_a_gpu():
+    jobs = [job(n, threads=1, gpu=1) for n in range(3)]
+    seconds = dict.fromkeys(range(3), 10)
+    plan = planned(*jobs, seconds=seconds, machines=Machines(1, 8, 1))
+    assert plan.wall_seconds == 30
+    assert "GPU time" in render(plan, ALIGNMENT)
+
+
+def test_plan_follows_sizes_and_names_what_is_unknown(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    jobs = [
+        job(0, rule="download", outputs=["lm.arpa.gz"]),
+        job(1, 0, rule="make_graph", threads=1, inputs=["lm.arpa.gz"], outputs=["G"]),
+        job(2, rule="align", threads=4, outputs=["a"], split="train"),
+        job(3, 1, 2, rule="make_graph", threads=1, inputs=["G", "a"], outputs=["H"]),
+    ]
+    model = CostModel(ALIGNMENT)
+    options = {
+        "machines": Machines(1, 4, 0),
+        "splits": {"train": (10.0, None)},
+    }
+    recipe = Recipe.from_config(RECIPE)
+    plan = make_plan(recipe, jobs, model, **options, files={})
+    assert [type(e.cost) for e in plan.estimates] == [str, str, Cost, str]
+    text = render(plan, ALIGNMENT)
+    assert "make_graph (2 jobs): the size of a file that it reads is not known" in text
+    plan = make_plan(recipe, jobs, model, **options, files={"lm.arpa.gz": 4.0})
+    assert [type(e.cost) for e in plan.estimates] == [str, Cost, Cost, Cost]
+    # 4 MiB make a graph of 8; alignments go over speech and are no language data.
+    assert plan.estimates[1].cost.disk_mib == pytest.approx(8)
+    assert plan.estimates[3].cost.disk_mib == pytest.approx(16)
+    assert plan.estimates[2].seconds == pytest.approx(4 + 100 / 4)
+    text = render(plan, ALIGNMENT)
+    assert "largest job      make_graph j3: 500 MiB of memory" in text
+    assert "1 x 4 cores" in text
+    with pytest.raises(UserError, match="no job reads such a file"):
+        make_plan(recipe, jobs, model, **options, files={"lm.arpa": 4.0})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--hours", "train"], "--hours train is not NAME=NUMBER"),
+        (["--hours", "train=-1"], "--hours train=-1 is not NAME=NUMBER"),
+        (["--cores", "0"], "--nodes and --cores begin at 1"),
+        (["--runs", "nowhere"], "no measured jobs here"),
+    ],
+)
+def test_mistakes_are_one_line(monkeypatch, tmp_path, capsys, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", "demo", *arguments]) == 1
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_demo_is_planned_by_its_own_jobs(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--cores", "2", "--gpus", "0"]
+    assert main(["plan", "demo", "gmm_mono", *arguments]) == 0
+    said = capsys.readouterr().out
+    assert "train_mono" in said
+    assert "critical path" in said
+    with pytest.raises(UserError, match="Snakemake makes no plan: .*sed"):
+        plan_jobs("demo", ["sed=2"], cores=2, gpus=0)
