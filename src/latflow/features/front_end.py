@@ -280,6 +280,29 @@ def mel(frequency: np.ndarray | float) -> np.ndarray:
     return 1127.0 * np.log1p(np.asarray(frequency, np.float64) / 700.0)
 
 
+def mel_edges(
+    num_bins: int, sample_rate: int, *, low_freq: float, high_freq: float
+) -> np.ndarray:
+    """Return the outer edges and the centres of mel filters, see `mel_filters`.
+
+    Returns:
+        float64 [M + 2], ascending, mel.
+
+    Raises:
+        UserError: the outer edges are out of order or beyond Nyquist.
+    """
+    nyquist = 0.5 * sample_rate
+    top = high_freq if high_freq > 0 else nyquist + high_freq
+    if not 0 <= low_freq < top <= nyquist:
+        raise UserError(
+            f"mel filters from {low_freq:g} Hz to {top:g} Hz do not fit between 0 and "
+            f"{nyquist:g} Hz, half the sample rate",
+            remedy="set features.low_freq and features.high_freq (<= 0 counts down "
+            "from half the sample rate)",
+        )
+    return np.linspace(mel(low_freq), mel(top), num_bins + 2)
+
+
 def mel_filters(
     num_bins: int,
     fft_length: int,
@@ -307,16 +330,7 @@ def mel_filters(
 
     Source: Kaldi `feat/mel-computations.cc:MelBanks`.
     """
-    nyquist = 0.5 * sample_rate
-    top = high_freq if high_freq > 0 else nyquist + high_freq
-    if not 0 <= low_freq < top <= nyquist:
-        raise UserError(
-            f"mel filters from {low_freq:g} Hz to {top:g} Hz do not fit between 0 and "
-            f"{nyquist:g} Hz, half the sample rate",
-            remedy="set features.low_freq and features.high_freq (<= 0 counts down "
-            "from half the sample rate)",
-        )
-    edges = np.linspace(mel(low_freq), mel(top), num_bins + 2)
+    edges = mel_edges(num_bins, sample_rate, low_freq=low_freq, high_freq=high_freq)
     left, centre, right = edges[:-2], edges[1:-1], edges[2:]
     lines = mel(np.arange(fft_length // 2) * (sample_rate / fft_length))[:, np.newaxis]
     rising = (lines - left) / (centre - left)

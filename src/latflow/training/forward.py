@@ -234,8 +234,14 @@ def forward(
         threads: of torch, on the CPU.
 
     Raises:
-        UserError: model and frames do not fit, or a list is wanted of an HDF5 file.
+        UserError: model and frames do not fit, a list is wanted of an HDF5 file, or a
+            scale of the priors of an output that has none.
     """
+    if output is not None and prior_scale is not None:
+        raise UserError(
+            f"priors are not taken off output {output}",
+            remedy="leave out the scale of the priors, or the output",
+        )
     if form == "hdf5" and scp is not None:
         raise UserError("a list of places belongs to an archive", file=scp)
     store = open_frames(frames_dir)

@@ -228,5 +228,7 @@ def run_recipe(
                 tell.flush()
     if process.returncode:
         tell.writelines(dict.fromkeys(errors) if errors else last)
+        if any("ledger.max_skipped_fraction" in line for line in errors):
+            tell.write("it is --max-skipped of latflow align\n")
         tell.write(f"all that was said: {out / 'latflow.log'}\n")
     return int(process.returncode)

@@ -29,6 +29,9 @@ MEL = {"class": "mel", "sample_rate": RATE}
 TINY = FrontEndOptions(type="waveform", frame_length_ms=8, frame_shift_ms=4)
 TINY_MEL = {"class": "mel", "sample_rate": 1000, "num_bins": 3, "filters": "gaussian"}
 
+# Edges in the wrong order: the widths of bells would be no numbers.
+REVERSED = {"filters": "gaussian", "low_freq": 5000.0, "high_freq": 300.0}
+
 
 def network(layers, dim, classes=4):
     """Return a network with an output behind some layers."""
@@ -194,6 +197,7 @@ def test_masks_do_not_depend_on_the_order_of_microphones():
         ({"s": SPECTRA, "m": {**MEL, "num_bins": 300}}, 400, "layer m: mel filter"),
         ({"s": SPECTRA, "v": {"class": "mvdr"}}, 400, "layer v: needs from: .<stft"),
         ({"m": {"class": "mel"}}, 400, "layer m: key sample_rate is missing"),
+        ({"s": SPECTRA, "m": {**MEL, **REVERSED}}, 400, "layer m: mel filters from"),
     ],
 )  # fmt: skip
 def test_layers_that_do_not_fit_are_refused(layers, dim, message):

@@ -280,6 +280,8 @@ def test_forward_refuses_what_does_not_fit(inputs, trained, tmp_path, capsys):
 def test_forward_gives_what_a_layer_gives(inputs, trained, tmp_path, capsys):
     out = tmp_path / "hidden.ark"
     command = ["forward", str(trained), str(inputs / "dev"), str(out)]
+    assert main([*command, "--output", "hidden", "--prior-scale", "1"]) == 1
+    assert "priors are not taken off output hidden" in capsys.readouterr().err
     assert main([*command, "--output", "hidden"]) == 0
     model, store = load_model(trained), FrameStore.load(inputs / "dev")
     normalization = model.meta["normalization"]

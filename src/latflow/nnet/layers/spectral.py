@@ -23,6 +23,7 @@ from latflow.features.front_end import (
     ENERGY_FLOOR,
     SAMPLE_SCALE,
     mel,
+    mel_edges,
     mel_filters,
     spectrum,
     window_function,
@@ -143,43 +144,28 @@ class Mel(Layer):
         if maps % 2 or length < 2 or length & (length - 1):
             raise LayerError("needs the spectra that class stft or mvdr gives")
         self.kind, self.has_log = options.filters, options.log
+        edges = {"low_freq": options.low_freq, "high_freq": options.high_freq}
+        rate, bins = options.sample_rate, options.num_bins
         if self.kind == "gaussian":
-            mels = mel(np.arange(size) * (options.sample_rate / length))
-            centres = self._centres(options)
+            mels = mel(np.arange(size) * (rate / length))
+            try:
+                centres = mel_edges(bins, rate, **edges)[1:-1]
+            except UserError as error:
+                raise LayerError(error.what) from None
             widths = np.full_like(centres, (centres[1] - centres[0]) / _WIDTH_AT_HALF)
             self.register_buffer("lines", torch.tensor(mels).float(), persistent=False)
             self.centre = nn.Parameter(torch.tensor(centres).float())
             self.log_width = nn.Parameter(torch.tensor(np.log(widths)).float())
         else:
-            weight = torch.tensor(self._triangles(length, options)).float()
+            try:
+                weight = torch.tensor(mel_filters(bins, length, rate, **edges)).float()
+            except UserError as error:
+                raise LayerError(error.what) from None
             if self.kind == "weights":
                 self.weight = nn.Parameter(weight)
             else:
                 self.register_buffer("weight", weight, persistent=False)
         self.shape = Shape(options.num_bins * (maps // 2), maps // 2)
-
-    @staticmethod
-    def _triangles(length: int, options: MelOptions) -> np.ndarray:
-        """Return Kaldi's filters, float64 [F, M]."""
-        try:
-            return mel_filters(
-                options.num_bins,
-                length,
-                options.sample_rate,
-                low_freq=options.low_freq,
-                high_freq=options.high_freq,
-            )
-        except UserError as error:
-            raise LayerError(error.what) from None
-
-    @staticmethod
-    def _centres(options: MelOptions) -> np.ndarray:
-        """Return the centres of Kaldi's filters, mel."""
-        nyquist = 0.5 * options.sample_rate
-        top = options.high_freq if options.high_freq > 0 else nyquist
-        top += min(options.high_freq, 0.0)
-        edges = np.linspace(mel(options.low_freq), mel(top), options.num_bins + 2)
-        return edges[1:-1]
 
     def filters(self) -> Tensor:
         """Return the weights of the lines of the spectrum, [F, M]."""
