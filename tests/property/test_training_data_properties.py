@@ -521,8 +521,10 @@ def test_copies_of_an_utterance_are_in_a_pass_with_all_their_chunks(
     assert found.tolist() == np.repeat(copies, sizes).tolist()
     if order == "sorted":
         assert (np.diff(lengths[taken]) >= 0).all()
-    once = epoch_order(lengths, options, 0, begin=begin, copies=np.ones_like(copies))
-    assert once.tolist() == epoch_order(lengths, options, 0, begin=begin).tolist()
+    half = options.replace(subsets=(0.5,))
+    for chosen in (options, half):
+        once = epoch_order(lengths, chosen, 0, begin=begin, copies=np.ones_like(copies))
+        assert once.tolist() == epoch_order(lengths, chosen, 0, begin=begin).tolist()
 
 
 def test_a_source_of_a_half_gives_its_other_half_in_the_next_pass() -> None:

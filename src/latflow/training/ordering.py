@@ -66,17 +66,20 @@ def epoch_order(
     partitions = options.partition_epoch
     whole_pass, part = divmod(epoch, partitions)
     generator = np.random.default_rng([seed, _ORDER_KEY, whole_pass])
-    taken = np.arange(len(lengths))
+    num_sequences, taken = len(lengths), None
     if copies is not None:
         of = copies if begin is None else np.repeat(copies, np.diff(begin))
-        taken = np.repeat(taken, of)
+        taken = np.repeat(np.arange(num_sequences), of)
+        lengths = lengths[taken]
     if options.order == "random" and options.pool is not None and begin is not None:
-        ordered = taken[_pooled(taken, begin, options.pool, generator)]
+        ordered = _pooled(taken, begin, options.pool, generator)
     else:
-        ordered = taken[_order(lengths[taken], options.order, generator)]
+        ordered = _order(lengths, options.order, generator)
+    if taken is not None:
+        ordered = taken[ordered]
     if options.subsets:
         share = options.subsets[min(whole_pass, len(options.subsets) - 1)]
-        ordered = ordered[_is_in_subset(share, len(lengths), seed, begin)[ordered]]
+        ordered = ordered[_is_in_subset(share, num_sequences, seed, begin)[ordered]]
     bounds = len(ordered) * np.arange(partitions + 1) // partitions
     return ordered[bounds[part] : bounds[part + 1]]
 
@@ -116,14 +119,19 @@ def num_windows(order: str, num_sequences: int) -> int:
 
 
 def _pooled(
-    taken: np.ndarray, begin: np.ndarray, pool: int, generator: np.random.Generator
+    taken: np.ndarray | None,
+    begin: np.ndarray,
+    pool: int,
+    generator: np.random.Generator,
 ) -> np.ndarray:
     """Return an order of taken sequences, random within pools of so many utterances."""
     num_utterances = len(begin) - 1
     drawn = np.empty(num_utterances, np.int64)
     drawn[generator.permutation(num_utterances)] = np.arange(num_utterances)
-    pool_of = np.repeat(drawn // pool, np.diff(begin))[taken]
-    shuffled = generator.permutation(len(taken))
+    pool_of = np.repeat(drawn // pool, np.diff(begin))
+    if taken is not None:
+        pool_of = pool_of[taken]
+    shuffled = generator.permutation(len(pool_of))
     return shuffled[np.argsort(pool_of[shuffled], kind="stable")]
 
 
