@@ -277,3 +277,33 @@ def test_suspects_are_found_after_alignment(repository, tmp_path):
     assert "suspects/train/suspects.tsv" in done.stdout
     assert "align/mono/train/ali.ark" in done.stdout
     assert "tri1" not in done.stdout
+
+
+def test_features_and_labels_of_a_network_come_from_hdf5_files(repository, tmp_path):
+    """With the pdfs of both sets in the files, neither is aligned for it."""
+    config = yaml.safe_load((repository / "tests/e2e/tiny.yaml").read_text())
+    files = {split: [str(tmp_path / f"{split}.hdf")] for split in ("train", "dev")}
+    files["test"] = files["dev"]
+    for (path,) in files.values():
+        open(path, "w").close()
+    config["nnet"] = {
+        "hdf5": {"given": {"files": files, "targets": ["pdf"]}},
+        "systems": {
+            "tdnn": {
+                "type": "ce",
+                "network": "tests/e2e/tiny_network.yaml",
+                "alignments": "mono",
+                "features": "given",
+            }
+        },
+    }
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    target = "results/tiny/decode/tdnn/test/lattices.ark"
+    done = snakemake(repository, tmp_path, "--configfile", path, "-n", target)
+    assert done.returncode == 0, done.stderr
+    for split in files:
+        assert f"Import given of {split} from HDF5 files" in done.stdout
+    assert "results/tiny/streams/given/labels/train" in done.stdout
+    assert "Train the network tdnn" in done.stdout
+    assert "results/tiny/align/mono" not in done.stdout
