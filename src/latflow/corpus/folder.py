@@ -55,16 +55,26 @@ def transcripts_digest(source: FolderSource) -> str:
         for name in names:
             if is_audio_name(name) or _transcript_suffix(name, source):
                 path = folder / name
-                facts = path.stat()
-                line = f"{path.relative_to(top)} {facts.st_size} {facts.st_mtime_ns}\n"
+                facts = path.stat() if path.exists() else None  # a link to nothing
+                told = f"{facts.st_size} {facts.st_mtime_ns}" if facts else "missing"
+                line = f"{path.relative_to(top)} {told}\n"
                 digest.update(line.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:16]
 
 
 def _folders(top: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Yield folders with the names of their files, sorted; hidden ones are left out."""
+    """Yield folders with the names of their files, sorted; hidden ones are left out.
+
+    So are links to a folder above, in which all would be found again and again.
+    """
     for parent, folders, names in os.walk(top, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        here = Path(parent).resolve()
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".")
+            and not here.is_relative_to(Path(parent, name).resolve())
+        )
         yield Path(parent), sorted(name for name in names if not name.startswith("."))
 
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from latflow.corpus.folder import transcripts_digest
+from latflow.corpus.folder import list_folder, transcripts_digest
+from latflow.corpus.listing import Listing
 from latflow.corpus.manifests import read_cuts
 from latflow.corpus.options import FolderSource, TableSource
 from latflow.corpus.prepare import prepare_corpus
@@ -203,3 +204,19 @@ def features_options():
     from latflow.features.options import FeatureOptions
 
     return FeatureOptions()
+
+
+def test_links_to_nothing_and_upwards_are_no_traceback(folder):
+    source = FolderSource(type="folder", path=str(folder))
+    with Listing() as listing:
+        list_folder(source, listing)
+        before = [file.id for file in listing.files]
+    (folder / "up").symlink_to(folder, target_is_directory=True)
+    (folder / "lost.wav").symlink_to(folder / "nothing.wav")
+    (folder / "lost.txt").write_text("one")
+    digest = transcripts_digest(source)
+    with Listing() as listing:
+        list_folder(source, listing)
+        assert [file.id for file in listing.files] == sorted([*before, "lost"])
+    soundfile.write(folder / "nothing.wav", np.zeros(800), 8000)
+    assert transcripts_digest(source) != digest
