@@ -10,9 +10,9 @@ Each rule has a line of its own over the amount of work of its jobs:
 
 Processor time is a start plus a rate times the work. Disk is the same over hours (of
 trainings of networks over parameters). Memory of a job that goes over speech is a
-power of the hours, the exponent one of all rules, since stages stream their data; what
-it maps of graphs comes on top. Memory of another job is a start plus a rate times what
-it reads.
+power of the hours, near 0 where stages stream their data (that of all rules, where runs
+of a rule are too much alike to tell); what it maps of graphs comes on top. Memory of
+another job is a start plus a rate times what it reads.
 
 Of all lines through two jobs of a rule, that with the least sum of absolute log errors
 is taken (every run weighs the same): one job that had to compile its kernels, or shared
@@ -95,7 +95,7 @@ class Cost:
     Attributes:
         start_seconds: processor time before it works, on one core.
         cpu_seconds: all processor time; on a GPU, the time that it takes.
-        memory_mib: peak memory; NaN where the size of its graphs is not known.
+        memory_mib: peak memory; NaN where the size of a file is not known.
         disk_mib: size of what it writes.
         reach: work, in that of the largest job that was seen.
     """
@@ -381,12 +381,10 @@ def _fit_rule(jobs: pd.DataFrame, starts: pd.DataFrame, exponent: float) -> _Rul
     disk = _fit(jobs, "disk_work", "disk_mib", 0.0)
     largest = float(jobs["work"].max())
     if has_speech:
-        known = jobs.dropna(subset=["audio_hours", "peak_memory_mib"])
-        own = (known["peak_memory_mib"] - known["graph_mib"].fillna(0.0)).clip(lower=1)
-        level = (own / known["audio_hours"] ** exponent).median()
+        level, power = _memory_over_hours(jobs, exponent)
 
         def memory(work: Work) -> float:
-            return level * (work.audio_hours or 0.0) ** exponent + work.graph_mib
+            return level * (work.audio_hours or 0.0) ** power + work.graph_mib
 
         return _Rule(time, disk, memory, largest)
     line = _fit(jobs, "input_mib", "peak_memory_mib", start["peak_memory_mib"])
@@ -442,6 +440,26 @@ def _lines(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         np.concatenate([starts[rises], y, np.zeros(moving.sum())]),
         np.concatenate([rates[rises], np.zeros(len(y)), y[moving] / x[moving]]),
     )
+
+
+def _memory_over_hours(jobs: pd.DataFrame, exponent: float) -> tuple[float, float]:
+    """Return level and power of a rule's memory over hours, its graphs aside.
+
+    Args:
+        jobs: of the rule.
+        exponent: of all rules, for one whose jobs are too much alike to tell.
+    """
+    known = jobs.dropna(subset=["audio_hours", "peak_memory_mib"])
+    own = (known["peak_memory_mib"] - known["graph_mib"].fillna(0.0)).clip(lower=1)
+    hours = known["audio_hours"]
+    if hours.max() >= _LEAST_SPREAD * hours.min():
+        # Of each run, its largest job of the rule: it is the largest that is asked for.
+        by_run = pd.DataFrame({"hours": hours, "own": own}).groupby(known["run"]).max()
+        logs = np.log(by_run)
+        if logs["hours"].max() - logs["hours"].min() > math.log(_LEAST_SPREAD):
+            slope = float(np.polyfit(logs["hours"], logs["own"], 1)[0])
+            exponent = min(max(slope, 0.0), 1.0)
+    return float((own / hours**exponent).median()), exponent
 
 
 def _memory_exponent(table: pd.DataFrame) -> float:

@@ -78,7 +78,7 @@ def make_plan(
             splits.get(split or ""),
             parameters=parameters,
             input_mib=reads,
-            graph_mib=np.nan if graphs is None else graphs,
+            graph_mib=np.nan if reads is None or graphs is None else graphs,
         )
         is_unsized = is_training and parameters is None
         cost = (
