@@ -334,6 +334,22 @@ def test_batch_norm_agrees_with_torch_without_padding_and_ignores_padding():
     torch.testing.assert_close(other.variance, ours.variance)
 
 
+def test_batch_norm_goes_back_through_a_batch_after_the_next_went_forward():
+    """Training on lattices has several batches under way, with padding and without."""
+    padding = torch.arange(8)[None, :, None] >= torch.tensor([8, 5])[:, None, None]
+    paddings = [None, padding, None]
+    layer = MaskedBatchNorm(4)
+    waiting = [torch.randn(2, 8, 4, requires_grad=True) for _ in paddings]
+    outputs = [layer(there, p) for there, p in zip(waiting, paddings, strict=True)]
+    for output in outputs:
+        output.pow(3).sum().backward()
+    for there, p in zip(waiting, paddings, strict=True):
+        alone = there.detach().clone().requires_grad_()
+        MaskedBatchNorm(4)(alone, p).pow(3).sum().backward()
+        assert torch.equal(there.grad, alone.grad)
+    assert not torch.equal(layer.mean, torch.zeros(4))
+
+
 def test_semi_orthogonal_steps_converge_and_keep_the_norm():
     matrix = torch.randn(8, 20, generator=torch.Generator().manual_seed(1)) / 20**0.5
     norm = matrix.norm()

@@ -238,16 +238,24 @@ class MaskedBatchNorm(nn.Module):
     def forward(self, values: Tensor, padding: Tensor | None) -> Tensor:
         """Normalize values [B, T, D]; `padding` is [B, T, 1] or None."""
         if not self.training or (padding is None and values[..., 0].numel() > 1):
+            mean, variance = self.mean, self.variance
+            if self.training:
+                # The backward pass keeps what it is given here, and batches that
+                # follow may move the running statistics before it comes.
+                mean, variance = mean.clone(), variance.clone()
             flat = functional.batch_norm(
                 values.flatten(0, 1),
-                self.mean,
-                self.variance,
+                mean,
+                variance,
                 self.scale,
                 self.offset,
                 training=self.training,
                 momentum=self.momentum,
                 eps=self.epsilon,
             )
+            if self.training:
+                self.mean.copy_(mean)
+                self.variance.copy_(variance)
             return flat.view_as(values)
         mean, variance = self.mean, self.variance
         if self.training:
