@@ -321,3 +321,12 @@ def test_places_that_cannot_be_written_are_one_line(capsys, tmp_path, lexicon):
     status, _, err = run(capsys, "g2p", "train", lexicon, tmp_path, "--order", 1)
     assert status == 1
     assert err.splitlines()[-1].startswith(f"error: {tmp_path}: Is a directory")
+
+
+def test_channels_that_are_not_heard_are_told(capsys, tmp_path, lexicon):
+    spoken(tmp_path / "corpus", "a", "cat")
+    spoken(tmp_path / "corpus", "b", "tact")
+    soundfile.write(tmp_path / "corpus/b.wav", np.full((8000, 2), 0.1), 8000)
+    status, out, _ = run(capsys, "validate", tmp_path / "corpus", lexicon)
+    assert status == 0
+    assert "train: several channels (1): b - the first is taken" in out

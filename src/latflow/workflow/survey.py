@@ -378,9 +378,21 @@ def _read_listing(
     for (reason, remedy), where in faults.items():
         what = f"{survey.split}: {reason} ({len(where)}): {some(where)}"
         yield Finding(severity, source.path, what, remedy)
+    yield from _several_channels(facts, survey)
     if source.transcripts and not survey.num_words and severity == "warning":
         what = f"{survey.split}: no utterance with words is left"
         yield Finding("error", source.path, what, "mend what the warnings name")
+
+
+def _several_channels(
+    facts: Mapping[str, AudioFacts], survey: Survey
+) -> Iterator[Finding]:
+    """Find recordings of which one channel is taken."""
+    several = [name for name, audio in facts.items() if audio.num_channels > 1]
+    if several:
+        what = f"{survey.split}: several channels ({len(several)}): {some(several)}"
+        remedy = "the first is taken: mix them, or write each to a file of its own"
+        yield Finding("warning", survey.file, what, remedy)
 
 
 def _look_for_recipe(source: LhotseSource, survey: Survey) -> Iterator[Finding]:
