@@ -20,15 +20,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from latflow.report.cost_model import (
+from latflow.report.cost_figures import (
     AMOUNTS,
     FIGURES,
     MEASURED,
-    error_factors,
-    leave_one_out,
     packaged_figures,
     read_figures,
 )
+from latflow.report.cost_model import error_factors, leave_one_out
 from latflow.scoring.results import write_table
 
 

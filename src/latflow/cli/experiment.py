@@ -246,7 +246,8 @@ def _compare(arguments: Arguments) -> None:
 )
 def _plan(arguments: Arguments) -> None:
     """Tell what a run will take: time, memory and disk by rule, and the whole."""
-    from latflow.report.cost_model import CostModel, all_figures
+    from latflow.report.cost_figures import all_figures
+    from latflow.report.cost_model import CostModel
     from latflow.report.plan import make_plan, render
     from latflow.report.schedule import Machines
     from latflow.workflow.amounts import split_amounts

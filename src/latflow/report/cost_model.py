@@ -18,74 +18,26 @@ Of all lines through two jobs of a rule, that with the least sum of absolute log
 is taken (every run weighs the same): one job that had to compile its kernels, or shared
 its core, does not bend it.
 
-Public: `Work`, `Cost`, `CostModel`, `work_of`, `read_figures`, `packaged_figures`,
-`all_figures`, `size_of`, `leave_one_out`, `error_factors`.
+Public: `Cost`, `CostModel`, `leave_one_out`, `error_factors`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path, PurePath
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from latflow.errors import UserError
-from latflow.report.costs import read_costs, split_of
-from latflow.report.inputs import read_json
-from latflow.scoring.results import read_table
-from latflow.workflow.amounts import split_sizes
+from latflow.report.cost_figures import AMOUNTS, Work
 
-MIB = 1 << 20
 # Jobs with more work than so many times the largest that was seen are not guessed at:
 # an hour of speech takes what every other takes; of lexica and language models earlier
 # runs had so little that their jobs were mostly start.
 FARTHEST_SPEECH, FARTHEST = 10_000.0, 1000.0
 # Runs whose amounts differ less than this say nothing of a rate.
 _LEAST_SPREAD = 4.0
-_PACKAGED = Path(__file__).with_name("measured_costs.tsv")
-#: Columns of figures; `speech` and `work` follow from the others.
-MEASURED = ["cpu_seconds", "wall_seconds", "peak_memory_mib", "disk_mib"]
-AMOUNTS = ["audio_hours", "passes", "parameters", "input_mib", "graph_mib"]
-FIGURES = ["run", "rule", "job", "gpu", *MEASURED, *AMOUNTS]
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a job has to do.
-
-    Attributes:
-        audio_hours: hours of the speech that it goes over; None if it goes over none.
-        passes: how often.
-        parameters: millions of parameters of the network that it trains, if it does.
-        input_mib: size of the language data that it reads, MiB; None where that is not
-            known.
-        graph_mib: size of the graphs among it (`.fst`), MiB; NaN where it is not known.
-    """
-
-    audio_hours: float | None = None
-    passes: float = 1.0
-    parameters: float | None = None
-    input_mib: float | None = None
-    graph_mib: float = 0.0
-
-    @property
-    def time(self) -> float | None:
-        """Return the amount that processor time goes with."""
-        if self.audio_hours is None:
-            return self.input_mib
-        parameters = 1.0 if self.parameters is None else self.parameters
-        return self.audio_hours * self.passes * parameters
-
-    @property
-    def disk(self) -> float | None:
-        """Return the amount that disk goes with."""
-        if self.parameters is not None:
-            return self.parameters
-        return self.input_mib if self.audio_hours is None else self.audio_hours
 
 
 @dataclass(frozen=True)
@@ -172,108 +124,6 @@ class CostModel:
         )
 
 
-def work_of(
-    params: Mapping[str, Any],
-    speech: tuple[float, int | None] | None,
-    *,
-    parameters: float | None = None,
-    input_mib: float | None = None,
-    graph_mib: float = 0.0,
-) -> Work:
-    """Return the work of a job by its settings.
-
-    Args:
-        params: settings of the job.
-        speech: hours and utterances of what it goes over, if any; a training on the
-            shortest utterances has at most their share of the hours.
-        parameters: of the network, millions; counts where the settings have a training.
-        input_mib: size of the language data that it reads.
-        graph_mib: size of the graphs among it.
-    """
-    options = params.get("options")
-    options = options if isinstance(options, Mapping) else {}
-    training = options.get("training")
-    training = training if isinstance(training, Mapping) else {}
-    data = options.get("data")
-    part = data.get("partition_epoch") if isinstance(data, Mapping) else None
-    passes = training.get("epochs") or options.get("num_iterations") or 1
-    hours = None if speech is None else speech[0]
-    shortest = options.get("subset_shortest")
-    if speech is not None and shortest and speech[1]:
-        hours = speech[0] * min(1.0, shortest / speech[1])
-    return Work(
-        hours,
-        passes / (part or 1),
-        parameters if training else None,
-        input_mib,
-        graph_mib,
-    )
-
-
-def packaged_figures() -> pd.DataFrame:
-    """Return the figures that come with latflow."""
-    return _typed(read_table(_PACKAGED))
-
-
-def all_figures(runs: Sequence[str | Path]) -> pd.DataFrame:
-    """Return the figures that come with latflow, and those of earlier runs.
-
-    Args:
-        runs: folders `results/<experiment>`.
-
-    Raises:
-        UserError: a folder is not that of an experiment.
-    """
-    tables = [packaged_figures()]
-    for run in map(Path, runs):
-        if not (run / "benchmarks").is_dir():
-            raise UserError(
-                "no measured jobs here", file=run, remedy="name results/<experiment>"
-            )
-        tables.append(read_figures(run))
-    return pd.concat([table for table in tables if len(table)], ignore_index=True)
-
-
-def read_figures(results: Path) -> pd.DataFrame:
-    """Return what each job of a run had to do, and what it took.
-
-    Args:
-        results: `results/<experiment>`.
-
-    Returns:
-        A row a job that has left a record: the columns `FIGURES`; NaN where nothing was
-        measured, or a column does not apply.
-    """
-    costs = read_costs(results).set_index(["rule", "job"])
-    records = dict(_records(results))
-    sizes = split_sizes(results)
-    disk = _disk_of(results, records)
-    maker = {path: key for key, r in records.items() for path in r["outputs"]}
-    made = {p: o["bytes"] for r in records.values() for p, o in r["outputs"].items()}
-    over_speech = {key for key, r in records.items() if split_of(r, sizes) is not None}
-    rows = []
-    for key, record in records.items():
-        if key not in costs.index:
-            continue
-        cost = costs.loc[[key]].iloc[-1]
-        split = split_of(record, sizes)
-        inputs = [p for p in record["inputs"] if maker.get(p) not in over_speech]
-        reads = {path: made[path] if path in made else size_of(path) for path in inputs}
-        graphs = [size for path, size in reads.items() if path.endswith(".fst")]
-        work = work_of(
-            record.get("params", {}),
-            sizes.get(split or ""),
-            parameters=_parameters(record),
-            input_mib=sum(reads.values()) / MIB,
-            graph_mib=sum(graphs) / MIB,
-        )
-        taken = [cost["cpu_seconds"], cost["wall_seconds"], cost["peak_memory_mib"]]
-        amounts = [getattr(work, name) for name in AMOUNTS]
-        on_gpu = int(cost["gpu_share"] > 0)
-        rows.append([results.name, *key, on_gpu, *taken, disk[key] / MIB, *amounts])
-    return _typed(pd.DataFrame(rows, columns=FIGURES))
-
-
 def leave_one_out(figures: pd.DataFrame) -> pd.DataFrame:
     """Predict the jobs of each run by a model of the other runs.
 
@@ -328,18 +178,6 @@ def _work(amounts: pd.Series) -> Work:
 def _or_none(value: float) -> float | None:
     """Return a number; None for NaN."""
     return None if math.isnan(value) else value
-
-
-def _typed(table: pd.DataFrame) -> pd.DataFrame:
-    """Return figures with numbers in their columns."""
-    if missing := set(FIGURES) - set(table.columns):
-        raise UserError(f"figures without {', '.join(sorted(missing))}", file=_PACKAGED)
-    names = ["gpu", *MEASURED, *AMOUNTS]
-    numbers = table[names].apply(pd.to_numeric, errors="coerce").astype(float)
-    # Of jobs that end before Snakemake looks, it writes no memory, or 0.
-    memory = numbers["peak_memory_mib"]
-    numbers["peak_memory_mib"] = memory.where(memory > 0)
-    return pd.concat([table[["run", "rule", "job"]], numbers], axis="columns")
 
 
 def _with_amounts(figures: pd.DataFrame) -> pd.DataFrame:
@@ -474,63 +312,3 @@ def _memory_exponent(table: pd.DataFrame) -> float:
     spread = float((within["x"] ** 2).sum())
     slope = float((within["x"] * within["y"]).sum()) / spread if spread > 0 else 0.0
     return min(max(slope, 0.0), 1.0)
-
-
-def _records(results: Path) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
-    """Yield the records of jobs by (rule, job)."""
-    for path in sorted((results / "provenance").glob("*/*.json")):
-        record = read_json(path)
-        if record:
-            yield (path.parent.name, path.stem), record
-
-
-def _disk_of(
-    results: Path, records: Mapping[tuple[str, str], Mapping[str, Any]]
-) -> dict[tuple[str, str], int]:
-    """Return what each job has written, bytes.
-
-    A file that no job declares belongs to the only job that has outputs in the nearest
-    folder above it.
-    """
-    disk: dict[tuple[str, str], int] = {}
-    makers: dict[PurePath, set[tuple[str, str]]] = {}
-    declared: set[str] = set()
-    for key, record in records.items():
-        disk[key] = sum(made["bytes"] for made in record["outputs"].values())
-        declared |= record["outputs"].keys()
-        for output in record["outputs"]:
-            makers.setdefault(PurePath(output).parent, set()).add(key)
-    for path in results.rglob("*"):
-        name = path.relative_to(results)
-        if name.parts[0] in {"logs", "benchmarks", "provenance"} or not path.is_file():
-            continue
-        if name.as_posix() not in declared:
-            folder = next((p for p in name.parents if p in makers), None)
-            owners = makers.get(folder or PurePath(), set())
-            if folder is not None and len(owners) == 1:
-                disk[next(iter(owners))] += path.stat().st_size
-    return disk
-
-
-def size_of(path: str) -> int:
-    """Return the size of a file, unpacked, bytes; 0 where it is not there."""
-    file = Path(path)
-    if not file.is_file():
-        return 0
-    size = file.stat().st_size
-    if file.suffix == ".gz" and size >= 8:
-        with file.open("rb") as stream:
-            stream.seek(-4, 2)
-            size = max(size, int.from_bytes(stream.read(4), "little"))
-    return size
-
-
-def _parameters(record: Mapping[str, Any]) -> float | None:
-    """Return millions of parameters of the network that a job has written."""
-    outputs: Mapping[str, Mapping[str, Any]] = record["outputs"]
-    sizes: Sequence[int] = [
-        made["bytes"]
-        for path, made in outputs.items()
-        if path.endswith("weights.safetensors")
-    ]
-    return sizes[0] / 4e6 if sizes else None

@@ -17,14 +17,12 @@ import pandas as pd
 from latflow.errors import UserError
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network
+from latflow.report.cost_figures import MIB, size_of, work_of
 from latflow.report.cost_model import (
-    MIB,
     Cost,
     CostModel,
     error_factors,
     leave_one_out,
-    size_of,
-    work_of,
 )
 from latflow.report.costs import split_of
 from latflow.report.schedule import Estimate, Machines, Plan

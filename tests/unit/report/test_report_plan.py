@@ -8,18 +8,15 @@ import pytest
 
 from latflow.cli.main import main
 from latflow.errors import UserError
-from latflow.report.cost_model import (
+from latflow.report.cost_figures import (
     FIGURES,
-    Cost,
-    CostModel,
     Work,
     all_figures,
-    error_factors,
-    leave_one_out,
     packaged_figures,
     read_figures,
     work_of,
 )
+from latflow.report.cost_model import Cost, CostModel, error_factors, leave_one_out
 from latflow.report.plan import make_plan, render
 from latflow.report.schedule import Estimate, Machines, Plan
 from latflow.workflow.amounts import split_amounts
