@@ -30,7 +30,7 @@ def test_default_recipe_equals_kaldis_mfcc_cmvn_deltas(golden, corpora, tmp_path
             )
         )  # fmt: skip
     CutSet.from_cuts(cuts).to_jsonl(tmp_path / "cuts.jsonl.gz")
-    options = FeatureOptions()
+    options = FeatureOptions(dither=0.0)
     extract_features(
         tmp_path / "cuts.jsonl.gz", tmp_path / "features", options=options, threads=2,
         max_skipped_fraction=0.0,

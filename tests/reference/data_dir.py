@@ -15,7 +15,7 @@ def _table(path):
 
 def write_mfcc_store(folder, data, sample_rate=8000):
     """MFCC with the means of each speaker removed, of a data directory."""
-    front_end = KaldiFrontEnd(FrontEndOptions(), sample_rate)
+    front_end = KaldiFrontEnd(FrontEndOptions(dither=0.0), sample_rate)
     texts, speakers = _table(data / "text"), _table(data / "utt2spk")
     features, totals = {}, {}
     for utterance, name in sorted(_table(data / "wav.scp").items()):

@@ -3,7 +3,8 @@
 One voice of eSpeak NG, monophones, and a small TDNN-F that scores one frame in three.
 """
 
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ from torch.nn import functional
 
 from latflow.align.options import AlignOptions
 from latflow.corpus.synthetic import _speak
+from latflow.features.extract import make_extractor
 from latflow.features.frames import FrameStore, FrameWriter
-from latflow.features.front_end import KaldiFrontEnd
 from latflow.features.options import FrontEndOptions
 from latflow.files import write_json
 from latflow.gmm.alignment import align_gmm
@@ -105,6 +106,18 @@ class Digits:
         return Path(out)
 
 
+def words_of(model, samples):
+    """Recognize the words of a segment with a loaded package."""
+    front_end = model.front_end()
+    frames = np.concatenate([front_end.accept(samples), front_end.finish()])
+    lattice = model.decoder.decode(
+        model.acoustics.log_likes(frames), acoustic_scale=model.acoustic_scale
+    ).lattice
+    costs = np.float32(model.lattice_scale) * lattice.acoustic_cost
+    scaled = replace(lattice, acoustic_cost=costs)
+    return [word.word for word in model.transcriber(("segment", scaled)).words]
+
+
 def make_digits(root, *, num_train=40, num_test=6, seed=3):
     """Synthesize, train and write everything below a folder."""
     rng = np.random.default_rng(seed)
@@ -162,10 +175,12 @@ def _language(root):
 
 
 def _features(folder, texts, waves, options):
-    front_end = KaldiFrontEnd(options, RATE)
+    extractor = make_extractor(options, RATE)
     with FrameWriter(folder, dim=options.dim) as writer:
         for utterance, text in texts.items():
-            writer.append(utterance, "s", text, front_end.extract(waves[utterance]))
+            key = zlib.crc32(utterance.encode())
+            frames = extractor.extract_utterance(waves[utterance], key)
+            writer.append(utterance, "s", text, frames)
 
 
 def _monophones(root):

@@ -43,7 +43,8 @@ from latflow.corpus.manifests import (
     volume_of,
 )
 from latflow.errors import UserError
-from latflow.features.front_end import ENERGY_FLOOR, KaldiFrontEnd, dither
+from latflow.features.dither import dither
+from latflow.features.front_end import ENERGY_FLOOR, KaldiFrontEnd
 from latflow.features.options import ExtractionOptions, FrontEndOptions
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger
@@ -330,8 +331,7 @@ class KaldiExtractor(FeatureExtractor):
             key: with `dither_seed` it chooses the dither: the CRC-32 of the id.
         """
         options = self.config.options
-        rng = np.random.default_rng([options.dither_seed, key])
-        noisy = dither(wave, options.dither, rng)
+        noisy = dither(wave, options.dither, options.dither_seed, key)
         channels = [self.front_end.extract(one) for one in np.atleast_2d(noisy)]
         return channels[0] if wave.ndim == 1 else np.concatenate(channels, axis=1)
 

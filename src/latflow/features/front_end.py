@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from latflow.errors import UserError
+from latflow.features.dither import dither
 from latflow.features.options import FrameGeometry, FrontEndOptions, padded_length
 
 SAMPLE_SCALE = 32768.0
@@ -39,7 +40,8 @@ class KaldiFrontEnd(nn.Module):
 
     A frame: remove the mean, pre-emphasize, window, power spectrum, mel filters, floor
     at 1.2e-7, natural logarithm; for MFCC a cosine transform and liftering.
-    Deterministic: dither is added to samples beforehand, see `dither`.
+    Deterministic: dither is added to samples beforehand, see
+    `latflow.features.dither`.
 
     Args:
         sample_rate: of the signals, Hz.
@@ -220,23 +222,6 @@ def take(signal: Tensor, first: int, last: int, *, offset: int = 0) -> Tensor:
     return signal[_reflect(positions, torch.tensor(end)) - offset]
 
 
-def dither(wave: np.ndarray, amount: float, rng: np.random.Generator) -> np.ndarray:
-    """Add white Gaussian noise to a signal.
-
-    Kaldi draws new noise for each window; here it is drawn once for the signal, so that
-    overlapping windows agree and pieces of a stream get what the whole would.
-
-    Args:
-        wave: [L] or [C, L], in [-1, 1).
-        amount: standard deviation in units of a 16-bit sample; 0 changes nothing.
-        rng: advances by a draw a sample.
-    """
-    if amount == 0:
-        return wave
-    noise = rng.standard_normal(wave.shape, dtype=np.float32)
-    return wave + np.float32(amount / SAMPLE_SCALE) * noise
-
-
 def _reflect(positions: Tensor, length: Tensor) -> Tensor:
     """Return indices into signals of `length` samples, mirrored at both ends.
 
@@ -372,18 +357,14 @@ class StreamingFrontEnd:
 
     Args:
         front_end: shared between streams; it holds no state.
-        rng: draws the dither, if the options ask for some: one for each signal.
+        key: of the signal; with `dither_seed` it chooses the dither.
 
     Source: Kaldi `feat/online-feature.cc:OnlineGenericBaseFeature`.
     """
 
-    def __init__(
-        self, front_end: KaldiFrontEnd, rng: np.random.Generator | None = None
-    ) -> None:
-        if rng is None and front_end.options.dither > 0:
-            raise ValueError("dither needs a random generator")
+    def __init__(self, front_end: KaldiFrontEnd, key: int = 0) -> None:
         self.front_end = front_end
-        self._rng = rng
+        self._key = key
         self._pieces: list[np.ndarray] = []
         self._first_kept = 0
         self._num_samples = 0
@@ -410,8 +391,11 @@ class StreamingFrontEnd:
         if self._is_closed:
             raise ValueError("the stream is closed")
         wave = np.array(samples, np.float32)
-        if self._rng is not None:
-            wave = dither(wave, self.front_end.options.dither, self._rng)
+        options = self.front_end.options
+        wave = dither(
+            wave, options.dither, options.dither_seed, self._key,
+            first=self._num_samples,
+        )  # fmt: skip
         self._pieces.append(wave)
         self._num_samples += len(wave)
         return self._advance(

@@ -42,9 +42,9 @@ from latflow.corpus.manifests import (
 from latflow.corpus.perturb import check_speed
 from latflow.errors import UserError
 from latflow.features.cmvn import normalize
+from latflow.features.dither import dither
 from latflow.features.extract import KaldiExtractor, make_extractor
 from latflow.features.frames import CUTS
-from latflow.features.front_end import dither
 from latflow.features.options import (
     FrameGeometry,
     FrontEndOptions,
@@ -405,8 +405,8 @@ def on_device(
     front_end, options = extractor.front_end, extractor.config.options
     rows: list[np.ndarray] = []
     for wave, key in waves:
-        generator = np.random.default_rng([options.dither_seed, key])
-        rows += [*np.atleast_2d(dither(wave, options.dither, generator))]
+        noisy = dither(wave, options.dither, options.dither_seed, key)
+        rows += [*np.atleast_2d(noisy)]
     lengths = torch.tensor([len(row) for row in rows])
     padded = torch.zeros(len(rows), int(lengths.max()))
     for i, row in enumerate(rows):

@@ -54,8 +54,8 @@ class FeatureStream:
         statistics: np.ndarray | None = None,
         ivectors: IvectorModel | None = None,
     ) -> None:
-        seed = front_end.options.dither_seed
-        self._front_end = StreamingFrontEnd(front_end, np.random.default_rng([seed]))
+        # A segment has no id: the noise of all begins alike.
+        self._front_end = StreamingFrontEnd(front_end)
         self._stages = _stages(front_end.dim, cmvn, statistics, ivectors)
 
     def accept(self, samples: np.ndarray) -> np.ndarray:

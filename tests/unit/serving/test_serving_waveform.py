@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from reference.serving_package import FBANK, NETWORK, RATE, Digits
+from reference.serving_package import FBANK, NETWORK, RATE, Digits, words_of
 
 from latflow.features.options import FrontEndOptions
 from latflow.nnet.description import NetworkDescription
@@ -67,13 +67,5 @@ def test_its_scores_are_those_of_the_features_twin(model, on_samples, digits):
 
 def test_it_recognizes_the_same_words(model, on_samples, digits):
     for utterance in digits.audio:
-        words = []
-        for package in (model, on_samples):
-            frames = frames_of(package, digits.samples(utterance), 1)
-            lattice = package.decoder.decode(
-                package.acoustics.log_likes(frames),
-                acoustic_scale=package.acoustic_scale,
-            ).lattice
-            found = package.transcriber((utterance, lattice)).words
-            words.append([word.word for word in found])
-        assert words[0] == words[1]
+        samples = digits.samples(utterance)
+        assert words_of(on_samples, samples) == words_of(model, samples)

@@ -24,7 +24,9 @@ from latflow.training.labels import LabelStore, LabelWriter
 from latflow.training.readers import StoreReader
 
 RATE = 8000
-FBANK = StreamOptions(type="fbank", num_mel_bins=20, cmvn=NoCmvn(), stored=False)
+FBANK = StreamOptions(
+    type="fbank", num_mel_bins=20, dither=0.0, cmvn=NoCmvn(), stored=False
+)
 NUM_SAMPLES = [9000, 12345, 16000, 230, 20011]  # that at 3 has no frame at speed 1.2
 
 
