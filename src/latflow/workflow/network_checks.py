@@ -49,7 +49,7 @@ def check_networks(recipe: Recipe) -> None:
             known = recipe.training_sets
             check_choice(f"{key}.training_set", network.training_set, known)
         if isinstance(network, SequenceSystemOptions):
-            check_choice(f"{key}.parent", network.parent, earlier)
+            _check_earlier(recipe, f"{key}.parent", network.parent, earlier)
             _check_parent(recipe, name, network.parent)
             _check_teacher(recipe, name, earlier)
             _check_phone_criterion(recipe, name, network)
@@ -57,7 +57,9 @@ def check_networks(recipe: Recipe) -> None:
         else:
             if network.alignments is not None:
                 aligners = [*recipe.systems, *earlier]
-                check_choice(f"{key}.alignments", network.alignments, aligners)
+                _check_earlier(
+                    recipe, f"{key}.alignments", network.alignments, aligners
+                )
                 _check_rates(recipe, name, network.alignments)
             if network.features is not None:
                 nnet = recipe.options.nnet
@@ -345,13 +347,13 @@ def _check_unused(key: str, training: TrainingOptions, remedy: str) -> None:
             )
 
 
-def _check_teacher(recipe: Recipe, name: str, earlier: Sequence[str]) -> None:
+def _check_teacher(recipe: Recipe, name: str, earlier: list[str]) -> None:
     """Refuse a teacher that is not there, or that reads or tells something else."""
     key = f"configuration nnet.systems.{name}.criterion.teacher"
     teacher = recipe.teacher_of(name)
     if teacher is None:
         return
-    check_choice(key, teacher, earlier)
+    _check_earlier(recipe, key, teacher, earlier)
     for what, of in (
         ("other features", recipe.stream_of),
         ("another tree", recipe.tree_owner),
@@ -398,6 +400,16 @@ def _check_phone_criterion(
             remedy="set sequence.alignments to {source: on_the_fly, on_failure: skip}, "
             "or take another criterion",
         )
+
+
+def _check_earlier(recipe: Recipe, key: str, chosen: str, known: list[str]) -> None:
+    """Refuse a name that is not among those of the systems before."""
+    if chosen in recipe.networks and chosen not in known:
+        raise UserError(
+            f"{key}: {chosen!r} does not come before it",
+            remedy=f"move it up, or choose from: {', '.join(known) or 'none'}",
+        )
+    check_choice(key, chosen, known)
 
 
 def check_choice(key: str, chosen: str, known: Iterable[str]) -> None:
