@@ -156,7 +156,7 @@ rule import_hdf5:
         runtime=growing(120),
     params:
         options=lambda wildcards: recipe.options.nnet.hdf5[wildcards.hdf5].values(),
-        max_skipped_fraction=recipe.max_skipped_fraction,
+        max_skipped_fraction=skippable,
         code=source_digest("latflow.training.hdf5.import_split"),
     message:
         "Import {wildcards.hdf5} of {wildcards.split} from HDF5 files"

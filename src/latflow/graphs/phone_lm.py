@@ -36,6 +36,7 @@ _BOUNDARY = 0  # stands before the first phone and behind the last one
 _BLOCK = 4096  # sequences counted together
 _NUM_STAGES = 4  # of pruning; costs are computed anew at the start of each
 _TOLERANCE = 0.001  # relative change of a cost that counts as none
+_DIGITS = 9  # of costs, so that equal ones tie on every machine
 _TIE = 1e-15  # per count: cost of merging with a history that has no counts yet
 
 
@@ -251,7 +252,7 @@ class _LmStates:
         for phone, count in state.counts.items():
             merged[phone] = merged.get(phone, 0) + count
         apart = _log_like(state.counts) + _log_like(shorter.counts)
-        return max(0.0, apart - _log_like(merged))
+        return max(0.0, round(apart - _log_like(merged), _DIGITS))
 
     def _merge(self, number: int) -> None:
         """Give the counts of a state to that of the shorter history."""

@@ -242,7 +242,7 @@ def test_refine_sees_every_iteration_and_gives_the_model_of_the_statistics(
     """What `Training.run` promises to a kind that changes features."""
     mono = GmmSystem.load(trained / "mono")
     paths = (trained / "frames", trained / "lang", trained / "refined")
-    job = Job.load(*paths, options["mono"], SHARED, 1)
+    job = Job.load(*paths, options["mono"], SHARED, 1, 0.05)
     source = job.source(mono.transform)
     shift = np.hstack([np.eye(source.dim), np.ones((source.dim, 1))])
     gmms = transform_means(mono.model.gmms, shift)
