@@ -33,6 +33,7 @@ LAYER_CLASSES: dict[str, type[Layer]] = {
     "batch_norm": simple.BatchNorm,
     "concat": simple.Concat,
     "add": simple.Add,
+    "slice": simple.Slice,
     "rec": recurrent.Recurrent,
     "mdlstm": multidimensional.MdLstm,
     "conv1d": convolution.Conv1d,

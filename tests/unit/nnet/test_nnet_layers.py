@@ -83,6 +83,7 @@ LAYERS = {
     "batch_norm": {"class": "batch_norm"},
     "concat": {"class": "concat", "from": ["data", "data"]},
     "add": {"class": "add", "from": ["data", "data"]},
+    "slice": {"class": "slice", "begin": 2, "size": 3},
     "position": {"class": "positional_encoding"},
     "specaugment": {"class": "specaugment"},
     "subnetwork": {

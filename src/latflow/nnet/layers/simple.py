@@ -12,7 +12,13 @@ from torch.nn import functional
 from latflow.nnet.layer import Layer, LayerError, Padded, Shape
 from latflow.nnet.options import Activation as ActivationName
 from latflow.nnet.options import Function, Size
-from latflow.options import Fraction, NonNegativeFloat, Options
+from latflow.options import (
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    Options,
+    PositiveInt,
+)
 
 
 def _same(values: Tensor) -> Tensor:
@@ -201,6 +207,41 @@ class Add(Concat):
     """The sum of inputs of equal size."""
 
     COMBINE: ClassVar[str] = "add"
+
+
+class SliceOptions(Options):
+    """Options of `Slice`."""
+
+    begin: NonNegativeInt = 0
+    """first number taken"""
+    size: PositiveInt | None = None
+    """numbers taken; null for all from `begin` on"""
+
+
+class Slice(Layer):
+    """Some of the numbers of each frame, side by side as they were.
+
+    Of features with i-vectors it parts the two, so that convolutions over frequency
+    see the former alone.
+    """
+
+    USES_CONTEXT: ClassVar[bool] = True
+    IS_DEEP: ClassVar[bool] = False
+    OPTIONS = SliceOptions
+
+    def __init__(self, shape: Shape, options: SliceOptions) -> None:
+        super().__init__(shape)
+        self.begin = options.begin
+        self.end = shape.dim if options.size is None else self.begin + options.size
+        if not self.begin < self.end <= shape.dim:
+            raise LayerError(
+                f"numbers {self.begin} to {self.end - 1} of a frame of {shape.dim}"
+            )
+        self.shape = Shape(self.end - self.begin)
+
+    def forward(self, batch: Padded) -> Padded:
+        """Take numbers: [B, T, D] -> [B, T, size]."""
+        return batch.with_values(batch.values[:, :, self.begin : self.end])
 
 
 class MaskedBatchNorm(nn.Module):
