@@ -213,6 +213,21 @@ def test_branches_of_other_contexts_meet_at_the_same_frames():
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_slices_are_the_numbers_that_were_there():
+    layers = {
+        "front": {"class": "slice", "size": 4},
+        "back": {"class": "slice", "begin": 4, "from": "data"},
+        "whole": {"class": "concat", "from": ["front", "back"]},
+        "output": {"class": "output"},
+    }
+    parted = network(layers)
+    plain = network({"output": {"class": "output"}})
+    plain.load_state_dict(parted.state_dict())
+    features, lengths = torch.randn(2, 9, 6), torch.tensor([9, 5])
+    found = parted(features, lengths)["output"].logits
+    assert torch.equal(found, plain(features, lengths)["output"].logits)
+
+
 def test_training_counts_frames_of_context_but_not_what_is_beyond_them():
     layers = {"norm": {"class": "batch_norm"}}
     net = with_edges(layers | {"tdnn": LAYERS["tdnn"]}, "repeat").train()
@@ -608,6 +623,8 @@ def test_options_that_do_not_fit_the_input_name_the_layer():
         ({"class": "tdnnf", "size": 9, "bottleneck": 2}, "bypass needs equal sizes"),
         ({"class": "rec", "size": 3, "unit": "gru", "projection": 2}, "projection"),
         ({"class": "linear", "size": 3, "semi_orthogonal": True}, "needs bias: false"),
+        ({"class": "slice", "begin": 6}, "numbers from 6 on of a frame of 6"),
+        ({"class": "slice", "begin": 4, "size": 3}, "numbers 4 to 6 of a frame of 6"),
     ):
         with pytest.raises(UserError, match=f"layer bad: .*{part}"):
             network({"bad": options})

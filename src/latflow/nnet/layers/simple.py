@@ -234,8 +234,10 @@ class Slice(Layer):
         self.begin = options.begin
         self.end = shape.dim if options.size is None else self.begin + options.size
         if not self.begin < self.end <= shape.dim:
+            end = "from {} on" if options.size is None else "{} to {}"
+            numbers = end.format(self.begin, self.end - 1)
             raise LayerError(
-                f"numbers {self.begin} to {self.end - 1} of a frame of {shape.dim}"
+                f"there are no numbers {numbers} of a frame of {shape.dim}"
             )
         self.shape = Shape(self.end - self.begin)
 
