@@ -3,9 +3,12 @@
 Copies the digits (`--corpora`), plants faults into the training set, four of each:
 transcripts swapped within pairs, audio cut in the middle of the speech, part of the
 audio zeroed, another speaker's name, audio of another utterance of the speaker. Then
-runs the workflow of `latflow` up to the suspects of that set, in `--folder`.
+runs the workflow of `latflow` up to the suspects of that set, in `--folder`. With
+`--words`, further utterances get one wrong word each; with `--biased`, the set is also
+decoded against its transcripts. Runs in one folder share what they have in common.
 
     python benchmarks/suspects.py --corpora ../shared/corpora [--folder F] [--cores N]
+        [--words N] [--biased]
 
 Prints JSON: found of each kind, false alarms with their reasons, time.
 """
@@ -28,6 +31,7 @@ import yaml
 
 PER_KIND = 4
 KINDS = ("swapped", "cut", "silence", "speaker", "duplicate")
+WORD = "word"  # one wrong word
 
 
 def read_table(path: Path) -> dict[str, str]:
@@ -41,15 +45,22 @@ def write_table(path: Path, table: dict[str, str]) -> None:
     path.write_text("".join(f"{k} {v}\n" for k, v in sorted(table.items())))
 
 
-def plant(train: Path, seed: int) -> dict[str, str]:
-    """Make some utterances of a data directory wrong; return id -> kind of fault."""
+def plant(train: Path, seed: int, num_words: int) -> dict[str, str]:
+    """Make some utterances of a data directory wrong; return id -> kind of fault.
+
+    Args:
+        train: the data directory.
+        seed: of the choice.
+        num_words: how many get one wrong word.
+    """
     random = np.random.default_rng(seed)
     text, speaker, audio = (
         read_table(train / name) for name in ("text", "utt2spk", "wav.scp")
     )
     ids = [name for name in sorted(text) if len(text[name].split()) >= 3]
-    chosen = [ids[n] for n in random.permutation(len(ids))[: PER_KIND * len(KINDS)]]
-    faults = {name: KINDS[n // PER_KIND] for n, name in enumerate(chosen)}
+    order = [ids[n] for n in random.permutation(len(ids))]
+    number = PER_KIND * len(KINDS)
+    faults = {name: KINDS[n // PER_KIND] for n, name in enumerate(order[:number])}
     swapped = [name for name, kind in faults.items() if kind == "swapped"]
     others = {a: text[b] for a, b in zip(swapped, swapped[::-1], strict=True)}
     text.update(others)
@@ -70,12 +81,20 @@ def plant(train: Path, seed: int) -> dict[str, str]:
             same = [each for each in ids if speaker[each] == speaker[name]]
             same = [each for each in same if each not in faults]
             shutil.copyfile(train / audio[random.choice(same)], path)
+    vocabulary = sorted({word for each in text.values() for word in each.split()})
+    for name in order[number : number + num_words]:
+        words = text[name].split()
+        place = int(random.integers(len(words)))
+        others = [word for word in vocabulary if word != words[place]]
+        words[place] = str(random.choice(others))
+        text[name] = " ".join(words)
+        faults[name] = WORD
     write_table(train / "text", text)
     write_table(train / "utt2spk", speaker)
     return faults
 
 
-def recipe(folder: Path) -> Path:
+def recipe(folder: Path, *, is_biased: bool) -> Path:
     """Write the recipe: monophones of digits, and the suspects of its train set."""
     source = {"type": "kaldi", "path": str(folder / "digits/train")}
     test = {"type": "kaldi", "path": str(folder / "digits/test")}
@@ -86,7 +105,7 @@ def recipe(folder: Path) -> Path:
         "lang": {"lexicon": str(folder / "digits/lexicon.txt")},
         "lm": {"type": "uniform"},
         "gmm": {"systems": {"mono": monophones}},
-        "suspects": {"sets": ["train"]},
+        "suspects": {"sets": ["train"], "biased_decoding": {} if is_biased else None},
         "ledger": {"max_skipped_fraction": 0.1},
     }
     path = folder / "recipe.yaml"
@@ -106,7 +125,7 @@ def measure(folder: Path, faults: dict[str, str]) -> dict[str, object]:
             "found": sum(f == kind and name in found for name, f in faults.items()),
             "of": sum(f == kind for f in faults.values()),
         }
-        for kind in KINDS
+        for kind in dict.fromkeys(faults.values())
     }
     false = {name: why for name, why in found.items() if name not in faults}
     missed = {name: kind for name, kind in faults.items() if name not in found}
@@ -127,15 +146,23 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where to work; a new one if none")
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--words", type=int, default=0, help="wrong words, beside")
+    parser.add_argument("--biased", action="store_true", help="decode the set, too")
     arguments = parser.parse_args()
     folder = arguments.folder or Path(tempfile.mkdtemp())
     if not (folder / "digits").exists():
         shutil.copytree(arguments.corpora / "digits", folder / "digits")
-        faults = plant(folder / "digits/train", arguments.seed)
+        faults = plant(folder / "digits/train", arguments.seed, arguments.words)
         (folder / "faults.json").write_text(json.dumps(faults))
     faults = json.loads((folder / "faults.json").read_text())
     start = time.perf_counter()
-    command = [sys.executable, "-m", "latflow.cli.main", "run", str(recipe(folder))]
+    command = [
+        sys.executable,
+        "-m",
+        "latflow.cli.main",
+        "run",
+        str(recipe(folder, is_biased=arguments.biased)),
+    ]
     command += ["suspects", "--cores", str(arguments.cores)]
     subprocess.run(command, cwd=folder, check=True, stdout=sys.stderr)
     seconds = round(time.perf_counter() - start, 1)

@@ -277,6 +277,18 @@ def test_suspects_are_found_after_alignment(repository, tmp_path):
     assert "suspects/train/suspects.tsv" in done.stdout
     assert "align/mono/train/ali.ark" in done.stdout
     assert "tri1" not in done.stdout
+    assert "biased" not in done.stdout
+
+
+def test_suspects_by_biased_decoding_need_no_language_model(repository, tmp_path):
+    config = repository / "tests/e2e/tiny.yaml"
+    done = snakemake(
+        repository, tmp_path, "--configfile", config, "-n", "suspects",
+        "--config", "suspects={sets: [train], system: mono, biased_decoding: {}}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "suspects/train/biased/hyp.txt" in done.stdout
+    assert "lm.arpa" not in done.stdout
 
 
 def test_features_and_labels_of_a_network_come_from_hdf5_files(repository, tmp_path):

@@ -1,5 +1,5 @@
-# Alignments by a package; alignments as files for people and other programs.
-# Products: <results>/align/package/<split>/, <results>/alignments/<system>/<split>/
+# Alignments by a package; alignments as files for people; utterances that look wrong.
+# Products: <results>/align/package/<split>/, <results>/alignments/<system>/<split>/, <results>/suspects/<split>/
 
 if recipe.options.export_alignments.package is not None:
 
@@ -67,6 +67,38 @@ rule export_alignments:
         "../scripts/export_alignments.py"
 
 
+rule decode_biased:
+    input:
+        frames="<results>/frames/{split}/meta.json",
+        lang=lambda wildcards: f"{RESULTS}/{recipe.lang_folder(recipe.suspect_system)}/L_disambig.fst",
+        model=lambda wildcards: f"{RESULTS}/gmm/{recipe.suspect_system}/final.mdl",
+        alignments=lambda wildcards: f"{RESULTS}/align/{recipe.suspect_system}/{wildcards.split}/ali.ark",
+    output:
+        text="<results>/suspects/{split}/biased/hyp.txt",
+        ctm="<results>/suspects/{split}/biased/hyp.ctm",
+        ledger="<results>/suspects/{split}/biased/ledger.jsonl",
+        summary="<results>/suspects/{split}/biased/decode.json",
+    log:
+        "<logs>/decode_biased/{split}.log",
+    benchmark:
+        "<benchmarks>/decode_biased/{split}.jsonl"
+    conda:
+        "../../envs/gmm.yaml"
+    threads: 16
+    resources:
+        mem_mb=growing(8000),
+        runtime=growing(1440),
+    params:
+        options=recipe.biased_decode_options(),
+        scales=recipe.options.graph.values(),
+        max_skipped_fraction=skippable,
+        code=source_digest("latflow.decode.biased.decode_biased"),
+    message:
+        "Decode {wildcards.split} against its own transcripts"
+    script:
+        "../scripts/decode_biased.py"
+
+
 rule find_suspects:
     input:
         cuts="<results>/corpus/{split}/cuts.jsonl.gz",
@@ -74,6 +106,11 @@ rule find_suspects:
         lang=lambda wildcards: f"{RESULTS}/{recipe.lang_folder(recipe.suspect_system)}/L.fst",
         model=lambda wildcards: f"{RESULTS}/gmm/{recipe.suspect_system}/final.mdl",
         alignments=lambda wildcards: f"{RESULTS}/align/{recipe.suspect_system}/{wildcards.split}/ali.ark",
+        hypotheses=(
+            "<results>/suspects/{split}/biased/hyp.txt"
+            if recipe.options.suspects.biased_decoding is not None
+            else []
+        ),
     output:
         table="<results>/suspects/{split}/suspects.tsv",
         ids="<results>/suspects/{split}/suspects.txt",

@@ -145,11 +145,6 @@ class Utterances(Protocol):
         ...
 
     @property
-    def texts(self) -> list[str]:
-        """Transcript of each, words separated by blanks."""
-        ...
-
-    @property
     def frame_shift(self) -> float:
         """Time from one frame to the next, seconds."""
         ...
@@ -174,10 +169,6 @@ class Split:
     out_dir: Path
     max_skipped_fraction: float
     frame_shift: float | None = None
-
-    def words(self, u: int) -> list[int]:
-        """Return the word ids of an utterance."""
-        return self.lang.words_to_ids(self.store.texts[u])
 
     def write(
         self,

@@ -18,13 +18,14 @@ the values are normal, and which a few wrong utterances do not move.
 | `duration` | mean absolute deviation of the phones' log-durations |
 | `rate` | logarithm of phones of speech a second |
 | `speaker` | distance of the frames, less the mean of their phone, from the speaker's |
+| `words` | errors of what a biased decoding has recognized, over transcribed words |
 
 Gaussians, durations and means of phones come from the same alignments. Memory is that
 of a few numbers an utterance.
 
 Public: `find_suspects` (stage).
 
-Source: the idea of Kaldi's `steps/cleanup/find_bad_utts.sh`, without its decoding; for
+Source: Kaldi's `steps/cleanup/find_bad_utts.sh` (`words`); for
 `phones` Witt and Young 2000, "Phone-level pronunciation scoring and assessment",
 equation 1, with a sum in the place of the maximum.
 """
@@ -48,10 +49,11 @@ from latflow.corpus.manifests import read_cuts, samples_or_reason
 from latflow.corpus.signal_faults import SignalMeasures, measure_signal
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
-from latflow.files import write_text
+from latflow.files import read_lines, write_text
 from latflow.hmm.alignment import segments
 from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.directory import Lang
+from latflow.lattice.edit_distance import WordAlignment, align_words
 from latflow.ledger import read_ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
@@ -60,6 +62,9 @@ log = logging.getLogger(__name__)
 
 TITLES = ("utterance", "reason", "score", "details")
 _SCALE = 1.4826  # of the median absolute deviation, for normal values
+_MEAN_SCALE = 1.2533  # of the mean absolute deviation, for normal values
+_NOTHING = "*"  # in the place of a word that was inserted or left out
+_MAX_DIFFERENCES = 20  # words of an utterance that are listed
 _MIN_GROUP = 8  # utterances of a speaker whose own median is taken
 
 
@@ -89,6 +94,7 @@ def find_suspects(
     ids: Path,
     *,
     options: SuspectOptions,
+    hypotheses: Path | None = None,
     threads: int = 1,
 ) -> None:
     """List the utterances of a set that look wrong (stage).
@@ -102,6 +108,7 @@ def find_suspects(
         table: tab-separated table to write, a row for each reason (`TITLES`).
         ids: file to write: the utterances, one a line, as `corpus.<set>.exclude` reads.
         options: bounds.
+        hypotheses: `hyp.txt` of `latflow.decode.biased`, if the set was decoded.
         threads: parallel workers.
 
     Raises:
@@ -114,6 +121,9 @@ def find_suspects(
     found = list(_signal_suspects(cuts, aligned, measured, options, threads))
     found += _ledger_suspects(alignments_dir, names)
     found += _unusual(measured, options)
+    if hypotheses is not None:
+        lang = Lang.load(lang_dir)
+        found += _misheard(frames, hypotheses, lang, options.max_word_errors)
     found.sort(key=lambda each: (each.utterance, each.reason))
     rows = [f"{s.utterance}\t{s.reason}\t{s.score:.3f}\t{s.details}\n" for s in found]
     utterances = sorted({each.utterance for each in found}, key=str.encode)
@@ -414,6 +424,48 @@ def _unusual(measured: _Measured, options: SuspectOptions) -> Iterator[Suspect]:
             yield Suspect(measured.names[n], reason, float(score[n]), details)
 
 
+# -- words --------------------------------------------------------------------------
+
+
+def _misheard(
+    frames: FrameStore, hypotheses: Path, lang: Lang, bound: float
+) -> Iterator[Suspect]:
+    """Yield utterances whose recognized words differ from their transcripts."""
+    is_decoded = np.zeros(len(frames), np.bool_)
+    for number, line in read_lines(hypotheses):
+        name, *heard = line.split()
+        if name not in frames:
+            raise UserError(
+                f"line {number}: an utterance that the set has not",
+                file=hypotheses,
+                utterance=name,
+                remedy="decode the set again",
+            )
+        u = frames.position(name)
+        is_decoded[u] = True
+        words = frames.texts[u].split()
+        said = [word if lang.is_known(word) else lang.oov_word for word in words]
+        aligned = align_words(said, heard)
+        score = aligned.counts.errors / max(1, len(said))
+        if score > bound:
+            yield Suspect(name, "words", score, _differences(aligned, words))
+    for u in np.flatnonzero(~is_decoded).tolist():
+        yield Suspect(frames.utt_ids[u], "words", 1.0, "could not be decoded")
+
+
+def _differences(aligned: WordAlignment, words: list[str]) -> str:
+    """Return the errors of an alignment, in the transcript's own words."""
+    own = iter(words)
+    texts = []
+    for said, heard in aligned.pairs:
+        word = None if said is None else next(own)
+        if said != heard:
+            texts.append(f"{word or _NOTHING}>{heard or _NOTHING}")
+    more = len(texts) - _MAX_DIFFERENCES
+    ending = [f"and {more} more"] if more > 0 else []
+    return ", ".join([*texts[:_MAX_DIFFERENCES], *ending])
+
+
 def deviations(values: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
     """Return how far each value is from the median, in robust standard deviations.
 
@@ -421,6 +473,12 @@ def deviations(values: np.ndarray, groups: np.ndarray | None = None) -> np.ndarr
         values: float[N]; NaN stays NaN.
         groups: int[N]; the median is that of the value's group, if the group has
             `_MIN_GROUP` members; the deviation is that of all.
+
+    Where over half of the values are at their median, the mean absolute deviation times
+    1.2533 takes the place of the median one; 0 for values that are all there.
+
+    Source: Iglewicz and Hoaglin 1993, "How to detect and handle outliers"; for the mean
+    absolute deviation IBM SPSS, "Modified z score".
     """
     centre = np.full(len(values), np.nanmedian(values) if len(values) else 0.0)
     if groups is not None:
@@ -430,5 +488,9 @@ def deviations(values: np.ndarray, groups: np.ndarray | None = None) -> np.ndarr
             if len(members) >= _MIN_GROUP:
                 centre[members] = np.nanmedian(values[members])
     away = values - centre
-    spread = _SCALE * np.nanmedian(np.abs(away)) if len(values) else 0.0
-    return away / spread if spread > 0.0 else np.zeros(len(values))
+    if not len(values):
+        return away
+    spread = _SCALE * np.nanmedian(np.abs(away))
+    if spread == 0.0:
+        spread = _MEAN_SCALE * np.nanmean(np.abs(away))
+    return away / spread if spread > 0.0 else away

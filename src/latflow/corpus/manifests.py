@@ -389,9 +389,13 @@ class Spool(Generic[ItemT]):
         self._stream.seek(self._offsets[item_id])
         return self._make(json.loads(self._stream.readline()))
 
+    def ids(self) -> list[str]:
+        """Return the ids of the items, sorted."""
+        return sorted(self._offsets)
+
     def __iter__(self) -> Iterator[ItemT]:
         """Yield the items, sorted by id."""
-        for item_id in sorted(self._offsets):
+        for item_id in self.ids():
             yield self[item_id]
 
     def __enter__(self) -> Spool[ItemT]:

@@ -73,7 +73,7 @@ def align_network(
         alignments = align_all(
             Aligner(transitions, options, graph, silence_phones=silence),
             len(store),
-            lambda u: compiler.graph_or_reason(split.words(u)),
+            lambda u: compiler.graph_or_reason(split.lang.words_to_ids(store.texts[u])),
             scores,
             pool,
         )

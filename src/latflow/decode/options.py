@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from latflow.align.options import AlignSplitOptions
 from latflow.gmm.options import FmllrOptions
+from latflow.graphs.options import BiasedGraphOptions
 from latflow.lang.options import LmOptions
 from latflow.options import (
     Fraction,
@@ -46,6 +47,26 @@ class SearchOptions(Options):
     utterance."""
     retry_beam_factor: Annotated[float, Field(gt=1)] = 2.0
     """Factor of the beam in a second search."""
+
+
+class BiasedDecodeOptions(SearchOptions):
+    """Decoding of a set against its own transcripts.
+
+    Each utterance is decoded with a language model of its transcript and its
+    neighbours', mixed with the most frequent words of the set. Defaults are those of
+    Kaldi's clean_and_segment_data.sh.
+    """
+
+    lm: BiasedGraphOptions = BiasedGraphOptions()
+    """Language models of decoding graphs that are biased to transcripts."""
+    beam: PositiveFloat = 15.0
+    """Paths costing more than the best of their frame plus this are dropped (negated
+    log, scaled)."""
+    lattice_beam: PositiveFloat = 1.0
+    """Paths costing more than the best of the utterance plus this are left out of the
+    lattice (negated log, scaled)."""
+    acoustic_scale: PositiveFloat = 0.1
+    """Factor of acoustic log-likelihoods in the search."""
 
 
 class AdaptOptions(FmllrOptions):

@@ -17,7 +17,7 @@ import numpy as np
 from latflow.decode.decoder import Attempt, LatticeDecoder, RetryPolicy
 from latflow.decode.options import SearchOptions
 from latflow.decode.scorers import Scorer
-from latflow.decode.search_graph import GraphFile
+from latflow.decode.search_graph import ArcArrays, GraphFile
 from latflow.decode.streaming import Decoded
 from latflow.errors import UserError
 from latflow.features.source import Frames
@@ -102,16 +102,33 @@ class Recognizer(Generic[ScorerT]):
             )
         is_large = Path(graph_path).stat().st_size > _MAPPED_BYTES
         try:
-            decoder = LatticeDecoder(
-                GraphFile(graph, graph_path) if is_large else graph,
-                scorer.transitions.pdf,
-                beam=options.beam,
-                lattice_beam=options.lattice_beam,
-                max_active=options.max_active,
-                min_active=options.min_active,
-            )
+            shared = GraphFile(graph, graph_path) if is_large else graph
+            return cls.of(scorer, shared, options)
         except UserError as error:
             raise error.at(file=graph_path) from None
+
+    @classmethod
+    def of(
+        cls, scorer: ScorerT, graph: ArcArrays | GraphFile, options: SearchOptions
+    ) -> Recognizer[ScorerT]:
+        """Return the recognizer with a graph.
+
+        Args:
+            scorer: gives the log-likelihoods.
+            graph: HCLG.
+            options: of the search.
+
+        Raises:
+            UserError: graph and model do not fit.
+        """
+        decoder = LatticeDecoder(
+            graph,
+            scorer.transitions.pdf,
+            beam=options.beam,
+            lattice_beam=options.lattice_beam,
+            max_active=options.max_active,
+            min_active=options.min_active,
+        )
         tries = RetryPolicy.from_options(options)
         by_frame = options.acoustic_scale * scorer.lattice_scale
         scale = scorer.acoustic_scale or by_frame

@@ -268,7 +268,7 @@ def align_gmm(
     """
     system, store = GmmSystem.load(model_dir), FrameStore.load(frames_dir)
     split = Split(store, Lang.load(lang_dir), out_dir, max_skipped_fraction)
-    transitions = system.model.transitions
+    transitions, words = system.model.transitions, split.lang.words_to_ids
     compiler = TrainingGraphCompiler(split.lang, system.tree, transitions)
     # Every utterance is needed once in a pass, so nothing is kept.
     everything = np.arange(len(store))
@@ -280,7 +280,7 @@ def align_gmm(
         return align_source(
             model,
             source,
-            lambda u: graphs(split.words(u)),
+            lambda u: graphs(words(store.texts[u])),
             options,
             graph,
             [split.lang.optional_silence],
@@ -294,7 +294,7 @@ def align_gmm(
     ):
         graphs, facts = compiler.graph_or_reason, {}
         if system.is_speaker_adapted:
-            texts = map(split.words, everything.tolist())
+            texts = map(words, store.texts)
             graphs = TrainingGraphs.write(
                 Path(scratch, "graphs"), texts, compiler, threads=threads
             ).get

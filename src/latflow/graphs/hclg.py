@@ -7,8 +7,8 @@
 L carries disambiguation symbols, which make the lexicon determinizable; they travel
 through C and H and become epsilon at the end. Path weights are costs.
 
-Public: `build_hclg`, `save_hclg`, `make_graph` (stage), `compose_lexicon_grammar`,
-`load_model`.
+Public: `HclgComposer`, `build_hclg`, `save_hclg`, `make_graph` (stage),
+`compose_lexicon_grammar`, `load_model`.
 
 Source: Kaldi `utils/mkgraph.sh`, step for step; Mohri, Pereira, Riley 2002, "Weighted
 finite-state transducers in speech recognition".
@@ -33,7 +33,7 @@ from latflow.fst.optimize import (
     remove_input_symbols,
 )
 from latflow.graphs.options import GraphOptions
-from latflow.hmm.transducer import add_self_loops, h_transducer
+from latflow.hmm.transducer import HmmCache, add_self_loops, h_transducer
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
 from latflow.lang.directory import Lang
@@ -69,30 +69,73 @@ def build_hclg(
         UserError: a file is missing; lexicon and grammar have no word sequence in
             common; or lexicon or grammar cannot be determinized.
     """
-    lang = Lang.load(lang_dir)
-    lexicon = _read_fst(Path(lang_dir) / "L_disambig.fst")
-    lg = compose_lexicon_grammar(lexicon, _read_fst(grammar), file=grammar)
-    clg, ilabels = kaldifst.compose_context(
-        lang.disambig_phones, tree.context_width, tree.central_position, lg
-    )
-    kaldifst.arcsort(clg, "ilabel")
-    _log_size("CLG", clg)
-    h, disambig_tids = h_transducer(
-        ilabels, tree, model, transition_scale=scales.transition_scale
-    )
-    hclg = _vector(kaldifst.compose(h, clg))
-    _require_paths(hclg, "language directory and acoustic model", lang_dir)
-    del h, clg
-    _determinize(hclg, "H o C o L o G", lang_dir)
-    reduced = remove_epsilons_locally(
-        remove_input_symbols(Graph.from_fst(hclg), disambig_tids)
-    ).to_fst()
-    kaldifst.minimize_encoded(reduced)
-    graph = add_self_loops(
-        Graph.from_fst(reduced), model, self_loop_scale=scales.self_loop_scale
-    )
+    composer = HclgComposer(Lang.load(lang_dir), tree, model, scales)
+    graph = composer.compose(_read_fst(grammar), file=grammar)
     log.info("HCLG: %d states, %d arcs", graph.num_states, graph.num_arcs)
     return graph
+
+
+class HclgComposer:
+    """Composes the decoding graphs of many grammars of one language and model.
+
+    Lexicon and HMMs are kept from one graph to the next.
+
+    Args:
+        lang: the language directory; its `L_disambig.fst` is read.
+        tree: the tree; gives the context width.
+        model: the transition model of the same system.
+        scales: of the transition probabilities.
+
+    Raises:
+        UserError: a file is missing.
+    """
+
+    def __init__(
+        self,
+        lang: Lang,
+        tree: ContextDependency,
+        model: TransitionModel,
+        scales: GraphOptions,
+    ) -> None:
+        self.lang = lang
+        self._tree, self._model, self._scales = tree, model, scales
+        self._lexicon = _read_fst(lang.folder / "L_disambig.fst")
+        self._hmms = HmmCache(tree, model, scales.transition_scale)
+
+    def compose(
+        self, grammar: kaldifst.StdVectorFst, *, file: str | Path | None = None
+    ) -> Graph:
+        """Return HCLG.
+
+        Args:
+            grammar: G; its arcs are sorted here if need be.
+            file: the grammar's file, for messages.
+
+        Raises:
+            UserError: lexicon and grammar have no word sequence in common, or cannot be
+                determinized.
+        """
+        tree, folder = self._tree, self.lang.folder
+        lg = compose_lexicon_grammar(self._lexicon, grammar, file=file)
+        clg, ilabels = kaldifst.compose_context(
+            self.lang.disambig_phones, tree.context_width, tree.central_position, lg
+        )
+        kaldifst.arcsort(clg, "ilabel")
+        _log_size("CLG", clg)
+        h, disambig_tids = h_transducer(ilabels, tree, self._model, cache=self._hmms)
+        hclg = _vector(kaldifst.compose(h, clg))
+        _require_paths(hclg, "language directory and acoustic model", folder)
+        del h, clg
+        _determinize(hclg, "H o C o L o G", folder)
+        reduced = remove_epsilons_locally(
+            remove_input_symbols(Graph.from_fst(hclg), disambig_tids)
+        ).to_fst()
+        kaldifst.minimize_encoded(reduced)
+        return add_self_loops(
+            Graph.from_fst(reduced),
+            self._model,
+            self_loop_scale=self._scales.self_loop_scale,
+        )
 
 
 def compose_lexicon_grammar(
@@ -135,7 +178,7 @@ def _read_fst(path: str | Path) -> kaldifst.StdVectorFst:
 
 
 def _log_size(name: str, fst: kaldifst.StdVectorFst) -> None:
-    log.info("%s: %d states", name, fst.num_states)
+    log.debug("%s: %d states", name, fst.num_states)
 
 
 def _require_paths(

@@ -86,3 +86,14 @@ class ChainTreeOptions(Options):
     merge none."""
     phone_lm: PhoneLmOptions = PhoneLmOptions()
     """Phone language model of the denominator."""
+
+
+class BiasedGraphOptions(Options):
+    """Language models of decoding graphs that are biased to transcripts."""
+
+    order: Annotated[int, Field(ge=1, le=6)] = 4
+    """Words in their longest n-grams."""
+    num_top_words: NonNegativeInt = 100
+    """Most frequent words of the set that are possible everywhere."""
+    min_words: PositiveInt = 100
+    """Words of the transcripts that share a graph, at least."""

@@ -137,6 +137,7 @@ def h_transducer(
     model: TransitionModel,
     *,
     transition_scale: float = 1.0,
+    cache: HmmCache | None = None,
 ) -> tuple[kaldifst.StdVectorFst, list[int]]:
     """Make H: from transition-ids to the input labels of C o L o G; no self-loops.
 
@@ -148,6 +149,7 @@ def h_transducer(
         tree: the tree.
         model: the transition model of the same system.
         transition_scale: as in `HmmCache`.
+        cache: of this tree, model and scale, to make several graphs with.
 
     Returns:
         (H, olabel-sorted; its disambiguation symbols on the input side, which are the
@@ -158,7 +160,7 @@ def h_transducer(
 
     Source: Kaldi `GetHTransducer`, `MakeLoopFst`.
     """
-    cache = HmmCache(tree, model, transition_scale)
+    cache = cache or HmmCache(tree, model, transition_scale)
     loop = _LoopBuilder()
     disambig_tids: list[int] = []
     for label, window in enumerate(ilabels):

@@ -4,7 +4,7 @@ G has a state for each history and accepts word sequences with costs -ln p; back
 arcs carry `#0` on their input side, so that G composed with the lexicon can be
 determinized. `<s>` and `</s>` leave no labels: they are the start and the final costs.
 
-Public: `write_grammar`, `check_grammar`.
+Public: `write_grammar`, `check_grammar`, `grammar_graph`.
 Source: Kaldi `lmbin/arpa2fst.cc` (`--disambig-symbol=#0`), which `kaldilm` wraps;
 `utils/format_lm.sh`, `fstbin/fstisstochastic.cc`.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import math
 import shutil
 import tempfile
 from collections import Counter
@@ -27,7 +28,8 @@ import numpy as np
 from latflow.errors import UserError
 from latflow.files import atomic_output
 from latflow.fst.graph import Graph
-from latflow.lang.arpa import arpa_entries
+from latflow.fst.openfst import ARC
+from latflow.lang.arpa import LOG_ZERO, NgramModel, arpa_entries
 from latflow.lang.lexicon import (
     EPSILON,
     GRAMMAR_DISAMBIG,
@@ -38,6 +40,7 @@ from latflow.logs import library_output
 
 log = logging.getLogger(__name__)
 
+_LN_10 = math.log(10.0)
 FRAME = frozenset({SENTENCE_START, SENTENCE_END})
 
 
@@ -106,6 +109,66 @@ def write_grammar(
                 "lexicon",
             )
         check_grammar(Graph.load(temporary), word_ids, arpa)
+
+
+def grammar_graph(model: NgramModel, word_ids: Mapping[str, int]) -> Graph:
+    """Turn a model in memory into G, as `write_grammar` does with that of a file.
+
+    Args:
+        model: all of its words but `<s>` and `</s>` are in `word_ids`.
+        word_ids: words.txt.
+
+    Source: Kaldi `lm/arpa-lm-compiler.cc`.
+    """
+    log_probs, backoffs = _ngrams(model)
+    state = {history: number for number, history in enumerate([(), *backoffs])}
+
+    def longest(words: tuple[int, ...]) -> int:
+        """Return the state of the longest history that the words end with."""
+        while words not in state:
+            words = words[1:]
+        return state[words]
+
+    labels = [word_ids.get(word, 0) for word in model.words]
+    end, back = model.word_ids[SENTENCE_END], word_ids[GRAMMAR_DISAMBIG]
+    final = np.full(len(state), np.inf, np.float32)
+    sources: list[int] = []
+    arcs: list[tuple[int, int, float, int]] = []
+    for words, log_prob in log_probs.items():
+        source, label = state[words[:-1]], labels[words[-1]]
+        if words[-1] == end:
+            final[source] = -log_prob * _LN_10
+        else:
+            sources.append(source)
+            arcs.append((label, label, -log_prob * _LN_10, longest(words)))
+    for words, weight in backoffs.items():
+        sources.append(state[words])
+        arcs.append((back, 0, -weight * _LN_10, longest(words[1:])))
+    begin = state.get((model.word_ids[SENTENCE_START],), 0)
+    return Graph.from_arc_list(
+        begin, np.array(sources, np.int64), np.array(arcs, ARC), final
+    )
+
+
+def _ngrams(
+    model: NgramModel,
+) -> tuple[dict[tuple[int, ...], float], dict[tuple[int, ...], float]]:
+    """Return log10 of the probability of n-grams, and of the weight of histories.
+
+    N-grams of no probability are left out; keys are ids of the model's words.
+    """
+    log_probs: dict[tuple[int, ...], float] = {}
+    backoffs: dict[tuple[int, ...], float] = {}
+    texts: list[tuple[int, ...]] = [()]
+    for level in model.levels:
+        pairs = zip(level.prefix.tolist(), level.word.tolist(), strict=True)
+        texts = [(*texts[prefix], word) for prefix, word in pairs]
+        rows = zip(texts, level.log_prob.tolist(), strict=True)
+        log_probs |= {words: value for words, value in rows if value > LOG_ZERO}
+        if level.log_backoff is not None:
+            rows = zip(texts, level.log_backoff.tolist(), strict=True)
+            backoffs |= {words: value for words, value in rows if not math.isnan(value)}
+    return log_probs, backoffs
 
 
 def check_grammar(

@@ -8,8 +8,8 @@ For a history h of n-1 words and a word w, with h' the history without its first
 so that probabilities sum to one by construction. c is the number of occurrences for the
 longest n-grams and for those that begin with `<s>`; for shorter ones it is the number
 of distinct words to their left (Kneser and Ney's continuation counts). The recursion
-ends in the uniform distribution over the vocabulary, which lends unseen words their
-share. For each length
+ends in the uniform distribution over the vocabulary, or in one that is given, which
+lends unseen words their share. For each length
 
     D(k) = k - (k + 1) Y n(k+1) / n(k)    with Y = n1 / (n1 + 2 n2),
 
@@ -40,7 +40,7 @@ from __future__ import annotations
 import json
 import logging
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -100,6 +100,7 @@ def estimate(
     unknown_word: str | None = None,
     min_counts: Sequence[int] = (1,),
     discounts: Sequence[Discounts] | None = None,
+    background: Mapping[str, float] | None = None,
 ) -> NgramModel:
     """Estimate an n-gram model.
 
@@ -113,7 +114,9 @@ def estimate(
             model keeps; the last value holds for longer ones. The first is about words:
             rarer ones become unknown (without effect if `vocabulary` is given). What
             lost n-grams weighed goes to shorter histories. Must not fall with length.
-        discounts: for each length, in place of the estimate from counts of counts.
+        discounts: for each length, in place of estimates; sizes are then not logged.
+        background: the distribution that the recursion ends in, not normalized; words
+            that it lacks have no share. None is the uniform one.
 
     Raises:
         UserError: the order is below 1, the text has no words, or `min_counts` fall
@@ -136,12 +139,18 @@ def estimate(
     )
     tables = count_ngrams(corpus, order, skip_unknown=not is_open)
     counts = _adjusted_counts(tables, is_open=is_open)
-    if discounts is None:
-        discounts = _estimate_discounts(counts)
     kept = [table.count >= low for table, low in zip(tables, least, strict=True)]
     kept[0][:] = True
-    _log_sizes(corpus, kept, discounts)
-    return _smooth(corpus, tables, counts, kept, discounts, is_open=is_open)
+    if discounts is None:
+        discounts = _estimate_discounts(counts)
+        _log_sizes(corpus, kept, discounts)
+    given = background or dict.fromkeys(corpus.words, 1.0)
+    shares = np.array([given.get(word, 0.0) for word in corpus.words])
+    shares[START_ID] = 0.0
+    if not is_open:
+        shares[-1] = 0.0
+    unigrams = _unigram_probs(counts[0], discounts[0], shares / shares.sum())
+    return _smooth(corpus, tables, counts, kept, discounts, unigrams, is_open=is_open)
 
 
 def uniform(words: Sequence[str]) -> NgramModel:
@@ -206,11 +215,11 @@ def _smooth(
     counts: list[np.ndarray],
     kept: list[np.ndarray],
     discounts: Sequence[Discounts],
+    prob: np.ndarray,
     *,
     is_open: bool,
 ) -> NgramModel:
-    """Apply the formula from short to long n-grams."""
-    prob = _unigram_probs(counts[0], discounts[0], is_open=is_open)
+    """Apply the formula from short to long n-grams; `prob` is that of words."""
     size = len(corpus.words) if is_open else corpus.unknown_id
     levels = [_unigrams(_log10(prob[:size]), None)]
     new_row = np.arange(len(prob))  # row of a kept n-gram among those kept
@@ -243,19 +252,20 @@ def _smooth(
 
 
 def _unigram_probs(
-    count: np.ndarray, discount: Discounts, *, is_open: bool
+    count: np.ndarray, discount: Discounts, background: np.ndarray
 ) -> np.ndarray:
-    """Return probabilities without history: discounted counts, rest shared alike."""
-    predicted = np.ones(len(count), dtype=bool)
-    predicted[START_ID] = False
-    if not is_open:
-        predicted[-1] = False
+    """Return probabilities without history: discounted counts, the rest shared.
+
+    Args:
+        count: int64[W].
+        discount: of them.
+        background: float64[W], how the rest is shared; sums to 1.
+    """
     taken = np.minimum(discount.of(count), count)
     total = count.sum()
     if total == 0:  # every known word stands between unknown ones
-        return predicted / predicted.sum()
-    share = taken.sum() / total / predicted.sum()
-    return np.where(predicted, (count - taken) / total + share, 0.0)
+        return background
+    return (count - taken) / total + taken.sum() / total * background
 
 
 def _unigrams(log_prob: np.ndarray, log_backoff: np.ndarray | None) -> Level:

@@ -23,6 +23,7 @@ from latflow.corpus.manifests import (
     text_of,
 )
 from latflow.errors import UserError
+from latflow.fst.graph import Graph
 from latflow.graphs.hclg import load_model
 from latflow.graphs.options import ChainGraphOptions, GraphOptions
 from latflow.graphs.training import TrainingGraphCompiler
@@ -38,7 +39,6 @@ class _Utterances:
     """What a `Split` needs to know of the utterances."""
 
     utt_ids: list[str]
-    texts: list[str]
     frame_shift: float
 
 
@@ -87,16 +87,20 @@ def align_package(
         spool.extend(
             at_rate(read_cuts(cuts), model.sample_rate, may_resample=True), file=cuts
         )
-        names = sorted(cut.id for cut in spool)
+        names = spool.ids()
         shift = model.frame_shift * model.subsampling
-        utterances = _Utterances(names, [text_of(spool[n]) for n in names], shift)
-        split = Split(utterances, own, out_dir, max_skipped_fraction)
+        split = Split(_Utterances(names, shift), own, out_dir, max_skipped_fraction)
         lock = threading.Lock()
 
-        def scores(u: int) -> np.ndarray | str:
+        def cut(u: int) -> MonoCut:
             with lock:
-                cut = spool[names[u]]
-            samples = samples_or_reason(cut)
+                return spool[names[u]]
+
+        def graph(u: int) -> Graph | str:
+            return compiler.graph_or_reason(own.words_to_ids(text_of(cut(u))))
+
+        def scores(u: int) -> np.ndarray | str:
+            samples = samples_or_reason(cut(u))
             if isinstance(samples, str):
                 return samples
             stream = model.front_end()
@@ -109,7 +113,7 @@ def align_package(
                 transitions, options, scales, silence_phones=[own.optional_silence]
             ),
             len(names),
-            lambda u: compiler.graph_or_reason(split.words(u)),
+            graph,
             scores,
             pool,
         )

@@ -12,7 +12,12 @@ import yaml
 from pydantic import Field
 
 from latflow.align.options import AlignSplitOptions, ExportOptions, SuspectOptions
-from latflow.decode.options import DecodeOptions, EndpointOptions, RecordingsOptions
+from latflow.decode.options import (
+    BiasedDecodeOptions,
+    DecodeOptions,
+    EndpointOptions,
+    RecordingsOptions,
+)
 from latflow.features.options import FeatureOptions, StreamOptions
 from latflow.gmm.options import GmmOptions, IvectorOptions
 from latflow.graphs.options import DenominatorOptions, GraphOptions
@@ -151,6 +156,9 @@ class SuspectSectionOptions(SuspectOptions):
     """Sets that are searched, such as `train`; none by default."""
     system: Name | None = None
     """GMM system whose alignments are used; the last one if null."""
+    biased_decoding: BiasedDecodeOptions | None = None
+    """Decoding of the sets against their own transcripts, to find wrong words; `{}` for
+    that of Kaldi's clean-up, null for none."""
     num_examples: Annotated[int, Field(ge=0, le=100)] = 10
     """Utterances of each set that the report plays."""
 

@@ -269,6 +269,11 @@ class Recipe(Systems):
         """Return the bounds beyond which utterances are suspected."""
         return self.options.suspects.part(SuspectOptions).values()
 
+    def biased_decode_options(self) -> dict[str, Any]:
+        """Return how sets are decoded against their transcripts; {} if they are not."""
+        options = self.options.suspects.biased_decoding
+        return {} if options is None else options.values()
+
     @property
     def suspect_system(self) -> str:
         """The GMM system whose alignments tell which utterances look wrong."""

@@ -66,6 +66,11 @@ def test_deviations_are_robust_and_by_group():
     assert np.abs(deviations(values, groups)[:40]).max() < 2.0
     assert deviations(values, groups)[40] > 50
     assert deviations(np.ones(5)).tolist() == [0.0] * 5
+    assert np.isnan(deviations(np.array([1.0, 1.0, np.nan]))).tolist() == [0, 0, 1]
+    equal = np.concatenate([np.ones(38), [3.0, -9.0]])  # more than half are equal
+    away = deviations(equal)
+    assert not away[:38].any()
+    assert away[38:] == pytest.approx([2 / (0.3 * 1.2533), -10 / (0.3 * 1.2533)])
     assert len(deviations(np.zeros(0))) == 0
 
 
@@ -148,11 +153,12 @@ def faulty(tmp_path_factory):
     return folder
 
 
-def search(folder, **settings):
+def search(folder, hypotheses=None, **settings):
     find_suspects(
         folder / "cuts.jsonl.gz", folder / "frames", folder / "lang",
         folder / "final.mdl", folder / "ali", folder / "suspects.tsv",
         folder / "suspects.txt", options=SuspectOptions(**settings), threads=2,
+        hypotheses=hypotheses,
     )  # fmt: skip
     rows = (folder / "suspects.tsv").read_text().splitlines()[1:]
     return [row.split("\t") for row in rows]
@@ -172,6 +178,36 @@ def test_planted_faults_are_found_and_nothing_else(faulty):
 def test_bounds_are_options(faulty):
     reasons = {row[1] for row in search(faulty, max_deviation=1e9, max_silence=1.0)}
     assert reasons == {"duplicate", "beam", "not aligned"}
+
+
+def test_words_that_differ_are_listed_in_the_words_of_the_transcript(faulty, tmp_path):
+    heard = {f"u{n:02d}": "ab ab" for n in range(40)}
+    heard |= {"u01": "ab ba", "u02": "ba ab ab", "u03": ""}
+    del heard["u04"]
+    lines = (f"{name} {words}\n" for name, words in sorted(heard.items()))
+    (tmp_path / "hyp.txt").write_text("".join(lines))
+    common = {
+        "max_deviation": 1e9,
+        "max_silence": 1.0,
+        "hypotheses": tmp_path / "hyp.txt",
+    }
+    found = [row for row in search(faulty, **common) if row[1] == "words"]
+    assert found == [
+        ["u01", "words", "0.500", "ab>ba"],
+        ["u02", "words", "0.500", "*>ba"],
+        ["u03", "words", "1.000", "ab>*, ab>*"],
+        ["u04", "words", "1.000", "could not be decoded"],
+    ]
+    listed = (faulty / "suspects.txt").read_text().split()
+    assert {"u01", "u02", "u03", "u04"} <= set(listed)
+    fewer = search(faulty, **common, max_word_errors=0.5)
+    assert [row[0] for row in fewer if row[1] == "words"] == ["u03", "u04"]
+
+
+def test_hypotheses_of_another_set_are_refused(faulty, tmp_path):
+    (tmp_path / "hyp.txt").write_text("other ab\n")
+    with pytest.raises(UserError, match="other: line 1: an utterance that the set"):
+        search(faulty, hypotheses=tmp_path / "hyp.txt")
 
 
 def test_alignments_of_other_frames_are_refused(faulty, tmp_path):

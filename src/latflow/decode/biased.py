@@ -1,0 +1,183 @@
+"""Decoding of a set against its own transcripts: where it says something else.
+
+Each utterance is decoded by a GMM system with a graph that is biased to its transcript
+and those of its neighbours (`latflow.graphs.biased`). What is recognized all the same
+as something else was probably said so: `latflow.align.suspects` compares the words.
+Written files:
+
+* `hyp.txt`: recognized words, Kaldi's text form, a line for each decoded utterance;
+* `hyp.ctm`: the same words with times and confidences;
+* `ledger.jsonl`: utterances skipped, searched twice, or without a complete path;
+* `decode.json`: sizes and times, as of other decodings.
+
+A graph serves some neighbours, so that time grows linearly with the set; memory is that
+of a few batches and of the set's index.
+
+Public: `decode_biased` (stage).
+
+Source: Kaldi `steps/cleanup/find_bad_utts.sh`, `clean_and_segment_data.sh`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from latflow.corpus.ctm import TimedWord, ctm_line
+from latflow.decode.lattices import Totals, record
+from latflow.decode.options import BiasedDecodeOptions
+from latflow.decode.recognizer import Recognizer, Result
+from latflow.decode.scorers import GmmScorer
+from latflow.errors import UserError
+from latflow.features.frames import FrameStore
+from latflow.files import atomic_output, write_json
+from latflow.gmm.adaptation import SPEAKER_TRANSFORMS
+from latflow.gmm.model import GmmSystem
+from latflow.gmm.source import SpeakerTransforms
+from latflow.graphs.biased import BiasedGraphs, batches
+from latflow.graphs.hclg import load_model
+from latflow.graphs.options import GraphOptions
+from latflow.lang.directory import Lang
+from latflow.lattice.best_path import Scales
+from latflow.ledger import Ledger
+from latflow.logs import progress
+from latflow.parallel import in_order, worker_pool
+from latflow.scoring.score import Transcriber
+
+
+def decode_biased(
+    frames_dir: Path,
+    lang_dir: Path,
+    model_dir: Path,
+    alignments_dir: Path,
+    out_dir: Path,
+    *,
+    options: BiasedDecodeOptions,
+    scales: GraphOptions,
+    threads: int,
+    max_skipped_fraction: float,
+) -> None:
+    """Decode all utterances of a set with graphs biased to their transcripts (stage).
+
+    Args:
+        frames_dir: the set's features of GMM systems.
+        lang_dir: the lang directory of the system.
+        model_dir: folder of the GMM system.
+        alignments_dir: of the set with this system, for the transforms of speakers.
+        out_dir: folder for the files named in the module's description.
+        options: of language models and search.
+        scales: of the transition probabilities in graphs.
+        threads: batches worked on at a time.
+        max_skipped_fraction: share of utterances that may be left out.
+
+    Raises:
+        UserError: files are missing or do not fit; an utterance reaches no final state
+            and `on_no_final` is `fail`; more utterances than allowed are skipped.
+    """
+    started = time.perf_counter()
+    store = FrameStore.load(frames_dir)
+    work = _work(store, lang_dir, model_dir, alignments_dir, options, scales)
+    ledger, totals = Ledger("decode_biased"), Totals(store.frame_shift, threads)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    with worker_pool(threads) as pool, ExitStack() as stack:
+        paths = (out_dir / "hyp.txt", out_dir / "hyp.ctm")
+        parts = [stack.enter_context(atomic_output(path)) for path in paths]
+        text, ctm = (
+            stack.enter_context(part.open("w", encoding="utf-8")) for part in parts
+        )
+        runs = in_order(pool, work, batches(store.texts, options.lm.min_words))
+        found = (heard for run in runs for heard in run)
+        for heard in progress(found, "decode", total=len(store)):
+            if heard.result is None or heard.reason:
+                ledger.record(heard.utterance, heard.reason)
+                continue
+            attempt = heard.result.attempt
+            if attempt.error is not None and options.on_no_final == "fail":
+                raise attempt.error
+            record(ledger, heard.result)
+            totals.add(heard.result)
+            if attempt.decoded is not None:
+                words = [word.word for word in heard.words]
+                text.write(" ".join([heard.utterance, *words]) + "\n")
+                ctm.writelines(map(ctm_line, heard.words))
+        ledger.write(out_dir / "ledger.jsonl")
+        ledger.check(len(store), max_skipped_fraction=max_skipped_fraction)
+    summary = totals.summary(options, time.perf_counter() - started)
+    write_json(out_dir / "decode.json", summary)
+
+
+@dataclass(frozen=True, eq=False)
+class _Heard:
+    """What was recognized in an utterance.
+
+    Attributes:
+        utterance: its id.
+        result: of the search; None if there was no graph.
+        words: of the best path.
+        reason: why the utterance is skipped though its search did not fail.
+    """
+
+    utterance: str
+    result: Result | None = None
+    words: Sequence[TimedWord] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """The work on a batch of utterances; shared by threads."""
+
+    scorer: GmmScorer
+    graphs: BiasedGraphs
+    transcriber: Transcriber
+    options: BiasedDecodeOptions
+
+    def __call__(self, batch: range) -> list[_Heard]:
+        """Decode utterances with the graph of their transcripts."""
+        store = self.scorer.store
+        try:
+            graph = self.graphs.graph([store.texts[index] for index in batch])
+        except UserError as error:
+            reason = f"no graph of its transcript and its neighbours': {error.what}"
+            return [_Heard(store.utt_ids[index], reason=reason) for index in batch]
+        recognizer = Recognizer.of(self.scorer, graph, self.options)
+        return [self._words(recognizer.work(index)) for index in batch]
+
+    def _words(self, result: Result) -> _Heard:
+        """Return the words of a lattice."""
+        if result.decoded is None:
+            return _Heard(result.utterance, result)
+        try:
+            found = self.transcriber((result.utterance, result.decoded.lattice))
+        except UserError as error:
+            return _Heard(result.utterance, result, reason=error.what)
+        return _Heard(result.utterance, result, found.words)
+
+
+def _work(
+    store: FrameStore,
+    lang_dir: Path,
+    model_dir: Path,
+    alignments_dir: Path,
+    options: BiasedDecodeOptions,
+    scales: GraphOptions,
+) -> _Work:
+    """Read the files."""
+    lang = Lang.load(lang_dir)
+    scorer = GmmScorer.of(store, GmmSystem.load(model_dir))
+    transforms = alignments_dir / SPEAKER_TRANSFORMS
+    if transforms.is_file():
+        scorer = scorer.adapted(SpeakerTransforms.load(transforms))
+    tree, transitions = load_model(model_dir)
+    graphs = BiasedGraphs(store.texts, lang, tree, transitions, scales, options.lm)
+    transcriber = Transcriber(
+        lang,
+        transitions,
+        Scales(1.0, options.acoustic_scale),
+        store.frame_shift,
+        "best_path",
+    )
+    return _Work(scorer, graphs, transcriber, options)
