@@ -267,27 +267,17 @@ def test_words_that_the_lexicon_lacks_are_pronounced_before_lang(repository, tmp
     assert "corpus/language/lm_text.txt" in done.stdout
 
 
-def test_suspects_are_found_after_alignment(repository, tmp_path):
-    config = repository / "tests/e2e/tiny.yaml"
-    done = snakemake(
-        repository, tmp_path, "--configfile", config, "-n", "suspects",
-        "--config", "suspects={sets: [train], system: mono}",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "suspects/train/suspects.tsv" in done.stdout
-    assert "align/mono/train/ali.ark" in done.stdout
-    assert "tri1" not in done.stdout
-    assert "biased" not in done.stdout
-
-
-def test_suspects_by_biased_decoding_need_no_language_model(repository, tmp_path):
+def test_suspects_are_found_after_alignment_and_biased_decoding(repository, tmp_path):
     config = repository / "tests/e2e/tiny.yaml"
     done = snakemake(
         repository, tmp_path, "--configfile", config, "-n", "suspects",
         "--config", "suspects={sets: [train], system: mono, biased_decoding: {}}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "suspects/train/biased/hyp.txt" in done.stdout
+    for path in ("suspects.tsv", "biased/hyp.txt"):
+        assert f"suspects/train/{path}" in done.stdout
+    assert "align/mono/train/ali.ark" in done.stdout
+    assert "tri1" not in done.stdout
     assert "lm.arpa" not in done.stdout
 
 
