@@ -10,9 +10,13 @@ from lhotse import CutSet
 from lhotse.audio.utils import AudioLoadingError, DurationMismatchError
 from lhotse.cut import Cut
 
+from latflow.files import read_lines
+from latflow.lattice.edit_distance import align_words
 from latflow.report.examples import AXIS_LEFT, AXIS_WIDTH, sound_and_picture
 from latflow.report.inputs import Results, read_table
 from latflow.report.page import Example, Note, Section, Table, Words, missing, rows_of
+from latflow.report.scores import aligned
+from latflow.scoring.results import GAP
 
 MAX_ROWS = 1000
 LEAD = (
@@ -60,15 +64,26 @@ def _examples(
         for cut in CutSet.from_jsonl_lazy(results / f"corpus/{name}/cuts.jsonl.gz")
         if isinstance(cut, Cut) and cut.id in chosen
     }
+    heard = _recognized(results, name, chosen)
     blocks: list[Example | Note] = []
     for utterance in chosen:
         reasons = table.loc[table["utterance"] == utterance, "reason"]
         if utterance in cuts:
-            blocks.append(_example(cuts[utterance], ", ".join(reasons)))
+            words = heard.get(utterance)
+            blocks.append(_example(cuts[utterance], ", ".join(reasons), words))
     return blocks
 
 
-def _example(cut: Cut, reasons: str) -> Example | Note:
+def _recognized(results: Results, name: str, chosen: list[str]) -> dict[str, str]:
+    """Return the recognized words of utterances, if the set was decoded."""
+    path = results / f"suspects/{name}/biased/hyp.txt"
+    if results.options.suspects.biased_decoding is None or not path.is_file():
+        return {}
+    rows = (line.strip().partition(" ") for _, line in read_lines(path))
+    return {utterance: words for utterance, _, words in rows if utterance in chosen}
+
+
+def _example(cut: Cut, reasons: str, heard: str | None) -> Example | Note:
     """Return one utterance to hear, or why that is not possible."""
     supervision = cut.supervisions[0]
     try:
@@ -77,6 +92,15 @@ def _example(cut: Cut, reasons: str) -> Example | Note:
         reason = str(error).partition("\n")[0]
         text = f"The recording of {cut.id} cannot be read any more: {reason}"
         return Note(text, is_missing=True)
+    said = supervision.text or ""
+    reference = Words([(word, "ok") for word in said.split()])
+    hypothesis = Words([])
+    if heard is not None:
+        pairs = align_words(said.split(), heard.split()).pairs
+        reference, hypothesis = aligned(
+            " ".join(word or GAP for word, _ in pairs),
+            " ".join(word or GAP for _, word in pairs),
+        )
     return Example(
         utterance=cut.id,
         speaker=supervision.speaker or "",
@@ -85,6 +109,6 @@ def _example(cut: Cut, reasons: str) -> Example | Note:
         svg=svg,
         left=AXIS_LEFT,
         width=AXIS_WIDTH,
-        reference=Words([(word, "ok") for word in (supervision.text or "").split()]),
-        hypothesis=Words([]),
+        reference=reference,
+        hypothesis=hypothesis,
     )

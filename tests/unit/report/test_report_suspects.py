@@ -39,3 +39,24 @@ def test_suspects_are_listed_and_played(tmp_path):
     assert example.summary == "1.0 s: beam, rate"
     assert example.audio.startswith("data:audio/flac;base64,")
     assert example.svg.startswith("<svg")
+    assert example.reference.words == [("ONE", "ok"), ("TWO", "ok")]
+    assert not example.hypothesis.words
+
+
+def test_players_show_what_was_recognized(tmp_path):
+    suspects = {"sets": ["train"], "biased_decoding": {}}
+    results = Results(tmp_path, Recipe(made_up_recipe(suspects=suspects)))
+    text = SupervisionSegment("a", "a", 0, 1, text="ONE TWO", speaker="s")
+    soundfile.write(tmp_path / "a.wav", np.zeros(8000), 8000)
+    recording = Recording.from_file(tmp_path / "a.wav", recording_id="a")
+    cut = MonoCut("a", 0, 1, 0, supervisions=[text], recording=recording)
+    for folder in ("corpus/train", "suspects/train/biased"):
+        (tmp_path / folder).mkdir(parents=True)
+    CutSet.from_cuts([cut]).to_file(tmp_path / "corpus/train/cuts.jsonl.gz")
+    table = "utterance\treason\tscore\tdetails\na\twords\t0.5\tTWO>SIX\n"
+    (tmp_path / "suspects/train/suspects.tsv").write_text(table)
+    (tmp_path / "suspects/train/biased/hyp.txt").write_text("a ONE SIX TEN\nb ONE\n")
+    *_, example = suspects_section(results).blocks
+    assert example.reference.words[:2] == [("ONE", "ok"), ("TWO", "sub")]
+    assert [kind for _, kind in example.reference.words[2:]] == ["gap"]
+    assert example.hypothesis.words == [("ONE", "ok"), ("SIX", "sub"), ("TEN", "ins")]
