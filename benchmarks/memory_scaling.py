@@ -11,6 +11,7 @@ slow by the hour, since a process needs seconds to start.
 Lang directory, models and graph are Kaldi's, of the digits (golden data).
 
     python benchmarks/memory_scaling.py [--shared ../shared] [--repeats 1 4 16]
+        [--stages extract_features normalize_features ...]
 """
 
 from __future__ import annotations
@@ -170,6 +171,25 @@ def decode(folder: Path, threads: int) -> None:
     )
 
 
+def decode_biased(folder: Path, threads: int) -> None:
+    """Run the stage decode_biased, with Kaldi's triphones."""
+    from latflow.decode.biased import decode_biased
+    from latflow.decode.options import BiasedDecodeOptions
+    from latflow.graphs.options import GraphOptions
+
+    decode_biased(
+        folder / "frames",
+        folder / "golden" / "lang",
+        folder / "system",
+        folder / "align",
+        folder / "biased",
+        options=BiasedDecodeOptions(),
+        scales=GraphOptions(),
+        threads=threads,
+        max_skipped_fraction=1.0,
+    )
+
+
 def decode_to_speakers(folder: Path, threads: int) -> None:
     """Run the stage decode_adapted, with the system that train_sat made."""
     from latflow.decode.adapt import decode_adapted
@@ -216,6 +236,7 @@ STAGES: dict[str, Callable[[Path, int], None]] = {
     "train_lda_mllt": lda_mllt,
     "train_sat": sat,
     "decode_lattices": decode,
+    "decode_biased": decode_biased,
     "decode_adapted": decode_to_speakers,
 }
 
@@ -261,7 +282,7 @@ def _measure(stage: str, folder: Path, threads: int, sender) -> None:
 
 
 def measure_corpus(
-    shared: Path, repeats: int, threads: int
+    shared: Path, repeats: int, threads: int, stages: list[str]
 ) -> tuple[float, dict[str, dict[str, float]]]:
     """Hours of the repeated corpus, and what each stage needs on it."""
     with tempfile.TemporaryDirectory() as name:
@@ -273,7 +294,7 @@ def measure_corpus(
         repeat_cuts(cuts, folder / "cuts.jsonl.gz", repeats)
         with gzip.open(folder / "cuts.jsonl.gz", "rt", encoding="utf-8") as lines:
             hours = sum(json.loads(line)["duration"] for line in lines) / 3600
-        found = {stage: needs(stage, folder, threads) for stage in STAGES}
+        found = {stage: needs(stage, folder, threads) for stage in stages}
         for figures in found.values():
             for key in ("seconds", "cpu_seconds"):
                 figures[f"{key}_per_hour"] = round(figures[key] / hours, 1)
@@ -286,12 +307,15 @@ def main() -> None:
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared")
     parser.add_argument("--repeats", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--stages", nargs="+", choices=STAGES, default=list(STAGES), help="in order"
+    )
     arguments = parser.parse_args()
     hours: dict[str, float] = {}
     stages: dict[str, dict[str, Any]] = {}
     for repeats in arguments.repeats:
         length, found = measure_corpus(
-            arguments.shared.resolve(), repeats, arguments.threads
+            arguments.shared.resolve(), repeats, arguments.threads, arguments.stages
         )
         hours[f"x{repeats}"] = round(length, 4)
         for stage, figures in found.items():

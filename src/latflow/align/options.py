@@ -83,6 +83,6 @@ class SuspectOptions(Options):
     cut_db: float = -10.0
     """Least level of the first or last 30 ms, over that of loud parts, of an utterance
     that may have been cut within speech, dB."""
-    max_word_errors: NonNegativeFloat = 0.3
+    max_word_errors: NonNegativeFloat = 0.1
     """Where sets are decoded against their transcripts: word errors of an utterance
     over the words of its transcript."""
