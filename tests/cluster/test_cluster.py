@@ -8,6 +8,7 @@ jobs of seconds need: few cores a job, a look at their states each second
 import importlib.util
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,7 @@ MINUTES = 60.0
 CORES = 3  # of a job: more than the machines of our tests have
 WEIGHTS = "results/cluster/nnet/net/weights.safetensors"
 CHECKPOINTS = "results/cluster/checkpoints/net"
+PREEMPTIONS = 10
 RANKS = {"tasks": 2, "nodes": 2, "mpi": "srun", "gpu": 2, "tasks_per_gpu": 0}
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -125,6 +127,16 @@ class Run:
             return done >= epochs and kinds[-1] == "step"
 
         wait_until(f"training is after {epochs} epochs", is_within, 3 * MINUTES)
+
+    def meet_step(self, step: int):
+        """Wait until the training has made so many steps."""
+
+        def is_there() -> bool:
+            assert self.process.poll() is None, self.told()
+            course = self.course()
+            return bool(course) and course[-1]["step"] >= step
+
+        wait_until(f"training has made {step} steps", is_there, 3 * MINUTES)
 
     def within_epoch(self) -> list[Path]:
         """Checkpoints that lie within an epoch."""
@@ -251,27 +263,39 @@ def test_a_training_has_ranks_on_both_nodes(undisturbed, cluster):
     assert f"2 ranks ({backend}) started by srun" in log.read_text()
 
 
-def test_a_training_that_is_requeued_then_cancelled_makes_the_same_model(
+def test_a_training_preempted_ten_times_with_two_retries_makes_the_same_model(
     undisturbed, stuck, start, tmp_path
 ):
     folder = copy_of(undisturbed, tmp_path / "run", without=["nnet"])
-    run = start(folder, "--", "nnet_net", train_network=RANKS)
-    job = run.job("train_network")
-    run.meet_training(epochs=1)
-    # As SLURM does with a job that gives way to another, or whose machine fails.
-    subprocess.run(["scontrol", "requeue", job.id], check=True)
-    wait_until("a checkpoint within an epoch is written", run.within_epoch)
-    wait_until("the job is out", lambda: not run.jobs("train_network")[0].is_running)
-    run.job("train_network")
-    run.meet_training(epochs=5)
-    subprocess.run(["scancel", job.id], check=True)
+    run = start(folder, "--retries", "2", "--", "nnet_net", train_network=RANKS)
+    last = undisturbed.course()[-1]["step"]
+    chance = random.Random(18)
+    steps = sorted(chance.sample(range(1, last // 2), PREEMPTIONS))
+    # As SLURM does with a job that gives way to another, or whose machine fails; and
+    # with one that is ended for good, which Snakemake then tries again.
+    ends = ["requeue", "cancel"] * (PREEMPTIONS // 2)
+    chance.shuffle(ends)
+    reached = 0
+    for step, end in zip(steps, ends, strict=True):
+        # Further than the attempt before came, by one step at least.
+        run.meet_step(max(step, reached + 1))
+        job = run.jobs("train_network")[-1]
+        command = ["scontrol", "requeue"] if end == "requeue" else ["scancel"]
+        subprocess.run([*command, job.id], check=True)
+        wait_until(
+            "the job is out",
+            lambda id=job.id: not next(j for j in jobs() if j.id == id).is_running,
+        )
+        reached = run.course()[-1]["step"]
+    assert run.within_epoch()
     run.finish()
-    first, second = run.jobs("train_network")
-    assert first.id == job.id
-    assert first["JobState"] == "CANCELLED"
-    assert first["Restarts"] == "1"
-    assert second["JobState"] == "COMPLETED"
-    assert second.minutes == 2 * first.minutes
+    found = run.jobs("train_network")
+    assert [j["JobState"] for j in found[:-1]] == ["CANCELLED"] * ends.count("cancel")
+    assert found[-1]["JobState"] == "COMPLETED"
+    assert sum(int(j["Restarts"]) for j in found) == ends.count("requeue")
+    # Each came further: none asked for more than the first.
+    assert len({j.minutes for j in found}) == 1
+    assert run.told().count("goes on from a new checkpoint") == ends.count("cancel")
     assert same_model(run, undisturbed)
 
 

@@ -18,6 +18,7 @@ from latflow.workflow.code_digest import source_digest
 from latflow.workflow.settings import search_path
 from latflow.workflow.packages import PackagePlan
 from latflow.workflow.recipe import PACKAGED, Recipe
+from latflow.workflow.retries import count_by_progress
 from latflow.workflow.settings import nested_values
 from snakemake.utils import update_config
 
@@ -33,6 +34,13 @@ except UserError as error:
 
 RESULTS = f"results/{recipe.experiment}"
 LANGUAGE = f"{RESULTS}/corpus/language"
+
+
+def checkpoints_of(network):
+    """Folder in which trainings of a network keep what they go on from."""
+    return f"{RESULTS}/checkpoints/{network}"
+
+
 # A number of jobs (`--jobs`) is what executors of clusters have instead of cores. Which
 # executor it will be, Snakemake knows only after it has read the rules. A job's Snakemake
 # that starts a step of SLURM has a number of jobs too, the one within the step has not.
@@ -50,6 +58,8 @@ elif workflow.is_main_process:
 if workflow.is_main_process:
     for line in above_limit(RESULTS, recipe.max_skipped_fraction):
         logger.warning(line)
+    # Attempts of a training that came further use up no retry.
+    count_by_progress(checkpoints_of(network) for network in recipe.networks)
 
 # Environment of network stages under `--sdm conda`.
 DEVICE = recipe.options.nnet.device
@@ -83,7 +93,7 @@ wildcard_constraints:
 
 
 def growing(amount):
-    """Memory or time that a job asks for: more in each attempt."""
+    """Memory or time that a job asks for: more in each attempt that counts."""
 
     def wanted(wildcards, attempt):
         return amount * attempt

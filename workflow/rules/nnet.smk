@@ -44,7 +44,7 @@ rule train_network:
         tasks=1,  # ranks of the training
     params:
         options=lambda wildcards: recipe.network_options(wildcards.network),
-        checkpoints=lambda wildcards: f"{RESULTS}/checkpoints/{wildcards.network}",
+        checkpoints=lambda wildcards: checkpoints_of(wildcards.network),
         max_skipped_fraction=skippable,
         code=source_digest("latflow.training.train.train_network"),
     message:
@@ -279,7 +279,7 @@ rule train_lfmmi:
         tasks=1,  # ranks of the training
     params:
         options=lambda wildcards: recipe.network_options(wildcards.network),
-        checkpoints=lambda wildcards: f"{RESULTS}/checkpoints/{wildcards.network}",
+        checkpoints=lambda wildcards: checkpoints_of(wildcards.network),
         max_skipped_fraction=skippable,
         code=source_digest("latflow.training.lfmmi.train_lfmmi"),
     message:
@@ -418,7 +418,7 @@ rule train_sequence:
         tasks=1,  # ranks of the training
     params:
         options=lambda wildcards: recipe.sequence_options(wildcards.network),
-        checkpoints=lambda wildcards: f"{RESULTS}/checkpoints/{wildcards.network}",
+        checkpoints=lambda wildcards: checkpoints_of(wildcards.network),
         code=source_digest("latflow.sequence.train.train_sequence"),
     message:
         "Train the network {wildcards.network} on lattices"
