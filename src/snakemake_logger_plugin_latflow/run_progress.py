@@ -4,16 +4,17 @@ Snakemake tells each selection, start and end of a job; here a line comes when a
 last job has ended, and for jobs that took long. On a terminal the last line says how
 far the run is and what it does; elsewhere such a line comes once a minute.
 
-Share and time count jobs by what their rules usually take (`rule_costs`), which is
-corrected by what jobs of this run took. Errors, warnings and what else Snakemake says
-are printed as it would; with `--dry-run`, `--quiet`, `--verbose` or `--printshellcmds`
-everything is.
+Share and time count jobs by what their rules usually take (`rule_costs`); of a training
+that runs, by the share of its epochs that its `log.jsonl` tells. Errors, warnings and
+what else Snakemake says are printed as it would; with `--dry-run`, `--quiet`,
+`--verbose` or `--printshellcmds` everything is.
 
-Public: `LogHandler`, `Progress`, `clock`.
+Public: `LogHandler`, `Progress`, `share_of_training`, `clock`.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import sys
@@ -21,6 +22,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter
@@ -29,6 +33,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from snakemake_logger_plugin_latflow.rule_costs import usual_seconds
 
+_END = 1 << 16  # bytes of a log.jsonl in which its last lines are looked for
 LONG = 30.0  # seconds of a job that has a line of its own
 _INTERVALS = {True: 1.0, False: 60.0}  # seconds between states: on a terminal, or not
 # What Snakemake says of itself, and nobody needs who follows a run.
@@ -49,6 +54,23 @@ _HIDDEN = {
 }
 
 
+@dataclass(frozen=True)
+class Job:
+    """A job that is running.
+
+    Attributes:
+        rule: its rule.
+        what: it does, for a person; nothing where it is a target.
+        begun: seconds of a clock.
+        share: of it that is done, 0 to 1, as it tells itself; None where it does not.
+    """
+
+    rule: str
+    what: str
+    begun: float
+    share: Callable[[], float | None]
+
+
 class Progress:
     """Jobs of a run, by rule: which run, which have ended, and what is left.
 
@@ -67,10 +89,11 @@ class Progress:
         self._begin = now()
         self._left: Counter[str] = Counter()
         self._all: Counter[str] = Counter()
-        # By number: rule, what it does (nothing: a target), when it began.
-        self._running: dict[int, tuple[str, str, float]] = {}
+        self._running: dict[int, Job] = {}  # by number
         self._seconds: dict[str, float] = {}  # that ended jobs of a rule took
         self._done = 0.0  # usual seconds of ended jobs
+        # Of each job, the share that an earlier run has done: it took no time of ours.
+        self._before: dict[int, tuple[str, float]] = {}
 
     def plan(self, jobs: Mapping[str, int]) -> None:
         """Begin a run of so many jobs by rule."""
@@ -78,9 +101,16 @@ class Progress:
         self._left = self._all.copy()
         self._begin = self._now()
 
-    def start(self, job: int, rule: str, what: str) -> None:
-        """Note that a job begins, or begins again; `what` is empty for a target."""
-        self._running[job] = (rule, what, self._now())
+    def start(
+        self,
+        job: int,
+        rule: str,
+        what: str,
+        share: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """Note that a job begins, or begins again; see `Job`."""
+        self._before.setdefault(job, (rule, share() or 0.0))
+        self._running[job] = Job(rule, what, self._now(), share)
 
     def end(self, job: int) -> str | None:
         """Note that a job has ended.
@@ -90,8 +120,8 @@ class Progress:
         """
         if job not in self._running:
             return None
-        rule, what, begun = self._running.pop(job)
-        seconds = self._now() - begun
+        ended = self._running.pop(job)
+        rule, what, seconds = ended.rule, ended.what, self._now() - ended.begun
         self._seconds[rule] = self._seconds.get(rule, 0.0) + seconds
         self._left[rule] -= 1
         self._done += self._usual(rule)
@@ -110,28 +140,73 @@ class Progress:
     def share(self) -> float:
         """Share of the run that is done, 0 to 1, by usual seconds of its jobs."""
         running = 0.0
-        for rule, _, begun in self._running.values():
-            running += min(0.9 * self._usual(rule), self._now() - begun)
-        total = sum(n * self._usual(rule) for rule, n in self._all.items())
-        return min(1.0, (self._done + running) / total) if total else 1.0
+        for job in self._running.values():
+            usual, share = self._usual(job.rule), job.share()
+            if share is None:
+                running += min(0.9 * usual, self._now() - job.begun)
+            else:
+                running += usual * share
+        return min(1.0, (self._done + running) / self._total) if self._total else 1.0
+
+    @property
+    def _total(self) -> float:
+        """Usual seconds of all jobs."""
+        return sum(n * self._usual(rule) for rule, n in self._all.items())
 
     def state(self) -> str:
         """Return how far the run is, the time left, and the jobs that are running."""
         share, gone = self.share, self._now() - self._begin
         parts = [f"{self._percent()} done"]
+        before = sum(self._usual(rule) * part for rule, part in self._before.values())
+        ours = share - before / self._total if self._total else 0.0
         # At first, one job tells too little of how fast this machine is.
-        if 0.03 < share < 1:
-            parts.append(f"about {clock(gone * (1 - share) / share)} left")
-        running = [
-            f"{what} ({clock(self._now() - begun)})"
-            for _, what, begun in self._running.values()
-            if what
-        ]
+        if ours > 0.03 and share < 1:
+            parts.append(f"about {clock(gone * (1 - share) / ours)} left")
+        running = [self._tell(job) for job in self._running.values() if job.what]
         return ", ".join(parts) + ("  | " + "; ".join(running) if running else "")
+
+    def _tell(self, job: Job) -> str:
+        """Return what a job does, how long already, and how far it is."""
+        share = job.share()
+        far = "" if share is None else f", {100 * share:.0f}%"
+        return f"{job.what} ({clock(self._now() - job.begun)}{far})"
 
     def _percent(self) -> str:
         is_over = sum(self._left.values()) <= 0
         return "100%" if is_over else f"{min(99.0, 100 * self.share):.0f}%"
+
+
+def share_of_training(log: str | Path) -> float | None:
+    """Return the share of a training that is done, from the newest line that tells it.
+
+    Args:
+        log: of the job, `<results>/logs/<rule>/<network>.log`; a training keeps its
+            `log.jsonl` in `<results>/checkpoints/<network>/<digest>` until it ends.
+
+    Returns:
+        0 to 1; None for other jobs, and before the first line.
+    """
+    path = Path(log)
+    if len(path.parents) < 3:
+        return None
+    found = path.parents[2].glob(f"checkpoints/{path.stem}/*/log.jsonl")
+    try:
+        newest = max(found, key=lambda course: course.stat().st_mtime, default=None)
+        if newest is None:
+            return None
+        with newest.open("rb") as stream:
+            stream.seek(max(0, newest.stat().st_size - _END))
+            lines = stream.read().splitlines()
+    except OSError:  # the training has just ended
+        return None
+    for line in reversed(lines):
+        try:
+            progress = json.loads(line).get("progress")
+        except (ValueError, AttributeError):  # cut off
+            continue
+        if progress is not None:
+            return float(progress)
+    return None
 
 
 def clock(seconds: float) -> str:
@@ -245,7 +320,13 @@ class LogHandler(LogHandlerBase):
             elif event == LogEvent.JOB_INFO:
                 # Targets do nothing, so that they have no log.
                 said = facts["log"] and (facts["rule_msg"] or facts["rule_name"])
-                self._progress.start(facts["jobid"], facts["rule_name"], said or "")
+                log = next(iter(facts["log"] or ()), "")
+                self._progress.start(
+                    facts["jobid"],
+                    facts["rule_name"],
+                    said or "",
+                    partial(share_of_training, log),
+                )
             else:
                 line = self._progress.end(facts["job_id"])
                 if line is not None:

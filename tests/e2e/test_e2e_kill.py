@@ -10,6 +10,7 @@ import time
 
 import psutil
 import pytest
+import yaml
 
 from latflow.cli.main import main
 from latflow.workflow.jobs import find_record
@@ -45,14 +46,14 @@ def prepared(undisturbed, make_checkout):
     return continued(undisturbed, make_checkout())
 
 
-def continued(undisturbed, checkout):
+def continued(undisturbed, checkout, kept=frozenset(KEPT)):
     """Copy the first stages of a finished checkout into another."""
     for name in ("results", ".snakemake", "workflow", "src", "tests"):
         target = checkout.folder / name
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(undisturbed.folder / name, target, symlinks=True)
     for path in checkout.results_of("small").iterdir():
-        if path.name not in KEPT:
+        if path.name not in kept:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     return checkout
 
@@ -98,6 +99,63 @@ def test_killed_jobs_change_no_result(undisturbed, prepared):
     assert len(expected) > 25
     assert_same(contents(prepared), expected)
     assert list(prepared.results_of("small").rglob(".*tmp.*")) == []
+
+
+def test_a_training_may_be_killed_more_often_than_it_has_retries(
+    undisturbed, make_checkout
+):
+    checkout = continued(undisturbed, make_checkout(), kept=KEPT | {"align", "gmm"})
+    recipe = yaml.safe_load((checkout.folder / RECIPE[1]).read_text())
+    training = recipe["nnet"]["systems"]["ce"]["training"]
+    training["schedule"] = {"type": "custom", "path": "tests/e2e/paced.py:constant"}
+    (checkout.folder / "paced.yaml").write_text(yaml.safe_dump(recipe))
+    weights = checkout.results_of("small") / "nnet/ce/weights.safetensors"
+    target = weights.relative_to(checkout.folder)
+    options = ("--configfile", "paced.yaml", "--retries", "1", "--", target)
+    done = checkout.run(*options)
+    assert done.returncode == 0, done.stderr[-6000:]
+    expected = weights.read_bytes()
+    shutil.rmtree(weights.parent)
+    course = checkout.folder / "course"
+    course.unlink()
+    # By turns as a batch system asks to end, and as a machine fails.
+    chance, signals = random.Random(3), [signal.SIGTERM, signal.SIGKILL] * 2
+    with (checkout.folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            checkout.command(*options),
+            cwd=checkout.folder,
+            env={**checkout.environment, "PAUSE": "0.1"},
+            stdout=log,
+            stderr=log,
+        )
+        killed = set()
+        for number in [*signals, signal.SIGTERM]:
+            killed.add(kill_training(process, course, killed, number, chance))
+        status = process.wait(120)
+    assert status == 0, (checkout.folder / "log").read_text()[-6000:]
+    assert len({line.split()[0] for line in course.read_text().splitlines()}) == 6
+    assert weights.read_bytes() == expected
+
+
+def kill_training(process, course, killed, number, chance):
+    """Kill the training when it has come further than the one before.
+
+    Asked to end it writes a checkpoint within its epoch; else it has that of an epoch's
+    end.
+    """
+    steps = chance.randint(2, 4)
+    while True:
+        assert process.poll() is None, "Snakemake ended before the kill"
+        lines = course.read_text().splitlines() if course.exists() else []
+        made = [tuple(map(int, line.split())) for line in lines]
+        pid = made[-1][0] if made else 0
+        mine = [step for step in made if step[0] == pid]
+        _, epoch, _ = zip(*mine, strict=True) if mine else ((), (), ())
+        has_checkpoint = number == signal.SIGTERM or len(set(epoch)) > 1
+        if mine and pid not in killed and has_checkpoint and len(set(mine)) > steps:
+            os.kill(pid, number)
+            return pid
+        time.sleep(0.05)
 
 
 def kill_a_job(process, chance, *, everything):

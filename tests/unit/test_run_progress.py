@@ -1,12 +1,17 @@
 """What is seen of a run: ended stages, share done, time left; errors in full."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 from snakemake_logger_plugin_latflow.rule_costs import usual_seconds
-from snakemake_logger_plugin_latflow.run_progress import Progress, clock
+from snakemake_logger_plugin_latflow.run_progress import (
+    Progress,
+    clock,
+    share_of_training,
+)
 
 SNAKEFILE = """
 rule all:
@@ -25,6 +30,13 @@ rule train_mono:
     message: "Train mono"
     shell: "echo a long story > {log}; test ! -e fail; touch {output}"
 """
+
+
+# Of two trainings of a network; a line is being written to the second.
+LOGS = {
+    "old": '{"kind": "step", "progress": 0.75}\n',
+    "new": '{"kind": "step", "progress": 0.25}\n{"kind": "dev"}\n{"kind": "st',
+}
 
 
 class Clock:
@@ -57,6 +69,34 @@ def test_share_and_time_left_weigh_jobs_by_what_their_rules_usually_take(progres
     assert progress.share == pytest.approx(0.45)
     assert progress.end(1) == " 50%  Train mono (7 min)"
     assert "about 7 min left" in progress.state()
+
+
+def test_a_training_counts_by_its_share_of_epochs(progress):
+    told = {"share": 0.4}  # an earlier run has made so much
+    progress.start(1, "train", "Train net", lambda: told["share"])
+    progress.clock.time = 600.0  # six times its usual time
+    told["share"] = 0.8
+    assert progress.share == pytest.approx(0.4)  # 80 of 200 usual seconds
+    # 40 of them took 600 s, 120 are left.
+    said = progress.state()
+    assert said == "40% done, about 30 min left  | Train net (10 min, 80%)"
+    progress.end(1)
+    assert progress.share == 0.5
+
+
+def test_share_of_a_training_is_read_from_its_newest_log(tmp_path):
+    log = tmp_path / "results/x/logs/train_network/net.log"
+    assert share_of_training(log) is None
+    assert share_of_training("log") is None
+    folder = tmp_path / "results/x/checkpoints/net"
+    for number, (digest, lines) in enumerate(LOGS.items()):
+        (folder / digest).mkdir(parents=True)
+        path = folder / digest / "log.jsonl"
+        path.write_text(lines)
+        os.utime(path, (number, number))
+    assert share_of_training(log) == 0.25
+    path.write_text("")
+    assert share_of_training(log) is None
 
 
 def test_a_stage_of_many_jobs_is_told_once_and_a_long_job_by_itself(progress):

@@ -2,12 +2,12 @@
 
 Lines of `log.jsonl` have a `kind`:
 
-* `step`: means per frame since the line before, learning rate, gradient norm, frames
-  per second, and shares of the time;
+* `step`: share of all epochs that is done (`progress`), means per frame since the line
+  before, learning rate, gradient norm, frames per second, and shares of the time;
 * `dev`: means per frame on dev within an epoch;
 * `outlier`: loss per frame, gradient norm and utterances of a step that was skipped or
   clipped;
-* `epoch`: those of training and of dev at the end of an epoch;
+* `epoch`: `progress`, means of training and of dev at the end of an epoch;
 * `final`: those of dev with the parameters that were chosen, and their `epochs`.
 """
 
@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+_PLACES = ("step", "epoch", "batch", "progress")
 PARTS = ("data", "forward", "criterion", "backward", "reduce", "update")
 
 
@@ -81,7 +82,7 @@ def _numbers(record: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, floa
         path = f"{prefix}/{key}"
         if isinstance(value, Mapping):
             yield from _numbers(value, path)
-        elif isinstance(value, (int, float)) and key not in {"step", "epoch", "batch"}:
+        elif isinstance(value, (int, float)) and key not in _PLACES:
             yield path, float(value)
 
 

@@ -187,7 +187,8 @@ class Trainer:
         dev = self.evaluate()
         now = self._now
         now.history.append(dev)
-        self._write("epoch", train=train, dev=dev, learning_rate=rate)
+        done = round(self._progress(), 6)
+        self._write("epoch", progress=done, train=train, dev=dev, learning_rate=rate)
         now.last_train = train
         now.next_epoch()
         self._save()
@@ -262,12 +263,16 @@ class Trainer:
 
     def _rate(self) -> float:
         """Return the learning rate of the current step."""
-        options, now = self.options, self._now
-        position = now.position
-        num_batches = max(1, self.batches.num_batches(position.epoch - 1))
-        done = position.epoch - 1 + min(1.0, position.batch / num_batches)
-        moment = Moment(max(1, now.step), position.epoch, done / options.epochs)
-        return learning_rate(options, moment, self._judged)
+        now = self._now
+        moment = Moment(max(1, now.step), now.position.epoch, self._progress())
+        return learning_rate(self.options, moment, self._judged)
+
+    def _progress(self) -> float:
+        """Return the share of all epochs that is done, 0 to 1."""
+        at = self._now.position
+        num_batches = max(1, self.batches.num_batches(at.epoch - 1))
+        done = at.epoch - 1 + min(1.0, at.batch / num_batches)
+        return done / self.options.epochs
 
     # --- numbers of steps ---------------------------------------------------------
 
@@ -335,6 +340,7 @@ class Trainer:
         self._write(
             "step",
             step=step,
+            progress=round(self._progress(), 6),
             **means(sums),
             learning_rate=self._rate(),
             gradient_norm=norm,

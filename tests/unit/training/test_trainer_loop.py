@@ -98,6 +98,9 @@ def test_stopped_and_gone_on_it_ends_with_the_same_bits(task, tmp_path, stops):
     assert trainer.run() == expected
     assert_same(whole.network, trainer.network)
     kept = ("kind", "epoch", "batch", "step", "loss", "gradient_norm", "dev", "train")
+    told = [line["progress"] for line in lines(trainer) if "progress" in line]
+    assert told == sorted(told)
+    assert 0 < told[0] < told[-1] == 1
     for one, other in zip(lines(whole), lines(trainer), strict=True):
         assert [one.get(key) for key in kept] == [other.get(key) for key in kept]
 

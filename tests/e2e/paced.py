@@ -1,0 +1,13 @@
+"""A constant learning rate that takes its time, and tells who made which step."""
+
+import os
+import time
+from pathlib import Path
+
+
+def constant(moment, history):
+    """Note process, epoch and step; the factor is 1."""
+    with Path("course").open("a") as stream:
+        stream.write(f"{os.getpid()} {moment.epoch} {moment.step}\n")
+    time.sleep(float(os.environ.get("PAUSE", "0")))
+    return 1.0
