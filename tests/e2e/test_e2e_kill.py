@@ -28,7 +28,7 @@ RESULTS = (
     "tune/*/scales.json", "score/*/*/hyp.txt", "score/*/*/wer.json",
 )  # fmt: skip
 # What the other runs start from: speech and language.
-KEPT = {"corpus", "features", "frames", "lang", "lm"}
+KEPT = frozenset({"corpus", "features", "frames", "lang", "lm"})
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def prepared(undisturbed, make_checkout):
     return continued(undisturbed, make_checkout())
 
 
-def continued(undisturbed, checkout, kept=frozenset(KEPT)):
+def continued(undisturbed, checkout, kept=KEPT):
     """Copy the first stages of a finished checkout into another."""
     for name in ("results", ".snakemake", "workflow", "src", "tests"):
         target = checkout.folder / name

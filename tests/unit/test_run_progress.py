@@ -95,7 +95,7 @@ def test_share_of_a_training_is_read_from_its_newest_log(tmp_path):
         path.write_text(lines)
         os.utime(path, (number, number))
     assert share_of_training(log) == 0.25
-    path.write_text("")
+    (folder / "new/log.jsonl").write_text("")
     assert share_of_training(log) is None
 
 
