@@ -293,7 +293,8 @@ def test_a_training_preempted_ten_times_with_two_retries_makes_the_same_model(
     assert sum(int(j["Restarts"]) for j in found) == ends.count("requeue")
     # Each came further: none asked for more than the first.
     assert len({j.minutes for j in found}) == 1
-    assert run.told().count("goes on from a new checkpoint") == ends.count("cancel")
+    told = run.log.read_text(errors="replace")
+    assert told.count("goes on from a new checkpoint") == ends.count("cancel")
     assert same_model(run, undisturbed)
 
 
