@@ -4,6 +4,8 @@ import pytest
 import yaml
 
 from latflow.errors import UserError
+from latflow.workflow.doctor import examine_experiment
+from latflow.workflow.network_checks import check_descriptions
 from latflow.workflow.packages import PackagePlan
 from latflow.workflow.recipe import Recipe
 
@@ -173,7 +175,8 @@ def thirds(tmp_path):
     layers = {"slow": {"class": "subsample"}, "output": {"class": "output"}}
     path = tmp_path / "thirds.yaml"
     path.write_text(yaml.safe_dump({"layers": layers}, sort_keys=False))
-    return {**CE, "network": str(path)}
+    chunks = {"sequences": {"type": "chunks", "size": 81}}
+    return {**CE, "network": str(path), "data": chunks}
 
 
 def test_frame_rates_that_do_not_fit_are_refused(recipe_of, thirds):
@@ -430,3 +433,95 @@ def test_layers_do_not_come_one_by_one_and_stay(recipe_of):
     training = {"freeze": ["mel"], "pretraining": 1}
     with pytest.raises(UserError, match="freeze: with pretraining"):
         recipe_of({"tdnn": {**CE, "training": training}})
+
+
+@pytest.fixture
+def network_file(tmp_path):
+    """Write the description of a network."""
+
+    def write(layers):
+        path = tmp_path / "network.yaml"
+        path.write_text(yaml.safe_dump({"layers": layers}, sort_keys=False))
+        return str(path)
+
+    return write
+
+
+ONE_IN_THREE = {
+    "a": {"class": "conv1d", "size": 8, "stride": 3}, "o": {"class": "output"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"data": {"sequences": {"type": "chunks", "size": 50}}}, "chunks: size 50 is"),
+        (
+            {"data": {"sequences": {"type": "chunks", "size": 30, "step": 60}}},
+            "chunks: step 60 is more than size 30",
+        ),
+        ({"data": {"min_length": 9, "max_length": 8}}, "max_length 8 is below"),
+        ({"data": {"order": "sorted", "pool": 5}}, "pool is of order random"),
+        ({"training": {"freeze": ["a", "b*"]}}, "freeze: no 'b[*]'"),
+        ({"training": {"learning_rate_factors": {"x": 2.0}}}, "factors: no 'x'"),
+        (
+            {"training": {"schedule": {"type": "custom", "path": "none.py:rate"}}},
+            "schedule.path: no such file none.py",
+        ),
+    ],
+)
+def test_what_a_training_would_refuse_is_refused_before_it(
+    recipe_of, network_file, changes, told
+):
+    fits = {"data": {"sequences": {"type": "chunks", "size": 30}}}
+    network = {**CE, "network": network_file(ONE_IN_THREE), **fits}
+    more = {"freeze": ["a*"], "learning_rate_factors": {"o": 2.0}}
+    recipe_of({"x": {**network, "training": more}})
+    with pytest.raises(UserError, match=told):
+        recipe_of({"x": {**network, **changes}})
+
+
+def test_ctc_alone_has_no_labels_to_smooth(recipe_of, network_file):
+    layers = {"a": {"class": "linear", "size": 4}, "o": {"class": "output"}}
+    network = {"type": "ctc", "training": {"label_smoothing": 0.1}}
+    ctc = {**layers, "o": {"class": "output", "loss": "ctc"}}
+    with pytest.raises(UserError, match="label_smoothing: is of cross-entropy"):
+        recipe_of({"x": {**network, "network": network_file(ctc)}})
+    both = {**ctc, "p": {"class": "output", "from": "a", "target": "phone"}}
+    recipe_of({"x": {**network, "network": network_file(both), "alignments": "tri1"}})
+
+
+@pytest.mark.parametrize(
+    ("layers", "epochs", "told"),
+    [
+        ({"a": {"class": "convv1d"}, "o": {"class": "output"}}, 0, "convv1d"),
+        (ONE_IN_THREE, 0, None),
+        (ONE_IN_THREE, 8, None),
+        ({**{f"l{i}": {"class": "linear", "size": 8} for i in range(3)}, "o": {
+            "class": "output"}}, 4, "pretraining takes 8 epochs, but training has 8"),
+    ],
+)  # fmt: skip
+def test_descriptions_are_checked_when_a_run_begins(
+    recipe_of, network_file, layers, epochs, told
+):
+    data = {"sequences": {"type": "utterances"}}
+    network = {**CE, "network": network_file(layers), "data": data}
+    recipe = recipe_of({"x": {**network, "training": {"pretraining": epochs}}})
+    if told is None:
+        check_descriptions(recipe)
+        return
+    with pytest.raises(UserError, match=told):
+        check_descriptions(recipe)
+    assert any(told in str(one) for one in examine_experiment(recipe))
+
+
+def test_what_a_system_is_built_on(recipe_of):
+    systems = {"tdnn": {**CE, "features": "tri3"}, "mmi": MMI}
+    systems["again"] = {**CE, "alignments": "tdnn"}
+    recipe = recipe_of(systems)
+    assert recipe.lineage_of("mono") == ["mono"]
+    assert recipe.lineage_of("tri3") == ["tri3", "tri2", "tri1", "mono"]
+    assert recipe.lineage_of("mmi") == ["mmi", "tdnn", "tri1", "tri3", "mono", "tri2"]
+    assert recipe.lineage_of("again")[:2] == ["again", "tdnn"]
+    # what stands before a system in the recipe need not be what it is built on
+    assert "tri2" not in recipe.lineage_of("tri1")

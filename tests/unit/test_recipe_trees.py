@@ -7,7 +7,8 @@ from latflow.errors import UserError
 from latflow.workflow.recipe import Recipe
 
 CHAIN = {"type": "lfmmi", "network": "chain.yaml", "alignments": "tri1"}
-CE = {"type": "ce", "network": "chain.yaml", "alignments": "chain"}
+CHUNKS = {"sequences": {"type": "chunks", "size": 81}}
+CE = {"type": "ce", "network": "chain.yaml", "alignments": "chain", "data": CHUNKS}
 MMI = {"type": "sequence", "parent": "chain", "criterion": {"type": "mmi"}}
 
 

@@ -6,7 +6,7 @@ network's scores (alignments, lattices, times) has a frame where the features ha
 many.
 
 Public: `frame_subsampling`, `described_subsampling`, `described_outputs`,
-`described_sample_rates`, `OutputLoss`, `DEFAULT_TARGETS`.
+`described_sample_rates`, `described_layers`, `OutputLoss`, `DEFAULT_TARGETS`.
 """
 
 from __future__ import annotations
@@ -134,6 +134,23 @@ def described_sample_rates(path: str | Path) -> dict[str, int]:
         if isinstance(layer, Mapping)
     }
     return {name: rate for name, rate in rates.items() if isinstance(rate, int)}
+
+
+def described_layers(path: str | Path) -> list[str]:
+    """Return the names of a network's layers that share no other's parameters.
+
+    Args:
+        path: see `latflow.nnet.description`.
+
+    Raises:
+        UserError: no YAML.
+    """
+    layers = _layers_of(_read_config(path))
+    return [
+        str(name)
+        for name, layer in layers.items()
+        if isinstance(layer, Mapping) and "reuse" not in layer
+    ]
 
 
 def _read_config(path: str | Path) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ count one by one; norms, dropout and the like come with the layer before them.
 Source: RETURNN's `Pretrain.py`, construction `from_input` (Zeyer et al. 2017); the idea
 is of Hinton, Osindero & Teh 2006 and, with labels, Bengio et al. 2007.
 
-Public: `Pretraining`, `num_steps`, `shallower`, `carry_over`.
+Public: `Pretraining`, `num_steps`, `first_whole_epoch`, `shallower`, `carry_over`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,29 @@ from latflow.nnet.network import Network
 def num_steps(description: NetworkDescription) -> int:
     """Return the steps until the network is whole, the last included."""
     return max(1, sum(_depth(layer) for layer in _hidden(description)))
+
+
+def first_whole_epoch(
+    description: NetworkDescription, epochs_a_step: int, epochs: int
+) -> int:
+    """Return the first epoch, from 1, of a training in which a network is whole.
+
+    Args:
+        description: the whole network.
+        epochs_a_step: of each step before the last.
+        epochs: of the whole training.
+
+    Raises:
+        UserError: there is no such epoch.
+    """
+    first = (num_steps(description) - 1) * epochs_a_step + 1
+    if first > epochs:
+        raise UserError(
+            f"pretraining takes {first - 1} epochs, but training has {epochs}",
+            file=description.file,
+            remedy="raise training.epochs, or lower training.pretraining",
+        )
+    return first
 
 
 def shallower(description: NetworkDescription, step: int) -> NetworkDescription:

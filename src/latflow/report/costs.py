@@ -228,11 +228,17 @@ def _decoding_rows(results: Results) -> Iterator[Row]:
             found = read_json(results / f"decode/{system}/{name}/decode.json")
             if found is not None:
                 shown = {
-                    title: str(value) if isinstance(value, int) else f"{value:.4g}"
+                    title: _shown(value)
                     for title, path in _DECODING.items()
                     if (value := _at(found, path)) is not None
                 }
                 yield {"system": system, "set": name, **shown}
+
+
+def _shown(value: float) -> str:
+    """Return a number with four digits, or with all of those before the point."""
+    whole = isinstance(value, int) or abs(value) >= 1000
+    return f"{value:.0f}" if whole else f"{value:.4g}"
 
 
 def _at(found: Mapping[str, Any], path: tuple[str, ...]) -> float | None:

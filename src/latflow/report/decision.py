@@ -222,9 +222,10 @@ def _costs(
     memory = jobs.loc[jobs["rule"].str.startswith("decode_"), "peak_memory_mib"].max()
     if not math.isnan(memory):
         shown["decoding memory (MiB)"] = f"{memory:.0f}"
-    minutes = sum(_making_seconds(costs, name) for name in _lineage(results, acoustic))
-    if minutes:
-        shown["training (min)"] = f"{minutes / 60:.1f}"
+    makers = results.recipe.lineage_of(acoustic)
+    seconds = sum(_making_seconds(costs, name) for name in makers)
+    if seconds:
+        shown["training (min)"] = f"{seconds / 60:.1f}"
     return shown
 
 
@@ -233,14 +234,6 @@ def _passes(results: Results, system: str) -> int:
     recipe = results.recipe
     reads = recipe.stream_of(system) if recipe.is_network(system) else system
     return 2 if reads in recipe.adapted_systems else 1
-
-
-def _lineage(results: Results, system: str) -> Iterator[str]:
-    """Yield a system and all that it was built on."""
-    name: str | None = system
-    while name is not None:
-        yield name
-        name = results.baseline_of(name)
 
 
 def _making_seconds(costs: pd.DataFrame, system: str) -> float:

@@ -28,8 +28,6 @@ class SessionOptions(Options):
     """Least speech between two partial results, seconds."""
     max_alternatives: Annotated[int, Field(ge=1, le=100)] = 1
     """Hypotheses of a final result, at most."""
-    words: bool = True
-    """Compute how sure each word of a final result is."""
     endpoint: EndpointOptions | Literal["model", "off"] = "model"
     """Rules that end a segment; `model` for those of the model's package, `off` for one
     segment up to the end of the audio."""

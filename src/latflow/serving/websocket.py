@@ -340,7 +340,6 @@ class _Connection:
         config = self._config
         options = self._service.session_options(
             sample_rate=round(self._rate),
-            words=config.words,
             max_alternatives=max(1, config.max_alternatives),
             phrases=config.phrase_list or self._service.session.phrases,
         )

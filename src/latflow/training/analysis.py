@@ -194,21 +194,28 @@ class _Confusion:
     def __post_init__(self) -> None:
         self._places = {name: i for i, name in enumerate(self.labels.utt_ids)}
 
-    def add(self, utterance: str, told: np.ndarray, subsampling: int) -> bool:
+    def add(
+        self, utterance: str, told: np.ndarray, num_frames: int, subsampling: int
+    ) -> bool:
         """Count the frames of an utterance; false if it has no labels of its length.
 
         Args:
             utterance: its id.
             told: classes by output frame, [T'].
-            subsampling: output frame t has the label of frame `subsampling` x t.
+            num_frames: of its features.
+            subsampling: output frame t has the label of frame `subsampling` x t, where
+                labels are of the features' frames; else of its own.
         """
         place = self._places.get(utterance)
         if place is None:
             return False
-        labels = self.labels.labels(place)[::subsampling]
+        labels = self.labels.labels(place)
+        if len(labels) == num_frames:
+            labels = labels[::subsampling]
         if len(labels) != len(told):
             return False
-        pairs, counts = np.unique(np.stack([labels, told]), axis=1, return_counts=True)
+        pairs = np.stack([labels, told])[:, labels >= 0]
+        pairs, counts = np.unique(pairs, axis=1, return_counts=True)
         for (label, given), count in zip(
             pairs.T.tolist(), counts.tolist(), strict=True
         ):
@@ -227,7 +234,7 @@ class _Confusion:
         wrong.sort(key=lambda item: (-item[1], item[0]))
         return {
             "frames": frames,
-            "frame_accuracy": sum(right.values()) / frames if frames else None,
+            "frame_accuracy": sum(right.values()) / frames,
             "classes": {
                 label: {"frames": count, "accuracy": right[label] / count}
                 for label, count in sorted(of_class.items())
@@ -266,7 +273,7 @@ def analyze(
         without labels of their length.
 
     Raises:
-        UserError: see `evaluate_model`; there are no frames.
+        UserError: see `evaluate_model`; there are no frames, or none with a label.
     """
     store = open_frames(frames_dir)
     forward = Forward.load(
@@ -285,7 +292,8 @@ def analyze(
             confusion = _Confusion(stores[target])
         skipped = 0
         for numbers in progress(forward.batches(), "analyze", None):
-            found = network(*forward.padded(numbers), layers=names)
+            features, lengths = forward.padded(numbers)
+            found = network(features, lengths, layers=names)
             for name, (values, ends) in found.items():
                 times = torch.arange(values.shape[1])
                 is_counted = (times < ends[:, None]).to(values.device)
@@ -296,13 +304,21 @@ def analyze(
             told = values.argmax(-1).cpu().numpy()
             for row, i in enumerate(numbers):
                 classes = told[row, : int(ends[row])]
-                utterance = store.utt_ids[i]
-                skipped += not confusion.add(utterance, classes, network.subsampling)
+                utterance, length = store.utt_ids[i], int(lengths[row])
+                skipped += not confusion.add(
+                    utterance, classes, length, network.subsampling
+                )
     if not all(one.frames for one in units.values()):
         raise UserError("no frames", file=frames_dir)
     result: dict[str, Any] = {
         "layers": {name: one.summary() for name, one in units.items()}
     }
     if confusion is not None:
+        if not confusion.counts:
+            raise UserError(
+                "no utterance has labels of its length",
+                file=alignments,
+                remedy="take the alignments of this set",
+            )
         result |= {**confusion.summary(most), "skipped": skipped}
     return result

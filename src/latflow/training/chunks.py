@@ -107,7 +107,7 @@ class Chunker:
         self._left = self._right = 0
         self._size = self._step = int(lengths.max(initial=1))
         if options is not None:
-            _check(options, subsampling)
+            options.check(subsampling)
             self._size, self._step = options.size, options.step or options.size
             self._left, self._right = options.context.left, options.context.right
         beyond = np.maximum(lengths - self._size, 0)
@@ -142,23 +142,6 @@ class Chunker:
             numbers = np.arange(at, min(at + _BLOCK, self.num_chunks))
             result[numbers] = self.chunks(numbers).length
         return result
-
-
-def _check(options: ChunkOptions, subsampling: int) -> None:
-    """Refuse chunks that do not fit the network."""
-    named = {"size": options.size, "step": options.step, "left": options.context.left}
-    for name, frames in named.items():
-        if frames is not None and frames % subsampling:
-            raise UserError(
-                f"chunks: {name} {frames} is not a multiple of the network's "
-                f"subsampling {subsampling}",
-                remedy=f"take {-(-frames // subsampling) * subsampling}, for example",
-            )
-    if options.step and options.step > options.size:
-        raise UserError(
-            f"chunks: step {options.step} is more than size {options.size}: frames "
-            "between chunks would never be seen",
-        )
 
 
 @dataclass(frozen=True)

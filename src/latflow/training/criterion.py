@@ -14,7 +14,7 @@ Public: `Criterion`, `GraphCriterion`, `Pending`, `Loss`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,6 +97,10 @@ class Criterion(ABC):
             is_main: whether this is rank 0, which takes what is to be added up.
         """
 
+    def failures(self) -> Set[str]:
+        """Return the utterances of this rank that had no path, at any time."""
+        return frozenset()
+
     def close(self) -> None:  # noqa: B027 - optional
         """End threads and files."""
 
@@ -125,6 +129,10 @@ class GraphCriterion(Criterion):
         """Go on with those of all ranks."""
         if is_main:
             self.failed = {name for state in states for name in state["failed"]}
+
+    def failures(self) -> Set[str]:
+        """Return the utterances that failed."""
+        return self.failed
 
     def close(self) -> None:
         """End the threads."""

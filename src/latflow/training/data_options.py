@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from latflow.corpus.options import SourceName
+from latflow.errors import UserError
 from latflow.features.options import OnTheFlyOptions, PerturbationDraws
 from latflow.options import (
     Name,
@@ -44,6 +45,28 @@ class ChunkOptions(Options):
     size (no overlap)."""
     context: ContextOptions = ContextOptions()
     """Frames around a chunk that the network sees but that are not counted."""
+
+    def check(self, subsampling: int) -> None:
+        """Refuse sizes that do not fit each other, or a network's subsampling.
+
+        Raises:
+            UserError: they do not.
+        """
+        named = {"size": self.size, "step": self.step, "left": self.context.left}
+        for name, frames in named.items():
+            if frames is not None and frames % subsampling:
+                raise UserError(
+                    f"chunks: {name} {frames} is not a multiple of the network's "
+                    f"subsampling {subsampling}",
+                    remedy=f"take {-(-frames // subsampling) * subsampling}, for "
+                    "example",
+                )
+        if self.step and self.step > self.size:
+            raise UserError(
+                f"chunks: step {self.step} is more than size {self.size}: frames "
+                "between chunks would never be seen",
+                remedy="lower step, or leave it out",
+            )
 
 
 class UtteranceOptions(Options):
@@ -135,6 +158,20 @@ class BatchOptions(Options):
     """Rooms, noises, other speakers and devices that are drawn for each utterance in
     each pass, where features are not stored; null for none. See docs/simulation.md."""
 
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Self:
+        if self.max_length is not None and self.max_length < self.min_length:
+            raise ValueError(
+                f"max_length {self.max_length} is below min_length {self.min_length}: "
+                "no utterance would be used"
+            )
+        if self.pool is not None and self.order != "random":
+            raise ValueError(
+                f"pool is of order random, and does nothing with order {self.order}; "
+                "leave it out"
+            )
+        return self
+
     def pass_of(self, epoch: int) -> int:
         """Return the pass over the data that an epoch belongs to; both from 0."""
         return epoch // self.partition_epoch
@@ -154,6 +191,7 @@ class BatchOptions(Options):
         """Return the same data in a fixed order, short ones first, in one epoch."""
         return self.replace(
             order="sorted",
+            pool=None,
             partition_epoch=1,
             subsets=(),
             source_weights={},

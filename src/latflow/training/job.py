@@ -27,7 +27,7 @@ from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -141,6 +141,7 @@ class Task(ABC):
 
     Attributes:
         JOB: the type of its jobs.
+        FAILURE: what the ledger says of utterances that the criterion had no path for.
         ledger: gets the utterances that are not trained on.
         network: on its device, with its first parameters.
         criterion: what is minimized.
@@ -151,6 +152,7 @@ class Task(ABC):
     """
 
     JOB: type[Job]
+    FAILURE: ClassVar[str] = "had no path"
     ledger: Ledger
     network: Network
     criterion: Criterion
@@ -170,8 +172,14 @@ class Task(ABC):
         None where the outputs are log-likelihoods.
         """
 
-    def gather(self, backend: Backend) -> None:  # noqa: B027 - optional
-        """Bring the ranks' records together after training; all ranks call it."""
+    def gather(self, backend: Backend) -> None:
+        """Bring the ranks' records together after training; all ranks call it.
+
+        Here: the utterances that the criterion had no path for, on any rank.
+        """
+        ranks = backend.gather(sorted(self.criterion.failures()))
+        for name in sorted({name for names in ranks for name in names}):
+            self.ledger.record(name, self.FAILURE)
 
     def write(self, folder: Path) -> None:  # noqa: B027 - optional
         """Add files to the model folder; rank 0 alone calls it."""

@@ -155,6 +155,7 @@ class LfmmiTask(Task):
     """Training by lattice-free MMI; see `Task`."""
 
     JOB = LfmmiJob
+    FAILURE = "a chunk had no path through its supervision, or scores no numbers"
 
     def __init__(self, job: LfmmiJob, device: torch.device) -> None:
         options = job.options
@@ -174,7 +175,7 @@ class LfmmiTask(Task):
             graphs.denominator, graphs.initial_probs, transitions.num_pdfs
         )
         losses = network.description.outputs
-        self.criterion = self._criterion = LatticeFree(
+        self.criterion = LatticeFree(
             losses, denominator, options.criterion, threads=job.threads
         )
         self.dev_criterion = LatticeFree(
@@ -229,13 +230,6 @@ class LfmmiTask(Task):
 
     def priors(self, network: Network, backend: Backend) -> None:
         """Return None: scores are log-likelihoods."""
-
-    def gather(self, backend: Backend) -> None:
-        """Record the utterances that failed on any rank."""
-        failed = backend.gather(sorted(self._criterion.failed))
-        for name in sorted({name for names in failed for name in names}):
-            what = "a chunk had no path through its supervision, or scores no numbers"
-            self.ledger.record(name, what)
 
 
 def _check_outputs(network: Network, file: Path) -> None:

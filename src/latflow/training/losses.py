@@ -5,7 +5,7 @@ Public: `CrossEntropy`, `CtcLoss`, `SquaredError`, `Joint`, `losses_of`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -268,6 +268,10 @@ class Joint(Criterion):
         for part in self.parts:
             own = [state[part.name] for state in states]
             part.load_states(own, is_main=is_main)
+
+    def failures(self) -> Set[str]:
+        """Return the utterances that had no path for any of them."""
+        return {name for part in self.parts for name in part.failures()}
 
     def close(self) -> None:
         """End all of them."""

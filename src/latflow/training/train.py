@@ -27,7 +27,7 @@ from latflow.ledger import Ledger
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import load_model
 from latflow.nnet.network import Network
-from latflow.nnet.pretraining import Pretraining, carry_over
+from latflow.nnet.pretraining import Pretraining, carry_over, first_whole_epoch
 from latflow.training.distributed import Backend
 from latflow.training.evaluation import priors_of_labels, priors_of_posteriors
 from latflow.training.frame_targets import FrameTargets
@@ -69,6 +69,7 @@ class NetworkTask(Task):
     """Training against labels and transcripts; see `Task`."""
 
     JOB = NetworkJob
+    FAILURE = "CTC had no path: fewer frames of the output than its labels need"
 
     def __init__(self, job: NetworkJob, device: torch.device) -> None:
         self._options = options = job.options
@@ -305,11 +306,5 @@ def pretraining_of(
     """
     if not options.pretraining:
         return None
-    pretraining = Pretraining(network, options.pretraining, seed)
-    if pretraining.first_whole > options.epochs:
-        raise UserError(
-            f"pretraining takes {pretraining.first_whole - 1} epochs, but training has "
-            f"{options.epochs}",
-            remedy="raise training.epochs, or lower training.pretraining",
-        )
-    return pretraining
+    first_whole_epoch(network.description, options.pretraining, options.epochs)
+    return Pretraining(network, options.pretraining, seed)

@@ -333,9 +333,14 @@ class Trainer:
         return {CHECKPOINT: checkpoint, STOP: stop}
 
     def _log_step(self, step: int, norm: float) -> None:
-        """Write a line on the steps since the line before."""
-        seconds, shares = self._clock.read()
+        """Write a line on the steps since the line before.
+
+        Where none of their frames counted there are no means: they are of the next.
+        """
         sums = self._now.window_sums
+        if not sums[FRAMES]:
+            return
+        seconds, shares = self._clock.read()
         self._now.window_sums = {}
         self._write(
             "step",

@@ -26,6 +26,7 @@ from latflow.hmm.topology import Topology
 from latflow.lang.directory import read_symbols
 from latflow.lang.lexicon import read_lexicon
 from latflow.lang.options import LangOptions
+from latflow.workflow.network_checks import check_descriptions
 from latflow.workflow.recipe import Recipe
 from latflow.workflow.survey import (
     Dictionary,
@@ -46,11 +47,25 @@ ALIGNMENT_BYTES_PER_FRAME = 8
 
 
 def examine_experiment(recipe: Recipe) -> list[Finding]:
-    """Examine what an experiment has: its prepared corpora, or else their sources.
+    """Examine what an experiment has: its networks, its corpora or their sources.
 
     Returns:
         Findings, the worst first.
     """
+    return _sorted([*_networks(recipe), *_data(recipe)])
+
+
+def _networks(recipe: Recipe) -> list[Finding]:
+    """Find the first fault of the descriptions of networks."""
+    try:
+        check_descriptions(recipe)
+    except UserError as error:
+        return [finding_of(error)]
+    return []
+
+
+def _data(recipe: Recipe) -> list[Finding]:
+    """Examine the prepared corpora of an experiment, or else their sources."""
     results = Path("results", recipe.experiment)
     prepared = {
         split: path

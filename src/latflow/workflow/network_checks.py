@@ -1,11 +1,13 @@
 """Refuse networks that contradict themselves or the rest of a recipe.
 
-Public: `check_networks`, `check_choice`.
+Public: `check_networks`, `check_descriptions`, `check_choice`.
 """
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from latflow.corpus.options import CombinedSource
@@ -74,10 +76,75 @@ def check_networks(recipe: Recipe) -> None:
         if (stream := recipe.stream_of(name)) in recipe.options.nnet.hdf5:
             for split in (recipe.training_set_of(name), *recipe.decoded_sets):
                 recipe.hdf5_files(stream, split)
+        _check_layers(recipe, name)
+        _check_chunks(recipe, name)
+        _check_own_files(recipe, name)
         _check_perturbation(recipe, name)
         _check_source_weights(recipe, name)
         _check_normalization(recipe, name)
         earlier.append(name)
+
+
+def check_descriptions(recipe: Recipe) -> None:
+    """Refuse descriptions of networks that no network can be made of.
+
+    Not part of `check_networks`: it takes torch, which reading a recipe does without.
+
+    Raises:
+        UserError: names the file, the layer and the key.
+    """
+    try:
+        from latflow.nnet.description import NetworkDescription
+        from latflow.nnet.pretraining import first_whole_epoch
+    except ModuleNotFoundError:  # torch is in the environments of the jobs alone
+        return
+    for name, network in recipe.networks.items():
+        file = recipe.description_of(name)
+        if isinstance(network, SequenceSystemOptions) or file is None:
+            continue
+        description = NetworkDescription.load(file)
+        training = network.training
+        if training.pretraining:
+            first_whole_epoch(description, training.pretraining, training.epochs)
+
+
+def _check_layers(recipe: Recipe, name: str) -> None:
+    """Refuse to freeze, or to train otherwise, layers that a network has not."""
+    training, known = recipe.networks[name].training, recipe.layers_of(name)
+    key = f"configuration nnet.systems.{name}.training"
+    for layer in training.learning_rate_factors if known else ():
+        check_choice(f"{key}.learning_rate_factors", layer, known)
+    for pattern in training.freeze if known else ():
+        if not fnmatch.filter(known, pattern):
+            check_choice(f"{key}.freeze", pattern, known)
+
+
+def _check_own_files(recipe: Recipe, name: str) -> None:
+    """Refuse functions of the user's own in files that are not there."""
+    network = recipe.networks[name]
+    criterion = getattr(network, "criterion", None)
+    for key, own in (
+        ("training.schedule", network.training.schedule),
+        ("criterion", criterion),
+    ):
+        file, _, _ = getattr(own, "path", "").rpartition(":")
+        if file.endswith(".py") and not Path(file).is_file():
+            raise UserError(
+                f"configuration nnet.systems.{name}.{key}.path: no such file {file}",
+                remedy="name a file that is there, or a module",
+            )
+
+
+def _check_chunks(recipe: Recipe, name: str) -> None:
+    """Refuse chunks whose sizes do not fit the frame subsampling."""
+    network = recipe.networks[name]
+    chunks = network.data.chunks
+    if chunks is not None:
+        try:
+            chunks.check(recipe.subsampling_of(name))
+        except UserError as error:
+            what = f"configuration nnet.systems.{name}.data.{error.what}"
+            raise UserError(what, remedy=error.remedy) from None
 
 
 def _check_normalization(recipe: Recipe, name: str) -> None:
@@ -199,6 +266,13 @@ def _check_ctc(recipe: Recipe, name: str, network: CtcSystemOptions) -> None:
         raise UserError(
             f"{key}.training.priors: CTC has no labels of frames to count",
             remedy="set it to posteriors",
+        )
+    losses = {loss.name for loss in recipe.outputs_of(name).values()}
+    if network.training.label_smoothing and "ce" not in losses:
+        raise UserError(
+            f"{key}.training.label_smoothing: is of cross-entropy, which no output of "
+            "the network has",
+            remedy="leave it out",
         )
     if getattr(network.training.schedule, "measure", "loss") != "loss":
         raise UserError(

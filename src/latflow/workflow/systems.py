@@ -15,6 +15,7 @@ from latflow.criteria.options import PathOptions, TeacherOptions
 from latflow.gmm.options import MonoOptions, SatOptions, SystemOptions
 from latflow.nnet.described import (
     OutputLoss,
+    described_layers,
     described_outputs,
     described_sample_rates,
     described_subsampling,
@@ -94,6 +95,31 @@ class Systems:
         options = self.options.gmm.systems[system]
         assert not isinstance(options, MonoOptions)
         return options.alignments
+
+    def lineage_of(self, system: str) -> list[str]:
+        """Return a system and all that it is built on, each once.
+
+        These are the systems of its alignments, features and lexicon, its parent and
+        its teacher, and those that these are built on.
+        """
+        found = [system]
+        for name in found:  # grows meanwhile
+            found += [each for each in self._built_on(name) if each not in found]
+        return found
+
+    def _built_on(self, system: str) -> list[str]:
+        """Return the systems that a system names."""
+        if self.is_network(system):
+            network = self.networks[system]
+            if isinstance(network, SequenceSystemOptions):
+                used = [network.parent, self.teacher_of(system)]
+            else:
+                used = [network.alignments, network.features]
+        else:
+            options = self.systems[system]
+            used = [getattr(options, key, None) for key in ("alignments", "lexicon")]
+        known = self.decoded_systems
+        return [name for name in dict.fromkeys(used) if name in known]
 
     @property
     def networks(self) -> dict[str, NetworkSystemOptions]:
@@ -240,6 +266,14 @@ class Systems:
         """
         found = self.description_of(network)
         return {} if found is None else described_outputs(found)
+
+    def layers_of(self, network: str) -> list[str]:
+        """Return the names of a network's layers that share no other's parameters.
+
+        None where its description is not there to be read yet.
+        """
+        found = self.description_of(network)
+        return [] if found is None else described_layers(found)
 
     def sample_rates_of(self, network: str) -> dict[str, int]:
         """Return the sample rates that layers of a network are for, Hz, by layer.

@@ -6,12 +6,13 @@ import pytest
 from reference.made_up_results import made_up_recipe, write_json
 
 from latflow.report import examples, figures
+from latflow.report.costs import speed_section
 from latflow.report.data import data_section, packages_section
 from latflow.report.decision import chosen_on_dev
 from latflow.report.examples import Tier
 from latflow.report.figures import canvas, render, series_colour
 from latflow.report.inputs import Results
-from latflow.report.page import Details, Note
+from latflow.report.page import Details, Note, Table
 from latflow.workflow.recipe import Recipe
 
 
@@ -139,3 +140,11 @@ def test_generated_pronunciations_are_listed(tmp_path):
     assert "1 pronunciations were generated, 1 words got none" in told.text
     assert isinstance(listed, Details)
     assert "teh\t0.9\tT EH" in listed.text
+
+
+def test_speech_of_hours_keeps_its_digits(tmp_path):
+    told = {"utterances": 2620, "audio_seconds": 19452.48, "wall_seconds": 0.12345}
+    write_json(tmp_path / "decode/mono/test/decode.json", told)
+    section = speed_section(Results(tmp_path, Recipe(made_up_recipe())))
+    (row,) = next(block for block in section.blocks if isinstance(block, Table)).rows
+    assert (row["speech (s)"], row["wall time (s)"]) == ("19452", "0.1235")

@@ -10,6 +10,7 @@ from reference.training_task import make_trainer, training_options, write_task
 from latflow.errors import Interrupted, UserError
 from latflow.nnet.model_dir import average_states
 from latflow.training.checkpoint import Position
+from latflow.training.criterion import Loss
 from latflow.training.losses import CrossEntropy
 from latflow.training.train import pretraining_of
 
@@ -267,3 +268,29 @@ def test_parts_overlap_as_deep_as_the_criterion_allows(task, tmp_path):
     again.set_up()
     again.run()
     assert len(again.criterion.totals) == result.steps
+
+
+class CountsNothing(CrossEntropy):
+    """Cross-entropy that leaves all frames of the first steps out."""
+
+    left = 3
+
+    def begin(self, outputs, batch):
+        self.left -= self.left > 0
+        found = super().begin(outputs, batch)()
+        if self.left:
+            found = Loss(0.0 * found.value, 0, {"frame_errors": 0})
+        return lambda: found
+
+
+def test_lines_of_the_log_have_means(task, tmp_path):
+    training = {"epochs": 1, "log_interval": 1}
+    trainer = make_trainer(task, tmp_path, training=training)
+    outputs = trainer.network.outputs
+    trainer.dev_criterion = trainer.criterion
+    trainer.criterion = CountsNothing({name: o.loss for name, o in outputs.items()})
+    trainer.set_up()
+    trainer.run()
+    steps = [line for line in lines(trainer) if line["kind"] == "step"]
+    assert [line["step"] for line in steps[:2]] == [3, 4]
+    assert all(line["frames"] and "loss" in line for line in steps)

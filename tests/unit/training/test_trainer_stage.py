@@ -34,7 +34,9 @@ from latflow.kaldi.io import (
     read_matrices,
     write_int_vectors,
 )
+from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import load_model, save_model
+from latflow.nnet.network import Network
 from latflow.training.forward import Forward, forward
 from latflow.training.labels import LabelWriter
 from latflow.training.options import CeRunOptions
@@ -362,6 +364,31 @@ def test_analyze_counts_confusions_and_dead_units(inputs, trained, tmp_path, cap
     assert found["skipped"] == 1
     assert main(["analyze", str(maimed), str(inputs / "dev")]) == 0
     assert json.loads(capsys.readouterr().out).keys() == {"layers"}
+
+
+def test_analyze_takes_labels_of_each_output_frame(inputs, tmp_path, capsys):
+    """As a network that leaves frames out aligns."""
+    layers = {
+        "every_other": {"class": "subsample", "factor": 2},
+        "output": {"class": "output"},
+    }
+    description = NetworkDescription.from_config({"layers": layers})
+    network = Network(description, DIM, {"pdf": MODEL.num_pdfs})
+    meta = {"normalization": {"type": "none"}}
+    save_model(tmp_path / "halves", network, description, None, meta)
+    shutil.copyfile(inputs / "gmm/final.mdl", tmp_path / "halves/final.mdl")
+    shutil.copyfile(inputs / "gmm/tree", tmp_path / "halves/tree")
+    whole = dict(read_int_vectors(inputs / "dev.ark"))
+    write_int_vectors(tmp_path / "own.ark", [(n, a[::2]) for n, a in whole.items()])
+    command = ["analyze", str(tmp_path / "halves"), str(inputs / "dev"), "--alignments"]
+    told = []
+    for alignments in (inputs / "dev.ark", tmp_path / "own.ark"):
+        assert main([*command, str(alignments)]) == 0
+        told.append(json.loads(capsys.readouterr().out))
+    assert told[0] == told[1]
+    assert told[0]["frames"] == sum(len(a[::2]) for a in whole.values())
+    assert main([*command, str(inputs / "train.ark")]) == 1
+    assert "no utterance has labels of its length" in capsys.readouterr().err
 
 
 def test_priors_are_mean_posteriors_of_any_set(inputs, trained, tmp_path):

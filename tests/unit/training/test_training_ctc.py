@@ -16,7 +16,7 @@ from latflow.decode.options import (
     SearchOptions,
 )
 from latflow.errors import UserError
-from latflow.features.frames import FrameStore
+from latflow.features.frames import FrameStore, FrameWriter
 from latflow.graphs.hclg import load_model, make_graph
 from latflow.graphs.options import CtcGraphOptions
 from latflow.hmm.alignment import pdfs_of
@@ -26,6 +26,7 @@ from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_grammar, make_lang
 from latflow.lattice.best_path import Scales, best_paths
 from latflow.lattice.io.archives import read_lattices
+from latflow.ledger import read_ledger
 from latflow.nnet.model_dir import load_model as load_network
 from latflow.training.forward import Forward
 from latflow.training.options import CeRunOptions, CtcRunOptions, RunOptions
@@ -236,3 +237,15 @@ def test_features_as_a_second_target(task, tmp_path):
         Forward.load(store, tmp_path / "mse", device="cpu", output="wrong")
     with pytest.raises(UserError, match="0 are given"):
         run(task, tmp_path / "none", layers)
+
+
+def test_utterances_too_short_for_their_labels_are_in_the_ledger(task, tmp_path):
+    store = FrameStore.load(task / "train")
+    with FrameWriter(tmp_path / "train", dim=store.dim, frame_shift=0.01) as writer:
+        for i, (name, text) in enumerate(zip(store.utt_ids, store.texts, strict=True)):
+            writer.append(name, "s", text, store.frames(i)[: None if i else 3])
+    short = store.utt_ids[0]
+    run(task, tmp_path / "model", CTC, frames_dir=tmp_path / "train")
+    (found,) = read_ledger(tmp_path / "model/ledger.jsonl")
+    assert (found.utterance, found.action) == (short, "skipped")
+    assert "fewer frames of the output than its labels" in found.reason
