@@ -6,6 +6,7 @@ posteriors).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from contextlib import closing
 from itertools import chain
@@ -22,7 +23,9 @@ from latflow.training.distributed import Backend
 from latflow.training.labels import LabelStore
 from latflow.training.options import TrainingOptions
 from latflow.training.progress import Clock
-from latflow.training.steps import LOSS, Passes, add_loss, autocast, parts_of
+from latflow.training.steps import LOSS, Part, Passes, add_loss, autocast, parts_of
+
+_NAMED = 8  # utterances in a message
 
 
 @torch.no_grad()
@@ -45,7 +48,8 @@ def evaluate(
         backend: the other ranks.
 
     Raises:
-        UserError: no frame has a label.
+        UserError: no frame has a label, or the loss is not finite: no epoch could be
+            told from another.
     """
     names = (FRAMES, LOSS, *criterion.statistics)
     device = next(network.parameters()).device
@@ -53,11 +57,17 @@ def evaluate(
     was_training = network.training
     network.eval()
     passes = Passes(network, criterion, options, Clock())
+    suspects: set[str] = set()
     with closing(batches.epoch(0, rank=backend.rank, size=backend.size)) as parts:
-        for _, loss in passes(parts):
+        for batch, loss in passes(parts):
             add_loss(numbers, names, loss)
+            if not math.isfinite(float(loss.value)):
+                part = Part(batch, loss)
+                suspects.update(part.suspects() or batch.utterances)
     network.train(was_training)
     backend.all_reduce_([numbers])
+    if not math.isfinite(float(numbers[1])):
+        raise _not_finite(suspects, backend)
     found = means(dict(zip(names, numbers.tolist(), strict=True)))
     if not found:
         raise UserError(
@@ -65,6 +75,18 @@ def evaluate(
             remedy="check the alignments of dev",
         )
     return found
+
+
+def _not_finite(suspects: Iterable[str], backend: Backend) -> UserError:
+    """Return the error of a loss that is not finite, the same on all ranks."""
+    ranks = backend.gather(sorted(suspects))
+    names = sorted({name for names in ranks for name in names})
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return UserError(
+        "the loss on the dev set is not finite",
+        utterance=", ".join(names[:_NAMED]) + more,
+        remedy="look at the features of these utterances",
+    )
 
 
 def priors_of_labels(

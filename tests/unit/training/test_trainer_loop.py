@@ -8,10 +8,12 @@ import torch
 from reference.training_task import make_trainer, training_options, write_task
 
 from latflow.errors import Interrupted, UserError
+from latflow.features.frames import FrameStore, FrameWriter
 from latflow.nnet.model_dir import average_states
 from latflow.training.checkpoint import Position
 from latflow.training.criterion import Loss
 from latflow.training.losses import CrossEntropy
+from latflow.training.readers import StoreReader
 from latflow.training.train import pretraining_of
 
 DROPOUT = {
@@ -294,3 +296,17 @@ def test_lines_of_the_log_have_means(task, tmp_path):
     steps = [line for line in lines(trainer) if line["kind"] == "step"]
     assert [line["step"] for line in steps[:2]] == [3, 4]
     assert all(line["frames"] and "loss" in line for line in steps)
+
+
+def test_a_dev_loss_that_is_no_number_chooses_no_epoch(task, tmp_path):
+    trainer = make_trainer(task, tmp_path, training={"epochs": 2})
+    good = trainer.dev.reader
+    store = good.store
+    with FrameWriter(tmp_path / "bad", dim=store.dim) as writer:
+        for i, name in enumerate(store.utt_ids):
+            frames = store.frames(i).copy()
+            frames[0, 0] = float("nan") if i == 3 else frames[0, 0]
+            writer.append(name, "s", "", frames)
+    trainer.dev.reader = StoreReader(FrameStore.load(tmp_path / "bad"))
+    with pytest.raises(UserError, match=f"^{store.utt_ids[3]}: the loss on the dev"):
+        trainer.run()
