@@ -36,6 +36,7 @@ from latflow.nnet.described import DEFAULT_TARGETS, OutputLoss
 from latflow.nnet.graph import DATA, LayerDescription, Plan, SubnetworkOptions
 from latflow.nnet.layer import Layer
 from latflow.nnet.layers.simple import Linear
+from latflow.nnet.layers.spectral import MelOptions, Pcen
 from latflow.nnet.options import Location, check_keys, nearest, read_layer_options
 from latflow.nnet.registry import layer_class
 from latflow.options import Options
@@ -342,7 +343,8 @@ def _plan(layers: Mapping[str, LayerDescription], ends: tuple[str, ...]) -> Plan
     """Order the layers for computation.
 
     Raises:
-        UserError: layers in a circle, or one whose result goes nowhere.
+        UserError: layers in a circle, one whose result goes nowhere, or `pcen` behind
+            what gives no energies.
     """
     ordered: dict[str, LayerDescription] = {}
     for name in ends:
@@ -352,7 +354,29 @@ def _plan(layers: Mapping[str, LayerDescription], ends: tuple[str, ...]) -> Plan
         if name not in ordered:
             hint = "name it in a from, give it a loss, or delete it"
             raise layer.location.error("its result is used nowhere", hint)
+        if layer.layer_class is Pcen:
+            _check_energies(layer, layers)
     return Plan(tuple(ordered.values()), ends)
+
+
+def _check_energies(
+    layer: LayerDescription, layers: Mapping[str, LayerDescription]
+) -> None:
+    """Refuse what may be negative before `pcen`, whose roots then are no numbers.
+
+    A user's own classes are trusted.
+    """
+    for name in layer.inputs:
+        source = layers.get(name)  # None: the features, which are logarithms
+        if source is not None:
+            if "." in source.class_name:
+                continue
+            if isinstance(source.options, MelOptions) and not source.options.log:
+                continue
+        raise layer.location.error(
+            f"class pcen reads energies, which {name} does not give",
+            "let it read a layer of class mel with log: false",
+        )
 
 
 def _check_context(plan: Plan) -> None:

@@ -192,6 +192,20 @@ MISTAKES = {
         "layer a: layers must be a mapping of layers",
         "",
     ),
+    "pcen of logarithms": (
+        {
+            "mel": {"class": "mel", "sample_rate": 8000},
+            "a": {"class": "pcen"},
+            "end": OUTPUT,
+        },
+        "layer a: class pcen reads energies, which mel does not give",
+        "log: false",
+    ),
+    "pcen of features": (
+        {"a": {"class": "pcen"}, "end": OUTPUT},
+        "layer a: class pcen reads energies, which data does not give",
+        "log: false",
+    ),
     "user class": (
         {"a": {"class": "no.such.Layer"}, "end": OUTPUT},
         "layer a: cannot import class no.such.Layer",
