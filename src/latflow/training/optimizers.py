@@ -310,8 +310,9 @@ def _custom(schedule: CustomSchedule, moment: Moment, history: History) -> float
         raise UserError(what, remedy=remedy) from error
     try:
         factor = float(function(moment, history, **schedule.options))
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{key}: {error}", remedy=remedy) from error
+    except Exception as error:  # of the user's own code it may be any
+        what = f"{key}: {type(error).__name__}: {error}"
+        raise UserError(what, remedy=remedy) from error
     if not (math.isfinite(factor) and factor >= 0.0):
         raise UserError(f"{key} gives {factor:g}, no factor", remedy=remedy)
     return factor

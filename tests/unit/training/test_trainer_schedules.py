@@ -70,6 +70,8 @@ def slower(moment, history, *, ratio):
     return ratio ** (moment.epoch - 1) if history else 1.0
 def none(moment, history):
     return float("nan")
+def last(moment, history):
+    return history[-1]["loss"]
 """
 
 
@@ -84,6 +86,7 @@ def test_schedules_of_ones_own(tmp_path):
         ({"path": "no.such.module:f"}, "cannot be loaded"),
         ({"options": {}}, "missing 1 required"),
         ({"path": f"{path}:none", "options": {}}, "gives nan"),
+        ({"path": f"{path}:last", "options": {}}, "IndexError: list index"),
     ):
         with pytest.raises(UserError, match=message):
             rate({**schedule, **change})
