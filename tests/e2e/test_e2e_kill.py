@@ -131,7 +131,7 @@ def test_a_training_may_be_killed_more_often_than_it_has_retries(
         killed = set()
         for number in [*signals, signal.SIGTERM]:
             killed.add(kill_training(process, course, killed, number, chance))
-        status = process.wait(120)
+        status = process.wait(600)
     assert status == 0, (checkout.folder / "log").read_text()[-6000:]
     assert len({line.split()[0] for line in course.read_text().splitlines()}) == 6
     assert weights.read_bytes() == expected

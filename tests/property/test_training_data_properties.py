@@ -59,6 +59,8 @@ def data_options(draw: st.DrawFn, subsampling: int = 1) -> DataOptions:
     size = draw(st.none() | st.integers(1, 12).map(lambda n: n * subsampling))
     step = None if size is None else draw(st.integers(1, size // subsampling))
     orders = ["default", "sorted", "reverse", "random", "laplace:3", "laplace:.4"]
+    order = draw(st.sampled_from(orders))
+    pool = draw(st.none() | st.integers(1, 14)) if order == "random" else None
     max_frames = draw(st.none() | st.integers(1, 300))
     return data_of(
         max_sequences=draw(st.integers(1, 9)),
@@ -68,8 +70,8 @@ def data_options(draw: st.DrawFn, subsampling: int = 1) -> DataOptions:
         step=None if step is None else step * subsampling,
         left=draw(st.integers(0, 3)) * subsampling if size else 0,
         right=draw(st.integers(0, 9)) if size else 0,
-        order=draw(st.sampled_from(orders)),
-        pool=draw(st.none() | st.integers(1, 14)),
+        order=order,
+        pool=pool,
         partition_epoch=draw(st.integers(1, 3)),
         prefetch=draw(st.integers(0, 3)),
     )
@@ -500,13 +502,21 @@ def test_sources_are_taken_as_often_as_their_weights_say(
 
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3)), min_size=1, max_size=30),
-    st.sampled_from(["default", "sorted", "random", "laplace:3"]),
-    st.sampled_from([None, 4]),
+    st.sampled_from(
+        [
+            ("default", None),
+            ("sorted", None),
+            ("laplace:3", None),
+            ("random", None),
+            ("random", 4),
+        ]
+    ),
     st.integers(1, 3),
 )
 def test_copies_of_an_utterance_are_in_a_pass_with_all_their_chunks(
-    utterances: list[tuple[int, int]], order: str, pool: int | None, partitions: int
+    utterances: list[tuple[int, int]], drawn: tuple[str, int | None], partitions: int
 ) -> None:
+    order, pool = drawn
     sizes, copies = map(np.array, zip(*utterances, strict=True))
     begin = np.concatenate(([0], np.cumsum(sizes)))
     lengths = np.random.default_rng(1).integers(1, 9, begin[-1])

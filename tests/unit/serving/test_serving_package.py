@@ -370,7 +370,7 @@ def experiment_of(digits, folder):
         "network": str(results / "nnet/tdnnf/network.yaml"),
         "alignments": "mono",
         "features": "fbank",
-        "data": {"normalization": "global"},
+        "data": {"normalization": "global", "sequences": {"type": "utterances"}},
     }
     recipe = {
         "experiment": "mine",
