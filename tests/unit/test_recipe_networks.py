@@ -346,12 +346,20 @@ def test_simulated_sets_that_cannot_be(recipe_of, simulated, told):
         recipe_of({}, corpus={"simulated": {"test": given}})
 
 
-def test_simulated_sets_have_no_second_channel(recipe_of):
-    made = {"noisy": {"of": "test", "noises": {"hiss": {"type": "generated"}}}}
-    streams = [{"x": {"type": "fbank", "channels": c}} for c in ([0], [0, 1])]
-    recipe_of({}, streams[0], corpus={"simulated": made})
-    with pytest.raises(UserError, match="features.x.channels: .* one channel .noisy."):
-        recipe_of({}, streams[1], corpus={"simulated": made})
+def test_simulated_sets_have_the_channels_of_their_array(recipe_of):
+    made = {"of": "test", "noises": {"hiss": {"type": "generated"}}}
+    array = {"microphones": [[0.0, 0.0, 0.0], [0.1, 0.0, 0.0]]}
+    one, two = {"noisy": made}, {"noisy": {**made, "array": array}}
+
+    def of_channels(channels, simulated):
+        stream = {"x": {"type": "fbank", "channels": channels}}
+        recipe_of({}, stream, corpus={"simulated": simulated})
+
+    of_channels([0], one)
+    of_channels([1, 0], two)
+    for channels, simulated in (([0, 1], one), ([0, 2], two)):
+        with pytest.raises(UserError, match=r"features.x.channels: .* noisy has"):
+            of_channels(channels, simulated)
 
 
 def test_simulated_sets_are_scored_like_those_they_are_made_of(recipe_of):

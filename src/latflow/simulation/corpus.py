@@ -142,7 +142,8 @@ def simulate_corpus(
     final = Path(os.path.abspath(out_dir))
     with atomic_directory(out_dir) as folder, CutSpeech(cuts, folder) as speech:
         (folder / "audio").mkdir()
-        drawing = Drawing(options, speech, rate=speech.rate, seed=seed)
+        array = options.array
+        drawing = Drawing(options, speech, rate=speech.rate, seed=seed, array=array)
         simulator = Simulator(speech, rate=speech.rate, cache_mb=options.cache_mb)
 
         def simulate(i: int) -> tuple[MonoCut, Record]:
@@ -159,8 +160,8 @@ def simulate_corpus(
             record = drawing.draw(cut.id, len(samples), whole_pass=0)
             name = f"{i:06d}-{re.sub(r'[^A-Za-z0-9_.-]', '_', cut.id)[:100]}.flac"
             simulated = simulator.apply(record, samples)
-            soundfile.write(folder / "audio" / name, simulated, speech.rate)
-            made = _as_recording(cut, final / "audio" / name, len(simulated))
+            soundfile.write(folder / "audio" / name, simulated.T, speech.rate)
+            made = _as_recording(cut, final / "audio" / name, simulated.shape)
             return made, record
 
         counts = _Counts()
@@ -184,12 +185,19 @@ def simulate_corpus(
         Ledger("simulate_corpus").write(folder / "ledger.jsonl")
 
 
-def _as_recording(cut: MonoCut, path: Path, num_samples: int) -> MonoCut:
-    """Return a cut as the whole of a recording of its own, of the cut's id."""
-    rate = int(cut.sampling_rate)
+def _as_recording(cut: MonoCut, path: Path, shape: tuple[int, ...]) -> MonoCut:
+    """Return a cut as the whole of a recording of its own, of the cut's id.
+
+    Args:
+        cut: of the utterance.
+        path: of the recording.
+        shape: [L] or [C, L]; the cut is of the first channel.
+    """
+    rate, num_samples = int(cut.sampling_rate), shape[-1]
+    channels = list(range(shape[0])) if len(shape) > 1 else [0]
     recording = Recording(
         id=cut.id,
-        sources=[AudioSource("file", [0], str(path))],
+        sources=[AudioSource("file", channels, str(path))],
         sampling_rate=rate,
         num_samples=num_samples,
         duration=num_samples / rate,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -89,7 +90,9 @@ Seconds = Annotated[_Any, _TAGGED, _between(0.05, 5)]
 Hertz = Annotated[_Any, _TAGGED, _between(20, 96000)]
 Share = Annotated[_Any, _TAGGED, _between(0, 1)]
 ClippedShare = Annotated[_Any, _TAGGED, _between(0, 0.9)]
+Degrees = Annotated[_Any, _TAGGED, _between(-360, 360)]
 Count = Annotated[int, Field(ge=1, le=8)]
+Place = tuple[float, float, float]
 
 
 class GeneratedRooms(Options):
@@ -245,6 +248,28 @@ class SimulationOptions(Options):
         return [options.files for options in (*recorded, *measured)]
 
 
+class ArrayOptions(Options):
+    """An array of microphones that takes the place of the one in the room."""
+
+    microphones: Annotated[tuple[Place, ...], Field(min_length=2, max_length=8)]
+    """Places of the microphones, m, each as [x, y, z] from the middle of the array, z
+    upwards; of as many channels, in this order."""
+    turn: Degrees = Uniform(low=0.0, high=360.0)
+    """How far the array is turned in a room, around the vertical, degrees."""
+
+    @property
+    def radius(self) -> float:
+        """Distance of the farthest microphone from the middle, m."""
+        return max(math.hypot(*place) for place in self.microphones)
+
+    @model_validator(mode="after")
+    def _check_places(self) -> Self:
+        """Refuse two microphones at one place."""
+        if len(set(self.microphones)) < len(self.microphones):
+            raise ValueError("two microphones are at one place")
+        return self
+
+
 class SimulationDraws(SimulationOptions):
     """Simulation of utterances when they are read, drawn anew in each pass.
 
@@ -260,6 +285,15 @@ class SimulatedSetOptions(SimulationOptions):
 
     of: str
     """Set that it is made of: `dev`, or one of `corpus.test`."""
+    array: ArrayOptions | None = None
+    """Several microphones, whose channels the set has; null for one."""
+
+    @model_validator(mode="after")
+    def _check_array(self) -> Self:
+        """Refuse rooms that are known at one microphone only."""
+        if self.array is not None and isinstance(self.rooms, MeasuredRooms):
+            raise ValueError("an array needs rooms of type generated, or none")
+        return self
 
 
 class CorpusSectionOptions(CorpusOptions):

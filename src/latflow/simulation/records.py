@@ -28,21 +28,23 @@ from latflow.files import read_lines
 from latflow.options import Options, read_options
 from latflow.simulation.acoustics import shortest_decay_time
 from latflow.simulation.options import (
+    ArrayOptions,
     Choice,
     DeviceOptions,
     Gaussian,
     GeneratedNoise,
     GeneratedRooms,
     MeasuredRooms,
+    Place,
     SimulationOptions,
     SpeakerOptions,
     Uniform,
 )
 
 AUDIO = (".flac", ".wav", ".ogg", ".opus", ".mp3", ".aif", ".aiff", ".sph", ".w64")
-Place = tuple[float, float, float]
 
 _DRAWS, _ROOMS = zlib.crc32(b"simulation"), zlib.crc32(b"simulated room")
+_ARRAYS = zlib.crc32(b"simulated array")
 _MAX_REDRAWS = 1000
 _OTHER_PLACES = 4  # places of further sources in a room
 _MAX_SPEAKER_DRAWS = 50
@@ -119,6 +121,8 @@ class Record(Options):
     """Sample rate, Hz."""
     num_samples: int
     """Length of the utterance."""
+    array: tuple[Place, ...] | None = None
+    """Places of the microphones from `room.microphone`, m; None for one microphone."""
     room: RoomDraw | None = None
     response: str | None = None
     """File with the measured response of a room."""
@@ -168,15 +172,22 @@ class Drawing:
         speech: of which other speakers say something.
         rate: Hz.
         seed: of all draws.
+        array: several microphones; None for one.
 
     Raises:
         UserError: a folder or pattern names no audio, or a device leaves no band.
     """
 
     def __init__(
-        self, options: SimulationOptions, speech: Speech, *, rate: int, seed: int
+        self,
+        options: SimulationOptions,
+        speech: Speech,
+        *,
+        rate: int,
+        seed: int,
+        array: ArrayOptions | None = None,
     ) -> None:
-        self._options, self._speech = options, speech
+        self._options, self._speech, self._array = options, speech, array
         self._rate, self._seed = rate, seed
         self._files = {files: list_audio(files) for files in options.files}
         self._room = lru_cache(maxsize=4096)(self._draw_room)
@@ -214,6 +225,7 @@ class Drawing:
             whole_pass=whole_pass,
             rate=self._rate,
             num_samples=num_samples,
+            array=self._array and self._array.microphones,
         )
         if generator("all").random() >= options.probability:
             return record
@@ -242,6 +254,7 @@ class Drawing:
         )
         return record.model_copy(
             update={
+                "array": self._turned(room),
                 "room": room,
                 "response": response,
                 "noises": tuple(noises),
@@ -262,12 +275,23 @@ class Drawing:
             return None, files[int(rng.integers(len(files)))]
         return self._room(int(rng.integers(rooms.number))), None
 
+    def _turned(self, room: RoomDraw | None) -> tuple[Place, ...] | None:
+        """Return the array as it stands in a room."""
+        if self._array is None or room is None:
+            return self._array and self._array.microphones
+        rng = np.random.default_rng([self._seed, room.number, _ARRAYS])
+        angle = math.radians(_drawn(self._array.turn, rng))
+        c, s = math.cos(angle), math.sin(angle)
+        around = np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]])
+        return tuple(_place(around @ p) for p in self._array.microphones)
+
     def _draw_room(self, number: int) -> RoomDraw:
         """Draw a room and all places in it."""
         options = self._options.rooms
         assert isinstance(options, GeneratedRooms)
         rng = np.random.default_rng([self._seed, number, _ROOMS])
         t60 = _drawn(options.t60, rng)
+        radius = self._array.radius if self._array else 0.0
         for redraws in range(_MAX_REDRAWS):
             sides = (options.length, options.width, options.height)
             size = np.array([_drawn(side, rng) for side in sides])
@@ -279,7 +303,10 @@ class Drawing:
             others = rng.uniform(
                 options.from_wall, size - options.from_wall, (_OTHER_PLACES, 3)
             )
-            far = np.linalg.norm(others - microphone, axis=1).min() >= 0.3
+            far = np.linalg.norm(others - microphone, axis=1).min() >= 0.3 + radius
+            if radius:  # no microphone in a wall, or in the speaker
+                far &= np.linalg.norm(source - microphone) >= 0.1 + radius
+                far &= np.minimum(microphone, size - microphone).min() >= 0.05 + radius
             inside = all(
                 ((p >= options.from_wall) & (p <= size - options.from_wall)).all()
                 for p in (microphone, source, *others)
@@ -299,7 +326,7 @@ class Drawing:
             f"simulation: in {_MAX_REDRAWS} draws no room had a reverberation time of "
             f"{t60:.2f} s and a place for the speaker",
             remedy="allow smaller rooms (length, width, height), a longer t60, another "
-            "distance, or less from_wall",
+            "distance, less from_wall, or a smaller array",
         )
 
     def _draw_noises(

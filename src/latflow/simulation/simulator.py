@@ -21,6 +21,7 @@ from lhotse import Recording
 from latflow.array_cache import ArrayCache
 from latflow.corpus.manifests import refuse_damaged
 from latflow.errors import UserError
+from latflow.simulation.diffuse import diffuse_noise
 from latflow.simulation.records import (
     DeviceDraw,
     NoiseDraw,
@@ -70,16 +71,19 @@ class Simulator:
             samples: float32 [L].
 
         Returns:
-            float32 [L], within -1 and 1 (where anything is done).
+            float32 [L], or [C, L] where the record has an array of microphones; within
+            -1 and 1 (where anything is done).
 
         Raises:
             UserError: a file is missing, not audio, or silent; a source is outside of
                 the room; an utterance of another speaker is not there.
         """
-        if not record.is_simulated or not samples.any():
-            return samples
-        if not np.isfinite(samples).all():
-            return samples
+        if (
+            not record.is_simulated
+            or not samples.any()
+            or not np.isfinite(samples).all()
+        ):
+            return _at_all(samples, record)
         dry = samples.astype(np.float64)
         speech = self._in_place(dry, record, record.room and record.room.source)
         power = _power(dry)
@@ -92,18 +96,26 @@ class Simulator:
             mixed += heard * math.sqrt(power / _power(heard) / 10 ** (noise.snr / 10))
         mixed /= max(1.0, float(np.abs(mixed).max()))
         if record.device is not None:
-            mixed = _through_device(mixed, record.device, self._rate)
+            channels = [
+                _through_device(channel, record.device, self._rate)
+                for channel in np.atleast_2d(mixed)
+            ]
+            mixed = channels[0] if mixed.ndim == 1 else np.stack(channels)
         return mixed.astype(np.float32)
 
     def _in_place(
         self, wave: np.ndarray, record: Record, place: Place | None
     ) -> np.ndarray:
-        """Return a wave as it arrives from a place in the utterance's room."""
+        """Return a wave as it arrives from a place in the utterance's room.
+
+        Outside of rooms it arrives at all microphones at once.
+        """
         if record.room is not None and place is not None:
-            return _convolved(wave, self._response(record.room, place))[: len(wave)]
+            response = self._response(record.room, place, record.array)
+            return _convolved(wave, response)[..., : len(wave)]
         if record.response is not None:
-            return _convolved(wave, self._measured(record.response))[: len(wave)]
-        return wave.copy()
+            wave = _convolved(wave, self._measured(record.response))[: len(wave)]
+        return _at_all(wave, record).copy()
 
     def _add_speaker(
         self, mixed: np.ndarray, power: float, record: Record, draw: SpeakerDraw
@@ -123,24 +135,34 @@ class Simulator:
         if draw.place is not None:  # other speakers keep a room that was measured
             other = self._in_place(other, record, draw.place)
         other *= math.sqrt(power / _power(other) / 10 ** (draw.sir / 10))
-        first, last = max(0, draw.offset), min(len(mixed), draw.offset + len(other))
-        if first < last:
-            mixed[first:last] += other[first - draw.offset : last - draw.offset]
+        end = min(mixed.shape[-1], draw.offset + other.shape[-1])
+        first = max(0, draw.offset)
+        if first < end:
+            heard = other[..., first - draw.offset : end - draw.offset]
+            mixed[..., first:end] += heard
 
     def _noise(self, draw: NoiseDraw, record: Record, length: int) -> np.ndarray:
-        """Return a noise of some length, as it arrives, at any level."""
+        """Return a noise of some length, as it arrives, at any level.
+
+        Where there is an array, noise without a place is diffuse: of as many parts of
+        the recording as microphones, which begin at equal distances.
+        """
+        number = len(record.array or (0,))
         if draw.file is None:
-            return _with_spectrum(
-                draw.spectrum or "white", draw.seed, length, self._rate
+            made = _with_spectrum(
+                draw.spectrum or "white", draw.seed, (number, length), self._rate
             )
+            return _diffuse(made, record)
         noise = self._recorded(draw.file)
         begin = int(draw.begin * len(noise))
         if record.room is None or draw.place is None:
-            return _cut(noise, begin, length)
-        response = self._response(record.room, draw.place)
-        before = len(response) - 1  # the noise has been there before
+            begins = [begin + len(noise) * k // number for k in range(number)]
+            parts = np.stack([_cut(noise, first, length) for first in begins])
+            return _diffuse(parts, record)
+        response = self._response(record.room, draw.place, record.array)
+        before = response.shape[-1] - 1  # the noise has been there before
         heard = _convolved(_cut(noise, begin - before, length + before), response)
-        return heard[before : before + length]
+        return heard[..., before : before + length]
 
     def _recorded(self, file: str) -> np.ndarray:
         """Return a recording at the rate, without the silence at its ends."""
@@ -164,47 +186,86 @@ class Simulator:
         found = found[int(np.abs(found).argmax()) :]
         return found[: int(_MAX_RESPONSE * self._rate)]
 
-    def _response(self, room: RoomDraw, place: Place) -> np.ndarray:
-        """Return the response of a room from a place, the direct path first."""
-        walls = (room.size, room.microphone, room.source, room.t60)
-        found = self._cache.get((walls, place))
+    def _response(
+        self, room: RoomDraw, place: Place, array: tuple[Place, ...] | None
+    ) -> np.ndarray:
+        """Return the response of a room from a place, the direct path first.
+
+        Returns:
+            [R], or of an array [C, R]: the direct path to the nearest microphone first.
+        """
+        reflection = self._reflection(room)
+        key = (*_walls(room), place, array)
+        found = self._cache.get(key)
         if found is not None:
             return found
-        size, microphone, source, there = (
-            torch.tensor([point], dtype=torch.float64)
-            for point in (room.size, room.microphone, room.source, place)
-        )
-        reflection = self._cache.get(walls)
-        if reflection is None:
-            made = calibrated_responses(
-                size,
-                source,
-                microphone,
-                torch.tensor([room.t60], dtype=torch.float64),
-                rate=self._rate,
-            )
-            measured = float(made.decay_time[0])
-            if abs(measured / room.t60 - 1) > 0.1:
-                log.warning(
-                    "room %d: reverberation time %.3f s, not %.3f s",
-                    *(room.number, measured, room.t60),
-                )
-            reflection = made.reflection.numpy()
-            self._cache.put(walls, reflection)
-            self._cache.put((walls, room.source), made.responses[0].numpy())
-            if place == room.source:
-                return made.responses[0].numpy()
+        microphones = np.add(room.microphone, array or ((0.0, 0.0, 0.0),))
+        points = torch.from_numpy(microphones)
+        there = torch.tensor([place], dtype=torch.float64).expand(len(points), 3)
+        nearest = (there - points).norm(dim=1).min()
         response = room_responses(
-            size,
+            torch.tensor([room.size], dtype=torch.float64).expand(len(points), 3),
             there,
-            microphone,
-            torch.from_numpy(reflection),
+            points,
+            torch.from_numpy(reflection).expand(len(points)),
             rate=self._rate,
             num_samples=math.ceil(room.t60 * self._rate),
-            advance=(there - microphone).norm(dim=1),
-        )[0].numpy()
-        self._cache.put((walls, place), response)
+            advance=nearest.expand(len(points)),
+        ).numpy()
+        if array is None:
+            response = response[0]
+        self._cache.put(key, response)
         return response
+
+    def _reflection(self, room: RoomDraw) -> np.ndarray:
+        """Return the reflection of a room's walls, float64 [1].
+
+        The response from the speaker to a single microphone is kept too.
+        """
+        found = self._cache.get(_walls(room))
+        if found is not None:
+            return found
+        size, microphone, source = (
+            torch.tensor([point], dtype=torch.float64)
+            for point in (room.size, room.microphone, room.source)
+        )
+        made = calibrated_responses(
+            size,
+            source,
+            microphone,
+            torch.tensor([room.t60], dtype=torch.float64),
+            rate=self._rate,
+        )
+        measured = float(made.decay_time[0])
+        if abs(measured / room.t60 - 1) > 0.1:
+            log.warning(
+                "room %d: reverberation time %.3f s, not %.3f s",
+                *(room.number, measured, room.t60),
+            )
+        reflection = made.reflection.numpy()
+        self._cache.put(_walls(room), reflection)
+        heard = (*_walls(room), room.source, None)
+        self._cache.put(heard, made.responses[0].numpy())
+        return reflection
+
+
+def _walls(room: RoomDraw) -> tuple[Place | float, ...]:
+    """Return what the reflection of a room's walls depends on."""
+    return room.size, room.microphone, room.source, room.t60
+
+
+def _at_all(wave: np.ndarray, record: Record) -> np.ndarray:
+    """Return a wave as all microphones hear it at once, [L] or of an array [C, L]."""
+    if record.array is None:
+        return wave
+    return np.broadcast_to(wave, (len(record.array), len(wave)))
+
+
+def _diffuse(independent: np.ndarray, record: Record) -> np.ndarray:
+    """Return diffuse noise of independent ones, [C, L]; without an array the one."""
+    if record.array is None:
+        return independent[0]
+    return diffuse_noise(independent, np.array(record.array), record.rate)
 
 
 def _power(wave: np.ndarray) -> float:
@@ -235,8 +296,8 @@ def _cut(noise: np.ndarray, begin: int, length: int) -> np.ndarray:
 
 
 def _convolved(wave: np.ndarray, response: np.ndarray) -> np.ndarray:
-    """Return the convolution of two waves, float64."""
-    length = len(wave) + len(response) - 1
+    """Return the convolution of a wave with a response, or with each row of some."""
+    length = len(wave) + response.shape[-1] - 1
     # A power of two, or three quarters of one: fast transforms.
     power = 1 << (length - 1).bit_length()
     points = power // 4 * 3 if power // 4 * 3 >= length else power
@@ -244,14 +305,17 @@ def _convolved(wave: np.ndarray, response: np.ndarray) -> np.ndarray:
         torch.from_numpy(np.ascontiguousarray(x)).float() for x in (wave, response)
     )
     first, second = (torch.fft.rfft(part, n=points) for part in parts)
-    return torch.fft.irfft(first * second, n=points)[:length].double().numpy()
+    return torch.fft.irfft(first * second, n=points)[..., :length].double().numpy()
 
 
-def _with_spectrum(spectrum: str, seed: int, length: int, rate: int) -> np.ndarray:
-    """Return stationary noise with a spectrum, at any level."""
-    noise = np.random.default_rng([seed]).standard_normal(length)
+def _with_spectrum(
+    spectrum: str, seed: int, shape: tuple[int, int], rate: int
+) -> np.ndarray:
+    """Return stationary noises with a spectrum, [C, L], at any level."""
+    noise = np.random.default_rng([seed]).standard_normal(shape)
     if spectrum == "white":
         return noise
+    length = shape[1]
     frequency = np.maximum(np.fft.rfftfreq(length, 1 / rate), 20.0)
     if spectrum == "pink":
         factor = frequency**-0.5

@@ -152,19 +152,21 @@ def _check_streams(recipe: Recipe) -> None:
 
 
 def _check_simulated(recipe: Recipe) -> None:
-    """Refuse simulated sets, of one channel, where features are of several."""
-    made = recipe.options.corpus.simulated
+    """Refuse features of channels that simulated sets do not have."""
     features = {"features": recipe.options.features} | {
         f"nnet.features.{name}": stream
         for name, stream in recipe.feature_streams.items()
     }
-    for key, options in features.items():
-        if made and options.channels is not None and set(options.channels) != {0}:
-            raise UserError(
-                f"configuration {key}.channels: simulated sets have one channel "
-                f"({', '.join(made)})",
-                remedy="set channels: null, or leave corpus.simulated out",
-            )
+    for name, made in recipe.options.corpus.simulated.items():
+        number = len(made.array.microphones) if made.array else 1
+        for key, options in features.items():
+            if options.channels is not None and max(options.channels) >= number:
+                raise UserError(
+                    f"configuration {key}.channels: the simulated set {name} has "
+                    f"{number} ({max(options.channels)} is named, from 0)",
+                    remedy=f"set channels: null, give corpus.simulated.{name}.array "
+                    "more microphones, or leave the set out",
+                )
 
 
 def _check_ivectors(recipe: Recipe) -> None:
