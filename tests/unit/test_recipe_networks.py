@@ -360,6 +360,37 @@ def test_simulated_sets_have_the_channels_of_their_array(recipe_of):
     for channels, simulated in (([0, 1], one), ([0, 2], two)):
         with pytest.raises(UserError, match=r"features.x.channels: .* noisy has"):
             of_channels(channels, simulated)
+    repeat = {"type": "fbank", "channels": [0, 1], "single_channel": "repeat"}
+    recipe_of({}, {"x": repeat}, corpus={"simulated": one})
+
+
+@pytest.mark.parametrize(
+    ("channels", "microphones", "told"),
+    [
+        ([1, 0], 2, None),
+        (None, 0, None),
+        (
+            [0, 2],
+            2,
+            "has an array of 2 microphones, and the features are of the channel 2",
+        ),
+        ([0, 1], 0, "has no array, and the features are of several channels"),
+        (None, 2, "has an array, and the features are of one channel"),
+    ],
+)
+def test_arrays_in_training_have_the_channels_of_the_features(
+    recipe_of, channels, microphones, told
+):
+    features = {"live": {**LIVE["live"], "channels": channels}}
+    places = [[0.1 * i, 0.0, 0.0] for i in range(microphones)]
+    array = {"microphones": places} if places else None
+    draws = {"noises": {"hiss": {"type": "generated"}}, "array": array}
+    systems = {"tdnn": {**CE, "features": "live", "data": {"simulation": draws}}}
+    if told is None:
+        recipe_of(systems, features)
+        return
+    with pytest.raises(UserError, match=rf"tdnn\.data\.simulation: {told}"):
+        recipe_of(systems, features)
 
 
 def test_simulated_sets_are_scored_like_those_they_are_made_of(recipe_of):

@@ -147,22 +147,25 @@ def at_rate(
             )
 
 
-def load_samples(cut: MonoCut, channels: Sequence[int] | None = None) -> np.ndarray:
+def load_samples(
+    cut: MonoCut, channels: Sequence[int] | None = None, *, repeat: bool = False
+) -> np.ndarray:
     """Return the samples of a cut, float32 [L], or of several channels of it, [C, L].
 
     Args:
         cut: the utterance.
         channels: of its recording; None for the cut's own.
+        repeat: take the only channel of a recording for each of the channels.
 
     Raises:
         UserError: the audio cannot be read, or has no such channel.
     """
     with refuse_damaged(file_of(cut), utterance=cut.id):
-        return _load(cut, channels)
+        return _load(cut, channels, repeat=repeat)
 
 
 def samples_or_reason(
-    cut: MonoCut, channels: Sequence[int] | None = None
+    cut: MonoCut, channels: Sequence[int] | None = None, *, repeat: bool = False
 ) -> np.ndarray | str:
     """Return the samples of a cut, see `load_samples`, or why its audio is damaged.
 
@@ -185,7 +188,7 @@ def samples_or_reason(
         if path.stat().st_size == 0:
             return f"{path}: audio file of no bytes"
     try:
-        return _load(cut, channels)
+        return _load(cut, channels, repeat=repeat)
     except _UNREADABLE as error:
         return f"{file_of(cut)}: unreadable audio ({type(error).__name__})"
 
@@ -212,7 +215,7 @@ def refuse_damaged(
         ) from error
 
 
-def _load(cut: MonoCut, channels: Sequence[int] | None) -> np.ndarray:
+def _load(cut: MonoCut, channels: Sequence[int] | None, *, repeat: bool) -> np.ndarray:
     """Return the samples of a cut, see `load_samples`.
 
     Raises:
@@ -222,13 +225,16 @@ def _load(cut: MonoCut, channels: Sequence[int] | None) -> np.ndarray:
     recording = cut.recording
     assert recording is not None
     known = recording.channel_ids or []
+    if channels is not None and repeat and len(known) == 1:
+        return np.repeat(_load(cut, known, repeat=False), len(channels), axis=0)
     missing = [channel for channel in channels or () if channel not in known]
     if missing:
         raise UserError(
             f"has no channel {missing[0]}: its channels are {known}",
             file=file_of(cut),
             utterance=cut.id,
-            remedy="name channels of features.channels that all recordings have",
+            remedy="name channels of features.channels that all recordings have, or "
+            "set features.single_channel: repeat for those of one channel",
         )
     wave = recording.load_audio(
         channels=cut.channel if channels is None else list(channels),

@@ -19,7 +19,7 @@ import itertools
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,8 +110,7 @@ def extract_features(
             results = in_order(
                 pool,
                 lambda batch: [
-                    _compute(cut, extractor, options.channels, volumes=volumes)
-                    for cut in batch
+                    _compute(cut, extractor, options, volumes=volumes) for cut in batch
                 ],
                 _batches(source),
                 ahead=2 * threads,
@@ -165,12 +164,13 @@ def _batches(cuts: Iterable[MonoCut]) -> Iterator[list[MonoCut]]:
 def _compute(
     cut: MonoCut,
     extractor: KaldiExtractor,
-    channels: Sequence[int] | None,
+    options: ExtractionOptions,
     *,
     volumes: bool,
 ) -> _Outcome:
     """Read one utterance and compute its features; runs in a worker thread."""
-    wave = samples_or_reason(cut, channels)
+    repeat = options.single_channel == "repeat"
+    wave = samples_or_reason(cut, options.channels, repeat=repeat)
     if isinstance(wave, str):
         return _Outcome(cut, None, wave)
     if volumes:

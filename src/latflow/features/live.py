@@ -181,6 +181,7 @@ class LiveFrames:
         options = read_options(StreamOptions, self.meta["options"], "features")
         self.sample_rate = int(self.meta["sample_rate"])
         self.channels = options.channels
+        self._may_repeat = options.single_channel == "repeat"
         self._geometry = FrameGeometry.of(options, self.sample_rate)
         self._cmvn = options.cmvn
         front_end = options.part(FrontEndOptions)
@@ -331,10 +332,13 @@ class LiveFrames:
     ) -> tuple[np.ndarray, int]:
         """Return an utterance's samples, see `load_samples`, and its dither's key."""
         cut = self._cut(wanted.i)
-        wave = load_samples(cut, self.channels)
+        # Simulated, a channel becomes those of the microphones that are simulated.
+        channels = self.channels if simulation is None else None
+        wave = load_samples(cut, channels, repeat=self._may_repeat)
         wave = change_speed(wave, self.sample_rate, wanted.speed)
         if simulation is not None:
             wave = simulation(wanted.i, wave)
+            wave = wave if self.channels is None else wave[list(self.channels)]
         wave = wave * np.float32(volume_of(cut) * wanted.volume)
         return wave, zlib.crc32(cut.id.encode())
 
@@ -356,12 +360,12 @@ class LiveFrames:
         return int(self._num_samples[i])
 
     def samples(self, i: int) -> np.ndarray:
-        """Return the samples of utterance i at its own speed, see `load_samples`.
+        """Return the samples of utterance i at its own speed, one channel.
 
         Raises:
             UserError: the audio cannot be read.
         """
-        return load_samples(self._cut(i), self.channels)
+        return load_samples(self._cut(i))
 
 
 class _Wanted(NamedTuple):

@@ -208,6 +208,9 @@ class ExtractionOptions(FrontEndOptions):
     """Channels of each recording whose features stand side by side in a frame, for
     networks that listen with several microphones; null takes the one channel of the
     utterance."""
+    single_channel: Literal["refuse", "repeat"] = "refuse"
+    """What recordings of one channel give where `channels` is set: they are refused, or
+    `repeat` their channel in the place of each."""
     storage: Literal["numpy_hdf5", "numpy_files", "lilcom_chunky"] = "numpy_hdf5"
     """Lhotse storage of the features. `numpy_hdf5` (one file) and `numpy_files` (a file
     an utterance) keep every bit; `lilcom_chunky` takes a third of the space and rounds

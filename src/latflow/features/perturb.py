@@ -68,7 +68,10 @@ class Simulation(Protocol):
         ...
 
     def __call__(self, i: int, samples: np.ndarray) -> np.ndarray:
-        """Return the samples of utterance i (of a corpus), float32 [L], simulated."""
+        """Return the samples of utterance i (of a corpus), float32 [L], simulated.
+
+        They are [C, L] where C microphones are simulated.
+        """
         ...
 
 

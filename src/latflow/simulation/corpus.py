@@ -142,8 +142,7 @@ def simulate_corpus(
     final = Path(os.path.abspath(out_dir))
     with atomic_directory(out_dir) as folder, CutSpeech(cuts, folder) as speech:
         (folder / "audio").mkdir()
-        array = options.array
-        drawing = Drawing(options, speech, rate=speech.rate, seed=seed, array=array)
+        drawing = Drawing(options, speech, rate=speech.rate, seed=seed)
         simulator = Simulator(speech, rate=speech.rate, cache_mb=options.cache_mb)
 
         def simulate(i: int) -> tuple[MonoCut, Record]:

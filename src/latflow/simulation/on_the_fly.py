@@ -56,5 +56,5 @@ class PassSimulation:
         return self.drawing.draw(utt_id, num_samples, whole_pass=self.draws)
 
     def __call__(self, i: int, samples: np.ndarray) -> np.ndarray:
-        """Return the samples of utterance i, float32 [L], simulated."""
+        """See `features.perturb.Simulation`."""
         return self.simulator.apply(self.record(i, len(samples)), samples)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -93,6 +94,7 @@ ClippedShare = Annotated[_Any, _TAGGED, _between(0, 0.9)]
 Degrees = Annotated[_Any, _TAGGED, _between(-360, 360)]
 Count = Annotated[int, Field(ge=1, le=8)]
 Place = tuple[float, float, float]
+_MAX_RADIUS = 5.0  # of arrays, m
 
 
 class GeneratedRooms(Options):
@@ -212,6 +214,33 @@ class DeviceOptions(Options):
         return self
 
 
+class ArrayOptions(Options):
+    """An array of microphones that takes the place of the one in the room."""
+
+    microphones: Annotated[tuple[Place, ...], Field(min_length=2, max_length=8)]
+    """Places of the microphones, m, each as [x, y, z] from the middle of the array, z
+    upwards, at most 5 m from it; channels in this order."""
+    turn: Degrees = Uniform(low=0.0, high=360.0)
+    """How far the array is turned in a room, around the vertical, degrees."""
+
+    @property
+    def radius(self) -> float:
+        """Distance of the farthest microphone from the middle, m."""
+        return max(math.hypot(*place) for place in self.microphones)
+
+    @model_validator(mode="after")
+    def _check_places(self) -> Self:
+        """Refuse two microphones at one place, and one far away."""
+        if len(set(self.microphones)) < len(self.microphones):
+            raise ValueError("two microphones are at one place")
+        if self.radius > _MAX_RADIUS:
+            raise ValueError(
+                f"a microphone is {self.radius:g} m from the middle of the array; at "
+                f"most {_MAX_RADIUS:g} m"
+            )
+        return self
+
+
 class SimulationOptions(Options):
     """Rooms, noises, other speakers and devices that utterances are put into.
 
@@ -230,6 +259,8 @@ class SimulationOptions(Options):
     """Other speakers; null for none."""
     device: DeviceOptions | None = None
     """Effects of the recording device; null for none."""
+    array: ArrayOptions | None = None
+    """Several microphones, whose channels are made; null for one."""
     cache_mb: PositiveInt = 200
     """Responses and noises that are kept in memory for their next use, MB; the longest
     unused go first."""
@@ -238,7 +269,14 @@ class SimulationOptions(Options):
     def _check_anything(self) -> Self:
         if not (self.rooms or self.noises or self.speakers or self.device):
             raise ValueError("name rooms, noises, speakers or device")
+        if self.array is not None and isinstance(self.rooms, MeasuredRooms):
+            raise ValueError("an array needs rooms of type generated, or none")
         return self
+
+    @property
+    def num_channels(self) -> int:
+        """Channels of what is simulated."""
+        return 1 if self.array is None else len(self.array.microphones)
 
     @property
     def files(self) -> list[str]:
@@ -248,36 +286,43 @@ class SimulationOptions(Options):
         return [options.files for options in (*recorded, *measured)]
 
 
-class ArrayOptions(Options):
-    """An array of microphones that takes the place of the one in the room."""
-
-    microphones: Annotated[tuple[Place, ...], Field(min_length=2, max_length=8)]
-    """Places of the microphones, m, each as [x, y, z] from the middle of the array, z
-    upwards; of as many channels, in this order."""
-    turn: Degrees = Uniform(low=0.0, high=360.0)
-    """How far the array is turned in a room, around the vertical, degrees."""
-
-    @property
-    def radius(self) -> float:
-        """Distance of the farthest microphone from the middle, m."""
-        return max(math.hypot(*place) for place in self.microphones)
-
-    @model_validator(mode="after")
-    def _check_places(self) -> Self:
-        """Refuse two microphones at one place."""
-        if len(set(self.microphones)) < len(self.microphones):
-            raise ValueError("two microphones are at one place")
-        return self
-
-
 class SimulationDraws(SimulationOptions):
     """Simulation of utterances when they are read, drawn anew in each pass.
 
-    Labels stay right: sound arrives when it did, and no utterance gets longer.
+    Labels stay right: sound arrives when it did, and no utterance gets longer. An array
+    hears the channel of the utterance, and is for features of its channels.
     """
 
     fresh_every: PositiveInt = 1
     """Passes over the data for which an utterance keeps its draws."""
+
+    def why_not_of(self, channels: Sequence[int] | None) -> tuple[str, str] | None:
+        """Return why features of some channels cannot be simulated, and the remedy.
+
+        Args:
+            channels: option of the features.
+
+        Returns:
+            None where they can be.
+        """
+        if channels is None and self.array is not None:
+            return (
+                "has an array, and the features are of one channel",
+                "name its microphones in channels of the features, as [0, 1], or "
+                "leave array out",
+            )
+        if channels is not None and self.array is None:
+            return (
+                "has no array, and the features are of several channels",
+                "give array as many microphones, or set channels: null",
+            )
+        if channels is not None and max(channels) >= self.num_channels:
+            return (
+                f"has an array of {self.num_channels} microphones, and the features "
+                f"are of the channel {max(channels)}, counted from 0",
+                "give array more microphones, or name other channels",
+            )
+        return None
 
 
 class SimulatedSetOptions(SimulationOptions):
@@ -285,15 +330,6 @@ class SimulatedSetOptions(SimulationOptions):
 
     of: str
     """Set that it is made of: `dev`, or one of `corpus.test`."""
-    array: ArrayOptions | None = None
-    """Several microphones, whose channels the set has; null for one."""
-
-    @model_validator(mode="after")
-    def _check_array(self) -> Self:
-        """Refuse rooms that are known at one microphone only."""
-        if self.array is not None and isinstance(self.rooms, MeasuredRooms):
-            raise ValueError("an array needs rooms of type generated, or none")
-        return self
 
 
 class CorpusSectionOptions(CorpusOptions):

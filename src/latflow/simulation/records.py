@@ -28,7 +28,6 @@ from latflow.files import read_lines
 from latflow.options import Options, read_options
 from latflow.simulation.acoustics import shortest_decay_time
 from latflow.simulation.options import (
-    ArrayOptions,
     Choice,
     DeviceOptions,
     Gaussian,
@@ -172,7 +171,6 @@ class Drawing:
         speech: of which other speakers say something.
         rate: Hz.
         seed: of all draws.
-        array: several microphones; None for one.
 
     Raises:
         UserError: a folder or pattern names no audio, or a device leaves no band.
@@ -185,9 +183,8 @@ class Drawing:
         *,
         rate: int,
         seed: int,
-        array: ArrayOptions | None = None,
     ) -> None:
-        self._options, self._speech, self._array = options, speech, array
+        self._options, self._speech, self._array = options, speech, options.array
         self._rate, self._seed = rate, seed
         self._files = {files: list_audio(files) for files in options.files}
         self._room = lru_cache(maxsize=4096)(self._draw_room)
@@ -225,7 +222,7 @@ class Drawing:
             whole_pass=whole_pass,
             rate=self._rate,
             num_samples=num_samples,
-            array=self._array and self._array.microphones,
+            array=self._turned(None),
         )
         if generator("all").random() >= options.probability:
             return record
@@ -276,9 +273,11 @@ class Drawing:
         return self._room(int(rng.integers(rooms.number))), None
 
     def _turned(self, room: RoomDraw | None) -> tuple[Place, ...] | None:
-        """Return the array as it stands in a room."""
-        if self._array is None or room is None:
-            return self._array and self._array.microphones
+        """Return the array as it stands in a room, or outside of rooms."""
+        if self._array is None:
+            return None
+        if room is None:
+            return self._array.microphones
         rng = np.random.default_rng([self._seed, room.number, _ARRAYS])
         angle = math.radians(_drawn(self._array.turn, rng))
         c, s = math.cos(angle), math.sin(angle)

@@ -219,11 +219,10 @@ class LiveReader(_Reader):
         self, options: SimulationDraws, *, seed: int, whole_pass: int
     ) -> LiveReader:
         """See `FrameReader.simulated`; to be called with the same options and seed."""
-        if self.live.channels is not None:
+        if (told := options.why_not_of(self.live.channels)) is not None:
+            what, remedy = told
             raise UserError(
-                "features of several channels cannot be simulated",
-                file=self.live.folder,
-                remedy="leave data.simulation out, or set channels: null",
+                f"data.simulation {what}", file=self.live.folder, remedy=remedy
             )
         if self._on_the_fly is None:
             rate = self.live.sample_rate

@@ -351,11 +351,11 @@ def _check_perturbation(recipe: Recipe, name: str) -> None:
             remedy="take features of nnet.features with `stored: false`",
         )
     stream = recipe.feature_streams.get(recipe.stream_of(name) or "")
-    if network.data.simulation is not None and stream and stream.channels is not None:
-        raise UserError(
-            f"{key}.simulation: its features are of several channels",
-            remedy="set channels: null in the features, or leave the simulation out",
-        )
+    if network.data.simulation is not None and stream is not None:
+        told = network.data.simulation.why_not_of(stream.channels)
+        if told is not None:
+            what, remedy = told
+            raise UserError(f"{key}.simulation: {what}", remedy=remedy)
     if draws is None:
         return
     key = f"{key}.perturbation"

@@ -158,14 +158,18 @@ def _check_simulated(recipe: Recipe) -> None:
         for name, stream in recipe.feature_streams.items()
     }
     for name, made in recipe.options.corpus.simulated.items():
-        number = len(made.array.microphones) if made.array else 1
+        number = made.num_channels
         for key, options in features.items():
-            if options.channels is not None and max(options.channels) >= number:
+            if options.channels is None:
+                continue
+            if number == 1 and options.single_channel == "repeat":
+                continue
+            if max(options.channels) >= number:
                 raise UserError(
                     f"configuration {key}.channels: the simulated set {name} has "
                     f"{number} ({max(options.channels)} is named, from 0)",
-                    remedy=f"set channels: null, give corpus.simulated.{name}.array "
-                    "more microphones, or leave the set out",
+                    remedy=f"set channels: null, or give corpus.simulated.{name}.array "
+                    "more microphones",
                 )
 
 
