@@ -32,8 +32,9 @@ from latflow.files import atomic_directory, write_json
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
+from latflow.simulation.drawing import Drawing
 from latflow.simulation.options import SimulatedSetOptions
-from latflow.simulation.records import Drawing, Record, record_line
+from latflow.simulation.records import Record, record_line
 from latflow.simulation.simulator import Simulator
 
 RECORDS, SUMMARY = "records.jsonl", "simulation.json"
@@ -228,7 +229,7 @@ class _Counts:
 
     def add(self, record: Record) -> None:
         """Count an utterance."""
-        kinds = ("room", "response", "noises", "speakers", "device")
+        kinds = ("room", "movement", "response", "noises", "speakers", "device")
         self._kinds["utterances"] += 1
         self._kinds["simulated"] += record.is_simulated
         for kind in kinds:

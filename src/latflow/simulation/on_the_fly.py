@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from latflow.simulation.drawing import Drawing
 from latflow.simulation.options import SimulationDraws
-from latflow.simulation.records import Drawing, Record, Speech
+from latflow.simulation.records import Record, Speech
 from latflow.simulation.simulator import Simulator
 
 

@@ -91,10 +91,23 @@ Seconds = Annotated[_Any, _TAGGED, _between(0.05, 5)]
 Hertz = Annotated[_Any, _TAGGED, _between(20, 96000)]
 Share = Annotated[_Any, _TAGGED, _between(0, 1)]
 ClippedShare = Annotated[_Any, _TAGGED, _between(0, 0.9)]
+MetresPerSecond = Annotated[_Any, _TAGGED, _between(0, 3)]
 Degrees = Annotated[_Any, _TAGGED, _between(-360, 360)]
 Count = Annotated[int, Field(ge=1, le=8)]
 Place = tuple[float, float, float]
 _MAX_RADIUS = 5.0  # of arrays, m
+
+
+class MovementOptions(Options):
+    """Speakers who walk in a straight line while they speak, and stop at its end."""
+
+    probability: Fraction = 1.0
+    """Share of the utterances in a room whose speaker walks."""
+    speed: MetresPerSecond = Uniform(low=0.2, high=1.0)
+    """Speed, m/s."""
+    step: Annotated[float, Field(ge=0.01, le=1)] = 0.1
+    """Greatest distance of the points of the line whose responses are computed, m;
+    between two of them one fades into the other. Half of it takes twice the time."""
 
 
 class GeneratedRooms(Options):
@@ -122,6 +135,8 @@ class GeneratedRooms(Options):
     there is no such place. Other sources are anywhere in the room."""
     from_wall: Annotated[float, Field(ge=0.05, le=5)] = 0.5
     """Least distance of sources and microphone from walls, m."""
+    movement: MovementOptions | None = None
+    """Movement of the speaker; null for none."""
 
 
 class MeasuredRooms(Options):

@@ -6,13 +6,14 @@ stays), other speakers, noises, the whole to full scale where it is louder, effe
 the device. An utterance of digital silence stays as it is, and so does one with samples
 that are not numbers, which features are refused for.
 
-Public: `Simulator`.
+Public: `Simulator`, `faded`.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from latflow.errors import UserError
 from latflow.simulation.diffuse import diffuse_noise
 from latflow.simulation.records import (
     DeviceDraw,
+    MovementDraw,
     NoiseDraw,
     Place,
     Record,
@@ -85,7 +87,10 @@ class Simulator:
         ):
             return _at_all(samples, record)
         dry = samples.astype(np.float64)
-        speech = self._in_place(dry, record, record.room and record.room.source)
+        if record.room is not None and record.movement is not None:
+            speech = self._on_the_way(dry, record, record.room, record.movement)
+        else:
+            speech = self._in_place(dry, record, record.room and record.room.source)
         power = _power(dry)
         speech *= math.sqrt(power / _power(speech))
         mixed = speech.copy()
@@ -116,6 +121,27 @@ class Simulator:
         if record.response is not None:
             wave = _convolved(wave, self._measured(record.response))[: len(wave)]
         return _at_all(wave, record).copy()
+
+    def _on_the_way(
+        self, wave: np.ndarray, record: Record, room: RoomDraw, movement: MovementDraw
+    ) -> np.ndarray:
+        """Return a wave as it arrives from a speaker who walks.
+
+        What is said between two points of the way is shared by their responses. Each
+        begins with its own direct path, so that sound arrives when it did all the time.
+        """
+        way = np.subtract(movement.end, room.source)
+        length = float(np.linalg.norm(way))
+        if length == 0.0 or movement.speed == 0.0:
+            return self._in_place(wave, record, room.source)
+        shares = np.linspace(0, 1, 1 + math.ceil(length / movement.step))
+        times = shares * length / movement.speed * self._rate
+        number = int(np.searchsorted(times, len(wave))) + 1  # those that are needed
+        responses = (
+            self._compute_response(room, np.add(room.source, share * way), record.array)
+            for share in shares[:number]
+        )
+        return faded(wave, times[:number], responses)
 
     def _add_speaker(
         self, mixed: np.ndarray, power: float, record: Record, draw: SpeakerDraw
@@ -194,28 +220,32 @@ class Simulator:
         Returns:
             [R], or of an array [C, R]: the direct path to the nearest microphone first.
         """
-        reflection = self._reflection(room)
+        self._reflection(room)  # finds that of the speaker, too
         key = (*_walls(room), place, array)
         found = self._cache.get(key)
-        if found is not None:
-            return found
+        if found is None:
+            found = self._compute_response(room, np.array(place), array)
+            self._cache.put(key, found)
+        return found
+
+    def _compute_response(
+        self, room: RoomDraw, place: np.ndarray, array: tuple[Place, ...] | None
+    ) -> np.ndarray:
+        """See `_response`; the place is float64 [3], and nothing is kept."""
         microphones = np.add(room.microphone, array or ((0.0, 0.0, 0.0),))
         points = torch.from_numpy(microphones)
-        there = torch.tensor([place], dtype=torch.float64).expand(len(points), 3)
+        there = torch.from_numpy(place).expand(len(points), 3)
         nearest = (there - points).norm(dim=1).min()
         response = room_responses(
             torch.tensor([room.size], dtype=torch.float64).expand(len(points), 3),
             there,
             points,
-            torch.from_numpy(reflection).expand(len(points)),
+            torch.from_numpy(self._reflection(room)).expand(len(points)),
             rate=self._rate,
             num_samples=math.ceil(room.t60 * self._rate),
             advance=nearest.expand(len(points)),
         ).numpy()
-        if array is None:
-            response = response[0]
-        self._cache.put(key, response)
-        return response
+        return response[0] if array is None else response
 
     def _reflection(self, room: RoomDraw) -> np.ndarray:
         """Return the reflection of a room's walls, float64 [1].
@@ -266,6 +296,37 @@ def _diffuse(independent: np.ndarray, record: Record) -> np.ndarray:
     if record.array is None:
         return independent[0]
     return diffuse_noise(independent, np.array(record.array), record.rate)
+
+
+def faded(
+    wave: np.ndarray, times: np.ndarray, responses: Iterable[np.ndarray]
+) -> np.ndarray:
+    """Return a wave that is convolved with one response after another.
+
+    Between two times a sample is shared by the responses of both, linearly; after the
+    last it has the last.
+
+    Args:
+        wave: float64 [L].
+        times: float64 [K], rising from 0, samples.
+        responses: K of [R] or [C, R].
+
+    Returns:
+        float64 [L] or [C, L].
+    """
+    edges = np.concatenate(([0.0], times, [np.inf]))
+    heard: np.ndarray | None = None
+    for k, response in enumerate(responses):
+        first = math.floor(edges[k])
+        last = min(len(wave), math.ceil(edges[k + 2])) if k + 1 < len(times) else None
+        samples = np.arange(len(wave))[first:last]
+        share = np.interp(samples, times, np.arange(len(times)) == k)
+        part = _convolved(wave[first:last] * share, response)[..., : len(wave) - first]
+        if heard is None:
+            heard = np.zeros((*part.shape[:-1], len(wave)))
+        heard[..., first : first + part.shape[-1]] += part
+    assert heard is not None
+    return heard
 
 
 def _power(wave: np.ndarray) -> float:

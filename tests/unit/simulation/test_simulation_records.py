@@ -8,9 +8,9 @@ import soundfile
 
 from latflow.errors import UserError
 from latflow.options import read_options
+from latflow.simulation.drawing import Drawing
 from latflow.simulation.options import SimulationOptions
 from latflow.simulation.records import (
-    Drawing,
     list_audio,
     read_records,
     record_line,
