@@ -125,3 +125,60 @@ def test_features_that_an_output_learns(recipe_of, repository, tmp_path):
     clean["stored"] = False
     with pytest.raises(UserError, match="target of the loss mse: no 'clean'"):
         Recipe.from_config(config)
+
+
+MASK = {"class": "output", "from": "wide", "loss": "mse", "target": "mask"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, None),
+        ({"outputs": {}}, "simulation.targets.mask: no output of the network learns"),
+        ({"targets": {}}, "target of the loss mse: no 'mask'"),
+        ({"simulation": None}, "target of the loss mse: no 'mask'"),
+        ({"stored": True}, "net.data.simulation: its features are stored"),
+        ({"name": "mask"}, "targets.mask: features of nnet.features have this name"),
+        ({"type": "waveform"}, "mask.domain: features of type waveform have no mel"),
+        ({"domain": "stft", "type": "waveform"}, None),
+        ({"domain": "bark"}, "targets.mask.*domain"),
+    ],
+)
+def test_outputs_that_learn_what_simulation_knows(repository, tmp_path, changes, told):
+    layers = {**TRUNK, "output": CTC, **changes.get("outputs", {"mask": MASK})}
+    (tmp_path / "net.yaml").write_text(json.dumps({"layers": layers}))
+    mask = {"type": "ratio_mask", "domain": changes.get("domain", "mel")}
+    simulation = {
+        "noises": {"hiss": {"type": "generated"}},
+        "targets": changes.get("targets", {"mask": mask}),
+    }
+    config = yaml.safe_load((repository / "tests/e2e/tiny.yaml").read_text())
+    name = changes.get("name", "live")
+    config["nnet"] = {
+        "features": {
+            name: {
+                "type": changes.get("type", "fbank"),
+                "stored": changes.get("stored", False),
+                "cmvn": {"type": "none"},
+            }
+        },
+        "systems": {
+            "net": {
+                "type": "ctc",
+                "network": str(tmp_path / "net.yaml"),
+                "features": name,
+                "data": {
+                    "normalization": "none",
+                    "simulation": changes.get("simulation", simulation),
+                    "perturbation": {"speeds": [0.9, 1.1]},
+                },
+            }
+        },
+    }
+    if told is None:
+        recipe = Recipe.from_config(config)
+        assert recipe.features_learnt("net") == []
+        assert recipe.simulated_targets("net") == ["mask"]
+    else:
+        with pytest.raises(UserError, match=told):
+            Recipe.from_config(config)

@@ -327,6 +327,9 @@ def test_simulation_is_drawn_where_features_are_computed_on_the_fly(recipe_of):
     assert recipe.networks["mmi"].data.simulation.files == []
     with pytest.raises(UserError, match=r"tdnn\.data\.simulation: .* stored"):
         recipe_of({"tdnn": {**CE, **draws}}, LIVE)
+    draws["data"]["simulation"]["targets"] = {"mask": {"type": "ratio_mask"}}
+    with pytest.raises(UserError, match="type sequence learn no features"):
+        recipe_of({"tdnn": live, "mmi": {**MMI, **draws}}, LIVE)
 
 
 @pytest.mark.parametrize(

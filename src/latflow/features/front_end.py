@@ -22,6 +22,9 @@ mel(f) = 1127 ln(1 + f / 700).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Literal, TypeAlias
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -32,6 +35,7 @@ from latflow.features.options import FrameGeometry, FrontEndOptions, padded_leng
 
 SAMPLE_SCALE = 32768.0
 ENERGY_FLOOR = float(np.finfo(np.float32).eps)  # Kaldi's floor before a logarithm
+Domain: TypeAlias = Literal["mel", "stft"]
 TILE_FRAMES = 512  # frames worked on together offline: fits the second-level cache
 
 
@@ -145,13 +149,48 @@ class KaldiFrontEnd(nn.Module):
             float32 (or the module's type) [T, D]; T may be 0.
         """
         signal = torch.as_tensor(wave, dtype=self.window.dtype).contiguous()
+        out = torch.empty((self.num_frames(len(signal)), self.dim), dtype=signal.dtype)
+        for begin, end, samples in self._tiles(signal):
+            out[begin:end] = self.frame_features(samples)
+        return out.numpy()
+
+    @torch.no_grad()
+    def powers(self, wave: np.ndarray | Tensor, domain: Domain) -> np.ndarray:
+        """Compute the power of one signal in the frames of its features.
+
+        Args:
+            wave: [L], in [-1, 1).
+            domain: `mel`: in the mel filters; `stft`: at the lines of the spectrum.
+
+        Returns:
+            float32 (or the module's type) [T, `num_bins`].
+        """
+        signal = torch.as_tensor(wave, dtype=self.window.dtype).contiguous()
+        shape = self.num_frames(len(signal)), self.num_bins(domain)
+        out = torch.empty(shape, dtype=signal.dtype)
+        for begin, end, samples in self._tiles(signal):
+            windows = self._windows(samples)
+            windows = windows - windows.mean(-1, keepdim=True)
+            power = power_spectrum(windows, self.window, self.options.preemphasis)
+            out[begin:end] = power @ self.mel if domain == "mel" else power
+        return out.numpy()
+
+    def _windows(self, samples: Tensor) -> Tensor:
+        """Cut samples [..., (T - 1) shift + length] into windows [..., T, length]."""
+        return samples.unfold(-1, self.geometry.length, self.geometry.shift)
+
+    def num_bins(self, domain: Domain) -> int:
+        """Return the mel filters, or the lines of the spectrum."""
+        is_mel = domain == "mel"
+        lines = self.geometry.padded_length // 2 + 1
+        return self.options.num_mel_bins if is_mel else lines
+
+    def _tiles(self, signal: Tensor) -> Iterator[tuple[int, int, Tensor]]:
+        """Yield ranges of frames, (first, last + 1), and the samples that they see."""
         total = self.num_frames(len(signal))
-        out = torch.empty((total, self.dim), dtype=signal.dtype)
         for begin in range(0, total, TILE_FRAMES):
             end = min(begin + TILE_FRAMES, total)
-            first, last = self.geometry.span(begin, end - begin)
-            out[begin:end] = self.frame_features(take(signal, first, last))
-        return out.numpy()
+            yield begin, end, take(signal, *self.geometry.span(begin, end - begin))
 
     def frame_features(self, samples: Tensor) -> Tensor:
         """Cut samples into windows and compute their features.
@@ -162,7 +201,7 @@ class KaldiFrontEnd(nn.Module):
         Returns:
             [..., T, D].
         """
-        windows = samples.unfold(-1, self.geometry.length, self.geometry.shift)
+        windows = self._windows(samples)
         if self.options.type == "waveform":
             return windows
         windows = windows - windows.mean(-1, keepdim=True)

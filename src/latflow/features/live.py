@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from itertools import repeat
@@ -45,6 +45,8 @@ from latflow.features.cmvn import normalize
 from latflow.features.dither import dither
 from latflow.features.extract import KaldiExtractor, make_extractor
 from latflow.features.frames import CUTS
+from latflow.features.front_end import Domain, KaldiFrontEnd
+from latflow.features.masks import ratio_mask
 from latflow.features.options import (
     FrameGeometry,
     FrontEndOptions,
@@ -276,34 +278,93 @@ class LiveFrames:
             UserError: audio is missing or not readable, or not of the length that its
                 manifest says.
         """
-        wanted = [_Wanted.of(i, perturbation, simulation) for i in numbers]
-        found = {key: self._cache.get(key) for key in wanted}
-        missing = [key for key, frames in found.items() if frames is None]
-        for key, frames in zip(
-            missing, self._compute(missing, simulation), strict=True
-        ):
-            found[key] = frames
-            self._cache.put(key, frames)
-        return [cast("np.ndarray", found[key]) for key in wanted]
 
-    def _compute(
-        self, wanted: Sequence[_Wanted], simulation: Simulation | None
-    ) -> list[np.ndarray]:
-        """Compute the features of utterances."""
-        if not wanted:
-            return []
-        with ThreadPoolExecutor(
-            self._threads,
-            initializer=torch.set_num_threads,
-            initargs=(1,),
-        ) as pool:
+        def compute(wanted: Sequence[_Wanted], pool: Executor) -> list[np.ndarray]:
             given = repeat(simulation)
             if self._device == "cpu":
                 computed = list(pool.map(self._compute_one, wanted, given))
             else:
                 waves = list(pool.map(self._read, wanted, given))
                 computed = on_device(self._extractor, waves)
-        return [self._finish(key, f) for key, f in zip(wanted, computed, strict=True)]
+            return [
+                np.asarray(normalize(self._checked(key, frames), self._cmvn))
+                for key, frames in zip(wanted, computed, strict=True)
+            ]
+
+        wanted = [_Wanted.of(i, perturbation, simulation) for i in numbers]
+        return self._at_hand(wanted, compute)
+
+    def masks(
+        self,
+        numbers: Sequence[int],
+        perturbation: Perturbation | None,
+        parts: Simulation,
+        *,
+        domain: Domain,
+        exponent: float,
+    ) -> list[np.ndarray]:
+        """Return the ratio masks of utterances; see `latflow.features.masks`.
+
+        Args:
+            numbers: of the utterances.
+            perturbation: see `get`.
+            parts: gives [2, L]: what is wanted of an utterance, and the rest.
+            domain: see `ratio_mask`.
+            exponent: see `ratio_mask`.
+
+        Returns:
+            float32 [T, K] each.
+
+        Raises:
+            UserError: see `get`.
+        """
+
+        def compute(wanted: Sequence[_Wanted], pool: Executor) -> list[np.ndarray]:
+            def mask(key: _Wanted) -> np.ndarray:
+                (speech, rest), _ = self._read(key, parts)
+                found = ratio_mask(
+                    self._mask_front_end, speech, rest, domain, exponent=exponent
+                )
+                return self._checked(key, found)
+
+            return list(pool.map(mask, wanted))
+
+        wanted = [_Wanted.of(i, perturbation, parts) for i in numbers]
+        return self._at_hand(wanted, compute)
+
+    def num_bins(self, domain: Domain) -> int:
+        """Return the bins of masks, K."""
+        return self._extractor.front_end.num_bins(domain)
+
+    @cached_property
+    def _mask_front_end(self) -> KaldiFrontEnd:
+        """The front end on the processor, where masks are made."""
+        front_end = self._extractor.front_end
+        if self._device == "cpu":
+            return front_end
+        return KaldiFrontEnd(front_end.options, front_end.sample_rate)
+
+    def _at_hand(
+        self,
+        wanted: Sequence[_Wanted],
+        compute: Callable[[Sequence[_Wanted], Executor], list[np.ndarray]],
+    ) -> list[np.ndarray]:
+        """Return what is kept, computing together what is not."""
+        found = {key: self._cache.get(key) for key in wanted}
+        missing = [key for key, frames in found.items() if frames is None]
+        if missing:
+            with ThreadPoolExecutor(
+                self._threads,
+                initializer=torch.set_num_threads,
+                initargs=(1,),
+            ) as pool:
+                computed = compute(missing, pool)
+            for key, frames in zip(missing, computed, strict=True):
+                kept = np.ascontiguousarray(frames, np.float32)
+                kept.flags.writeable = False
+                found[key] = kept
+                self._cache.put(key, kept)
+        return [cast("np.ndarray", found[key]) for key in wanted]
 
     def _compute_one(
         self, wanted: _Wanted, simulation: Simulation | None
@@ -312,8 +373,8 @@ class LiveFrames:
         wave, key = self._read(wanted, simulation)
         return self._extractor.extract_utterance(wave, key)
 
-    def _finish(self, wanted: _Wanted, frames: np.ndarray) -> np.ndarray:
-        """Check and normalize computed features."""
+    def _checked(self, wanted: _Wanted, frames: np.ndarray) -> np.ndarray:
+        """Refuse computed frames that are not as many as promised."""
         num_samples = num_samples_at(int(self._num_samples[wanted.i]), wanted.speed)
         expected = self._geometry.num_frames(num_samples)
         if len(frames) != expected:
@@ -323,8 +384,6 @@ class LiveFrames:
                 utterance=self.utt_ids[wanted.i],
                 remedy="prepare the corpus again",
             )
-        frames = np.ascontiguousarray(normalize(frames, self._cmvn), np.float32)
-        frames.flags.writeable = False
         return frames
 
     def _read(
@@ -374,7 +433,7 @@ class _Wanted(NamedTuple):
     i: int
     speed: float = 1.0
     volume: float = 1.0
-    draws: int | None = None
+    draws: Hashable = None
 
     @classmethod
     def of(

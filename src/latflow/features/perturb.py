@@ -6,7 +6,7 @@ Public: `Perturbation`, `Simulation`, `change_speed`, `num_samples_at`.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,8 +63,8 @@ class Simulation(Protocol):
     """Changes the samples of the utterances of a pass, but not their number."""
 
     @property
-    def draws(self) -> int:
-        """Number of the draws; the same in passes that share them."""
+    def draws(self) -> Hashable:
+        """Tells draws apart; equal in passes that share them."""
         ...
 
     def __call__(self, i: int, samples: np.ndarray) -> np.ndarray:

@@ -1,16 +1,23 @@
 """Simulation of utterances when they are read, anew in each pass over the data.
 
-Public: `SimulationOnTheFly`.
+Public: `SimulationOnTheFly`, `PassSimulation`, `WantedSpeech`.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
 
 from latflow.simulation.drawing import Drawing
-from latflow.simulation.options import SimulationDraws
+from latflow.simulation.options import (
+    CleanTarget,
+    EarlyTarget,
+    MaskTarget,
+    SimulationDraws,
+)
 from latflow.simulation.records import Record, Speech
 from latflow.simulation.simulator import Simulator
 
@@ -59,3 +66,37 @@ class PassSimulation:
     def __call__(self, i: int, samples: np.ndarray) -> np.ndarray:
         """See `features.perturb.Simulation`."""
         return self.simulator.apply(self.record(i, len(samples)), samples)
+
+    def wanted(self, target: CleanTarget | EarlyTarget | MaskTarget) -> WantedSpeech:
+        """Return the simulation that leaves what a target is made of."""
+        return WantedSpeech(self, target)
+
+
+@dataclass(frozen=True)
+class WantedSpeech:
+    """What of the utterances of a pass is wanted; see `features.perturb.Simulation`."""
+
+    simulation: PassSimulation
+    target: CleanTarget | EarlyTarget | MaskTarget
+
+    @property
+    def draws(self) -> Hashable:
+        """The draws of the pass, and what is wanted of them."""
+        return self.simulation.draws, self.target
+
+    def __call__(self, i: int, samples: np.ndarray) -> np.ndarray:
+        """Return the wanted speech of utterance i, float32 [L].
+
+        Of masks float32 [2, L]: the wanted speech, and the rest.
+        """
+        record = self.simulation.record(i, len(samples))
+        early = _seconds(self.target)
+        parts = self.simulation.simulator.split(record, samples, early=early)
+        return np.stack(parts) if isinstance(self.target, MaskTarget) else parts[0]
+
+
+def _seconds(target: CleanTarget | EarlyTarget | MaskTarget) -> float:
+    """Return how long the room's response is wanted, s."""
+    if isinstance(target, CleanTarget):
+        return 0.0
+    return math.inf if target.early_ms is None else target.early_ms / 1000

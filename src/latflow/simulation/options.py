@@ -301,6 +301,43 @@ class SimulationOptions(Options):
         return [options.files for options in (*recorded, *measured)]
 
 
+EarlyMs = Annotated[float, Field(gt=0, le=1000)]
+
+
+class CleanTarget(Options):
+    """Features of the speech without its room and all that was added."""
+
+    type: Literal["clean"] = "clean"
+
+
+class EarlyTarget(Options):
+    """Features of the speech with the early reflections of its room alone."""
+
+    type: Literal["early"] = "early"
+    early_ms: EarlyMs = 50.0
+    """How long the room's response counts, from the direct path on, ms."""
+
+
+class MaskTarget(Options):
+    """Ideal ratio mask: (S / (S + R)) ** exponent in each bin of each frame.
+
+    S is the power of the wanted speech, R that of all else in the mixture, before the
+    device: noises, other speakers, later reflections (Wang, Narayanan and Wang 2014).
+    """
+
+    type: Literal["ratio_mask"] = "ratio_mask"
+    domain: Literal["mel", "stft"] = "mel"
+    """Bins: the mel filters of the features, or the lines of their spectrum."""
+    exponent: Annotated[float, Field(gt=0, le=4)] = 0.5
+    """1 for the share of power, 0.5 for its square root (a share of amplitude)."""
+    early_ms: EarlyMs | None = 50.0
+    """Reflections of the speech that are wanted, ms from the direct path on; null for
+    all of them."""
+
+
+Target = Annotated[CleanTarget | EarlyTarget | MaskTarget, _TAGGED]
+
+
 class SimulationDraws(SimulationOptions):
     """Simulation of utterances when they are read, drawn anew in each pass.
 
@@ -310,6 +347,15 @@ class SimulationDraws(SimulationOptions):
 
     fresh_every: PositiveInt = 1
     """Passes over the data for which an utterance keeps its draws."""
+    targets: dict[Name, Target] = Field(default_factory=dict)
+    """What outputs with `loss: mse` may learn, by the names that they give as `target`.
+    With targets dev is simulated too, alike in each evaluation."""
+
+    @model_validator(mode="after")
+    def _check_targets(self) -> Self:
+        if self.targets and self.array is not None:
+            raise ValueError("targets: are of one microphone; leave them or array out")
+        return self
 
     def why_not_of(self, channels: Sequence[int] | None) -> tuple[str, str] | None:
         """Return why features of some channels cannot be simulated, and the remedy.

@@ -22,9 +22,9 @@ from lhotse import Recording
 from latflow.array_cache import ArrayCache
 from latflow.corpus.manifests import refuse_damaged
 from latflow.errors import UserError
+from latflow.simulation.devices import through_device
 from latflow.simulation.diffuse import diffuse_noise
 from latflow.simulation.records import (
-    DeviceDraw,
     MovementDraw,
     NoiseDraw,
     Place,
@@ -37,8 +37,6 @@ from latflow.simulation.rooms import calibrated_responses, room_responses
 
 log = logging.getLogger(__name__)
 
-_TELEPHONE_RATE = 8000
-_MU = 255.0
 _MAX_RESPONSE = 5.0  # of measured responses, s
 # Hoth's noise: level in a band of 1 Hz (dB) at centres of thirds of an octave (Hz);
 # ITU-T P.800, annex B.
@@ -80,50 +78,122 @@ class Simulator:
             UserError: a file is missing, not audio, or silent; a source is outside of
                 the room; an utterance of another speaker is not there.
         """
-        if (
-            not record.is_simulated
-            or not samples.any()
-            or not np.isfinite(samples).all()
-        ):
+        if not _is_changed(record, samples):
             return _at_all(samples, record)
+        mixed, _ = self._mixture(record, samples, math.inf)
+        if record.device is not None:
+            channels = [
+                through_device(channel, record.device, self._rate)
+                for channel in np.atleast_2d(mixed)
+            ]
+            mixed = channels[0] if mixed.ndim == 1 else np.stack(channels)
+        return mixed.astype(np.float32)
+
+    def split(
+        self, record: Record, samples: np.ndarray, *, early: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return what of an utterance is wanted, and what is not.
+
+        Their sum is what `apply` gives, but for the device; levels are those that both
+        have there.
+
+        Args:
+            record: of the utterance.
+            samples: float32 [L].
+            early: how long the response of the speech's room is wanted, s from the
+                direct path on; 0 for speech without the room, at its level in it.
+
+        Returns:
+            (wanted, rest), float32 [L] each, or [C, L] with an array.
+
+        Raises:
+            UserError: see `apply`.
+        """
+        if not _is_changed(record, samples):
+            wanted = _at_all(samples, record)
+            return wanted, np.zeros_like(wanted)
+        mixed, wanted = self._mixture(record, samples, early)
+        return wanted.astype(np.float32), (mixed - wanted).astype(np.float32)
+
+    def _mixture(
+        self, record: Record, samples: np.ndarray, early: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return all that is heard, and the wanted speech in it; see `split`.
+
+        Returns:
+            float64 [L] or [C, L] each, before the device; the first within -1 and 1.
+        """
         dry = samples.astype(np.float64)
-        if record.room is not None and record.movement is not None:
-            speech = self._on_the_way(dry, record, record.room, record.movement)
-        else:
-            speech = self._in_place(dry, record, record.room and record.room.source)
+        speech = self._heard(dry, record)
         power = _power(dry)
-        speech *= math.sqrt(power / _power(speech))
+        level = math.sqrt(power / _power(speech))
+        speech *= level
         mixed = speech.copy()
         for speaker in record.speakers:
             self._add_speaker(mixed, power, record, speaker)
         for noise in record.noises:
             heard = self._noise(noise, record, len(samples))
             mixed += heard * math.sqrt(power / _power(heard) / 10 ** (noise.snr / 10))
-        mixed /= max(1.0, float(np.abs(mixed).max()))
-        if record.device is not None:
-            channels = [
-                _through_device(channel, record.device, self._rate)
-                for channel in np.atleast_2d(mixed)
-            ]
-            mixed = channels[0] if mixed.ndim == 1 else np.stack(channels)
-        return mixed.astype(np.float32)
+        if early == 0.0:
+            wanted = _at_all(dry, record)
+        elif math.isinf(early) or not (record.room or record.response):
+            wanted = speech
+        else:
+            wanted = level * self._heard(dry, record, until=early)
+        peak = max(1.0, float(np.abs(mixed).max()))
+        return mixed / peak, wanted / peak
+
+    def _heard(
+        self, dry: np.ndarray, record: Record, *, until: float = math.inf
+    ) -> np.ndarray:
+        """Return the speech of an utterance as it arrives; see `_in_place`."""
+        if record.room is not None and record.movement is not None:
+            room, movement = record.room, record.movement
+            return self._on_the_way(dry, record, room, movement, until=until)
+        source = record.room and record.room.source
+        return self._in_place(dry, record, source, until=until)
 
     def _in_place(
-        self, wave: np.ndarray, record: Record, place: Place | None
+        self,
+        wave: np.ndarray,
+        record: Record,
+        place: Place | None,
+        *,
+        until: float = math.inf,
     ) -> np.ndarray:
         """Return a wave as it arrives from a place in the utterance's room.
 
         Outside of rooms it arrives at all microphones at once.
+
+        Args:
+            wave: float64 [L].
+            record: of the utterance.
+            place: of its source.
+            until: reflections that arrive later are left out, s from the direct path.
         """
         if record.room is not None and place is not None:
             response = self._response(record.room, place, record.array)
+            response = self._beginning(response, until)
             return _convolved(wave, response)[..., : len(wave)]
         if record.response is not None:
-            wave = _convolved(wave, self._measured(record.response))[: len(wave)]
+            response = self._beginning(self._measured(record.response), until)
+            wave = _convolved(wave, response)[: len(wave)]
         return _at_all(wave, record).copy()
 
+    def _beginning(self, response: np.ndarray, until: float) -> np.ndarray:
+        """Return a response up to a time, s."""
+        if math.isinf(until):
+            return response
+        return response[..., : max(1, round(until * self._rate))]
+
     def _on_the_way(
-        self, wave: np.ndarray, record: Record, room: RoomDraw, movement: MovementDraw
+        self,
+        wave: np.ndarray,
+        record: Record,
+        room: RoomDraw,
+        movement: MovementDraw,
+        *,
+        until: float,
     ) -> np.ndarray:
         """Return a wave as it arrives from a speaker who walks.
 
@@ -133,13 +203,14 @@ class Simulator:
         way = np.subtract(movement.end, room.source)
         length = float(np.linalg.norm(way))
         if length == 0.0 or movement.speed == 0.0:
-            return self._in_place(wave, record, room.source)
+            return self._in_place(wave, record, room.source, until=until)
         shares = np.linspace(0, 1, 1 + math.ceil(length / movement.step))
         times = shares * length / movement.speed * self._rate
         number = int(np.searchsorted(times, len(wave))) + 1  # those that are needed
+        points = (np.add(room.source, share * way) for share in shares[:number])
         responses = (
-            self._compute_response(room, np.add(room.source, share * way), record.array)
-            for share in shares[:number]
+            self._beginning(self._compute_response(room, point, record.array), until)
+            for point in points
         )
         return faded(wave, times[:number], responses)
 
@@ -279,6 +350,13 @@ class Simulator:
         return reflection
 
 
+def _is_changed(record: Record, samples: np.ndarray) -> bool:
+    """Tell whether anything is done to an utterance; see the module's docstring."""
+    return (
+        record.is_simulated and bool(samples.any()) and bool(np.isfinite(samples).all())
+    )
+
+
 def _walls(room: RoomDraw) -> tuple[Place | float, ...]:
     """Return what the reflection of a room's walls depends on."""
     return room.size, room.microphone, room.source, room.t60
@@ -384,48 +462,3 @@ def _with_spectrum(
         level = np.interp(np.log(frequency), np.log(_HOTH_HZ), _HOTH_DB)
         factor = 10 ** (level / 20)
     return np.fft.irfft(np.fft.rfft(noise) * factor, n=length)
-
-
-def _through_device(wave: np.ndarray, draw: DeviceDraw, rate: int) -> np.ndarray:
-    """Return what a device makes of a wave within -1 and 1."""
-    if draw.gain is not None:
-        wave = np.clip(wave * 10 ** (draw.gain / 20), -1.0, 1.0)
-    if draw.low_cut is not None or draw.high_cut is not None:
-        low, high = draw.low_cut or 0.0, draw.high_cut or rate / 2
-        spectrum = np.fft.rfft(wave)
-        spectrum *= _band(np.fft.rfftfreq(len(wave), 1 / rate), low, high)
-        wave = np.fft.irfft(spectrum, n=len(wave))
-    if draw.clipped:
-        level = float(np.quantile(np.abs(wave), 1 - draw.clipped))
-        if level > 0.0:  # of what is silent but for less than that share: as it is
-            wave = np.clip(wave, -level, level)
-    if draw.telephone:
-        wave = _over_telephone(wave, rate)
-    return np.clip(wave, -1.0, 1.0)
-
-
-def _band(frequency: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Return factors of a band: half a cosine wide, a tenth of each edge, outwards."""
-    factor = np.ones_like(frequency)
-    if low > 0:
-        factor *= np.clip((frequency / low - 0.9) / 0.1, 0, 1)
-    if high > 0:
-        factor *= np.clip((1.1 - frequency / high) / 0.1, 0, 1)
-    return 0.5 - 0.5 * np.cos(np.pi * factor)
-
-
-def _over_telephone(wave: np.ndarray, rate: int) -> np.ndarray:
-    """Return what arrives over a line of 8 kHz, mu-law of 8 bits (ITU-T G.711).
-
-    Lower rates are left as they are; the others lose what is above 4 kHz.
-    """
-    line_rate = min(rate, _TELEPHONE_RATE)
-    shared = math.gcd(rate, line_rate)
-    pieces = -(-len(wave) // (rate // shared))
-    whole, on_line = pieces * (rate // shared), pieces * (line_rate // shared)
-    spectrum = np.fft.rfft(wave, n=whole)[: on_line // 2 + 1]
-    sent = np.clip(np.fft.irfft(spectrum, n=on_line) * (on_line / whole), -1.0, 1.0)
-    code = np.round(np.sign(sent) * np.log1p(_MU * np.abs(sent)) / np.log1p(_MU) * 127)
-    heard = np.sign(code) * np.expm1(np.abs(code) / 127 * np.log1p(_MU)) / _MU
-    arrived = np.fft.rfft(heard)
-    return np.fft.irfft(arrived, n=whole)[: len(wave)] * (whole / on_line)

@@ -174,7 +174,7 @@ class BatchSource:
         labels: label stores by the name of the target; empty = features alone.
         options: order, lengths and limits of batches.
         graphs: of the transcripts, for CTC; utterances without one are not used.
-        frames: features as targets, by name; the same holds.
+        frames: features or masks as targets, by name; the same holds.
         subsampling: of the network.
         seed: of the order.
         ledger: where utterances that cannot be used are recorded.
@@ -232,19 +232,13 @@ class BatchSource:
             subsampling=self.subsampling,
             ledger=ledger,
         )
-        ids, lengths = self.reader.utt_ids, self.reader.lengths
+        ids = self.reader.utt_ids
         if self._graphs is not None:
             _check_graphs(self._graphs, self.options, self.subsampling)
             index = self._graphs.positions([ids[i] for i in found.utterance])
             found = self._keep(found, _GRAPH, index, ledger)
-        if self._frames and self.options.perturbation is not None:
-            raise UserError(
-                "stored features as targets do not follow data.perturbation",
-                remedy="leave it out, or take a training_set of corpus.perturbed",
-            )
         for name, frames in self._frames.items():
-            used = [ids[i] for i in found.utterance]
-            index = frames.places(used, lengths[found.utterance])
+            index = frames.places(self.reader, found.utterance, self.options)
             found = self._keep(found, name, index, ledger)
         return found
 
@@ -370,7 +364,7 @@ class BatchSource:
         utterance = self.labelled.utterance[chunks.utterance]
         reader.fill(utterance, chunks.first, chunks.length, features.numpy())
         times = self._times(reader, chunks)
-        targets = self._targets(chunks, -(-shape[1] // self.subsampling), times)
+        targets = self._targets(reader, chunks, -(-shape[1] // self.subsampling), times)
         ids = self.reader.utt_ids
         return Batch(
             utterances=tuple(ids[i] for i in utterance),
@@ -404,7 +398,7 @@ class BatchSource:
         )
 
     def _targets(
-        self, chunks: Chunks, num_out: int, times: Times | None
+        self, reader: FrameReader, chunks: Chunks, num_out: int, times: Times | None
     ) -> dict[str, Tensor]:
         """Return the targets of chunks by name; see `Batch.targets`."""
         counted = np.stack((chunks.count_from, chunks.count_to), axis=1)
@@ -423,8 +417,9 @@ class BatchSource:
             result[name] = target
         for name, frames in self._frames.items():
             places = self._places[name][chunks.utterance]
-            read = torch.from_numpy(frames.read(places, chunks, self.subsampling))
-            result[name] = read.pin_memory() if self._pin else read
+            read = frames.read(reader, places, chunks, self.subsampling)
+            target = torch.from_numpy(read)
+            result[name] = target.pin_memory() if self._pin else target
         return result
 
 

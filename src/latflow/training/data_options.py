@@ -188,7 +188,11 @@ class BatchOptions(Options):
         return self.sequences if isinstance(self.sequences, ChunkOptions) else None
 
     def for_evaluation(self) -> Self:
-        """Return the same data in a fixed order, short ones first, in one epoch."""
+        """Return the same data in a fixed order, short ones first, in one epoch.
+
+        Simulated only where outputs learn what simulation knows.
+        """
+        simulation = self.simulation
         return self.replace(
             order="sorted",
             pool=None,
@@ -197,7 +201,7 @@ class BatchOptions(Options):
             source_weights={},
             shift_frames=False,
             perturbation=None,
-            simulation=None,
+            simulation=simulation if simulation and simulation.targets else None,
         )
 
 

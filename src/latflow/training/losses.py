@@ -177,7 +177,7 @@ class CtcLoss(GraphCriterion):
 
 
 class SquaredError(Criterion):
-    """Squared error against features, over all outputs that have this loss.
+    """Squared error against features or masks, over all outputs that have this loss.
 
     Of a frame it is the mean over its numbers. With several outputs there are the
     statistics `mse.<output>` (unscaled).

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -30,7 +30,12 @@ from latflow.features.perturb import Perturbation
 from latflow.features.source import Frames, open_frames
 from latflow.nnet.normalization import Normalizer
 from latflow.simulation.on_the_fly import PassSimulation, SimulationOnTheFly
-from latflow.simulation.options import SimulationDraws
+from latflow.simulation.options import (
+    CleanTarget,
+    EarlyTarget,
+    MaskTarget,
+    SimulationDraws,
+)
 from latflow.training.data_options import BatchOptions, DataOptions
 
 
@@ -231,6 +236,30 @@ class LiveReader(_Reader):
             )
         simulation = self._on_the_fly.in_pass(whole_pass)
         return LiveReader(self.live, self.normalizer, self.perturbation, simulation)
+
+    def learnt(
+        self, target: CleanTarget | EarlyTarget | MaskTarget, numbers: Sequence[int]
+    ) -> list[np.ndarray]:
+        """Return what is to be learnt of simulated utterances.
+
+        Args:
+            target: what it is.
+            numbers: of the utterances.
+
+        Returns:
+            float32 [T, K] each, of the frames that `fill` gives, not normalized.
+        """
+        assert self.simulation is not None
+        wanted = self.simulation.wanted(target)
+        if not isinstance(target, MaskTarget):
+            return self.live.get(numbers, self.perturbation, wanted)
+        return self.live.masks(
+            numbers,
+            self.perturbation,
+            wanted,
+            domain=target.domain,
+            exponent=target.exponent,
+        )
 
     def fill(
         self,

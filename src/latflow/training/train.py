@@ -22,15 +22,22 @@ from pydantic import Field
 from latflow.align.ctc import CtcGraphs
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
+from latflow.features.live import LiveFrames
 from latflow.graphs.hclg import load_model as load_transitions
 from latflow.ledger import Ledger
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import load_model
 from latflow.nnet.network import Network
+from latflow.nnet.normalization import Normalizer
 from latflow.nnet.pretraining import Pretraining, carry_over, first_whole_epoch
+from latflow.simulation.options import Target
 from latflow.training.distributed import Backend
 from latflow.training.evaluation import priors_of_labels, priors_of_posteriors
-from latflow.training.frame_targets import FrameTargets
+from latflow.training.frame_targets import (
+    FrameTargets,
+    SimulatedTargets,
+    StoredTargets,
+)
 from latflow.training.job import (
     Job,
     Task,
@@ -79,7 +86,7 @@ class NetworkTask(Task):
         self._labels = labels["train"]
         graphs = {split: CtcGraphs.load(path) for split, path in job.graphs.items()}
         stores = {**self._labels, **({"label": graphs["train"]} if graphs else {})}
-        targets = {name: FrameTargets.open(*dirs) for name, dirs in job.targets.items()}
+        targets = {**_stored_targets(job), **_simulated_targets(job, normalizer)}
         description = NetworkDescription.load(job.network)
         sizes = {name: store.num_classes for name, store in stores.items()}
         for name, loss in description.outputs.items():
@@ -192,8 +199,8 @@ def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
         graphs_dir: graphs of the transcripts of the training split; None where no
             output learns by CTC.
         dev_graphs_dir: those of the dev split, or None.
-        targets_dir: features of the training split that outputs with a squared error
-            learn, one folder for each target in the order of the outputs.
+        targets_dir: stored features of the training split that outputs with a squared
+            error learn, one folder for each target in the order of the outputs.
         dev_targets_dir: those of the dev split.
         threads: see `run_training`.
         ranks: see `run_training`.
@@ -236,13 +243,15 @@ def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
         identity["graphs"] = {
             split: digest_of_file(path / "arcs.npy") for split, path in graphs.items()
         }
-    streams = dict.fromkeys(loss.target for loss in losses if loss.name == "mse")
+    learnt = dict.fromkeys(loss.target for loss in losses if loss.name == "mse")
+    simulated = _targets_of(options)
+    streams = [name for name in learnt if name not in simulated]
     if not len(streams) == len(targets_dir) == len(dev_targets_dir):
         raise UserError(
             f"outputs learn the features {', '.join(streams) or 'of none'}, and "
             f"{len(targets_dir)} are given",
             file=network,
-            remedy="name features of nnet.features as targets",
+            remedy="name features of nnet.features, or of data.simulation.targets",
         )
     pairs = zip(targets_dir, dev_targets_dir, strict=True)
     targets = dict(zip(streams, pairs, strict=True))
@@ -268,6 +277,43 @@ def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
     )
     run_training(NetworkTask, job, threads=threads, ranks=ranks, hosts=hosts)
     shutil.rmtree(folder)
+
+
+def _targets_of(options: NetworkRunOptions) -> dict[str, Target]:
+    """Return what simulation gives to be learnt, by name."""
+    simulation = options.data.simulation
+    return {} if simulation is None else simulation.targets
+
+
+def _stored_targets(job: NetworkJob) -> dict[str, dict[str, FrameTargets]]:
+    """Open stored features as targets, by name and split."""
+    return {name: StoredTargets.open(*dirs) for name, dirs in job.targets.items()}
+
+
+def _simulated_targets(
+    job: NetworkJob, normalizer: Normalizer
+) -> dict[str, dict[str, FrameTargets]]:
+    """Return what outputs learn of simulation, by name and split.
+
+    Args:
+        job: the training.
+        normalizer: of its features.
+    """
+    data = job.options.data
+    losses = NetworkDescription.load(job.network).outputs.values()
+    learnt = {loss.target for loss in losses if loss.name == "mse"}
+    used = {name: t for name, t in _targets_of(job.options).items() if name in learnt}
+    if not used:
+        return {}
+    clean = open_features(job.frames_dir, data)
+    if not isinstance(clean, LiveFrames):
+        raise UserError(
+            "stored features cannot be simulated anew",
+            file=job.frames_dir,
+            remedy="compute features on the fly (`stored: false`)",
+        )
+    made = {n: SimulatedTargets(t, clean, normalizer) for n, t in used.items()}
+    return {name: {"train": one, "dev": one} for name, one in made.items()}
 
 
 def _check_decoded(network: Network, kind: str, file: Path) -> None:

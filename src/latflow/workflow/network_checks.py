@@ -21,6 +21,7 @@ from latflow.training.options import (
     LfmmiSystemOptions,
     TrainingOptions,
 )
+from latflow.workflow.simulation_checks import check_simulation
 
 if TYPE_CHECKING:
     from latflow.features.options import StreamOptions
@@ -79,6 +80,7 @@ def check_networks(recipe: Recipe) -> None:
         _check_layers(recipe, name)
         _check_chunks(recipe, name)
         _check_own_files(recipe, name)
+        check_simulation(recipe, name)
         _check_perturbation(recipe, name)
         _check_source_weights(recipe, name)
         _check_normalization(recipe, name)
@@ -218,7 +220,8 @@ def _check_outputs(
         )
     for target in recipe.features_learnt(name):
         stored = recipe.streams_of(stored=True)
-        check_choice(f"{key}.network: target of the loss mse", target, stored)
+        known = [*stored, *recipe.simulated_targets(name)]
+        check_choice(f"{key}.network: target of the loss mse", target, known)
         if network.data.perturbation is not None:
             raise UserError(
                 f"{key}.data.perturbation: an output learns stored features, which do "
@@ -345,17 +348,6 @@ def _check_perturbation(recipe: Recipe, name: str) -> None:
     draws = network.data.perturbation
     key = f"configuration nnet.systems.{name}.data"
     is_stored = recipe.stream_of(name) not in recipe.streams_of(stored=False)
-    if is_stored and network.data.simulation is not None:
-        raise UserError(
-            f"{key}.simulation: its features are stored",
-            remedy="take features of nnet.features with `stored: false`",
-        )
-    stream = recipe.feature_streams.get(recipe.stream_of(name) or "")
-    if network.data.simulation is not None and stream is not None:
-        told = network.data.simulation.why_not_of(stream.channels)
-        if told is not None:
-            what, remedy = told
-            raise UserError(f"{key}.simulation: {what}", remedy=remedy)
     if draws is None:
         return
     key = f"{key}.perturbation"

@@ -157,7 +157,14 @@ class Systems:
     def features_learnt(self, network: str) -> list[str]:
         """Return the streams that outputs of a network learn, in their order."""
         losses = self.outputs_of(network).values()
-        return list(dict.fromkeys(o.target for o in losses if o.name == "mse"))
+        learnt = dict.fromkeys(o.target for o in losses if o.name == "mse")
+        simulated = self.simulated_targets(network)
+        return [name for name in learnt if name not in simulated]
+
+    def simulated_targets(self, network: str) -> list[str]:
+        """Return what outputs may learn of a network's simulated data, by name."""
+        simulation = self.networks[network].data.simulation
+        return [] if simulation is None else list(simulation.targets)
 
     def _seed_options(
         self, network: str

@@ -21,7 +21,7 @@ from latflow.training.data_options import (
     DataOptions,
     UtteranceOptions,
 )
-from latflow.training.frame_targets import FrameTargets, is_counted
+from latflow.training.frame_targets import StoredTargets, is_counted
 from latflow.training.labels import LabelStore, LabelWriter
 from latflow.training.losses import CrossEntropy, Joint, SquaredError
 from latflow.training.readers import StoreReader
@@ -46,7 +46,7 @@ def stores(tmp_path):
 
 def source(stores, options, **given):
     own, clean = stores
-    targets = FrameTargets.open(clean.folder, clean.folder)["train"]
+    targets = StoredTargets.open(clean.folder, clean.folder)["train"]
     reader = StoreReader(own, Normalizer())
     return BatchSource(reader, {}, options, frames={"clean": targets}, **given)
 
@@ -168,7 +168,7 @@ def test_frames_without_a_label_still_have_features(stores, tmp_path):
             writer.append(name, np.full(length, -1, np.int32))
 
     store = LabelStore.load(tmp_path / "labels")
-    targets = FrameTargets.open(clean.folder, clean.folder)["train"]
+    targets = StoredTargets.open(clean.folder, clean.folder)["train"]
     options = DataOptions(sequences=UtteranceOptions())
     made = BatchSource(
         StoreReader(own, Normalizer()),
