@@ -40,6 +40,7 @@ from latflow.report.scores import (
     scales_section,
 )
 from latflow.report.sequence import sequence_section
+from latflow.report.simulation import simulation_section
 from latflow.report.suspects import suspects_section
 from latflow.report.training import (
     alignment_section,
@@ -134,6 +135,7 @@ def _sections(results: Results, date: str) -> list[Section]:
         networks_section(results),
         sequence_section(results),
         data_section(results),
+        simulation_section(results),
         suspects_section(results),
         language_section(results),
         ledger_section(results),

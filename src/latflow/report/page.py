@@ -97,7 +97,7 @@ class Example:
     """One utterance to hear and see.
 
     Attributes:
-        utterance: its id.
+        utterance: its id; where it is shown as several sets have it, the set.
         speaker: who speaks.
         summary: a few words about the errors.
         audio: data address of the sound.
@@ -120,7 +120,15 @@ class Example:
     kind: ClassVar[str] = "example"
 
 
-Block = Table | Figure | Note | Heading | Details | Example
+@dataclass(frozen=True)
+class Beside:
+    """Examples side by side."""
+
+    examples: Sequence[Example]
+    kind: ClassVar[str] = "beside"
+
+
+Block = Table | Figure | Note | Heading | Details | Example | Beside
 
 
 @dataclass

@@ -95,6 +95,9 @@ class ReportOptions(Options):
     per five seconds of speech."""
     max_example_duration: Annotated[float, Field(gt=0, le=60)] = 10.0
     """Longest utterance shown as an example, in seconds."""
+    num_simulated: Annotated[int, Field(ge=0, le=20)] = 1
+    """Utterances of `corpus.simulated` that are shown, as they are beside what the
+    simulated sets have of them; each adds as much as an example, a set."""
     example_set: str | None = None
     """Set that the examples, speakers, confusions and worst utterances are from; the
     first test set if null."""

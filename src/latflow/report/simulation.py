@@ -1,0 +1,167 @@
+"""The section of simulated sets: what was done, and utterances to hear beside others.
+
+Public: `simulation_section`, `told`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import numpy as np
+from lhotse import CutSet
+from lhotse.audio.utils import AudioLoadingError, DurationMismatchError
+from lhotse.cut import Cut
+
+from latflow.report.examples import AXIS_LEFT, AXIS_WIDTH, sound_and_picture
+from latflow.report.inputs import Results, read_json
+from latflow.report.page import (
+    Beside,
+    Block,
+    Example,
+    Heading,
+    Note,
+    Section,
+    Table,
+    Words,
+    missing,
+)
+from latflow.simulation.records import Record, read_records
+
+LEAD = (
+    "Test sets that were made of others by simulation: what was done to them, and the "
+    "same utterance in each."
+)
+
+
+def simulation_section(results: Results) -> Section | None:
+    """Show the simulated sets; None where the recipe has none."""
+    made = results.options.corpus.simulated
+    if not made:
+        return None
+    section = Section("simulation", "Simulated sets", LEAD)
+    there = {
+        name: read_json(_folder(results, name) / "simulation.json") for name in made
+    }
+    rows = [
+        {"set": name, "of": made[name].of}
+        | {kind.replace("_", " "): count for kind, count in counts.items()}
+        for name, counts in there.items()
+        if counts is not None
+    ]
+    if rows:
+        section.blocks.append(Table(rows, {"set", "of"}))
+    section.blocks += [
+        missing(f"simulated set {name}", "corpus")
+        for name, counts in there.items()
+        if counts is None
+    ]
+    for source in dict.fromkeys(options.of for options in made.values()):
+        names = [n for n in made if made[n].of == source and there[n] is not None]
+        if names and (_folder(results, source) / "cuts.jsonl.gz").is_file():
+            section.blocks += _compared(results, source, names)
+    return section
+
+
+def _folder(results: Results, name: str) -> Path:
+    """Return the folder of a set."""
+    return results / f"corpus/{name}"
+
+
+def _compared(results: Results, source: str, names: list[str]) -> Iterator[Block]:
+    """Yield utterances of a set, as they are beside what they were made into."""
+    options = results.options.report
+    longest = options.max_example_duration
+    possible = [
+        record.utterance
+        for record in read_records(_folder(results, names[0]) / "records.jsonl")
+        if record.is_simulated and record.num_samples <= longest * record.rate
+    ]
+    number = min(options.num_simulated, len(possible))
+    parts = range(1, 2 * number, 2)  # the middle of each of as many equal parts
+    chosen = [possible[i * len(possible) // (2 * number)] for i in parts]
+    cuts = {name: _cuts(_folder(results, name), chosen) for name in (source, *names)}
+    records = {name: _records(_folder(results, name), chosen) for name in names}
+    for utterance in chosen:
+        said = cuts[source][utterance].supervisions[0].text or ""
+        yield Heading(f"{utterance}: {said}")
+        examples: list[Example] = []
+        for name in (source, *names):
+            what = told(records[name][utterance]) if name in records else "as it is"
+            try:
+                examples.append(_example(cuts[name][utterance], name, what))
+            except (OSError, AudioLoadingError, DurationMismatchError) as error:
+                reason = str(error).partition("\n")[0]
+                note = f"{utterance} of {name} cannot be read any more: {reason}"
+                yield Note(note, is_missing=True)
+        yield Beside(examples)
+
+
+def _cuts(folder: Path, chosen: Collection[str]) -> dict[str, Cut]:
+    """Return some cuts of a set."""
+    found = CutSet.from_jsonl_lazy(folder / "cuts.jsonl.gz")
+    return {cut.id: cut for cut in found if isinstance(cut, Cut) and cut.id in chosen}
+
+
+def _records(folder: Path, chosen: Collection[str]) -> dict[str, Record]:
+    """Return the records of some utterances of a set."""
+    found = read_records(folder / "records.jsonl")
+    return {r.utterance: r for r in found if r.utterance in chosen}
+
+
+def _example(cut: Cut, name: str, what: str) -> Example:
+    """Return an utterance of a set to hear and see; of several channels the first."""
+    supervision = cut.supervisions[0]
+    audio, svg = sound_and_picture(cut, [])
+    return Example(
+        utterance=name,
+        speaker=supervision.speaker or "",
+        summary=f"{cut.duration:.1f} s: {what}",
+        audio=audio,
+        svg=svg,
+        left=AXIS_LEFT,
+        width=AXIS_WIDTH,
+        reference=Words([(word, "ok") for word in (supervision.text or "").split()]),
+        hypothesis=Words([]),
+    )
+
+
+def told(record: Record) -> str:
+    """Return what was done to an utterance, for a reader."""
+    return "; ".join(_told(record)) or "as it is"
+
+
+def _told(record: Record) -> Iterator[str]:
+    """Yield what was done, one thing after another."""
+    if not record.is_simulated:
+        return
+    if record.array is not None:
+        yield f"first of {len(record.array)} microphones"
+    if (room := record.room) is not None:
+        size = " x ".join(f"{side:.1f}" for side in room.size)
+        distance = np.linalg.norm(np.subtract(room.source, room.microphone))
+        yield f"room of {size} m, T60 {room.t60:.2f} s, speaker at {distance:.1f} m"
+        if (movement := record.movement) is not None:
+            way = float(np.linalg.norm(np.subtract(movement.end, room.source)))
+            walked = min(way, movement.speed * record.num_samples / record.rate)
+            yield f"walks {walked:.1f} m at {movement.speed:.1f} m/s"
+    if record.response is not None:
+        yield f"response {Path(record.response).name}"
+    for speaker in record.speakers:
+        yield (
+            f"{speaker.utterance} in {speaker.overlap:.0%} of it, SIR "
+            f"{speaker.sir:.1f} dB"
+        )
+    for noise in record.noises:
+        source = Path(noise.file).name if noise.file else f"{noise.spectrum} noise"
+        yield f"{noise.name} ({source}), SNR {noise.snr:.1f} dB"
+    if (device := record.device) is not None:
+        effects = {
+            "gain {:.1f} dB": device.gain,
+            "low cut {:.0f} Hz": device.low_cut,
+            "high cut {:.0f} Hz": device.high_cut,
+            "{:.1%} clipped": device.clipped,
+        }
+        yield from (f.format(v) for f, v in effects.items() if v is not None)
+        if device.telephone:
+            yield "telephone"
