@@ -338,14 +338,14 @@ def _evaluate(service: Service, arrays: dict[str, np.ndarray], output: str) -> R
     acoustics = service.model.acoustics
     frames = _frames(service, arrays)
     if output == "log_likelihoods":
-        return _archive(log_likelihoods=acoustics.log_likes(frames))
+        return _archive(log_likelihoods=_finite(acoustics.log_likes(frames)))
     if not isinstance(acoustics, NetworkAcoustics):
         raise RefusedError("the model has no network")
     if acoustics.network.gives_log_likelihoods:
         raise RefusedError(
             "the network was trained by LF-MMI: its outputs are no posteriors"
         )
-    log_posteriors = replace(acoustics, prior_scale=0.0).log_likes(frames)
+    log_posteriors = _finite(replace(acoustics, prior_scale=0.0).log_likes(frames))
     if output == "posteriors":
         return _archive(posteriors=np.exp(log_posteriors))
     alignment = arrays.get("alignment")
@@ -369,6 +369,14 @@ def _evaluate(service: Service, arrays: dict[str, np.ndarray], output: str) -> R
     )
 
 
+def _finite(scores: np.ndarray) -> np.ndarray:
+    """Return scores of frames; the fault of a model that gives no numbers is told."""
+    if not np.isfinite(scores).all():
+        log.error("the model's scores of frames are not finite")
+        raise RefusedError("the model's scores are not finite", "failure")
+    return scores
+
+
 def _frames(service: Service, arrays: dict[str, np.ndarray]) -> np.ndarray:
     """Return the features that were sent, or those of the samples."""
     if "features" in arrays:
@@ -376,10 +384,14 @@ def _frames(service: Service, arrays: dict[str, np.ndarray]) -> np.ndarray:
         wanted = service.model.front_end().accept(np.zeros(0, np.float32)).shape[1]
         if features.dtype.kind != "f" or features.shape[1:] != (wanted,):
             raise RefusedError(f"features must be floats, frames x {wanted}")
+        if not np.isfinite(features).all():
+            raise RefusedError("features hold values that are not finite")
         return features.astype(np.float32)
     samples = arrays.get("samples")
     if samples is None or samples.ndim != 1 or samples.dtype.kind not in "if":
         raise RefusedError("the archive needs features, or samples of one dimension")
+    if not np.isfinite(samples).all():
+        raise RefusedError("samples hold values that are not finite")
     scale = 1 if samples.dtype.kind == "f" else 32768
     front_end = service.model.front_end()
     head = front_end.accept((samples / scale).astype(np.float32))

@@ -12,6 +12,7 @@ import sys
 import time
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -21,8 +22,10 @@ from websockets.asyncio.client import connect as connect_async
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
+from latflow.serving import http
 from latflow.serving.options import SessionOptions
 from latflow.serving.results import Final
+from latflow.serving.service import RefusedError
 from latflow.serving.session import Session
 
 EOF = '{"eof" : 1}'
@@ -173,6 +176,8 @@ def test_evaluation_of_samples_and_of_features(server, model, digits):
         ("loss", {"features": features, "alignment": alignment - 999}, "outside 0 to"),
         ("loss", {"features": features[:, 1:]}, "frames x 23"),
         ("loss", {"alignment": alignment}, "needs features, or samples"),
+        ("loss", {"features": features * np.nan}, "features hold values"),
+        ("loss", {"samples": np.full(4000, np.inf)}, "samples hold values"),
         ("other", {"features": features}, "is none of loss"),
         ("loss", {"features": np.array([object()])}, "no .npz archive"),
     ):
@@ -181,6 +186,22 @@ def test_evaluation_of_samples_and_of_features(server, model, digits):
         assert message in reply.json()["error"]["message"]
     reply = httpx.post(f"{server.http}/v1/evaluate", content=b"x")
     assert reply.status_code == 400
+
+
+def test_scores_that_are_not_finite_are_the_server_s_fault(model):
+    """One line, and no archive of them."""
+
+    class Broken:
+        def log_likes(self, frames):
+            return np.full((len(frames), 2), np.nan, np.float32)
+
+    service = SimpleNamespace(
+        model=SimpleNamespace(acoustics=Broken(), front_end=model.front_end)
+    )
+    frames = {"features": np.zeros((3, 23), np.float32)}
+    with pytest.raises(RefusedError, match="scores are not finite") as refused:
+        http._evaluate(service, frames, "log_likelihoods")
+    assert refused.value.status == 500
 
 
 def test_the_client_of_vosk_s_wheel(server, model, digits, tmp_path):
