@@ -220,6 +220,10 @@ def test_networks_may_have_a_training_set_of_their_own(recipe_of):
         ({}, {"training_set": "train_sp"}, "training_set: no 'train_sp'"),
         ({"perturbed": {"test": {}}}, {}, "a test set has this name"),
         ({"perturbed": {"dev": {}}}, {}, "no name for a set"),
+        ({"perturbed": {"sp": {"of": "dev"}}}, {}, "no 'dev'; there are train"),
+        ({"cleaned": {"test": {}}}, {}, "another set has this name"),
+        ({"cleaned": {"a": {}}, "perturbed": {"a": {}}}, {}, "another set has this"),
+        ({"cleaned": {"a": {"max_junk": 2.0}}}, {}, "max_junk"),
         ({"perturbed": {"sp": {"speeds": [0.9, 0.9]}}}, {}, "twice"),
         ({"perturbed": {"sp": {"volume": [2.0, 1.0]}}}, {}, "2 is above 1"),
     ],
@@ -227,6 +231,17 @@ def test_networks_may_have_a_training_set_of_their_own(recipe_of):
 def test_training_sets_that_cannot_be(recipe_of, corpus, network, told):
     with pytest.raises(UserError, match=told):
         recipe_of({"tdnn": {**CE, **network}}, corpus=corpus)
+
+
+def test_networks_learn_from_the_good_parts_and_their_copies(recipe_of):
+    corpus = {"cleaned": {"good": {}}, "perturbed": {"good_sp": {"of": "good"}}}
+    networks = {
+        "one": {**CE, "training_set": "good"},
+        "two": {**CE, "training_set": "good_sp"},
+    }
+    recipe = recipe_of(networks, corpus=corpus)
+    assert recipe.training_sets == ["train", "good", "good_sp"]
+    assert recipe.training_set_of("two") == "good_sp"
 
 
 TWO = {

@@ -97,7 +97,8 @@ def test_a_network_learns_from_the_perturbed_set_that_its_system_aligns(
     repository, tmp_path
 ):
     config = yaml.safe_load((repository / "tests/e2e/tiny.yaml").read_text())
-    config["corpus"]["perturbed"] = {"train_sp": {}}
+    config["corpus"]["cleaned"] = {"train_clean": {}}
+    config["corpus"]["perturbed"] = {"train_sp": {"of": "train_clean"}}
     config["nnet"] = {
         "features": {"hires": {"type": "fbank"}},
         "ivectors": {"iv": {"features": "hires"}},
@@ -124,7 +125,9 @@ def test_a_network_learns_from_the_perturbed_set_that_its_system_aligns(
     done = snakemake(repository, tmp_path, "--configfile", path, "-n", *targets)
     assert done.returncode == 0, done.stderr
     for message in (
-        "Take train at other speeds and volumes: train_sp",
+        "Decode train against its own transcripts",
+        "Take what agrees with its transcript from train: train_clean",
+        "Take utterances at other speeds and volumes: train_sp",
         "Extract features of train_sp",
         "Extract the features hires of train_sp",
         "Train the extractor of the i-vectors iv",

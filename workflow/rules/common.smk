@@ -85,7 +85,7 @@ onstart:
 
 
 wildcard_constraints:
-    split="|".join(["full", *recipe.splits, *recipe.options.corpus.perturbed]),
+    split="|".join(["full", *recipe.splits, *recipe.training_sets[1:]]),
     system="|".join(recipe.decoded_systems),
     network="|".join(recipe.networks) or "none",
     stream="|".join(recipe.feature_streams) or "none",

@@ -78,9 +78,49 @@ if recipe.holds_out_dev:
             "../scripts/hold_out.py"
 
 
-rule perturb_corpus:
+rule clean_corpus:
     input:
         cuts="<results>/corpus/train/cuts.jsonl.gz",
+        recordings="<results>/corpus/train/recordings.jsonl.gz",
+        hypotheses="<results>/suspects/train/biased/hyp.ctm",
+        lang=lambda wildcards: f"{RESULTS}/{recipe.lang_folder(recipe.suspect_system)}/L.fst",
+    output:
+        multiext(
+            "<results>/corpus/{split}/",
+            "recordings.jsonl.gz",
+            "supervisions.jsonl.gz",
+            "cuts.jsonl.gz",
+            "ledger.jsonl",
+            "cleaned.json",
+        ),
+    log:
+        "<logs>/clean_corpus/{split}.log",
+    benchmark:
+        "<benchmarks>/clean_corpus/{split}.jsonl"
+    wildcard_constraints:
+        split="|".join(recipe.options.corpus.cleaned) or "none",
+    conda:
+        "../../envs/gmm.yaml"
+    threads: 1
+    resources:
+        mem_mb=growing(4000),
+        runtime=growing(120),
+    params:
+        options=lambda wildcards: recipe.options.corpus.cleaned[
+            wildcards.split
+        ].values(),
+        code=source_digest("latflow.align.cleanup.clean_corpus"),
+    message:
+        "Take what agrees with its transcript from train: {wildcards.split}"
+    script:
+        "../scripts/clean_corpus.py"
+
+
+rule perturb_corpus:
+    input:
+        cuts=lambda wildcards: "{}/corpus/{}/cuts.jsonl.gz".format(
+            RESULTS, recipe.options.corpus.perturbed[wildcards.split].of
+        ),
     output:
         multiext(
             "<results>/corpus/{split}/",
@@ -108,7 +148,7 @@ rule perturb_corpus:
         seed=recipe.options.seed,
         code=source_digest("latflow.corpus.perturb.perturb_corpus"),
     message:
-        "Take train at other speeds and volumes: {wildcards.split}"
+        "Take utterances at other speeds and volumes: {wildcards.split}"
     script:
         "../scripts/perturb_corpus.py"
 

@@ -8,8 +8,10 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from latflow.options import (
+    Fraction,
     Name,
     NonNegativeFloat,
+    NonNegativeInt,
     Options,
     PositiveFloat,
     Text,
@@ -261,6 +263,8 @@ class PerturbationOptions(Options):
     Ids of utterances and speakers begin with `sp<speed>-`; at speed 1 they stay.
     """
 
+    of: Text = "train"
+    """Set that it is made of: `train`, or one of `corpus.cleaned`."""
     speeds: Annotated[tuple[Speed, ...], Field(min_length=1), Unique] = (0.9, 1.0, 1.1)
     """Speeds that every utterance is taken at: factors of its frequencies, and of the
     inverse of its duration."""
@@ -268,6 +272,37 @@ class PerturbationOptions(Options):
     """Range that each utterance's volume, a factor of its samples, is drawn from
     (uniform); null leaves it. Features of `nnet.features` follow it; those of the GMM
     systems, which align the set, do not (as in Kaldi)."""
+
+
+class CleanedSetOptions(Options):
+    """Parts of the training set that are what their transcripts say.
+
+    As Kaldi's clean_and_segment_data.sh finds them; its defaults. Utterances are
+    decoded against their transcripts as `suspects.biased_decoding` and
+    `suspects.system` say.
+    """
+
+    min_segment: NonNegativeFloat = 0.5
+    """Shortest utterance that is kept, seconds."""
+    min_new_segment: NonNegativeFloat = 1.0
+    """Shortest part of an utterance that is kept, seconds."""
+    max_edge_silence: NonNegativeFloat = 0.5
+    """Longest silence at an end of a part, seconds; more is cut off, if what is left is
+    long enough."""
+    max_internal_silence: PositiveFloat = 2.0
+    """Longest silence within a part, seconds; longer ones divide it."""
+    unknown_padding: NonNegativeFloat = 0.05
+    """Audio beyond a first or last word, towards an error, that is taken too, since the
+    word may go on in it, seconds; the unknown word stands for it in the transcript,
+    unless it is silence. 0 for none."""
+    max_junk: Fraction = 0.1
+    """Largest share of a part that is such audio."""
+    min_split_silence: NonNegativeFloat = 0.1
+    """Silence that a part may begin or end in when an end of it is cut off because too
+    much of it is such audio, seconds."""
+    max_left_out_words: NonNegativeInt = 1
+    """Words that were not recognized between two parts which touch each other; more are
+    left out of the transcript when the parts are joined."""
 
 
 # Names of splits that the workflow makes, and of a folder beside them.
@@ -322,12 +357,24 @@ class CorpusOptions(Options):
     """Training sets for networks, by name, that are made of the training set: every
     utterance at several speeds and volumes. Networks name them in `training_set`; GMM
     systems are trained on the training set itself, and align these too."""
+    cleaned: dict[SetName, CleanedSetOptions] = Field(default_factory=dict)
+    """Training sets for networks, by name: the parts of the training set that are what
+    their transcripts say (see docs/suspects.md). GMM systems are trained on the
+    training set itself, and align these too."""
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
         """Refuse two sets of one name."""
         for name in self.perturbed.keys() & self.test.keys():
             raise ValueError(f"perturbed.{name}: a test set has this name")
+        for name in self.cleaned.keys() & {*self.test, *self.perturbed}:
+            raise ValueError(f"cleaned.{name}: another set has this name")
+        for name, options in self.perturbed.items():
+            if options.of not in {"train", *self.cleaned}:
+                known = ", ".join(["train", *self.cleaned])
+                raise ValueError(
+                    f"perturbed.{name}.of: no {options.of!r}; there are {known}"
+                )
         if isinstance(self.dev, NoSource) and self.test:
             raise ValueError("dev: test sets cannot be scored without one")
         for name, source in {"train": self.train, "dev": self.dev}.items():

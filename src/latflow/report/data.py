@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
+from latflow.align.cleanup import SUMMARY as CLEANED
 from latflow.files import read_lines
 from latflow.fst.graph import Graph
 from latflow.lang.directory import GENERATED
@@ -52,8 +53,35 @@ def data_section(results: Results) -> Section:
         section.blocks.append(Table(rows, {"part"}))
     else:
         section.blocks.append(missing("speech data", "corpus"))
+    section.blocks += _cleaned_sets(results)
     section.blocks += _generated_entries(results)
     return section
+
+
+def _cleaned_sets(results: Results) -> Iterator[Note | Table]:
+    """Yield what was dropped of sets that the recipe has cleaned, if it has."""
+    rows: list[Row] = []
+    for name in results.options.corpus.cleaned:
+        told = read_json(results / f"corpus/{name}/{CLEANED}")
+        if told is None:
+            yield missing(f"cleaned set {name}", "corpus")
+            continue
+        hours = {
+            f"{reason} (h)": f"{seconds / 3600:.3f}"
+            for reason, seconds in told["dropped_seconds"].items()
+        }
+        row = {
+            "cleaned set": name,
+            "kept (h)": f"{told['kept_seconds'] / 3600:.3f}",
+            "of (h)": f"{told['seconds'] / 3600:.3f}",
+            "utterances": told["utterances"],
+            "kept whole": told["whole_utterances"],
+            "cut": told["cut_utterances"],
+        }
+        rows.append({**row, **hours})
+    if rows:
+        yield Note("Speech that differs from its transcript was dropped from train:")
+        yield Table(rows, {"cleaned set"})
 
 
 def _generated_entries(results: Results) -> Iterator[Note | Details]:

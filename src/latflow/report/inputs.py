@@ -67,7 +67,7 @@ class Results:
     def split_sizes(self) -> dict[str, SplitSize]:
         """Sizes of the parts of the corpus that are there, each read once."""
         words = _vocabulary(self / "lang/words.txt")
-        splits = [*self.recipe.splits, *self.options.corpus.perturbed]
+        splits = [*self.recipe.splits, *self.recipe.training_sets[1:]]
         paths = {split: self / f"corpus/{split}/cuts.jsonl.gz" for split in splits}
         return {
             split: _measured(path, words)

@@ -158,8 +158,8 @@ class SequenceSystemOptions(Options):
     """Network that the training starts from, of `nnet.systems`; its features,
     alignments, graph and priors stay."""
     training_set: str | None = None
-    """Set that the network is trained on: `train`, or one of `corpus.perturbed`; null
-    for the parent's."""
+    """Set that the network is trained on: `train`, or one of `corpus.perturbed` or
+    `corpus.cleaned`; null for the parent's."""
     criterion: CriterionOptions
     """Criterion that the training maximizes. See docs/criteria.md."""
     sequence: SequenceOptions = SequenceOptions()

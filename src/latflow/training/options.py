@@ -158,8 +158,8 @@ class CeSystemOptions(Options):
     `nnet.hdf5`; or a GMM system's name, for its features (after LDA, MLLT, and the
     transforms of the speakers); or null for the frames that GMM systems start from."""
     training_set: str = "train"
-    """Set that the network is trained on: `train`, or one of `corpus.perturbed`, which
-    `alignments` then aligns."""
+    """Set that the network is trained on: `train`, or one of `corpus.perturbed` or
+    `corpus.cleaned`, which `alignments` then aligns."""
     data: DataOptions = DataOptions()
     """Data of the training: pieces of utterances, their order, batches, normalization.
     All lengths are frames of the features."""
@@ -189,8 +189,8 @@ class CtcSystemOptions(Options):
     `nnet.hdf5`; or a GMM system's name, for its features (after LDA, MLLT, and the
     transforms of the speakers); or null for the frames that GMM systems start from."""
     training_set: str = "train"
-    """Set that the network is trained on: `train`, or one of `corpus.perturbed`, which
-    `alignments` then aligns."""
+    """Set that the network is trained on: `train`, or one of `corpus.perturbed` or
+    `corpus.cleaned`, which `alignments` then aligns."""
     graph: CtcGraphOptions = CtcGraphOptions()
     """Scales of the transition probabilities in graphs of CTC, which has none."""
     data: CtcDataOptions = CtcDataOptions()
@@ -223,8 +223,8 @@ class LfmmiSystemOptions(Options):
     GMM system's name, for its features (after LDA, MLLT, and the transforms of the
     speakers); or null for the frames that GMM systems start from."""
     training_set: str = "train"
-    """Set that the network is trained on: `train`, or one of `corpus.perturbed`, which
-    `alignments` then aligns."""
+    """Set that the network is trained on: `train`, or one of `corpus.perturbed` or
+    `corpus.cleaned`, which `alignments` then aligns."""
     tree: ChainTreeOptions = ChainTreeOptions()
     """Tree and denominator of a network trained with lattice-free MMI."""
     supervision: SupervisionOptions = SupervisionOptions()

@@ -57,7 +57,7 @@ def split_amounts(
         UserError: a name that is no split, or hours that are not known.
     """
     corpus = recipe.options.corpus
-    known = {*recipe.sources, *recipe.splits, *corpus.perturbed}
+    known = {*recipe.sources, *recipe.splits, *recipe.training_sets}
     for name in (*hours, *utterances):
         if name not in known:
             raise UserError(
@@ -73,8 +73,10 @@ def split_amounts(
         for name, source in recipe.sources.items():
             if name not in amounts:
                 amounts[name] = _surveyed(recipe, name, source)
-    total, count = amounts["train"]
+    for name in corpus.cleaned:  # what will be dropped is not known
+        amounts.setdefault(name, amounts["train"])
     for name, options in corpus.perturbed.items():
+        total, count = amounts[options.of]
         longer = sum(1 / speed for speed in options.speeds)
         number = None if count is None else count * len(options.speeds)
         amounts.setdefault(name, (longer * total, number))

@@ -137,7 +137,8 @@ class Recipe(Systems):
     @property
     def training_sets(self) -> list[str]:
         """Sets that networks may be trained on: train, and those made of it."""
-        return ["train", *self.options.corpus.perturbed]
+        corpus = self.options.corpus
+        return ["train", *corpus.cleaned, *corpus.perturbed]
 
     @property
     def rescorings(self) -> dict[str, RescoreOptions]:

@@ -38,9 +38,12 @@ def check(recipe: Recipe) -> None:
 
 
 def _check_suspects(recipe: Recipe) -> None:
-    """Refuse to search sets without transcripts, or with a system that is not there."""
+    """Refuse to search sets without transcripts, or with a system that is not there.
+
+    Sets are cleaned with the same system.
+    """
     suspects = recipe.options.suspects
-    if not suspects.sets:
+    if not (suspects.sets or recipe.options.corpus.cleaned):
         return
     known = [name for name in recipe.splits if name not in recipe.untranscribed_sets]
     for name in suspects.sets:
@@ -195,7 +198,7 @@ def _check_hdf5(recipe: Recipe) -> None:
     """Refuse HDF5 features with others' names, or of sets that are not there."""
     nnet = recipe.options.nnet
     taken = {*recipe.systems, *recipe.feature_streams, *nnet.ivectors}
-    sets = [*recipe.splits, *recipe.options.corpus.perturbed]
+    sets = [*recipe.splits, *recipe.training_sets[1:]]
     for name, hdf5 in nnet.hdf5.items():
         key = f"configuration nnet.hdf5.{name}"
         if name in taken:

@@ -142,6 +142,23 @@ def test_generated_pronunciations_are_listed(tmp_path):
     assert "teh\t0.9\tT EH" in listed.text
 
 
+def test_what_was_dropped_of_a_cleaned_set_is_told(tmp_path):
+    recipe = made_up_recipe()
+    recipe = recipe.replace(corpus=recipe.corpus.replace(cleaned={"good": {}}))
+    results = Results(tmp_path, Recipe(recipe))
+    assert results.recipe.training_sets == ["train", "good"]
+    assert data_section(results).blocks[-1].is_missing
+    told = {
+        "utterances": 4, "seconds": 7200.0, "whole_utterances": 2, "cut_utterances": 1,
+        "parts": 4, "kept_seconds": 5400.0,
+        "dropped_seconds": {"words differ": 1440.0, "silence": 360.0},
+    }  # fmt: skip
+    write_json(tmp_path / "corpus/good/cleaned.json", told)
+    (row,) = data_section(results).blocks[-1].rows
+    assert (row["kept (h)"], row["of (h)"], row["cut"]) == ("1.500", "2.000", 1)
+    assert row["words differ (h)"] == "0.400"
+
+
 def test_speech_of_hours_keeps_its_digits(tmp_path):
     told = {"utterances": 2620, "audio_seconds": 19452.48, "wall_seconds": 0.12345}
     write_json(tmp_path / "decode/mono/test/decode.json", told)
