@@ -32,6 +32,7 @@ from latflow.files import atomic_directory, write_json
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
+from latflow.simulation.conversations import draw_conversations, speech_and_overlap
 from latflow.simulation.drawing import Drawing
 from latflow.simulation.options import SimulatedSetOptions
 from latflow.simulation.records import Record, record_line
@@ -110,9 +111,19 @@ class CutSpeech:
         """Return the samples of utterance i, float32 [L].
 
         Raises:
-            UserError: the audio cannot be read.
+            UserError: the audio cannot be read, or holds what is no number.
         """
-        return load_samples(self.cut(i))
+        cut = self.cut(i)
+        samples = load_samples(cut)
+        if not np.isfinite(samples).all():  # FLAC has no such samples
+            raise UserError(
+                "samples that are not numbers",
+                file=file_of(cut),
+                utterance=cut.id,
+                remedy=f"restore the file, or exclude {cut.id} from the set that is "
+                "simulated (exclude)",
+            )
+        return samples
 
 
 def simulate_corpus(
@@ -125,10 +136,11 @@ def simulate_corpus(
 ) -> None:
     """Write a corpus folder with the utterances of another one, simulated.
 
-    Ids, speakers and transcripts stay. Audio is FLAC of 16 bits in `audio/`; beside the
-    manifests are `records.jsonl` (what was done to each utterance, in their order),
-    `simulation.json` (counts) and an empty ledger: an utterance that cannot be
-    simulated fails the stage.
+    Ids, speakers and transcripts stay. Audio is FLAC of 16 bits in `audio/`, a file for
+    each utterance, or for each conversation, of which the utterances are segments.
+    Beside the manifests are `records.jsonl` (what was done to each utterance or
+    conversation, in their order), `simulation.json` (counts) and an empty ledger: an
+    utterance that cannot be simulated fails the stage.
 
     Args:
         cuts: manifest of the other set.
@@ -143,20 +155,18 @@ def simulate_corpus(
     final = Path(os.path.abspath(out_dir))
     with atomic_directory(out_dir) as folder, CutSpeech(cuts, folder) as speech:
         (folder / "audio").mkdir()
+        Ledger("simulate_corpus").write(folder / "ledger.jsonl")
+        if options.conversation is not None:
+            _simulate_conversations(
+                speech, folder, final, options, seed=seed, threads=threads
+            )
+            return
         drawing = Drawing(options, speech, rate=speech.rate, seed=seed)
         simulator = Simulator(speech, rate=speech.rate, cache_mb=options.cache_mb)
 
         def simulate(i: int) -> tuple[MonoCut, Record]:
             cut = speech.cut(i)
             samples = speech.samples(i)
-            if not np.isfinite(samples).all():  # FLAC has no such samples
-                raise UserError(
-                    "samples that are not numbers",
-                    file=file_of(cut),
-                    utterance=cut.id,
-                    remedy=f"restore the file, or exclude {cut.id} from the set that "
-                    "is simulated (exclude)",
-                )
             record = drawing.draw(cut.id, len(samples), whole_pass=0)
             name = f"{i:06d}-{re.sub(r'[^A-Za-z0-9_.-]', '_', cut.id)[:100]}.flac"
             simulated = simulator.apply(record, samples)
@@ -182,7 +192,98 @@ def simulate_corpus(
                 records.write(record_line(record))
                 counts.add(record)
         write_json(folder / SUMMARY, counts.values())
-        Ledger("simulate_corpus").write(folder / "ledger.jsonl")
+
+
+def _simulate_conversations(
+    speech: CutSpeech,
+    folder: Path,
+    final: Path,
+    options: SimulatedSetOptions,
+    *,
+    seed: int,
+    threads: int,
+) -> None:
+    """Write conversations, and the manifests of their utterances.
+
+    Args:
+        speech: the utterances.
+        folder: that is written.
+        final: its name once it is whole.
+        options: see `simulate_corpus`.
+        seed: see `simulate_corpus`.
+        threads: see `simulate_corpus`.
+    """
+    rate = speech.rate
+    simulator = Simulator(speech, rate=rate, cache_mb=options.cache_mb)
+
+    def simulate(record: Record) -> Record:
+        made = simulator.conversation(record)
+        soundfile.write(folder / "audio" / f"{record.utterance}.flac", made.T, rate)
+        return record
+
+    counts = _Counts()
+    made: list[tuple[str, int]] = []  # id and length of each conversation
+
+    def recording(number: int) -> Recording:
+        name, num_samples = made[number]
+        path = str(final / "audio" / f"{name}.flac")
+        channels = list(range(options.num_channels))
+        return Recording(
+            id=name,
+            sources=[AudioSource("file", channels, path)],
+            sampling_rate=rate,
+            num_samples=num_samples,
+            duration=num_samples / rate,
+        )
+
+    places = np.full((len(speech), 2), -1, np.int64)  # conversation and offset
+    with (
+        (folder / RECORDS).open("w", encoding="utf-8") as records,
+        ManifestWriter(folder / "recordings.jsonl.gz") as recordings,
+        worker_pool(threads) as pool,
+    ):
+        drawn = draw_conversations(options, speech, rate=rate, seed=seed)
+        for record in progress(in_order(pool, simulate, drawn), "simulate"):
+            for turn in record.turns:
+                places[speech.position(turn.utterance)] = len(made), turn.offset
+            made.append((record.utterance, record.num_samples))
+            recordings.write(recording(len(made) - 1))
+            records.write(record_line(record))
+            counts.add(record)
+    with (
+        ManifestWriter(folder / "supervisions.jsonl.gz") as supervisions,
+        ManifestWriter(folder / "cuts.jsonl.gz") as cut_writer,
+    ):
+        for i, (number, offset) in enumerate(places.tolist()):
+            talk, length = recording(number), speech.num_samples(i)
+            cut = _as_segment(speech.cut(i), talk, offset, length)
+            supervisions.write(cut.supervisions[0].with_offset(cut.start))
+            cut_writer.write(cut)
+    write_json(folder / SUMMARY, counts.values())
+
+
+def _as_segment(
+    cut: MonoCut, recording: Recording, offset: int, num_samples: int
+) -> MonoCut:
+    """Return a cut as a segment of a recording of its rate."""
+    rate = recording.sampling_rate
+    start, duration = offset / rate, num_samples / rate
+    said = fastcopy(
+        cut.supervisions[0],
+        recording_id=recording.id,
+        start=0.0,
+        duration=duration,
+        channel=0,
+    )
+    return MonoCut(
+        id=cut.id,
+        start=start,
+        duration=duration,
+        channel=0,
+        supervisions=[said],
+        recording=recording,
+        custom=cut.custom,
+    )
 
 
 def _as_recording(cut: MonoCut, path: Path, shape: tuple[int, ...]) -> MonoCut:
@@ -226,18 +327,32 @@ class _Counts:
     def __init__(self) -> None:
         self._kinds: Counter[str] = Counter()
         self._rooms: dict[int, int] = {}
+        self._speech = np.zeros(2)  # time with one speaker at least, with two; s
 
     def add(self, record: Record) -> None:
         """Count an utterance."""
         kinds = ("room", "movement", "response", "noises", "speakers", "device")
-        self._kinds["utterances"] += 1
+        self._kinds["utterances"] += max(1, len(record.turns))
+        if record.turns:
+            self._kinds["conversations"] += 1
+            self._speech += np.array(speech_and_overlap(record.turns)) / record.rate
         self._kinds["simulated"] += record.is_simulated
         for kind in kinds:
             self._kinds[f"with_{kind}"] += bool(getattr(record, kind))
         if record.room is not None:
             self._rooms[record.room.number] = record.room.redraws
 
-    def values(self) -> dict[str, int]:
-        """Return the counts by name."""
-        anew = sum(self._rooms.values())
-        return {**self._kinds, "rooms": len(self._rooms), "rooms_drawn_anew": anew}
+    def values(self) -> dict[str, float]:
+        """Return the counts by name; times in seconds."""
+        speech, overlap = (round(float(seconds), 3) for seconds in self._speech)
+        talks = {
+            "speech": speech,
+            "overlap": overlap,
+            "overlap_share": overlap / speech,
+        }
+        return {
+            **self._kinds,
+            "rooms": len(self._rooms),
+            "rooms_drawn_anew": sum(self._rooms.values()),
+            **(talks if speech else {}),
+        }

@@ -170,7 +170,7 @@ class Drawing:
         if room is None:
             return self._array.microphones
         rng = np.random.default_rng([self._seed, room.number, _ARRAYS])
-        angle = math.radians(_drawn(self._array.turn, rng))
+        angle = math.radians(drawn(self._array.turn, rng))
         c, s = math.cos(angle), math.sin(angle)
         around = np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]])
         return tuple(_place(around @ p) for p in self._array.microphones)
@@ -180,16 +180,16 @@ class Drawing:
         options = self._options.rooms
         assert isinstance(options, GeneratedRooms)
         rng = np.random.default_rng([self._seed, number, _ROOMS])
-        t60 = _drawn(options.t60, rng)
+        t60 = drawn(options.t60, rng)
         radius = self._array.radius if self._array else 0.0
         for redraws in range(_MAX_REDRAWS):
             sides = (options.length, options.width, options.height)
-            size = np.array([_drawn(side, rng) for side in sides])
+            size = np.array([drawn(side, rng) for side in sides])
             # PyKaldi2's places: near the middle of the room.
             if (size <= 2 * options.from_wall).any():
                 continue
             microphone = size * rng.uniform((0.2, 0.2, 0.4), (0.8, 0.8, 0.6))
-            source = microphone + _drawn(options.distance, rng) * _direction(rng)
+            source = microphone + drawn(options.distance, rng) * _direction(rng)
             others = rng.uniform(
                 options.from_wall, size - options.from_wall, (_OTHER_PLACES, 3)
             )
@@ -228,7 +228,7 @@ class Drawing:
         options = rooms.movement
         if options is None or rng.random() >= options.probability:
             return None
-        speed = _drawn(options.speed, rng)
+        speed = drawn(options.speed, rng)
         source, microphone = np.array(room.source), np.array(room.microphone)
         gap = float(np.linalg.norm(source - microphone))
         radius = self._array.radius if self._array else 0.0
@@ -260,7 +260,7 @@ class Drawing:
                 name=name,
                 spectrum=options.spectrum,
                 seed=int(rng.integers(1 << 32)),
-                snr=_drawn(options.snr, rng),
+                snr=drawn(options.snr, rng),
             )
             return
         files = self._files[options.files]
@@ -269,7 +269,7 @@ class Drawing:
                 name=name,
                 file=files[int(rng.integers(len(files)))],
                 begin=float(rng.random()),
-                snr=_drawn(options.snr, rng),
+                snr=drawn(options.snr, rng),
                 place=next(places) if options.place == "point" else None,
             )
 
@@ -286,11 +286,14 @@ class Drawing:
             return
         speech = self._speech
         there = {speech.speaker(speech.position(utt_id))}
-        for _ in range(options.number):
+        number = options.number
+        if not isinstance(number, int):
+            number = round(drawn(number, rng))
+        for _ in range(number):
             i = self._other(rng, there)
             there.add(speech.speaker(i))
             length = speech.num_samples(i)
-            both = min(round(_drawn(options.overlap, rng) * num_samples), length)
+            both = min(round(drawn(options.overlap, rng) * num_samples), length)
             late = num_samples - both
             if both == length:  # shorter: anywhere within
                 offset = int(rng.integers(late + 1))
@@ -299,7 +302,7 @@ class Drawing:
             yield SpeakerDraw(
                 utterance=speech.utt_id(i),
                 offset=offset,
-                sir=_drawn(options.sir, rng),
+                sir=drawn(options.sir, rng),
                 overlap=round(both / num_samples, 4),
                 place=next(places),
             )
@@ -341,18 +344,16 @@ def _draw_device(
     if options is None or rng.random() >= options.probability:
         return None
     is_telephone = bool(rng.random() < options.telephone)
-    drawn = {
-        name: _drawn(distribution, rng)
+    effects = {
+        name: drawn(distribution, rng)
         for name in ("gain", "low_cut", "high_cut", "clipped")
         if (distribution := getattr(options, name)) is not None
     }
-    return DeviceDraw(telephone=is_telephone, **drawn)
+    return DeviceDraw(telephone=is_telephone, **effects)
 
 
-def _drawn(
-    distribution: Uniform | Choice | Gaussian, rng: np.random.Generator
-) -> float:
-    """Draw a value."""
+def drawn(distribution: Uniform | Choice | Gaussian, rng: np.random.Generator) -> float:
+    """Draw a value of a distribution."""
     match distribution:
         case Uniform():
             return float(rng.uniform(distribution.low, distribution.high))

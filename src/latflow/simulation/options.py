@@ -93,6 +93,10 @@ Share = Annotated[_Any, _TAGGED, _between(0, 1)]
 ClippedShare = Annotated[_Any, _TAGGED, _between(0, 0.9)]
 MetresPerSecond = Annotated[_Any, _TAGGED, _between(0, 3)]
 Degrees = Annotated[_Any, _TAGGED, _between(-360, 360)]
+Pause = Annotated[_Any, _TAGGED, _between(0, 60)]
+OverlapShare = Annotated[_Any, _TAGGED, _between(0, 0.5)]
+Speakers = Annotated[_Any, _TAGGED, _between(1, 16)]
+Others = Annotated[_Any, _TAGGED, _between(0, 2)]
 Count = Annotated[int, Field(ge=1, le=8)]
 Place = tuple[float, float, float]
 _MAX_RADIUS = 5.0  # of arrays, m
@@ -190,8 +194,9 @@ class SpeakerOptions(Options):
 
     probability: Fraction = 1.0
     """Share of the simulated utterances that others speak in."""
-    number: Annotated[int, Field(ge=1, le=2)] = 1
-    """Other speakers."""
+    number: Annotated[int, Field(ge=1, le=2)] | Others = 1
+    """Other speakers, 1 or 2; or a distribution of 0 to 2, rounded: {type: choice, of:
+    [0, 1, 2]} for 1 to 3 speakers in all."""
     sir: Decibels = Uniform(low=-2.5, high=2.5)
     """Power of the utterance, as it arrives, over that of the other one, each over its
     own duration, dB."""
@@ -282,7 +287,9 @@ class SimulationOptions(Options):
 
     @model_validator(mode="after")
     def _check_anything(self) -> Self:
-        if not (self.rooms or self.noises or self.speakers or self.device):
+        conversation = getattr(self, "conversation", None)  # of stored sets
+        kinds = (self.rooms, self.noises, self.speakers, self.device, conversation)
+        if not any(kinds):
             raise ValueError("name rooms, noises, speakers or device")
         if self.array is not None and isinstance(self.rooms, MeasuredRooms):
             raise ValueError("an array needs rooms of type generated, or none")
@@ -386,11 +393,46 @@ class SimulationDraws(SimulationOptions):
         return None
 
 
+class ConversationOptions(Options):
+    """Conversations, in which each utterance of the set is said once.
+
+    Speakers take turns: another one begins before the last has ended, or after a pause.
+    """
+
+    speakers: Speakers = Choice(of=(2.0, 3.0))
+    """Speakers of a conversation (rounded); fewer where the set has no more with
+    anything left to say."""
+    duration: Annotated[float, Field(ge=1, le=7200)] = 60.0
+    """Length, s, that ends a conversation once it is reached, with the end of an
+    utterance."""
+    overlap: OverlapShare = Choice(of=(0.2,))
+    """Share of the time with speech in which two speak, over the set; 0 for never."""
+    overlap_probability: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Share of the turns that begin before the last has ended; more where `overlap`
+    needs them."""
+    pause: Pause = Uniform(low=0.5, high=1.5)
+    """Silence before the other turns, s, and behind the last."""
+    level: Decibels = Choice(of=(0.0,))
+    """Change of the level of a speaker's utterances in a conversation, dB."""
+
+
 class SimulatedSetOptions(SimulationOptions):
     """A stored set, made of another one: the same utterances, simulated."""
 
     of: str
     """Set that it is made of: `dev`, or one of `corpus.test`."""
+    conversation: ConversationOptions | None = None
+    """Utterances are put into conversations, which are then what is simulated; null
+    leaves each by itself."""
+
+    @model_validator(mode="after")
+    def _check_conversation(self) -> Self:
+        if self.conversation is not None and self.speakers is not None:
+            raise ValueError("speakers: conversation has speakers of its own")
+        walks = isinstance(self.rooms, GeneratedRooms) and self.rooms.movement
+        if self.conversation is not None and walks:
+            raise ValueError("rooms.movement: speakers of a conversation stay")
+        return self
 
 
 class CorpusSectionOptions(CorpusOptions):

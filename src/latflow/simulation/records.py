@@ -97,11 +97,27 @@ class DeviceDraw(Options):
     telephone: bool = False
 
 
-class Record(Options):
-    """All that is done to an utterance."""
+class TurnDraw(Options):
+    """An utterance of a conversation."""
 
     utterance: str
-    """Id of the utterance."""
+    """What is said: id of an utterance of the set."""
+    speaker: str
+    offset: int
+    """When it begins, samples from the start of the conversation."""
+    num_samples: int
+    """Its length."""
+    level: float
+    """Change of its level, dB."""
+    place: Place | None = None
+    """Place of the speaker; None where there is no generated room."""
+
+
+class Record(Options):
+    """All that is done to an utterance, or to a conversation."""
+
+    utterance: str
+    """Id of the utterance, or of the conversation."""
     whole_pass: int
     """Pass over the data that it was drawn for, from 0."""
     rate: int
@@ -118,6 +134,8 @@ class Record(Options):
     noises: tuple[NoiseDraw, ...] = ()
     speakers: tuple[SpeakerDraw, ...] = ()
     device: DeviceDraw | None = None
+    turns: tuple[TurnDraw, ...] = ()
+    """Of a conversation: its utterances, in the order in which they begin."""
 
     @property
     def is_simulated(self) -> bool:

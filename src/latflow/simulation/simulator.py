@@ -34,20 +34,11 @@ from latflow.simulation.records import (
     Speech,
 )
 from latflow.simulation.rooms import calibrated_responses, room_responses
+from latflow.simulation.spectra import noise_with_spectrum
 
 log = logging.getLogger(__name__)
 
 _MAX_RESPONSE = 5.0  # of measured responses, s
-# Hoth's noise: level in a band of 1 Hz (dB) at centres of thirds of an octave (Hz);
-# ITU-T P.800, annex B.
-_HOTH_HZ = (
-    *(100, 125, 160, 200, 250, 315, 400, 500, 630, 800, 1000, 1250, 1600, 2000, 2500),
-    *(3150, 4000, 5000, 6300, 8000),
-)
-_HOTH_DB = (
-    *(32.4, 30.9, 29.1, 27.6, 26.0, 24.4, 22.7, 21.1, 19.5, 17.8, 16.2, 14.6, 12.9),
-    *(11.3, 9.6, 7.8, 5.4, 2.6, -1.3, -6.6),
-)
 
 
 class Simulator:
@@ -81,6 +72,41 @@ class Simulator:
         if not _is_changed(record, samples):
             return _at_all(samples, record)
         mixed, _ = self._mixture(record, samples, math.inf)
+        return self._recorded_as(mixed, record)
+
+    def conversation(self, record: Record) -> np.ndarray:
+        """Return a conversation as its record says that it sounds.
+
+        Utterances keep their power, but for the level that was drawn. Signal-to-noise
+        ratios are over the time in which someone speaks.
+
+        Args:
+            record: of the conversation.
+
+        Returns:
+            float32 [L], or [C, L] with an array; within -1 and 1.
+
+        Raises:
+            UserError: see `apply`.
+        """
+        mixed = np.zeros(_at_all(np.zeros(record.num_samples), record).shape)
+        is_speech = np.zeros(record.num_samples, np.bool_)
+        for turn in record.turns:
+            said = self._said(turn.utterance, record).astype(np.float64)
+            heard = self._in_place(said, record, turn.place, rings_on=True)
+            if said.any():
+                heard *= math.sqrt(_power(said) / _power(heard[..., : len(said)]))
+            heard = heard[..., : record.num_samples - turn.offset]
+            last = turn.offset + heard.shape[-1]
+            mixed[..., turn.offset : last] += heard * 10 ** (turn.level / 20)
+            is_speech[turn.offset : turn.offset + len(said)] = True
+        if mixed.any():
+            self._add_noises(mixed, _power(mixed[..., is_speech]), record)
+        mixed /= max(1.0, float(np.abs(mixed).max()))
+        return self._recorded_as(mixed, record)
+
+    def _recorded_as(self, mixed: np.ndarray, record: Record) -> np.ndarray:
+        """Return what the device makes of all that is heard, float32."""
         if record.device is not None:
             channels = [
                 through_device(channel, record.device, self._rate)
@@ -131,9 +157,7 @@ class Simulator:
         mixed = speech.copy()
         for speaker in record.speakers:
             self._add_speaker(mixed, power, record, speaker)
-        for noise in record.noises:
-            heard = self._noise(noise, record, len(samples))
-            mixed += heard * math.sqrt(power / _power(heard) / 10 ** (noise.snr / 10))
+        self._add_noises(mixed, power, record)
         if early == 0.0:
             wanted = _at_all(dry, record)
         elif math.isinf(early) or not (record.room or record.response):
@@ -160,6 +184,7 @@ class Simulator:
         place: Place | None,
         *,
         until: float = math.inf,
+        rings_on: bool = False,
     ) -> np.ndarray:
         """Return a wave as it arrives from a place in the utterance's room.
 
@@ -170,14 +195,16 @@ class Simulator:
             record: of the utterance.
             place: of its source.
             until: reflections that arrive later are left out, s from the direct path.
+            rings_on: also return what is heard behind the end of the wave.
         """
+        last = None if rings_on else len(wave)
         if record.room is not None and place is not None:
             response = self._response(record.room, place, record.array)
             response = self._beginning(response, until)
-            return _convolved(wave, response)[..., : len(wave)]
+            return _convolved(wave, response)[..., :last]
         if record.response is not None:
             response = self._beginning(self._measured(record.response), until)
-            wave = _convolved(wave, response)[: len(wave)]
+            wave = _convolved(wave, response)[:last]
         return _at_all(wave, record).copy()
 
     def _beginning(self, response: np.ndarray, until: float) -> np.ndarray:
@@ -218,15 +245,7 @@ class Simulator:
         self, mixed: np.ndarray, power: float, record: Record, draw: SpeakerDraw
     ) -> None:
         """Add another speaker to an utterance of some power."""
-        try:
-            i = self._speech.position(draw.utterance)
-        except KeyError:
-            raise UserError(
-                f"another speaker is to say {draw.utterance}, which is not there",
-                utterance=record.utterance,
-                remedy="replay records with the set that they were drawn for",
-            ) from None
-        other = self._speech.samples(i).astype(np.float64)
+        other = self._said(draw.utterance, record).astype(np.float64)
         if not other.any():
             return
         if draw.place is not None:  # other speakers keep a room that was measured
@@ -238,6 +257,24 @@ class Simulator:
             heard = other[..., first - draw.offset : end - draw.offset]
             mixed[..., first:end] += heard
 
+    def _said(self, utt_id: str, record: Record) -> np.ndarray:
+        """Return the samples of an utterance that a record names."""
+        try:
+            i = self._speech.position(utt_id)
+        except KeyError:
+            raise UserError(
+                f"another speaker is to say {utt_id}, which is not there",
+                utterance=record.utterance,
+                remedy="replay records with the set that they were drawn for",
+            ) from None
+        return self._speech.samples(i)
+
+    def _add_noises(self, mixed: np.ndarray, power: float, record: Record) -> None:
+        """Add the noises of a record to speech of some power."""
+        for noise in record.noises:
+            heard = self._noise(noise, record, mixed.shape[-1])
+            mixed += heard * math.sqrt(power / _power(heard) / 10 ** (noise.snr / 10))
+
     def _noise(self, draw: NoiseDraw, record: Record, length: int) -> np.ndarray:
         """Return a noise of some length, as it arrives, at any level.
 
@@ -246,7 +283,7 @@ class Simulator:
         """
         number = len(record.array or (0,))
         if draw.file is None:
-            made = _with_spectrum(
+            made = noise_with_spectrum(
                 draw.spectrum or "white", draw.seed, (number, length), self._rate
             )
             return _diffuse(made, record)
@@ -445,20 +482,3 @@ def _convolved(wave: np.ndarray, response: np.ndarray) -> np.ndarray:
     )
     first, second = (torch.fft.rfft(part, n=points) for part in parts)
     return torch.fft.irfft(first * second, n=points)[..., :length].double().numpy()
-
-
-def _with_spectrum(
-    spectrum: str, seed: int, shape: tuple[int, int], rate: int
-) -> np.ndarray:
-    """Return stationary noises with a spectrum, [C, L], at any level."""
-    noise = np.random.default_rng([seed]).standard_normal(shape)
-    if spectrum == "white":
-        return noise
-    length = shape[1]
-    frequency = np.maximum(np.fft.rfftfreq(length, 1 / rate), 20.0)
-    if spectrum == "pink":
-        factor = frequency**-0.5
-    else:
-        level = np.interp(np.log(frequency), np.log(_HOTH_HZ), _HOTH_DB)
-        factor = 10 ** (level / 20)
-    return np.fft.irfft(np.fft.rfft(noise) * factor, n=length)

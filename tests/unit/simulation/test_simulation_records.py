@@ -164,6 +164,20 @@ def test_noise_has_the_wanted_level(noises, snr, rooms):
     assert 10 * np.log10(ratio) == pytest.approx(snr, abs=0.1)
 
 
+def test_one_to_three_speakers():
+    speech = MadeUpSpeech(90)
+    speech.speaker = lambda i: f"s{i % 5}"
+    options = options_of(speakers={"number": {"type": "choice", "of": [0, 1, 2]}})
+    drawing = Drawing(options, speech, rate=RATE, seed=1)
+    counts = np.zeros(3, int)
+    for i, utt_id in enumerate(speech.utt_ids):
+        record = drawing.draw(utt_id, speech.num_samples(i), whole_pass=0)
+        others = {speech.speaker(speech.position(s.utterance)) for s in record.speakers}
+        assert len(others | {speech.speaker(i)}) == 1 + len(record.speakers)
+        counts[len(record.speakers)] += 1
+    assert counts.min() > 15
+
+
 def test_other_speaker_has_the_wanted_level_and_overlap():
     options = options_of(
         speakers={"sir": exactly(3.0), "overlap": exactly(0.4)},
