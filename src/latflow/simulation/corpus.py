@@ -344,15 +344,16 @@ class _Counts:
 
     def values(self) -> dict[str, float]:
         """Return the counts by name; times in seconds."""
-        speech, overlap = (round(float(seconds), 3) for seconds in self._speech)
-        talks = {
-            "speech": speech,
-            "overlap": overlap,
-            "overlap_share": overlap / speech,
-        }
-        return {
+        counts: dict[str, float] = {
             **self._kinds,
             "rooms": len(self._rooms),
             "rooms_drawn_anew": sum(self._rooms.values()),
-            **(talks if speech else {}),
         }
+        speech, overlap = (round(float(seconds), 3) for seconds in self._speech)
+        if speech:
+            counts |= {
+                "speech": speech,
+                "overlap": overlap,
+                "overlap_share": round(overlap / speech, 4),
+            }
+        return counts
