@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from reference.data_dir import write_mfcc_store
 
+from latflow.corpus.textgrid import Interval
 from latflow.features.frames import FrameStore
 from latflow.features.transform import Chain, Linear, Splice
 from latflow.gmm.alignment import align_gmm
@@ -14,7 +15,9 @@ from latflow.gmm.model import AcousticModel, save_transform
 from latflow.gmm.options import AlignAdaptedOptions, SatOptions, SharedOptions
 from latflow.gmm.sat import train_sat
 from latflow.graphs.options import GraphOptions
-from latflow.kaldi.io import KaldiReader, read_matrices
+from latflow.hmm.alignment import segments
+from latflow.kaldi.io import KaldiReader, read_int_vectors, read_matrices
+from latflow.scoring.boundaries import compare_labels
 
 LIMITS = {"threads": 2, "max_skipped_fraction": 0.0}
 
@@ -34,9 +37,25 @@ def fit(folder):
     return statistics["log_like_per_frame"] + volume / lengths.sum()
 
 
+def phones_of(folder, transitions):
+    """Phones of all utterances, silences left out, with times."""
+    silence = set(range(1, 11))  # SIL and SPN, alone and by place in a word
+    return {
+        utterance: [
+            Interval(0.01 * start, 0.01 * (start + length), str(phone))
+            for phone, start, length in zip(*segments(ids, transitions), strict=True)
+            if phone not in silence
+        ]
+        for utterance, ids in read_int_vectors(folder / "ali.ark")
+    }
+
+
 @pytest.mark.slow
 def test_system_is_like_kaldis(golden, corpora, tmp_path):
-    """Sizes, and how well held-out speech fits, over both passes of alignment."""
+    """Sizes, how well held-out speech fits, and where its phones begin.
+
+    With Kaldi's own models alignments are Kaldi's (`test_gmm_align.py`).
+    """
     for name in ("tri2b", "tri3b"):
         shutil.copytree(golden / "gmm" / name, tmp_path / name)
         with KaldiReader.open(tmp_path / name / "final.mat") as reader:
@@ -50,13 +69,18 @@ def test_system_is_like_kaldis(golden, corpora, tmp_path):
     chosen = {"options": options, "shared": SharedOptions()}
     ali, source = tmp_path / "ali/ali.ark", tmp_path / "tri2b"
     train_sat(train, lang, ali, source, tmp_path / "ours", threads=2, **chosen)
-    sizes, fits = [], []
+    sizes, fits, phones = [], [], []
     for name in ("ours", "tri3b"):
         out = tmp_path / "test" / name
         write_mfcc_store(out / "frames", corpora / "digits/test")
         align_gmm(out / "frames", lang, tmp_path / name, out, **aligning)
         fits.append(fit(out))
-        gmms = AcousticModel.load(tmp_path / name / "final.mdl").gmms
-        sizes.append((gmms.num_pdfs, gmms.num_gaussians))
+        model = AcousticModel.load(tmp_path / name / "final.mdl")
+        sizes.append((model.gmms.num_pdfs, model.gmms.num_gaussians))
+        phones.append(phones_of(out, model.transitions))
     assert sizes[0] == pytest.approx(sizes[1], rel=0.05)
     assert fits[0] == pytest.approx(fits[1], abs=0.1)
+    found = compare_labels(phones[1], phones[0]).values()
+    assert found["matched"] > 0.98 * max(found["labels"])
+    assert found["boundaries"]["mean_ms"] < 5.0
+    assert found["boundaries"]["within_10_ms"] > 0.9
