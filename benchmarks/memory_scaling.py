@@ -8,10 +8,13 @@ JSON with the factors by which memory, and time per hour of speech, grow from th
 corpus to the last: near 1 where memory is bounded and time is linear. Small corpora are
 slow by the hour, since a process needs seconds to start.
 
-Lang directory, models and graph are Kaldi's, of the digits (golden data).
+Lang directory, models and graph are Kaldi's, of the digits (golden data). The stage
+`align_package` takes a package, a corpus and its lexicon that are named.
 
     python benchmarks/memory_scaling.py [--shared ../shared] [--repeats 1 4 16]
         [--stages extract_features normalize_features ...]
+    python benchmarks/memory_scaling.py --stages align_package --package PACKAGE
+        --cuts CUTS.jsonl.gz --lexicon LEXICON
 """
 
 from __future__ import annotations
@@ -154,6 +157,26 @@ def align(folder: Path, threads: int) -> None:
     )
 
 
+def align_by_package(folder: Path, threads: int) -> None:
+    """Run the stage align_package, which begins with audio."""
+    from latflow.align.options import AlignSplitOptions
+    from latflow.lang.options import LangOptions
+    from latflow.serving.aligning import align_package
+
+    out = folder / "packaged"
+    out.mkdir()
+    align_package(
+        folder / "package",
+        folder / "cuts.jsonl.gz",
+        folder / "lexicon.txt",
+        out,
+        options=AlignSplitOptions(),
+        lang=LangOptions(),
+        threads=threads,
+        max_skipped_fraction=1.0,
+    )
+
+
 def decode(folder: Path, threads: int) -> None:
     """Run the stage decode_lattices, with Kaldi's triphones and graph."""
     from latflow.decode.lattices import decode_lattices
@@ -235,10 +258,14 @@ STAGES: dict[str, Callable[[Path, int], None]] = {
     "train_deltas": deltas,
     "train_lda_mllt": lda_mllt,
     "train_sat": sat,
+    "align_package": align_by_package,
     "decode_lattices": decode,
     "decode_biased": decode_biased,
     "decode_adapted": decode_to_speakers,
 }
+
+
+DEFAULT = [stage for stage in STAGES if stage != "align_package"]
 
 
 def needs(stage: str, folder: Path, threads: int) -> dict[str, float]:
@@ -282,15 +309,22 @@ def _measure(stage: str, folder: Path, threads: int, sender) -> None:
 
 
 def measure_corpus(
-    shared: Path, repeats: int, threads: int, stages: list[str]
+    shared: Path, repeats: int, threads: int, stages: list[str], own: dict[str, Path]
 ) -> tuple[float, dict[str, dict[str, float]]]:
-    """Hours of the repeated corpus, and what each stage needs on it."""
+    """Hours of the repeated corpus, and what each stage needs on it.
+
+    `own` names what stands for the golden data: cuts, and other files.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "golden").symlink_to(shared / "golden")
-        copy_system(shared / "golden" / "gmm" / "tri1", folder / "system")
-        import_kaldi_dir(shared / "corpora" / "digits" / "train", folder / "corpus")
-        cuts = folder / "corpus" / "cuts.jsonl.gz"
+        for file in ("package", "lexicon.txt"):
+            if file in own:
+                (folder / file).symlink_to(own[file])
+        cuts = own.get("cuts", folder / "corpus" / "cuts.jsonl.gz")
+        if "cuts" not in own:
+            (folder / "golden").symlink_to(shared / "golden")
+            copy_system(shared / "golden" / "gmm" / "tri1", folder / "system")
+            import_kaldi_dir(shared / "corpora" / "digits" / "train", folder / "corpus")
         repeat_cuts(cuts, folder / "cuts.jsonl.gz", repeats)
         with gzip.open(folder / "cuts.jsonl.gz", "rt", encoding="utf-8") as lines:
             hours = sum(json.loads(line)["duration"] for line in lines) / 3600
@@ -308,14 +342,26 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
-        "--stages", nargs="+", choices=STAGES, default=list(STAGES), help="in order"
+        "--stages", nargs="+", choices=STAGES, default=DEFAULT, help="in order"
     )
+    for name in ("package", "cuts", "lexicon"):
+        parser.add_argument(f"--{name}", type=Path, help="of align_package")
     arguments = parser.parse_args()
+    named = {
+        "package": arguments.package,
+        "cuts": arguments.cuts,
+        "lexicon.txt": arguments.lexicon,
+    }
+    own = {name: path.resolve() for name, path in named.items() if path is not None}
     hours: dict[str, float] = {}
     stages: dict[str, dict[str, Any]] = {}
     for repeats in arguments.repeats:
         length, found = measure_corpus(
-            arguments.shared.resolve(), repeats, arguments.threads, arguments.stages
+            arguments.shared.resolve(),
+            repeats,
+            arguments.threads,
+            arguments.stages,
+            own,
         )
         hours[f"x{repeats}"] = round(length, 4)
         for stage, figures in found.items():

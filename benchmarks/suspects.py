@@ -4,13 +4,16 @@ Copies the digits (`--corpora`), plants faults into the training set, four of ea
 transcripts swapped within pairs, audio cut in the middle of the speech, part of the
 audio zeroed, another speaker's name, audio of another utterance of the speaker. Then
 runs the workflow of `latflow` up to the suspects of that set, in `--folder`. With
-`--words`, further utterances get one wrong word each; with `--biased`, the set is also
-decoded against its transcripts. Runs in one folder share what they have in common.
+`--words`, further utterances get one wrong word each; with `--biased`, the set is
+decoded against its transcripts, too, and cleaned (`corpus.cleaned`). Runs in one folder
+share what they have in common.
 
     python benchmarks/suspects.py --corpora ../shared/corpora [--folder F] [--cores N]
         [--words N] [--biased]
 
-Prints JSON: found of each kind, false alarms with their reasons, time.
+Prints JSON: found of each kind, false alarms with their reasons, time. Of the cleaned
+set, by kind of fault: seconds and how many of them are kept, utterances kept whole, cut
+and gone, and parts whose words are no stretch of the right transcript.
 """
 
 from __future__ import annotations
@@ -28,10 +31,14 @@ from pathlib import Path
 import numpy as np
 import soundfile
 import yaml
+from lhotse import MonoCut
+
+from latflow.corpus.manifests import read_cuts, text_of
 
 PER_KIND = 4
 KINDS = ("swapped", "cut", "silence", "speaker", "duplicate")
 WORD = "word"  # one wrong word
+CLEAN = "train_clean"
 
 
 def read_table(path: Path) -> dict[str, str]:
@@ -101,7 +108,12 @@ def recipe(folder: Path, *, is_biased: bool) -> Path:
     monophones = {"type": "mono", "num_gaussians": 400}
     values = {
         "experiment": "suspects",
-        "corpus": {"train": source, "dev": test, "test": {"test": test}},
+        "corpus": {
+            "train": source,
+            "dev": test,
+            "test": {"test": test},
+            "cleaned": {CLEAN: {}} if is_biased else {},
+        },
         "lang": {"lexicon": str(folder / "digits/lexicon.txt")},
         "lm": {"type": "uniform"},
         "gmm": {"systems": {"mono": monophones}},
@@ -139,6 +151,39 @@ def measure(folder: Path, faults: dict[str, str]) -> dict[str, object]:
     }
 
 
+def measure_cleaned(folder: Path, faults: dict[str, str]) -> dict[str, object]:
+    """Tell what is left of utterances by their fault, and how much of it is wrong.
+
+    The words of a right part are a stretch of the right transcript.
+    """
+    corpus = folder / "results/suspects/corpus"
+    right = read_table(folder / "right.txt")
+    said = {cut.id: cut for cut in read_cuts(corpus / "train/cuts.jsonl.gz")}
+    parts: dict[str, list[MonoCut]] = defaultdict(list)
+    for cut in read_cuts(corpus / CLEAN / "cuts.jsonl.gz"):
+        name = cut.id if cut.id in said else cut.id.rpartition("-")[0]
+        parts[name].append(cut)
+    kinds: dict[str, dict[str, float]] = {}
+    for name, cut in said.items():
+        told = kinds.setdefault(faults.get(name, "none"), defaultdict(float))
+        told["seconds"] += cut.duration
+        told["kept"] += sum(part.duration for part in parts[name])
+        told["whole"] += cut in parts[name]
+        told["cut"] += bool(parts[name]) and cut not in parts[name]
+        told["gone"] += not parts[name]
+        for part in parts[name]:
+            own = [word for word in text_of(part).split() if word != "<UNK>"]
+            is_right = any(
+                own == right[name].split()[start : start + len(own)]
+                for start in range(len(right[name].split()))
+            )
+            told["parts that differ from the right transcript"] += not is_right
+    return {
+        kind: {key: round(value, 1) for key, value in told.items()}
+        for kind, told in kinds.items()
+    }
+
+
 def main() -> None:
     """Plant, run, compare."""
     parser = argparse.ArgumentParser(description="Find planted faults in digits.")
@@ -152,6 +197,7 @@ def main() -> None:
     folder = arguments.folder or Path(tempfile.mkdtemp())
     if not (folder / "digits").exists():
         shutil.copytree(arguments.corpora / "digits", folder / "digits")
+        shutil.copy(folder / "digits/train/text", folder / "right.txt")
         faults = plant(folder / "digits/train", arguments.seed, arguments.words)
         (folder / "faults.json").write_text(json.dumps(faults))
     faults = json.loads((folder / "faults.json").read_text())
@@ -163,10 +209,14 @@ def main() -> None:
         "run",
         str(recipe(folder, is_biased=arguments.biased)),
     ]
+    if arguments.biased:
+        command.append(f"results/suspects/corpus/{CLEAN}/cuts.jsonl.gz")
     command += ["suspects", "--cores", str(arguments.cores)]
     subprocess.run(command, cwd=folder, check=True, stdout=sys.stderr)
     seconds = round(time.perf_counter() - start, 1)
     result = {**measure(folder, faults), "seconds": seconds}
+    if arguments.biased:
+        result["cleaned"] = measure_cleaned(folder, faults)
     sys.stdout.write(json.dumps(result, indent=1) + "\n")
 
 
