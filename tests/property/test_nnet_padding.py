@@ -12,6 +12,7 @@ STACKS = {
     "recurrent": {
         "a": {"class": "rec", "size": 4, "num_layers": 2},
         "b": {"class": "rec", "size": 3, "direction": "backward", "unit": "gru"},
+        "c": {"class": "rec", "size": 4, "unit": "associative", "copies": 2},
     },
     "projected": {"a": {"class": "rec", "size": 5, "projection": 3}},
     "convolutions": {
@@ -43,6 +44,7 @@ STACKS = {
         "b": {"class": "self_attention", "heads": 3, "look_ahead": 1, "look_back": 2},
         "c": {"class": "transformer", "heads": 2, "feed_forward": 8, "num_layers": 2},
         "d": {"class": "conformer", "heads": 2, "feed_forward": 8, "kernel": 4},
+        "e": {"class": "self_attention", "heads": 2, "positions": "relative"},
     },
     "norms": {
         "a": {"class": "activation", "function": "sigmoid"},

@@ -43,6 +43,7 @@ LAYERS = {
         "direction": "backward",
         "num_layers": 2,
     },
+    "rec_associative": {"class": "rec", "size": 4, "unit": "associative"},
     "mdlstm": {"class": "mdlstm", "size": 2},
     "mdlstm_forward": {"class": "mdlstm", "size": 2, "directions": 1},
     "conv1d": {"class": "conv1d", "size": 4, "kernel": 5},
@@ -60,6 +61,12 @@ LAYERS = {
     "tdnnf": {"class": "tdnnf", "size": 6, "bottleneck": 3, "num_layers": 2},
     "attention": {"class": "self_attention", "heads": 2, "look_ahead": 1},
     "near": {"class": "self_attention", "heads": 2, "look_ahead": 1, "look_back": 2},
+    "relative": {
+        "class": "self_attention",
+        "heads": 1,
+        "look_back": 2,
+        "positions": "relative",
+    },
     "transformer": {
         "class": "transformer",
         "heads": 2,
@@ -327,11 +334,11 @@ def test_transformer_layer_is_torchs_with_a_convolution_behind():
 
 
 def test_position_encoding_formula():
-    table = sinusoids(4, 5, torch.device("cpu"))
+    table = sinusoids(torch.arange(-2, 2), 5)
     assert table.shape == (4, 5)
     for t in range(4):
         for d in range(5):
-            angle = t / 10000 ** ((d - d % 2) / 5)
+            angle = (t - 2) / 10000 ** ((d - d % 2) / 5)
             expected = math.cos(angle) if d % 2 else math.sin(angle)
             assert float(table[t, d]) == pytest.approx(expected, abs=1e-6)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -27,6 +27,8 @@ class AttentionOptions(Options):
     """later frames attended to; -1: all"""
     look_back: Annotated[int, Field(ge=-1)] = -1
     """earlier frames attended to; -1: all"""
+    positions: Literal["none", "relative"] = "none"
+    """what attention knows of places: nothing, or the distance of two frames"""
 
 
 class StackOptions(AttentionOptions):
@@ -70,25 +72,58 @@ def attention_mask(batch: Padded, context: Context) -> Tensor | None:
 class MultiHead(nn.Module):
     """Scaled dot-product self-attention with several heads.
 
-    Source: Vaswani et al. 2017, section 3.2.
+    With relative positions the score of frame i for frame j is, of each head,
+
+        ((q_i + u) . k_j + (q_i + v) . P r_(i - j)) / sqrt(D / heads),
+
+    where r_d are sines and cosines of the distance d, P a linear map, and u and v are
+    learnt.
+
+    Source: Vaswani et al. 2017, section 3.2; relative positions: Dai et al. 2019
+    (Transformer-XL), section 3.3, in both directions as in Gulati et al. 2020.
     """
 
-    def __init__(self, dim: int, heads: int, dropout: float) -> None:
+    def __init__(self, dim: int, options: AttentionOptions) -> None:
         super().__init__()
+        heads = options.heads
         if dim % heads:
             raise LayerError(f"{heads} heads do not divide the input size {dim}")
-        self.heads, self.dropout = heads, dropout
+        self.heads, self.dropout = heads, options.dropout
         self.inputs = nn.Linear(dim, 3 * dim)
         self.output = nn.Linear(dim, dim)
+        self.distances = None
+        if options.positions == "relative":
+            self.distances = nn.Linear(dim, dim, bias=False)  # P
+            self.content = nn.Parameter(torch.zeros(heads, 1, dim // heads))  # u
+            self.place = nn.Parameter(torch.zeros(heads, 1, dim // heads))  # v
 
     def forward(self, values: Tensor, mask: Tensor | None) -> Tensor:
         """Attend within each sequence of [B, T, D]; `mask` as `attention_mask`'s."""
         split = self.inputs(values).unflatten(2, (3, self.heads, -1))
         query, key, value = split.permute(2, 0, 3, 1, 4)  # [B, heads, T, D / heads]
+        if self.distances is not None:
+            place, content = (v.to(query.dtype) for v in (self.place, self.content))
+            places = self._place_scores(query + place, self.distances)
+            if mask is not None:
+                places = places.masked_fill(~mask, -math.inf)
+            query, mask = query + content, places
         result = functional.scaled_dot_product_attention(
             query, key, value, mask, self.dropout if self.training else 0.0
         )
         return self.output(result.transpose(1, 2).flatten(2))
+
+    def _place_scores(self, query: Tensor, distances: nn.Linear) -> Tensor:
+        """Return the part of the scores that depends on distances, [B, heads, T, T]."""
+        num_frames, dim = query.shape[2], distances.in_features
+        # distances T - 1, ..., 1 - T
+        times = torch.arange(num_frames - 1, -num_frames, -1, device=query.device)
+        places = distances(sinusoids(times, dim).to(query.dtype))
+        places = places.unflatten(1, (self.heads, -1)).permute(1, 2, 0)
+        scores = query @ places * query.shape[3] ** -0.5  # [B, heads, T, 2 T - 1]
+        # row i begins with distance i, in column T - 1 - i: read rows one shorter
+        flat = functional.pad(scores, (1, 0)).flatten(2)[..., num_frames:]
+        shifted = flat.unflatten(2, (num_frames, 2 * num_frames - 1))
+        return shifted[..., :num_frames]
 
 
 class SelfAttention(Layer):
@@ -98,7 +133,7 @@ class SelfAttention(Layer):
 
     def __init__(self, shape: Shape, options: AttentionOptions) -> None:
         super().__init__(shape)
-        self.attention = MultiHead(shape.dim, options.heads, options.dropout)
+        self.attention = MultiHead(shape.dim, options)
         self.context = attention_context(options)
 
     def forward(self, batch: Padded) -> Padded:
@@ -132,16 +167,24 @@ class PositionalEncoding(Layer):
     def forward(self, batch: Padded) -> Padded:
         """Add the encoding."""
         _, num_frames, dim = batch.values.shape
-        encoding = self.scale * sinusoids(num_frames, dim, batch.values.device)
+        times = torch.arange(num_frames, device=batch.values.device)
+        encoding = self.scale * sinusoids(times, dim)
         values = batch.values + encoding.to(batch.values.dtype)
         return batch.with_values(self.dropout(values))
 
 
-def sinusoids(num_frames: int, dim: int, device: torch.device) -> Tensor:
-    """Return float32 [T, D]: sin, cos of t / 10000^(2i / D) in columns 2i, 2i + 1."""
-    times = torch.arange(num_frames, dtype=torch.float32, device=device)
-    even = torch.arange(0, dim, 2, dtype=torch.float32, device=device)
-    angles = times[:, None] * torch.exp(even * (-math.log(10000.0) / dim))
+def sinusoids(times: Tensor, dim: int) -> Tensor:
+    """Return the sines and cosines of times, which may be below 0.
+
+    Args:
+        times: integers [T].
+        dim: numbers a time, D.
+
+    Returns:
+        float32 [T, D]: sin, cos of t / 10000^(2i / D) in columns 2i, 2i + 1.
+    """
+    even = torch.arange(0, dim, 2, dtype=torch.float32, device=times.device)
+    angles = times.float()[:, None] * torch.exp(even * (-math.log(10000.0) / dim))
     return torch.stack((angles.sin(), angles.cos()), 2).flatten(1)[:, :dim]
 
 
@@ -203,7 +246,7 @@ class _EncoderLayer(nn.Module):
     def __init__(self, dim: int, options: TransformerOptions) -> None:
         super().__init__()
         self.pre_norm = options.pre_norm
-        self.attention = MultiHead(dim, options.heads, options.dropout)
+        self.attention = MultiHead(dim, options)
         self.wide = nn.Linear(dim, options.feed_forward)
         self.back = nn.Linear(options.feed_forward, dim)
         self.activation = ACTIVATIONS[options.activation]
@@ -235,9 +278,9 @@ class Conformer(Layer):
     """A stack of conformer blocks.
 
     Half a feed-forward part, attention, convolution, half a feed-forward part, each
-    with its norm before and a residual around, and a norm at the end. Positions come
-    from the convolution and from a `positional_encoding` layer before, where wanted;
-    the paper's relative position encoding is left out.
+    with its norm before and a residual around, and a norm at the end. The paper's
+    attention knows distances: `positions: relative`. Without it positions come from the
+    convolution, and from a `positional_encoding` layer before, where wanted.
 
     Source: Gulati et al. 2020, section 2.
     """
@@ -273,7 +316,7 @@ class _ConformerBlock(nn.Module):
             [_feed_forward(dim, wide, dropout) for _ in range(2)]
         )
         self.attention_norm = nn.LayerNorm(dim)
-        self.attention = MultiHead(dim, options.heads, dropout)
+        self.attention = MultiHead(dim, options)
         self.convolution = _ConformerConvolution(dim, options.kernel)
         self.norm = nn.LayerNorm(dim)
         self.dropout = nn.Dropout(dropout)

@@ -1,7 +1,9 @@
-"""Recurrent layers: LSTM and GRU, forward, backward or both."""
+"""Recurrent layers: LSTM, GRU, associative LSTM; forward, backward or both."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -11,6 +13,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from latflow.nnet.layer import Context, Layer, LayerError, Padded, Shape
+from latflow.nnet.layers.associative import AssociativeLstm
 from latflow.nnet.options import NumLayers, Size
 from latflow.options import Options, PositiveInt
 
@@ -19,8 +22,8 @@ class RecurrentOptions(Options):
     """Options of `Recurrent`."""
 
     size: Size
-    unit: Literal["lstm", "gru"] = "lstm"
-    """kind of cell"""
+    unit: Literal["lstm", "gru", "associative"] = "lstm"
+    """kind of cell; `associative`: LSTM whose memory is read and written by keys"""
     direction: Literal["forward", "backward", "bidirectional"] = "bidirectional"
     """way through time"""
     num_layers: NumLayers = 1
@@ -28,16 +31,19 @@ class RecurrentOptions(Options):
     """share of numbers dropped between the stack's layers"""
     projection: PositiveInt | None = None
     """numbers after a projection (lstm)"""
+    copies: PositiveInt | None = None
+    """redundant copies of the memory (associative, where null is 4)"""
 
 
 class Recurrent(Layer):
-    """A stack of LSTM or GRU layers.
+    """A stack of LSTM, GRU or associative LSTM layers.
 
     `bidirectional` gives 2 x `size` numbers a frame (forward, then backward). A
     backward pass starts at each sequence's own last frame, never in its padding.
 
     Source: Hochreiter & Schmidhuber 1997 (LSTM, with forget gate), Cho et al. 2014
-    (GRU); `projection`: Sak, Senior & Beaufays 2014 (LSTMP).
+    (GRU), Danihelka et al. 2016 (`associative`, see `AssociativeLstm`); `projection`:
+    Sak, Senior & Beaufays 2014 (LSTMP).
     """
 
     STACK: ClassVar[str | None] = "num_layers"
@@ -49,19 +55,29 @@ class Recurrent(Layer):
         arguments = {"proj_size": projection} if projection else {}
         if projection and (options.unit != "lstm" or projection >= size):
             raise LayerError("projection needs unit lstm and a projection below size")
+        if options.copies and options.unit != "associative":
+            raise LayerError("copies need unit associative")
         self.is_backward = options.direction == "backward"
         is_both = options.direction == "bidirectional"
         num_layers = options.num_layers
-        self.rnn = (nn.LSTM if options.unit == "lstm" else nn.GRU)(
-            shape.dim,
-            size,
-            num_layers,
-            batch_first=True,
-            bidirectional=is_both,
+        self.step = 2 if is_both else 1  # directions
+        if options.unit == "associative":
+            dims = [shape.dim] + [self.step * size] * (num_layers - 1)
+            self.dropout, self.rnn = options.dropout, nn.ModuleList()
+            for dim in [dim for dim in dims for _ in range(self.step)]:
+                self.rnn.append(AssociativeLstm(dim, size, options.copies or 4))
+        else:
             # torch drops between the layers only, and warns where there is one layer
-            dropout=options.dropout if num_layers > 1 else 0.0,
-            **arguments,
-        )
+            self.dropout = options.dropout if num_layers > 1 else 0.0
+            self.rnn = (nn.LSTM if options.unit == "lstm" else nn.GRU)(
+                shape.dim,
+                size,
+                num_layers,
+                batch_first=True,
+                bidirectional=is_both,
+                dropout=self.dropout,
+                **arguments,
+            )
         self.shape = Shape((projection or size) * (2 if is_both else 1))
         self.context = Context(0 if self.is_backward else None, None)
         if options.direction == "forward":
@@ -85,52 +101,68 @@ class Recurrent(Layer):
 
     def _run(self, values: Tensor, batch: Padded) -> Tensor:
         """Run over [B, T, D] in the fastest way that keeps padding out."""
+        rnn = self.rnn
+        if isinstance(rnn, nn.ModuleList):
+            return self._run_padded(values, batch, list(rnn))
         if batch.padding is None:
-            return self.rnn(values)[0]
+            return rnn(values)[0]
         if values.is_cpu:
-            return self._run_padded(values, batch)
+            kernel = partial(_one_direction, rnn, is_training=self.training)
+            runs = [partial(kernel, weights) for weights in rnn.all_weights]
+            return self._run_padded(values, batch, runs)
         packed = pack_padded_sequence(
             values, batch.lengths, batch_first=True, enforce_sorted=False
         )
-        result, _ = self.rnn(packed)
+        result, _ = rnn(packed)
         total = values.shape[1]
         return pad_packed_sequence(result, batch_first=True, total_length=total)[0]
 
-    def _run_padded(self, values: Tensor, batch: Padded) -> Tensor:
+    def _run_padded(
+        self, values: Tensor, batch: Padded, runs: Sequence[Callable[[Tensor], Tensor]]
+    ) -> Tensor:
         """Run through the padding, which comes last in either direction.
 
         On CPUs oneDNN takes no packed sequences, and torch's own loop over them takes
         up to twice the time of a loop over all frames.
+
+        Args:
+            values: [B, T, D].
+            batch: the lengths.
+            runs: from the first frame to the last of layer 0, layer 0 backward, layer
+                1, ...
         """
-        rnn = self.rnn
-        weights = rnn.all_weights  # of layer 0, layer 0 backward, layer 1, ...
-        step = 2 if rnn.bidirectional else 1
-        for first in range(0, len(weights), step):
+        for first in range(0, len(runs), self.step):
             if first:
-                values = functional.dropout(values, rnn.dropout, self.training)
-            outputs = [self._one_direction(values, weights[first])]
-            if rnn.bidirectional:
-                back = self._one_direction(reverse(values, batch), weights[first + 1])
+                values = functional.dropout(values, self.dropout, self.training)
+            outputs = [runs[first](values)]
+            if self.step == 2:
+                back = runs[first + 1](reverse(values, batch))
                 outputs.append(reverse(back, batch))
             values = torch.cat(outputs, 2)
         return values
 
-    def _one_direction(self, values: Tensor, weights: list[nn.Parameter]) -> Tensor:
-        """Return one layer from the first frame to the last of [B, T, D]."""
-        rnn = self.rnn
-        cell = values.new_zeros(1, len(values), rnn.hidden_size)
-        plain = {
-            "has_biases": True,
-            "num_layers": 1,
-            "dropout": 0.0,
-            "train": self.training,
-            "bidirectional": False,
-            "batch_first": True,
-        }
-        if isinstance(rnn, nn.GRU):
-            return torch.gru(values, cell, tuple(weights), **plain)[0]
-        state = values.new_zeros(1, len(values), rnn.proj_size or rnn.hidden_size)
-        return torch.lstm(values, (state, cell), tuple(weights), **plain)[0]
+
+def _one_direction(
+    rnn: nn.LSTM | nn.GRU,
+    weights: list[nn.Parameter],
+    values: Tensor,
+    *,
+    is_training: bool,
+) -> Tensor:
+    """Return one layer from the first frame to the last of [B, T, D]."""
+    cell = values.new_zeros(1, len(values), rnn.hidden_size)
+    plain = {
+        "has_biases": True,
+        "num_layers": 1,
+        "dropout": 0.0,
+        "train": is_training,
+        "bidirectional": False,
+        "batch_first": True,
+    }
+    if isinstance(rnn, nn.GRU):
+        return torch.gru(values, cell, tuple(weights), **plain)[0]
+    state = values.new_zeros(1, len(values), rnn.proj_size or rnn.hidden_size)
+    return torch.lstm(values, (state, cell), tuple(weights), **plain)[0]
 
 
 def reverse(values: Tensor, batch: Padded) -> Tensor:
