@@ -127,6 +127,13 @@ def source_files(wildcards):
     return recipe.source_files(wildcards.split)
 
 
+def references_of(wildcards):
+    """Cuts of a set that is scored: of those utterances that have features."""
+    split = getattr(wildcards, "split", "dev")
+    folder = "features" if recipe.has_audio(split) else "corpus"
+    return f"{RESULTS}/{folder}/{split}/cuts.jsonl.gz"
+
+
 def options_of_system(wildcards):
     """Settings that training a system depends on."""
     return recipe.system_options(wildcards.system)

@@ -169,7 +169,7 @@ rule sweep_beams:
 rule tune_scales:
     input:
         lattices="<results>/decode/{decoding}/dev/lattices.ark",
-        cuts="<results>/features/dev/cuts.jsonl.gz",
+        cuts=references_of,
         lang=words_for,
     output:
         sweep="<results>/tune/{decoding}/sweep.tsv",

@@ -6,7 +6,7 @@ rule score_wer:
     input:
         lattices="<results>/decode/{decoding}/{split}/lattices.ark",
         scales="<results>/tune/{decoding}/scales.json",
-        cuts="<results>/features/{split}/cuts.jsonl.gz",
+        cuts=references_of,
         lang=words_for,
         model=model_of,
     output:
@@ -43,7 +43,7 @@ rule recognize_words:
     input:
         lattices="<results>/decode/{decoding}/{split}/lattices.ark",
         scales="<results>/tune/{decoding}/scales.json",
-        cuts="<results>/features/{split}/cuts.jsonl.gz",
+        cuts=references_of,
         lang=words_for,
         model=model_of,
     output:
@@ -75,7 +75,7 @@ rule analyze_lattices:
     input:
         lattices="<results>/decode/{decoding}/{split}/lattices.ark",
         scales="<results>/tune/{decoding}/scales.json",
-        cuts="<results>/features/{split}/cuts.jsonl.gz",
+        cuts=references_of,
         lang=words_for,
     output:
         summary="<results>/score/{decoding}/{split}/lattices.json",

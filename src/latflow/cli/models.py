@@ -14,7 +14,7 @@ from latflow.cli.commands import RECIPE, Arguments, Group, flag, option, read_re
 from latflow.errors import UserError
 
 COMMANDS = Group()
-HDF5 = Group("hdf5", "Exchange frames and labels with RETURNN as HDF5 files.")
+HDF5 = Group("hdf5", "Frames, labels and images in HDF5 files of RETURNN's layout.")
 
 
 @COMMANDS.command(
@@ -388,6 +388,23 @@ def _hdf5_import(arguments: Arguments) -> None:
         targets=arguments.targets,
         frame_shift=arguments.frame_shift,
     )
+
+
+@HDF5.command(
+    "digits",
+    option("out", "folder for train.hdf, dev.hdf, test.hdf and lexicon.txt"),
+    option("--train", "images to train on", 1500),
+    option("--dev", "images of the dev set", 150),
+    option("--test", "images of the test set", 150),
+    option("--seed", "chooses digits, fonts, sizes and noise", 1),
+    example="hdf5 digits corpora/image_digits",
+)
+def _hdf5_digits(arguments: Arguments) -> None:
+    """Draw images of digits in a row, as RETURNN's files of handwriting."""
+    from latflow.corpus.image_digits import write_image_digits
+
+    counts = {name: getattr(arguments, name) for name in ("train", "dev", "test")}
+    write_image_digits(arguments.out, counts, seed=arguments.seed)
 
 
 @COMMANDS.command(

@@ -198,6 +198,26 @@ class TableSource(FileSource):
     """Column of the speaker; null for `speaker`, `speaker_id` or `client_id`."""
 
 
+class Hdf5Source(Options):
+    """Sequences of HDF5 files in RETURNN's layout, such as images with their texts.
+
+    There is no audio: all systems are networks that read features of `nnet.hdf5`. Each
+    sequence is a speaker of its own.
+    """
+
+    type: Literal["hdf5"] = "hdf5"
+    files: Annotated[tuple[Text, ...], Field(min_length=1), Unique]
+    """The files; `seqTags` are the ids of the utterances."""
+    target: Name = "classes"
+    """Target, in `targets/data`, whose labels are the transcript of a sequence: the
+    words are the names of its classes, in `targets/labels`."""
+    frame_shift_ms: PositiveFloat = 10.0
+    """Time that a frame, or a column of an image, stands for, milliseconds."""
+    on_bad_utterance: Literal["fail", "skip"] = "fail"
+    """Treatment of a sequence without labels: `fail` stops with one line, `skip` notes
+    it in the ledger (see ledger.max_skipped_fraction)."""
+
+
 GivenCorpus = Annotated[
     KaldiSource | LhotseSource | ManifestSource | FolderSource | TableSource,
     Field(discriminator="type"),
@@ -326,6 +346,7 @@ Source = Annotated[
     | ManifestSource
     | FolderSource
     | TableSource
+    | Hdf5Source
     | CombinedSource,
     Field(discriminator="type"),
 ]

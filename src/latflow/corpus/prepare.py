@@ -22,6 +22,7 @@ from latflow.corpus.assemble import CorpusWriter, RecordingJob
 from latflow.corpus.audio import confirm
 from latflow.corpus.combine import combine_corpora
 from latflow.corpus.folder import list_folder
+from latflow.corpus.hdf5 import read_hdf_corpus
 from latflow.corpus.kaldi_dir import read_kaldi_dir
 from latflow.corpus.listing import Listing, write_listing
 from latflow.corpus.manifests import (
@@ -36,6 +37,7 @@ from latflow.corpus.options import (
     CombinedSource,
     FolderSource,
     GivenSource,
+    Hdf5Source,
     HoldOutSource,
     KaldiSource,
     LhotseSource,
@@ -130,6 +132,13 @@ def prepare_corpus(
                 _prepare_listed(task, source, partial(list_folder, source))
             case TableSource():
                 _prepare_listed(task, source, partial(list_table, source))
+            case Hdf5Source():
+                read_hdf_corpus(
+                    source,
+                    folder,
+                    ledger=task.ledger,
+                    max_skipped_fraction=max_skipped_fraction,
+                )
             case CombinedSource():
                 _prepare_combined(task, source)
 

@@ -16,7 +16,7 @@ import pandas as pd
 import soundfile
 from lhotse import CutSet
 from lhotse.audio.utils import AudioLoadingError, DurationMismatchError
-from lhotse.cut import Cut
+from lhotse.cut import Cut, MonoCut
 from matplotlib.axes import Axes
 
 from latflow.corpus.ctm import read_ctm
@@ -64,6 +64,9 @@ def examples_section(results: Results) -> Section:
         for cut in CutSet.from_jsonl_lazy(cuts)
         if isinstance(cut, Cut) and cut.duration <= options.max_example_duration
     }
+    if not any(_has_audio(cut) for cut in candidates.values()):
+        section.blocks.append(Note(f"The set {name} has no audio to play."))
+        return section
     scores = read_scores(folder / "per_utterance.tsv")
     scores = scores[scores["utterance"].isin(candidates)]
     chosen = _spread(scores, options.num_examples)
@@ -83,6 +86,12 @@ def examples_section(results: Results) -> Section:
             note = f"The recording of {utt} cannot be read any more: {reason}"
             section.blocks.append(Note(note, is_missing=True))
     return section
+
+
+def _has_audio(cut: Cut) -> bool:
+    """Tell whether a cut has audio, and is not of a corpus of HDF5 files."""
+    recording = cut.recording if isinstance(cut, MonoCut) else None
+    return recording is None or bool(recording.sources)
 
 
 def _spread(scores: pd.DataFrame, number: int) -> pd.DataFrame:

@@ -36,7 +36,8 @@ def read_references(cuts: str | Path) -> References:
     The lines are read as JSON: Lhotse would import torch, for nothing here.
 
     Args:
-        cuts: manifest with one supervision a cut and features attached.
+        cuts: manifest with one supervision a cut and features attached; or, of a
+            corpus without audio, with supervisions that tell the `frame_shift`.
 
     Raises:
         UserError: the manifest is missing or empty, a line is no cut, an id occurs
@@ -51,8 +52,12 @@ def read_references(cuts: str | Path) -> References:
         try:
             cut = json.loads(line)
             utterance = str(cut["id"])
-            supervisions, features = cut["supervisions"], cut.get("features")
-            if len(supervisions) != 1 or not features:
+            supervisions = cut["supervisions"]
+            # features of sets without audio lie elsewhere
+            framed = cut.get("features") or (
+                supervisions[0].get("custom") if supervisions else None
+            )
+            if len(supervisions) != 1 or not framed:
                 raise UserError(
                     "cut needs one supervision and features",
                     file=cuts,
@@ -60,7 +65,7 @@ def read_references(cuts: str | Path) -> References:
                     remedy=_REMEDY,
                 )
             text, speaker = (supervisions[0].get(key) for key in ("text", "speaker"))
-            frame_shift = frame_shift or float(features["frame_shift"])
+            frame_shift = frame_shift or float(framed["frame_shift"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"line {number} is not a Lhotse cut ({error})",

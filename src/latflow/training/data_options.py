@@ -222,6 +222,9 @@ class Hdf5Options(Options):
     """Names, in `targets/data`, of labels that outputs with `loss: ce` learn: one label
     a frame. `pdf`, pdf-ids of the tree of `alignments`, and `phone` take the place of
     those that alignments would give."""
+    image_height: PositiveInt | None = None
+    """Rows that images (2-D inputs, with a target `sizes`) are filled to, with zeros
+    below; null for those of a set's highest image. Their columns are the frames."""
     frame_shift_ms: PositiveFloat = 10.0
     """Time from one frame to the next, milliseconds."""
     first_middle_ms: NonNegativeFloat = 12.5

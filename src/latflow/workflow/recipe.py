@@ -19,6 +19,7 @@ from latflow.corpus.options import (
     DevSource,
     FolderSource,
     GivenSource,
+    Hdf5Source,
     HoldOutSource,
     KaldiSource,
     ManifestSource,
@@ -348,6 +349,12 @@ class Recipe(Systems):
         parts = _single(self.sources[split])
         return [file for source in parts for file in _files_of(source)]
 
+    def has_audio(self, split: str) -> bool:
+        """Return whether a set has audio, and is not of sequences of HDF5 files."""
+        is_part = self.holds_out_dev and split in {"train", "dev"}
+        source = self.sources.get("full" if is_part else split)
+        return not isinstance(source, Hdf5Source)
+
     def source_digest(self, split: str) -> str:
         """Return a digest of folders' files, too many to be named as inputs."""
         parts = _single(self.sources[split])
@@ -433,6 +440,8 @@ def _files_of(source: DevSource) -> list[str]:
         listed += [source.recordings, source.supervisions]
     elif isinstance(source, TableSource):
         listed.append(source.path)
+    elif isinstance(source, Hdf5Source):
+        listed += source.files
     return listed
 
 

@@ -28,6 +28,7 @@ def check(recipe: Recipe) -> None:
     _check_ivectors(recipe)
     _check_hdf5(recipe)
     check_networks(recipe)
+    _check_without_audio(recipe)
     _check_rescorings(recipe)
     check_packages(recipe)
     _check_transcriptions(recipe)
@@ -208,6 +209,30 @@ def _check_hdf5(recipe: Recipe) -> None:
             )
         for split in hdf5.files:
             check_choice(f"{key}.files", split, sets)
+
+
+def _check_without_audio(recipe: Recipe) -> None:
+    """Refuse what reads audio where sets have none, being HDF5 files."""
+    if all(map(recipe.has_audio, recipe.splits)):
+        return
+    options = recipe.options
+    for key, reads_audio in (
+        ("gmm.systems", options.gmm.systems),
+        ("gmm.import", options.gmm.import_),
+        ("corpus.perturbed", options.corpus.perturbed),
+        ("corpus.simulated", options.corpus.simulated),
+        ("nnet.features", options.nnet.features),
+        *(
+            (f"nnet.systems.{name}.features", recipe.hdf5_of(name) is None)
+            for name in recipe.networks
+        ),
+    ):
+        if reads_audio:
+            raise UserError(
+                f"configuration {key}: is of audio, and sets of type hdf5 have none",
+                remedy="name features of nnet.hdf5 in `features` of networks, and set "
+                "`gmm: {systems: {}}`",
+            )
 
 
 def _check_rescorings(recipe: Recipe) -> None:

@@ -18,6 +18,7 @@ from lhotse import AudioSource
 
 from latflow.corpus.audio import AudioFacts, BadAudio, examine
 from latflow.corpus.folder import list_folder
+from latflow.corpus.hdf5 import read_sequences
 from latflow.corpus.kaldi_dir import KaldiDir
 from latflow.corpus.kaldi_tables import split_fields
 from latflow.corpus.listing import Listing
@@ -26,6 +27,7 @@ from latflow.corpus.options import (
     CombinedSource,
     DevSource,
     FolderSource,
+    Hdf5Source,
     KaldiSource,
     LhotseSource,
     ManifestSource,
@@ -233,6 +235,9 @@ def survey_source(source: DevSource, survey: Survey) -> list[Finding]:
             findings.extend(_read_manifests(source, survey))
         elif isinstance(source, FolderSource | TableSource):
             findings.extend(_read_listing(source, survey))
+        elif isinstance(source, Hdf5Source):
+            for utt_id, duration, text in read_sequences(source):
+                survey.add(utt_id, None, text.split(), duration=duration)
         elif isinstance(source, LhotseSource):
             findings.extend(_look_for_recipe(source, survey))
         elif isinstance(source, CombinedSource):

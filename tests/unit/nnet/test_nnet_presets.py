@@ -23,6 +23,8 @@ CHAIN = {
 }
 # parameters with 40 features and 40 labels, look-ahead in frames
 CTC = {"tdnnf_ctc_small": (866_280, 21)}
+# the same with 20 rows of an image and 11 labels
+IMAGES = {"mdlstm_ctc_small": (40_811, None)}
 # the same, of windows of 400 samples
 SAMPLES = {"waveform_tdnnf_chain_small": (1_469_640, 21)}
 NUM_CLASSES = 7
@@ -55,7 +57,7 @@ def loss_of(net, features, lengths, labels):
 
 def test_every_preset_is_tested(repository):
     found = {path.stem for path in (repository / "config/networks").glob("*.yaml")}
-    assert found == {*LARGE, *SMALL, *CHAIN, *CTC, *SAMPLES}
+    assert found == {*LARGE, *SMALL, *CHAIN, *CTC, *IMAGES, *SAMPLES}
 
 
 @pytest.mark.parametrize("name", CHAIN)
@@ -86,6 +88,16 @@ def test_sizes_and_look_ahead_of_networks_for_ctc(preset, name):
     assert (net.num_parameters, net.receptive_field.right) == CTC[name]
     assert net.subsampling == 3
     assert [output.loss.name for output in net.outputs.values()] == ["ctc"]
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_networks_that_read_images_train(preset, name):
+    net = Network(preset(name), 20, {"label": 11})
+    assert (net.num_parameters, net.receptive_field.right) == IMAGES[name]
+    output = net(torch.rand(2, 31, 20), torch.tensor([31, 18]))["output"]
+    assert output.lengths.tolist() == [16, 9]
+    output.logits.square().sum().backward()
+    assert all(p.grad.isfinite().all() and p.grad.any() for p in net.parameters())
 
 
 @pytest.mark.parametrize("name", CHAIN)
