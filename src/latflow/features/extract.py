@@ -226,7 +226,7 @@ class FeatureStorage:
 
     def __init__(self, kind: str, folder: Path, target: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        base = folder if kind == "numpy_files" else folder / "features"
+        base = folder if kind.endswith("_files") else folder / "features"
         make_writer = cast("Callable[[str], Any]", get_writer(kind))
         self._writer = make_writer(str(base))
         self.kind = kind
@@ -239,7 +239,7 @@ class FeatureStorage:
         Raises:
             OSError: the disk is full (for HDF5: all but full).
         """
-        if self.kind == "numpy_hdf5":
+        if self.kind.endswith("_hdf5"):
             free = shutil.disk_usage(self._folder).free
             if free < features.nbytes + HDF5_RESERVE_BYTES:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -247,7 +247,7 @@ class FeatureStorage:
 
     def close(self) -> None:
         """Finish the files, and forget readers' handles on what they replace."""
-        if self.kind != "numpy_files":
+        if not self.kind.endswith("_files"):
             self._writer.close()
         close_cached_file_handles()
 

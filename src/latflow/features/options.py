@@ -211,16 +211,23 @@ class ExtractionOptions(FrontEndOptions):
     single_channel: Literal["refuse", "repeat"] = "refuse"
     """What recordings of one channel give where `channels` is set: they are refused, or
     `repeat` their channel in the place of each."""
-    storage: Literal["numpy_hdf5", "numpy_files", "lilcom_chunky"] = "numpy_hdf5"
+    storage: Literal[
+        "numpy_hdf5",
+        "numpy_files",
+        "lilcom_chunky",
+        "lilcom_files",
+        "lilcom_hdf5",
+        "chunked_lilcom_hdf5",
+    ] = "numpy_hdf5"
     """Lhotse storage of the features. `numpy_hdf5` (one file) and `numpy_files` (a file
-    an utterance) keep every bit; `lilcom_chunky` takes a third of the space and rounds
+    an utterance) keep every bit; those of lilcom take a third of the space and round
     to multiples of 1/32."""
 
     @model_validator(mode="after")
     def _check_storage(self) -> Self:
         """Refuse to round samples to multiples of 1/32."""
-        if self.type == "waveform" and self.storage == "lilcom_chunky":
-            raise ValueError("storage: lilcom_chunky would round samples to 1/32")
+        if self.type == "waveform" and "lilcom" in self.storage:
+            raise ValueError(f"storage: {self.storage} would round samples to 1/32")
         return self
 
 

@@ -362,7 +362,7 @@ def _disk(
     """Compare what the experiment writes (an estimate) with the free disk."""
     shift_s = features.frame_shift_ms / 1000
     stored = FLOAT_BYTES * features.dim
-    if features.storage == "lilcom_chunky":
+    if "lilcom" in features.storage:
         stored = round(stored * LILCOM_SHARE)
     needed = 0.0
     for survey in surveys:

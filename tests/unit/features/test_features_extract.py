@@ -93,10 +93,14 @@ def test_stored_features_are_exact(corpus, storage, snip_edges):
     assert list(read_ledger(folder / "out" / "ledger.jsonl")) == []
 
 
-def test_lossy_storage_is_close(corpus):
+@pytest.mark.parametrize(
+    "storage", ["lilcom_chunky", "lilcom_files", "lilcom_hdf5", "chunked_lilcom_hdf5"]
+)
+def test_lossy_storage_is_close(corpus, storage):
     folder, cuts = corpus
     exact = [cut.load_features() for cut in run(cuts, folder)]
-    lossy = run(cuts, folder, storage="lilcom_chunky")
+    lossy = run(cuts, folder, storage=storage)
+    assert {cut.features.storage_type for cut in lossy} == {storage}
     for wanted, cut in zip(exact, lossy, strict=True):
         np.testing.assert_allclose(cut.load_features(), wanted, atol=1 / 32)
 
