@@ -3,8 +3,8 @@
 Speakers take turns; another one begins before the last has ended, or after a pause, so
 that over a set the share of the time with speech in which two speak is the one that is
 asked for. More than two never speak at once. The kinds of turns are those of Lhotse's
-`ConversationalMeetingSimulator`, which draws from global generators and knows no wanted
-share.
+`ConversationalMeetingSimulator`, which knows no wanted share and takes its rooms from a
+global generator.
 
 Public: `draw_conversations`, `speech_and_overlap`.
 """
