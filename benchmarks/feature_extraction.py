@@ -4,7 +4,7 @@ Ours is the stage as the workflow runs it (`latflow.features.extract.extract_fea
 read, decode, compute, store, manifest). The peer is what a Lhotse user writes:
 `CutSet.compute_and_store_features` with Lhotse's `kaldi-mfcc` or `kaldi-fbank`,
 the same storage, the same number of jobs. The stage runs without dither, as the peer,
-and with a dither of 1. Prints JSON; processor time says more than wall time where the
+and with that of recipes. Prints JSON; processor time says more than wall time where the
 machine is not idle.
 
     python benchmarks/feature_extraction.py CUTS.jsonl.gz [--type mfcc] [--threads 2]

@@ -41,7 +41,7 @@ _SPECTRAL = (
 class FrontEndOptions(Options):
     """Computation of features from samples, in the terms of compute-mfcc-feats.
 
-    Energy and dither are off, as in most Kaldi recipes.
+    Energy is off, as in most Kaldi recipes.
     """
 
     type: FeatureType = "mfcc"
@@ -70,11 +70,13 @@ class FrontEndOptions(Options):
     (`fbank`)."""
     cepstral_lifter: NonNegativeFloat = 22.0
     """Q of the liftering weights 1 + Q/2 sin(pi n / Q), 0 for none; for `mfcc` only."""
-    dither: NonNegativeFloat = 0.0
+    dither: NonNegativeFloat = 1.0
     """Standard deviation of white noise added to the samples, in steps of a 16-bit
-    sample (Kaldi's default is 1)."""
+    sample; 0 adds none. Without it digital silence is like no other sound, and
+    utterances that end in it may not be aligned."""
     dither_seed: NonNegativeInt = 0
-    """Chooses the noise of dither, together with each utterance's id."""
+    """Chooses the noise of dither, together with each utterance's id (of packages: the
+    same for each segment)."""
     snip_edges: bool = True
     """true - windows lie wholly inside the signal (Kaldi's default); false - one frame
     for each frame shift, the signal being reflected at its ends (Lhotse's default)."""

@@ -51,16 +51,17 @@ def test_unknown_keys_and_values_are_refused(values):
 )  # fmt: skip
 def test_each_key_changes_the_features(key, value):
     wave = 0.1 * np.random.default_rng(0).normal(size=8000).astype(np.float32)
-    plain = make_extractor(FrontEndOptions(), 16000).extract(wave, 16000)
-    options = FrontEndOptions().replace(**{key: value})
+    options = FrontEndOptions(dither=0.0)
+    plain = make_extractor(options, 16000).extract(wave, 16000)
+    options = options.replace(**{key: value})
     changed = make_extractor(options, 16000).extract(wave, 16000)
     assert changed.shape != plain.shape or not np.allclose(changed, plain, atol=1e-3)
 
 
 def test_dither_is_drawn_from_seed_and_key():
     wave = np.zeros(4000, np.float32)
-    first = make_extractor(FrontEndOptions(dither=1.0), 16000)
-    other = make_extractor(FrontEndOptions(dither=1.0, dither_seed=1), 16000)
+    first = make_extractor(FrontEndOptions(), 16000)
+    other = make_extractor(FrontEndOptions(dither_seed=1), 16000)
     made = first.extract_utterance(wave, 7)
     np.testing.assert_array_equal(made, first.extract_utterance(wave, 7))
     assert not np.array_equal(made, first.extract_utterance(wave, 8))
@@ -120,7 +121,7 @@ def test_extractor_refuses_other_rates_and_channels():
 
 
 def test_fbank_mixes_energies_of_signals():
-    extractor = make_extractor(FrontEndOptions(type="fbank"), 8000)
+    extractor = make_extractor(FrontEndOptions(type="fbank", dither=0.0), 8000)
     assert isinstance(extractor, KaldiFbank)
     rng = np.random.default_rng(0)
     a, b = 0.1 * rng.normal(size=(2, 80_000)).astype(np.float32)
@@ -137,7 +138,8 @@ def test_energy_takes_the_place_of_c0_or_comes_first():
     wave = 0.1 * np.random.default_rng(0).normal(size=4000).astype(np.float32)
 
     def extract(**settings):
-        return make_extractor(FrontEndOptions(**settings), 8000).extract(wave, 8000)
+        options = FrontEndOptions(dither=0.0, **settings)
+        return make_extractor(options, 8000).extract(wave, 8000)
 
     mfcc = extract(use_energy=True)
     fbank = extract(type="fbank", use_energy=True)

@@ -21,9 +21,9 @@ from latflow.features.options import GlobalCmvn, SlidingCmvn, SpeakerCmvn
 from latflow.gmm.ivector_training import train_ivectors
 from latflow.gmm.options import IvectorOptions
 from latflow.kaldi.io import write_matrices
-from latflow.lattice.best_path import Scales, best_paths
 from latflow.lattice.edit_distance import count_errors
 from latflow.lattice.io.archives import read_lattices
+from latflow.lattice.n_best import n_best
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import save_model
 from latflow.nnet.network import Network
@@ -256,16 +256,23 @@ def test_lattices_are_rescored_with_the_second_model(digits, model, tmp_path):
         model.acoustics.log_likes(frames), acoustic_scale=model.acoustic_scale
     ).lattice
     assert model.rescore(lattice) is lattice
-    scale = Scales.from_lmwt(10.0)  # that of the rescoring
     before, after = (
-        best_paths(m.rescore(lattice), [scale])[0] for m in (model, second)
+        {tuple(path.words): path for path in n_best(m.rescore(lattice), 1000, **SCALE)}
+        for m in (model, second)
     )
-    np.testing.assert_array_equal(after.words, before.words)
     uniform = np.log(len(WORDS) + 1)
-    change = len(after.words) * (WORD_COST - uniform) + END_COST - uniform
-    assert after.graph_cost - before.graph_cost == pytest.approx(change, abs=1e-3)
+    graph = {
+        words: path.graph_cost
+        + len(words) * (WORD_COST - uniform) + END_COST - uniform
+        for words, path in before.items()
+    }  # fmt: skip
+    for words, path in after.items():
+        assert path.graph_cost == pytest.approx(graph[words], abs=1e-3)
+    cheapest = min(graph, key=lambda w: graph[w] + 0.1 * before[w].acoustic_cost)
+    assert next(iter(after)) == cheapest
 
 
+SCALE = {"acoustic_scale": 0.1}  # that of the rescoring
 WORD_COST, END_COST = 2.5, 0.75
 
 

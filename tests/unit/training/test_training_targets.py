@@ -30,7 +30,9 @@ from latflow.training.readers import LiveReader
 from latflow.training.train import train_network
 
 RATE, BINS = 8000, 12
-FBANK = StreamOptions(type="fbank", num_mel_bins=BINS, stored=False, cmvn=NoCmvn())
+FBANK = StreamOptions(
+    type="fbank", num_mel_bins=BINS, dither=0.0, stored=False, cmvn=NoCmvn()
+)
 EARLY, LATE = int(0.030 * RATE), int(0.080 * RATE)  # of the reflections below
 TARGETS = {
     "clean": {"type": "clean"},
