@@ -26,7 +26,7 @@ MINUTES = 60.0
 CORES = 3  # of a job: more than the machines of our tests have
 WEIGHTS = "results/cluster/nnet/net/weights.safetensors"
 CHECKPOINTS = "results/cluster/checkpoints/net"
-PREEMPTIONS = 3  # more than the retries
+PREEMPTIONS = 10
 RANKS = {"tasks": 2, "nodes": 2, "mpi": "srun", "gpu": 2, "tasks_per_gpu": 0}
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -263,31 +263,38 @@ def test_a_training_has_ranks_on_both_nodes(undisturbed, cluster):
     assert f"2 ranks ({backend}) started by srun" in log.read_text()
 
 
-def test_a_training_cancelled_more_often_than_retried_makes_the_same_model(
+def test_a_training_preempted_ten_times_with_two_retries_makes_the_same_model(
     undisturbed, stuck, start, tmp_path
 ):
     folder = copy_of(undisturbed, tmp_path / "run", without=["nnet"])
     run = start(folder, "--retries", "2", "--", "nnet_net", train_network=RANKS)
     last = undisturbed.course()[-1]["step"]
     chance = random.Random(18)
+    steps = sorted(chance.sample(range(1, last // 2), PREEMPTIONS))
+    # As SLURM does with a job that gives way to another, or whose machine fails; and
+    # with one that is ended for good, which Snakemake then tries again.
+    ends = ["requeue", "cancel"] * (PREEMPTIONS // 2)
+    chance.shuffle(ends)
     reached = 0
-    for step in sorted(chance.sample(range(1, last // 2), PREEMPTIONS)):
+    for step, end in zip(steps, ends, strict=True):
         # Further than the attempt before came, by one step at least.
         run.meet_step(max(step, reached + 1))
         job = run.jobs("train_network")[-1]
-        subprocess.run(["scancel", job.id], check=True)
+        command = ["scontrol", "requeue"] if end == "requeue" else ["scancel"]
+        subprocess.run([*command, job.id], check=True)
         # SLURM calls a job out while its ranks still write their checkpoint.
         wait_until("its processes are gone", lambda job=job: not pids_of(job))
         reached = run.course()[-1]["step"]
     assert run.within_epoch()
     run.finish()
     found = run.jobs("train_network")
-    assert [j["JobState"] for j in found[:-1]] == ["CANCELLED"] * PREEMPTIONS
+    assert [j["JobState"] for j in found[:-1]] == ["CANCELLED"] * ends.count("cancel")
     assert found[-1]["JobState"] == "COMPLETED"
+    assert sum(int(j["Restarts"]) for j in found) == ends.count("requeue")
     # Each came further: none asked for more than the first.
     assert len({j.minutes for j in found}) == 1
     told = run.log.read_text(errors="replace")
-    assert told.count("goes on from a new checkpoint") == PREEMPTIONS
+    assert told.count("goes on from a new checkpoint") == ends.count("cancel")
     assert same_model(run, undisturbed)
 
 
