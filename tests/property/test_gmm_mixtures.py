@@ -103,19 +103,6 @@ def test_torch_e_step_equals_the_kernel(pool, seed, num_frames):
     assert found_log_like == pytest.approx(log_like, rel=1e-6, abs=1e-3)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_e_step_on_a_gpu_equals_the_kernel(pool):
-    rng = np.random.default_rng(1)
-    gmms = random_gmms(rng, num_pdfs=40, dim=13, widest=12)
-    frames, pdfs = random_data(rng, gmms, 20_000)
-    order, begin = sort_by_pdf(pdfs, gmms.num_pdfs)
-    moments, log_like = expect(gmms, frames, pdfs, pool)
-    found = _on_device(gmms, frames, order, begin, device="cuda")
-    np.testing.assert_allclose(found[0], moments, rtol=1e-2, atol=1e-2)
-    assert found[1] == pytest.approx(log_like, rel=1e-6)
-
-
 @given(SEEDS, st.integers(1, 300))
 def test_any_number_of_threads_gives_the_same_bits(pool, pool_of_four, seed, count):
     rng = np.random.default_rng(seed)

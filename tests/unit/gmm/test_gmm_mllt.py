@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from reference import mllt_naive
 
 from latflow.errors import UserError
@@ -99,16 +98,6 @@ def test_threads_do_not_change_a_bit():
     gmms, frames, pdfs = toy(sizes=(3, 2, 5, 1, 4), frames_each=500, seed=4)
     one, three = (accumulated(gmms, frames, pdfs, threads=n) for n in (1, 3))
     np.testing.assert_array_equal(one.scatters, three.scatters)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_gpu_gives_the_same_statistics():
-    gmms, frames, pdfs = toy(dim=13, sizes=(3, 2, 5, 1, 4), frames_each=500, seed=5)
-    ours = accumulated(gmms, frames, pdfs).scatters
-    found = MlltAccumulator.zeros(13)
-    with worker_pool(2) as pool:
-        found.accumulate(gmms, frames, pdfs, pool, device="cuda")
-    np.testing.assert_allclose(found.scatters, ours, atol=1e-5 * np.abs(ours).max())
 
 
 def test_means_move_with_the_features():

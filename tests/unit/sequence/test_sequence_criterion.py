@@ -378,20 +378,3 @@ def test_statistics_of_names_that_are_taken_are_refused(system, make):
 
     with pytest.raises(UserError, match="names that are taken"):
         make(criterion=Counting(system.model))
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_gpu_gives_what_the_processor_gives(system, make, utterances):
-    weights = {"prior_scale": 1.0, "ce_weight": 0.2, "l2": 0.01}
-    on_cpu, expected = run(system, make(**weights), utterances)
-    batch, logits = system.batch(utterances)
-    logits = logits.detach().cuda().requires_grad_()
-    criterion = make(**weights, threads=2)
-    batch = batch.to("cuda")
-    pending = [criterion.begin(system.outputs(logits, batch), batch) for _ in range(2)]
-    losses = [finish() for finish in pending]
-    losses[0].value.backward()
-    assert losses[0].value.item() == pytest.approx(on_cpu.value.item(), rel=1e-4)
-    assert losses[1].value.item() == losses[0].value.item()
-    np.testing.assert_allclose(logits.grad.cpu().numpy(), expected, atol=1e-4)
