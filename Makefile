@@ -22,6 +22,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/latflow compile-kernels
 	@touch $@
 
 horovod: env  ## Horovod for training on several devices, built from source once

@@ -19,6 +19,7 @@ from latflow.cli.commands import (
     RECIPE,
     Arguments,
     Group,
+    flag,
     option,
     read_recipe,
 )
@@ -299,3 +300,25 @@ def _provenance(arguments: Arguments) -> int:
     found = find_record(arguments.file)
     sys.stdout.write(describe(found))
     return int(found.state in {"changed", "gone"})
+
+
+@COMMANDS.command(
+    "compile-kernels",
+    option("--processes", "how many at a time", os.cpu_count() or 1),
+    flag("--update", "write the list of kernels from what has been compiled here"),
+)
+def _compile_kernels(arguments: Arguments) -> None:
+    """Compile the numerical kernels now, not when a job first needs them."""
+    from latflow.kernels import compile_kernels, write_signatures
+
+    if arguments.update:
+        sys.stdout.write(f"wrote {write_signatures()} signatures of kernels\n")
+        return
+    failed = compile_kernels(arguments.processes)
+    for package, count in sorted(failed.items()):
+        if count:
+            sys.stderr.write(
+                f"warning: {package}: {count} kernels are not as listed and will be "
+                "compiled when they are called; to list them anew, run make demo in a "
+                "fresh checkout, then latflow compile-kernels --update\n"
+            )
