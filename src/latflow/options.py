@@ -14,7 +14,16 @@ import json
 import types
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Annotated, Any, Self, TypeVar, Union, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 
 from pydantic import (
     AfterValidator,
@@ -71,7 +80,14 @@ Base = TypeVar("Base", bound="Options")
 
 
 class Options(BaseModel):
-    """Options that a recipe may set; unknown keys are refused, values are frozen."""
+    """Options that a recipe may set; unknown keys are refused, values are frozen.
+
+    Attributes:
+        is_meant_without_type: whether, of a union whose first member this is, values
+            without `type` are of it.
+    """
+
+    is_meant_without_type: ClassVar[bool] = False
 
     model_config = ConfigDict(
         frozen=True,
@@ -122,7 +138,8 @@ def read_options(annotation: type[Model], values: Any, key: str = "") -> Model:
             a value out of range; the message names the key's path.
     """
     try:
-        text = json.dumps(_without_nulls(annotation, values), default=str)
+        values = _completed(annotation, values)
+        text = json.dumps(values, default=str)
         return adapter(annotation).validate_json(text, strict=True)
     except ValidationError as error:
         # A misspelt key is told first: it is why another one is missing. That a
@@ -134,23 +151,29 @@ def read_options(annotation: type[Model], values: Any, key: str = "") -> Model:
         raise _explain(first, annotation, values, key) from None
 
 
-def _without_nulls(annotation: Any, values: Any) -> Any:
-    """Return nested values without the nulls that a default takes the place of."""
+def _completed(annotation: Any, values: Any) -> Any:
+    """Return nested values without nulls that stand for defaults, and with types.
+
+    A `type` is added where a member of a union is meant without it.
+    """
     annotation = _chosen(annotation, values)
     if isinstance(values, list | tuple):
         item = _below(annotation, 0)
-        return [_without_nulls(item, value) for value in values]
+        return [_completed(item, value) for value in values]
     if not isinstance(values, Mapping):
         return values
     fields = _fields(annotation)
-    return {
-        key: _without_nulls(_below(annotation, key), value)
+    found = {
+        key: _completed(_below(annotation, key), value)
         for key, value in values.items()
         if value is not None
         or key not in fields
         or fields[key].is_required()
         or _admits_null(fields[key].annotation)
     }
+    if getattr(annotation, "is_meant_without_type", False):
+        found.setdefault("type", fields["type"].default)
+    return found
 
 
 def _admits_null(annotation: Any) -> bool:

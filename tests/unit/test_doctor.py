@@ -6,13 +6,14 @@ import soundfile
 
 from latflow.corpus.kaldi_dir import import_kaldi_dir
 from latflow.corpus.options import CorpusOptions, GivenSource
+from latflow.features.frame_times import FrameTimes
 from latflow.features.options import FeatureOptions
 from latflow.hmm.topology import Topology
 from latflow.lang.options import LangOptions
 from latflow.options import read_options
 from latflow.workflow import doctor
 from latflow.workflow.doctor import examine, examine_sources, render
-from latflow.workflow.survey import Finding, _num_frames
+from latflow.workflow.survey import Finding
 
 RATE = 8000
 
@@ -145,7 +146,8 @@ def test_too_short_utterances_are_found(prepared, look):
     [(0.024, True, 0), (0.025, True, 1), (0.16, True, 14), (0.16, False, 16)],
 )
 def test_frames_are_counted_as_kaldi_does(options, seconds, snip, frames):
-    assert _num_frames(seconds, options("features", {"snip_edges": snip})) == frames
+    times = FrameTimes.of(options("features", {"snip_edges": snip}))
+    assert times.num_frames(seconds) == frames
 
 
 def test_shared_speakers_and_utterances_are_told(prepared, look):

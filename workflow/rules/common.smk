@@ -15,6 +15,7 @@ from latflow.files import remove_leftovers
 from latflow.workflow.jobs import above_limit, check_writable
 from latflow.workflow.machine import capacity
 from latflow.workflow.code_digest import source_digest
+from latflow.workflow.extractor_checks import check_extractors
 from latflow.workflow.network_checks import check_descriptions
 from latflow.workflow.settings import search_path
 from latflow.workflow.packages import PackagePlan
@@ -77,6 +78,7 @@ onstart:
     try:
         check_writable(RESULTS)
         check_descriptions(recipe)
+        check_extractors(recipe)
     except UserError as error:
         raise WorkflowError(str(error)) from None
     # Snakemake's lock is ours: no other run works here.

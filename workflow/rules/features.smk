@@ -7,6 +7,7 @@
 rule extract_features:
     input:
         cuts="<results>/corpus/{split}/cuts.jsonl.gz",
+        extractor=recipe.extractor_files(),
     output:
         cuts="<results>/features/{split}/cuts.jsonl.gz",
         ledger="<results>/features/{split}/ledger.jsonl",
@@ -59,6 +60,9 @@ rule normalize_features:
 
 
 use rule extract_features as extract_stream with:
+    input:
+        cuts="<results>/corpus/{split}/cuts.jsonl.gz",
+        extractor=lambda wildcards: recipe.extractor_files(wildcards.stream),
     output:
         cuts="<results>/streams/{stream}/features/{split}/cuts.jsonl.gz",
         ledger="<results>/streams/{stream}/features/{split}/ledger.jsonl",
@@ -103,6 +107,7 @@ use rule normalize_features as normalize_stream with:
 rule describe_stream:
     input:
         cuts="<results>/corpus/{split}/cuts.jsonl.gz",
+        extractor=lambda wildcards: recipe.extractor_files(wildcards.stream),
     output:
         cuts="<results>/streams/{stream}/frames/{split}/cuts.jsonl",
         index="<results>/streams/{stream}/frames/{split}/index.npz",

@@ -198,7 +198,13 @@ def _plain_features(recipe: Recipe, network: str) -> ExtractionOptions:
             "which Vosk does not compute",
             remedy="train one on features of nnet.features with cmvn: {type: none}",
         )
-    return found.part(ExtractionOptions)
+    if not isinstance(found, ExtractionOptions):
+        raise UserError(
+            f"network {network} reads features of the extractor {found.extractor}, "
+            "which Vosk does not compute",
+            remedy="train one on features of type mfcc or fbank",
+        )
+    return found.extraction
 
 
 @EXPORT.command("features", *_ARCHIVE)

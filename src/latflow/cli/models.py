@@ -27,13 +27,12 @@ HDF5 = Group("hdf5", "Frames, labels and images in HDF5 files of RETURNN's layou
 def _features(arguments: Arguments) -> None:
     """Extract features of a cut manifest."""
     from latflow.features.extract import extract_features
-    from latflow.features.options import ExtractionOptions
 
     recipe = read_recipe(arguments)
     extract_features(
         arguments.cuts,
         arguments.out_dir,
-        options=recipe.options.features.part(ExtractionOptions),
+        options=recipe.options.features.extraction,
         threads=arguments.threads,
         max_skipped_fraction=recipe.max_skipped_fraction,
     )

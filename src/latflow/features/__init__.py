@@ -5,7 +5,9 @@ front_end    the torch module: batches (differentiable), whole signals, streams
 cmvn         mean and variance normalization, and the stage normalize_features
 transform    deltas and splicing, made when frames are read
 frames       FrameStore: all frames of a corpus, flat and memory-mapped
-extract      the stage extract_features, and Lhotse's feature extractors
+extract      the stage extract_features, and the front end as Lhotse's extractors
+lhotse_extractors  Lhotse's extractors, and users' own, as front ends
+frame_times  times of frames, and their size, known without audio
 live         features computed from the audio when they are read
 perturb      speed and volume of signals, drawn on the fly
 source       stored or live features, whichever a folder is of

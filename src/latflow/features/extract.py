@@ -1,5 +1,7 @@
 """The stage that computes and stores features; the front end as Lhotse's extractors.
 
+Features of type `lhotse` are those of `latflow.features.lhotse_extractors`.
+
 It streams: memory holds a few batches of utterances, however large the corpus. Worker
 threads decode and compute (soundfile and torch let go of the interpreter's lock); the
 main thread reads and writes in order, so their number never changes an output.
@@ -9,7 +11,7 @@ with Lhotse, so that a CutSet can compute features with them
 (`cuts.compute_and_store_features(KaldiMfcc(config), ...)`), and features be mixed.
 
 Public: `extract_features` (stage), `KaldiMfcc`, `KaldiFbank`, `Waveform`,
-`make_extractor`.
+`Extractor`, `make_extractor`, `extractor_of`, `on_device`.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ import itertools
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 from urllib.parse import quote
 
 import numpy as np
@@ -45,7 +47,14 @@ from latflow.corpus.manifests import (
 from latflow.errors import UserError
 from latflow.features.dither import dither
 from latflow.features.front_end import ENERGY_FLOOR, KaldiFrontEnd
-from latflow.features.options import ExtractionOptions, FrontEndOptions
+from latflow.features.lhotse_extractors import ExtractionError, LhotseExtractor
+from latflow.features.options import (
+    Extraction,
+    FrameGeometry,
+    FrontEnd,
+    FrontEndOptions,
+    LhotseFrontEndOptions,
+)
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger
 from latflow.logs import progress
@@ -70,7 +79,7 @@ def extract_features(
     cuts: str | Path,
     out_dir: str | Path,
     *,
-    options: ExtractionOptions,
+    options: Extraction,
     threads: int,
     max_skipped_fraction: float,
     volumes: bool = False,
@@ -126,25 +135,22 @@ def extract_features(
 
 
 def _prepare(
-    path: str | Path, options: ExtractionOptions
-) -> tuple[Iterator[MonoCut], KaldiExtractor]:
-    """Return the cuts at the sample rate of the features, and the extractor.
-
-    Where none is configured, the first cut's rate is taken, and binds all.
-    """
+    path: str | Path, options: Extraction
+) -> tuple[Iterator[MonoCut], Extractor]:
+    """Return the cuts at the sample rate of the features, and the extractor."""
     cuts = read_cuts(path)
     first = next(cuts, None)
     if first is None:
         raise UserError(
             "holds no utterances", file=path, remedy="check the corpus settings"
         )
-    rate = options.sample_rate or int(first.sampling_rate)
+    extractor, may_resample = extractor_of(options, int(first.sampling_rate))
     all_cuts = at_rate(
         itertools.chain([first], cuts),
-        rate,
-        may_resample=options.sample_rate is not None,
+        extractor.sample_rate,
+        may_resample=may_resample,
     )
-    return all_cuts, make_extractor(options.part(FrontEndOptions), rate)
+    return all_cuts, extractor
 
 
 def _batches(cuts: Iterable[MonoCut]) -> Iterator[list[MonoCut]]:
@@ -163,8 +169,8 @@ def _batches(cuts: Iterable[MonoCut]) -> Iterator[list[MonoCut]]:
 
 def _compute(
     cut: MonoCut,
-    extractor: KaldiExtractor,
-    options: ExtractionOptions,
+    extractor: Extractor,
+    options: Extraction,
     *,
     volumes: bool,
 ) -> _Outcome:
@@ -177,7 +183,10 @@ def _compute(
         wave = wave * np.float32(volume_of(cut))
     if not np.isfinite(wave).all():
         return _Outcome(cut, None, f"{file_of(cut)}: samples that are not numbers")
-    features = extractor.extract_utterance(wave, zlib.crc32(cut.id.encode()))
+    try:
+        features = extractor.extract_utterance(wave, zlib.crc32(cut.id.encode()))
+    except ExtractionError as error:
+        return _Outcome(cut, None, f"{file_of(cut)}: {error.what}")
     if len(features) == 0:
         milliseconds = 1000 * wave.shape[-1] / cut.sampling_rate
         reason = f"{file_of(cut)}: {milliseconds:.1f} ms are too short for one frame"
@@ -187,7 +196,7 @@ def _compute(
 
 def _keep(
     outcome: _Outcome,
-    extractor: KaldiExtractor,
+    extractor: Extractor,
     storage: FeatureStorage,
     writer: ManifestWriter,
     ledger: Ledger,
@@ -197,16 +206,15 @@ def _keep(
     if features is None:
         ledger.record(cut.id, outcome.reason)
         return
-    is_snipped = extractor.config.options.snip_edges
     covered = round(len(features) * extractor.frame_shift, 8)
     manifest = Features(
         type=extractor.name,
         num_frames=len(features),
         num_features=features.shape[1],
         frame_shift=extractor.frame_shift,
-        sampling_rate=extractor.config.sampling_rate,
+        sampling_rate=extractor.sample_rate,
         start=cut.start,
-        duration=covered if is_snipped else cut.duration,
+        duration=covered if extractor.geometry.snip_edges else cut.duration,
         storage_type=storage.kind,
         storage_path=storage.path,
         storage_key=storage.write(cut.id, features),
@@ -291,9 +299,24 @@ class KaldiExtractor(FeatureExtractor):
         self.front_end = KaldiFrontEnd(config.options, config.sampling_rate)
 
     @property
+    def sample_rate(self) -> int:
+        """Sample rate, Hz."""
+        return self.config.sampling_rate
+
+    @property
+    def geometry(self) -> FrameGeometry:
+        """Position of frames in the samples."""
+        return self.front_end.geometry
+
+    @property
     def frame_shift(self) -> float:
         """Time from one frame to the next, seconds."""
         return self.front_end.frame_shift
+
+    @property
+    def dim(self) -> int:
+        """Features a frame of one channel."""
+        return self.front_end.dim
 
     def feature_dim(self, sampling_rate: int) -> int:  # noqa: ARG002 - Lhotse's form
         """Return the features a frame."""
@@ -382,11 +405,71 @@ _EXTRACTORS: dict[str, type[KaldiExtractor]] = {
 }
 
 
-def make_extractor(options: FrontEndOptions, sample_rate: int) -> KaldiExtractor:
+#: Computes the features of utterances.
+Extractor: TypeAlias = KaldiExtractor | LhotseExtractor
+
+
+def make_extractor(options: FrontEnd, sample_rate: int) -> Extractor:
     """Make the extractor of the options' type.
 
     Raises:
-        UserError: the options do not fit the sample rate.
+        UserError: the options do not fit the sample rate, or are of an extractor that
+            cannot be had.
     """
+    if isinstance(options, LhotseFrontEndOptions):
+        return LhotseExtractor(options, sample_rate)
     config = KaldiFrontEndConfig(sample_rate, options)
     return _EXTRACTORS[options.type](config)
+
+
+def extractor_of(options: Extraction, recorded_rate: int) -> tuple[Extractor, bool]:
+    """Return the extractor of a split, and whether recordings may be resampled.
+
+    Where no sample rate is configured, the recordings' is taken, and binds all; of
+    Lhotse's extractors their own.
+
+    Args:
+        options: of the features.
+        recorded_rate: sample rate of the first recording, Hz.
+
+    Raises:
+        UserError: see `make_extractor`.
+    """
+    rate = options.sample_rate
+    if isinstance(options, LhotseFrontEndOptions):
+        return LhotseExtractor(options.front_end, rate), True
+    return make_extractor(options.front_end, rate or recorded_rate), rate is not None
+
+
+def on_device(
+    extractor: KaldiExtractor,
+    waves: Sequence[tuple[np.ndarray, int]],
+) -> list[np.ndarray]:
+    """Compute the features of several utterances in one pass of the front end.
+
+    Args:
+        extractor: works where the constants of its front end are.
+        waves: samples of each utterance, [L] or [C, L], and the key of its dither.
+
+    Returns:
+        float32 [T, D] of each utterance.
+    """
+    if not waves:
+        return []
+    front_end, options = extractor.front_end, extractor.config.options
+    rows: list[np.ndarray] = []
+    for wave, key in waves:
+        noisy = dither(wave, options.dither, options.dither_seed, key)
+        rows += [*np.atleast_2d(noisy)]
+    lengths = torch.tensor([len(row) for row in rows])
+    padded = torch.zeros(len(rows), int(lengths.max()))
+    for i, row in enumerate(rows):
+        padded[i, : len(row)] = torch.from_numpy(row)
+    with torch.no_grad():
+        features = front_end(padded.to(front_end.window.device), lengths).cpu().numpy()
+    counts = [front_end.num_frames(wave.shape[-1]) for wave, _ in waves]
+    channels = features.reshape(len(waves), -1, *features.shape[1:])
+    return [
+        np.concatenate([*one[:, :count]], axis=1)
+        for one, count in zip(channels, counts, strict=True)
+    ]

@@ -42,15 +42,21 @@ from latflow.corpus.manifests import (
 from latflow.corpus.perturb import check_speed
 from latflow.errors import UserError
 from latflow.features.cmvn import normalize
-from latflow.features.dither import dither
-from latflow.features.extract import KaldiExtractor, make_extractor
+from latflow.features.extract import (
+    Extractor,
+    KaldiExtractor,
+    extractor_of,
+    make_extractor,
+    on_device,
+)
 from latflow.features.frames import CUTS
 from latflow.features.front_end import Domain, KaldiFrontEnd
+from latflow.features.lhotse_extractors import ExtractionError, LhotseExtractor
 from latflow.features.masks import ratio_mask
 from latflow.features.options import (
-    FrameGeometry,
-    FrontEndOptions,
+    LhotseStreamOptions,
     PerturbationDraws,
+    Stream,
     StreamOptions,
 )
 from latflow.features.perturb import (
@@ -73,7 +79,7 @@ def prepare_live_features(
     cuts: str | Path,
     out_dir: str | Path,
     *,
-    options: StreamOptions,
+    options: Stream,
     max_skipped_fraction: float,
 ) -> None:
     """Describe the features of a split, to be computed when they are read.
@@ -96,18 +102,22 @@ def prepare_live_features(
             "(the section data has a global normalization of its own)",
         )
     ledger = Ledger("prepare_live_features")
-    rate = options.sample_rate
+    extractor: Extractor | None = None
+    may_resample = False
     utt_ids: list[str] = []
     texts: list[str] = []
     num_frames, offsets = [0], [0]
     samples: list[int] = []
     with atomic_directory(out_dir) as folder, (folder / CUTS).open("wb") as stream:
         for cut in progress(read_cuts(cuts), "list cuts", total=count_cuts(cuts)):
-            rate = rate or int(cut.sampling_rate)
-            may_resample = options.sample_rate is not None
+            if extractor is None:
+                extractor, may_resample = extractor_of(options, int(cut.sampling_rate))
+                if isinstance(extractor, LhotseExtractor):
+                    extractor.check_lengths()
+            rate = extractor.sample_rate
             (source,) = at_rate([cut], rate, may_resample=may_resample)
             num_samples = source.num_samples or 0
-            length = FrameGeometry.of(options, rate).num_frames(num_samples)
+            length = extractor.geometry.num_frames(num_samples)
             if length < 1:
                 ledger.record(cut.id, "too short for one frame")
                 continue
@@ -117,7 +127,7 @@ def prepare_live_features(
             num_frames.append(length)
             samples.append(num_samples)
             offsets.append(stream.tell())
-        if rate is None:
+        if extractor is None:
             raise UserError("holds no utterances", file=cuts)
         np.savez(
             folder / INDEX,
@@ -127,7 +137,11 @@ def prepare_live_features(
             utt_ids=pack(utt_ids),
             texts=pack(texts),
         )
-        meta = {"format": FORMAT, "sample_rate": rate, "options": options.values()}
+        meta = {
+            "format": FORMAT,
+            "sample_rate": extractor.sample_rate,
+            "options": options.values(),
+        }
         (folder / META).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
         num_cuts = len(utt_ids) + ledger.num_skipped()
         ledger.check(num_cuts, max_skipped_fraction=max_skipped_fraction)
@@ -180,16 +194,23 @@ class LiveFrames:
             remedy = "run the prepare_live_features stage again"
             what = f"not readable as features on the fly ({error})"
             raise UserError(what, file=self.folder, remedy=remedy) from error
-        options = read_options(StreamOptions, self.meta["options"], "features")
+        known = cast("type[StreamOptions | LhotseStreamOptions]", Stream)
+        options = read_options(known, self.meta["options"], "features")
         self.sample_rate = int(self.meta["sample_rate"])
         self.channels = options.channels
         self._may_repeat = options.single_channel == "repeat"
-        self._geometry = FrameGeometry.of(options, self.sample_rate)
         self._cmvn = options.cmvn
-        front_end = options.part(FrontEndOptions)
-        self._extractor = make_extractor(front_end, self.sample_rate)
-        self._extractor.front_end.to(device)
-        self.dim = self._extractor.front_end.dim
+        self._extractor = make_extractor(options.front_end, self.sample_rate)
+        self._geometry = self._extractor.geometry
+        if isinstance(self._extractor, KaldiExtractor):
+            self._extractor.front_end.to(device)
+        elif device != "cpu":
+            raise UserError(
+                f"extractor {self._extractor.name} chooses its device itself",
+                remedy="set data.on_the_fly.device: cpu, and `device` in the options "
+                "of the extractor if it has one",
+            )
+        self.dim = self._extractor.dim
         if options.channels is not None:
             self.dim *= len(options.channels)
         self.frame_shift = self._extractor.frame_shift
@@ -281,7 +302,7 @@ class LiveFrames:
 
         def compute(wanted: Sequence[_Wanted], pool: Executor) -> list[np.ndarray]:
             given = repeat(simulation)
-            if self._device == "cpu":
+            if isinstance(self._extractor, LhotseExtractor) or self._device == "cpu":
                 computed = list(pool.map(self._compute_one, wanted, given))
             else:
                 waves = list(pool.map(self._read, wanted, given))
@@ -334,11 +355,16 @@ class LiveFrames:
 
     def num_bins(self, domain: Domain) -> int:
         """Return the bins of masks, K."""
-        return self._extractor.front_end.num_bins(domain)
+        return self._mask_front_end.num_bins(domain)
 
     @cached_property
     def _mask_front_end(self) -> KaldiFrontEnd:
         """The front end on the processor, where masks are made."""
+        if isinstance(self._extractor, LhotseExtractor):
+            raise UserError(
+                f"extractor {self._extractor.name} has no bins that masks could be of",
+                remedy="take features of type mfcc, fbank or waveform",
+            )
         front_end = self._extractor.front_end
         if self._device == "cpu":
             return front_end
@@ -371,7 +397,11 @@ class LiveFrames:
     ) -> np.ndarray:
         """Read and compute one utterance, on the processor."""
         wave, key = self._read(wanted, simulation)
-        return self._extractor.extract_utterance(wave, key)
+        try:
+            return self._extractor.extract_utterance(wave, key)
+        except ExtractionError as error:
+            utt_id = self.utt_ids[wanted.i]
+            raise error.at(file=self.folder / CUTS, utterance=utt_id) from error
 
     def _checked(self, wanted: _Wanted, frames: np.ndarray) -> np.ndarray:
         """Refuse computed frames that are not as many as promised."""
@@ -448,37 +478,3 @@ class _Wanted(NamedTuple):
             return cls(i, draws=draws)
         speed, volume = perturbation.speed[i], perturbation.volume[i]
         return cls(i, float(speed), float(volume), draws)
-
-
-def on_device(
-    extractor: KaldiExtractor,
-    waves: Sequence[tuple[np.ndarray, int]],
-) -> list[np.ndarray]:
-    """Compute the features of several utterances in one pass of the front end.
-
-    Args:
-        extractor: works where the constants of its front end are.
-        waves: samples of each utterance, [L] or [C, L], and the key of its dither.
-
-    Returns:
-        float32 [T, D] of each utterance.
-    """
-    if not waves:
-        return []
-    front_end, options = extractor.front_end, extractor.config.options
-    rows: list[np.ndarray] = []
-    for wave, key in waves:
-        noisy = dither(wave, options.dither, options.dither_seed, key)
-        rows += [*np.atleast_2d(noisy)]
-    lengths = torch.tensor([len(row) for row in rows])
-    padded = torch.zeros(len(rows), int(lengths.max()))
-    for i, row in enumerate(rows):
-        padded[i, : len(row)] = torch.from_numpy(row)
-    with torch.no_grad():
-        features = front_end(padded.to(front_end.window.device), lengths).cpu().numpy()
-    counts = [front_end.num_frames(wave.shape[-1]) for wave, _ in waves]
-    channels = features.reshape(len(waves), -1, *features.shape[1:])
-    return [
-        np.concatenate([*one[:, :count]], axis=1)
-        for one, count in zip(channels, counts, strict=True)
-    ]

@@ -7,7 +7,8 @@ Names and defaults follow Kaldi's `FrameExtractionOptions`, `MelBanksOptions`,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -19,8 +20,10 @@ from latflow.options import (
     NonNegativeInt,
     Options,
     PositiveInt,
+    Text,
     Unique,
 )
+from latflow.user_code import file_of
 
 FeatureType = Literal["mfcc", "fbank", "waveform"]
 WindowType = Literal["povey", "hamming", "hanning", "blackman", "sine", "rectangular"]
@@ -44,6 +47,7 @@ class FrontEndOptions(Options):
     Energy is off, as in most Kaldi recipes.
     """
 
+    is_meant_without_type = True
     type: FeatureType = "mfcc"
     """Mel-frequency cepstral coefficients (`mfcc`), log energies in mel filters
     (`fbank`), or the samples of each window as they are, for networks with layers that
@@ -109,12 +113,6 @@ class FrontEndOptions(Options):
         if self.type == "mfcc":
             return self.num_ceps
         return self.num_mel_bins + int(self.use_energy)
-
-    @property
-    def first_middle(self) -> float:
-        """Middle of the first frame's window, seconds."""
-        length, shift = self.frame_length_ms, self.frame_shift_ms
-        return (length if self.snip_edges else shift) / 2000
 
 
 class SpeakerCmvn(Options):
@@ -198,12 +196,55 @@ TransformOptions = Annotated[
 ]
 
 
-class ExtractionOptions(FrontEndOptions):
-    """Computation and storage of the features of a split."""
+class LhotseFrontEndOptions(Options):
+    """Features of one of Lhotse's extractors, or of a class of your own.
+
+    See docs/network_data.md.
+    """
+
+    type: Literal["lhotse"] = "lhotse"
+    extractor: Text
+    """Name that Lhotse registers the extractor under, as `kaldi-fbank`,
+    `kaldi-log-spectrogram`, `librosa-fbank` or `s3prl-ssl`; or the location of a
+    subclass of `lhotse.features.base.FeatureExtractor`: `module:Class`, or
+    `folder/file.py:Class`."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Fields of the extractor's configuration (its `config_type`). Its `sampling_rate`
+    follows `sample_rate`."""
+    sample_range: Literal["unit", "int16"] = "unit"
+    """Range of the samples that the extractor is given: `unit` is from -1 to 1, as
+    Lhotse's extractors expect; `int16` from -32768 to 32767, as Kaldi's."""
+    dither: NonNegativeFloat = 1.0
+    """Standard deviation of white noise added to the samples, in steps of a 16-bit
+    sample; 0 adds none. (Dither of the extractor's own would depend on the number of
+    threads, and is refused.)"""
+    dither_seed: NonNegativeInt = 0
+    """Chooses the noise of dither, together with each utterance's id (of packages: the
+    same for each segment)."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the extractor is a class of the user's, named by its location."""
+        return ":" in self.extractor
+
+    @property
+    def files(self) -> list[Path]:
+        """The class's file, where the extractor is named by one."""
+        return file_of(self.extractor) if self.is_own else []
+
+
+FrontEnd = Annotated[
+    FrontEndOptions | LhotseFrontEndOptions, Field(discriminator="type")
+]
+
+
+class StorageOptions(Options):
+    """Audio that the features of a split are computed of, and their storage."""
 
     sample_rate: Annotated[int, Field(ge=1000, le=192000)] | None = None
     """Sample rate that features are computed at, Hz; recordings with another one are
-    resampled. null takes that of the recordings, which then must all have the same."""
+    resampled. null takes that of the recordings, which then must all have the same;
+    type `lhotse` takes that of the extractor, and resamples."""
     channels: (
         Annotated[tuple[NonNegativeInt, ...], Field(min_length=1), Unique] | None
     ) = None
@@ -225,6 +266,10 @@ class ExtractionOptions(FrontEndOptions):
     an utterance) keep every bit; those of lilcom take a third of the space and round
     to multiples of 1/32."""
 
+
+class ExtractionOptions(StorageOptions, FrontEndOptions):
+    """Computation and storage of the features of a split."""
+
     @model_validator(mode="after")
     def _check_storage(self) -> Self:
         """Refuse to round samples to multiples of 1/32."""
@@ -232,9 +277,38 @@ class ExtractionOptions(FrontEndOptions):
             raise ValueError(f"storage: {self.storage} would round samples to 1/32")
         return self
 
+    @property
+    def front_end(self) -> FrontEndOptions:
+        """Computation of the features of samples."""
+        return self.part(FrontEndOptions)
 
-class StreamOptions(ExtractionOptions):
-    """Features for networks, by name."""
+    @property
+    def extraction(self) -> ExtractionOptions:
+        """Computation and storage, without what follows."""
+        return self.part(ExtractionOptions)
+
+
+class LhotseExtractionOptions(StorageOptions, LhotseFrontEndOptions):
+    """The same of features of Lhotse's extractors, or of a class of your own."""
+
+    @property
+    def front_end(self) -> LhotseFrontEndOptions:
+        """Computation of the features of samples."""
+        return self.part(LhotseFrontEndOptions)
+
+    @property
+    def extraction(self) -> LhotseExtractionOptions:
+        """Computation and storage, without what follows."""
+        return self.part(LhotseExtractionOptions)
+
+
+Extraction = Annotated[
+    ExtractionOptions | LhotseExtractionOptions, Field(discriminator="type")
+]
+
+
+class NetworkUse(Options):
+    """Features for networks: what is done with them."""
 
     cmvn: CmvnOptions = SpeakerCmvn()
     """Mean and variance normalization of the features before they are used."""
@@ -243,6 +317,10 @@ class StreamOptions(ExtractionOptions):
     audio whenever they are read, in training, decoding and `latflow forward` (see
     docs/network_data.md). Then `cmvn` must be of `none`, `utterance` or `sliding`, and
     storage options do nothing."""
+
+
+class StreamOptions(NetworkUse, ExtractionOptions):
+    """Features for networks, by name."""
 
     @model_validator(mode="after")
     def _check_cmvn(self) -> Self:
@@ -255,12 +333,18 @@ class StreamOptions(ExtractionOptions):
         return self
 
 
-class FeatureOptions(ExtractionOptions):
-    """Acoustic features of the GMM systems.
+class LhotseStreamOptions(NetworkUse, LhotseExtractionOptions):
+    """The same of one of Lhotse's extractors, or of a class of your own.
 
-    Computation from the samples, storage, normalization, and the transform of
-    neighbouring frames when they are read.
+    See docs/network_data.md.
     """
+
+
+Stream = Annotated[StreamOptions | LhotseStreamOptions, Field(discriminator="type")]
+
+
+class GmmUse(Options):
+    """Features of the GMM systems: what is done with them."""
 
     cmvn: CmvnOptions = SpeakerCmvn()
     """Mean and variance normalization of the features before they are used."""
@@ -268,12 +352,32 @@ class FeatureOptions(ExtractionOptions):
     """Transform of neighbouring frames when features are read (nothing of it is
     stored)."""
 
+
+class FeatureOptions(GmmUse, ExtractionOptions):
+    """Acoustic features of the GMM systems.
+
+    Computation from the samples, storage, normalization, and the transform of
+    neighbouring frames when they are read.
+    """
+
     @model_validator(mode="after")
     def _check_gaussians(self) -> Self:
         """Refuse samples as features of Gaussians."""
         if self.type == "waveform":
             raise ValueError("type: waveform is for networks, in nnet.features")
         return self
+
+
+class LhotseFeatureOptions(GmmUse, LhotseExtractionOptions):
+    """The same of one of Lhotse's extractors, or of a class of your own.
+
+    See docs/network_data.md.
+    """
+
+
+GmmFeatures = Annotated[
+    FeatureOptions | LhotseFeatureOptions, Field(discriminator="type")
+]
 
 
 class PerturbationDraws(Options):

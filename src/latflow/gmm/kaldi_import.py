@@ -28,7 +28,7 @@ import numpy as np
 
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
-from latflow.features.options import FeatureOptions
+from latflow.features.options import FeatureOptions, GmmFeatures
 from latflow.features.transform import FeatureTransform
 from latflow.files import write_json
 from latflow.fst.graph import Graph
@@ -70,7 +70,7 @@ _CHECK_STATES = 1 << 16  # states looked at together, to keep temporary arrays s
 
 
 def import_system(
-    exp_dir: Path, lang_dir: Path, out_dir: Path, *, features: FeatureOptions
+    exp_dir: Path, lang_dir: Path, out_dir: Path, *, features: GmmFeatures
 ) -> None:
     """Take over the model, the tree and the features of a GMM system (stage).
 
@@ -90,6 +90,13 @@ def import_system(
             the model.
     """
     began = time.perf_counter()
+    if not isinstance(features, FeatureOptions):
+        raise UserError(
+            f"features are of the extractor {features.extractor}, and the system was "
+            "trained on Kaldi's",
+            file=exp_dir,
+            remedy="set features.type: mfcc or fbank",
+        )
     exp, out, lang = Path(exp_dir), Path(out_dir), Lang.load(lang_dir)
     if not exp.is_dir():
         raise UserError("no such folder", file=exp, remedy="check gmm.import")

@@ -17,6 +17,7 @@ from typing import Any
 
 import pandas as pd
 
+from latflow.features.frame_times import FrameTimes
 from latflow.files import read_lines
 from latflow.nnet.described import frame_subsampling
 from latflow.scoring import results as tables
@@ -82,9 +83,12 @@ class Results:
             name = nnet.ivectors[name].features
         stream = nnet.features.get(name)
         features = self.options.features if stream is None else stream
-        features = self.recipe.hdf5_of(network) or features
+        hdf5 = self.recipe.hdf5_of(network)
         subsampling = frame_subsampling(self.folder / "nnet" / network)
-        return subsampling * features.frame_shift_ms / 1000
+        if hdf5 is not None:
+            return subsampling * hdf5.frame_shift_ms / 1000
+        times = FrameTimes.of(features, features.sample_rate)
+        return subsampling * times.shift_ms / 1000
 
     def baseline_of(self, system: str) -> str | None:
         """Return the system that a system is to be better than; None for the first.

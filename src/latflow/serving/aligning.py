@@ -23,6 +23,7 @@ from latflow.corpus.manifests import (
     text_of,
 )
 from latflow.errors import UserError
+from latflow.features.frame_times import FrameTimes
 from latflow.fst.graph import Graph
 from latflow.graphs.hclg import load_model
 from latflow.graphs.options import ChainGraphOptions, GraphOptions
@@ -117,5 +118,6 @@ def align_package(
             scores,
             pool,
         )
-        facts = {"first_middle": model.info.front_end.first_middle}
+        times = FrameTimes.of(model.info.front_end, model.sample_rate)
+        facts = {"first_middle": times.first_middle}
         split.write(alignments, AlignmentSummary(options), transitions, facts)

@@ -1,6 +1,6 @@
 """Features of a segment that arrives in pieces, as a packaged model takes them.
 
-Public: `FeatureStream`, `is_causal`.
+Public: `FeatureStream`, `make_front_end`, `is_causal`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,35 @@ import numpy as np
 
 from latflow.features.cmvn import SlidingCmvnStream, apply_cmvn, normalize
 from latflow.features.front_end import KaldiFrontEnd, StreamingFrontEnd
-from latflow.features.options import CmvnOptions, GlobalCmvn, NoCmvn, SlidingCmvn
+from latflow.features.lhotse_extractors import LhotseExtractor
+from latflow.features.options import (
+    CmvnOptions,
+    FrontEnd,
+    FrontEndOptions,
+    GlobalCmvn,
+    NoCmvn,
+    SlidingCmvn,
+)
 from latflow.gmm.ivector import IvectorModel, IvectorStream
+
+
+def make_front_end(
+    options: FrontEnd, sample_rate: int | None
+) -> KaldiFrontEnd | LhotseExtractor:
+    """Make what computes features of samples.
+
+    Args:
+        options: of the front end.
+        sample_rate: of the samples, Hz; None, for Lhotse's extractors, for their own.
+
+    Raises:
+        UserError: the options do not fit the sample rate, or are of an extractor that
+            cannot be had.
+    """
+    if isinstance(options, FrontEndOptions):
+        assert sample_rate is not None
+        return KaldiFrontEnd(options, sample_rate)
+    return LhotseExtractor(options, sample_rate)
 
 
 def is_causal(options: CmvnOptions) -> bool:
@@ -49,13 +76,17 @@ class FeatureStream:
 
     def __init__(
         self,
-        front_end: KaldiFrontEnd,
+        front_end: KaldiFrontEnd | LhotseExtractor,
         cmvn: CmvnOptions,
         statistics: np.ndarray | None = None,
         ivectors: IvectorModel | None = None,
     ) -> None:
         # A segment has no id: the noise of all begins alike.
-        self._front_end = StreamingFrontEnd(front_end)
+        self._front_end = (
+            _WholeSignal(front_end)
+            if isinstance(front_end, LhotseExtractor)
+            else StreamingFrontEnd(front_end)
+        )
         self._stages = _stages(front_end.dim, cmvn, statistics, ivectors)
 
     def accept(self, samples: np.ndarray) -> np.ndarray:
@@ -75,6 +106,30 @@ class FeatureStream:
         for stage in self._stages:
             frames = np.concatenate([stage.accept(frames), stage.finish()])
         return frames
+
+
+class _WholeSignal:
+    """Computes the features of a signal as a whole, at its end.
+
+    Args:
+        extractor: shared between signals.
+    """
+
+    def __init__(self, extractor: LhotseExtractor) -> None:
+        self._extractor = extractor
+        self._pieces = [np.empty(0, np.float32)]
+
+    def accept(self, wave: np.ndarray) -> np.ndarray:
+        """Keep samples; no frame is ready."""
+        self._pieces.append(wave)
+        return np.empty((0, self._extractor.dim), np.float32)
+
+    def finish(self) -> np.ndarray:
+        """Return all frames."""
+        wave = np.concatenate(self._pieces)
+        if self._extractor.geometry.num_frames(len(wave)) < 1:
+            return np.empty((0, self._extractor.dim), np.float32)
+        return self._extractor.extract_utterance(wave, 0)
 
 
 def _stages(

@@ -36,7 +36,14 @@ from latflow.decode.search_graph import GraphFile
 from latflow.errors import UserError
 from latflow.features.cmvn import GLOBAL
 from latflow.features.front_end import KaldiFrontEnd
-from latflow.features.options import CmvnOptions, FrontEndOptions, GlobalCmvn, NoCmvn
+from latflow.features.lhotse_extractors import LhotseExtractor
+from latflow.features.options import (
+    CmvnOptions,
+    FrameGeometry,
+    FrontEnd,
+    GlobalCmvn,
+    NoCmvn,
+)
 from latflow.files import file_digest
 from latflow.fst.graph import Graph
 from latflow.gmm.ivector import IvectorModel
@@ -53,7 +60,7 @@ from latflow.options import Options, PositiveFloat, PositiveInt, read_options
 from latflow.scoring.options import Decision
 from latflow.scoring.score import Transcriber
 from latflow.serving.acoustics import Acoustics, GmmAcoustics, NetworkAcoustics
-from latflow.serving.features import FeatureStream
+from latflow.serving.features import FeatureStream, make_front_end
 
 FORMAT = 1
 INFO = "package.json"
@@ -88,7 +95,7 @@ class SystemFacts(Options):
     """Name of the system."""
     kind: Kind
     """Training of the system."""
-    front_end: FrontEndOptions
+    front_end: FrontEnd
     """Computation of the features from samples."""
     cmvn: CmvnOptions = NoCmvn()
     """Normalization of the features before they are used. By speaker or utterance:
@@ -264,7 +271,7 @@ class Model:
     decoder: LatticeDecoder
     acoustics: Acoustics
     transcriber: Transcriber
-    _front_end: KaldiFrontEnd = field(repr=False)
+    _front_end: KaldiFrontEnd | LhotseExtractor = field(repr=False)
     _statistics: np.ndarray | None = field(repr=False)
     _ivectors: IvectorModel | None = field(repr=False)
     _language_models: LanguageModels | None = field(repr=False)
@@ -311,7 +318,7 @@ class Model:
             _decoder(folder / "graph/HCLG.fst", found.transitions, info.search),
             found.acoustics,
             transcriber,
-            KaldiFrontEnd(info.front_end, info.sample_rate),
+            make_front_end(info.front_end, info.sample_rate),
             statistics,
             ivectors,
             models,
@@ -379,6 +386,11 @@ class Model:
     def why_not_streaming(self) -> str | None:
         """Reason why not."""
         return self.info.why_not_streaming
+
+    @property
+    def geometry(self) -> FrameGeometry:
+        """Position of the frames of the features in the samples."""
+        return self._front_end.geometry
 
     def front_end(self) -> FeatureStream:
         """Begin the features of a segment, as `acoustics` takes them."""

@@ -13,8 +13,12 @@ from pathlib import Path
 from latflow.corpus.manifests import read_cuts
 from latflow.decode.options import NetworkScoreOptions
 from latflow.errors import UserError
-from latflow.features.front_end import KaldiFrontEnd
-from latflow.features.options import CmvnOptions, GlobalCmvn
+from latflow.features.options import (
+    CmvnOptions,
+    FrontEnd,
+    GlobalCmvn,
+    LhotseFrontEndOptions,
+)
 from latflow.files import atomic_directory, file_digest
 from latflow.lang.directory import Lang
 from latflow.lang.lm_trie import LmTrie
@@ -22,7 +26,7 @@ from latflow.options import PositiveInt
 from latflow.provenance import versions
 from latflow.scoring.tune import read_scales
 from latflow.serving.acoustics import Acoustics
-from latflow.serving.features import is_causal
+from latflow.serving.features import is_causal, make_front_end
 from latflow.serving.package import (
     FORMAT,
     GRAMMAR,
@@ -110,20 +114,23 @@ def write_package(
             _copy(_given(grammar, "grammar"), folder / GRAMMAR)
             LmTrie.load(_given(arpa, "language model"), lang.word_ids).save(folder / LM)
         found = ScoredSystem.load(folder / "model", options.kind, options.scores)
-        why_not = _why_not_streaming(options.cmvn, found.acoustics)
+        why_not = _why_not_streaming(options.front_end, options.cmvn, found.acoustics)
         if why_not is not None and not options.offline:
             raise UserError(
                 f"{options.name} cannot be streamed: {why_not}",
                 remedy="package it with --offline (package.offline: true), for "
                 "recordings that are there as a whole",
             )
-        rate = options.sample_rate or _rate_of(recordings)
+        rate = options.sample_rate
+        if rate is None and not isinstance(options.front_end, LhotseFrontEndOptions):
+            rate = _rate_of(recordings)
+        front_end = make_front_end(options.front_end, rate)
         by_frame = options.search.acoustic_scale * found.lattice_scale
         info = PackageInfo(
             **{name: getattr(options, name) for name in SystemFacts.model_fields},
             format=FORMAT,
-            sample_rate=rate,
-            frame_shift=KaldiFrontEnd(options.front_end, rate).frame_shift,
+            sample_rate=front_end.sample_rate,
+            frame_shift=front_end.frame_shift,
             subsampling=found.acoustics.subsampling,
             acoustic_scale=found.acoustic_scale or by_frame,
             lattice_scale=found.lattice_scale,
@@ -192,8 +199,12 @@ def _rate_of(recordings: Path | None) -> int:
     return int(first.sampling_rate)
 
 
-def _why_not_streaming(cmvn: CmvnOptions, acoustics: Acoustics) -> str | None:
+def _why_not_streaming(
+    front_end: FrontEnd, cmvn: CmvnOptions, acoustics: Acoustics
+) -> str | None:
     """Return why a system cannot be streamed; None where it can."""
+    if isinstance(front_end, LhotseFrontEndOptions):
+        return f"the extractor {front_end.extractor} takes whole signals"
     if not is_causal(cmvn):
         return f"cmvn of type {cmvn.type} normalizes features with frames to come"
     if None in acoustics.context:

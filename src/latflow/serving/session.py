@@ -36,7 +36,6 @@ import numpy as np
 from latflow.corpus.ctm import TimedWord
 from latflow.decode.options import EndpointOptions
 from latflow.errors import UserError
-from latflow.features.options import FrameGeometry
 from latflow.features.resampling import StreamingResampler
 from latflow.lang.lm_trie import LmTrie
 from latflow.lang.phrases import phrase_model, plain_model
@@ -390,7 +389,7 @@ class _Segment:
         self.chunks = ChunkCutter(size, context)
         self.search = model.decoder.session(acoustic_scale=model.acoustic_scale)
         self._front_end = model.front_end()
-        self._geometry = FrameGeometry.of(model.info.front_end, model.sample_rate)
+        self._geometry = model.geometry
         self._size = size
         self.heard = begin
         self._due = size + (context[1] or 0)  # frames at the end of the next block

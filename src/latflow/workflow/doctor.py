@@ -21,11 +21,13 @@ from latflow.corpus.manifests import read_cuts
 from latflow.corpus.options import CorpusOptions, NoSource
 from latflow.corpus.recipes import missing_resource
 from latflow.errors import UserError
-from latflow.features.options import FeatureOptions
+from latflow.features.frame_times import FrameTimes, feature_dim
+from latflow.features.options import GmmFeatures
 from latflow.hmm.topology import Topology
 from latflow.lang.directory import read_symbols
 from latflow.lang.lexicon import read_lexicon
 from latflow.lang.options import LangOptions
+from latflow.workflow.extractor_checks import check_extractors
 from latflow.workflow.network_checks import check_descriptions
 from latflow.workflow.recipe import Recipe
 from latflow.workflow.survey import (
@@ -59,6 +61,7 @@ def _networks(recipe: Recipe) -> list[Finding]:
     """Find the first fault of the descriptions of networks."""
     try:
         check_descriptions(recipe)
+        check_extractors(recipe)
     except UserError as error:
         return [finding_of(error)]
     return []
@@ -91,7 +94,7 @@ def examine(
     cuts: Mapping[str, str | Path],
     lexicon: str | Path,
     lang: LangOptions,
-    features: FeatureOptions,
+    features: GmmFeatures,
     results: str | Path,
     *,
     lang_dir: str | Path | None = None,
@@ -136,7 +139,7 @@ def examine_sources(
     corpus: CorpusOptions,
     lexicon: str | Path | None,
     lang: LangOptions,
-    features: FeatureOptions,
+    features: GmmFeatures,
     results: str | Path,
 ) -> list[Finding]:
     """Examine an experiment of which nothing is prepared yet.
@@ -156,7 +159,7 @@ def examine_corpus(
     corpus: CorpusOptions,
     lexicon: str | Path,
     lang: LangOptions,
-    features: FeatureOptions,
+    features: GmmFeatures,
     results: str | Path,
 ) -> tuple[list[Finding], Survey]:
     """Examine a training set alone; arguments as of `examine_sources`.
@@ -172,7 +175,7 @@ def _survey_sources(
     corpus: CorpusOptions,
     lexicon: str | Path | None,
     lang: LangOptions,
-    features: FeatureOptions,
+    features: GmmFeatures,
     results: str | Path,
 ) -> tuple[list[Finding], list[Survey]]:
     """Return the findings of `examine_sources`, and the surveys behind them."""
@@ -305,7 +308,7 @@ def _unheard_phones(train: Survey, dictionary: Dictionary | None) -> Iterator[Fi
         )
 
 
-def _sample_rates(surveys: list[Survey], features: FeatureOptions) -> Iterator[Finding]:
+def _sample_rates(surveys: list[Survey], features: GmmFeatures) -> Iterator[Finding]:
     """Yield rates that differ among splits, or from that of the features."""
     wanted = features.sample_rate
     rates = sorted({rate for survey in surveys for rate in survey.sample_rates})
@@ -357,19 +360,18 @@ def _topology(lang_dir: Path, dictionary: Dictionary) -> Iterator[Finding]:
 
 
 def _disk(
-    surveys: list[Survey], features: FeatureOptions, results: Path
+    surveys: list[Survey], features: GmmFeatures, results: Path
 ) -> Iterator[Finding]:
     """Compare what the experiment writes (an estimate) with the free disk."""
-    shift_s = features.frame_shift_ms / 1000
-    stored = FLOAT_BYTES * features.dim
+    shift_s = FrameTimes.of(features, features.sample_rate).shift_ms / 1000
+    dim = feature_dim(features)
+    stored = FLOAT_BYTES * dim
     if "lilcom" in features.storage:
         stored = round(stored * LILCOM_SHARE)
     needed = 0.0
     for survey in surveys:
         extra = LATTICE_BYTES_PER_FRAME if survey.split != "train" else 0
-        per_frame = (
-            stored + FLOAT_BYTES * features.dim + ALIGNMENT_BYTES_PER_FRAME + extra
-        )
+        per_frame = stored + FLOAT_BYTES * dim + ALIGNMENT_BYTES_PER_FRAME + extra
         needed += survey.seconds / shift_s * per_frame
     place = next(p for p in (results, *results.absolute().parents) if p.exists())
     free = shutil.disk_usage(place).free

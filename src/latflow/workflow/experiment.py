@@ -18,7 +18,7 @@ from latflow.decode.options import (
     EndpointOptions,
     RecordingsOptions,
 )
-from latflow.features.options import FeatureOptions, StreamOptions
+from latflow.features.options import FeatureOptions, GmmFeatures, Stream
 from latflow.gmm.options import GmmOptions, IvectorOptions
 from latflow.graphs.options import DenominatorOptions, GraphOptions
 from latflow.lang.options import LangOptions, LmOptions
@@ -69,7 +69,7 @@ class NnetOptions(Options):
     """Library that joins the ranks of a training: `horovod`, `torch`
     (torch.distributed), or `auto` for Horovod where it is installed. A training of one
     rank needs neither."""
-    features: dict[Name, StreamOptions] = Field(default_factory=dict)
+    features: dict[Name, Stream] = Field(default_factory=dict)
     """Features for networks by name, beside those of the GMM systems (section
     `features`)."""
     ivectors: dict[Name, IvectorOptions] = Field(default_factory=dict)
@@ -209,7 +209,7 @@ class Experiment(Options):
     lm: LmOptions
     """The language model: given, or estimated from text. Its words outside the lexicon
     are dropped when it is turned into the grammar; the log says how many."""
-    features: FeatureOptions = FeatureOptions()
+    features: GmmFeatures = FeatureOptions()
     """Acoustic features of the GMM systems."""
     gmm: GmmOptions = GmmOptions()
     """GMM-HMM systems, trained one after another, and how the finished ones align."""

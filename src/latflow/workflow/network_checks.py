@@ -24,7 +24,7 @@ from latflow.training.options import (
 from latflow.workflow.simulation_checks import check_simulation
 
 if TYPE_CHECKING:
-    from latflow.features.options import StreamOptions
+    from latflow.features.options import Stream
     from latflow.workflow.recipe import Recipe
 
 
@@ -165,7 +165,7 @@ def _check_normalization(recipe: Recipe, name: str) -> None:
         )
 
 
-def _check_samples(recipe: Recipe, name: str, stream: StreamOptions) -> None:
+def _check_samples(recipe: Recipe, name: str, stream: Stream) -> None:
     """Refuse what does not go with a network that reads samples."""
     network = recipe.networks[name]
     key = f"configuration nnet.systems.{name}"

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from latflow.errors import UserError
-from latflow.features.options import FrontEndOptions, StreamOptions
+from latflow.features.options import LhotseExtractionOptions
 
 if TYPE_CHECKING:
-    from latflow.features.options import FeatureOptions
+    from latflow.features.options import GmmFeatures, Stream
     from latflow.workflow.recipe import Recipe
 
 _BY_WHOLE = {"speaker", "utterance"}  # CMVN that knows all frames beforehand
@@ -107,6 +107,14 @@ class PackagePlan:
                 "transcription take one channel",
                 remedy="package a system whose features have no `channels`",
             )
+        features = self._features
+        if isinstance(features, LhotseExtractionOptions) and features.is_own:
+            raise UserError(
+                f"{name} reads features of {features.extractor}, and a package holds "
+                "no code of your own",
+                remedy="package a system on features of another type, or of an "
+                "extractor that Lhotse registers",
+            )
         if (found := self._why_offline) is not None and not self._may_be_offline:
             why, remedy = found
             raise UserError(
@@ -143,7 +151,9 @@ class PackagePlan:
         base = stream if ivectors is None else ivectors.features
         above = results if base is None else f"{results}/streams/{base}"
         is_global = self._features.cmvn.type == "global"
-        has_rate = self._features.sample_rate is not None
+        has_rate = self._features.sample_rate is not None or isinstance(
+            self._features, LhotseExtractionOptions
+        )
         lm = options.rescore
         return {
             "model": f"{results}/{folder}/{name}/final.mdl",
@@ -174,7 +184,7 @@ class PackagePlan:
             "experiment": recipe.experiment,
             "name": name,
             "kind": recipe.networks[name].type if is_network else "gmm",
-            "front_end": self._features.part(FrontEndOptions).values(),
+            "front_end": self._features.front_end.values(),
             "sample_rate": self._features.sample_rate,
             "cmvn": self._features.cmvn.values(),
             "search": recipe.search_options(),
@@ -193,7 +203,7 @@ class PackagePlan:
         return by_recipe if self.offline is None else self.offline
 
     @property
-    def _features(self) -> FeatureOptions | StreamOptions:
+    def _features(self) -> GmmFeatures | Stream:
         """Features of the system, without i-vectors."""
         nnet, stream = self.recipe.options.nnet, self.recipe.stream_of(self.system)
         if stream in nnet.ivectors:
@@ -207,6 +217,9 @@ class PackagePlan:
         if cmvn.type in _BY_WHOLE or getattr(cmvn, "center", False):
             why = f"cmvn of type {cmvn.type} normalizes features with frames to come"
             return why, "take features with cmvn: {type: none}"
+        if isinstance(self._features, LhotseExtractionOptions):
+            why = f"the extractor {self._features.extractor} takes whole signals"
+            return why, "take features of type mfcc or fbank"
         if recipe.is_network(self.system):
             kind = recipe.networks[recipe.seed_of(self.system)].data.normalization
             if kind in {"mean", "mean_variance"}:

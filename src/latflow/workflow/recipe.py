@@ -30,7 +30,8 @@ from latflow.corpus.options import (
 )
 from latflow.decode.options import NetworkScoreOptions, RescoreOptions, SearchOptions
 from latflow.errors import UserError
-from latflow.features.options import ExtractionOptions, StreamOptions
+from latflow.features.frame_times import FrameTimes
+from latflow.features.options import LhotseExtractionOptions, Stream
 from latflow.gmm.options import SharedOptions
 from latflow.graphs.options import DenominatorOptions, GraphOptions
 from latflow.lang.options import ArpaLm, LmOptions, TextLm, TranscriptsLm, UniformLm
@@ -147,7 +148,7 @@ class Recipe(Systems):
         return self.options.decode.rescore
 
     @property
-    def feature_streams(self) -> dict[str, StreamOptions]:
+    def feature_streams(self) -> dict[str, Stream]:
         """Features that networks read beside those of the GMM systems, by name."""
         return self.options.nnet.features
 
@@ -305,13 +306,20 @@ class Recipe(Systems):
         if stream in nnet.ivectors:
             stream = nnet.ivectors[stream].features
         features = nnet.features.get(stream or "", self.options.features)
-        return features.first_middle
+        return FrameTimes.of(features, features.sample_rate).first_middle
 
     def extraction_options(self, stream: str | None = None) -> dict[str, Any]:
         """Return options of stored features: those of GMM systems, or of a stream."""
         nnet, features = self.options.nnet, self.options.features
         options = features if stream is None else nnet.features[stream]
-        return options.part(ExtractionOptions).values()
+        return options.extraction.values()
+
+    def extractor_files(self, stream: str | None = None) -> list[str]:
+        """Return the file of the user's own extractor, of GMM systems or a stream."""
+        features = self.options.features
+        options = features if stream is None else self.feature_streams[stream]
+        is_lhotse = isinstance(options, LhotseExtractionOptions)
+        return [str(path) for path in options.files] if is_lhotse else []
 
     @property
     def language_models(self) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from latflow.errors import UserError
+from latflow.workflow.extractor_checks import check_extractor_uses
 from latflow.workflow.network_checks import check_choice, check_networks
 from latflow.workflow.packages import check_capacity, check_packages
 
@@ -24,6 +25,7 @@ def check(recipe: Recipe) -> None:
     _check_import(recipe)
     _check_systems(recipe)
     _check_streams(recipe)
+    check_extractor_uses(recipe)
     _check_simulated(recipe)
     _check_ivectors(recipe)
     _check_hdf5(recipe)

@@ -38,6 +38,13 @@ def check_simulation(recipe: Recipe, name: str) -> None:
         what, remedy = told
         raise UserError(f"{key}: {what}", remedy=remedy)
     for target, options in simulation.targets.items():
+        is_mask = isinstance(options, MaskTarget)
+        if is_mask and stream is not None and stream.type == "lhotse":
+            raise UserError(
+                f"{key}.targets.{target}: the extractor {stream.extractor} has no bins "
+                "that masks could be of",
+                remedy="take features of type mfcc, fbank or waveform",
+            )
         is_mel = isinstance(options, MaskTarget) and options.domain == "mel"
         if is_mel and stream is not None and stream.type == "waveform":
             raise UserError(

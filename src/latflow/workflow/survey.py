@@ -35,7 +35,8 @@ from latflow.corpus.options import (
 )
 from latflow.corpus.table import list_table
 from latflow.errors import UserError
-from latflow.features.options import ExtractionOptions
+from latflow.features.frame_times import FrameTimes
+from latflow.features.options import Extraction
 from latflow.lang.lexicon import Lexicon
 from latflow.lang.options import LangOptions
 
@@ -126,12 +127,12 @@ class Survey:
         split: str,
         file: str,
         dictionary: Dictionary | None,
-        features: ExtractionOptions,
+        features: Extraction,
     ) -> None:
         self.split = split
         self.file = file
         self._dictionary = dictionary
-        self._features = features
+        self._times = FrameTimes.of(features, features.sample_rate)
         self.num_utterances = 0
         self.num_words = 0
         self.seconds = 0.0
@@ -174,7 +175,7 @@ class Survey:
 
     def _note_if_short(self, utt_id: str, words: list[str], duration: float) -> None:
         """Keep utterances that hold fewer frames than their transcript needs."""
-        frames = _num_frames(duration, self._features)
+        frames = self._times.num_frames(duration)
         needed = 1 if self._dictionary is None else self._dictionary.min_frames(words)
         if frames < max(needed, 1):
             self.num_too_short += 1
@@ -206,15 +207,6 @@ class Survey:
                 if self.split == "train"
                 else "each is one error or more; add them to lexicon and LM",
             )
-
-
-def _num_frames(duration: float, features: ExtractionOptions) -> int:
-    """Count the frames of a signal, as Kaldi's NumFrames does (in milliseconds)."""
-    length_ms, shift_ms = features.frame_length_ms, features.frame_shift_ms
-    total_ms = round(duration * 1000, 6)
-    if not features.snip_edges:
-        return int(total_ms / shift_ms + 0.5)
-    return 0 if total_ms < length_ms else 1 + int((total_ms - length_ms) / shift_ms)
 
 
 def survey_source(source: DevSource, survey: Survey) -> list[Finding]:

@@ -1,16 +1,20 @@
-"""A network on samples recognizes, and streams, as its twin on log-mel features."""
+"""A network on samples, or on Lhotse's features, recognizes as its twin on log-mel."""
 
 import numpy as np
 import pytest
 import torch
 from reference.serving_package import FBANK, NETWORK, RATE, Digits, words_of
 
-from latflow.features.options import FrontEndOptions
+from latflow.errors import UserError
+from latflow.features.options import FrontEndOptions, LhotseFrontEndOptions
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import load_model, save_model
 from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
+from latflow.serving.options import SessionOptions
 from latflow.serving.package import Model
+from latflow.serving.results import Final
+from latflow.serving.session import Session
 
 WAVEFORM = FrontEndOptions(type="waveform", dither=FBANK.dither)
 LAYERS = {
@@ -69,3 +73,29 @@ def test_it_recognizes_the_same_words(model, on_samples, digits):
     for utterance in digits.audio:
         samples = digits.samples(utterance)
         assert words_of(on_samples, samples) == words_of(model, samples)
+
+
+@pytest.mark.filterwarnings("ignore:.snip_edges. is set to True")
+def test_a_package_may_have_an_extractor_of_lhotse(model, digits, tmp_path):
+    front_end = LhotseFrontEndOptions(
+        extractor="kaldi-fbank",
+        options={"num_filters": 23, "high_freq": 0.0, "snip_edges": True},
+        sample_range="int16",
+        dither=FBANK.dither,
+    )
+    with pytest.raises(UserError, match="the extractor kaldi-fbank takes whole signal"):
+        digits.package(tmp_path / "no", front_end=front_end)
+    options = {"front_end": front_end, "offline": True}
+    twin = Model.load(digits.package(tmp_path / "package", **options))
+    whole = SessionOptions(sample_rate=RATE, endpoint="off")
+    assert not twin.is_streaming
+    assert twin.geometry == model.geometry
+    for utterance in digits.audio:
+        samples = digits.samples(utterance)
+        wanted, found = frames_of(model, samples, 1), frames_of(twin, samples, 3)
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=0.02)
+        assert words_of(twin, samples) == words_of(model, samples)
+        with Session(twin, whole, "x") as session:
+            events = session.accept(samples) + session.finish()
+        (heard,) = (event.segment for event in events if isinstance(event, Final))
+        assert [word.word for word in heard.best.words] == words_of(model, samples)

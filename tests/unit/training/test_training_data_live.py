@@ -12,14 +12,9 @@ from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 from latflow.corpus.manifests import ManifestWriter
 from latflow.errors import UserError
 from latflow.features.cmvn import normalize_features
-from latflow.features.extract import extract_features
+from latflow.features.extract import extract_features, on_device
 from latflow.features.frames import FrameStore
-from latflow.features.live import (
-    LiveFrames,
-    _Wanted,
-    on_device,
-    prepare_live_features,
-)
+from latflow.features.live import LiveFrames, _Wanted, prepare_live_features
 from latflow.features.options import StreamOptions
 from latflow.options import read_options
 from latflow.training.batches import Batch, open_batches

@@ -10,9 +10,10 @@ from reference.small_model import small_model
 from reference.training_task import training_options
 
 from latflow.corpus.manifests import ManifestWriter
+from latflow.errors import UserError
 from latflow.features.front_end import mel_filters
 from latflow.features.live import prepare_live_features
-from latflow.features.options import StreamOptions
+from latflow.features.options import Stream
 from latflow.hmm.topology import Topology
 from latflow.hmm.tree import ContextDependency
 from latflow.kaldi.io import KaldiWriter, read_matrices, write_int_vectors
@@ -63,13 +64,18 @@ def write_split(folder, count, seed):
             )
             alignments.append((name, ids.astype(np.int32)))
     write_int_vectors(folder / "ali.ark", alignments)
-    options = {"type": "waveform", "stored": False, "cmvn": {"type": "none"}}
-    prepare_live_features(
-        folder / "cuts.jsonl.gz",
-        folder / "samples",
-        options=read_options(StreamOptions, options),
-        max_skipped_fraction=0.0,
-    )
+    shared = {"stored": False, "cmvn": {"type": "none"}}
+    spectra = {"type": "lhotse", "extractor": "kaldi-log-spectrogram"}
+    for name, options in (
+        ("samples", {"type": "waveform", **shared}),
+        ("spectra", {**spectra, "sample_rate": RATE, **shared}),
+    ):
+        prepare_live_features(
+            folder / "cuts.jsonl.gz",
+            folder / name,
+            options=read_options(Stream, options),
+            max_skipped_fraction=0.0,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -87,27 +93,48 @@ def inputs(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("freeze", [(), ("mel",)])
-def test_a_network_learns_from_samples(inputs, tmp_path, freeze):
-    data = {"normalization": "none", "sequences": {"type": "utterances"}}
-    training = {"epochs": 6, "learning_rate": 0.02, "freeze": freeze}
+def train(inputs, folder, features, network, data, **training):
+    """Train a network; return what `info.json` says of it."""
+    shared = {"sequences": {"type": "utterances"}, "max_sequences": 4}
     train_network(
-        inputs / "train/samples",
+        inputs / "train" / features,
         inputs / "train/ali.ark",
         inputs / "gmm",
-        inputs / "dev/samples",
+        inputs / "dev" / features,
         inputs / "dev/ali.ark",
-        inputs / "network.yaml",
-        out_dir=tmp_path / "model",
+        inputs / network,
+        out_dir=folder / "model",
         options=CeRunOptions(
-            data=read_options(DataOptions, {**data, "max_sequences": 4}),
-            training=training_options(**training),
+            data=read_options(DataOptions, {**shared, **data}),
+            training=training_options(epochs=6, learning_rate=0.02, **training),
             device="cpu",
             seed=3,
         ),
-        checkpoints=tmp_path / "checkpoints",
+        checkpoints=folder / "checkpoints",
     )
-    info = json.loads((tmp_path / "model/info.json").read_text())
+    return json.loads((folder / "model/info.json").read_text())
+
+
+def test_a_network_learns_from_an_extractor_of_lhotse(inputs, tmp_path):
+    """It has a frame for each shift, the alignments two fewer: of whole windows."""
+    layers = {name: NETWORK["layers"][name] for name in ("near", "output")}
+    (inputs / "plain.yaml").write_text(json.dumps({**NETWORK, "layers": layers}))
+    data = {"normalization": "global"}
+    with pytest.raises(UserError, match="none of 8 utterances can be used"):
+        train(inputs, tmp_path, "spectra", "plain.yaml", data)
+    data["length_tolerance"] = 2
+    info = train(inputs, tmp_path, "spectra", "plain.yaml", data)
+    assert info["dev"]["frame_errors"] < 0.7
+    forward(inputs / "dev/spectra", tmp_path / "model", tmp_path / "scores.ark")
+    scores = dict(read_matrices(tmp_path / "scores.ark"))
+    shapes = {name: rows.shape for name, rows in scores.items()}
+    assert shapes == dict.fromkeys(("u0", "u1"), (FRAMES + 2, MODEL.num_pdfs))
+
+
+@pytest.mark.parametrize("freeze", [(), ("mel",)])
+def test_a_network_learns_from_samples(inputs, tmp_path, freeze):
+    data = {"normalization": "none"}
+    info = train(inputs, tmp_path, "samples", "network.yaml", data, freeze=freeze)
     assert info["dev"]["frame_errors"] < 0.7
     network = load_model(tmp_path / "model").network
     start = mel_filters(12, 256, RATE, low_freq=20.0, high_freq=0.0)
