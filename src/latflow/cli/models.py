@@ -214,10 +214,12 @@ _BATCHES = (
     option("out", "file to write"),
     option(
         "--form",
-        "Kaldi's archive of matrices, or HDF5 in RETURNN's layout",
+        "Kaldi's archive of matrices, HDF5 in RETURNN's layout, or a new folder with "
+        "cuts that have an array each, in Lhotse's storage",
         "ark",
-        choices=("ark", "hdf5"),
+        choices=("ark", "hdf5", "lhotse"),
     ),
+    option("--cuts", "cuts.jsonl.gz of the utterances, for the form lhotse"),
     option("--scp", "scp file of the archive to write too"),
     option(
         "--prior-scale",
@@ -242,6 +244,7 @@ def _forward(arguments: Arguments) -> None:
         arguments.model,
         arguments.out,
         form=arguments.form,
+        cuts=arguments.cuts,
         scp=arguments.scp,
         prior_scale=arguments.prior_scale,
         max_frames=arguments.max_frames,

@@ -10,8 +10,8 @@ layers, whose values come as they are.
 Utterances go through the network in batches of like length, and come out in the
 store's order; what is in memory is bounded, whatever the corpus.
 
-Public: `Forward`, `forward`, and the file formats `ark` (Kaldi's) and `hdf5`
-(RETURNN's).
+Public: `Forward`, `forward`, and the file formats `ark` (Kaldi's), `hdf5` (RETURNN's)
+and `lhotse` (cuts with an array).
 
 Source: PyKaldi2 `bin/dump_loglikes.py`; RETURNN's task `forward`.
 """
@@ -19,7 +19,7 @@ Source: PyKaldi2 `bin/dump_loglikes.py`; RETURNN's task `forward`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +31,7 @@ from torch import Tensor
 
 from latflow.errors import UserError
 from latflow.features.source import Frames, open_frames
-from latflow.files import atomic_output
+from latflow.files import atomic_directory, atomic_output
 from latflow.kaldi.io import KaldiWriter
 from latflow.logs import progress
 from latflow.nnet.model_dir import AcousticNetwork, choose_device, load_model
@@ -114,6 +114,13 @@ class Forward:
         """Numbers a frame of the output (classes, where it has some), K."""
         network = self.model.network
         return network.body.shapes[self.output or next(iter(network.outputs))].dim
+
+    @property
+    def frame_shift(self) -> float:
+        """Time from one frame of the output to the next, seconds."""
+        network = self.model.network
+        name = self.output or next(iter(network.outputs))
+        return self.store.frame_shift * network.body.contexts[name].stride
 
     def __iter__(self) -> Iterator[Scores]:
         """Yield (utterance, float32 [T', K]) in the store's order."""
@@ -209,7 +216,8 @@ def forward(
     model_dir: str | Path,
     out: str | Path,
     *,
-    form: Literal["ark", "hdf5"] = "ark",
+    form: Literal["ark", "hdf5", "lhotse"] = "ark",
+    cuts: str | Path | None = None,
     scp: str | Path | None = None,
     prior_scale: float | None = None,
     max_frames: int = 8000,
@@ -222,9 +230,11 @@ def forward(
     Args:
         frames_dir: the network's features, stored or described for the fly.
         model_dir: the network's folder.
-        out: the file.
+        out: the file; of the form `lhotse` a folder, new or empty.
         form: `ark`: Kaldi's archive of float matrices; `hdf5`: RETURNN's layout with
-            the scores as `inputs`.
+            the scores as `inputs`; `lhotse`: `cuts.jsonl.gz` with the scores as a
+            temporal array, `scores` or the name of the output, and their storage.
+        cuts: `cuts.jsonl.gz` of the utterances, sorted by id, for the form `lhotse`.
         scp: also write a list of places in the archive.
         prior_scale: factor on the log priors; 0 gives log posteriors; None what the
             network was trained to: 1, or 0 where its outputs are log-likelihoods.
@@ -234,16 +244,22 @@ def forward(
         threads: of torch, on the CPU.
 
     Raises:
-        UserError: model and frames do not fit, a list is wanted of an HDF5 file, or a
-            scale of the priors of an output that has none.
+        UserError: model and frames do not fit, an option belongs to another form, a
+            scale of the priors is given for an output that has none, or cuts are
+            missing.
     """
     if output is not None and prior_scale is not None:
         raise UserError(
             f"priors are not taken off output {output}",
             remedy="leave out the scale of the priors, or the output",
         )
-    if form == "hdf5" and scp is not None:
+    if form != "ark" and scp is not None:
         raise UserError("a list of places belongs to an archive", file=scp)
+    if (form == "lhotse") != (cuts is not None):
+        raise UserError(
+            "cuts and the form lhotse belong together",
+            remedy="name the cuts.jsonl.gz of the utterances, or choose another form",
+        )
     store = open_frames(frames_dir)
     scores = Forward.load(
         store,
@@ -256,7 +272,10 @@ def forward(
     before = torch.get_num_threads()
     torch.set_num_threads(max(1, threads))
     try:
-        writer = _ark(out, scp) if form == "ark" else _hdf5(out, scores.dim)
+        if cuts is not None:
+            writer = _lhotse(out, cuts, output or "scores", scores.frame_shift)
+        else:
+            writer = _ark(out, scp) if form == "ark" else _hdf5(out, scores.dim)
         with writer as write:
             for name, matrix in progress(scores, "forward", len(store)):
                 write(name, matrix)
@@ -311,3 +330,48 @@ def _hdf5(out: str | Path, num_classes: int) -> Iterator[Write]:
         file.attrs["numTimesteps"] = sum(lengths)
         file.attrs["inputPattSize"] = num_classes
         file.attrs["numLabels"] = num_classes
+
+
+@contextmanager
+def _lhotse(
+    out: str | Path, cuts: str | Path, name: str, frame_shift: float
+) -> Iterator[Write]:
+    """Write cuts with an array each, and the arrays in Lhotse's storage."""
+    # Imported here: other forms of stored features do without Lhotse.
+    from lhotse import MonoCut
+    from lhotse.array import Array, TemporalArray
+    from lhotse.utils import fastcopy
+
+    from latflow.corpus.manifests import ManifestWriter, read_cuts
+    from latflow.features.extract import FeatureStorage
+
+    if hasattr(MonoCut, name) or not name.isidentifier():
+        raise UserError(
+            f"cuts cannot have an array called {name}",
+            remedy="choose another form, or rename the layer",
+        )
+    target = Path(out)
+    if target.exists() and (target.is_file() or any(target.iterdir())):
+        raise UserError("is not empty", file=out, remedy="name a new folder")
+    with atomic_directory(target) as folder:
+        storage = FeatureStorage("numpy_hdf5", folder / "storage", target / "storage")
+        with closing(storage), ManifestWriter(folder / "cuts.jsonl.gz") as manifest:
+            given = read_cuts(cuts)
+
+            def write(utt_id: str, matrix: np.ndarray) -> None:
+                cut = next((cut for cut in given if cut.id == utt_id), None)
+                if cut is None:
+                    raise UserError(
+                        "no such cut",
+                        file=cuts,
+                        utterance=utt_id,
+                        remedy="name the "
+                        "cuts.jsonl.gz of the set that the features are of",
+                    )
+                key = storage.write(utt_id, matrix)
+                array = Array(storage.kind, storage.path, key, list(matrix.shape))
+                there = TemporalArray(array, 0, frame_shift, cut.start)
+                custom = {**(cut.custom or {}), name: there}
+                manifest.write(fastcopy(cut, custom=custom))
+
+            yield write

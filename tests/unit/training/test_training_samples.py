@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import soundfile
-from lhotse import MonoCut, Recording, SupervisionSegment
+from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 from reference.small_model import small_model
 from reference.training_task import training_options
 
@@ -129,6 +129,61 @@ def test_a_network_learns_from_an_extractor_of_lhotse(inputs, tmp_path):
     scores = dict(read_matrices(tmp_path / "scores.ark"))
     shapes = {name: rows.shape for name, rows in scores.items()}
     assert shapes == dict.fromkeys(("u0", "u1"), (FRAMES + 2, MODEL.num_pdfs))
+
+
+@pytest.fixture(scope="module")
+def model(inputs, tmp_path_factory):
+    """Folder of a network that scores one frame of three."""
+    wide = {"class": "tdnnf", "size": 16, "bottleneck": 4, "stride": 3}
+    layers = {"near": NETWORK["layers"]["near"], "thirds": wide}
+    layers["output"] = {"class": "output"}
+    (inputs / "thirds.yaml").write_text(json.dumps({**NETWORK, "layers": layers}))
+    folder = tmp_path_factory.mktemp("thirds")
+    train(inputs, folder, "spectra", "thirds.yaml", {"length_tolerance": 2})
+    return folder / "model"
+
+
+@pytest.mark.parametrize(
+    ("output", "name", "shift"),
+    [(None, "scores", 0.03), ("thirds", "thirds", 0.03), ("near", "near", 0.01)],
+)
+def test_scores_go_to_cuts_and_a_storage_of_lhotse(
+    inputs, model, tmp_path, output, name, shift
+):
+    cuts, spectra = inputs / "dev/cuts.jsonl.gz", inputs / "dev/spectra"
+    forward(spectra, model, tmp_path / "ark", output=output)
+    forward(spectra, model, tmp_path / "out", output=output, form="lhotse", cuts=cuts)
+    wanted = dict(read_matrices(tmp_path / "ark"))
+    for cut in CutSet.from_file(tmp_path / "out/cuts.jsonl.gz"):
+        found = cut.load_custom(name)
+        np.testing.assert_array_equal(found, wanted.pop(cut.id)[: len(found)])
+        array = getattr(cut, name)
+        assert array.frame_shift == pytest.approx(shift)
+        assert abs(len(found) * shift - cut.duration) < 1.5 * shift
+        assert cut.supervisions[0].text == "x"
+    assert not wanted
+    with pytest.raises(UserError, match="out: is not empty - name a new folder"):
+        forward(spectra, model, tmp_path / "out", form="lhotse", cuts=cuts)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"form": "lhotse"}, "cuts and the form lhotse belong together"),
+        ({"cuts": "train"}, "cuts and the form lhotse belong together"),
+        ({"cuts": "train", "form": "lhotse", "scp": "x"}, "belongs to an archive"),
+        ({"cuts": "none", "form": "lhotse"}, "u0: no such cut"),
+    ],
+)
+def test_cuts_must_be_of_the_utterances(inputs, model, tmp_path, options, told):
+    empty = tmp_path / "none.jsonl.gz"
+    with ManifestWriter(empty):
+        pass
+    known = {"train": inputs / "train/cuts.jsonl.gz", "none": empty}
+    options = {key: known.get(value, value) for key, value in options.items()}
+    with pytest.raises(UserError, match=told):
+        forward(inputs / "dev/spectra", model, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("freeze", [(), ("mel",)])
