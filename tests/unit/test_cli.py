@@ -101,7 +101,7 @@ def test_bash_completes_commands_options_and_values(capsys, tmp_path):
         "latflow for": ["forward"],
         "latflow lattice n-": ["n-best"],
         "latflow forward --for": ["--form"],
-        "latflow forward --form ": ["ark", "hdf5"],
+        "latflow forward --form ": ["ark", "hdf5", "lhotse"],
         "latflow run digits": ["digits", "digits.txt"],
         "latflow config --configfile dem": ["demo"],
         "latflow ngram text": [],
