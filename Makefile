@@ -10,7 +10,7 @@ CORPORA ?= ../shared/corpora
 TRITON ?= ../triton-env
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env horovod triton demo test quick lint format bench system-packages cluster-packages cluster clean
+.PHONY: help env horovod triton demo test quick lint format bench gpu gpu-wheels system-packages cluster-packages cluster clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -77,6 +77,18 @@ bench: env  ## benchmarks on speechocean (set CORPORA), all but RETURNN's, JSON 
 	$(BIN)/python benchmarks/sequence_training.py --system tri3 \
 	  --frames streams/tri3/frames --model results/speechocean/nnet/tdnnf
 	$(BIN)/python benchmarks/memory_scaling.py --shared $(CORPORA)/..
+
+# Neither needs `make env`: a lent machine has a Python with torch, and no network.
+GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+GPU_VERSION ?= 3.12
+WHEELS ?= wheels
+RESULTS ?= results/demo
+DEVICE ?= auto
+gpu:  ## tests and benchmarks of a GPU, 8 minutes, offline (WHEELS, RESULTS, DEVICE, GPU_PYTHON)
+	$(GPU_PYTHON) benchmarks/gpu.py --wheels $(WHEELS) --results $(RESULTS) --device $(DEVICE)
+
+gpu-wheels:  ## fill WHEELS for `make gpu` elsewhere, for Python GPU_VERSION (3.12)
+	$(GPU_PYTHON) benchmarks/gpu.py --fetch $(WHEELS) --python-version $(GPU_VERSION)
 
 # What some tests compare with; without root the tests skip and say so.
 system-packages:

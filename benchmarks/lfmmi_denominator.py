@@ -13,6 +13,10 @@ and `index_add_` over all arcs of a frame for all sequences (the code path of de
 other than CPUs), on `--peer-frames` frames, since its time is linear in them.
 
     python benchmarks/lfmmi_denominator.py --threads 2
+    python benchmarks/lfmmi_denominator.py --device cuda
+
+With `--device` the same computation is timed there, over all frames, as the package
+does it, with the CPU's kernels on `--peer-frames` frames as reference.
 
 Prints JSON: seconds of wall time and of processor time of all threads, the least of
 `--repeats`; nanoseconds of wall time for an arc, frame and sequence; how many times
@@ -47,6 +51,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--peer-frames", type=int, default=20)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--device", default="cpu")
     return parser.parse_args()
 
 
@@ -99,6 +104,34 @@ def peer(denominator: Denominator, outputs: torch.Tensor) -> DenominatorSums:
     return DenominatorSums(totals, posteriors)
 
 
+def measure_device(arguments: argparse.Namespace, case: str) -> dict[str, object]:
+    rng = np.random.default_rng(0)
+    denominator = random_denominator(arguments, rng, case)
+    shape = arguments.sequences, arguments.frames, arguments.pdfs
+    outputs = torch.from_numpy(rng.normal(size=shape).astype(np.float32))
+    there = outputs.to(arguments.device)
+
+    def work() -> None:
+        ours(denominator, there, None)
+        if there.is_cuda:
+            torch.cuda.synchronize()
+
+    wall, _ = seconds(work, arguments.repeats)
+    few = outputs[:, : arguments.peer_frames].contiguous()
+    with worker_pool(arguments.threads) as pool:
+        expected = ours(denominator, few, pool)
+    found = ours(denominator, few.to(arguments.device), None)
+    relative = found.log_likes.cpu() / expected.log_likes - 1.0
+    difference = found.posteriors.cpu() - expected.posteriors
+    visits = arguments.sequences * arguments.arcs * arguments.frames
+    return {
+        "seconds": wall,
+        "ns_per_arc_frame_sequence": wall / visits * 1e9,
+        "largest_relative_difference_of_log_likes": relative.abs().max().item(),
+        "largest_difference_of_posteriors": difference.abs().max().item(),
+    }
+
+
 def measure(arguments: argparse.Namespace, case: str) -> dict[str, object]:
     rng = np.random.default_rng(0)
     denominator = random_denominator(arguments, rng, case)
@@ -132,8 +165,9 @@ def measure(arguments: argparse.Namespace, case: str) -> dict[str, object]:
 
 def main() -> None:
     arguments = parse_arguments()
+    work = measure if arguments.device == "cpu" else measure_device
     report = vars(arguments) | {
-        case: measure(arguments, case) for case in ("chain", "any")
+        case: work(arguments, case) for case in ("chain", "any")
     }
     report["load_average"] = os.getloadavg()[0]
     print(json.dumps(report, indent=2))

@@ -8,6 +8,7 @@ get their walls from Sabine's formula (`rir_generator.generate(reverberation_tim
 
     python benchmarks/room_responses.py [--peer-python VENV/bin/python] [--rooms 20]
     python benchmarks/room_responses.py --draws 1000      # reverberation times alone
+    python benchmarks/room_responses.py --device cuda     # that against one core
 
 Peers are imported by another Python where one is named, since they are no packages of
 ours; without one they are left out. Equal responses are compared for equal reflection
@@ -183,6 +184,49 @@ def times_of_draws(number: int) -> dict:
     }
 
 
+def compare_device(device: str, number: int) -> list[dict]:
+    """Time a batch of rooms with given walls on a device, and on one core."""
+    import torch
+
+    from latflow.simulation.rooms import room_responses
+
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(3)
+    rows = []
+    for wanted in TIMES:
+        rooms = [draw_room(rng, wanted) for _ in range(number)]
+        given = [
+            torch.tensor([room[key] for room in rooms], dtype=torch.float64)
+            for key in ("size", "source", "microphone")
+        ]
+        given.append(torch.full((number,), 0.9, dtype=torch.float64))
+        options = {"rate": RATE, "num_samples": int(wanted * RATE)}
+
+        def timed(place: str, given: list, options: dict) -> tuple[float, np.ndarray]:
+            there = [part.to(place) for part in given]
+            seconds = []
+            for _ in range(3):  # the first makes constants of filters
+                started = time.perf_counter()
+                found = room_responses(*there, **options).cpu()
+                seconds.append(time.perf_counter() - started)
+            return min(seconds), found.double().numpy()
+
+        core, expected = timed("cpu", given, options)
+        other, found = timed(device, given, options)
+        error = np.square(found - expected).sum() / np.square(expected).sum()
+        rows.append(
+            {
+                "t60": wanted,
+                "rooms": number,
+                "ms_of_a_core": round(1e3 * core / number, 3),
+                "ms": round(1e3 * other / number, 3),
+                "times_faster": round(core / other, 1),
+                "difference_db": round(float(10 * np.log10(error + 1e-30)), 1),
+            }
+        )
+    return rows
+
+
 def main() -> None:
     """Time and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -190,8 +234,11 @@ def main() -> None:
     parser.add_argument("--rooms", type=int, default=20, help="for each time")
     parser.add_argument("--draws", type=int, default=0, help="of times alone")
     parser.add_argument("--peers", help=argparse.SUPPRESS)
+    parser.add_argument("--device", default="cpu", help="against one core, no peers")
     given = parser.parse_args()
-    if given.peers:
+    if given.device != "cpu":
+        print(json.dumps(compare_device(given.device, given.rooms), indent=1))
+    elif given.peers:
         folder = Path(given.peers)
         found = run_peers(json.loads((folder / "rooms.json").read_text()), folder)
         (folder / "found.json").write_text(json.dumps(found))

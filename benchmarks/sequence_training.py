@@ -114,6 +114,7 @@ def parse_arguments() -> argparse.Namespace:
         "--alignments", choices=["static", "on_the_fly"], default="static"
     )
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--without-kaldi", action="store_true", help="no peer")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="least of everything")
     arguments = parser.parse_args()
@@ -195,7 +196,7 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> tuple[Task, dict[str
 def stepper_of(task: Task, criterion: Criterion, rate: float, micro: int) -> Stepper:
     """Return the trainer's steps."""
     options = read_options(TrainingOptions, {"micro_sequences": micro})
-    optimizer = make_optimizer(task.network.parameters(), AdamOptions(), rate)
+    optimizer = make_optimizer(task.network, AdamOptions(), rate)
     return Stepper(
         task.network, criterion, optimizer, options, seed=1, backend=Backend()
     )
@@ -347,9 +348,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         task, facts = prepare(arguments, Path(name))
         runs, utterances = best_runs(task, arguments)
-        kaldi = kaldi_seconds(task, utterances, Path(name))
-    for run in runs:
-        run["with_kaldi"] = with_kaldi(run["cpu"], kaldi)
+        if not arguments.without_kaldi:
+            kaldi = kaldi_seconds(task, utterances, Path(name))
+            for run in runs:
+                run["with_kaldi"] = with_kaldi(run["cpu"], kaldi)
     report = {
         "benchmark": "sequence_training",
         "network": str(arguments.model or arguments.network),
