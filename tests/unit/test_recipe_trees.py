@@ -34,7 +34,7 @@ def recipe_of(repository, tmp_path, monkeypatch):
 
 def test_the_tree_folder_is_the_networks(recipe_of):
     recipe = recipe_of({"chain": CHAIN, "mmi": MMI, "again": CE})
-    assert recipe.tree_owners[-1] == "chain"
+    assert recipe.graph_owners[-1] == "chain"
     for name in ("chain", "mmi", "again"):
         assert recipe.tree_owner(name) == "chain"
         assert recipe.tree_folder(name) == "chain/chain"
@@ -101,7 +101,7 @@ def test_a_flat_start_needs_no_other_system(recipe_of):
     recipe = recipe_of({"chain": FLAT, "mmi": MMI, "again": CE}, gmm={"systems": {}})
     assert recipe.decoded_systems == ["chain", "mmi", "again"]
     assert recipe.lattice_free_networks(flat_start=True) == ["chain"]
-    assert recipe.tree_owners == ["chain"]
+    assert recipe.graph_owners == ["chain"]
     assert recipe.aligner_of("mmi") == "chain"
     for name in ("chain", "mmi", "again"):
         assert recipe.tree_folder(name) == "chain/chain"

@@ -256,13 +256,13 @@ def simulation_files_of(wildcards):
     return recipe.simulation_files(data.simulation)
 
 
-def ctc_graphs_of(split):
-    """Graphs of the transcripts of a split, where an output learns by CTC."""
+def transcripts_of(split):
+    """Transcripts of a split, as graphs or units, where an output learns from them."""
 
     def find(wildcards):
-        name = wildcards.network
-        folder = f"{RESULTS}/ctc/{name}/{split_of(wildcards, split)}"
-        return [f"{folder}/meta.json"] if recipe.learns_by_ctc(name) else []
+        folder = recipe.transcripts_folder(wildcards.network)
+        file = f"{RESULTS}/{folder}/{split_of(wildcards, split)}/meta.json"
+        return [] if folder is None else [file]
 
     return find
 

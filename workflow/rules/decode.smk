@@ -84,6 +84,8 @@ rule decode_network:
         "<logs>/decode_network/{network}.{split}.log",
     benchmark:
         "<benchmarks>/decode_network/{network}.{split}.jsonl"
+    wildcard_constraints:
+        network="|".join(recipe.networks_of("ce", "ctc", "lfmmi", "sequence")) or "none",
     conda:
         TORCH
     threads: 16
@@ -100,6 +102,43 @@ rule decode_network:
         "Decode {wildcards.split} with the network {wildcards.network}"
     script:
         "../scripts/decode_network.py"
+
+
+rule decode_attention:
+    input:
+        frames=frames_of("{split}"),
+        grammar="<results>/lm/G.fst",
+        model="<results>/nnet/{network}/final.mdl",
+        network="<results>/nnet/{network}/weights.safetensors",
+        lang=words_for,
+    output:
+        lattices="<results>/decode/{network}/{split}/lattices.ark",
+        ledger="<results>/decode/{network}/{split}/ledger.jsonl",
+        summary="<results>/decode/{network}/{split}/decode.json",
+    log:
+        "<logs>/decode_attention/{network}.{split}.log",
+    benchmark:
+        "<benchmarks>/decode_attention/{network}.{split}.jsonl"
+    wildcard_constraints:
+        network="|".join(recipe.networks_of("attention")) or "none",
+    conda:
+        TORCH
+    threads: 16
+    resources:
+        mem_mb=growing(16000),
+        runtime=growing(480),
+        gpu=DECODING_GPUS,
+    params:
+        options=lambda wildcards: recipe.attention_system(
+            wildcards.network
+        ).decode.values(),
+        device=DEVICE,
+        max_skipped_fraction=skippable,
+        code=source_digest("latflow.decode.attention.decode_attention"),
+    message:
+        "Decode {wildcards.split} with the decoder {wildcards.network}"
+    script:
+        "../scripts/decode_attention.py"
 
 
 rule rescore_lattices:

@@ -154,7 +154,7 @@ rule make_graph:
     benchmark:
         "<benchmarks>/make_graph/{system}.jsonl"
     wildcard_constraints:
-        system="|".join(recipe.tree_owners),
+        system="|".join(recipe.graph_owners),
     conda:
         "../../envs/lang.yaml"
     threads: 1

@@ -12,8 +12,8 @@ rule train_network:
         aligner=aligner_of_network,
         labels=given_labels_of("train"),
         dev_labels=given_labels_of("dev"),
-        graphs=ctc_graphs_of("train"),
-        dev_graphs=ctc_graphs_of("dev"),
+        graphs=transcripts_of("train"),
+        dev_graphs=transcripts_of("dev"),
         targets=features_learnt("train"),
         dev_targets=features_learnt("dev"),
         simulation=simulation_files_of,
@@ -33,7 +33,7 @@ rule train_network:
     benchmark:
         "<benchmarks>/train_network/{network}.jsonl"
     wildcard_constraints:
-        network="|".join(recipe.networks_of("ce", "ctc")) or "none",
+        network="|".join(recipe.networks_of("ce", "ctc", "attention")) or "none",
     conda:
         TORCH
     threads: 16
@@ -65,7 +65,7 @@ rule build_ctc_tree:
     benchmark:
         "<benchmarks>/build_ctc_tree/{network}.jsonl"
     wildcard_constraints:
-        network="|".join(recipe.networks_of("ctc")) or "none",
+        network="|".join(recipe.networks_of("ctc", "attention")) or "none",
     conda:
         TORCH
     threads: 1
@@ -105,6 +105,36 @@ rule compile_ctc:
         "Compile the CTC graphs of {wildcards.split} for {wildcards.network}"
     script:
         "../scripts/compile_ctc.py"
+
+
+rule spell_transcripts:
+    input:
+        frames=frames_of("{split}"),
+        lang=lexicon_for,
+    output:
+        units="<results>/units/{network}/{split}/meta.json",
+        ledger="<results>/units/{network}/{split}/ledger.jsonl",
+    log:
+        "<logs>/spell_transcripts/{network}.{split}.log",
+    benchmark:
+        "<benchmarks>/spell_transcripts/{network}.{split}.jsonl"
+    wildcard_constraints:
+        network="|".join(recipe.networks_of("attention")) or "none",
+    conda:
+        TORCH
+    threads: 1
+    resources:
+        mem_mb=growing(4000),
+        runtime=growing(120),
+    params:
+        kind=lambda wildcards: recipe.attention_system(wildcards.network).units,
+        subsampling=lambda wildcards: recipe.subsampling_of(wildcards.network),
+        max_skipped_fraction=skippable,
+        code=source_digest("latflow.align.units.spell_transcripts"),
+    message:
+        "Spell the transcripts of {wildcards.split} for {wildcards.network}"
+    script:
+        "../scripts/spell_transcripts.py"
 
 
 rule build_chain_tree:

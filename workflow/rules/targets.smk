@@ -43,7 +43,7 @@ for network in recipe.networks:
 
 rule graphs:
     input:
-        expand("<results>/graph/{system}/HCLG.fst", system=recipe.tree_owners),
+        expand("<results>/graph/{system}/HCLG.fst", system=recipe.graph_owners),
 
 
 rule align:

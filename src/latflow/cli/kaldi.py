@@ -166,7 +166,7 @@ def _export_vosk(arguments: Arguments) -> None:
         features=features,
         sample_rate=rate,
         search=recipe.options.decode.part(SearchOptions),
-        acoustic_scale=recipe.networks[arguments.system].decode.acoustic_scale or 1.0,
+        acoustic_scale=recipe.scores_options(arguments.system)["acoustic_scale"] or 1.0,
     )
 
 

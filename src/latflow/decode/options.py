@@ -117,6 +117,32 @@ class NetworkDecodeOptions(Options):
     same for all systems."""
 
 
+class AttentionDecodeOptions(Options):
+    """Beam search of a decoder with attention.
+
+    The score of a word sequence is log p(units) + `length_bonus` x units + `coverage` x
+    frames attended to - `lm_scale` x language model cost.
+    """
+
+    beam: PositiveInt = 8
+    """Sequences of units that are followed at a time, and most that are found."""
+    margin: PositiveFloat = 20.0
+    """Sequences whose score is lower than that of the best finished one by more than
+    this are dropped (natural log)."""
+    lm_scale: NonNegativeFloat = 0.3
+    """Weight of the language model in the search; 0 for none. The lattices keep its
+    costs apart: tuning weighs them anew (a weight of LMWT / 10)."""
+    length_bonus: float = 0.0
+    """Added for each unit: against words that are left out (length normalization)."""
+    coverage: NonNegativeFloat = 0.0
+    """Added for each frame of the network's output that the attention has covered:
+    against words that are left out or told twice."""
+    coverage_threshold: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Sum of the weights of a frame above which it is covered."""
+    max_sequences: PositiveInt = 8
+    """Utterances that are searched together."""
+
+
 class NetworkScoreOptions(NetworkDecodeOptions):
     """Use of a network's scores, and its device."""
 

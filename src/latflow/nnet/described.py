@@ -23,7 +23,7 @@ from latflow.errors import UserError
 from latflow.nnet.options import PoolOptions, SubsampleOptions
 
 #: Targets of losses that have one of their own.
-DEFAULT_TARGETS = {"ce": "pdf", "ctc": "label", "lfmmi": "pdf"}
+DEFAULT_TARGETS = {"attention": "unit", "ce": "pdf", "ctc": "label", "lfmmi": "pdf"}
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class OutputLoss:
 
     @property
     def is_decodable(self) -> bool:
-        """Return whether its scores are those of a tree's pdfs."""
+        """Return whether it can be decoded: it tells a tree's pdfs, or units."""
         if self.name == "ce":
             return self.target == "pdf"
-        return self.name in {"ctc", "lfmmi"}
+        return self.name in {"attention", "ctc", "lfmmi"}
 
 
 def frame_subsampling(model_dir: str | Path) -> int:

@@ -11,7 +11,8 @@ the input is the layer before, for the first layer `data`, the features. Outputs
 layers of class `output` and all others with a `loss`. See docs/networks.md.
 
 `decode: <layer>` beside `layers` names the output that is decoded, where it is not the
-first that can be: one of the loss `lfmmi` or `ctc`, or of `ce` with the target `pdf`.
+first that can be: one of the loss `lfmmi`, `ctc` or `attention`, or of `ce` with the
+target `pdf`.
 
 `edges: repeat` beside `layers` has the network see copies of the first and of the last
 frame beyond an utterance's ends, as Kaldi's do, and real frames beyond a chunk's; with
@@ -35,6 +36,7 @@ from latflow.errors import UserError
 from latflow.nnet.described import DEFAULT_TARGETS, OutputLoss
 from latflow.nnet.graph import DATA, LayerDescription, Plan, SubnetworkOptions
 from latflow.nnet.layer import Layer
+from latflow.nnet.layers.decoder import AttentionDecoder
 from latflow.nnet.layers.simple import Linear
 from latflow.nnet.layers.spectral import MelOptions, Pcen
 from latflow.nnet.options import Location, check_keys, nearest, read_layer_options
@@ -49,7 +51,7 @@ _COMMON = ("class", "from", "reuse", "loss", "target", "loss_scale")
 class _LossOptions(Options):
     """Options of a layer that is an output."""
 
-    loss: Literal["ce", "ctc", "lfmmi", "mse"] = "ce"
+    loss: Literal["attention", "ce", "ctc", "lfmmi", "mse"] = "ce"
     """the criterion that makes it an output"""
     target: str | None = None
     """the labels that the loss is taken against; those of the loss where it is None"""
@@ -133,6 +135,9 @@ class NetworkDescription:
         if not ends:
             hint = "add a layer of class output, or give one a loss"
             raise location.error("there is no output", hint)
+        decoders = [n for n in ends if layers[n].layer_class is AttentionDecoder]
+        if len(decoders) > 1:
+            raise location.error(f"two decoders: {', '.join(decoders)}", "keep one")
         decoded = _decoded(config.get("decode"), layers, ends, location)
         ends = (decoded, *(name for name in ends if name != decoded))
         plan = _plan(layers, ends)
@@ -211,6 +216,8 @@ def _parse_layer(
     has_classes = _has_classes(class_name, source)
     checked = _options(found, options, location, has_classes=has_classes)
     inside = checked.layers if isinstance(checked, SubnetworkOptions) else None
+    loss = _loss(given, class_name, location)
+    _check_decoder(found, loss, location)
     return LayerDescription(
         name,
         class_name,
@@ -219,7 +226,7 @@ def _parse_layer(
         checked,
         has_classes,
         reuse,
-        _loss(given, class_name, location),
+        loss,
         location,
         None if inside is None else _nested(inside, location),
     )
@@ -318,10 +325,26 @@ def _loss(
     if target is None:
         hint = "name features of nnet.features in target"
         raise location.error(f"loss {options.loss} without a target", hint)
-    if options.loss in {"ctc", "lfmmi"} and target != DEFAULT_TARGETS[options.loss]:
+    has_one = options.loss in {"attention", "ctc", "lfmmi"}
+    if has_one and target != DEFAULT_TARGETS[options.loss]:
         hint = f"leave target out: it is {DEFAULT_TARGETS[options.loss]}"
         raise location.error(f"loss {options.loss} has no target {target}", hint)
     return OutputLoss(options.loss, target, options.loss_scale)
+
+
+def _check_decoder(
+    found: type[Layer], loss: OutputLoss | None, location: Location
+) -> None:
+    """Refuse a decoder without its loss, and this loss of another layer."""
+    has_loss = loss is not None and loss.name == "attention"
+    if found is AttentionDecoder and not has_loss:
+        raise location.error(
+            "class attention_decoder is an output", "add loss: attention"
+        )
+    if has_loss and found is not AttentionDecoder:
+        raise location.error(
+            "loss attention is of a decoder", "set class: attention_decoder"
+        )
 
 
 def _decoded(

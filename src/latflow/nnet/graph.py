@@ -173,6 +173,8 @@ def _build(layer: LayerDescription, shape: Shape, sizes: Mapping[str, int]) -> L
         options = options.replace(size=sizes[layer.name])
     try:
         inside = () if layer.inside is None else (layer.inside,)
+        if layer.layer_class.HAS_CLASSES:
+            inside = (sizes[layer.name],)
         # a user's class is called in the same way as a built-in one
         module = layer.layer_class(shape, options, *inside)  # pyright: ignore[reportCallIssue]
     except LayerError as error:
@@ -258,13 +260,13 @@ def initialize(module: nn.Module) -> None:
             nn.init.xavier_uniform_(part.weight)
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
-        elif isinstance(part, nn.LSTM | nn.GRU):
+        elif isinstance(part, nn.LSTM | nn.GRU | nn.LSTMCell):
             _initialize_recurrent(part)
 
 
-def _initialize_recurrent(rnn: nn.LSTM | nn.GRU) -> None:
-    """Set the parameters of a stack of recurrent layers."""
-    is_lstm = isinstance(rnn, nn.LSTM)
+def _initialize_recurrent(rnn: nn.LSTM | nn.GRU | nn.LSTMCell) -> None:
+    """Set the parameters of a stack of recurrent layers, or of a cell."""
+    is_lstm = isinstance(rnn, nn.LSTM | nn.LSTMCell)
     num_gates = 4 if is_lstm else 3
     for name, parameter in rnn.named_parameters():
         if name.startswith("bias"):

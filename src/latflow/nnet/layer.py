@@ -247,6 +247,8 @@ class Layer(nn.Module, ABC):
             (a norm, dropout, splicing) come with the layer before them.
         USES_CONTEXT: whether it works in networks with `edges: repeat`, where layers
             use up frames of context (`Padded.before`).
+        HAS_CLASSES: whether it takes the number of its target's classes as a third
+            argument; what it gives is what its loss goes on with, not their scores.
 
     Args:
         shape: the shape of the input.
@@ -257,6 +259,7 @@ class Layer(nn.Module, ABC):
     STACK: ClassVar[str | None] = None
     IS_DEEP: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = False
+    HAS_CLASSES: ClassVar[bool] = False
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

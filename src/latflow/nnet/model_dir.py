@@ -8,7 +8,8 @@
   caller adds (criterion, scales, parent, commit, versions, ...); `scores:
   log_likelihoods` says that the outputs themselves are log-likelihoods (as LF-MMI
   trains them), else they are turned into posteriors by a softmax; `ctc` that these are
-  of labels and the blank, whose sums over paths are probabilities of transcripts
+  of labels and the blank, whose sums over paths are probabilities of transcripts;
+  `attention` that a decoder tells `units`, and there are no scores of frames
 
 Public: `AcousticNetwork`, `load_model`, `save_model`, `read_priors`,
 `average_models`, `average_states`, `choose_device`.
@@ -69,8 +70,9 @@ class AcousticNetwork:
 
     @property
     def has_full_scale(self) -> bool:
-        """Return whether scores of frames may be added up: LF-MMI or CTC trained it."""
-        return self.gives_log_likelihoods or self.meta.get("scores") == "ctc"
+        """Return whether it learnt whole sequences: by LF-MMI, CTC or attention."""
+        kinds = {"attention", "ctc"}
+        return self.gives_log_likelihoods or self.meta.get("scores") in kinds
 
     @property
     def lattice_scale(self) -> float:
@@ -90,8 +92,14 @@ class AcousticNetwork:
             wanted: None for 1, or 0 where LF-MMI or CTC trained the network.
 
         Raises:
-            UserError: priors are to be taken off, and the model has none.
+            UserError: priors are to be taken off, and the model has none; or it has no
+                scores of frames.
         """
+        if self.meta.get("scores") == "attention":
+            raise UserError(
+                "a decoder with attention has no scores of frames",
+                remedy="take a network of another type, or name a layer or output",
+            )
         by_kind = 0.0 if self.has_full_scale else 1.0
         scale = by_kind if wanted is None else wanted
         if scale and self.log_priors is None:

@@ -16,6 +16,7 @@ from latflow.nnet.description import NetworkDescription
 from latflow.nnet.drawing import NetworkGraph, format_table, network_graph
 from latflow.nnet.graph import LayerDescription, LayerGraph
 from latflow.nnet.layer import Context, Padded, Shape, padding_of, zero
+from latflow.nnet.layers.decoder import AttentionDecoder
 from latflow.nnet.layers.simple import SemiOrthogonal
 from latflow.nnet.options import Location
 
@@ -24,7 +25,8 @@ class Output(NamedTuple):
     """The result of an output.
 
     Attributes:
-        logits: [B, T', K], scores before the softmax; 0 beyond the ends.
+        logits: [B, T', K], scores before the softmax; 0 beyond the ends. Of the loss
+            `attention` the encoder's frames, [B, T', D].
         lengths: int64 [B], frames of each sequence, on the device of the given lengths.
     """
 
@@ -103,7 +105,7 @@ class Network(nn.Module):
         }
         for name, size in sizes.items():
             given = self.body.shapes[name].dim
-            if given != size:
+            if given != size and self.outputs[name].loss.name != "attention":
                 what = f"gives {given} numbers a frame, its target has {size} classes"
                 raise location.inside(name).error(what)
         strides = {name: self.body.contexts[name].stride for name in sizes}
@@ -175,6 +177,24 @@ class Network(nn.Module):
             values = zero(inner.values, inner.padding)
             found[name] = Padded(values, num_frames, inner.padding)
         return found
+
+    @property
+    def decoder(self) -> tuple[str, AttentionDecoder]:
+        """The output with a decoder, and the decoder.
+
+        Raises:
+            UserError: there is none.
+        """
+        for name, output in self.outputs.items():
+            if output.loss.name == "attention":
+                module = self.body.module_of(self.layer(name))
+                assert isinstance(module, AttentionDecoder)
+                return name, module
+        raise UserError(
+            "no output of the network has the loss attention",
+            file=self.description.file,
+            remedy="add a layer {class: attention_decoder, loss: attention}",
+        )
 
     @property
     def num_parameters(self) -> int:

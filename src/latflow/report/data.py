@@ -248,7 +248,7 @@ def _arpa_rows(path: Path) -> Iterator[Row]:
 
 def _graph_rows(results: Results) -> Iterator[Row]:
     """Yield the sizes of the decoding graphs."""
-    for system in results.recipe.tree_owners:
+    for system in results.recipe.graph_owners:
         path = results / f"graph/{system}/HCLG.fst"
         if path.is_file():
             graph = Graph.load(path)

@@ -57,6 +57,10 @@ _OBJECTIVE_CAPTION = (
     "0 at best. Lines are means over training batches, dots dev at the end of each "
     "epoch; cross-entropy is the second output's, with the numerator's posteriors."
 )
+_ATTENTION_CAPTION = (
+    "Decoders with attention: minus the log probability of the transcript's units, and "
+    "the share of units that are not the best guess after the true ones before."
+)
 _NETWORKS_LEAD = (
     "Networks learn to tell which tied state each frame (a short slice of sound) "
     "belongs to; a tied state is a part of a phone, shared by phones in similar "
@@ -68,12 +72,18 @@ _NETWORKS_LEAD = (
     "near the aligned ones, or anywhere where there is no alignment. By CTC "
     "(connectionist temporal classification) they learn to tell the phones of the "
     "transcript in order, each whenever the network sees it, with blanks between; the "
-    "loss is minus the log probability of all ways to do so. Dev getting "
+    "loss is minus the log probability of all ways to do so. A decoder with attention "
+    "tells them one after another, each from all frames and those before. Dev getting "
     "worse while training gets better is over-fitting; both still getting better at "
     "the end asks for more epochs (passes over the training data)."
 )
 # Losses that networks with outputs of several kinds log beside their sum.
-_LOSSES = {"ce": "cross-entropy", "ctc": "CTC", "mse": "squared error"}
+_LOSSES = {
+    "attention": "decoder with attention",
+    "ce": "cross-entropy",
+    "ctc": "CTC",
+    "mse": "squared error",
+}
 _PARTS = {
     "data": "reading batches",
     "forward": "forward pass",
@@ -191,7 +201,7 @@ def _alignment_blocks(system: str, found: Mapping[str, Any]) -> list[Block]:
 
 def networks_section(results: Results) -> Section | None:
     """Show networks, and how they were trained; None where there are none."""
-    all_kinds = ("ce", "ctc", "lfmmi")
+    all_kinds = ("ce", "ctc", "attention", "lfmmi")
     kinds = {kind: results.recipe.networks_of(kind) for kind in all_kinds}
     names = [name for own in kinds.values() for name in own]
     if not names:
@@ -207,7 +217,7 @@ def networks_section(results: Results) -> Section | None:
         "frame errors, dotted lines are training."
     )
     facts = {name: _network_facts(results, name, log) for name, log in trained.items()}
-    by_frame, by_ctc, by_lfmmi = (
+    by_frame, by_ctc, by_attention, by_lfmmi = (
         {name: trained[name] for name in own if name in trained}
         for own in kinds.values()
     )
@@ -215,6 +225,9 @@ def networks_section(results: Results) -> Section | None:
         section.blocks.append(Figure(_loss_curves(by_frame), caption))
     if by_ctc:
         section.blocks.append(Figure(_loss_curves(by_ctc), f"CTC. {caption}"))
+    if by_attention:
+        curves = _loss_curves(by_attention, "unit errors (%)")
+        section.blocks.append(Figure(curves, f"{_ATTENTION_CAPTION} {caption}"))
     if by_lfmmi:
         section.blocks.append(Figure(_objective_curves(by_lfmmi), _OBJECTIVE_CAPTION))
     section.blocks += [
@@ -245,8 +258,10 @@ def time_shares(trained: Mapping[str, Log]) -> Iterator[Block]:
         yield Table(rows, {"network"})
 
 
-def _loss_curves(trained: Mapping[str, Log]) -> str:
-    """Draw losses, frame errors and learning rates over epochs."""
+def _loss_curves(
+    trained: Mapping[str, Log], of_errors: str = "frame errors (%)"
+) -> str:
+    """Draw losses, errors and learning rates over epochs."""
     with canvas(figures.WIDTH, 6.4) as figure:
         loss, errors, rate = figure.subplots(
             3, 1, sharex=True, height_ratios=[1.6, 1.2, 0.6]
@@ -264,7 +279,7 @@ def _loss_curves(trained: Mapping[str, Log]) -> str:
             rates = [epoch["learning_rate"] for epoch in log.epochs]
             rate.plot(numbers, rates, marker=".", color=colour)
         loss.set_ylabel("loss (nats per frame)")
-        errors.set_ylabel("frame errors (%)")
+        errors.set_ylabel(of_errors)
         rate.set_ylabel("learning rate")
         rate.set_yscale("log")
         rate.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -274,7 +289,7 @@ def _loss_curves(trained: Mapping[str, Log]) -> str:
         loss.legend(loc="upper right")
         for axes in (loss, errors, rate):
             bare(axes, grid="y")
-        return render(figure, "Loss, frame errors and learning rate over epochs")
+        return render(figure, "Loss, errors and learning rate over epochs")
 
 
 def _objective_curves(trained: Mapping[str, Log]) -> str:
@@ -306,17 +321,24 @@ def _objective_curves(trained: Mapping[str, Log]) -> str:
 
 
 def _draw_errors(axes: Axes, epochs: Sequence[Line], colour: str) -> None:
-    """Draw frame errors of dev (dots) and of training (line)."""
+    """Draw errors of frames, or of units, of dev (dots) and of training (line)."""
     for marker, style, part in (("o", "-", "dev"), ("", ":", "train")):
         known = [
-            (epoch["epoch"], 100 * epoch[part]["frame_errors"])
+            (epoch["epoch"], 100 * share)
             for epoch in epochs
-            if "frame_errors" in epoch[part]
+            if (share := _share_of_errors(epoch[part])) is not None
         ]
         if known:
             axes.plot(
                 *zip(*known, strict=True), marker=marker, linestyle=style, color=colour
             )
+
+
+def _share_of_errors(means: Mapping[str, float]) -> float | None:
+    """Return the share of wrong frames, or of wrong units; None where neither is."""
+    if "units" in means:
+        return means["unit_errors"] / means["units"]
+    return means.get("frame_errors")
 
 
 def outlier_facts(meta: Mapping[str, Any]) -> dict[str, str]:

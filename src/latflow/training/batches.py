@@ -429,7 +429,7 @@ def _check_graphs(
     """Refuse graphs of another frame rate, and pieces of utterances."""
     if options.chunks is not None:
         raise UserError(
-            "CTC learns from whole utterances",
+            "transcripts are learnt from whole utterances",
             remedy="set data.sequences to {type: utterances}",
         )
     if graphs.subsampling != subsampling:

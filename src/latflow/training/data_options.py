@@ -281,3 +281,10 @@ class CtcDataOptions(DataOptions):
     def chunks(self) -> None:
         """None: transcripts have no times to cut at."""
         return
+
+
+class AttentionDataOptions(CtcDataOptions):
+    """Data of the training of a decoder with attention: whole utterances.
+
+    Their order, batches, normalization. All lengths are frames of the features.
+    """

@@ -96,7 +96,7 @@ class Forward:
                 remedy="take the features that the network was trained on",
             )
         try:
-            scale = model.prior_scale(prior_scale)
+            scale = 0.0 if output is not None else model.prior_scale(prior_scale)
         except UserError as error:
             raise error.at(file=model_dir) from None
         names = model.network.body.plan.names

@@ -1,20 +1,24 @@
 """Losses of a network's outputs, each against targets of its own.
 
-Public: `CrossEntropy`, `CtcLoss`, `SquaredError`, `Joint`, `losses_of`.
+Public: `CrossEntropy`, `CtcLoss`, `AttentionLoss`, `SquaredError`, `Joint`,
+`losses_of`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from latflow.align.ctc import ctc_graph
 from latflow.criteria.ctc import evaluate_ctc
 from latflow.errors import UserError
+from latflow.fst.graph import Graph
 from latflow.nnet.described import OutputLoss
+from latflow.nnet.layers.decoder import END, padded
 from latflow.nnet.network import Network, Output
 from latflow.training.batches import Batch
 from latflow.training.criterion import Criterion, GraphCriterion, Loss, Pending
@@ -118,6 +122,8 @@ class CtcLoss(GraphCriterion):
         losses: of each output.
         is_training: false computes no gradient.
         threads: sequences worked on at a time.
+        compile_graph: makes the graph of a sequence of what the batches have; None
+            where they have it.
 
     Attributes:
         failed: utterances that failed.
@@ -131,8 +137,10 @@ class CtcLoss(GraphCriterion):
         *,
         is_training: bool = True,
         threads: int = 1,
+        compile_graph: Callable[[Graph], Graph] | None = None,
     ) -> None:
         self.losses = dict(losses)
+        self._compile = compile_graph
         self._is_training = is_training
         super().__init__(threads)
         several = self.losses if len(self.losses) > 1 else ()
@@ -156,12 +164,15 @@ class CtcLoss(GraphCriterion):
         by_sequence = torch.zeros(len(batch), dtype=torch.float64)
         by_sequence = by_sequence.to(batch.features.device)
         statistics: dict[str, Any] = {"failed_frames": 0}
+        graphs = batch.graphs
+        if self._compile is not None:
+            graphs = tuple(map(self._compile, graphs))
         for name, loss in self.losses.items():
             logits, lengths = outputs[name]
             frames = lengths.tolist()
             found = evaluate_ctc(
                 logits,
-                batch.graphs,
+                graphs,
                 frames,
                 need_gradient=self._is_training,
                 pool=self._pool,
@@ -174,6 +185,69 @@ class CtcLoss(GraphCriterion):
             by_sequence = by_sequence - loss.scale * found.log_prob
         total = by_sequence.sum()
         return Loss(total, batch.num_frames, statistics, by_sequence.detach())
+
+
+class AttentionLoss(Criterion):
+    """Cross-entropy of the units that a decoder tells, the end of each sequence too.
+
+    The decoder hears the units before the one that it is to tell (but for its
+    `sampling`). With label smoothing e the unit's distribution is 1 - e on the unit
+    plus e spread evenly over all. Statistics: `units`, and `unit_errors`, those whose
+    best guess is another; a share of errors is their quotient.
+
+    Args:
+        network: with a decoder.
+        label_smoothing: e, in [0, 1).
+
+    Raises:
+        UserError: the network has no decoder.
+    """
+
+    name = "attention"
+    statistics = ("unit_errors", "units")
+
+    def __init__(self, network: Network, *, label_smoothing: float = 0.0) -> None:
+        self.output, self.decoder = network.decoder
+        self.scale = network.outputs[self.output].loss.scale
+        self.label_smoothing = label_smoothing
+
+    def begin(self, outputs: Mapping[str, Output], batch: Batch) -> Pending:
+        """Compute the loss; see `Criterion.begin`.
+
+        Raises:
+            UserError: the batch has no units.
+        """
+        if len(batch.graphs) != len(batch):
+            raise UserError(
+                "an output has the loss attention, the data have no units of "
+                "transcripts",
+                remedy="name the network in a recipe, whose workflow makes them",
+            )
+        values, lengths = outputs[self.output]
+        sequences = [graph.ilabel.tolist() for graph in batch.graphs]
+        units, counts = padded(sequences, values.device)
+        memory = self.decoder.memory(values.float(), lengths)
+        logits = self.decoder.teach(memory, units).float()
+        wanted = functional.pad(units, (0, 1), value=END)  # the end behind the last
+        beyond = torch.arange(wanted.shape[1], device=wanted.device) > counts[:, None]
+        wanted = wanted.masked_fill(beyond, NOT_COUNTED)
+        of_unit = functional.cross_entropy(
+            logits.flatten(0, 1),
+            wanted.flatten(),
+            ignore_index=NOT_COUNTED,
+            reduction="none",
+            label_smoothing=self.label_smoothing,
+        )
+        by_sequence = of_unit.view(wanted.shape).sum(1, dtype=torch.float64)
+        statistics = {
+            "unit_errors": _frame_errors(logits, wanted),
+            "units": int(counts.sum()) + len(batch),
+        }
+        by_sequence = self.scale * by_sequence
+        loss = Loss(
+            by_sequence.sum(), batch.num_frames, statistics, by_sequence.detach()
+        )
+        return lambda: loss
 
 
 class SquaredError(Criterion):
@@ -290,7 +364,7 @@ def losses_of(
 
     Args:
         network: the network.
-        label_smoothing: see `CrossEntropy`.
+        label_smoothing: see `CrossEntropy` and `AttentionLoss`.
         is_training: false computes no gradient where it takes time.
         threads: sequences that CTC works on at a time.
 
@@ -298,12 +372,23 @@ def losses_of(
         UserError: a loss that is not one of outputs alone.
     """
     parts: list[Criterion] = []
-    for kind in dict.fromkeys(output.loss.name for output in network.outputs.values()):
+    kinds = dict.fromkeys(output.loss.name for output in network.outputs.values())
+    for kind in kinds:
         own = _of_kind(network, kind)
         if kind == "ce":
             parts.append(CrossEntropy(own, label_smoothing=label_smoothing))
         elif kind == "ctc":
-            parts.append(CtcLoss(own, is_training=is_training, threads=threads))
+            compiled = ctc_graph if "attention" in kinds else None  # of the units
+            parts.append(
+                CtcLoss(
+                    own,
+                    is_training=is_training,
+                    threads=threads,
+                    compile_graph=compiled,
+                )
+            )
+        elif kind == "attention":
+            parts.append(AttentionLoss(network, label_smoothing=label_smoothing))
         elif kind == "mse":
             parts.append(SquaredError(own))
         else:

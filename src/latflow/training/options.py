@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from latflow.align.options import SupervisionOptions
 from latflow.criteria.options import LfmmiOptions
-from latflow.decode.options import NetworkDecodeOptions
+from latflow.decode.options import AttentionDecodeOptions, NetworkDecodeOptions
 from latflow.graphs.options import ChainGraphOptions, ChainTreeOptions, CtcGraphOptions
 from latflow.options import (
     Fraction,
@@ -20,6 +20,7 @@ from latflow.options import (
     ProperFraction,
 )
 from latflow.training.data_options import (
+    AttentionDataOptions,
     BatchOptions,
     CtcDataOptions,
     DataOptions,
@@ -49,8 +50,8 @@ class TrainingOptions(Options):
     schedule: ScheduleOptions = NewbobSchedule()
     """Change of the learning rate during training."""
     label_smoothing: ProperFraction = 0.0
-    """Share of a label's weight that is spread over all classes (cross-entropy only).
-    """
+    """Share of a label's weight that is spread over all classes (cross-entropy of
+    frames, or of units that a decoder tells)."""
     clip_norm: PositiveFloat | None = 5.0
     """Gradients (mean over frames) longer than this are shortened to it; null for
     never."""
@@ -202,6 +203,39 @@ class CtcSystemOptions(Options):
     """Use of the network's scores in decoding."""
 
 
+class AttentionSystemOptions(Options):
+    """Units of the transcripts are told one after another, by a decoder with attention.
+
+    No alignments are needed. Decoding is a beam search of its own, along the words of
+    the lexicon and with the language model of the section `lm` (see docs/training.md).
+    """
+
+    type: Literal["attention"] = "attention"
+    network: str
+    """File with the description of the network; see docs/networks.md. Its decoded
+    output is a layer of class `attention_decoder`; another output may have the loss
+    `ctc`, over the same units."""
+    units: Literal["phone", "character", "word"] = "phone"
+    """What is told: phones of the lexicon, characters of its words (and a space behind
+    each), or its words."""
+    alignments: None = None
+    """Always null: transcripts alone are learnt from."""
+    features: str | None = None
+    """Features that the network reads: a name of `nnet.features`, `nnet.ivectors` or
+    `nnet.hdf5`; or a GMM system's name, for its features (after LDA, MLLT, and the
+    transforms of the speakers); or null for the frames that GMM systems start from."""
+    training_set: str = "train"
+    """Set that the network is trained on: `train`, or one of `corpus.perturbed` or
+    `corpus.cleaned`."""
+    data: AttentionDataOptions = AttentionDataOptions()
+    """Data of the training: whole utterances, their order, batches, normalization. All
+    lengths are frames of the features."""
+    training: TrainingOptions = TrainingOptions()
+    """Training of the network; the same for all criteria. See docs/training.md."""
+    decode: AttentionDecodeOptions = AttentionDecodeOptions()
+    """Beam search of a decoder with attention."""
+
+
 class LfmmiSystemOptions(Options):
     """Phone sequences are told from all others (lattice-free MMI, Kaldi's chain).
 
@@ -264,6 +298,13 @@ class CtcRunOptions(RunOptions):
 
     type: Literal["ctc"] = "ctc"
     data: CtcDataOptions = CtcDataOptions()  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+class AttentionRunOptions(RunOptions):
+    """Everything that a training of a decoder with attention depends on."""
+
+    type: Literal["attention"] = "attention"
+    data: AttentionDataOptions = AttentionDataOptions()  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 class LfmmiRunOptions(RunOptions):

@@ -1,7 +1,7 @@
 """Stage `train_network`: outputs with losses of their own, against given targets.
 
-Cross-entropy against the labels of alignments, CTC against transcripts, squared error
-against features.
+Cross-entropy against the labels of alignments, CTC and decoders with attention against
+transcripts, squared error against features.
 
 Public: `train_network`, `NetworkTask`, `pretraining_of`.
 """
@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import torch
 from pydantic import Field
 
 from latflow.align.ctc import CtcGraphs
+from latflow.align.units import UnitGraphs
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
 from latflow.features.live import LiveFrames
@@ -47,14 +49,19 @@ from latflow.training.job import (
 )
 from latflow.training.labels import LabelStore, load_targets, write_targets
 from latflow.training.losses import losses_of
-from latflow.training.options import CeRunOptions, CtcRunOptions, TrainingOptions
+from latflow.training.options import (
+    AttentionRunOptions,
+    CeRunOptions,
+    CtcRunOptions,
+    TrainingOptions,
+)
 from latflow.training.readers import estimate_normalizer, open_features
 from latflow.training.source_weights import final_weights
 
 log = logging.getLogger(__name__)
 
 NetworkRunOptions: TypeAlias = Annotated[
-    CeRunOptions | CtcRunOptions, Field(discriminator="type")
+    AttentionRunOptions | CeRunOptions | CtcRunOptions, Field(discriminator="type")
 ]
 
 
@@ -65,7 +72,8 @@ class NetworkJob(Job):
     labels: Path
     """Folder with a folder `train` and `dev` of `write_targets`."""
     graphs: dict[str, Path]
-    """Graphs of the transcripts of `train` and `dev`, where an output learns by CTC."""
+    """Graphs of the transcripts of `train` and `dev`, where an output learns by CTC;
+    their units, where a decoder does."""
     targets: dict[str, tuple[Path, Path]]
     """Features as targets, of `train` and `dev`, by the target's name."""
     network: Path
@@ -84,8 +92,9 @@ class NetworkTask(Task):
         normalizer = estimate_normalizer(job.frames_dir, options.data)
         labels = {split: load_targets(job.labels / split) for split in ("train", "dev")}
         self._labels = labels["train"]
-        graphs = {split: CtcGraphs.load(path) for split, path in job.graphs.items()}
-        stores = {**self._labels, **({"label": graphs["train"]} if graphs else {})}
+        graphs = _transcripts(job)
+        told = dict.fromkeys(("label", "unit"), graphs["train"]) if graphs else {}
+        stores = {**self._labels, **told}
         targets = {**_stored_targets(job), **_simulated_targets(job, normalizer)}
         description = NetworkDescription.load(job.network)
         sizes = {name: store.num_classes for name, store in stores.items()}
@@ -121,7 +130,8 @@ class NetworkTask(Task):
         )
         self.meta = {
             "criterion": options.type,
-            **({"scores": "ctc"} if options.type == "ctc" else {}),
+            **({} if options.type == "ce" else {"scores": options.type}),
+            **_units_meta(graphs),
             "normalization": normalizer.to_meta(),
             "targets": {
                 name: both["train"].normalizer.to_meta()
@@ -129,8 +139,10 @@ class NetworkTask(Task):
             },
         }
 
-    def priors(self, network: Network, backend: Backend) -> np.ndarray:
+    def priors(self, network: Network, backend: Backend) -> np.ndarray | None:
         """Return shares of the training labels, or the network's mean posteriors."""
+        if self._options.type == "attention":
+            return None
         if self._options.training.priors == "alignments":
             target = next(iter(network.outputs.values())).loss.target
             labels, data = self._labels[target], self._options.data
@@ -175,7 +187,7 @@ def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
     parent_dir: Path | None = None,
     max_skipped_fraction: float = 1.0,
 ) -> None:
-    """Train a network on the labels of alignments, or on transcripts (CTC), or both.
+    """Train a network on the labels of alignments, or on transcripts, or both.
 
     By cross-entropy outputs may be trained to tell pdfs or phones; see
     `latflow.training.labels`.
@@ -196,8 +208,9 @@ def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
         labels: label stores of the training split, by the names of their targets, that
             outputs learn in the place of what alignments tell; None for none.
         dev_labels: those of the dev split, or None.
-        graphs_dir: graphs of the transcripts of the training split; None where no
-            output learns by CTC.
+        graphs_dir: graphs of the transcripts of the training split, for CTC, or their
+            units (`latflow.align.units`), for a decoder; None where no output learns
+            from them.
         dev_graphs_dir: those of the dev split, or None.
         targets_dir: stored features of the training split that outputs with a squared
             error learn, one folder for each target in the order of the outputs.
@@ -285,6 +298,32 @@ def _targets_of(options: NetworkRunOptions) -> dict[str, Target]:
     return {} if simulation is None else simulation.targets
 
 
+def _transcripts(job: NetworkJob) -> dict[str, CtcGraphs] | dict[str, UnitGraphs]:
+    """Open the transcripts of the splits, as what the training learns."""
+    if job.options.type == "attention":
+        return {split: UnitGraphs.load(path) for split, path in job.graphs.items()}
+    return {split: CtcGraphs.load(path) for split, path in job.graphs.items()}
+
+
+def _units_meta(graphs: Mapping[str, CtcGraphs | UnitGraphs]) -> dict[str, Any]:
+    """Return what decoding must know of a decoder's units; nothing of CTC.
+
+    Raises:
+        UserError: train and dev have different units.
+    """
+    found = [g for g in graphs.values() if isinstance(g, UnitGraphs)]
+    if not found:
+        return {}
+    for other in found[1:]:
+        if other.names != found[0].names:
+            raise UserError(
+                "has other units than the training split",
+                file=other.folder,
+                remedy="make both of one language directory",
+            )
+    return {"units": {"kind": found[0].kind, "names": found[0].names}}
+
+
 def _stored_targets(job: NetworkJob) -> dict[str, dict[str, FrameTargets]]:
     """Open stored features as targets, by name and split."""
     return {name: StoredTargets.open(*dirs) for name, dirs in job.targets.items()}
@@ -320,7 +359,7 @@ def _check_decoded(network: Network, kind: str, file: Path) -> None:
     """Refuse a network whose decoded output is not what the training is for."""
     name, output = next(iter(network.outputs.items()))
     if output.loss.name != kind or not output.loss.is_decodable:
-        wanted = "loss: ctc" if kind == "ctc" else "loss: ce, target: pdf"
+        wanted = "loss: ce, target: pdf" if kind == "ce" else f"loss: {kind}"
         raise UserError(
             f"its decoded output {name} has loss {output.loss.name}, target "
             f"{output.loss.target}",

@@ -38,13 +38,18 @@ from latflow.sequence.options import SequenceSystemOptions
 from latflow.simulation.options import CorpusSectionOptions
 from latflow.training.data_options import Hdf5Options
 from latflow.training.options import (
+    AttentionSystemOptions,
     CeSystemOptions,
     CtcSystemOptions,
     LfmmiSystemOptions,
 )
 
 NetworkSystemOptions = Annotated[
-    CeSystemOptions | CtcSystemOptions | LfmmiSystemOptions | SequenceSystemOptions,
+    AttentionSystemOptions
+    | CeSystemOptions
+    | CtcSystemOptions
+    | LfmmiSystemOptions
+    | SequenceSystemOptions,
     Field(discriminator="type"),
 ]
 

@@ -1,6 +1,6 @@
 """Refuse networks that contradict themselves or the rest of a recipe.
 
-Public: `check_networks`, `check_descriptions`, `check_choice`.
+Public: `check_networks`, `check_descriptions`, `check_scores_frames`, `check_choice`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from latflow.errors import UserError
 from latflow.nnet.described import OutputLoss
 from latflow.sequence.options import SequenceSystemOptions
 from latflow.training.options import (
+    AttentionSystemOptions,
     CeSystemOptions,
     CtcSystemOptions,
     LfmmiSystemOptions,
     TrainingOptions,
 )
 from latflow.workflow.simulation_checks import check_simulation
+from latflow.workflow.transcript_checks import check_from_transcripts
 
 if TYPE_CHECKING:
     from latflow.features.options import Stream
@@ -59,6 +61,7 @@ def check_networks(recipe: Recipe) -> None:
             _check_sequence_training(f"{key}.training", network.training)
         else:
             if network.alignments is not None:
+                check_scores_frames(recipe, f"{key}.alignments", network.alignments)
                 aligners = [*recipe.systems, *earlier]
                 _check_earlier(
                     recipe, f"{key}.alignments", network.alignments, aligners
@@ -185,29 +188,33 @@ def _check_samples(recipe: Recipe, name: str, stream: Stream) -> None:
 
 
 def _check_parent(recipe: Recipe, name: str, parent: str) -> None:
-    """Refuse sequence training on top of CTC."""
+    """Refuse sequence training on top of CTC, or of a decoder with attention."""
+    key = f"configuration nnet.systems.{name}.parent"
+    check_scores_frames(recipe, key, recipe.seed_of(parent))
     if recipe.networks[recipe.seed_of(parent)].type == "ctc":
         raise UserError(
-            f"configuration nnet.systems.{name}.parent: {parent} was trained by CTC, "
+            f"{key}: {parent} was trained by CTC, "
             "whose frames have no alignment that lattices could be compared with",
             remedy="take a parent of type ce or lfmmi",
         )
 
 
 def _check_outputs(
-    recipe: Recipe, name: str, network: CeSystemOptions | CtcSystemOptions
+    recipe: Recipe,
+    name: str,
+    network: AttentionSystemOptions | CeSystemOptions | CtcSystemOptions,
 ) -> None:
     """Refuse outputs that a network cannot be trained on, or decoded with."""
     key = f"configuration nnet.systems.{name}"
-    by_ctc = isinstance(network, CtcSystemOptions)
-    if by_ctc:
-        _check_ctc(recipe, name, network)
+    if not isinstance(network, CeSystemOptions):
+        check_from_transcripts(recipe, name, network)
     outputs = recipe.outputs_of(name)
     if not outputs:
         return
     decoded, loss = next(iter(outputs.items()))
     if loss.name != network.type or not loss.is_decodable:
-        wanted = "loss: ctc" if by_ctc else "loss: ce, target: pdf"
+        is_frames = network.type == "ce"
+        wanted = "loss: ce, target: pdf" if is_frames else f"loss: {network.type}"
         raise UserError(
             f"{key}.network: its decoded output {decoded} has loss {loss.name}, target "
             f"{loss.target}",
@@ -215,9 +222,10 @@ def _check_outputs(
         )
     for output, loss in outputs.items():
         given = recipe.targets_given(name)
-        _check_output(
-            f"{key}.network: output {output}", loss, network.alignments, given
-        )
+        what = f"{key}.network: output {output}"
+        if loss.name == "attention" and network.type != "attention":
+            raise UserError(f"{what} has loss attention", remedy="set type: attention")
+        _check_output(what, loss, network.alignments, given)
     for target in recipe.features_learnt(name):
         stored = recipe.streams_of(stored=True)
         known = [*stored, *recipe.simulated_targets(name)]
@@ -253,34 +261,6 @@ def _check_output(
             f"{what}: no labels for the target {loss.target}",
             remedy=f"alignments give: {', '.join(_TARGETS)}; files of nnet.hdf5 what "
             "their `targets` say",
-        )
-
-
-def _check_ctc(recipe: Recipe, name: str, network: CtcSystemOptions) -> None:
-    """Refuse CTC with settings of labels of frames, or without its description."""
-    key = f"configuration nnet.systems.{name}"
-    if not recipe.describes_network(name):
-        raise UserError(
-            f"{key}.network: no such file {network.network}",
-            remedy="it must be there when the recipe is read: graphs of transcripts "
-            "depend on its frame subsampling",
-        )
-    if network.training.priors != "posteriors":
-        raise UserError(
-            f"{key}.training.priors: CTC has no labels of frames to count",
-            remedy="set it to posteriors",
-        )
-    losses = {loss.name for loss in recipe.outputs_of(name).values()}
-    if network.training.label_smoothing and "ce" not in losses:
-        raise UserError(
-            f"{key}.training.label_smoothing: is of cross-entropy, which no output of "
-            "the network has",
-            remedy="leave it out",
-        )
-    if getattr(network.training.schedule, "measure", "loss") != "loss":
-        raise UserError(
-            f"{key}.training.schedule.measure: CTC counts no frame errors",
-            remedy="set it to loss",
         )
 
 
@@ -357,10 +337,10 @@ def _check_perturbation(recipe: Recipe, name: str) -> None:
             remedy="take features of nnet.features with `stored: false`, or a "
             "training_set of corpus.perturbed",
         )
-    if network.type not in {"ce", "ctc"} and set(draws.speeds) != {1.0}:
+    if network.type not in {"attention", "ce", "ctc"} and set(draws.speeds) != {1.0}:
         raise UserError(
-            f"{key}.speeds: only labels of single frames (type ce), or of none (ctc), "
-            "can follow them",
+            f"{key}.speeds: only labels of single frames (type ce), or of none (ctc, "
+            "attention), can follow them",
             remedy="set speeds: [1.0], and take a training_set of corpus.perturbed",
         )
 
@@ -420,6 +400,7 @@ def _check_teacher(recipe: Recipe, name: str, earlier: list[str]) -> None:
     if teacher is None:
         return
     _check_earlier(recipe, key, teacher, earlier)
+    check_scores_frames(recipe, key, teacher)
     for what, of in (
         ("other features", recipe.stream_of),
         ("another tree", recipe.tree_owner),
@@ -476,6 +457,15 @@ def _check_earlier(recipe: Recipe, key: str, chosen: str, known: list[str]) -> N
             remedy=f"move it up, or choose from: {', '.join(known) or 'none'}",
         )
     check_choice(key, chosen, known)
+
+
+def check_scores_frames(recipe: Recipe, key: str, system: str) -> None:
+    """Refuse a decoder with attention where scores of frames are needed."""
+    if recipe.has_decoder(system):
+        raise UserError(
+            f"{key}: {system} is a decoder with attention, which scores no frames",
+            remedy="take a system of another type",
+        )
 
 
 def check_choice(key: str, chosen: str, known: Iterable[str]) -> None:

@@ -86,6 +86,12 @@ class PackagePlan:
         if name not in recipe.decoded_systems:
             known = ", ".join(recipe.decoded_systems)
             raise UserError(f"no system {name!r}", remedy=f"choose from: {known}")
+        if recipe.has_decoder(name):
+            raise UserError(
+                f"{name} is a decoder with attention, which servers and packages do "
+                "not know",
+                remedy="package a system that a graph decodes",
+            )
         if not recipe.is_network(name) and recipe.is_adapted(name):
             raise UserError(
                 f"{name} adapts to speakers in two passes over their speech",

@@ -232,7 +232,7 @@ class Recipe(Systems):
 
     def scores_options(self, system: str) -> dict[str, Any]:
         """Return how a system's scores are used: of a network, else the defaults."""
-        if not self.is_network(system):
+        if not self.is_network(system) or self.has_decoder(system):
             return NetworkScoreOptions().values()
         own = self.networks[system].decode.values()
         return {**own, "device": self.options.nnet.device}
@@ -246,6 +246,7 @@ class Recipe(Systems):
             "parent",
             "decode",
             "training_set",
+            "units",
             "tree",
             "supervision",
             "graph",

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 
 from latflow.errors import UserError
 from latflow.workflow.extractor_checks import check_extractor_uses
-from latflow.workflow.network_checks import check_choice, check_networks
+from latflow.workflow.network_checks import (
+    check_choice,
+    check_networks,
+    check_scores_frames,
+)
 from latflow.workflow.packages import check_capacity, check_packages
 
 if TYPE_CHECKING:
@@ -63,6 +67,7 @@ def _check_export(recipe: Recipe) -> None:
         check_choice(
             "configuration export_alignments.systems", system, recipe.decoded_systems
         )
+        check_scores_frames(recipe, "configuration export_alignments.systems", system)
         if (
             recipe.is_network(system)
             and recipe.networks[recipe.seed_of(system)].type == "ctc"

@@ -59,10 +59,10 @@ def check_simulation(recipe: Recipe, name: str) -> None:
 def _check_learnt(recipe: Recipe, name: str, key: str) -> None:
     """Refuse targets that no output of a network learns."""
     network = recipe.networks[name]
-    if network.type not in {"ce", "ctc"}:
+    if network.type not in {"attention", "ce", "ctc"}:
         raise UserError(
             f"{key}: outputs of a system of type {network.type} learn no features",
-            remedy="leave it out, or train a system of type ce or ctc",
+            remedy="leave it out, or train a system of type ce, ctc or attention",
         )
     outputs = recipe.outputs_of(name)
     learnt = {loss.target for loss in outputs.values() if loss.name == "mse"}

@@ -24,6 +24,7 @@ from latflow.options import Options
 from latflow.sequence.options import SequenceSystemOptions
 from latflow.training.data_options import Hdf5Options, UtteranceOptions
 from latflow.training.options import (
+    AttentionSystemOptions,
     CeSystemOptions,
     CtcSystemOptions,
     LfmmiSystemOptions,
@@ -127,7 +128,7 @@ class Systems:
         return self.options.nnet.systems
 
     def networks_of(self, *kinds: str) -> list[str]:
-        """Return names of the networks of types (`ce`, `ctc`, `lfmmi`, `sequence`)."""
+        """Return names of the networks of types (`ce`, `ctc`, ...)."""
         return [name for name, n in self.networks.items() if n.type in kinds]
 
     @property
@@ -137,8 +138,8 @@ class Systems:
 
     @property
     def swept_systems(self) -> list[str]:
-        """Systems that decode dev with several beams: the last, or none."""
-        last = self.decoded_systems[-1:]
+        """Systems that decode dev at several beams: the last with a graph, or none."""
+        last = [n for n in self.decoded_systems if not self.has_decoder(n)][-1:]
         return last if self.options.decode.beam_sweep else []
 
     def is_network(self, system: str) -> bool:
@@ -168,7 +169,9 @@ class Systems:
 
     def _seed_options(
         self, network: str
-    ) -> CeSystemOptions | CtcSystemOptions | LfmmiSystemOptions:
+    ) -> (
+        AttentionSystemOptions | CeSystemOptions | CtcSystemOptions | LfmmiSystemOptions
+    ):
         """Return the options of the network that a network goes back to."""
         options = self.networks[self.seed_of(network)]
         assert not isinstance(options, SequenceSystemOptions)
@@ -220,6 +223,25 @@ class Systems:
             return True
         losses = {loss.name for loss in self.outputs_of(network).values()}
         return isinstance(options, CeSystemOptions) and "ctc" in losses
+
+    def has_decoder(self, system: str) -> bool:
+        """Return whether a system is a decoder with attention, which has no graph."""
+        return isinstance(self.networks.get(system), AttentionSystemOptions)
+
+    def attention_system(self, network: str) -> AttentionSystemOptions:
+        """Return the options of a decoder with attention."""
+        options = self.networks[network]
+        assert isinstance(options, AttentionSystemOptions)
+        return options
+
+    def transcripts_folder(self, network: str) -> str | None:
+        """Return the folder of what a network learns of transcripts; None if nothing.
+
+        Graphs of CTC, or the units of a decoder.
+        """
+        if self.has_decoder(network):
+            return f"units/{network}"
+        return f"ctc/{network}" if self.learns_by_ctc(network) else None
 
     def stream_of(self, system: str) -> str | None:
         """Return the features that a network reads: a stream's name, or a GMM system's.
@@ -297,8 +319,12 @@ class Systems:
         return next((place for place in places if place.is_file()), None)
 
     def has_own_tree(self, system: str) -> bool:
-        """Return whether a system is a network with a tree of its own: LF-MMI, CTC."""
-        kinds = {"ctc", "lfmmi"}
+        """Return whether a system is a network with a tree of its own.
+
+        So are those of LF-MMI and CTC; one with a decoder has the labels of CTC, for
+        the phones of what it finds.
+        """
+        kinds = {"attention", "ctc", "lfmmi"}
         return self.is_network(system) and self.networks[system].type in kinds
 
     def is_flat_start(self, network: str) -> bool:
@@ -319,9 +345,10 @@ class Systems:
         return self.tree_owner(self.aligner_of(system))
 
     @property
-    def tree_owners(self) -> list[str]:
-        """Names of the systems that have a tree folder: GMMs, then networks."""
-        return [*self.systems, *filter(self.has_own_tree, self.networks)]
+    def graph_owners(self) -> list[str]:
+        """Names of the systems that have a decoding graph: GMMs, then networks."""
+        own = [name for name in self.networks if self.has_own_tree(name)]
+        return [*self.systems, *(name for name in own if not self.has_decoder(name))]
 
     def tree_folder(self, system: str) -> str:
         """Return the folder with `tree` and `final.mdl` that a system works with."""
@@ -350,7 +377,7 @@ class Systems:
     def has_full_scale(self, system: str) -> bool:
         """Return whether a network is searched with an acoustic scale of 1.
 
-        So are those that learnt whole sequences from the start, by LF-MMI or CTC.
+        So are those that learnt whole sequences from the start: by LF-MMI or CTC.
         """
         return self.has_own_tree(self.seed_of(system))
 

@@ -23,6 +23,8 @@ CHAIN = {
 }
 # parameters with 40 features and 40 labels, look-ahead in frames
 CTC = {"tdnnf_ctc_small": (866_280, 21)}
+# the same with 40 units
+ATTENTION = {"attention_small": (991_010, None)}
 # the same with 20 rows of an image and 11 labels
 IMAGES = {"mdlstm_ctc_small": (40_811, None)}
 # the same, of windows of 400 samples
@@ -57,7 +59,7 @@ def loss_of(net, features, lengths, labels):
 
 def test_every_preset_is_tested(repository):
     found = {path.stem for path in (repository / "config/networks").glob("*.yaml")}
-    assert found == {*LARGE, *SMALL, *CHAIN, *CTC, *IMAGES, *SAMPLES}
+    assert found == {*LARGE, *SMALL, *CHAIN, *CTC, *ATTENTION, *IMAGES, *SAMPLES}
 
 
 @pytest.mark.parametrize("name", CHAIN)
@@ -88,6 +90,22 @@ def test_sizes_and_look_ahead_of_networks_for_ctc(preset, name):
     assert (net.num_parameters, net.receptive_field.right) == CTC[name]
     assert net.subsampling == 3
     assert [output.loss.name for output in net.outputs.values()] == ["ctc"]
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_networks_with_a_decoder_train(preset, name):
+    net = Network(preset(name), 40, {"unit": 40, "label": 40})
+    assert (net.num_parameters, net.receptive_field.right) == ATTENTION[name]
+    found = net(torch.randn(2, 24, 40), torch.tensor([24, 17]))
+    assert [*found] == ["decoder", "labels"]
+    assert found["labels"].lengths.tolist() == [6, 5]
+    values, lengths = found["decoder"]
+    _, decoder = net.decoder
+    units = torch.tensor([[1, 2], [3, 4]])
+    logits = decoder.teach(decoder.memory(values, lengths), units)
+    assert logits.shape == (2, 3, 40)
+    (logits.square().sum() + found["labels"].logits.square().sum()).backward()
+    assert all(p.grad.isfinite().all() and p.grad.any() for p in net.parameters())
 
 
 @pytest.mark.parametrize("name", IMAGES)
