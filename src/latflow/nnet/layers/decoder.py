@@ -1,6 +1,6 @@
 """The decoder of an encoder-decoder network: an LSTM that attends to the encoder.
 
-Public: `AttentionDecoder`, `Memory`, `DecoderState`, `END`.
+Public: `AttentionDecoder`, `Memory`, `DecoderState`, `padded`, `END`.
 """
 
 from __future__ import annotations
