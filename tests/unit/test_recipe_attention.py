@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from latflow.errors import UserError
+from latflow.training.options import AttentionRunOptions
 from latflow.workflow.recipe import Recipe
 
 ENCODER = {"wide": {"class": "linear", "size": 8}}
@@ -42,6 +43,7 @@ def test_it_learns_from_transcripts_and_has_no_graph(recipe_of):
     options = recipe.network_options("las")
     assert options["type"] == "attention"
     assert not {"units", "decode", "network"} & options.keys()
+    AttentionRunOptions.model_validate(options)  # what train_network is given
 
 
 def test_ctc_beside_it_is_over_the_same_units(recipe_of):
