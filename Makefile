@@ -32,7 +32,7 @@ triton: env  ## Triton's server in an environment of its own (TRITON=folder), fo
 	@envs/install_triton.sh $(BIN)/python $(TRITON)
 
 demo: env  ## the whole job on synthetic speech, WER table, report's path; a file transcribed
-	$(BIN)/snakemake --cores $(CORES)
+	$(BIN)/snakemake --cores $(CORES) --max-threads 1  # its jobs are many and small
 	@$(BIN)/latflow show results/demo
 	@set -- results/demo/corpus/test/audio/*.flac; \
 	  echo; echo "latflow transcribe results/demo/package/chain $$1"; \

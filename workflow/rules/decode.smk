@@ -90,7 +90,7 @@ rule decode_network:
         TORCH
     threads: 16
     resources:
-        mem_mb=growing(16000),
+        mem_mb=growing(8000),
         runtime=growing(480),
         gpu=DECODING_GPUS,
     params:
@@ -159,7 +159,7 @@ rule rescore_lattices:
         "../../envs/gmm.yaml"
     threads: 16
     resources:
-        mem_mb=growing(16000),
+        mem_mb=growing(8000),
         runtime=growing(240),
     params:
         beam=lambda wildcards: recipe.rescorings[wildcards.lm].beam,

@@ -60,7 +60,7 @@ rule train_deltas:
         "../../envs/gmm.yaml"
     threads: 16
     resources:
-        mem_mb=growing(16000),
+        mem_mb=growing(8000),
         runtime=growing(480),
         gpu=GMM_GPUS,
     params:
@@ -99,7 +99,7 @@ rule train_lda_mllt:
         "../../envs/gmm.yaml"
     threads: 16
     resources:
-        mem_mb=growing(16000),
+        mem_mb=growing(8000),
         runtime=growing(480),
         gpu=GMM_GPUS,
     params:
@@ -139,7 +139,7 @@ rule train_sat:
         "../../envs/gmm.yaml"
     threads: 16
     resources:
-        mem_mb=growing(16000),
+        mem_mb=growing(8000),
         runtime=growing(960),
         gpu=GMM_GPUS,
     params:

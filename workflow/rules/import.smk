@@ -98,7 +98,7 @@ rule import_graph:
         "../../envs/lang.yaml"
     threads: 1
     resources:
-        mem_mb=growing(16000),
+        mem_mb=growing(8000),
         runtime=growing(60),
     params:
         code=source_digest("latflow.gmm.kaldi_import.import_graph"),

@@ -159,7 +159,7 @@ rule make_graph:
         "../../envs/lang.yaml"
     threads: 1
     resources:
-        mem_mb=growing(16000),
+        mem_mb=growing(8000),
         runtime=growing(240),
     params:
         options=lambda wildcards: recipe.graph_options(wildcards.system).values(),

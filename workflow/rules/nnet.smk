@@ -38,7 +38,7 @@ rule train_network:
         TORCH
     threads: 16
     resources:
-        mem_mb=growing(16000),
+        mem_mb=growing(8000),
         runtime=growing(2880),
         gpu=TRAINING_GPUS,  # of all ranks
         tasks=1,  # ranks of the training
@@ -303,7 +303,7 @@ rule train_lfmmi:
         TORCH
     threads: 16
     resources:
-        mem_mb=growing(16000),
+        mem_mb=growing(8000),
         runtime=growing(2880),
         gpu=TRAINING_GPUS,  # of all ranks
         tasks=1,  # ranks of the training
@@ -368,7 +368,7 @@ rule make_denominator:
         TORCH
     threads: 1
     resources:
-        mem_mb=growing(16000),
+        mem_mb=growing(8000),
         runtime=growing(480),
     params:
         options=lambda wildcards: recipe.denominator_options(wildcards.system).values(),
@@ -442,7 +442,7 @@ rule train_sequence:
         TORCH
     threads: 16
     resources:
-        mem_mb=growing(16000),
+        mem_mb=growing(8000),
         runtime=growing(2880),
         gpu=TRAINING_GPUS,  # of all ranks
         tasks=1,  # ranks of the training
