@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from reference.lfmmi_naive import random_denominator, random_supervision
+from reference.pretended_device import CUDA
 
 from latflow.criteria.ctc import evaluate_ctc
 from latflow.criteria.denominator import Denominator
@@ -47,6 +48,16 @@ def test_denominator(device, dtype, tolerance):
     torch.testing.assert_close(
         there.posteriors.cpu(), here.posteriors, rtol=tolerance, atol=tolerance
     )
+
+
+@pytest.mark.parametrize("device", [CUDA], indirect=True)
+def test_denominator_without_triton(device, monkeypatch):
+    monkeypatch.setattr("latflow.criteria.denominator._gpu_kernels", lambda: None)
+    denominator, _, scores = problem(1, torch.float64)
+    here = denominator.forward_backward(scores, LENGTHS, leaky=0.01)
+    there = denominator.forward_backward(scores.to(device), LENGTHS, leaky=0.01)
+    torch.testing.assert_close(there.log_likes.cpu(), here.log_likes)
+    torch.testing.assert_close(there.posteriors.cpu(), here.posteriors)
 
 
 @pytest.mark.parametrize(

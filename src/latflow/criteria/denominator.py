@@ -8,7 +8,9 @@ once, relative to the greatest of their frame, so that none overflows, however l
 
 On a CPU, `LANES` sequences go through the graph side by side: an arc is read once for
 them all, and what is done for it is one vector operation. Blocks of them run in the
-threads of a pool. Other devices have the same sums as torch operations over all arcs.
+threads of a pool. On a GPU, where Triton and a C compiler are there, its kernels do the
+same (`denominator_triton`); other devices have the sums as torch operations over all
+arcs.
 
 Public: `Denominator`, `DenominatorSums`.
 
@@ -17,11 +19,14 @@ Source: Kaldi `chain/chain-denominator.{h,cc}`.
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import os
+import shutil
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from functools import partial
-from typing import NamedTuple
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -74,6 +79,7 @@ class Denominator:
         self.probability = np.exp(-graph.weight[order].astype(np.float64))
         self.initial_probs = np.asarray(initial_probs, np.float64)
         self._layouts: dict[torch.dtype, Layout] = {}
+        self._gpu_layouts: dict[tuple[torch.dtype, torch.device], Any] = {}
 
     def forward_backward(
         self,
@@ -108,6 +114,8 @@ class Denominator:
         totals = torch.empty(len(scores), dtype=torch.float64, device=scores.device)
         if scores.device.type == "cpu":
             self._run_blocks(scores, lengths, leaky, totals, posteriors, pool)
+        elif scores.is_cuda and (kernels := _gpu_kernels()) is not None:
+            self._run_kernels(kernels, scores, lengths, leaky, totals, posteriors)
         else:
             self._run_operations(scores, lengths, leaky, totals, posteriors)
         return DenominatorSums(totals, posteriors)
@@ -142,6 +150,38 @@ class Denominator:
                 self.initial_probs.astype(kind),
             )
         return self._layouts[number]
+
+    def _run_kernels(
+        self,
+        kernels: Any,
+        log_likes: Tensor,
+        lengths: Sequence[int],
+        leaky: float,
+        totals: Tensor,
+        posteriors: Tensor | None,
+    ) -> None:
+        """Fill totals and posteriors by the kernels for GPUs."""
+        key = log_likes.dtype, log_likes.device
+        if key not in self._gpu_layouts:
+            self._gpu_layouts[key] = kernels.DeviceLayout.make(
+                self.source,
+                self.pdf,
+                self.target,
+                self.probability,
+                self.initial_probs,
+                self.num_pdfs,
+                log_likes,
+            )
+        layout = self._gpu_layouts[key]
+        counts = torch.tensor(lengths, device=log_likes.device)
+        outputs, greatest = _exponentiate(log_likes, counts)
+        outputs = outputs.permute(1, 2, 0).contiguous()
+        alphas, sums = kernels.forward(layout, outputs, leaky)
+        leaked = leaky * float(self.initial_probs.sum())
+        totals[:] = _log_totals(sums, greatest, counts, leaked)
+        if posteriors is not None:
+            kernels.backward(layout, outputs, leaky, counts, alphas, sums)
+            posteriors[:, : len(outputs)] = outputs.permute(2, 0, 1)
 
     def _run_operations(
         self,
@@ -185,6 +225,22 @@ class Denominator:
             held = torch.zeros_like(outputs[t])
             held.index_add_(0, pdf, terms.mul_(alphas[t][source]))
             posteriors[:, t] = torch.where(counts > t, held, 0.0).T
+
+
+@cache
+def _gpu_kernels() -> Any:
+    """Return the module of kernels for GPUs; None where they cannot be compiled.
+
+    Triton compiles what starts them with a C compiler.
+    """
+    compilers = os.environ.get("CC", "cc"), "gcc", "clang"
+    if importlib.util.find_spec("triton") is None or not any(
+        shutil.which(name) for name in compilers
+    ):
+        return None
+    from latflow.criteria import denominator_triton
+
+    return denominator_triton
 
 
 def _check(graph: Graph, initial_probs: np.ndarray, num_pdfs: int) -> None:
