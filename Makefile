@@ -31,8 +31,9 @@ horovod: env  ## Horovod for training on several devices, built from source once
 triton: env  ## Triton's server in an environment of its own (TRITON=folder), for its tests and docs/triton.md
 	@envs/install_triton.sh $(BIN)/python $(TRITON)
 
+# Its jobs are many and small: rather several side by side than one on all cores.
 demo: env  ## the whole job on synthetic speech, WER table, report's path; a file transcribed
-	$(BIN)/snakemake --cores $(CORES) --max-threads 1  # its jobs are many and small
+	$(BIN)/snakemake --cores $(CORES) --max-threads 1
 	@$(BIN)/latflow show results/demo
 	@set -- results/demo/corpus/test/audio/*.flac; \
 	  echo; echo "latflow transcribe results/demo/package/chain $$1"; \

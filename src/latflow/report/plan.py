@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from latflow.errors import UserError
+from latflow.features.frame_times import feature_dim
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network
 from latflow.report.cost_figures import MIB, size_of, work_of
@@ -216,7 +217,7 @@ class _Networks:
             below = nnet.ivectors[stream].dim
             stream = nnet.ivectors[stream].features
         options = nnet.features.get(stream)
-        return below + (ADAPTED_DIM if options is None else options.dim)
+        return below + (ADAPTED_DIM if options is None else feature_dim(options))
 
 
 def render(plan: Plan, figures: pd.DataFrame) -> str:
