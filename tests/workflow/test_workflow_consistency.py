@@ -1,5 +1,7 @@
 """Names agree: rule = script = log folder = benchmark folder; versions = lock file."""
 
+import importlib
+import inspect
 import re
 import tomllib
 from importlib import metadata
@@ -47,6 +49,26 @@ def test_every_rule_has_the_digest_of_what_its_script_calls(repository):
                 text = (repository / f"workflow/scripts/{script[1]}.py").read_text()
                 module, _, name = digests[0].rpartition(".")
                 assert re.search(rf"^from {module} import .*\b{name}\b", text, re.M)
+
+
+def test_every_rule_gives_what_its_stage_needs(repository):
+    """As `latflow.workflow.jobs.run` gives it; what is missing would end the job."""
+    of_all_jobs = {"out_dir", "threads", "ranks", "hosts"}
+    checked = 0
+    for name, text in rules(repository):
+        script = (repository / f"workflow/scripts/{name}.py").read_text()
+        stage = re.search(r"^run\((\w+), snakemake\)", script, re.M)
+        if stage is None or "unpack(" in text:
+            continue
+        module = re.search(rf"^from (\S+) import .*\b{stage[1]}\b", script, re.M)[1]
+        function = getattr(importlib.import_module(module), stage[1])
+        parameters = inspect.signature(function).parameters.values()
+        needed = {p.name for p in parameters if p.default is p.empty}
+        named = set(re.findall(r"^ +(\w+)=", text, re.M))
+        given = named | {f"{one}_dir" for one in named} | of_all_jobs
+        assert needed <= given, f"rule {name} lacks {sorted(needed - given)}"
+        checked += 1
+    assert checked > 40
 
 
 def locked(repository):
