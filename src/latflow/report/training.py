@@ -23,11 +23,7 @@ from latflow.report import figures
 from latflow.report.figures import bare, canvas, render, series_colour
 from latflow.report.inputs import Line, Log, Results, read_json, read_log, read_table
 from latflow.report.page import Block, Figure, Heading, Note, Section, Table, missing
-from latflow.training.options import (
-    CeSystemOptions,
-    CtcSystemOptions,
-    LfmmiSystemOptions,
-)
+from latflow.sequence.options import SequenceSystemOptions
 
 # Keys of `info.json` and `statistics.json` -> titles in the report.
 _NAMES = {
@@ -358,7 +354,7 @@ def _network_facts(results: Results, name: str, log: Log) -> dict[str, str]:
     """Return facts of a network by their titles."""
     options = results.options.nnet.systems[name]
     # others have a section of their own
-    assert isinstance(options, CeSystemOptions | CtcSystemOptions | LfmmiSystemOptions)
+    assert not isinstance(options, SequenceSystemOptions)
     last = log.epochs[-1] if log.epochs else None
     meta = read_json(results / f"nnet/{name}/meta.json") or {}
     facts = {
