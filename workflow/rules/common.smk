@@ -22,6 +22,7 @@ from latflow.workflow.packages import PackagePlan
 from latflow.workflow.recipe import PACKAGED, Recipe
 from latflow.workflow.retries import count_by_progress
 from latflow.workflow.settings import nested_values
+from latflow.workflow.signals import handle_sigterm_in_a_thread
 from snakemake.utils import update_config
 
 if SOURCE.is_dir() or workflow.deployment_settings.deployment_method:
@@ -57,6 +58,7 @@ elif workflow.is_main_process:
         if name not in workflow.global_resources:
             workflow.register_resource(name, amount)
 
+handle_sigterm_in_a_thread()
 if workflow.is_main_process:
     for line in above_limit(RESULTS, recipe.max_skipped_fraction):
         logger.warning(line)
