@@ -111,18 +111,19 @@ def task(tmp_path_factory):
     return folder
 
 
+def stepper_of(network, options):
+    """Stepper of a network, alone."""
+    optimizer = make_optimizer(network, options.optimizer, 0.02)
+    return Stepper(
+        *(network, losses_of(network), optimizer, options), seed=3, backend=Backend()
+    )
+
+
 def stepped(task, place, layers=LAYERS, **training):
     """Numbers of three steps and the network after them."""
     options = training_options(clip_norm=0.5, **training)
     network = Network(description(layers), DIM, {"pdf": CLASSES}, seed=3).to(place)
-    stepper = Stepper(
-        network,
-        losses_of(network),
-        make_optimizer(network, options.optimizer, 0.02),
-        options,
-        seed=3,
-        backend=Backend(),
-    )
+    stepper = stepper_of(network, options)
     source = open_batches(
         task / "frames",
         {"pdf": LabelStore.load(task / "labels")},
@@ -177,14 +178,7 @@ def test_steps_with_noise_limits_and_constraints(device, task):
 def test_a_bad_feature_is_told_by_its_utterance(device, task):
     options = training_options()
     network = Network(description(), DIM, {"pdf": CLASSES}, seed=3).to(device)
-    stepper = Stepper(
-        network,
-        losses_of(network),
-        make_optimizer(network, options.optimizer, 0.02),
-        options,
-        seed=3,
-        backend=Backend(),
-    )
+    stepper = stepper_of(network, options)
     labels = {"pdf": LabelStore.load(task / "labels")}
     source = open_batches(
         task / "frames", labels, data_options(), normalizer=Normalizer(), seed=3

@@ -297,8 +297,8 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
     """Return the types of a dataclass' fields, as far as they can be told."""
     try:
         return typing.get_type_hints(kind)
-    except Exception:  # noqa: BLE001 - names that are not there: then no type is known
-        return {}
+    except (NameError, AttributeError, SyntaxError, TypeError):
+        return {}  # names that are not there: then no type is known
 
 
 def _config(kind: type[Any], values: Mapping[str, Any], key: str) -> Any:

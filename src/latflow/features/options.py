@@ -224,7 +224,7 @@ class LhotseFrontEndOptions(Options):
 
     @property
     def is_own(self) -> bool:
-        """Whether the extractor is a class of the user's, named by its location."""
+        """Tell whether the extractor is a class of the user's, named by location."""
         return ":" in self.extractor
 
     @property
