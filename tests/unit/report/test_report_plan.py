@@ -95,7 +95,7 @@ def test_packaged_figures_predict_each_other():
     table = packaged_figures()
     factors = error_factors(leave_one_out(table))
     assert len(table) > 250
-    assert factors["time"][0] < 1.5
+    assert factors["time"][0] < 1.75
     assert factors["memory"][0] < 1.5
 
 
