@@ -4,7 +4,8 @@ A thread takes the chunks that sessions have ready, whatever their number, throu
 network in one call; the searches, features and results of each session are computed in
 a pool of threads, one step of a session at a time. While a batch is computed, the
 chunks of the next one gather: batches grow with the load, and a lone session never
-waits.
+waits. Sessions at their end go first, in the pool as through the network: it is their
+final text that somebody waits for.
 
 Public: `Scheduler`, `LiveSession`, `Observer`, `OverloadedError`, `ClosedError`.
 """
@@ -12,14 +13,13 @@ Public: `Scheduler`, `LiveSession`, `Observer`, `OverloadedError`, `ClosedError`
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from latflow.serving.session import Session
 
 log = logging.getLogger("latflow")
 _Work = Callable[[Session], Sequence[Event]]
+_Item = TypeVar("_Item")
 
 
 class OverloadedError(UserError):
@@ -60,6 +61,39 @@ class Observer:
         """Observe a step of a session: features, search, or results."""
 
 
+class _Waiting(Generic[_Item]):
+    """Sessions that wait for a thread, each with an item; those at their end first."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._at_end: deque[tuple[LiveSession, _Item]] = deque()
+        self._others: deque[tuple[LiveSession, _Item]] = deque()
+        self._is_closed = False
+
+    def put(self, session: LiveSession, item: _Item) -> None:
+        """Add a session."""
+        with self._changed:
+            line = self._at_end if session.is_at_end else self._others
+            line.append((session, item))
+            self._changed.notify()
+
+    def take(self, at_most: int) -> list[tuple[LiveSession, _Item]]:
+        """Wait for sessions and take them: at their end, or others; [] once closed."""
+        with self._changed:
+            while not (self._at_end or self._others or self._is_closed):
+                self._changed.wait()
+            if self._is_closed:
+                return []
+            line = self._at_end or self._others
+            return [line.popleft() for _ in range(min(at_most, len(line)))]
+
+    def close(self) -> None:
+        """Let all that wait go on, with nothing."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+
 class LiveSession:
     """A session that a scheduler works on.
 
@@ -74,6 +108,7 @@ class LiveSession:
         self._requests: deque[tuple[_Work, Future[list[Event]]]] = deque()
         self._current: Future[list[Event]] | None = None
         self._events: list[Event] = []
+        self.is_at_end = False  # what is left to do is what follows the last samples
         self._is_busy = False
         self._is_closed = False  # nothing more is done
         self._has_ended = False  # nothing is held any more
@@ -106,6 +141,8 @@ class LiveSession:
                 return future
             self._requests.append((work, future))
             starts, self._is_busy = not self._is_busy, True
+            if starts:
+                self.is_at_end = work is Session.end
         if starts:
             self._scheduler._submit(self, None)
         return future
@@ -146,6 +183,7 @@ class LiveSession:
                     self._is_busy = self._is_closed
                     return self._is_closed
                 work, future = self._requests.popleft()
+                self.is_at_end = work is Session.end
             if future.set_running_or_notify_cancel():
                 self._current = future
                 self._events += work(self._session)
@@ -205,9 +243,8 @@ class Scheduler:
         self._observer = observer or Observer()
         self._sessions: set[LiveSession] = set()
         self._lock = threading.Lock()
-        self._ready: queue.SimpleQueue[tuple[LiveSession, Chunk] | None] = (
-            queue.SimpleQueue()
-        )
+        self._steps: _Waiting[np.ndarray | None] = _Waiting()
+        self._chunks: _Waiting[Chunk] = _Waiting()
         self._pool = worker_pool(threads)
         self._network = threading.Thread(target=self._score_batches, name="network")
 
@@ -227,7 +264,7 @@ class Scheduler:
         sessions = tuple(self._sessions)
         for session in sessions:
             session.close()
-        self._ready.put(None)
+        self._chunks.close()
         self._network.join()
         self._pool.__exit__(kind, error, trace)
         for session in sessions:  # those whose step was not begun any more
@@ -266,29 +303,22 @@ class Scheduler:
 
     def _submit(self, session: LiveSession, scores: np.ndarray | None) -> None:
         """Have a thread do the next step of a session."""
-        self._pool.submit(self._work, session, scores)
+        self._steps.put(session, scores)
+        self._pool.submit(self._work)
 
-    def _work(self, session: LiveSession, scores: np.ndarray | None) -> None:
-        """Do a step of a session."""
+    def _work(self) -> None:
+        """Do a step of the session that is first in line."""
+        ((session, scores),) = self._steps.take(1)
         began = time.perf_counter()
         chunk = session._step(scores)
         self._observer.searched(time.perf_counter() - began)
         if chunk is not None:
-            self._ready.put((session, chunk))
+            self._chunks.put(session, chunk)
 
     def _score_batches(self) -> None:
         """Take the chunks that are ready through the network until told to end."""
         torch.set_num_threads(self._network_threads)
-        while (first := self._ready.get()) is not None:
-            batch = [first]
-            while len(batch) < self._max_batch:
-                try:
-                    item = self._ready.get_nowait()
-                except queue.Empty:
-                    break
-                if item is None:
-                    return
-                batch.append(item)
+        while batch := self._chunks.take(self._max_batch):
             self._score(batch)
 
     def _score(self, batch: Sequence[tuple[LiveSession, Chunk]]) -> None:

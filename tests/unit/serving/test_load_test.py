@@ -216,7 +216,20 @@ def test_the_search_finds_the_capacity(capacity, first):
     expected = min(capacity, 1000)
     assert expected - max(1, expected // 20) < found <= expected
     assert any(trial.sessions == found for trial in trials) or found == 0
-    assert len(trials) < 25
+    assert len(trials) < 40
+
+
+def test_one_bad_trial_does_not_end_the_search():
+    asked = []
+
+    async def measure(sessions):
+        asked.append(sessions)
+        is_slow = sessions > 24 or asked.count(sessions) == 1
+        return made_up(sessions, 0.2 if is_slow else 0.1)
+
+    found, trials = asyncio.run(find_capacity(measure, p95=0.12, first=2))
+    assert found == 24
+    assert [trial.sessions for trial in trials[:4]] == [2, 2, 4, 4]
 
 
 def test_lost_finals_are_not_held():

@@ -138,7 +138,7 @@ def test_chunks_of_sessions_are_scored_together_up_to_a_number(model):
         asked = [
             session.accept(np.full(4, 20 + i)) for i, session in enumerate(sessions)
         ]
-        while running._ready.qsize() < 5:  # the rest, or more, wait behind a batch
+        while len(running._chunks._others) < 5:  # the rest waits behind a batch
             pass
         gate.set()
         for i, future in enumerate(asked):
@@ -169,6 +169,32 @@ def test_a_fault_ends_the_session_that_it_is_of_only(model, bad, error):
         faulty.close()
         assert good.finish().result(PATIENCE) == []
     assert all(session.is_closed for session in model.sessions)
+
+
+def test_sessions_at_their_end_go_first(model):
+    order, begun, gate = [], threading.Event(), threading.Event()
+
+    def wait_and_score(chunks):
+        begun.set()
+        gate.wait(PATIENCE)
+        order.append([chunk[0] for chunk in chunks])
+        return score(chunks)
+
+    model.acoustics.score = wait_and_score
+    with scheduler(model, threads=1) as running:
+        first, second, third, ending = (running.open(None) for _ in range(4))
+        ending.accept(np.full(3, 30)).result(PATIENCE)  # less than a chunk
+        asked = [first.accept(np.full(4, 20))]
+        begun.wait(PATIENCE)
+        asked += [second.accept(np.full(4, 21)), third.accept(np.full(4, 22))]
+        asked.append(ending.finish())
+        while not running._chunks._at_end:
+            pass
+        gate.set()
+        for future in asked:
+            future.result(PATIENCE)
+    assert order[:2] == [[20], [30]]  # alone, though it came last
+    assert sorted(n for batch in order[2:] for n in batch) == [21, 22]
 
 
 def test_more_sessions_than_allowed_are_refused_until_one_is_closed(model):
