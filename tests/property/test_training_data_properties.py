@@ -5,14 +5,18 @@ import subprocess
 import sys
 import tracemalloc
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from reference.training_data_naive import batches as naive_batches
 from reference.training_data_naive import chunks, data_of, normalize, targets
 
@@ -21,7 +25,7 @@ from latflow.features.frames import FrameStore, FrameWriter
 from latflow.nnet.normalization import KINDS, Normalizer
 from latflow.training.batches import Batch, BatchSource
 from latflow.training.chunks import Chunker
-from latflow.training.data_options import DataOptions
+from latflow.training.data_options import DataOptions, SamplingOptions
 from latflow.training.labels import LabelStore, LabelWriter
 from latflow.training.ordering import (
     epoch_order,
@@ -30,7 +34,7 @@ from latflow.training.ordering import (
     share_out,
 )
 from latflow.training.readers import StoreReader
-from latflow.training.source_weights import SourceWeights, final_weights
+from latflow.training.sampling import UtteranceWeights, shares
 
 DIM, CLASSES = 3, 7
 LENGTHS = [5, 31, 1, 17, 64, 2, 40, 23, 23, 90, 8, 12]
@@ -471,6 +475,22 @@ def test_dev_is_whole_whatever_training_takes():
 WEIGHTS = st.lists(st.floats(0.01, 3), min_size=1, max_size=3)
 
 
+def weights_of(
+    ids: list[str],
+    options: DataOptions,
+    seed: int,
+    speakers: Sequence[int] | np.ndarray = (),
+    lengths: Sequence[int] | np.ndarray = (),
+) -> UtteranceWeights:
+    """Weights of utterances that nobody has the frames of."""
+    reader: Any = SimpleNamespace(
+        utt_ids=ids, speakers=np.array(speakers), lengths=np.array(lengths)
+    )
+    weights = UtteranceWeights.of(reader, np.arange(len(ids)), options, seed)
+    assert weights is not None
+    return weights
+
+
 @given(
     st.lists(st.sampled_from(["a", "b", "other"]), min_size=1, max_size=40),
     WEIGHTS,
@@ -484,8 +504,7 @@ def test_sources_are_taken_as_often_as_their_weights_say(
     assume({"a", "b", "other"} <= set(sources))
     ids = [f"{source}-{i}" for i, source in enumerate(sources)]
     options = data_of(source_weights={"a": first, "b": second})
-    weights = SourceWeights.of(ids, np.arange(len(ids)), options, seed)
-    assert weights is not None
+    weights = weights_of(ids, options, seed)
     total = np.zeros(len(ids), np.int64)
     expected = np.zeros(len(ids))
     for whole_pass in range(6):
@@ -540,18 +559,126 @@ def test_copies_of_an_utterance_are_in_a_pass_with_all_their_chunks(
 def test_a_source_of_a_half_gives_its_other_half_in_the_next_pass() -> None:
     ids = [f"web-{i}" for i in range(10)] + [f"tv-{i}" for i in range(5)]
     options = data_of(source_weights={"web": [0.5], "tv": [0.0, 2.0]})
-    weights = SourceWeights.of(ids, np.arange(15), options, 3)
-    assert weights is not None
+    weights = weights_of(ids, options, 3)
     passes = [weights.copies(k) for k in range(4)]
     assert (passes[0][:10] + passes[1][:10]).tolist() == [1] * 10
     assert passes[0][:10].sum() == 5
     assert [p[10:].tolist() for p in passes] == [[0] * 5, [2] * 5, [2] * 5, [2] * 5]
-    assert final_weights(ids, options).tolist() == [0.5] * 10 + [2.0] * 5
+    assert weights.final().tolist() == [0.5] * 10 + [2.0] * 5
     assert options.first_whole_pass == 1
     assert options.for_evaluation().source_weights == {}
     nothing = data_of(source_weights={"web": [0.0], "tv": [0.0, 2.0]})
-    weights = SourceWeights.of(ids, np.arange(15), nothing, 3)
+    weights = weights_of(ids, nothing, 3)
     with pytest.raises(UserError, match="pass 1 takes no utterance"):
         weights.copies(0)
     with pytest.raises(UserError, match="no utterance of tv"):
-        SourceWeights.of(ids, np.arange(10), options, 3)
+        weights_of(ids[:10], options, 3)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.integers(1, 50)),
+        min_size=1,
+        max_size=40,
+    ),
+    st.sampled_from([0.0, 0.3, 1.0]),
+    st.sampled_from([-1.0, 0.0, 1.0]),
+)
+def test_shares_are_those_of_powers(
+    utterances: list[tuple[int, str, int]], speaker_power: float, length_power: float
+) -> None:
+    speakers, sources, lengths = map(list, zip(*utterances, strict=True))
+    options = SamplingOptions(speaker_power=speaker_power, length_power=length_power)
+    source = np.array([ord(name) for name in sources])
+    found = shares(np.array(speakers), np.array(lengths), options, source)
+    wanted = []
+    for speaker, name, length in utterances:
+        own = [t for s, n, t in utterances if (s, n) == (speaker, name)]
+        total = sum(t**length_power for t in own)
+        wanted.append(length**length_power * total ** (speaker_power - 1))
+    for name in set(sources):
+        rows = [i for i, n in enumerate(sources) if n == name]
+        mean = sum(wanted[i] for i in rows) / len(rows)
+        np.testing.assert_allclose(found[rows], np.array(wanted)[rows] / mean)
+
+
+def test_speakers_come_equally_often() -> None:
+    """Of 60, 30 and 10 utterances; those of one utterance not all in one pass."""
+    sizes = [60, 30, 10, *[1] * 200]
+    speakers = np.repeat(np.arange(len(sizes)), sizes)
+    ids = [f"utt{i:03}" for i in range(len(speakers))]
+    lengths = np.full(len(ids), 7)
+    sampling = {"sampling": {"speaker_power": 0.0}}
+    weights = weights_of(ids, data_of(**sampling), 1, speakers, lengths)
+    per_pass = len(ids) / len(sizes)
+    counts = np.array([np.bincount(speakers, weights.copies(k)) for k in range(8)])
+    assert (np.abs(counts - per_pass) < 1).all()
+    assert (np.abs(counts.sum(0) - 8 * per_pass) < 1).all()
+    singles = counts[:, 3:].sum(1)
+    assert (np.abs(singles - 200 * per_pass) < 40).all()
+    # each utterance of a speaker as often as the others
+    total = sum(weights.copies(k) for k in range(8))
+    assert np.ptp(total[:60]) <= 1
+    # another seed takes others, the same seed the same
+    again = weights_of(ids, data_of(**sampling), 1, speakers, lengths)
+    other = weights_of(ids, data_of(**sampling), 2, speakers, lengths)
+    assert np.array_equal(again.copies(3), weights.copies(3))
+    assert not np.array_equal(other.copies(0), weights.copies(0))
+
+
+def test_long_utterances_come_more_often() -> None:
+    ids = [f"utt{i:03}" for i in range(100)]
+    lengths = np.repeat([10, 30], 50)
+    options = data_of(sampling={"length_power": 1.0})
+    copies = weights_of(ids, options, 1, np.zeros(100, int), lengths).copies(0)
+    assert abs(copies[:50].sum() - 25) <= 5
+    assert abs(copies[50:].sum() - 75) <= 5
+    options = data_of(sampling={"length_power": 1.0}, source_weights={"utt": [2.0]})
+    assert options.for_evaluation().sampling.is_even
+
+
+def test_sampling_goes_on_as_any_epoch(tmp_path: Path) -> None:
+    """Ranks take their parts of one order, and a rest is a rest; progress counts it."""
+    with (
+        FrameWriter(tmp_path / "frames", dim=DIM) as frames,
+        LabelWriter(tmp_path / "labels", CLASSES) as labels,
+    ):
+        for i, length in enumerate(LENGTHS):
+            values = np.full((length, DIM), i)
+            frames.append(f"utt{i:02}", "b" if i % 6 else "a", "", values)
+            labels.append(f"utt{i:02}", np.zeros(length, np.int32))
+    options = data_of(max_sequences=3, sampling={"speaker_power": 0.0})
+    batches = source(tmp_path, options)
+    for epoch in range(3):
+        whole = [sequences(batch) for batch in batches.epoch(epoch)]
+        assert len(whole) == batches.num_batches(epoch)
+        taken = Counter(int(str(one[0])[3:]) % 6 == 0 for b in whole for one in b)
+        assert abs(taken[True] - 6) <= 1
+        assert abs(taken[False] - 6) <= 1
+        ranks = [list(batches.epoch(epoch, rank=r, size=2)) for r in range(2)]
+        together = [
+            sequences(one) + sequences(other) for one, other in zip(*ranks, strict=True)
+        ]
+        assert [sorted(b) for b in together] == [sorted(b) for b in whole]
+        rest = [sequences(batch) for batch in batches.epoch(epoch, first_batch=2)]
+        assert rest == whole[2:]
+
+
+@given(
+    st.lists(st.integers(1, 50), min_size=1, max_size=40),
+    st.integers(1, 200),
+    st.integers(1, 60),
+)
+def test_long_sequences_count_more_for_the_size_of_batches(
+    lengths: list[int], max_frames: int, quadratic: int
+) -> None:
+    options = data_of(
+        max_sequences=100, max_frames=max_frames, quadratic_frames=quadratic
+    )
+    positions, begin = form_batches(np.array(lengths), options)
+    counted = [n + n * n // quadratic for n in lengths]
+    wanted = naive_batches(counted, 100, max_frames)
+    found = [positions[a:b].tolist() for a, b in pairwise(begin.tolist())]
+    assert found == wanted
+    with pytest.raises(ValidationError, match="max_frames, which is null"):
+        data_of(quadratic_frames=9)

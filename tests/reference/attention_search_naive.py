@@ -25,7 +25,7 @@ def told(decoder, values, units):
     for unit in [*units, END]:
         logits, state = decoder.step(torch.tensor([before]), state, memory)
         log_prob += float(torch.log_softmax(logits[0].double(), 0)[unit])
-        weights.append(state.weights[0])
+        weights.append(state.attention[0])
         before = unit
     return log_prob, torch.stack(weights)
 

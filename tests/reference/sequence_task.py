@@ -41,15 +41,19 @@ def train_as_rank(
     device: str = "cpu",
     threads: int = 1,
     ce: float = 0.1,
+    averaging: int | None = None,
 ) -> tuple[dict[str, torch.Tensor], list[dict[str, float]]]:
     """Three epochs from the seed; rank 0 leaves parameters and journal in the folder.
+
+    With `averaging` ranks train alone for so many steps.
 
     Returns:
         (parameters, means on dev of each epoch).
     """
     system, given = Path(root), {"learning_rate": 0.2, "optimizer": {"type": "sgd"}}
     quiet = {"epochs": 3, "tensorboard": False, "log_interval": 1, "micro_sequences": 2}
-    training = read_options(TrainingOptions, {**given, **quiet})
+    averaged = {"parameter_averaging": averaging}
+    training = read_options(TrainingOptions, {**given, **quiet, **averaged})
     data = {"sequences": {"type": "utterances"}, "max_sequences": 4}
     data = read_options(DataOptions, {**data, "normalization": "none"})
     seed = load_model(system / "seed")
@@ -103,10 +107,18 @@ def train_as_rank(
         finally:
             criterion.close()
     criterion.journal.join(backend.gather(criterion.journal.contents()))
+    beams = backend.gather(criterion.lattice_beam)
     if backend.is_main:
         criterion.journal.write(folder, {})
-        beams = {"beam": criterion.lattice_beam}
         torch.save({**trainer.network.state_dict()}, Path(folder) / "final.pt")
-        np.savez(Path(folder) / "beam.npz", **beams)
+        np.save(Path(folder) / "beams.npy", beams)
     backend.barrier()
     return dict(trainer.network.state_dict()), list(result.history)
+
+
+def train_both_as_rank(backend: Backend, *, folder: str, **how: Any) -> None:
+    """Train with gradients of all ranks in each step, and with averaged parameters."""
+    for name, averaging in (("gradients", None), ("parameters", 2)):
+        out = Path(folder, name)
+        out.mkdir(exist_ok=True)
+        train_as_rank(backend, folder=str(out), averaging=averaging, **how)

@@ -38,7 +38,6 @@ def recipe_of(repository):
         ({"pretraining": 1}, "pretraining: is of cross-entropy"),
         ({"priors": "alignments"}, "priors: is of cross-entropy"),
         ({"schedule": {"type": "newbob", "measure": "frame_errors"}}, "word errors"),
-        ({"parameter_averaging": 4}, "parameter_averaging"),
     ],
 )
 def test_options_that_sequence_training_does_not_read(recipe_of, training, told):
@@ -120,6 +119,21 @@ def test_alignments_come_from_earlier_systems_alone(recipe_of, networks):
         UserError, match=r"systems.a.alignments: '.' does not come before"
     ):
         recipe_of(networks)
+
+
+def test_a_training_starts_from_an_earlier_network(recipe_of):
+    wide = {**CE, "network": "wide.yaml", "parent": "tdnn"}
+    recipe = recipe_of({"tdnn": CE, "wide": wide, "chain": {**CHAIN, "parent": "wide"}})
+    assert recipe.lineage_of("chain") == ["chain", "tri1", "wide", "mono", "tdnn"]
+    assert recipe.seed_of("wide") == "wide"
+    assert "parent" not in recipe.network_options("wide")
+    with pytest.raises(UserError, match="wide.parent: 'tdnn' does not come before"):
+        recipe_of({"wide": wide, "tdnn": CE})
+    with pytest.raises(UserError, match="wide.parent: no 'tri1'"):
+        recipe_of({"tdnn": CE, "wide": {**wide, "parent": "tri1"}})
+    layerwise = {**wide, "training": {"pretraining": 1}}
+    with pytest.raises(UserError, match="not start as those of the parent tdnn"):
+        recipe_of({"tdnn": CE, "wide": layerwise})
 
 
 def test_features_are_stored_or_not(recipe_of):
@@ -275,6 +289,14 @@ def test_weights_of_sources_that_cannot_be(recipe_of, corpus, weights, told):
         recipe_of({"tdnn": network}, corpus=corpus, lexicon="lexicon.txt")
     fine = {**CE, "data": {"source_weights": {"tv": [0], "web": [0.5, 2]}}}
     recipe_of({"tdnn": fine}, corpus={"train": TWO}, lexicon="lexicon.txt")
+
+
+def test_speakers_that_nobody_knows_are_no_unit_of_sampling(recipe_of):
+    network = {**CE, "data": {"sampling": {"speaker_power": 0.5}}}
+    train = {"type": "kaldi", "path": "data/train", "speaker": "utterance"}
+    with pytest.raises(UserError, match="speakers of corpus.train are not known"):
+        recipe_of({"tdnn": network}, corpus={"train": train}, lexicon="lexicon.txt")
+    recipe_of({"tdnn": network}, corpus={"train": TWO}, lexicon="lexicon.txt")
 
 
 HDF = {"files": {"train": ["a.hdf", "b.hdf"], "dev": ["dev.hdf"], "test": ["t.hdf"]}}

@@ -111,6 +111,7 @@ def test_a_network_learns_from_the_perturbed_set_that_its_system_aligns(
                 "type": "ce", "alignments": "tri3", "training_set": "train_sp",
                 "network": "tests/e2e/tiny_network.yaml", "features": "iv",
                 "data": {"normalization": "global"},
+                "parent": "tdnn",
             },
             "mmi": {
                 "type": "sequence", "parent": "tdnn", "criterion": {"type": "mmi"},
@@ -143,6 +144,8 @@ def test_a_network_learns_from_the_perturbed_set_that_its_system_aligns(
         assert "align/tri3/train_sp/ali.ark" in job
         assert "frames/train_sp/" in job
         assert "frames/train/" not in job
+    (wide,) = [job for job in trained if "Train the network wide" in job]
+    assert "nnet/tdnn/weights.safetensors" in wide
 
 
 def test_simulated_sets_are_made_decoded_and_scored(repository, tmp_path):

@@ -361,9 +361,9 @@ def network_of(wildcards):
 
 
 def parent_of(wildcards):
-    """Parameters that sequence training starts from."""
-    parent = recipe.sequence_system(wildcards.network).parent
-    return f"{RESULTS}/nnet/{parent}/weights.safetensors"
+    """Parameters that the training of a network starts from, where it names some."""
+    parent = recipe.networks[wildcards.network].parent
+    return [] if parent is None else f"{RESULTS}/nnet/{parent}/weights.safetensors"
 
 
 def scales_of_parent(wildcards):

@@ -16,6 +16,7 @@ rule train_network:
         dev_graphs=transcripts_of("dev"),
         targets=features_learnt("train"),
         dev_targets=features_learnt("dev"),
+        parent=parent_of,
         simulation=simulation_files_of,
         network=network_of,
     output:
@@ -281,6 +282,7 @@ rule train_lfmmi:
         dev_frames=frames_of("dev"),
         dev_supervisions=supervisions_of("dev"),
         chain="<results>/chain/{network}/den.fst",
+        parent=parent_of,
         simulation=simulation_files_of,
         network=network_of,
     output:

@@ -281,13 +281,23 @@ def _evaluate(arguments: Arguments) -> None:
     *_MODEL,
     option("--alignments", "ali.ark of the network's own system, for confusions"),
     option("--most", "confusions that are listed", 20),
+    option("--saliency", "picture of what the network looks at: .svg, .png or .pdf"),
+    option("--utterance", "utterance of the picture, by its id"),
+    option("--frame", "its output frame alone, from 0", type=int),
     *_BATCHES,
     example="analyze results/x/nnet/blstm results/x/frames/dev",
 )
 def _analyze(arguments: Arguments) -> None:
-    """Print what layers give on a set, dead units and confusions, as JSON."""
+    """Print what layers give on a set, dead units and confusions, as JSON.
+
+    With --saliency draw what the network looks at in an utterance, too.
+    """
     from latflow.training.analysis import analyze
 
+    if arguments.saliency is not None:
+        _draw_saliency(arguments)
+    elif arguments.utterance is not None or arguments.frame is not None:
+        raise UserError("--utterance and --frame are for --saliency")
     found = analyze(
         arguments.frames,
         arguments.model,
@@ -297,6 +307,21 @@ def _analyze(arguments: Arguments) -> None:
         device=arguments.device,
     )
     sys.stdout.write(json.dumps(found, indent=1) + "\n")
+
+
+def _draw_saliency(arguments: Arguments) -> None:
+    """Draw the saliency of an utterance."""
+    from latflow.features.source import open_frames
+    from latflow.training.forward import Forward
+    from latflow.training.saliency import draw_saliency
+
+    if arguments.utterance is None:
+        raise UserError("--saliency is of one utterance", remedy="name it: --utterance")
+    store = open_frames(arguments.frames)
+    forward = Forward.load(
+        store, arguments.model, device=arguments.device, prior_scale=0.0
+    )
+    draw_saliency(forward, arguments.utterance, arguments.saliency, arguments.frame)
 
 
 @COMMANDS.command(

@@ -136,6 +136,18 @@ class ManifestSource(GivenSource):
     """SupervisionSet, .jsonl or .jsonl.gz; one supervision an utterance."""
 
 
+class CutSource(GivenSource):
+    """A CutSet that Lhotse wrote; each of its cuts is an utterance.
+
+    Mixed and padded cuts, and those with effects, are written as audio of their own.
+    """
+
+    type: Literal["cuts"] = "cuts"
+    path: Text
+    """CutSet, .jsonl or .jsonl.gz; cuts have one supervision with a transcript each
+    (`cuts.trim_to_supervisions()`)."""
+
+
 class FileSource(GivenSource):
     """Options of sources whose transcripts are running text beside the audio."""
 
@@ -344,6 +356,7 @@ Source = Annotated[
     | KaldiSource
     | LhotseSource
     | ManifestSource
+    | CutSource
     | FolderSource
     | TableSource
     | Hdf5Source

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from lhotse import Recording, SupervisionSegment
@@ -21,6 +22,7 @@ from lhotse import Recording, SupervisionSegment
 from latflow.corpus.assemble import CorpusWriter, RecordingJob
 from latflow.corpus.audio import confirm
 from latflow.corpus.combine import combine_corpora
+from latflow.corpus.cut_set import read_cut_set
 from latflow.corpus.folder import list_folder
 from latflow.corpus.hdf5 import read_hdf_corpus
 from latflow.corpus.kaldi_dir import read_kaldi_dir
@@ -35,6 +37,7 @@ from latflow.corpus.manifests import (
 )
 from latflow.corpus.options import (
     CombinedSource,
+    CutSource,
     FolderSource,
     GivenSource,
     Hdf5Source,
@@ -53,6 +56,8 @@ from latflow.errors import UserError
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger, read_ledger
 from latflow.parallel import worker_pool
+
+_NO_AUDIO = "its audio file does not exist"
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,15 @@ class _Task:
     threads: int
     max_skipped_fraction: float
     ledger: Ledger
+
+
+class _Fault(NamedTuple):
+    """An utterance that cannot be used."""
+
+    utterance: str
+    reason: str
+    file: str | Path
+    remedy: str
 
 
 def prepare_corpus(
@@ -128,6 +142,8 @@ def prepare_corpus(
                 _prepare_lhotse(task, source)
             case ManifestSource():
                 _prepare_manifests(task, source)
+            case CutSource():
+                _prepare_cuts(task, source)
             case FolderSource():
                 _prepare_listed(task, source, partial(list_folder, source))
             case TableSource():
@@ -184,9 +200,35 @@ def _prepare_manifests(task: _Task, source: ManifestSource) -> None:
         _write_checked(task, source, recs, sups, supervisions, [])
 
 
+def _prepare_cuts(task: _Task, source: CutSource) -> None:
+    """Take the cuts of a CutSet as utterances; cuts may share recordings."""
+    rejected: list[_Fault] = []
+    with spools(task.folder) as (recs, sups), worker_pool(task.threads) as pool:
+        for one in read_cut_set(
+            source.path, task.folder, task.final, pool=pool, ahead=2 * task.threads
+        ):
+            if one.fault is not None:
+                fault = one.fault
+                rejected.append(_Fault(one.id, fault.reason, source.path, fault.remedy))
+                continue
+            assert one.recording is not None
+            assert one.supervision is not None
+            if one.recording.id not in recs:
+                recs.add(one.recording, file=source.path)
+            elif recs[one.recording.id].sources != one.recording.sources:
+                raise UserError(
+                    f"two recordings have the id {one.recording.id}",
+                    file=source.path,
+                    utterance=one.id,
+                    remedy="give each an id of its own",
+                )
+            sups.add(one.supervision, file=source.path)
+        _write_checked(task, source, recs, sups, source.path, rejected)
+
+
 def _prepare_lhotse(task: _Task, source: LhotseSource) -> None:
     """Prepare a corpus by Lhotse's recipe."""
-    lost: list[tuple[Path, str]] = []
+    lost: list[_Fault] = []
     with spools(task.folder) as (recs, sups):
         for part, (recordings, supervisions) in recipe_manifests(
             source.recipe,
@@ -198,7 +240,12 @@ def _prepare_lhotse(task: _Task, source: LhotseSource) -> None:
             file = Path(source.root, part)
             recs.extend(recordings, file=file)
             sups.extend(supervisions, file=file)
-            lost += missing_utterances(source.recipe, source.root, part, recordings)
+            lost += [
+                _Fault(utt_id, _NO_AUDIO, path, "restore the file, remove the line")
+                for path, utt_id in missing_utterances(
+                    source.recipe, source.root, part, recordings
+                )
+            ]
         _write_checked(task, source, recs, sups, source.root, lost)
 
 
@@ -241,33 +288,34 @@ def _write_checked(
     recordings: Spool[Recording],
     supervisions: Spool[SupervisionSegment],
     origin: str | Path,
-    lost: list[tuple[Path, str]],
+    rejected: list[_Fault],
 ) -> None:
     """Check and write recordings and supervisions of a source.
 
     Args:
         checks: how strictly utterances are taken.
         origin: file or folder that errors name.
-        lost: (file, utterance) of utterances whose audio is missing.
+        rejected: utterances that cannot be used.
     """
     jobs: Iterator[RecordingJob] = (
-        (
-            rec.id,
-            partial(confirm, _with_absolute_paths(rec), verify=checks.verify_audio),
-        )
+        (rec.id, partial(_confirmed, task, rec, verify=checks.verify_audio))
         for rec in recordings
     )
     with CorpusWriter(task.folder, origin, checks, task.ledger) as writer:
-        for file, utt_id in lost:
+        for fault in rejected:
             writer.reject(
-                utt_id,
-                "its audio file does not exist",
-                file=file,
-                remedy="restore the file, remove the line",
+                fault.utterance, fault.reason, file=fault.file, remedy=fault.remedy
             )
         writer.add_recordings(jobs, threads=task.threads, total=len(recordings))
         writer.add_utterances(iter(supervisions), total=len(supervisions))
         writer.finish(max_skipped_fraction=task.max_skipped_fraction)
+
+
+def _confirmed(task: _Task, recording: Recording, *, verify: bool) -> Recording:
+    """Check a recording, unless it was just made; see `confirm`."""
+    if any(Path(str(s.source)).is_relative_to(task.final) for s in recording.sources):
+        return recording
+    return confirm(_with_absolute_paths(recording), verify=verify)
 
 
 def _with_absolute_paths(recording: Recording) -> Recording:

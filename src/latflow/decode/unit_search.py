@@ -9,9 +9,9 @@ maximized, is
     log p(units, end) + length_bonus x units + coverage x frames covered
         - lm_scale x cost of the words
 
-A frame is covered where the weights of all attentions on it add up to more than
-`coverage_threshold`. All of it adds up, so that lattices can hold it as costs; a score
-that is divided by the length could not.
+A frame is covered where the weights of all attentions on it (means over the heads) add
+up to more than `coverage_threshold`. All of it adds up, so that lattices can hold it as
+costs; a score that is divided by the length could not.
 
 As with HMMs, a word takes one output frame for each of its phones at least, which
 bounds the length of what is found. Of a step's candidates the best `beam` are kept,
@@ -298,14 +298,14 @@ def search(
     whole = decoder.memory(values, torch.tensor(lengths, device=device))
     beams = [_Beam.start(length, tree.lm.start) for length in lengths]
     state, memory = decoder.start(whole), whole
-    summed = torch.zeros_like(state.weights)
+    summed = torch.zeros_like(state.attention)
     units = torch.full((len(beams),), END, device=device)
     places = np.arange(len(beams))  # utterance of each row
     while len(places):
         logits, state = decoder.step(units, state, memory)
         log_probs = torch.log_softmax(logits.double(), 1).cpu().numpy()
-        peaks = state.weights.argmax(1).cpu().numpy()
-        summed = summed + state.weights
+        peaks = state.attention.argmax(1).cpu().numpy()
+        summed = summed + state.attention
         is_covered = summed > options.coverage_threshold
         covered = is_covered.sum(1).double().cpu().numpy()
         rows, told, where = [], [], []

@@ -108,7 +108,10 @@ def extract_features(
     target = Path(out_dir)
     with atomic_directory(target) as folder:
         storage = FeatureStorage(
-            options.storage, folder / "storage", target / "storage"
+            options.storage,
+            folder / "storage",
+            target / "storage",
+            url=options.storage_url,
         )
         with (
             closing(storage),
@@ -230,28 +233,47 @@ class FeatureStorage:
     Args:
         kind: Lhotse's name of the storage.
         target: where it will lie when it is read.
+        url: place to write to instead, below the path of `target`; None for none.
     """
 
-    def __init__(self, kind: str, folder: Path, target: Path) -> None:
+    def __init__(
+        self, kind: str, folder: Path, target: Path, *, url: str | None = None
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        base = folder if kind.endswith("_files") else folder / "features"
+        base: str | Path = folder if kind.endswith("_files") else folder / "features"
+        self._url = None
+        if url is not None:
+            base = self._url = f"{url.rstrip('/')}/{quote(str(target).lstrip('/'))}"
         make_writer = cast("Callable[[str], Any]", get_writer(kind))
         self._writer = make_writer(str(base))
         self.kind = kind
         self._folder = folder
-        self.path = str(target / Path(self._writer.storage_path).relative_to(folder))
+        self.path = self._url or str(
+            target / Path(self._writer.storage_path).relative_to(folder)
+        )
 
     def write(self, utt_id: str, features: np.ndarray) -> str:
         """Store a matrix [T, D]; return the key under which Lhotse finds it.
 
         Raises:
             OSError: the disk is full (for HDF5: all but full).
+            UserError: the URL cannot be written to.
         """
+        name = quote(utt_id, safe="+=@,:")
+        if self._url is not None:
+            try:
+                return self._writer.write(name, features)
+            except (ImportError, NotImplementedError, OSError, ValueError) as error:
+                raise UserError(
+                    f"features cannot be stored there ({error})",
+                    file=self._url,
+                    remedy="mend storage_url, or install what smart_open asks for",
+                ) from error
         if self.kind.endswith("_hdf5"):
             free = shutil.disk_usage(self._folder).free
             if free < features.nbytes + HDF5_RESERVE_BYTES:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return self._writer.write(quote(utt_id, safe="+=@,:"), features)
+        return self._writer.write(name, features)
 
     def close(self) -> None:
         """Finish the files, and forget readers' handles on what they replace."""

@@ -106,6 +106,8 @@ def prepare_live_features(
     may_resample = False
     utt_ids: list[str] = []
     texts: list[str] = []
+    speakers: dict[str, int] = {}
+    codes: list[int] = []
     num_frames, offsets = [0], [0]
     samples: list[int] = []
     with atomic_directory(out_dir) as folder, (folder / CUTS).open("wb") as stream:
@@ -124,6 +126,7 @@ def prepare_live_features(
             stream.write(json.dumps(source.to_dict()).encode() + b"\n")
             utt_ids.append(cut.id)
             texts.append(text_of(cut))
+            codes.append(speakers.setdefault(speaker_of(cut), len(speakers)))
             num_frames.append(length)
             samples.append(num_samples)
             offsets.append(stream.tell())
@@ -136,6 +139,7 @@ def prepare_live_features(
             num_samples=np.array(samples, np.int64),
             utt_ids=pack(utt_ids),
             texts=pack(texts),
+            speaker_codes=np.array(codes, np.int32),
         )
         meta = {
             "format": FORMAT,
@@ -229,6 +233,12 @@ class LiveFrames:
         """Transcript of each utterance, words separated by blanks."""
         with np.load(self.folder / INDEX) as arrays:
             return unpack(arrays["texts"], len(self))
+
+    @cached_property
+    def speaker_codes(self) -> np.ndarray:
+        """Number of each utterance's speaker, in order of appearance, int32 [N]."""
+        with np.load(self.folder / INDEX) as arrays:
+            return arrays["speaker_codes"]
 
     @cached_property
     def _positions(self) -> dict[str, int]:

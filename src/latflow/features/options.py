@@ -265,6 +265,23 @@ class StorageOptions(Options):
     """Lhotse storage of the features. `numpy_hdf5` (one file) and `numpy_files` (a file
     an utterance) keep every bit; those of lilcom take a third of the space and round
     to multiples of 1/32."""
+    storage_url: Annotated[str, Field(pattern="^[a-z][a-z0-9+.-]*://[^/]+")] | None = (
+        None
+    )
+    """Place that features are stored at in the place of the results folder: a URL that
+    the package smart_open writes and reads, such as s3://bucket/folder. For
+    `numpy_files` and `lilcom_files`. Files of an earlier run are overwritten, and none
+    is ever removed."""
+
+    @model_validator(mode="after")
+    def _check_url(self) -> Self:
+        """Refuse storages that no URL can hold."""
+        if self.storage_url is not None and not self.storage.endswith("_files"):
+            raise ValueError(
+                f"storage_url: {self.storage} cannot lie there; set storage to "
+                "numpy_files or lilcom_files"
+            )
+        return self
 
 
 class ExtractionOptions(StorageOptions, FrontEndOptions):

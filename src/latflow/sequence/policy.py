@@ -6,7 +6,8 @@ the fewer paths lie within the beam, until a lattice holds one path and teaches 
 utterances fail too often.
 
 Both decide from sums over all ranks, so that all ranks decide alike and any number of
-ranks trains the same.
+ranks trains the same; where ranks train alone (`parameter_averaging`), whenever they
+meet.
 
 Public: `BeamPolicy`, `FailureBound`.
 """
@@ -57,7 +58,7 @@ class BeamPolicy:
         return max(_STEP, round(self._beam / _STEP) * _STEP)
 
     def update(self, depth: float) -> None:
-        """Take the mean depth of the lattices of a step.
+        """Take the mean depth of the lattices of a step, or of those since ranks met.
 
         Args:
             depth: arcs a frame, over all ranks; 0 or NaN changes nothing.

@@ -35,7 +35,7 @@ from latflow.training.frame_targets import FrameTargets, is_counted
 from latflow.training.labels import LabelStore
 from latflow.training.ordering import epoch_order, form_batches, share_out
 from latflow.training.readers import FrameReader, in_pass, open_features, open_reader
-from latflow.training.source_weights import SourceWeights
+from latflow.training.sampling import UtteranceWeights
 
 _GRAPH = "a graph of its transcript"
 
@@ -186,6 +186,7 @@ class BatchSource:
         subsampling: as given.
         num_classes: classes of each target, by its name.
         labelled: the utterances that are used.
+        weights: how often passes take them; None for once.
 
     Raises:
         UserError: no utterance can be used, or chunks do not fit the subsampling.
@@ -215,7 +216,7 @@ class BatchSource:
         self._seed = seed
         self._pin = pin
         used = self.labelled.utterance
-        self._weights = SourceWeights.of(reader.utt_ids, used, options, seed)
+        self.weights = UtteranceWeights.of(reader, used, options, seed)
         self._chunker(0, self._lengths)  # refuses sizes that do not fit
         self._lock = threading.Lock()
         self._planned: tuple[int, _Plan] | None = None
@@ -317,7 +318,7 @@ class BatchSource:
                 used = reader.lengths[self.labelled.utterance]
                 chunker = self._chunker(epoch, used)
                 lengths = chunker.lengths()
-                weights, whole_pass = self._weights, self.options.pass_of(epoch)
+                weights, whole_pass = self.weights, self.options.pass_of(epoch)
                 order = epoch_order(
                     lengths,
                     self.options,

@@ -10,6 +10,7 @@ from latflow.corpus.options import SourceName
 from latflow.errors import UserError
 from latflow.features.options import OnTheFlyOptions, PerturbationDraws
 from latflow.options import (
+    Fraction,
     Name,
     NonNegativeFloat,
     Options,
@@ -88,6 +89,28 @@ class EvenChunkOptions(Options):
     """Frames that chunks have about: two thirds to three halves of it."""
 
 
+class SamplingOptions(Options):
+    """How often a pass takes each utterance, by its speaker and its length.
+
+    A pass takes as many utterances as there are (of a source of `source_weights`, as
+    many as that says): some of them more than once, others not in every pass.
+    """
+
+    speaker_power: Fraction = 1.0
+    """A speaker with n utterances comes in proportion to n to this power: 1 as often as
+    the data have it, 0 each speaker equally often, 0.5 between the two. (With
+    `length_power` the sum of what it makes of them takes the place of n.)"""
+    length_power: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    """An utterance of T frames comes in proportion to T to this power: 0 for all alike,
+    1 for long ones more often, -1 for short ones more often, so that all are
+    seen with as many frames."""
+
+    @property
+    def is_even(self) -> bool:
+        """Whether a pass takes each utterance once."""
+        return self.speaker_power == 1 and not self.length_power
+
+
 class BatchOptions(Options):
     """Data of a training: order, batches and lengths, in frames of the features."""
 
@@ -100,6 +123,10 @@ class BatchOptions(Options):
     max_frames: PositiveInt | None = None
     """Frames in a batch of all ranks together, padding counted (sequences x the longest
     of them); a longer sequence comes alone. null for no limit."""
+    quadratic_frames: PositiveInt | None = None
+    """A sequence of n frames counts as n + n^2 / this for `max_frames`, so that batches
+    of long ones are smaller: for layers whose memory grows so, as that of attention
+    (Lhotse: quadratic_duration). null counts frames alone."""
     min_length: PositiveInt = 1
     """Shortest utterances that are trained on, frames."""
     max_length: PositiveInt | None = None
@@ -141,6 +168,8 @@ class BatchOptions(Options):
     behind. {tv: [2], web: [0.5], calls: [0, 1]} takes those of tv twice a pass, half of
     those of web in turns, and those of calls from the second pass on. 1 for sources
     that are not named."""
+    sampling: SamplingOptions = SamplingOptions()
+    """How often a pass takes each utterance, by its speaker and its length."""
     shift_frames: bool = True
     """With a network that gives an output for one frame of s: whether the k-th pass
     over the data begins each utterance k modulo s frames later, so that in s passes
@@ -169,6 +198,11 @@ class BatchOptions(Options):
             raise ValueError(
                 f"pool is of order random, and does nothing with order {self.order}; "
                 "leave it out"
+            )
+        if self.quadratic_frames is not None and self.max_frames is None:
+            raise ValueError(
+                "quadratic_frames says how frames count for max_frames, which is null; "
+                "set both, or leave it out"
             )
         return self
 
@@ -199,6 +233,7 @@ class BatchOptions(Options):
             partition_epoch=1,
             subsets=(),
             source_weights={},
+            sampling=SamplingOptions(),
             shift_frames=False,
             perturbation=None,
             simulation=simulation if simulation and simulation.targets else None,

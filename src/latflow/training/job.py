@@ -13,13 +13,14 @@ holds the model (`latflow.nnet.model_dir`), and beside it
 Checkpoints are in another folder, below the digest of what the training depends on, and
 are removed when the model is written.
 
-Public: `Job`, `Task`, `run_training`, `identity_of`, `digest_of_file`.
+Public: `Job`, `Task`, `run_training`, `identity_of`, `digest_of_file`, `adopt`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -38,10 +39,10 @@ from latflow.errors import UserError
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger
 from latflow.nnet.description import NetworkDescription
-from latflow.nnet.model_dir import choose_device, save_model
+from latflow.nnet.model_dir import choose_device, load_model, save_model
 from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
-from latflow.nnet.pretraining import Pretraining
+from latflow.nnet.pretraining import Pretraining, carry_over
 from latflow.options import Options
 from latflow.provenance import git_state, versions
 from latflow.training.batches import BatchSource, open_batches
@@ -56,6 +57,8 @@ from latflow.training.options import RunOptions, TrainingOptions
 from latflow.training.outliers import reason_of
 from latflow.training.readers import open_features
 from latflow.training.trainer import Result, Trainer
+
+log = logging.getLogger(__name__)
 
 # What may change between two attempts at the same training.
 _FREE = {
@@ -377,3 +380,35 @@ def identity_of(
         },
         "parent": weights and hashlib.sha256(weights.read_bytes()).hexdigest(),
     }
+
+
+def adopt(network: Network, parent: Path) -> None:
+    """Take over the parameters of another network, by name, where shapes agree.
+
+    The other network may have layers more or fewer, or other outputs. Statistics of
+    normalization are taken over too.
+
+    Args:
+        network: what it has in common with the parent is overwritten.
+        parent: model folder.
+
+    Raises:
+        UserError: nothing is in common.
+    """
+    before = load_model(parent).network
+    new = carry_over(before, network)
+    own, known = network.state_dict(), before.state_dict()
+    if len(new) == len(own):
+        raise UserError(
+            "shares no layer's name and size with the new network",
+            file=parent,
+            remedy="name a parent with the same layers",
+        )
+    log.info(
+        "%d of %d parameters are those of %s", len(own) - len(new), len(own), parent
+    )
+    for name in new:
+        why = "is of another size in" if name in known else "is not in"
+        log.warning("%s %s the parent %s, and starts anew", name, why, parent)
+    for name in sorted(known.keys() - own.keys()):
+        log.warning("%s of the parent %s is left out", name, parent)

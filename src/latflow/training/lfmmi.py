@@ -40,6 +40,7 @@ from latflow.training.distributed import Backend
 from latflow.training.job import (
     Job,
     Task,
+    adopt,
     digest_of_file,
     identity_of,
     run_training,
@@ -169,6 +170,8 @@ class LfmmiTask(Task):
             seed=options.seed,
         )
         _check_outputs(network, job.network)
+        if job.parent_dir is not None:
+            adopt(network, job.parent_dir)
         self.network = network.to(device)
         graphs = ChainGraphs.read(job.source_dir)
         denominator = Denominator(
@@ -257,6 +260,7 @@ def train_lfmmi(  # noqa: PLR0913 - a stage: its inputs and how it runs
     threads: int = 1,
     ranks: int = 1,
     hosts: str | None = None,
+    parent_dir: Path | None = None,
     max_skipped_fraction: float = 1.0,
 ) -> None:
     """Train a network by lattice-free MMI.
@@ -274,6 +278,8 @@ def train_lfmmi(  # noqa: PLR0913 - a stage: its inputs and how it runs
         threads: see `run_training`.
         ranks: see `run_training`.
         hosts: see `run_training`.
+        parent_dir: model folder whose parameters the training starts from, see
+            `latflow.training.job.adopt`; None for random ones.
         max_skipped_fraction: share of utterances that may have no usable supervision.
 
     Raises:
@@ -281,7 +287,7 @@ def train_lfmmi(  # noqa: PLR0913 - a stage: its inputs and how it runs
         Interrupted: SIGTERM came; the checkpoint is written.
     """
     description = NetworkDescription.load(network)
-    common = identity_of(options, description, frames_dir, {}, None)
+    common = identity_of(options, description, frames_dir, {}, parent_dir)
     stores = {"train": supervisions_dir, "dev": dev_supervisions_dir}
     job = LfmmiJob(
         options=options,
@@ -290,6 +296,7 @@ def train_lfmmi(  # noqa: PLR0913 - a stage: its inputs and how it runs
         frames_dir=frames_dir,
         dev_frames_dir=dev_frames_dir,
         source_dir=chain_dir,
+        parent_dir=parent_dir,
         max_skipped_fraction=max_skipped_fraction,
         identity={
             **common,

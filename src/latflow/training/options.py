@@ -151,6 +151,10 @@ class CeSystemOptions(Options):
     type: Literal["ce"] = "ce"
     network: str
     """File with the description of the network; see docs/networks.md."""
+    parent: str | None = None
+    """Earlier network whose parameters the training starts from, by the names of the
+    layers: a network may be grown, or cut, on the way. null for random parameters. See
+    docs/training.md."""
     alignments: str
     """System whose alignments, tree and decoding graph are used:
     a GMM system, or an earlier network, which aligns as `nnet.align` says."""
@@ -181,6 +185,10 @@ class CtcSystemOptions(Options):
     network: str
     """File with the description of the network; see docs/networks.md. Its decoded
     output has `loss: ctc`."""
+    parent: str | None = None
+    """Earlier network whose parameters the training starts from, by the names of the
+    layers: a network may be grown, or cut, on the way. null for random parameters. See
+    docs/training.md."""
     alignments: str | None = None
     """System whose alignments further outputs of cross-entropy learn from: a GMM
     system, or an earlier network, which aligns as `nnet.align` says; null where there
@@ -215,6 +223,10 @@ class AttentionSystemOptions(Options):
     """File with the description of the network; see docs/networks.md. Its decoded
     output is a layer of class `attention_decoder`; another output may have the loss
     `ctc`, over the same units."""
+    parent: str | None = None
+    """Earlier network whose parameters the training starts from, by the names of the
+    layers: a network may be grown, or cut, on the way. null for random parameters. See
+    docs/training.md."""
     units: Literal["phone", "character", "word"] = "phone"
     """What is told: phones of the lexicon, characters of its words (and a space behind
     each), or its words."""
@@ -246,6 +258,10 @@ class LfmmiSystemOptions(Options):
     network: str
     """File with the description of the network; see docs/networks.md. Its first output
     has `loss: lfmmi`."""
+    parent: str | None = None
+    """Earlier network whose parameters the training starts from, by the names of the
+    layers: a network may be grown, or cut, on the way. null for random parameters. See
+    docs/training.md."""
     alignments: str | None = None
     """System whose alignments the supervision is made from: a GMM system, or an earlier
     network that scores every frame, which aligns as `nnet.align` says. The tree is made

@@ -18,7 +18,7 @@ each other. For features that are dear to get: computed on the fly, or on a slow
 
 With *subsets* a pass takes a share of the utterances, the same ones each time, so that
 smaller shares are parts of greater ones. *Copies* say how often a pass takes each
-utterance (`latflow.training.source_weights`).
+utterance (`latflow.training.sampling`).
 
 Public: `epoch_order`, `form_batches`, `share_out`.
 """
@@ -153,7 +153,7 @@ def form_batches(
 
     Args:
         lengths: integers [n], frames of the sequences, in the epoch's order.
-        options: `max_sequences`, `max_frames` and `buckets`.
+        options: `max_sequences`, `max_frames`, `quadratic_frames` and `buckets`.
 
     Returns:
         (positions, begin): batch b holds the sequences at `positions[begin[b] :
@@ -162,15 +162,23 @@ def form_batches(
     """
     bucket = _buckets(lengths, options.buckets)
     max_frames = options.max_frames or np.iinfo(np.int64).max
-    batch = _close_batches(
-        lengths.astype(np.int32), bucket, options.max_sequences, max_frames
-    )
+    counted = _counted(lengths, options.quadratic_frames)
+    batch = _close_batches(counted, bucket, options.max_sequences, max_frames)
     # without buckets, batches are closed in the order of their sequences
     is_in_order = options.buckets == 1
     positions = (
         np.arange(len(batch)) if is_in_order else np.argsort(batch, kind="stable")
     )
     return positions, np.concatenate(([0], np.cumsum(np.bincount(batch))))
+
+
+def _counted(lengths: np.ndarray, quadratic: int | None) -> np.ndarray:
+    """Return the frames that sequences count as, int32 [n]."""
+    if quadratic is not None:
+        grown = lengths.astype(np.int64)
+        lengths = grown + grown**2 // quadratic
+        lengths = np.minimum(lengths, np.iinfo(np.int32).max)
+    return lengths.astype(np.int32)
 
 
 def _buckets(lengths: np.ndarray, buckets: int) -> np.ndarray:

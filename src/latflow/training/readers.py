@@ -65,6 +65,11 @@ class FrameReader(Protocol):
         """Frames of each utterance, int64 [N]."""
         ...
 
+    @property
+    def speakers(self) -> np.ndarray:
+        """Number of each utterance's speaker, int32 [N]."""
+        ...
+
     def perturbed(
         self, options: PerturbationDraws, *, seed: int, whole_pass: int
     ) -> FrameReader:
@@ -123,6 +128,11 @@ class _Reader:
     def lengths(self) -> np.ndarray:
         """Frames of each utterance, int64 [N]."""
         return np.diff(self._frames.begin)
+
+    @property
+    def speakers(self) -> np.ndarray:
+        """Number of each utterance's speaker, int32 [N]."""
+        return self._frames.speaker_codes
 
 
 class StoreReader(_Reader):

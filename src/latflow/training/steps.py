@@ -135,6 +135,7 @@ class Stepper:
         rule = options.outliers
         self.outliers = None if rule is None else OutlierRule(rule)
         self._names = (*_FIXED, *criterion.statistics)
+        self._unheard: dict[str, float] = {}
 
     def make(
         self,
@@ -171,6 +172,28 @@ class Stepper:
             norm, is_outlier = self._update(numbers, step, learning_rate)
         measured = torch.cat([numbers, norm.double()[None]])
         return self._measured(step, parts, measured, is_outlier=is_outlier)
+
+    def hear(self, numbers: Mapping[str, float]) -> None:
+        """Pass the sums of a step, of all ranks, on to the criterion.
+
+        Ranks that train alone keep theirs until they meet.
+
+        Args:
+            numbers: of all ranks, or of this one where it trains alone.
+        """
+        if not self.averages_parameters:
+            self.criterion.stepped(numbers)
+            return
+        for name, value in numbers.items():
+            self._unheard[name] = self._unheard.get(name, 0.0) + value
+
+    def meet(self) -> None:
+        """Pass on what ranks that train alone have kept; all of them call it."""
+        if self._unheard:
+            totals = self.backend.all_reduce_numbers([*self._unheard.values()])
+            heard = dict(zip(self._unheard, totals, strict=True))
+            self._unheard.clear()
+            self.criterion.stepped(heard)
 
     def _accumulate(
         self, batches: Sequence[Batch | None], numbers: Tensor, clock: Clock

@@ -8,7 +8,6 @@ Public: `train_network`, `NetworkTask`, `pretraining_of`.
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
@@ -28,10 +27,9 @@ from latflow.features.live import LiveFrames
 from latflow.graphs.hclg import load_model as load_transitions
 from latflow.ledger import Ledger
 from latflow.nnet.description import NetworkDescription
-from latflow.nnet.model_dir import load_model
 from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
-from latflow.nnet.pretraining import Pretraining, carry_over, first_whole_epoch
+from latflow.nnet.pretraining import Pretraining, first_whole_epoch
 from latflow.simulation.options import Target
 from latflow.training.distributed import Backend
 from latflow.training.evaluation import priors_of_labels, priors_of_posteriors
@@ -43,6 +41,7 @@ from latflow.training.frame_targets import (
 from latflow.training.job import (
     Job,
     Task,
+    adopt,
     digest_of_file,
     identity_of,
     run_training,
@@ -56,9 +55,6 @@ from latflow.training.options import (
     TrainingOptions,
 )
 from latflow.training.readers import estimate_normalizer, open_features
-from latflow.training.source_weights import final_weights
-
-log = logging.getLogger(__name__)
 
 NetworkRunOptions: TypeAlias = Annotated[
     AttentionRunOptions | CeRunOptions | CtcRunOptions, Field(discriminator="type")
@@ -109,7 +105,7 @@ class NetworkTask(Task):
         )
         _check_decoded(network, options.type, job.network)
         if job.parent_dir is not None:
-            _adopt(network, job.parent_dir)
+            adopt(network, job.parent_dir)
         self.network = network.to(device)
         self.pretraining = pretraining_of(network, options.training, options.seed)
         smoothing = options.training.label_smoothing
@@ -145,8 +141,7 @@ class NetworkTask(Task):
             return None
         if self._options.training.priors == "alignments":
             target = next(iter(network.outputs.values())).loss.target
-            labels, data = self._labels[target], self._options.data
-            return priors_of_labels(labels, final_weights(labels.utt_ids, data))
+            return priors_of_labels(self._labels[target], self._label_weights(target))
         batches, _ = self.batches
         num_parts = batches.options.partition_epoch
         # of the first pass over all that training has seen
@@ -161,6 +156,20 @@ class NetworkTask(Task):
             return priors_of_posteriors(
                 network, shares, self._options.training, backend
             )
+
+    def _label_weights(self, target: str) -> np.ndarray | None:
+        """Return how often the labels of each utterance count for priors.
+
+        Where passes take some utterances more often than others: as the last ones do;
+        else None.
+        """
+        batches, _ = self.batches
+        if batches.weights is None:
+            return None
+        used = [batches.reader.utt_ids[i] for i in batches.labelled.utterance]
+        weights = dict(zip(used, batches.weights.final().tolist(), strict=True))
+        ids = self._labels[target].utt_ids
+        return np.array([weights.get(utt_id, 0.0) for utt_id in ids])
 
 
 def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
@@ -218,8 +227,8 @@ def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
         threads: see `run_training`.
         ranks: see `run_training`.
         hosts: see `run_training`.
-        parent_dir: model folder whose parameters the training starts from; None for
-            random ones.
+        parent_dir: model folder whose parameters the training starts from, see
+            `latflow.training.job.adopt`; None for random ones.
         max_skipped_fraction: share of utterances that may have no usable labels.
 
     Raises:
@@ -366,19 +375,6 @@ def _check_decoded(network: Network, kind: str, file: Path) -> None:
             file=file,
             remedy=f"give one `{wanted}`, and name it in `decode`",
         )
-
-
-def _adopt(network: Network, parent: Path) -> None:
-    """Take over the parameters of another network, by name, where shapes agree."""
-    new = carry_over(load_model(parent).network, network)
-    if len(new) == len(network.state_dict()):
-        raise UserError(
-            "shares no layer's name and size with the new network",
-            file=parent,
-            remedy="name a parent with the same layers",
-        )
-    for name in new:
-        log.warning("%s: not in the parent %s, starts anew", name, parent)
 
 
 def pretraining_of(

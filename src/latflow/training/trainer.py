@@ -288,6 +288,7 @@ class Trainer:
         pending, self._pending = self._pending, None
         if pending is not None:
             self._take(pending)
+        self._stepper.meet()
 
     def _take(self, measured: Measured) -> dict[str, float]:
         """Check, add up and log the numbers of a step; returns its wishes."""
@@ -297,9 +298,9 @@ class Trainer:
             together = Backend() if self._stepper.averages_parameters else self.backend
             raise not_finite(measured, norm, numbers[LOSS], together)
         wishes = {wish: numbers.pop(wish) for wish in (CHECKPOINT, STOP)}
+        self._stepper.hear(numbers)
         if self._stepper.averages_parameters:
             wishes = self._agreed(wishes, measured.step)
-        self.criterion.stepped(numbers)
         self._now.add(numbers)
         if measured.is_outlier:
             self._note_outlier(measured, numbers, norm)
@@ -328,6 +329,7 @@ class Trainer:
         every = self.options.parameter_averaging
         if every is None or step % every != 0:
             return dict.fromkeys(wishes, 0.0)
+        self._stepper.meet()
         own = [float(self.should_stop()), wishes[CHECKPOINT]]
         stop, checkpoint = self.backend.all_reduce_numbers(own)
         return {CHECKPOINT: checkpoint, STOP: stop}

@@ -22,11 +22,11 @@ from latflow.training.options import (
     LfmmiSystemOptions,
     TrainingOptions,
 )
+from latflow.workflow.data_checks import check_data
 from latflow.workflow.simulation_checks import check_simulation
 from latflow.workflow.transcript_checks import check_from_transcripts
 
 if TYPE_CHECKING:
-    from latflow.features.options import Stream
     from latflow.workflow.recipe import Recipe
 
 
@@ -60,6 +60,7 @@ def check_networks(recipe: Recipe) -> None:
             _check_phone_criterion(recipe, name, network)
             _check_sequence_training(f"{key}.training", network.training)
         else:
+            _check_start(recipe, name, network.parent, earlier)
             if network.alignments is not None:
                 check_scores_frames(recipe, f"{key}.alignments", network.alignments)
                 aligners = [*recipe.systems, *earlier]
@@ -81,12 +82,10 @@ def check_networks(recipe: Recipe) -> None:
             for split in (recipe.training_set_of(name), *recipe.decoded_sets):
                 recipe.hdf5_files(stream, split)
         _check_layers(recipe, name)
-        _check_chunks(recipe, name)
         _check_own_files(recipe, name)
         check_simulation(recipe, name)
-        _check_perturbation(recipe, name)
         _check_source_weights(recipe, name)
-        _check_normalization(recipe, name)
+        check_data(recipe, name)
         earlier.append(name)
 
 
@@ -140,53 +139,6 @@ def _check_own_files(recipe: Recipe, name: str) -> None:
             )
 
 
-def _check_chunks(recipe: Recipe, name: str) -> None:
-    """Refuse chunks whose sizes do not fit the frame subsampling."""
-    network = recipe.networks[name]
-    chunks = network.data.chunks
-    if chunks is not None:
-        try:
-            chunks.check(recipe.subsampling_of(name))
-        except UserError as error:
-            what = f"configuration nnet.systems.{name}.data.{error.what}"
-            raise UserError(what, remedy=error.remedy) from None
-
-
-def _check_normalization(recipe: Recipe, name: str) -> None:
-    """Refuse a normalization by utterance of i-vectors, and any of samples."""
-    network = recipe.networks[name]
-    stream = recipe.feature_streams.get(recipe.stream_of(name) or "")
-    if stream is not None and stream.type == "waveform":
-        _check_samples(recipe, name, stream)
-    if recipe.stream_of(name) not in recipe.options.nnet.ivectors:
-        return
-    if network.data.normalization in {"mean", "mean_variance"}:
-        raise UserError(
-            f"configuration nnet.systems.{name}.data.normalization: would take the "
-            "i-vectors away, which hardly change in an utterance",
-            remedy="set it to global or none",
-        )
-
-
-def _check_samples(recipe: Recipe, name: str, stream: Stream) -> None:
-    """Refuse what does not go with a network that reads samples."""
-    network = recipe.networks[name]
-    key = f"configuration nnet.systems.{name}"
-    if network.data.normalization not in {"none", "inherited"}:
-        raise UserError(
-            f"{key}.data.normalization: {network.data.normalization} is for features, "
-            f"and {name} reads samples",
-            remedy="set it to none; a layer of class batch_norm normalizes inside",
-        )
-    for layer, rate in recipe.sample_rates_of(name).items():
-        if stream.sample_rate is not None and rate != stream.sample_rate:
-            raise UserError(
-                f"{key}.network: layer {layer} is for samples of {rate} Hz, the "
-                f"features have {stream.sample_rate} Hz",
-                remedy=f"set its sample_rate to {stream.sample_rate}",
-            )
-
-
 def _check_parent(recipe: Recipe, name: str, parent: str) -> None:
     """Refuse sequence training on top of CTC, or of a decoder with attention."""
     key = f"configuration nnet.systems.{name}.parent"
@@ -196,6 +148,22 @@ def _check_parent(recipe: Recipe, name: str, parent: str) -> None:
             f"{key}: {parent} was trained by CTC, "
             "whose frames have no alignment that lattices could be compared with",
             remedy="take a parent of type ce or lfmmi",
+        )
+
+
+def _check_start(
+    recipe: Recipe, name: str, parent: str | None, earlier: list[str]
+) -> None:
+    """Refuse a network to start from that is not there, or is not learnt from."""
+    if parent is None:
+        return
+    key = f"configuration nnet.systems.{name}"
+    _check_earlier(recipe, f"{key}.parent", parent, earlier)
+    if recipe.networks[name].training.pretraining:
+        raise UserError(
+            f"{key}.training.pretraining: layers come one by one, and do not start as "
+            f"those of the parent {parent}",
+            remedy="leave out one of the two",
         )
 
 
@@ -322,29 +290,6 @@ def _check_flat_start(recipe: Recipe, name: str, network: LfmmiSystemOptions) ->
         )
 
 
-def _check_perturbation(recipe: Recipe, name: str) -> None:
-    """Refuse draws that features or labels cannot follow."""
-    network = recipe.networks[name]
-    draws = network.data.perturbation
-    key = f"configuration nnet.systems.{name}.data"
-    is_stored = recipe.stream_of(name) not in recipe.streams_of(stored=False)
-    if draws is None:
-        return
-    key = f"{key}.perturbation"
-    if is_stored:
-        raise UserError(
-            f"{key}: its features are stored",
-            remedy="take features of nnet.features with `stored: false`, or a "
-            "training_set of corpus.perturbed",
-        )
-    if network.type not in {"attention", "ce", "ctc"} and set(draws.speeds) != {1.0}:
-        raise UserError(
-            f"{key}.speeds: only labels of single frames (type ce), or of none (ctc, "
-            "attention), can follow them",
-            remedy="set speeds: [1.0], and take a training_set of corpus.perturbed",
-        )
-
-
 def _check_source_weights(recipe: Recipe, name: str) -> None:
     """Refuse weights of sources that train has not, or that leave nothing of it."""
     weights = recipe.networks[name].data.source_weights
@@ -375,12 +320,6 @@ def _check_sequence_training(key: str, training: TrainingOptions) -> None:
         raise UserError(
             f"{key}.schedule.measure: dev is judged by its word errors alone",
             remedy="set it to loss, which they are here",
-        )
-    if training.parameter_averaging is not None:
-        raise UserError(
-            f"{key}.parameter_averaging: the ranks of a sequence training decide "
-            "together on beams and failures in each step",
-            remedy="leave it out: gradients are averaged",
         )
 
 

@@ -16,6 +16,7 @@ from latflow.align.options import AlignSplitOptions, ExportOptions, SuspectOptio
 from latflow.corpus.folder import transcripts_digest
 from latflow.corpus.options import (
     CombinedSource,
+    CutSource,
     DevSource,
     FolderSource,
     GivenSource,
@@ -447,7 +448,7 @@ def _files_of(source: DevSource) -> list[str]:
         listed += sorted(str(p) for name in tables for p in folder.glob(name))
     elif isinstance(source, ManifestSource):
         listed += [source.recordings, source.supervisions]
-    elif isinstance(source, TableSource):
+    elif isinstance(source, CutSource | TableSource):
         listed.append(source.path)
     elif isinstance(source, Hdf5Source):
         listed += source.files

@@ -17,6 +17,7 @@ from typing import Literal
 from lhotse import AudioSource
 
 from latflow.corpus.audio import AudioFacts, BadAudio, examine
+from latflow.corpus.cut_set import supervisions_of
 from latflow.corpus.folder import list_folder
 from latflow.corpus.hdf5 import read_sequences
 from latflow.corpus.kaldi_dir import KaldiDir
@@ -25,6 +26,7 @@ from latflow.corpus.listing import Listing
 from latflow.corpus.manifests import read_supervisions
 from latflow.corpus.options import (
     CombinedSource,
+    CutSource,
     DevSource,
     FolderSource,
     Hdf5Source,
@@ -225,11 +227,12 @@ def survey_source(source: DevSource, survey: Survey) -> list[Finding]:
             findings.extend(_read_kaldi(source, survey))
         elif isinstance(source, ManifestSource):
             findings.extend(_read_manifests(source, survey))
+        elif isinstance(source, CutSource):
+            _read_cuts(source, survey)
         elif isinstance(source, FolderSource | TableSource):
             findings.extend(_read_listing(source, survey))
         elif isinstance(source, Hdf5Source):
-            for utt_id, duration, text in read_sequences(source):
-                survey.add(utt_id, None, text.split(), duration=duration)
+            _read_sequences(source, survey)
         elif isinstance(source, LhotseSource):
             findings.extend(_look_for_recipe(source, survey))
         elif isinstance(source, CombinedSource):
@@ -238,6 +241,20 @@ def survey_source(source: DevSource, survey: Survey) -> list[Finding]:
     except UserError as error:
         findings.append(finding_of(error))
     return findings
+
+
+def _read_sequences(source: Hdf5Source, survey: Survey) -> None:
+    """Read the transcripts of HDF5 files."""
+    for utt_id, duration, text in read_sequences(source):
+        survey.add(utt_id, None, text.split(), duration=duration)
+
+
+def _read_cuts(source: CutSource, survey: Survey) -> None:
+    """Read the transcripts of a CutSet."""
+    for cut, told in supervisions_of(source.path):
+        speaker, text = (told.speaker, told.text) if told else (None, None)
+        words = split_fields(text or "")
+        survey.add(cut.id, speaker, words, duration=cut.duration)
 
 
 def _read_kaldi(source: KaldiSource, survey: Survey) -> Iterator[Finding]:

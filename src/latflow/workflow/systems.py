@@ -115,7 +115,7 @@ class Systems:
             if isinstance(network, SequenceSystemOptions):
                 used = [network.parent, self.teacher_of(system)]
             else:
-                used = [network.alignments, network.features]
+                used = [network.alignments, network.features, network.parent]
         else:
             options = self.systems[system]
             used = [getattr(options, key, None) for key in ("alignments", "lexicon")]

@@ -6,7 +6,15 @@ import json
 import numpy as np
 import pytest
 import soundfile
-from lhotse import CutSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
+from lhotse import (
+    CutSet,
+    MonoCut,
+    MultiCut,
+    Recording,
+    RecordingSet,
+    SupervisionSegment,
+    SupervisionSet,
+)
 
 from latflow.corpus.combine import source_of
 from latflow.corpus.kaldi_dir import import_kaldi_dir
@@ -347,3 +355,69 @@ def test_sources_are_combined_under_their_names(manifests, resolve, tmp_path):
 def test_sources_that_cannot_be_combined(resolve, sources, told):
     with pytest.raises(UserError, match=told):
         resolve({"type": "combined", "sources": sources})
+
+
+@pytest.fixture
+def cut_set(tmp_path):
+    """Cuts of all kinds, of two files of one and two channels."""
+    noise = 0.1 * np.random.default_rng(5).standard_normal((16000, 2))
+    files = {"mono": noise[:, 0], "stereo": noise}
+    recordings = {}
+    for name, samples in files.items():
+        soundfile.write(tmp_path / f"{name}.wav", samples, 8000, subtype="FLOAT")
+        recordings[name] = Recording.from_file(tmp_path / f"{name}.wav")
+
+    def cut(name, start, duration, text="A WORD", recording="mono", channel=0):
+        of = recordings[recording]
+        said = SupervisionSegment(
+            f"{name}-s", of.id, 0.0, duration, channel, text, speaker="ann"
+        )
+        kind = MonoCut if isinstance(channel, int) else MultiCut
+        return kind(name, start, duration, channel, [said], recording=of)
+
+    plain, loud = cut("plain", 0.5, 1.0), cut("loud", 0.0, 0.5, text="")
+    mixed = cut("mixed", 0.0, 1.0).mix(loud.drop_supervisions(), snr=3.0)
+    cuts = [
+        plain,
+        cut("both", 0.25, 1.0, recording="stereo", channel=[0, 1]),
+        mixed.with_id("mixed/a"),
+        cut("fast", 0.0, 1.0).perturb_speed(1.25).with_id("fast"),
+        plain.append(cut("next", 1.5, 0.5)).with_id("two"),
+    ]
+    CutSet.from_cuts(cuts).to_file(tmp_path / "cuts.jsonl.gz")
+    return {"type": "cuts", "path": str(tmp_path / "cuts.jsonl.gz")}, cuts
+
+
+def test_cuts_of_all_kinds_are_utterances(cut_set, resolve, tmp_path):
+    given, cuts = cut_set
+    source, out = resolve({**given, "on_bad_utterance": "skip"}), tmp_path / "out"
+    prepare_corpus(source, "train", out, **{**HOW, "max_skipped_fraction": 0.5})
+    found = {cut.id: cut for cut in read_cuts(out / CUTS)}
+    assert [*found] == ["both", "fast", "mixed/a", "plain"]
+    (skipped,) = read_ledger(out / "ledger.jsonl")
+    assert skipped.utterance == "two"
+    assert "has 2 supervisions with a transcript" in skipped.reason
+    for cut in cuts[:4]:
+        own = found[cut.id]
+        np.testing.assert_allclose(own.load_audio()[0], cut.load_audio()[0], atol=1e-6)
+        (said,) = own.supervisions
+        assert (said.text, said.speaker, said.id) == ("A WORD", "ann", cut.id)
+    assert found["plain"].recording_id == "mono"  # no copy of its audio
+    assert found["both"].recording.channel_ids == [0, 1]
+    heard = sorted(path.name for path in (out / "audio").iterdir())
+    assert heard == ["fast.wav", "mixed%2Fa.wav"]
+    with pytest.raises(UserError, match="two: has 2 supervisions.*trim_to_superv"):
+        prepare_corpus(resolve(given), "train", tmp_path / "strict", **HOW)
+
+
+def test_files_that_hold_no_cuts_are_refused(resolve, tmp_path):
+    for name, content, told in (
+        ("absent.jsonl", None, "no such file"),
+        ("bad.jsonl", b'{"id": "a"}\n', "is not a manifest of cuts"),
+    ):
+        path = tmp_path / name
+        if content is not None:
+            path.write_bytes(content)
+        source = resolve({"type": "cuts", "path": str(path)})
+        with pytest.raises(UserError, match=f"{name}: {told}"):
+            prepare_corpus(source, "train", tmp_path / "out", **HOW)

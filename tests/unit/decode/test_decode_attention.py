@@ -60,7 +60,7 @@ def decoder_of(seed, **options):
     """A small decoder whose parameters are so large that units differ."""
     torch.manual_seed(seed)
     small = {"units": 5, "embedding": 3, "attention_size": 4, "filters": 2, "reach": 1}
-    chosen = AttentionDecoderOptions(**small, **options)
+    chosen = AttentionDecoderOptions(**{**small, **options})
     decoder = AttentionDecoder(Shape(3), chosen, 5).eval()
     with torch.no_grad():
         for parameter in decoder.parameters():
@@ -77,10 +77,13 @@ def decoder_of(seed, **options):
         {"coverage": 0.9, "coverage_threshold": 0.3, "length_bonus": -0.4},
     ],
 )
-@pytest.mark.parametrize("num_frames", [1, 3])
-def test_a_beam_without_bounds_finds_what_enumeration_finds(lm, options, num_frames):
+@pytest.mark.parametrize(("num_frames", "heads"), [(1, 1), (3, 1), (3, 3)])
+def test_a_beam_without_bounds_finds_what_enumeration_finds(
+    lm, options, num_frames, heads
+):
     tree = PrefixTree(ENTRIES, lm)
-    decoder, values = decoder_of(4, num_layers=2), torch.randn(num_frames, 3)
+    decoder = decoder_of(4, num_layers=2, heads=heads, attention_size=6)
+    values = torch.randn(num_frames, 3)
     chosen = AttentionDecodeOptions(**WIDE, **options)
     (found,) = search(decoder, values[None], [num_frames], tree, chosen)
     wanted = every_sequence(decoder, values, tree, chosen)

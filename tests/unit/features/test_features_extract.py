@@ -13,6 +13,7 @@ import pytest
 import soundfile
 from lhotse import CutSet, MonoCut, MultiCut, Recording, SupervisionSegment
 from lhotse.qa import validate_features
+from pydantic import ValidationError
 
 from latflow.errors import UserError
 from latflow.features import extract
@@ -103,6 +104,27 @@ def test_lossy_storage_is_close(corpus, storage):
     assert {cut.features.storage_type for cut in lossy} == {storage}
     for wanted, cut in zip(exact, lossy, strict=True):
         np.testing.assert_allclose(cut.load_features(), wanted, atol=1 / 32)
+
+
+@pytest.mark.parametrize("storage", ["numpy_files", "lilcom_files"])
+def test_features_may_lie_at_a_url(corpus, storage, tmp_path, monkeypatch):
+    folder, cuts = corpus
+    exact = [cut.load_features() for cut in run(cuts, folder)]
+    # smart_open takes file://store/x for a path from here
+    monkeypatch.chdir(tmp_path)
+    own = folder / "out" / "storage"
+    place = tmp_path / "store/x" / str(own).lstrip("/")
+    place.mkdir(parents=True)
+    made = run(cuts, folder, storage=storage, storage_url="file://store/x/")
+    for wanted, cut in zip(exact, made, strict=True):
+        np.testing.assert_allclose(cut.load_features(), wanted, atol=1 / 32)
+        assert cut.features.storage_path.startswith("file://store/x/")
+    assert len(list(place.iterdir())) == len(cuts)
+    assert not list(own.iterdir())
+    with pytest.raises(UserError, match="nosuch://b/.*: features cannot be stored"):
+        run(cuts, folder, storage=storage, storage_url="nosuch://b")
+    with pytest.raises(ValidationError, match="numpy_hdf5 cannot lie there"):
+        FeatureOptions(storage_url="s3://bucket/x")
 
 
 @pytest.mark.parametrize("storage", ["numpy_hdf5", "numpy_files", "lilcom_chunky"])

@@ -46,29 +46,52 @@ def test_training_raises_the_objective(system, tmp_path, kind):
     assert any(not torch.equal(parameters[name], seed[name]) for name in seed)
 
 
-def test_ranks_train_the_same(system, tmp_path, monkeypatch):
-    alone, _ = train(system, tmp_path / "1", sequence=FOLLOWING)
+@pytest.fixture(scope="module")
+def by_two_ranks(system, tmp_path_factory):
+    """What two ranks left that trained with gradients, and with parameters, of both."""
+    folder = tmp_path_factory.mktemp("ranks")
     tests = str(Path(__file__).resolve().parents[2])
     path = f"{tests}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    monkeypatch.setenv("PYTHONPATH", path)
     arguments = {
         "root": str(system.root),
-        "folder": str(tmp_path / "2"),
+        "folder": str(folder),
         "kind": "mmi",
         "sequence": system.options(**FOLLOWING).values(),
         "device": "cpu",
     }
-    (tmp_path / "2").mkdir()
-    function = "reference.sequence_task:train_as_rank"
-    job = write_job(tmp_path / "2/job.json", function, arguments)
-    launch(job, ranks=2, backend="torch", threads=2)
-    together = torch.load(tmp_path / "2/final.pt", weights_only=True)
+    function = "reference.sequence_task:train_both_as_rank"
+    job = write_job(folder / "job.json", function, arguments)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", path)
+        launch(job, ranks=2, backend="torch", threads=2)
+    return folder
+
+
+def test_ranks_train_the_same(system, tmp_path, by_two_ranks):
+    alone, _ = train(system, tmp_path / "1", sequence=FOLLOWING)
+    folders = tmp_path / "1", by_two_ranks / "gradients"
+    together = torch.load(folders[1] / "final.pt", weights_only=True)
     for name, value in alone.items():
         torch.testing.assert_close(value, together[name], rtol=1e-4, atol=1e-5)
-    beams = [float(np.load(tmp_path / rank / "beam.npz")["beam"]) for rank in "12"]
-    assert beams[0] == beams[1] != 6.0  # it does follow the depth
-    drifts = [json.loads((tmp_path / rank / "drift.json").read_text()) for rank in "12"]
+    beams = [np.load(folder / "beams.npy").tolist() for folder in folders]
+    assert beams[0] * 2 == beams[1]
+    assert beams[0] != [6.0]  # it does follow the depth
+    drifts = [json.loads((folder / "drift.json").read_text()) for folder in folders]
     assert drifts[0] == drifts[1]  # gathered from both ranks
+
+
+def test_ranks_that_average_parameters_learn_and_agree_on_beams(system, by_two_ranks):
+    folder = by_two_ranks / "parameters"
+    lines = (folder / "checkpoints/log.jsonl").read_text().splitlines()
+    epochs = [json.loads(line) for line in lines if '"kind": "epoch"' in line]
+    objectives = [epoch["dev"]["objective"] for epoch in epochs]
+    assert objectives[-1] > objectives[0]
+    one, other = np.load(folder / "beams.npy").tolist()
+    assert one == other != 6.0
+    averaged = torch.load(folder / "final.pt", weights_only=True)
+    summed = torch.load(by_two_ranks / "gradients/final.pt", weights_only=True)
+    seed = load_model(system.root / "seed").network.state_dict()
+    assert any(not torch.equal(averaged[name], summed[name]) for name in seed)
 
 
 def test_a_stopped_training_ends_with_the_same_bits(system, tmp_path, monkeypatch):

@@ -40,6 +40,7 @@ from latflow.nnet.network import Network
 from latflow.training.forward import Forward, forward
 from latflow.training.labels import LabelWriter
 from latflow.training.options import CeRunOptions
+from latflow.training.saliency import saliency
 from latflow.training.train import train_network
 
 MODEL = small_model()
@@ -199,6 +200,43 @@ def test_a_training_that_starts_from_a_parent(inputs, trained, tmp_path):
     priors = np.load(tmp_path / "m" / "priors.npy")
     shares = np.load(trained / "priors.npy")
     assert 1e-4 < np.abs(priors - shares).max() < 0.1
+
+
+def test_a_network_may_be_grown_or_cut_between_trainings(
+    inputs, trained, tmp_path, caplog
+):
+    """What both have is taken over; the rest starts anew, or is left out."""
+    more = {"class": "linear", "from": "rec", "size": 5, "activation": "relu"}
+    layers = {k: LAYERS[k] for k in ("hidden", "rec")}
+    grown = {**layers, "more": more, "output": LAYERS["output"]}
+    cut = {"hidden": LAYERS["hidden"], "output": {"class": "output", "from": "hidden"}}
+    parent = load_model(trained).network.state_dict()
+    chosen = options(epochs=1, learning_rate=1e-9, final="last")
+    for name, description in (("grown", grown), ("cut", cut)):
+        folder = tmp_path / name
+        folder.mkdir()
+        for path in inputs.iterdir():
+            (folder / path.name).symlink_to(path)
+        (folder / "network.yaml").unlink()
+        network = json.dumps({"layers": description})
+        (folder / "network.yaml").write_text(network)
+        caplog.clear()
+        stage(folder, folder / "m", folder / "c", chosen, parent_dir=trained)
+        own = load_model(folder / "m").network.state_dict()
+        for key, value in own.items():
+            if key in parent and parent[key].shape == value.shape:
+                torch.testing.assert_close(value, parent[key])
+        weight = "body.layers.output.map.weight"
+        assert own[weight].shape != parent[weight].shape
+        assert f"{weight} is of another size in the parent" in caplog.text
+        assert ("body.layers.more" in caplog.text) is (name == "grown")
+        left_out = "body.layers.rec.rnn.weight_ih_l0 of the parent"
+        assert (left_out in caplog.text) is (name == "cut")
+    (folder / "network.yaml").write_text(
+        json.dumps({"layers": {"it": cut["output"] | {"from": "data"}}})
+    )
+    with pytest.raises(UserError, match="shares no layer's name and size"):
+        stage(folder, folder / "m2", folder / "c", chosen, parent_dir=trained)
 
 
 def test_priors_are_of_all_parts_of_the_data(inputs, tmp_path):
@@ -364,6 +402,60 @@ def test_analyze_counts_confusions_and_dead_units(inputs, trained, tmp_path, cap
     assert found["skipped"] == 1
     assert main(["analyze", str(maimed), str(inputs / "dev")]) == 0
     assert json.loads(capsys.readouterr().out).keys() == {"layers"}
+
+
+def test_saliency_is_the_gradient_of_the_likeliest_classes(inputs, tmp_path, capsys):
+    layers = {
+        "near": {"class": "splice", "left": 1, "right": 0},
+        "output": {"class": "output"},
+    }
+    description = NetworkDescription.from_config({"layers": layers})
+    network = Network(description, DIM, {"pdf": MODEL.num_pdfs})
+    meta = {"normalization": {"type": "none"}}
+    model_dir = tmp_path / "model"
+    save_model(model_dir, network, description, None, meta)
+    store = FrameStore.load(inputs / "dev")
+    forward_of = Forward.load(store, model_dir, prior_scale=0.0)
+    name = store.utt_ids[2]
+    seen, found = saliency(forward_of, name)
+    np.testing.assert_array_equal(seen, store.frames(2))
+    frames, step = torch.from_numpy(store.frames(2).copy()).double(), 1e-5
+    network.double().eval()
+
+    @torch.no_grad()
+    def log_posteriors(values):
+        logits = network(values[None], torch.tensor([len(values)]))["output"].logits
+        return torch.log_softmax(logits[0], 1)
+
+    best = log_posteriors(frames).argmax(1)
+    rows = torch.arange(len(frames))
+    for t, d in ((0, 1), (len(frames) - 1, 3), (1, 0)):
+        moved = [frames.clone(), frames.clone()]
+        moved[0][t, d] += step
+        moved[1][t, d] -= step
+        up, down = (log_posteriors(one)[rows, best] for one in moved)
+        wanted = abs(float((up - down).sum() / (2 * step)))
+        assert found[t, d] == pytest.approx(wanted, rel=1e-3, abs=1e-6)
+    _, of_one = saliency(forward_of, name, 2)
+    assert np.flatnonzero(of_one.any(1)).tolist() == [1, 2]
+    command = ["analyze", str(model_dir), str(inputs / "dev"), "--saliency"]
+    pictures = [tmp_path / "a.svg", tmp_path / "b.svg"]
+    for picture in pictures:
+        assert main([*command, str(picture), "--utterance", name]) == 0
+    assert pictures[0].read_bytes() == pictures[1].read_bytes()
+    assert b"<svg" in pictures[0].read_bytes()
+    capsys.readouterr()
+    for more, told in (
+        ([str(tmp_path / "c.txt"), "--utterance", name], "is no name of a picture"),
+        ([str(tmp_path / "c.png"), "--utterance", "no"], "is not in this set"),
+        (
+            [str(tmp_path / "c.png"), "--utterance", name, "--frame", "99"],
+            "no frame 99",
+        ),
+        ([str(tmp_path / "c.png")], "name it: --utterance"),
+    ):
+        assert main([*command, *more]) == 1
+        assert told in capsys.readouterr().err
 
 
 def test_analyze_takes_labels_of_each_output_frame(inputs, tmp_path, capsys):

@@ -28,7 +28,7 @@ from latflow.training.evaluation import priors_of_labels
 from latflow.training.hdf5 import export_hdf, import_hdf, import_split
 from latflow.training.labels import LabelStore, LabelWriter
 from latflow.training.readers import StoreReader, open_features
-from latflow.training.source_weights import final_weights
+from latflow.training.sampling import UtteranceWeights
 
 
 def write_labels(folder: Path, labels: dict[str, list[int]], classes: int = 9) -> Path:
@@ -38,12 +38,15 @@ def write_labels(folder: Path, labels: dict[str, list[int]], classes: int = 9) -
     return folder
 
 
-def write_frames(folder: Path, lengths: dict[str, int], dim: int = 2) -> Path:
+def write_frames(
+    folder: Path, lengths: dict[str, int], dim: int = 2, *, speakers: int = 1
+) -> Path:
     generator = np.random.default_rng(0)
     with FrameWriter(folder, dim=dim) as writer:
-        for utt_id, length in lengths.items():
+        for i, (utt_id, length) in enumerate(lengths.items()):
             values = generator.normal(3.0, 2.0, (length, dim))
-            writer.append(utt_id, "speaker", "text", values)
+            speaker = f"speaker{min(i, speakers - 1)}"
+            writer.append(utt_id, speaker, "text", values)
     return folder
 
 
@@ -65,12 +68,10 @@ def test_classes_count_by_the_weights_of_their_utterances(
     """Priors of a network that sees one corpus more often than another."""
     wanted = {"tv-b": [1, -1, 8], "web-a": [], "web-c": [0, 0, 8]}
     store = LabelStore.load(write_labels(tmp_path / "labels", wanted))
-    options = data_of(source_weights={"web": [2.0, 0.5]})
-    weights = final_weights(store.utt_ids, options)
+    weights = UtteranceWeights(np.array([-1, 0, 0]), [(2.0, 0.5)], 1).final()
     monkeypatch.setattr(labelling, "_BLOCK", 2)
     assert store.counts(weights).tolist() == [1.0, 1.0, *[0.0] * 6, 1.5]
     assert priors_of_labels(store, weights)[8] == 1.5 / 3.5
-    assert final_weights(store.utt_ids, data_of()) is None
 
 
 def test_an_empty_label_store_is_one(tmp_path: Path) -> None:
@@ -286,7 +287,8 @@ def test_unknown_normalizations_are_refused(meta: dict[str, object]) -> None:
 
 
 def test_every_key_of_the_section_is_used(tmp_path: Path) -> None:
-    frames = write_frames(tmp_path / "frames", {f"u{i}": 10 + i for i in range(8)})
+    lengths = {f"u{i}": 10 + i for i in range(8)}
+    frames = write_frames(tmp_path / "frames", lengths, speakers=3)
 
     def batches(values: dict[str, object], epoch: int = 0) -> list[object]:
         options = read_options(DataOptions, values, "data")
@@ -318,6 +320,8 @@ def test_every_key_of_the_section_is_used(tmp_path: Path) -> None:
         {"partition_epoch": 2},
         {"subsets": [0.5]},
         {"source_weights": {"u3": [2]}},
+        {"sampling": {"speaker_power": 0.5}},
+        {"sampling": {"length_power": 2.0}},
         {"normalization": "none"},
         {"normalization": "global"},
         {"sequences": {"type": "chunks", "size": 5}},
@@ -328,6 +332,8 @@ def test_every_key_of_the_section_is_used(tmp_path: Path) -> None:
         assert batches(values) != plain, values
     few = {"sequences": {"type": "chunks", "size": 5}}
     assert batches({**few, "pool": 1}) != batches(few)
+    quadratic = {"max_frames": 40, "quadratic_frames": 10}
+    assert batches(quadratic) != batches({"max_frames": 40})
     with pytest.raises(UserError, match="order"):
         read_options(DataOptions, {"order": "laplace"}, "data")
 

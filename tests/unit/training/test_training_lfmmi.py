@@ -281,6 +281,15 @@ def test_training_raises_the_objective_of_dev(trained):
     assert "train03" in reasons
 
 
+def test_a_training_starts_from_its_parent(task, trained, tmp_path):
+    still = options(epochs=1, learning_rate=1e-9, constrain_share=0.0)
+    out = tmp_path / "model"
+    train(task, out, options=still, parent_dir=trained[0])
+    before = load_model(trained[0]).network.state_dict()
+    for name, value in load_model(out).network.named_parameters():
+        torch.testing.assert_close(value, before[name], rtol=1e-4, atol=1e-5)
+
+
 def test_a_training_that_is_stopped_ends_with_the_same_bits(task, trained, tmp_path):
     out, _ = trained
     stopped = tmp_path / "model"

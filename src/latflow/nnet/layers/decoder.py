@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from latflow.nnet.layer import Layer, Padded, Shape
+from latflow.nnet.layer import Layer, LayerError, Padded, Shape
 from latflow.nnet.options import Dropout, NumLayers
 from latflow.options import Options, PositiveInt
 
@@ -24,7 +24,8 @@ class Memory(NamedTuple):
     """What N decoders attend to: T frames of D numbers each.
 
     Attributes:
-        values: [N, T, D], the encoder's frames.
+        values: [N, T, D], the encoder's frames; with several heads projected, a part of
+            the D numbers for each.
         keys: [N, T, A], projected for the energies.
         padding: bool [N, T], true beyond the ends.
     """
@@ -39,18 +40,24 @@ class Memory(NamedTuple):
 
 
 class DecoderState(NamedTuple):
-    """The state of N decoders between two units; L layers of U cells.
+    """The state of N decoders between two units; L layers of U cells, H heads.
 
     Attributes:
         hidden, cell: [L, N, U].
         context: [N, D], mean of the memory under the weights.
-        weights: [N, T], of the last attention, with sum 1; 0 before the first unit.
+        weights: [N, H, T], of the last attention, with sum 1 over the frames; 0 before
+            the first unit.
     """
 
     hidden: Tensor
     cell: Tensor
     context: Tensor
     weights: Tensor
+
+    @property
+    def attention(self) -> Tensor:
+        """The mean of the heads' weights, [N, T]."""
+        return self.weights.mean(1)
 
     def take(self, rows: Tensor) -> DecoderState:
         """Return that of some decoders, int64 [M]."""
@@ -73,6 +80,9 @@ class AttentionDecoderOptions(Options):
     attention: Literal["location", "content"] = "location"
     """what energies depend on beside the decoder's state: the frames (`content`), or
     also where the attention was before (`location`)"""
+    heads: PositiveInt = 1
+    """heads, each of which attends to frames of its own; they share `attention_size`
+    and the numbers of a frame evenly"""
     attention_size: PositiveInt = 128
     """numbers that energies are made of"""
     filters: PositiveInt = 10
@@ -95,12 +105,15 @@ class AttentionDecoder(Layer):
         energy(t) = v . tanh(W s + V h(t) + U f(t) + b),  weights = softmax(energy)
 
     where h(t) is a frame of the input, and f(t), of `location` alone, what filters see
-    in the weights before. In training the unit before is the true one, but for
-    `sampling`. In a network it gives its input, which search and loss go on with.
+    in the weights before. With several heads each has its part of these numbers,
+    weights of its own, and its part of what the frames are then projected to. In
+    training the unit before is the true one, but for `sampling`. In a network the layer
+    gives its input, which search and loss go on with.
 
     Source: Chorowski et al. 2015, "Attention-based models for speech recognition"
     (equations 6 to 9); Chan et al. 2016, "Listen, attend and spell"; Bengio et al.
-    2015, "Scheduled sampling".
+    2015, "Scheduled sampling"; Chiu et al. 2018, "State-of-the-art speech recognition
+    with sequence-to-sequence models", section 2.2.1 (heads).
     """
 
     OPTIONS = AttentionDecoderOptions
@@ -110,13 +123,20 @@ class AttentionDecoder(Layer):
         self, shape: Shape, options: AttentionDecoderOptions, num_classes: int
     ) -> None:
         super().__init__(shape)
-        size, inner = options.units, options.attention_size
+        size, inner, heads = options.units, options.attention_size, options.heads
+        for what, number in (("attention_size", inner), ("the input size", shape.dim)):
+            if number % heads:
+                raise LayerError(f"{heads} heads do not divide {what} {number}")
+        self.heads = heads
         self.sampling = options.sampling
         self.embedding = nn.Embedding(num_classes, options.embedding)
         inputs = [options.embedding + shape.dim] + [size] * (options.num_layers - 1)
         self.cells = nn.ModuleList(nn.LSTMCell(dim, size) for dim in inputs)
         self.query = nn.Linear(size, inner)
         self.key = nn.Linear(shape.dim, inner, bias=False)
+        self.value: nn.Linear | None = None
+        if heads > 1:
+            self.value = nn.Linear(shape.dim, shape.dim, bias=False)
         self.energy = nn.Linear(inner, 1, bias=False)
         self.reach = options.reach
         self.filters: nn.Linear | None = None
@@ -124,7 +144,7 @@ class AttentionDecoder(Layer):
         if options.attention == "location":
             seen = 2 * options.reach + 1
             self.filters = nn.Linear(seen, options.filters, bias=False)
-            self.location = nn.Linear(options.filters, inner, bias=False)
+            self.location = nn.Linear(options.filters, inner // heads, bias=False)
         self.joined = nn.Linear(size + shape.dim, size)
         self.dropout = nn.Dropout(options.dropout)
         self.output = nn.Linear(size, num_classes)
@@ -142,7 +162,8 @@ class AttentionDecoder(Layer):
         """
         times = torch.arange(values.shape[1], device=values.device)
         padding = times >= lengths.to(values.device)[:, None]
-        return Memory(values, self.key(values), padding)
+        projected = values if self.value is None else self.value(values)
+        return Memory(projected, self.key(values), padding)
 
     def start(self, memory: Memory) -> DecoderState:
         """Return the state before the first unit."""
@@ -152,7 +173,7 @@ class AttentionDecoder(Layer):
             values.new_zeros(size),
             values.new_zeros(size),
             values.new_zeros(number, dim),
-            values.new_zeros(number, num_frames),
+            values.new_zeros(number, self.heads, num_frames),
         )
 
     def step(
@@ -178,28 +199,31 @@ class AttentionDecoder(Layer):
             hidden.append(told)
             cells.append(cell)
         weights = self.attend(told, state.weights, memory)
-        context = torch.bmm(weights.unsqueeze(1), memory.values).squeeze(1)
+        parts = memory.values.unflatten(2, (self.heads, -1))
+        context = torch.einsum("nht,nthd->nhd", weights, parts).flatten(1)
         joined = torch.tanh(self.joined(torch.cat((told, context), 1)))
         logits = self.output(self.dropout(joined))
         stacked = torch.stack(hidden), torch.stack(cells)
         return logits, DecoderState(*stacked, context, weights)
 
     def attend(self, query: Tensor, before: Tensor, memory: Memory) -> Tensor:
-        """Return the weights of the frames, [N, T]; 0 beyond the ends.
+        """Return the weights of the frames, [N, H, T]; 0 beyond the ends.
 
         Args:
             query: [N, U], the decoder's states.
-            before: [N, T], the weights of the last attention.
+            before: [N, H, T], the weights of the last attention.
             memory: the frames.
         """
         inner = memory.keys + self.query(query).unsqueeze(1)
+        inner = inner.unflatten(2, (self.heads, -1)).transpose(1, 2)
         if self.filters is not None and self.location is not None:
             reach = (self.reach, self.reach)
-            windows = functional.pad(before, reach).unfold(1, 2 * self.reach + 1, 1)
+            windows = functional.pad(before, reach).unfold(2, 2 * self.reach + 1, 1)
             inner = inner + self.location(self.filters(windows))
-        energies = self.energy(torch.tanh(inner)).squeeze(2)
-        energies = energies.masked_fill(memory.padding, -torch.inf)
-        return torch.softmax(energies, 1)
+        directions = self.energy.weight.view(self.heads, -1, 1)
+        energies = (torch.tanh(inner) @ directions).squeeze(3)
+        energies = energies.masked_fill(memory.padding.unsqueeze(1), -torch.inf)
+        return torch.softmax(energies, 2)
 
     def teach(self, memory: Memory, units: Tensor) -> Tensor:
         """Score each unit of given sequences, after those before it.

@@ -1,0 +1,161 @@
+"""A CutSet that Lhotse wrote, as recordings and utterances.
+
+Each cut is an utterance, named by the cut's id, with the transcript of its supervision.
+A plain cut, of channels of a file, stays what it is: a part of its recording. All
+others are heard once and written as files of their own, `audio/<id>.wav`, float samples
+of the first channel: mixed and padded cuts (`cut.mix`, `cut.append`, `cut.pad`), and
+cuts with effects, which Lhotse applies when it loads (speed, tempo, volume,
+reverberation, resampling).
+
+Public: `CutUtterance`, `read_cut_set`, `supervisions_of`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import soundfile
+from lhotse import CutSet, MonoCut, MultiCut, Recording, SupervisionSegment
+from lhotse.audio import AudioSource
+from lhotse.cut import Cut
+from lhotse.utils import fastcopy
+
+from latflow.corpus.audio import BadAudio
+from latflow.corpus.manifests import refuse_damaged
+from latflow.errors import UserError
+from latflow.parallel import in_order
+
+_REMEDY = "write it with Lhotse: cuts.to_file('cuts.jsonl.gz')"
+
+
+@dataclass(frozen=True)
+class CutUtterance:
+    """An utterance of a CutSet.
+
+    Attributes:
+        id: of the cut.
+        recording: that it is a part of, or all of; None where there is a fault.
+        supervision: its place in the recording, transcript and speaker.
+        fault: why it cannot be used, and the remedy; None where it can.
+    """
+
+    id: str
+    recording: Recording | None = None
+    supervision: SupervisionSegment | None = None
+    fault: BadAudio | None = None
+
+
+def read_cut_set(
+    path: str | Path, folder: Path, final: Path, *, pool: Executor, ahead: int
+) -> Iterator[CutUtterance]:
+    """Yield the utterances of a CutSet, in its order.
+
+    Args:
+        path: `.jsonl` or `.jsonl.gz`.
+        folder: where audio is written to.
+        final: where it will lie.
+        pool: threads that hear cuts.
+        ahead: cuts that may wait for their turn.
+
+    Raises:
+        UserError: the file is missing or garbled.
+    """
+
+    def convert(cut: Cut) -> CutUtterance:
+        try:
+            return _utterance(cut, folder / "audio", final / "audio")
+        except BadAudio as fault:
+            return CutUtterance(cut.id, fault=fault)
+
+    yield from in_order(pool, convert, _cuts(path), ahead=ahead)
+
+
+def supervisions_of(
+    path: str | Path,
+) -> Iterator[tuple[Cut, SupervisionSegment | None]]:
+    """Yield each cut with its supervision, if it has one; nothing is heard.
+
+    Raises:
+        UserError: the file is missing or garbled.
+    """
+    for cut in _cuts(path):
+        spoken = [one for one in cut.supervisions if (one.text or "").strip()]
+        yield cut, spoken[0] if spoken else None
+
+
+def _cuts(path: str | Path) -> Iterator[Cut]:
+    """Read the cuts."""
+    if not Path(path).is_file():
+        raise UserError("no such file", file=path, remedy="check the path")
+    try:
+        yield from CutSet.from_jsonl_lazy(path)
+    except (EOFError, OSError, ValueError, KeyError, TypeError, zlib.error) as error:
+        what = f"is not a manifest of cuts ({error})"
+        raise UserError(what, file=path, remedy=_REMEDY) from error
+
+
+def _utterance(cut: Cut, folder: Path, final: Path) -> CutUtterance:
+    """Return the utterance of a cut.
+
+    Raises:
+        BadAudio: it has several transcripts, no audio, or audio that cannot be read.
+    """
+    spoken = [one for one in cut.supervisions if (one.text or "").strip()]
+    if len(spoken) > 1:
+        raise BadAudio(
+            f"has {len(spoken)} supervisions with a transcript",
+            "cut it by them: cuts.trim_to_supervisions()",
+        )
+    if not cut.has_recording:
+        raise BadAudio("has no audio", "attach recordings to the cuts")
+    own = cut.recording if isinstance(cut, MonoCut | MultiCut) else None
+    if isinstance(cut, MonoCut | MultiCut) and own is not None and not own.transforms:
+        recording, start = own, cut.start
+        channel = cut.channel if isinstance(cut.channel, int) else min(cut.channel)
+    else:
+        recording, start, channel = _heard(cut, folder, final), 0.0, 0
+    told = next(iter(spoken or cut.supervisions), None)
+    told = told or SupervisionSegment(cut.id, recording.id, 0.0, cut.duration, text="")
+    supervision = fastcopy(
+        told,
+        id=cut.id,
+        recording_id=recording.id,
+        start=start,
+        duration=cut.duration,
+        channel=channel,
+        alignment=None,  # of the times before
+    )
+    return CutUtterance(cut.id, recording, supervision)
+
+
+def _heard(cut: Cut, folder: Path, final: Path) -> Recording:
+    """Load a cut, write what is heard, and return it as a recording.
+
+    Raises:
+        BadAudio: it cannot be read.
+    """
+    folder.mkdir(exist_ok=True)
+    name = f"{quote(cut.id, safe='+=@,:')}.wav"
+    try:
+        with refuse_damaged(cut.id):
+            samples = cut.load_audio()
+    except UserError as error:
+        raise BadAudio(error.what, "restore its files") from error
+    if samples is None or not samples.size:
+        raise BadAudio("has no audio", "attach recordings to the cuts")
+    rate = int(cut.sampling_rate)
+    wave = np.asarray(samples, np.float32)[0]
+    soundfile.write(folder / name, wave, rate, subtype="FLOAT")
+    return Recording(
+        id=cut.id,
+        sources=[AudioSource("file", [0], str(final / name))],
+        sampling_rate=rate,
+        num_samples=len(wave),
+        duration=len(wave) / rate,
+    )

@@ -1,0 +1,118 @@
+"""Refuse data of a training that its features, labels or corpus cannot give.
+
+Public: `check_data`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from latflow.corpus.options import CombinedSource
+from latflow.errors import UserError
+
+if TYPE_CHECKING:
+    from latflow.features.options import Stream
+    from latflow.workflow.recipe import Recipe
+
+
+def check_data(recipe: Recipe, name: str) -> None:
+    """Refuse chunks, normalization, draws and sampling that cannot be.
+
+    Args:
+        recipe: all of it.
+        name: of the system with a network.
+
+    Raises:
+        UserError: names the key.
+    """
+    _check_chunks(recipe, name)
+    _check_perturbation(recipe, name)
+    _check_sampling(recipe, name)
+    _check_normalization(recipe, name)
+
+
+def _check_chunks(recipe: Recipe, name: str) -> None:
+    """Refuse chunks whose sizes do not fit the frame subsampling."""
+    network = recipe.networks[name]
+    chunks = network.data.chunks
+    if chunks is not None:
+        try:
+            chunks.check(recipe.subsampling_of(name))
+        except UserError as error:
+            what = f"configuration nnet.systems.{name}.data.{error.what}"
+            raise UserError(what, remedy=error.remedy) from None
+
+
+def _check_normalization(recipe: Recipe, name: str) -> None:
+    """Refuse a normalization by utterance of i-vectors, and any of samples."""
+    network = recipe.networks[name]
+    stream = recipe.feature_streams.get(recipe.stream_of(name) or "")
+    if stream is not None and stream.type == "waveform":
+        _check_samples(recipe, name, stream)
+    if recipe.stream_of(name) not in recipe.options.nnet.ivectors:
+        return
+    if network.data.normalization in {"mean", "mean_variance"}:
+        raise UserError(
+            f"configuration nnet.systems.{name}.data.normalization: would take the "
+            "i-vectors away, which hardly change in an utterance",
+            remedy="set it to global or none",
+        )
+
+
+def _check_samples(recipe: Recipe, name: str, stream: Stream) -> None:
+    """Refuse what does not go with a network that reads samples."""
+    network = recipe.networks[name]
+    key = f"configuration nnet.systems.{name}"
+    if network.data.normalization not in {"none", "inherited"}:
+        raise UserError(
+            f"{key}.data.normalization: {network.data.normalization} is for features, "
+            f"and {name} reads samples",
+            remedy="set it to none; a layer of class batch_norm normalizes inside",
+        )
+    for layer, rate in recipe.sample_rates_of(name).items():
+        if stream.sample_rate is not None and rate != stream.sample_rate:
+            raise UserError(
+                f"{key}.network: layer {layer} is for samples of {rate} Hz, the "
+                f"features have {stream.sample_rate} Hz",
+                remedy=f"set its sample_rate to {stream.sample_rate}",
+            )
+
+
+def _check_perturbation(recipe: Recipe, name: str) -> None:
+    """Refuse draws that features or labels cannot follow."""
+    network = recipe.networks[name]
+    draws = network.data.perturbation
+    key = f"configuration nnet.systems.{name}.data"
+    is_stored = recipe.stream_of(name) not in recipe.streams_of(stored=False)
+    if draws is None:
+        return
+    key = f"{key}.perturbation"
+    if is_stored:
+        raise UserError(
+            f"{key}: its features are stored",
+            remedy="take features of nnet.features with `stored: false`, or a "
+            "training_set of corpus.perturbed",
+        )
+    if network.type not in {"attention", "ce", "ctc"} and set(draws.speeds) != {1.0}:
+        raise UserError(
+            f"{key}.speeds: only labels of single frames (type ce), or of none (ctc, "
+            "attention), can follow them",
+            remedy="set speeds: [1.0], and take a training_set of corpus.perturbed",
+        )
+
+
+def _check_sampling(recipe: Recipe, name: str) -> None:
+    """Refuse to sample by speakers that nobody knows."""
+    source = recipe.options.corpus.train
+    several = isinstance(source, CombinedSource)
+    sources = source.sources.values() if several else (source,)
+    is_known = any(
+        getattr(one, "speaker", "given") == "given" and one.type != "hdf5"
+        for one in sources
+    )
+    if not is_known and recipe.networks[name].data.sampling.speaker_power < 1:
+        raise UserError(
+            f"configuration nnet.systems.{name}.data.sampling.speaker_power: the "
+            "speakers of corpus.train are not known",
+            remedy="leave it out, or set speaker: given in corpus.train",
+        )
