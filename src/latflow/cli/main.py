@@ -19,6 +19,7 @@ from latflow.cli import (
     experiment,
     g2p,
     kaldi,
+    language_models,
     lattice,
     models,
     serving,
@@ -69,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     groups = (
         *(experiment.COMMANDS, models.COMMANDS, models.HDF5, lattice.COMMANDS),
+        language_models.COMMANDS,
         *(kaldi.IMPORT, kaldi.EXPORT, kaldi.COMMANDS, serving.SERVING),
         *(align.ALIGN, g2p.G2P, completion.COMMANDS),
     )

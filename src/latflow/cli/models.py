@@ -10,7 +10,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from latflow.cli.commands import RECIPE, Arguments, Group, flag, option, read_recipe
+from latflow.cli.commands import (
+    RECIPE,
+    Arguments,
+    Group,
+    flag,
+    option,
+    read_recipe,
+)
 from latflow.errors import UserError
 
 COMMANDS = Group()
@@ -50,35 +57,6 @@ def _lang(arguments: Arguments) -> None:
 
     options = read_recipe(arguments).options.lang
     make_lang(arguments.lexicon, arguments.out_dir, options=options)
-
-
-@COMMANDS.command(
-    "ngram",
-    option("text", "one sentence a line"),
-    option("arpa", "ARPA file to write"),
-    option("--order", "length of the n-grams", 3),
-)
-def _ngram(arguments: Arguments) -> None:
-    """Estimate a Kneser-Ney language model (ARPA)."""
-    from latflow.lang.arpa import write_arpa
-    from latflow.lang.ngram import estimate, text_sentences
-
-    model = estimate(text_sentences(arguments.text), arguments.order)
-    write_arpa(model, arguments.arpa)
-
-
-@COMMANDS.command(
-    "perplexity",
-    option("arpa", "ARPA file"),
-    option("text", "one sentence a line"),
-)
-def _perplexity(arguments: Arguments) -> None:
-    """Print the perplexity of a text under an ARPA model."""
-    from latflow.lang.arpa import perplexity, read_arpa
-    from latflow.lang.ngram import text_sentences
-
-    found = perplexity(read_arpa(arguments.arpa), text_sentences(arguments.text))
-    sys.stdout.write(f"{found}\n")
 
 
 @COMMANDS.command("model-info", option("model", "final.mdl, or a model package"))
