@@ -359,7 +359,9 @@ def _network_facts(results: Results, name: str, log: Log) -> dict[str, str]:
     meta = read_json(results / f"nnet/{name}/meta.json") or {}
     facts = {
         "description": Path(options.network).stem,
-        "learns the alignments of": options.alignments or "nothing: transcripts alone",
+        "learns": f"alignments of {options.alignments}"
+        if options.alignments
+        else "transcripts",
         "features": options.features or "those of the GMM systems",
         "parameters": f"{meta['num_parameters']:,}" if "num_parameters" in meta else "",
         "epochs": str(len(log.epochs)),
