@@ -39,8 +39,8 @@ def test_trials_are_listed_up_to_the_limit(package, cuts, tmp_path):
     options = CapacityOptions(seconds=3.0, p95=60.0, sessions=1, max_sessions=2)
     measure_capacity(package, cuts, table, options=options, threads=2)
     trials = read_table(table)
-    # On a very slow machine nobody is answered in time.
-    assert trials["sessions"].tolist() in [["1"], ["1", "2"]]
+    # On a very slow machine nobody is answered in time; then a trial is repeated.
+    assert trials["sessions"].unique().tolist() in [["1"], ["1", "2"]]
     assert set(trials["errors"]) == {"0"}
     assert not servers()
 
