@@ -10,14 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from latflow.cli.commands import (
-    RECIPE,
-    Arguments,
-    Group,
-    flag,
-    option,
-    read_recipe,
-)
+from latflow.cli.commands import RECIPE, Arguments, Group, flag, option, read_recipe
 from latflow.errors import UserError
 
 COMMANDS = Group()

@@ -76,7 +76,7 @@ class Criterion(ABC):
     def stepped(self, totals: Mapping[str, float]) -> None:  # noqa: B027 - optional
         """Hear the sums of a step over all parts and ranks, the same on each rank.
 
-        Where parameters are averaged, of the steps since the ranks met.
+        They are sums over the steps since ranks met where parameters are averaged.
 
         Args:
             totals: `frames`, `loss` and the criterion's statistics.

@@ -90,7 +90,7 @@ class EvenChunkOptions(Options):
 
 
 class SamplingOptions(Options):
-    """How often a pass takes each utterance, by its speaker and its length.
+    """Set how often a pass takes each utterance, by its speaker and its length.
 
     A pass takes as many utterances as there are (of a source of `source_weights`, as
     many as that says): some of them more than once, others not in every pass.
@@ -107,7 +107,7 @@ class SamplingOptions(Options):
 
     @property
     def is_even(self) -> bool:
-        """Whether a pass takes each utterance once."""
+        """Tell whether a pass takes each utterance once."""
         return self.speaker_power == 1 and not self.length_power
 
 

@@ -1,4 +1,4 @@
-"""How often a pass over the data takes each utterance.
+"""Count how often a pass over the data takes each utterance.
 
 An utterance u has a weight in each pass: that of its source in a combined corpus, times
 a share by its speaker and length,
