@@ -8,6 +8,7 @@ from pydantic import Field
 
 from latflow.corpus.options import CorpusOptions, has_transcripts
 from latflow.errors import UserError
+from latflow.lang.options import LmRunOptions
 from latflow.options import Options, read_options
 from latflow.workflow.experiment import document, json_schema
 from latflow.workflow.recipe import Recipe
@@ -156,6 +157,30 @@ def test_rescoring_adds_decodings(recipe_of):
     ]
 
 
+NEURAL = {"type": "neural", "size": 64}
+
+
+def test_a_neural_model_rescores_and_takes_the_text_of_the_first(recipe_of):
+    own = {**NEURAL, "path": "own.txt", "weight": 0.25, "n_best": 7}
+    named = {
+        "gmm": {"systems": SYSTEMS},
+        "decode": {"rescore": {"lstm": {"lm": NEURAL}, "own": {"lm": own}}},
+    }
+    recipe = recipe_of(**named, lm={"type": "text", "path": "first.txt"}, seed=3)
+    assert recipe.decodings == [*SYSTEMS, "tri2.lstm", "tri2.own"]
+    assert (recipe.neural_lms, recipe.ngram_lms) == (["lstm", "own"], ["lm"])
+    assert recipe.lm_inputs("lstm", "results", "language") == ["first.txt"]
+    assert recipe.lm_inputs("own", "results", "language") == ["own.txt"]
+    run = LmRunOptions.model_validate(recipe.lm_run_options("lstm"))
+    assert (run.size, run.seed, run.device) == (64, 3, "auto")
+    assert recipe.lm_run_options("own") == recipe.lm_run_options("lstm")
+    assert (recipe.neural_lm("own").weight, recipe.neural_lm("own").n_best) == (0.25, 7)
+    recipe = recipe_of(**named, lm={"type": "transcripts"})
+    assert recipe.lm_inputs("lstm", "results", "language") == [
+        "results/corpus/train/cuts.jsonl.gz"
+    ]
+
+
 @pytest.mark.parametrize(
     ("rescore", "message"),
     [
@@ -163,6 +188,11 @@ def test_rescoring_adds_decodings(recipe_of):
         ({"big": {"lm": {"type": "uniform"}, "systems": ["x"]}}, "big.systems: no 'x'"),
         ({"big": {"lm": {"type": "unifrm"}}}, "'unifrm' is not one of"),
         ({"big": {"lm": {"type": "text"}}}, None),
+        ({"big": {"lm": NEURAL}}, "lm.path is not set, and the first .* no text"),
+        ({"big": {"lm": {**NEURAL, "weight": 1.0}}}, "big.lm.weight"),
+        ({"big": {"lm": {**NEURAL, "n_best": 0}}}, "big.lm.n_best"),
+        ({"big": {"lm": {"type": "text", "n_best": 5}}}, "key .*big.lm.n_best"),
+        ({"big": {"lm": {"type": "text", "weight": 0.5}}}, "key .*big.lm.weight"),
     ],
 )
 def test_rescoring_that_cannot_be_is_refused(recipe_of, rescore, message):

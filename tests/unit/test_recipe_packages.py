@@ -114,6 +114,14 @@ def test_rescoring_has_scales_of_its_own():
         Recipe.from_config(config(systems=["plain_net"], rescore="big"))
 
 
+def test_a_neural_language_model_cannot_be_packaged():
+    recipe = config(systems=["mpe"], rescore="lstm")
+    lm = {"type": "neural", "path": "text.txt"}
+    recipe["decode"]["rescore"]["lstm"] = {"lm": lm, "systems": ["mpe"]}
+    with pytest.raises(UserError, match="lstm is a neural language model, which"):
+        Recipe.from_config(recipe)
+
+
 def test_a_rule_of_endpoints_set_in_part_keeps_the_rest_of_its_defaults():
     endpoint = {"rule1": {"min_trailing_silence": 3.0}}
     recipe = Recipe.from_config(config(systems=["mpe"], endpoint=endpoint))

@@ -262,6 +262,28 @@ def test_a_test_set_without_transcripts_is_decoded_and_not_scored(repository, tm
         assert message not in done.stdout
 
 
+def test_a_neural_language_model_is_trained_weighed_and_rescores(repository, tmp_path):
+    config = yaml.safe_load((repository / "tests/e2e/tiny.yaml").read_text())
+    lstm = {"lm": {"type": "neural", "size": 16}, "systems": ["mono"]}
+    config["decode"]["rescore"]["lstm"] = lstm
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    target = "results/tiny/score/mono.lstm/test/wer.json"
+    done = snakemake(repository, tmp_path, "--configfile", path, "-n", target)
+    assert done.returncode == 0, done.stderr
+    for message in (
+        "Train the neural language model lstm",
+        "Choose the weight of lstm beside the n-gram model on dev",
+        "Rescore the n best of mono on dev with lstm",
+        "Rescore the n best of mono on test with lstm",
+        "Choose language model weight and insertion penalty of mono.lstm on dev",
+    ):
+        assert message in done.stdout
+    assert "corpus/language/lm_text.txt" in done.stdout
+    assert "lm/lstm.arpa" not in done.stdout
+    assert "rescore_lattices" not in done.stdout
+
+
 def test_words_that_the_lexicon_lacks_are_pronounced_before_lang(repository, tmp_path):
     config = repository / "tests/e2e/tiny.yaml"
     done = snakemake(

@@ -44,6 +44,11 @@ def checkpoints_of(network):
     return f"{RESULTS}/checkpoints/{network}"
 
 
+def checkpoints_of_lm(lm):
+    """The same of a neural language model, whose name a network may have."""
+    return checkpoints_of(f"lm.{lm}")
+
+
 # A number of jobs (`--jobs`) is what executors of clusters have instead of cores. Which
 # executor it will be, Snakemake knows only after it has read the rules. A job's Snakemake
 # that starts a step of SLURM has a number of jobs too, the one within the step has not.
@@ -63,7 +68,12 @@ if workflow.is_main_process:
     for line in above_limit(RESULTS, recipe.max_skipped_fraction):
         logger.warning(line)
     # Attempts of a training that came further use up no retry.
-    count_by_progress(checkpoints_of(network) for network in recipe.networks)
+    count_by_progress(
+        [
+            *map(checkpoints_of, recipe.networks),
+            *map(checkpoints_of_lm, recipe.neural_lms),
+        ]
+    )
 
 # Environment of network stages under `--sdm conda`.
 DEVICE = recipe.options.nnet.device

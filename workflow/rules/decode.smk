@@ -155,6 +155,8 @@ rule rescore_lattices:
         "<logs>/rescore_lattices/{system}.{lm}.{split}.log",
     benchmark:
         "<benchmarks>/rescore_lattices/{system}.{lm}.{split}.jsonl"
+    wildcard_constraints:
+        lm="|".join(recipe.ngram_lms),
     conda:
         "../../envs/gmm.yaml"
     threads: 16
@@ -170,6 +172,43 @@ rule rescore_lattices:
         "Rescore the lattices of {wildcards.system} on {wildcards.split} with {wildcards.lm}"
     script:
         "../scripts/rescore_lattices.py"
+
+
+rule rescore_n_best:
+    input:
+        lattices="<results>/decode/{system}/{split}/lattices.ark",
+        grammar="<results>/lm/G.fst",
+        network="<results>/lm/{lm}/weights.safetensors",
+        mixture="<results>/lm/{lm}.mixture.json",
+        lang=words_for,
+    output:
+        lattices="<results>/decode/{system}.{lm}/{split}/lattices.ark",
+        ledger="<results>/decode/{system}.{lm}/{split}/ledger.jsonl",
+        summary="<results>/decode/{system}.{lm}/{split}/rescore.json",
+    log:
+        "<logs>/rescore_n_best/{system}.{lm}.{split}.log",
+    benchmark:
+        "<benchmarks>/rescore_n_best/{system}.{lm}.{split}.jsonl"
+    wildcard_constraints:
+        lm="|".join(recipe.neural_lms) or "none",
+    conda:
+        TORCH
+    threads: 16
+    resources:
+        mem_mb=growing(8000),
+        runtime=growing(240),
+        gpu=DECODING_GPUS,
+    params:
+        n_best=lambda wildcards: recipe.neural_lm(wildcards.lm).n_best,
+        beam=lambda wildcards: recipe.rescorings[wildcards.lm].beam,
+        acoustic_scale=recipe.options.decode.acoustic_scale,
+        device=DEVICE,
+        max_skipped_fraction=skippable,
+        code=source_digest("latflow.decode.rescore_n_best.rescore_n_best"),
+    message:
+        "Rescore the n best of {wildcards.system} on {wildcards.split} with {wildcards.lm}"
+    script:
+        "../scripts/rescore_n_best.py"
 
 
 rule sweep_beams:

@@ -1,5 +1,5 @@
 # Lexicon, topology, language model, and the decoding graph.
-# Products: <results>/lang/, <results>/lm/{lm.arpa,G.fst}, <results>/graph/<system>/HCLG.fst
+# Products: <results>/lang/, <results>/lm/{lm.arpa,G.fst,<neural>/,<neural>.mixture.json}, <results>/graph/<system>/HCLG.fst
 
 
 if recipe.imported_system is None:
@@ -102,6 +102,8 @@ rule make_lm:
         "<logs>/make_lm/{lm}.log",
     benchmark:
         "<benchmarks>/make_lm/{lm}.jsonl"
+    wildcard_constraints:
+        lm="|".join(recipe.ngram_lms),
     conda:
         "../../envs/lang.yaml"
     threads: 1
@@ -115,6 +117,68 @@ rule make_lm:
         "Estimate or fetch the language model {wildcards.lm}"
     script:
         "../scripts/make_lm.py"
+
+
+rule train_language_model:
+    input:
+        text=lm_inputs,
+        lang="<results>/lang/words.txt",
+    output:
+        weights="<results>/lm/{lm}/weights.safetensors",
+        words="<results>/lm/{lm}/words.txt",
+        meta="<results>/lm/{lm}/meta.json",
+    log:
+        "<logs>/train_language_model/{lm}.log",
+    benchmark:
+        "<benchmarks>/train_language_model/{lm}.jsonl"
+    wildcard_constraints:
+        lm="|".join(recipe.neural_lms) or "none",
+    conda:
+        TORCH
+    threads: 16
+    resources:
+        mem_mb=growing(8000),
+        runtime=growing(1440),
+        gpu=TRAINING_GPUS,
+    params:
+        options=lambda wildcards: recipe.lm_run_options(wildcards.lm),
+        held_out=lambda wildcards: recipe.neural_lm(wildcards.lm).held_out,
+        checkpoints=lambda wildcards: checkpoints_of_lm(wildcards.lm),
+        code=source_digest("latflow.training.language_model.train_language_model"),
+    message:
+        "Train the neural language model {wildcards.lm}"
+    script:
+        "../scripts/train_language_model.py"
+
+
+rule mix_language_models:
+    input:
+        network="<results>/lm/{lm}/weights.safetensors",
+        arpa="<results>/lm/lm.arpa",
+        cuts="<results>/corpus/dev/cuts.jsonl.gz",
+    output:
+        mixture="<results>/lm/{lm}.mixture.json",
+    log:
+        "<logs>/mix_language_models/{lm}.log",
+    benchmark:
+        "<benchmarks>/mix_language_models/{lm}.jsonl"
+    wildcard_constraints:
+        lm="|".join(recipe.neural_lms) or "none",
+    conda:
+        TORCH
+    threads: 4
+    resources:
+        mem_mb=growing(8000),
+        runtime=growing(60),
+        gpu=DECODING_GPUS,
+    params:
+        weight=lambda wildcards: recipe.neural_lm(wildcards.lm).weight,
+        device=DEVICE,
+        code=source_digest("latflow.decode.rescore_n_best.mix_language_models"),
+    message:
+        "Choose the weight of {wildcards.lm} beside the n-gram model on dev"
+    script:
+        "../scripts/mix_language_models.py"
 
 
 rule make_grammar:

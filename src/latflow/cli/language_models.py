@@ -94,9 +94,9 @@ def _neural_perplexity(arguments: Arguments) -> None:
 
 def _lm_options() -> tuple[Option, ...]:
     """Return the options of the training of a neural language model."""
-    from latflow.training.language_model import LmTrainingOptions
+    from latflow.lang.options import LmRunOptions
 
-    return options_of(LmTrainingOptions)
+    return options_of(LmRunOptions)
 
 
 @COMMANDS.command(
@@ -111,16 +111,14 @@ def _lm_options() -> tuple[Option, ...]:
 )
 def _train_lm(arguments: Arguments) -> None:
     """Train a neural language model (LSTM), or go on with its training."""
-    from latflow.training.language_model import (
-        LmTrainingOptions,
-        train_language_model,
-    )
+    from latflow.lang.options import LmRunOptions
+    from latflow.training.language_model import train_language_model
 
     model = train_language_model(
         arguments.text,
-        arguments.dev,
         arguments.out_dir,
-        options=read_flags(LmTrainingOptions, arguments),
+        options=read_flags(LmRunOptions, arguments),
+        dev_text=arguments.dev,
         lang_dir=arguments.lang,
         checkpoints=arguments.checkpoints,
     )

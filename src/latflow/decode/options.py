@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from latflow.align.options import AlignSplitOptions
 from latflow.gmm.options import FmllrOptions
 from latflow.graphs.options import BiasedGraphOptions
-from latflow.lang.options import LmOptions
+from latflow.lang.options import RescoringLmOptions
 from latflow.options import (
     Fraction,
     Name,
@@ -94,9 +94,9 @@ class AdaptOptions(FmllrOptions):
 class RescoreOptions(Options):
     """A second language model, and the lattices that it rescores."""
 
-    lm: LmOptions
-    """The language model: given, or estimated from text. Its words outside the lexicon
-    are dropped when it is turned into the grammar; the log says how many."""
+    lm: RescoringLmOptions
+    """The language model: given, or estimated from text, or a neural one that is
+    trained on text (`type: neural`)."""
     systems: tuple[str, ...] = ()
     """Systems whose lattices are rescored; an empty list for the last system alone."""
     beam: PositiveFloat = 8.0
@@ -223,9 +223,9 @@ class DecodeOptions(SearchOptions):
     it; its lattices give a second transform on top, with which they are scored anew.
     Defaults are those of Kaldi's decode_fmllr.sh."""
     rescore: dict[Name, RescoreOptions] = Field(default_factory=dict)
-    """Second language models by name. The lattices of a system are given the costs of
-    this model in place of those of the decoding graph's; the result is tuned and scored
-    as `<system>.<name>`."""
+    """Second language models by name. The lattices of a system, or with a neural model
+    their n best word sequences, are given the costs of this model in place of those of
+    the decoding graph's; the result is tuned and scored as `<system>.<name>`."""
     tune: TuneOptions = TuneOptions()
     """Settings tried on the dev set. The best word error rate decides; of equal ones
     the middle is taken. The LMWT is the weight of the language model against the

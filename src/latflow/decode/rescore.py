@@ -15,7 +15,8 @@ Written files:
   two; `cpu_seconds` of reading both models and of all lattices; `wall_seconds`,
   `threads` and the options.
 
-Public: `rescore_lattices` (stage), `LanguageModels`.
+Public: `rescore_lattices` (stage), `LanguageModels`; what the stage `rescore_n_best`
+shares: `Rescored`, `RescoreTotals`, `write_rescored`, `arc_frames`.
 
 Source: Kaldi `steps/lmrescore_const_arpa.sh`.
 """
@@ -25,7 +26,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,22 +80,53 @@ def rescore_lattices(
         UserError: a file is missing or faulty; a word of the grammar is not in the new
             model, which has no `<unk>` either; too many utterances are skipped.
     """
-    started = time.perf_counter()
-    before = time.process_time()
+    started, before = time.perf_counter(), time.process_time()
     word_ids = read_symbols(Path(lang_dir, "words.txt"))
     models = LanguageModels.load(grammar, arpa, word_ids)
-    totals = _Totals(time.process_time() - before)
-    ledger = Ledger("rescore_lattices")
+    totals = RescoreTotals(started, time.process_time() - before)
 
-    def work(item: tuple[str, Lattice]) -> _Rescored:
+    def work(item: tuple[str, Lattice]) -> Rescored:
         return _rescored(*item, models, beam, acoustic_scale)
 
-    with (
-        LatticeWriter.open(out_dir / "lattices.ark") as writer,
-        worker_pool(threads) as pool,
-    ):
-        items = read_lattices(lattices)
-        results = in_order(pool, work, items, ahead=2 * threads)
+    with worker_pool(threads) as pool:
+        write_rescored(
+            in_order(pool, work, read_lattices(lattices), ahead=2 * threads),
+            out_dir,
+            totals,
+            stage="rescore_lattices",
+            max_skipped_fraction=max_skipped_fraction,
+            settings={
+                "threads": threads,
+                "beam": beam,
+                "acoustic_scale": acoustic_scale,
+            },
+        )
+
+
+def write_rescored(
+    results: Iterable[Rescored],
+    out_dir: Path,
+    totals: RescoreTotals,
+    *,
+    stage: str,
+    max_skipped_fraction: float,
+    settings: Mapping[str, Any],
+) -> None:
+    """Write the files of a set's rescored lattices, see the module's description.
+
+    Args:
+        results: of each utterance, in the order in which they are written.
+        out_dir: folder for the files.
+        totals: the results are added to them.
+        stage: its name, for the ledger.
+        max_skipped_fraction: share of utterances that may be left out.
+        settings: for `rescore.json`.
+
+    Raises:
+        UserError: too many utterances are skipped.
+    """
+    ledger = Ledger(stage)
+    with LatticeWriter.open(out_dir / "lattices.ark") as writer:
         for result in progress(results, "rescore"):
             totals.add(result)
             if result.lattice is not None:
@@ -104,13 +136,7 @@ def rescore_lattices(
                 ledger.record(result.utterance, reason)
         ledger.write(out_dir / "ledger.jsonl")
         ledger.check(totals.utterances, max_skipped_fraction=max_skipped_fraction)
-    summary = {
-        **totals.summary(),
-        "wall_seconds": time.perf_counter() - started,
-        "threads": threads,
-        "beam": beam,
-        "acoustic_scale": acoustic_scale,
-    }
+    summary = {**totals.summary(), **settings}
     with atomic_output(out_dir / "rescore.json") as temporary:
         temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
@@ -163,7 +189,7 @@ class LanguageModels:
 
 
 @dataclass(frozen=True, eq=False)
-class _Rescored:
+class Rescored:
     """Result of rescoring one lattice.
 
     Attributes:
@@ -182,40 +208,42 @@ class _Rescored:
 
 def _rescored(
     utterance: str, lattice: Lattice, models: LanguageModels, beam: float, scale: float
-) -> _Rescored:
+) -> Rescored:
     """Exchange the costs of one lattice."""
     started = time.thread_time()
     result, error = None, None
     arcs = int(np.count_nonzero(lattice.transition_id)), 0, 0
     try:
         small, result = models.exchange(lattice, beam, scale)
-        arcs = arcs[0], _arc_frames(small), _arc_frames(result)
+        arcs = arcs[0], arc_frames(small), arc_frames(result)
     except UserError as caught:
         error = caught
     seconds = time.thread_time() - started
-    return _Rescored(utterance, result, error, lattice.num_frames, arcs, seconds)
+    return Rescored(utterance, result, error, lattice.num_frames, arcs, seconds)
 
 
-def _arc_frames(lattice: CompactLattice) -> int:
+def arc_frames(lattice: CompactLattice) -> int:
     """Return frames of all arcs together."""
     return len(lattice.string) + len(lattice.final_string)
 
 
-class _Totals:
+class RescoreTotals:
     """Adds up sizes and times.
 
     Args:
+        started: value of `time.perf_counter` when the stage began.
         model_seconds: processor time of reading the models.
     """
 
-    def __init__(self, model_seconds: float) -> None:
+    def __init__(self, started: float, model_seconds: float) -> None:
+        self._started = started
         self.utterances = 0
         self._skipped = 0
         self._frames = 0
         self._arcs = np.zeros(3, np.int64)
         self._seconds = {"models": model_seconds, "lattices": 0.0}
 
-    def add(self, result: _Rescored) -> None:
+    def add(self, result: Rescored) -> None:
         """Take one utterance in; sizes of those that are skipped do not count."""
         self.utterances += 1
         self._seconds["lattices"] += result.seconds
@@ -236,4 +264,5 @@ class _Totals:
             "depth_determinized": depth[1],
             "depth_after": depth[2],
             "cpu_seconds": self._seconds,
+            "wall_seconds": time.perf_counter() - self._started,
         }

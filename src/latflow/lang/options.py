@@ -8,7 +8,9 @@ from pydantic import Field
 
 from latflow.options import (
     Fraction,
+    NonNegativeInt,
     Options,
+    PositiveFloat,
     PositiveInt,
     ProperFraction,
     Text,
@@ -151,4 +153,71 @@ class TranscriptsLm(NgramOptions):
 
 LmOptions = Annotated[
     ArpaLm | UniformLm | TextLm | TranscriptsLm, Field(discriminator="type")
+]
+
+
+class LstmLmOptions(Options):
+    """Layers of a neural language model."""
+
+    size: PositiveInt = 256
+    """Numbers of an embedding, and cells of a layer."""
+    num_layers: PositiveInt = 1
+    """LSTM layers."""
+    dropout: ProperFraction = 0.3
+    """Share of numbers dropped in training behind embedding and layers."""
+    untied: bool = False
+    """Give the output weights of its own; else they are the embeddings."""
+
+
+class LmTrainingOptions(LstmLmOptions):
+    """Layers of a neural language model, and its training."""
+
+    epochs: PositiveInt = 20
+    """Passes over the text, at most."""
+    patience: PositiveInt = 3
+    """Epochs without a better held-out text after which training ends."""
+    batch_words: PositiveInt = 2000
+    """Words of a batch, at most, sentence ends and padding counted."""
+    learning_rate: PositiveFloat = 0.002
+    """Learning rate of Adam at first; it is halved after each epoch in which the loss
+    of the held-out text fell by less than 1 percent."""
+    clip_norm: PositiveFloat = 1.0
+    """Gradients (mean over words) longer than this are shortened to it."""
+    checkpoint_minutes: PositiveFloat = 10.0
+    """Minutes between checkpoints within an epoch."""
+
+
+class LmRunOptions(LmTrainingOptions):
+    """Everything that the training of a neural language model depends on."""
+
+    seed: NonNegativeInt = 1
+    """Seed of parameters, order and dropout."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device: `auto` for a GPU where there is one."""
+
+
+class NeuralLmOptions(LmTrainingOptions):
+    """An LSTM is trained on a text, and mixed with the first language model.
+
+    It rescores the n best word sequences of a lattice. See docs/language_models.md.
+    """
+
+    type: Literal["neural"] = "neural"
+    path: Text | None = None
+    """The text, one sentence a line (`.gz` too). null takes that of the first language
+    model, whose type must be `text` or `transcripts`."""
+    held_out: Annotated[float, Field(gt=0, le=0.5)] = 0.1
+    """Share of the sentences that are not trained on, and choose learning rate and
+    epoch."""
+    weight: ProperFraction | None = None
+    """Share of the network in the mixture with the first model; null for the share that
+    makes the transcripts of dev most probable. It is below 1, since words that the
+    network lacks have the first model's share alone."""
+    n_best: PositiveInt = 100
+    """Word sequences of a lattice that are rescored, at most."""
+
+
+RescoringLmOptions = Annotated[
+    ArpaLm | UniformLm | TextLm | TranscriptsLm | NeuralLmOptions,
+    Field(discriminator="type"),
 ]

@@ -11,8 +11,8 @@ compared with those of n-grams, and be mixed:
 A folder holds `weights.safetensors`, `words.txt` (a word a line, in the order of the
 classes, the sentence end first) and `meta.json` (options, and what training tells).
 
-Public: `LstmLmOptions`, `WordLstm`, `framed`, `NeuralLm`, `Mixture`, `best_weight`,
-`weight_on`, `mixed`, `perplexities`.
+Public: `WordLstm`, `framed`, `NeuralLm`, `Mixture`, `best_weight`, `weight_on`, `mixed`,
+`perplexities`.
 Source: Mikolov et al. 2010 (recurrent models, interpolation); Press & Wolf 2017 (shared
 embeddings); Jelinek & Mercer 1980 (the weight, by expectation maximization).
 """
@@ -37,27 +37,14 @@ from latflow.errors import UserError
 from latflow.files import atomic_directory, read_lines, write_text
 from latflow.lang.arpa import NgramModel, Perplexity
 from latflow.lang.lexicon import SENTENCE_END, SENTENCE_START
+from latflow.lang.options import LstmLmOptions
 from latflow.nnet.graph import initialize
-from latflow.options import Options, PositiveInt, ProperFraction
 
 END = 0  # class of the sentence end; as an input, the sentence start
 OUTSIDE = -1  # a word outside the vocabulary
 _SCORES = 1 << 24  # scores of classes that are computed at once
 _BLOCK = 4096  # sentences that are scored together
 _LN_10 = float(np.log(10.0))
-
-
-class LstmLmOptions(Options):
-    """Layers of the model."""
-
-    size: PositiveInt = 256
-    """Numbers of an embedding, and cells of a layer."""
-    num_layers: PositiveInt = 1
-    """LSTM layers."""
-    dropout: ProperFraction = 0.3
-    """Share of numbers dropped in training behind embedding and layers."""
-    untied: bool = False
-    """Give the output weights of its own; else they are the embeddings."""
 
 
 class WordLstm(nn.Module):

@@ -118,6 +118,7 @@ def language_section(results: Results) -> Section:
         section.blocks.append(Table(rows, {"what"}))
     else:
         section.blocks.append(missing("lexicon and language model", "lang"))
+    section.blocks.extend(_mixtures(results))
     graphs = list(_graph_rows(results))
     if graphs:
         section.blocks.append(Table(graphs, {"graph of"}))
@@ -244,6 +245,33 @@ def _arpa_rows(path: Path) -> Iterator[Row]:
             yield {"what": what, "number": number.strip()}
         elif line.strip() == "\\1-grams:":
             return
+
+
+def _mixtures(results: Results) -> Iterator[Note | Table]:
+    """Yield weights and perplexities of neural language models, if there are some."""
+    rows: list[Row] = []
+    for name in results.recipe.neural_lms:
+        found = read_json(results / f"lm/{name}.mixture.json")
+        if found is None:
+            yield missing(f"neural language model {name}", "decode")
+            continue
+        perplexity = found["perplexity"]
+        rows.append(
+            {
+                "neural model": name,
+                "weight": f"{found['weight']:.3f}",
+                "alone": f"{perplexity['neural']:.1f}",
+                "n-gram": f"{perplexity['ngram']:.1f}",
+                "mixture": f"{perplexity['mixture']:.1f}",
+            }
+        )
+    if rows:
+        yield Note(
+            "Perplexities of the transcripts of dev, over the words that both models "
+            "know: a neural model, the n-gram model of the decoding graphs, and their "
+            "mixture, in which the neural one has the weight."
+        )
+        yield Table(rows, {"neural model"})
 
 
 def _graph_rows(results: Results) -> Iterator[Row]:

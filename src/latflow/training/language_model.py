@@ -4,12 +4,13 @@ The text is read once, into a file of int32 numbers that is mapped into memory; 
 holds 8 bytes a sentence. The batches of an epoch follow from (text, seed, epoch):
 sentences are shuffled, those of a window are sorted by length and cut into batches, and
 the batches shuffled. Adam's learning rate falls by the newbob rule on the dev text, and
-the parameters of the best epoch are kept.
+the parameters of the best epoch are kept. Without a dev text, a share of the text is
+held out for it.
 
 A killed training goes on from its last checkpoint and, on the processor, ends with the
 same bits.
 
-Public: `LmTrainingOptions`, `train_language_model`, `epoch_batches`.
+Public: `train_language_model`, `epoch_batches`.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ import math
 import shutil
 import time
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,17 +33,16 @@ from torch import nn
 from latflow.errors import Interrupted, UserError
 from latflow.lang.directory import Lang
 from latflow.lang.lexicon import RESERVED_WORDS, SENTENCE_END
-from latflow.lang.ngram import text_sentences
+from latflow.lang.ngram import text_sentences, transcript_sentences
+from latflow.lang.options import LmRunOptions, LstmLmOptions
 from latflow.logs import progress
 from latflow.nnet.language_model import (
     OUTSIDE,
-    LstmLmOptions,
     NeuralLm,
     WordLstm,
     framed,
 )
 from latflow.nnet.model_dir import choose_device
-from latflow.options import NonNegativeInt, PositiveFloat, PositiveInt
 from latflow.training.checkpoint import CheckpointStore, Position, digest_of
 from latflow.training.launch import stop_requests
 from latflow.training.optimizers import (
@@ -60,74 +60,61 @@ _WINDOW = 8192  # sentences that are sorted by length together
 _NOT_IDENTITY = ("device", "checkpoint_minutes")
 
 
-class LmTrainingOptions(LstmLmOptions):
-    """Layers of a language model, and its training."""
-
-    epochs: PositiveInt = 20
-    """Passes over the text, at most."""
-    patience: PositiveInt = 3
-    """Epochs without a better dev text after which training ends."""
-    batch_words: PositiveInt = 2000
-    """Words of a batch, at most, sentence ends and padding counted."""
-    learning_rate: PositiveFloat = 0.002
-    """Learning rate of Adam at first; it is halved after each epoch in which the dev
-    loss fell by less than 1 percent."""
-    clip_norm: PositiveFloat = 1.0
-    """Gradients (mean over words) longer than this are shortened to it."""
-    seed: NonNegativeInt = 1
-    """Seed of parameters, order and dropout."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device: `auto` for a GPU where there is one."""
-    checkpoint_minutes: PositiveFloat = 10.0
-    """Minutes between checkpoints within an epoch."""
-
-
 def train_language_model(
     text: str | Path,
-    dev_text: str | Path,
     out_dir: str | Path,
     *,
-    options: LmTrainingOptions,
+    options: LmRunOptions,
+    dev_text: str | Path | None = None,
+    held_out: float = 0.1,
     lang_dir: str | Path | None = None,
     checkpoints: str | Path | None = None,
 ) -> NeuralLm:
-    """Train a model, and write its folder.
+    """Train a model, and write its folder (stage).
 
     Args:
-        text: one sentence a line (`.gz` too).
-        dev_text: likewise; the learning rate and the epoch are chosen on it.
+        text: one sentence a line (`.gz` too), or a manifest (`cuts.jsonl.gz`) whose
+            transcripts are the text.
         out_dir: folder to write, see `latflow.nnet.language_model`.
         options: of layers and training.
+        dev_text: likewise; the learning rate and the epoch are chosen on it.
+        held_out: without `dev_text`, share of the sentences of `text` that takes its
+            place: with 0.1 the tenth of each ten.
         lang_dir: the vocabulary is its words with a speech phone, and its other words
             that the text has; None takes the words of the text.
-        checkpoints: folder for those of this training, removed at the end; None for
-            `<out_dir>.checkpoints`.
+        checkpoints: folder for those of trainings of this model, removed at the end;
+            None for `<out_dir>.checkpoints`.
 
     Raises:
-        UserError: a file is missing or has no sentence; the loss is not finite;
-            checkpoints of another training.
+        UserError: a file is missing or has no sentence; the loss is not finite.
         Interrupted: SIGTERM came; the checkpoint is written.
     """
     out_dir = Path(out_dir)
     folder = Path(checkpoints or out_dir.with_name(f"{out_dir.name}.checkpoints"))
     folder.mkdir(parents=True, exist_ok=True)
-    words = _vocabulary(text, lang_dir)
-    texts = [
-        _EncodedText.write(path, words, folder / f"{name}.i32")
-        for name, path in (("train", text), ("dev", dev_text))
-    ]
+    if dev_text is None:
+        sources = {
+            "train": _Source(text, held_out, is_held_out=False),
+            "dev": _Source(text, held_out, is_held_out=True),
+        }
+    else:
+        sources = {"train": _Source(text), "dev": _Source(dev_text)}
+    words = _vocabulary(sources["train"], lang_dir)
+    train, dev = (
+        _EncodedText.write(source, words, folder / f"{name}.i32")
+        for name, source in sources.items()
+    )
     kept = {k: v for k, v in options.values().items() if k not in _NOT_IDENTITY}
     identity = {
         "options": kept,
         "words": digest_of({"words": words}),
-        "texts": [each.digest for each in texts],
+        "texts": [train.digest, dev.digest],
     }
     device = choose_device(options.device)
     layers = options.part(LstmLmOptions)
     network = WordLstm(len(words), layers, seed=options.seed).to(device)
-    store = CheckpointStore(folder, identity, keep=1)
+    store = CheckpointStore(folder / digest_of(identity), identity, keep=1)
     with stop_requests() as should_stop:
-        train, dev = texts
         trainer = _Trainer(network, train, dev, options, store, len(words), should_stop)
         meta = trainer.run()
     model = NeuralLm(network.eval(), words, layers, meta)
@@ -136,9 +123,37 @@ def train_language_model(
     return model
 
 
-def _vocabulary(text: str | Path, lang_dir: str | Path | None) -> list[str]:
+@dataclass(frozen=True)
+class _Source:
+    """Sentences of a file, or a share of them; empty ones are left out.
+
+    Attributes:
+        path: a text, or a manifest whose transcripts count.
+        share: of the sentences that is held out, spread evenly over the file.
+        is_held_out: whether these, or the others, are meant.
+    """
+
+    path: str | Path
+    share: float = 0.0
+    is_held_out: bool = False
+
+    def __iter__(self) -> Iterator[list[str]]:
+        """Yield the words of each sentence."""
+        is_manifest = Path(self.path).name.removesuffix(".gz").endswith(".jsonl")
+        sentences = (
+            transcript_sentences([self.path])
+            if is_manifest
+            else text_sentences(self.path)
+        )
+        for number, words in enumerate(filter(None, sentences)):
+            is_out = int((number + 1) * self.share) > int(number * self.share)
+            if is_out == self.is_held_out:
+                yield words
+
+
+def _vocabulary(text: Iterable[list[str]], lang_dir: str | Path | None) -> list[str]:
     """Return the classes' words, the sentence end first."""
-    of_text = {word for words in text_sentences(text) for word in words}
+    of_text = {word for words in text for word in words}
     if lang_dir is not None:
         lang = Lang.load(lang_dir)
         of_text = {word for word in of_text if lang.is_known(word)}
@@ -161,21 +176,20 @@ class _EncodedText:
     digest: str
 
     @classmethod
-    def write(cls, text: str | Path, words: Sequence[str], file: Path) -> _EncodedText:
-        """Encode a text into a file, and map it; empty lines are left out."""
+    def write(cls, text: _Source, words: Sequence[str], file: Path) -> _EncodedText:
+        """Encode a text into a file, and map it."""
         known = {word: number for number, word in enumerate(words) if number}
         begin, digest, total = array("q", [0]), hashlib.sha256(), 0
         with file.open("wb") as stream:
-            for sentence in text_sentences(text):
-                if not sentence:
-                    continue
+            for sentence in text:
                 row = array("i", [known.get(word, OUTSIDE) for word in sentence])
                 total += len(row)
                 begin.append(total)
                 stream.write(row.tobytes())
                 digest.update(row.tobytes())
         if not total:
-            raise UserError("no sentence", file=text, remedy="name a text with some")
+            what = "no sentence to hold out" if text.is_held_out else "no sentence"
+            raise UserError(what, file=text.path, remedy="name a text with more")
         offsets = np.frombuffer(begin, np.int64)
         digest.update(offsets.tobytes())
         ids = np.memmap(file, np.int32, "r", shape=(total,))
@@ -237,7 +251,7 @@ class _Trainer:
     network: WordLstm
     train: _EncodedText
     dev: _EncodedText
-    options: LmTrainingOptions
+    options: LmRunOptions
     store: CheckpointStore
     num_classes: int
     should_stop: Callable[[], bool]

@@ -128,6 +128,12 @@ class PackagePlan:
                 remedy=f"{remedy}; or set package.offline (--offline), for recordings "
                 "that are there as a whole",
             )
+        if (lm := recipe.options.package.rescore) in recipe.neural_lms:
+            raise UserError(
+                f"{lm} is a neural language model, which packages and servers do not "
+                "know",
+                remedy="name an n-gram model of decode.rescore in package.rescore",
+            )
         if self.decoding not in recipe.decodings:
             raise UserError(
                 f"the lattices of {name} are not rescored with "

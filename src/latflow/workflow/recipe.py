@@ -35,7 +35,15 @@ from latflow.features.frame_times import FrameTimes
 from latflow.features.options import LhotseExtractionOptions, Stream
 from latflow.gmm.options import SharedOptions
 from latflow.graphs.options import DenominatorOptions, GraphOptions
-from latflow.lang.options import ArpaLm, LmOptions, TextLm, TranscriptsLm, UniformLm
+from latflow.lang.options import (
+    ArpaLm,
+    LmTrainingOptions,
+    NeuralLmOptions,
+    RescoringLmOptions,
+    TextLm,
+    TranscriptsLm,
+    UniformLm,
+)
 from latflow.scoring.options import ComparisonOptions
 from latflow.simulation.options import SimulationOptions
 from latflow.simulation.records import list_audio
@@ -328,15 +336,42 @@ class Recipe(Systems):
         """Names of all language models; `lm` is the one of the decoding graphs."""
         return ["lm", *self.rescorings]
 
-    def lm_options(self, lm: str, language_folder: str) -> LmOptions:
+    @property
+    def neural_lms(self) -> list[str]:
+        """Names of the neural ones."""
+        of = self.rescorings.items()
+        return [name for name, one in of if isinstance(one.lm, NeuralLmOptions)]
+
+    @property
+    def ngram_lms(self) -> list[str]:
+        """Names of the others."""
+        return [name for name in self.language_models if name not in self.neural_lms]
+
+    def neural_lm(self, lm: str) -> NeuralLmOptions:
+        """Return the options of a neural language model."""
+        options = self.rescorings[lm].lm
+        assert isinstance(options, NeuralLmOptions)
+        return options
+
+    def lm_run_options(self, lm: str) -> dict[str, Any]:
+        """Return all that training a neural model depends on beside its inputs."""
+        own = self.neural_lm(lm).part(LmTrainingOptions).values()
+        return {**own, "seed": self.options.seed, "device": self.options.nnet.device}
+
+    def lm_options(self, lm: str, language_folder: str) -> RescoringLmOptions:
         """Return the options of a language model, its text named.
+
+        The text of a neural one is by default that of the first model.
 
         Raises:
             UserError: the text is not named and the corpus brings none.
         """
         is_first = lm == "lm"
-        rescorings = self.options.decode.rescore
-        options = self.options.lm if is_first else rescorings[lm].lm
+        options = self.options.lm if is_first else self.rescorings[lm].lm
+        if isinstance(options, NeuralLmOptions) and options.path is None:
+            first = self.lm_options("lm", language_folder)
+            path = first.path if isinstance(first, TextLm) else None
+            return options.replace(path=path)
         if isinstance(options, TextLm) and options.path is None:
             if not self.is_synthetic:
                 key = "lm" if is_first else f"decode.rescore.{lm}.lm"
@@ -350,9 +385,11 @@ class Recipe(Systems):
     def lm_inputs(self, lm: str, results: str, language_folder: str) -> list[str]:
         """Return the files that a language model is made from."""
         options = self.lm_options(lm, language_folder)
-        if isinstance(options, TranscriptsLm):
+        if isinstance(options, UniformLm):
+            return []
+        if isinstance(options, TranscriptsLm) or options.path is None:
             return [f"{results}/corpus/train/cuts.jsonl.gz"]
-        return [] if isinstance(options, UniformLm) else [str(options.path)]
+        return [options.path]
 
     def source_files(self, split: str) -> list[str]:
         """Return the files outside the experiment whose change makes a split new."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from latflow.errors import UserError
+from latflow.lang.options import NeuralLmOptions, TextLm, TranscriptsLm
 from latflow.workflow.extractor_checks import check_extractor_uses
 from latflow.workflow.network_checks import (
     check_choice,
@@ -243,19 +244,32 @@ def _check_without_audio(recipe: Recipe) -> None:
 
 
 def _check_rescorings(recipe: Recipe) -> None:
-    """Refuse rescoring that names an unknown system or the first model."""
+    """Refuse rescoring that names an unknown system or the first model, or no text."""
     for lm, rescoring in recipe.rescorings.items():
         if lm == "lm":
             raise UserError(
                 "configuration decode.rescore.lm: the first model has this name",
                 remedy="give the second one another",
             )
+        if isinstance(rescoring.lm, NeuralLmOptions):
+            _check_text(recipe, lm, rescoring.lm)
         for name in rescoring.systems:
             if name not in recipe.decoded_systems:
                 raise UserError(
                     f"configuration decode.rescore.{lm}.systems: no {name!r}",
                     remedy=f"choose from: {', '.join(recipe.decoded_systems)}",
                 )
+
+
+def _check_text(recipe: Recipe, lm: str, options: NeuralLmOptions) -> None:
+    """Refuse a neural language model without a text of its own, or of the first one."""
+    first = recipe.options.lm
+    if options.path is None and not isinstance(first, TextLm | TranscriptsLm):
+        raise UserError(
+            f"configuration decode.rescore.{lm}.lm.path is not set, and the first "
+            f"language model (lm, type {first.type}) has no text",
+            remedy="name a text with one sentence a line",
+        )
 
 
 def _check_transcriptions(recipe: Recipe) -> None:

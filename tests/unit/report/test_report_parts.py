@@ -7,7 +7,7 @@ from reference.made_up_results import made_up_recipe, write_json
 
 from latflow.report import examples, figures
 from latflow.report.costs import speed_section
-from latflow.report.data import data_section, packages_section
+from latflow.report.data import data_section, language_section, packages_section
 from latflow.report.decision import chosen_on_dev
 from latflow.report.examples import Tier
 from latflow.report.figures import canvas, render, series_colour
@@ -98,6 +98,25 @@ def test_labels_are_text_not_formulas():
 
 def test_missing_manifests_have_no_size(tmp_path):
     assert not Results(tmp_path, Recipe(made_up_recipe())).split_sizes
+
+
+def test_neural_language_models_are_told_of_where_the_recipe_has_some(tmp_path):
+    def blocks(**lm):
+        decode = {"rescore": {name: {"lm": options} for name, options in lm.items()}}
+        recipe = Recipe(made_up_recipe(decode=decode))
+        return language_section(Results(tmp_path, recipe)).blocks
+
+    without = len(blocks(big={"type": "text", "path": "text"}))
+    told = blocks(lstm={"type": "neural"})
+    assert len(told) == without + 1
+    assert told[1].is_missing
+    perplexity = {"neural": 130.44, "ngram": 83.8, "mixture": 78.64}
+    found = {"weight": 0.2804, "perplexity": perplexity}
+    write_json(tmp_path / "lm/lstm.mixture.json", found)
+    _, note, table, *_ = blocks(lstm={"type": "neural"})
+    assert "mixture" in note.text
+    (row,) = table.rows
+    assert list(row.values()) == ["lstm", "0.280", "130.4", "83.8", "78.6"]
 
 
 def test_packages_are_told_of_where_the_recipe_asks_for_some(tmp_path):

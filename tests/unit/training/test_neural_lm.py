@@ -1,5 +1,8 @@
 """A neural language model: its probabilities, training, mixture and commands."""
 
+import gzip
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -8,8 +11,8 @@ from latflow.cli.main import main
 from latflow.errors import Interrupted, UserError
 from latflow.lang.arpa import perplexity
 from latflow.lang.ngram import estimate
+from latflow.lang.options import LmRunOptions, LstmLmOptions
 from latflow.nnet.language_model import (
-    LstmLmOptions,
     Mixture,
     NeuralLm,
     WordLstm,
@@ -19,11 +22,7 @@ from latflow.nnet.language_model import (
     weight_on,
 )
 from latflow.training import language_model
-from latflow.training.language_model import (
-    LmTrainingOptions,
-    epoch_batches,
-    train_language_model,
-)
+from latflow.training.language_model import epoch_batches, train_language_model
 
 WORDS = ["</s>", "a", "b", "c"]
 TEXT = [["a", "b", "c"], ["b", "c"], ["a"], ["c", "b", "a", "b"]] * 8
@@ -157,8 +156,8 @@ def text(tmp_path):
 def test_training_learns_and_a_stopped_one_ends_with_the_same_bits(
     text, tmp_path, monkeypatch
 ):
-    options = LmTrainingOptions(**SMALL)
-    whole = train_language_model(text, text, tmp_path / "whole", options=options)
+    named = {"options": LmRunOptions(**SMALL), "dev_text": text}
+    whole = train_language_model(text, tmp_path / "whole", **named)
     losses = [epoch["loss"] for epoch in whole.meta["history"]]
     assert losses[-1] < losses[0]
     assert not (tmp_path / "whole.checkpoints").exists()
@@ -175,12 +174,11 @@ def test_training_learns_and_a_stopped_one_ends_with_the_same_bits(
 
     monkeypatch.setattr(language_model._Trainer, "_make_step", stopping)
     with pytest.raises(Interrupted):
-        train_language_model(text, text, tmp_path / "again", options=options)
+        train_language_model(text, tmp_path / "again", **named)
     assert not (tmp_path / "again").exists()
-    with pytest.raises(UserError, match="another training"):
-        other = options.replace(seed=2)
-        train_language_model(text, text, tmp_path / "again", options=other)
-    again = train_language_model(text, text, tmp_path / "again", options=options)
+    assert list((tmp_path / "again.checkpoints").glob("*/e0002-b*.pt"))
+    monkeypatch.setattr(language_model._Trainer, "_make_step", made)
+    again = train_language_model(text, tmp_path / "again", **named)
     assert again.meta == whole.meta
     for name, value in whole.network.state_dict().items():
         assert torch.equal(again.network.state_dict()[name], value)
@@ -190,10 +188,13 @@ def test_bad_texts_and_options_are_refused(text, tmp_path):
     (tmp_path / "empty").write_text("\n")
     with pytest.raises(UserError, match="no sentence"):
         train_language_model(
-            text, tmp_path / "empty", tmp_path / "lm", options=LmTrainingOptions()
+            text,
+            tmp_path / "lm",
+            options=LmRunOptions(),
+            dev_text=tmp_path / "empty",
         )
     with pytest.raises(ValueError, match="dropout"):
-        LmTrainingOptions(dropout=1.0)
+        LmRunOptions(dropout=1.0)
 
 
 def test_the_commands_train_and_tell_perplexities(text, tmp_path, capsys):
@@ -212,3 +213,27 @@ def test_the_commands_train_and_tell_perplexities(text, tmp_path, capsys):
     assert "needs its weight" in capsys.readouterr().err
     assert main([*mixture, "--weight", "1.5"]) == 1
     assert main(["perplexity", arpa, str(text), "--weight", "0.5"]) == 1
+
+
+def test_a_share_of_the_sentences_takes_the_place_of_a_dev_text(text, tmp_path):
+    def sentences(*, is_held_out):
+        return list(language_model._Source(text, 0.1, is_held_out=is_held_out))
+
+    assert sentences(is_held_out=True) == [TEXT[9], TEXT[19], TEXT[29]]
+    rest = [words for i, words in enumerate(TEXT) if i not in (9, 19, 29)]
+    assert sentences(is_held_out=False) == rest
+    options = LmRunOptions(**SMALL)
+    model = train_language_model(text, tmp_path / "lm", options=options)
+    scores = np.concatenate(model.log_probs(sentences(is_held_out=True)))
+    wanted = np.exp(-scores.mean())
+    assert model.meta["dev_perplexity"] == pytest.approx(wanted, rel=1e-5)
+    text.write_text("a b\n")
+    with pytest.raises(UserError, match="no sentence to hold out"):
+        train_language_model(text, tmp_path / "lm", options=options)
+
+
+def test_a_manifest_stands_for_its_transcripts(text, tmp_path):
+    lines = [json.dumps({"supervisions": [{"text": " ".join(w)}]}) for w in TEXT]
+    cuts = tmp_path / "cuts.jsonl.gz"
+    cuts.write_bytes(gzip.compress("\n".join(lines).encode()))
+    assert list(language_model._Source(cuts)) == list(language_model._Source(text))

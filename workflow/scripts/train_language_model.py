@@ -1,0 +1,11 @@
+"""Rule train_language_model: calls latflow.training.language_model.train_language_model."""
+
+from typing import TYPE_CHECKING
+
+from latflow.training.language_model import train_language_model
+from latflow.workflow.jobs import run
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+run(train_language_model, snakemake)
