@@ -101,7 +101,7 @@ def _lm_options() -> tuple[Option, ...]:
 
 @COMMANDS.command(
     "train-lm",
-    option("text", "one sentence a line"),
+    option("text", "one sentence a line, or a manifest of cuts (.jsonl.gz)"),
     option("dev", "text that learning rate and epoch are chosen on"),
     option("out_dir", "folder of the model to write"),
     option("--lang", "lang directory, whose words are the vocabulary"),

@@ -101,7 +101,8 @@ def mix_language_models(
         try:
             chosen = min(weight_on(models, transcript_sentences([cuts])), _MAX_WEIGHT)
         except UserError as error:
-            raise error.at(file=cuts) from None
+            remedy = "check the transcripts of dev, or name the weight in the recipe"
+            raise error.at(file=cuts, remedy=remedy) from None
     scores = perplexities(models, transcript_sentences([cuts]), chosen)
     counted = scores["mixture"]
     found = {

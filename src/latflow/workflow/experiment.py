@@ -124,7 +124,7 @@ class PackageSectionOptions(Options):
     """Package systems, too, that cannot be streamed since they need a recording as a
     whole; servers refuse them."""
     rescore: Name | None = None
-    """Language model of `decode.rescore` that the lattices of finished segments are
+    """N-gram model of `decode.rescore` that the lattices of finished segments are
     rescored with."""
     licence: str | None = None
     """Text file with the terms of use of the data, which goes along."""
