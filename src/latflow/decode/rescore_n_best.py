@@ -16,7 +16,8 @@ the models and these.
 `mix_language_models` chooses the weight, and writes a JSON file: `weight`, `chosen_on`
 (`dev`, or `recipe` where the weight is given), and for the models `neural`, `ngram` and
 `mixture` the `perplexity` of the transcripts of dev, with `num_words` and `num_oov`.
-`rescore_n_best` writes the files of `latflow.decode.rescore`.
+`rescore_n_best` writes the files of `latflow.decode.rescore`; `cpu_seconds` are without
+what the network takes, which is in `wall_seconds`.
 
 Public: `mix_language_models`, `rescore_n_best` (stages), `linear_paths`.
 
