@@ -54,7 +54,7 @@ def test_word_error_rates_make_sense(results):
         "system", "set", "wer", "ins", "del", "sub", "words", "sentences",
         "sentence_errors", "lmwt", "wip",
     ]  # fmt: skip
-    rescored = {"tri1.longer", "tri3.longer"}
+    rescored = {"tri1.longer", "tri3.longer", "mono.lstm"}
     assert set(table.system) == {*SYSTEMS, *NETWORKS, *rescored}
     assert set(table.set) == {"dev", "test"}
     errors = table.ins + table["del"] + table["sub"]
@@ -85,7 +85,7 @@ def test_networks_learn(results):
 
 def test_report_stands_alone(results):
     html = (results / "report.html").read_text()
-    sections = ("tri3.longer", "oracle WER", "What a wider beam buys")
+    sections = ("tri3.longer", "mono.lstm", "oracle WER", "What a wider beam buys")
     for name in (*SYSTEMS, *NETWORKS, *sections):
         assert name in html
     assert "data:audio/" in html
@@ -111,8 +111,7 @@ def changed(finished, recipe, tmp_path, **sections):
 
 DECODING = {
     "decode_lattices", "decode_adapted", "decode_network", "rescore_lattices",
-    "tune_scales",
-    "sweep_beams", "analyze_lattices", "score_wer", "summarize_wer",
+    "rescore_n_best", "tune_scales", "sweep_beams", "analyze_lattices", "score_wer", "summarize_wer",
 }  # fmt: skip
 REPORT = {"summarize_cost", "make_report"}
 SCORING = {"score_wer", "summarize_wer", *REPORT}

@@ -1,4 +1,4 @@
-"""Rule train_language_model: calls latflow.training.language_model.train_language_model."""
+"""Rule train_language_model: trains a neural language model on a text."""
 
 from typing import TYPE_CHECKING
 

@@ -97,15 +97,28 @@ class PackagePlan:
                 f"{name} adapts to speakers in two passes over their speech",
                 remedy=f"{plain}, or a GMM system without adaptation",
             )
+        self._check_features(plain)
+        if (found := self._why_offline) is not None and not self._may_be_offline:
+            why, remedy = found
+            raise UserError(
+                f"{name} cannot be streamed: {why}",
+                remedy=f"{remedy}; or set package.offline (--offline), for recordings "
+                "that are there as a whole",
+            )
+        self._check_rescoring()
+
+    def _check_features(self, remedy: str) -> None:
+        """Refuse a system whose features a package cannot compute."""
+        recipe, name = self.recipe, self.system
         stream = recipe.stream_of(name)
         if recipe.hdf5_of(name) is not None:
             raise UserError(
                 f"{name} reads features of HDF5 files, which nothing computes of audio",
-                remedy=plain,
+                remedy=remedy,
             )
         if stream in recipe.systems:
             raise UserError(
-                f"{name} reads features of the GMM system {stream}", remedy=plain
+                f"{name} reads features of the GMM system {stream}", remedy=remedy
             )
         if self._features.channels is not None:
             raise UserError(
@@ -121,13 +134,10 @@ class PackagePlan:
                 remedy="package a system on features of another type, or of an "
                 "extractor that Lhotse registers",
             )
-        if (found := self._why_offline) is not None and not self._may_be_offline:
-            why, remedy = found
-            raise UserError(
-                f"{name} cannot be streamed: {why}",
-                remedy=f"{remedy}; or set package.offline (--offline), for recordings "
-                "that are there as a whole",
-            )
+
+    def _check_rescoring(self) -> None:
+        """Refuse a second language model that a package cannot have."""
+        recipe, name = self.recipe, self.system
         if (lm := recipe.options.package.rescore) in recipe.neural_lms:
             raise UserError(
                 f"{lm} is a neural language model, which packages and servers do not "

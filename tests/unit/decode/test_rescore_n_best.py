@@ -1,4 +1,4 @@
-"""N-best lists with the costs of a neural model mixed with an n-gram, and its weight."""
+"""N-best lists with costs of a neural model mixed with an n-gram; its weight."""
 
 import gzip
 import json
@@ -56,9 +56,7 @@ def lattice():
     arcs += [(2, 4, 8, 2), (2, 4, 8, 0), (3, 4, 8, 2)]
     costs = np.concatenate([[[0, 0]], np.arange(10).reshape(5, 2)])
     finals = np.array([[INF, INF]] * 4 + [[1.0, 2.0]], np.float32)
-    return Lattice.from_arcs(
-        np.array(arcs, np.int32), costs.astype(np.float32), finals
-    )
+    return Lattice.from_arcs(np.array(arcs, np.int32), costs.astype(np.float32), finals)
 
 
 def mixture_cost(words):
