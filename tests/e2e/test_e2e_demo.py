@@ -111,7 +111,7 @@ def changed(finished, recipe, tmp_path, **sections):
 
 DECODING = {
     "decode_lattices", "decode_adapted", "decode_network", "rescore_lattices",
-    "rescore_n_best", "tune_scales", "sweep_beams", "analyze_lattices", "score_wer",
+    "rescore_n_best", "tune_scales", "sweep_beams", "score_wer",
     "summarize_wer",
 }  # fmt: skip
 REPORT = {"summarize_cost", "make_report"}

@@ -9,7 +9,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "workflow/scripts"
 HEAVY = ("torch", "lhotse", "matplotlib")
 # Rules whose stages go over lattices, graphs, alignments or text alone.
 LIGHT = [
-    *("analyze_lattices", "build_ctc_tree", "build_full_tree", "compile_ctc"),
+    *("build_ctc_tree", "build_full_tree", "compile_ctc"),
     *("compile_transcripts", "import_lang", "make_denominator", "make_grammar"),
     *("make_graph", "make_lang", "make_lm", "make_supervisions", "recognize_words"),
     *("reestimate_lexicon", "rescore_lattices", "score_wer", "summarize_wer"),

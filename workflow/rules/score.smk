@@ -17,6 +17,8 @@ rule score_wer:
         speakers="<results>/score/{decoding}/{split}/per_speaker.tsv",
         phones="<results>/score/{decoding}/{split}/hyp_phones.ctm",
         confusions="<results>/score/{decoding}/{split}/confusions.tsv",
+        lattices="<results>/score/{decoding}/{split}/lattices.json",
+        lattices_by_utterance="<results>/score/{decoding}/{split}/lattices.tsv",
     log:
         "<logs>/score_wer/{decoding}.{split}.log",
     benchmark:
@@ -69,34 +71,6 @@ rule recognize_words:
         "Write the words that {wildcards.decoding} finds in {wildcards.split}"
     script:
         "../scripts/recognize_words.py"
-
-
-rule analyze_lattices:
-    input:
-        lattices="<results>/decode/{decoding}/{split}/lattices.ark",
-        scales="<results>/tune/{decoding}/scales.json",
-        cuts=references_of,
-        lang=words_for,
-    output:
-        summary="<results>/score/{decoding}/{split}/lattices.json",
-        utterances="<results>/score/{decoding}/{split}/lattices.tsv",
-    log:
-        "<logs>/analyze_lattices/{decoding}.{split}.log",
-    benchmark:
-        "<benchmarks>/analyze_lattices/{decoding}.{split}.jsonl"
-    conda:
-        "../../envs/gmm.yaml"
-    threads: 4
-    resources:
-        mem_mb=growing(4000),
-        runtime=growing(60),
-    params:
-        options=recipe.comparison_options(),
-        code=source_digest("latflow.scoring.lattice_quality.analyze_lattices"),
-    message:
-        "Measure the lattices of {wildcards.decoding} on {wildcards.split}"
-    script:
-        "../scripts/analyze_lattices.py"
 
 
 rule summarize_wer:

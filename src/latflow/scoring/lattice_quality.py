@@ -1,4 +1,4 @@
-"""Stage `analyze_lattices`: sizes of a set's lattices, and their least word errors.
+"""Sizes of a set's lattices, and their least word errors (in the stage `score_wer`).
 
 The *oracle* error of a lattice is the least number of word errors of any of its paths:
 what rescoring with a perfect model would leave. The *depth* is the mean number of arcs

@@ -6,7 +6,9 @@ compares them with the references. It writes, into one folder:
 * `hyp.txt`: recognized words, Kaldi's text form;
 * `hyp.ctm`: words with times and confidences; `hyp_phones.ctm`: phones with times;
 * `wer.json`: counts, word error rate and its confidence interval;
-* `per_utterance.tsv`, `per_speaker.tsv`, `confusions.tsv`.
+* `per_utterance.tsv`, `per_speaker.tsv`, `confusions.tsv`;
+* `lattices.json`, `lattices.tsv`: sizes and least word errors of the lattices, see
+  `latflow.scoring.lattice_quality`.
 
 An utterance that has a reference but no lattice counts as wholly deleted, and is named
 in `wer.json`.
@@ -55,6 +57,7 @@ from latflow.logs import progress
 from latflow.nnet.described import frame_subsampling
 from latflow.parallel import in_order, worker_pool
 from latflow.scoring import results
+from latflow.scoring.lattice_quality import analyze_lattices
 from latflow.scoring.options import ScoreOptions
 from latflow.scoring.transcripts import (
     References,
@@ -111,6 +114,9 @@ def score(
     )
     chosen = read_scales(scales)
     write_scores(out_dir, references, recognized, chosen, options=options, seed=seed)
+    analyze_lattices(
+        lattices, cuts, lang_dir, scales, out_dir, options=options, threads=threads
+    )
 
 
 def recognize(
