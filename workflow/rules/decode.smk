@@ -180,6 +180,7 @@ rule rescore_n_best:
         grammar="<results>/lm/G.fst",
         network="<results>/lm/{lm}/weights.safetensors",
         mixture="<results>/lm/{lm}.mixture.json",
+        scales="<results>/tune/{system}/scales.json",
         lang=words_for,
     output:
         lattices="<results>/decode/{system}.{lm}/{split}/lattices.ark",
@@ -201,7 +202,6 @@ rule rescore_n_best:
     params:
         n_best=lambda wildcards: recipe.neural_lm(wildcards.lm).n_best,
         beam=lambda wildcards: recipe.rescorings[wildcards.lm].beam,
-        acoustic_scale=recipe.options.decode.acoustic_scale,
         device=DEVICE,
         max_skipped_fraction=skippable,
         code=source_digest("latflow.decode.rescore_n_best.rescore_n_best"),

@@ -2,9 +2,9 @@
 
 The history of a neural model is the whole sentence, so that states of a lattice cannot
 be kept apart by it as by the histories of an n-gram. In its place the n best word
-sequences of each lattice are rescored: the lattice is determinized; of each of its n
-best sequences the costs of the grammar that it was decoded with are taken out, and
-those of the mixture put in,
+sequences of each lattice are rescored, by the scale that dev chose for the lattice as
+it is: the lattice is determinized; of each of its n best sequences the costs of the
+grammar that it was decoded with are taken out, and those of the mixture put in,
 
     -ln(weight p_neural(w | h) + (1 - weight) p_grammar(w | h)),
 
@@ -64,6 +64,7 @@ from latflow.nnet.language_model import (
 )
 from latflow.nnet.model_dir import choose_device
 from latflow.parallel import in_order, worker_pool
+from latflow.scoring.tune import read_scales
 
 _UTTERANCES = 32  # whose sequences the network scores together
 _MAX_WEIGHT = 0.99  # of the network, where dev chooses: see `mix_language_models`
@@ -124,9 +125,9 @@ def rescore_n_best(
     lang_dir: Path,
     out_dir: Path,
     *,
+    scales: Path,
     n_best: int,
     beam: float,
-    acoustic_scale: float,
     threads: int,
     device: str = "auto",
     max_skipped_fraction: float = 0.0,
@@ -140,10 +141,11 @@ def rescore_n_best(
         mixture: what `mix_language_models` wrote.
         lang_dir: language directory of the grammar, for its `words.txt`.
         out_dir: folder for the files named in `latflow.decode.rescore`.
+        scales: `scales.json` of the lattices before they are rescored: their n best
+            sequences are those at its `lmwt`.
         n_best: word sequences of a lattice, at most.
         beam: cost above that of the best path that a path may have, scaled: before, in
             determinizing, and after.
-        acoustic_scale: factor on acoustic costs.
         threads: lattices whose sequences are searched for at a time.
         device: of the network: `cpu`, `cuda` or `auto`.
         max_skipped_fraction: share of utterances that may be left out.
@@ -156,6 +158,7 @@ def rescore_n_best(
     old = LmTrie.from_graph(Graph.load(grammar), word_ids, file=grammar)
     neural = NeuralLm.load(network_dir, choose_device(device))
     weight = float(json.loads(mixture.read_text(encoding="utf-8"))["weight"])
+    acoustic_scale = 1.0 / read_scales(scales)["lmwt"]
     totals = RescoreTotals(started, time.process_time() - before)
 
     def work(item: tuple[str, Lattice]) -> _Sequences:

@@ -13,6 +13,7 @@ from latflow.decode.rescore_n_best import (
     rescore_n_best,
 )
 from latflow.errors import UserError
+from latflow.files import write_json
 from latflow.fst.graph import Graph
 from latflow.lang.arpa import read_arpa, write_arpa
 from latflow.lang.ngram import estimate
@@ -88,14 +89,21 @@ def files(tmp_path):
     items = [("u1", lattice()), ("u2", bad), ("u3", lattice())]
     write_lattices(tmp_path / "lattices.ark", items)
     names = ("lattices.ark", "G.fst", "lstm", "mixture.json", "lang", "out")
+    write_json(tmp_path / "scales.json", {"lmwt": 1, "wip": 0.0})
     return [tmp_path / name for name in names]
 
 
-OPTIONS = {"acoustic_scale": 1.0, "threads": 1, "device": "cpu"}
+def options_of(folder):
+    return {"scales": folder / "scales.json", "threads": 1, "device": "cpu"}
 
 
 def test_paths_have_the_costs_of_the_mixture_and_their_own_times(files, tmp_path):
-    options = {**OPTIONS, "n_best": 10, "beam": 30.0, "max_skipped_fraction": 0.5}
+    options = {
+        **options_of(tmp_path),
+        "n_best": 10,
+        "beam": 30.0,
+        "max_skipped_fraction": 0.5,
+    }
     rescore_n_best(*files, **options)
     found = dict(read_compact_lattices(tmp_path / "out" / "lattices.ark"))
     assert list(found) == ["u1", "u3"]
@@ -123,14 +131,31 @@ def test_paths_have_the_costs_of_the_mixture_and_their_own_times(files, tmp_path
 
 @pytest.mark.parametrize(("count", "beam"), [(2, 30.0), (10, 8.0)])
 def test_the_n_best_within_the_beam_are_taken(files, tmp_path, count, beam):
-    options = {**OPTIONS, "n_best": count, "beam": beam, "max_skipped_fraction": 0.5}
+    options = {
+        **options_of(tmp_path),
+        "n_best": count,
+        "beam": beam,
+        "max_skipped_fraction": 0.5,
+    }
     rescore_n_best(*files, **options)
     for _, one in read_compact_lattices(tmp_path / "out" / "lattices.ark"):
         assert {tuple(path.words) for path in n_best(one, 10)} == {(1, 2), (1,)}
 
 
+@pytest.mark.parametrize(("lmwt", "best"), [(1, [1, 2]), (50, [2, 2])])
+def test_the_n_best_are_those_at_the_scale_chosen_on_dev(files, tmp_path, lmwt, best):
+    write_json(tmp_path / "scales.json", {"lmwt": lmwt, "wip": 0.0})
+    one = lattice()
+    one.graph_cost[2] -= 12.0  # of `b b`, which the acoustics speak against
+    one.acoustic_cost[2] += 10.0
+    write_lattices(files[0], [("u1", one)])
+    rescore_n_best(*files, **options_of(tmp_path), n_best=1, beam=100.0)
+    ((_, found),) = read_compact_lattices(tmp_path / "out" / "lattices.ark")
+    assert [path.words.tolist() for path in n_best(found, 10)] == [best]
+
+
 def test_what_cannot_be_rescored_is_in_the_ledger_and_fails_the_stage(files, tmp_path):
-    options = {**OPTIONS, "n_best": 5, "beam": 30.0}
+    options = {**options_of(tmp_path), "n_best": 5, "beam": 30.0}
     with pytest.raises(UserError, match="rescore_n_best skipped 1 of 3"):
         rescore_n_best(*files, **options)
     assert not (tmp_path / "out" / "lattices.ark").exists()
