@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from latflow.errors import UserError
 from latflow.files import atomic_output, read_lines
+from latflow.parts import in_order_of_ids
 
 Action = Literal["skipped", "retried", "partial", "truncated", "noted", "excluded"]
 
@@ -44,6 +45,21 @@ class Ledger:
     def __init__(self, stage: str) -> None:
         self.stage = stage
         self.entries: list[Entry] = []
+
+    @classmethod
+    def of_parts(cls, stage: str, paths: Iterable[str | Path]) -> Ledger:
+        """Return the ledger of a stage whose jobs each went over a part of the set.
+
+        Args:
+            stage: its name.
+            paths: the `ledger.jsonl` of each part.
+        """
+        ledger = cls(stage)
+        parts = [((e.utterance, e) for e in read_ledger(path)) for path in paths]
+        ledger.entries = [
+            replace(entry, stage=stage) for _, entry in in_order_of_ids(parts)
+        ]
+        return ledger
 
     def record(
         self,

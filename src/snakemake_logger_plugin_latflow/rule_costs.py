@@ -3,7 +3,8 @@
 `rule_costs.tsv` has processor seconds of a job of one thread: what it needs to start,
 and what an hour of speech adds. The GMM stages were measured on yesno (0.04 h) and
 speechocean (1.9 and 5.6 h), those of networks follow `docs/benchmarks.md`; both are
-rounded. They weigh jobs against each other, and say nothing of a machine.
+rounded. A job that shares the work on a set (`..._part`) counts as a quarter of it.
+They weigh jobs against each other, and say nothing of a machine.
 
 Public: `usual_seconds`.
 """

@@ -178,6 +178,27 @@ def test_simulated_sets_are_made_decoded_and_scored(repository, tmp_path):
     assert str(noise.parent) in said
 
 
+def test_jobs_share_the_work_on_a_set(repository, tmp_path):
+    """Parts of each kind of system, and what joins them, in the place of one job."""
+    config = repository / "tests/e2e/tiny.yaml"
+    done = snakemake(
+        repository, tmp_path, "--configfile", config, "-n", "decode",
+        "--config", "num_jobs={decoding: 3}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for message in (
+        "Decode part 3-of-3 of test with tri1",
+        "Decode part 2-of-3 of dev with tri3, adapted to each speaker",
+        "Decode part 1-of-3 of test with the network mmi",
+        "Join the lattices of tri1 on test",
+        "Join the lattices of tri3 on dev",
+        "Join the lattices of mmi on test",
+    ):
+        assert message in done.stdout, message
+    for message in ("Decode test with", "Decode dev with"):
+        assert message not in done.stdout
+
+
 def test_misspelt_key_is_refused_when_the_workflow_is_read(repository, tmp_path):
     config = yaml.safe_load((repository / "config/config.yaml").read_text())
     config["decode"] = {**config.get("decode", {}), "beem": 13}

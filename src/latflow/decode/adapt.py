@@ -25,10 +25,9 @@ Source: Kaldi `steps/decode_fmllr.sh`, `gmmbin/gmm-rescore-lattice.cc`.
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,13 +35,13 @@ from pathlib import Path
 import numpy as np
 
 from latflow.decode.decoder import RetryPolicy
-from latflow.decode.lattices import Totals, take
+from latflow.decode.lattices import take
 from latflow.decode.options import AdaptOptions, SearchOptions
 from latflow.decode.recognizer import Recognizer, Result
 from latflow.decode.scorers import GmmScorer
+from latflow.decode.totals import Totals, write_summary
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
-from latflow.files import atomic_output
 from latflow.gmm.adaptation import (
     SPEAKER_TRANSFORMS,
     WAITING,
@@ -63,6 +62,7 @@ from latflow.lattice.prune import prune
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
+from latflow.parts import utterances_of
 
 
 def decode_adapted(
@@ -76,6 +76,7 @@ def decode_adapted(
     adapt: AdaptOptions,
     threads: int,
     max_skipped_fraction: float,
+    part: str | None = None,
 ) -> None:
     """Decode all utterances of a frame store, adapted to each speaker.
 
@@ -89,7 +90,9 @@ def decode_adapted(
         options: of the main search.
         adapt: of the other passes.
         threads: utterances worked on at a time.
-        max_skipped_fraction: share of utterances that may be left out.
+        max_skipped_fraction: share of utterances of the store that may be left out.
+        part: the part of the store to decode, which keeps speakers together
+            (`latflow.parts`); None for all of it.
 
     Raises:
         UserError: graph, model, features and words do not fit; an utterance reaches no
@@ -98,6 +101,7 @@ def decode_adapted(
     """
     started = time.perf_counter()
     store = FrameStore.load(frames_dir)
+    utterances = utterances_of(part, store.begin, store.speaker_codes).tolist()
     system, lang = GmmSystem.load(model_dir), Lang.load(lang_dir)
     out_dir.mkdir(parents=True, exist_ok=True)
     with (
@@ -105,24 +109,29 @@ def decode_adapted(
         tempfile.TemporaryDirectory(prefix=".tmp.", dir=out_dir) as scratch,
     ):
         ledger, totals = Ledger("decode"), Totals(store.frame_shift, threads)
-        passes = _Passes(store, system, lang, options, adapt, pool, ledger)
+        passes = _Passes(store, utterances, system, lang, options, adapt, pool, ledger)
         first = passes.first(graph)
         plain = passes.recognizer(graph, system, options)
         main = adapted(plain, first.transforms)
         raw = Path(scratch) / "lattices.ark"
         second = passes.main(main, raw, totals)
         ledger.write(out_dir / "ledger.jsonl")
+        # A part alone ends the run where it has too many for the whole split.
         ledger.check(len(store), max_skipped_fraction=max_skipped_fraction)
         transforms = second.transforms.after(first.transforms)
         transforms.save(out_dir / SPEAKER_TRANSFORMS)
         passes.rescore(adapted(plain, transforms), raw, out_dir / "lattices.ark")
-    summary = {
-        **totals.summary(options, time.perf_counter() - started),
-        "adaptation": [first.as_dict(), second.as_dict()],
-        "other_cpu_seconds": passes.seconds,
-    }
-    with atomic_output(out_dir / "decode.json") as temporary:
-        temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    totals.wall_seconds = time.perf_counter() - started
+    rounds = [first, second]
+    if part is None:
+        facts = {
+            "adaptation": [one.as_dict() for one in rounds],
+            "other_cpu_seconds": passes.seconds,
+        }
+        write_summary(out_dir, part, totals, options, facts)
+    else:
+        to_join = {"gains": [one.gains for one in rounds], "seconds": passes.seconds}
+        write_summary(out_dir, part, totals, options, {}, to_join)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +152,7 @@ class _Adapted:
 
 
 class _Passes:
-    """The passes over a set.
+    """The passes over utterances of a set.
 
     Attributes:
         seconds: processor time beside the main search, by what it was for.
@@ -152,6 +161,7 @@ class _Passes:
     def __init__(
         self,
         store: FrameStore,
+        utterances: Sequence[int],
         system: GmmSystem,
         lang: Lang,
         options: SearchOptions,
@@ -160,6 +170,7 @@ class _Passes:
         ledger: Ledger,
     ) -> None:
         self._store, self._system, self._lang = store, system, lang
+        self._utterances = utterances
         self._options, self._pool, self._ledger = options, pool, ledger
         self._adapt_options = adapt
         self.seconds = {"first_search": 0.0, "adaptation": 0.0, "rescoring": 0.0}
@@ -291,18 +302,18 @@ class _Passes:
         what: str,
     ) -> Adaptation:
         """Go through all utterances, and estimate the transforms of their speakers."""
-        store = self._store
-        options = self._adapt_options
-        estimates = SpeakerEstimates(store.speakers, options, self._pool)
-        utterances = range(len(store))
+        utterances = self._utterances
+        speakers = [self._store.speakers[u] for u in utterances]
+        estimates = SpeakerEstimates(speakers, self._adapt_options, self._pool)
         results = in_order(self._pool, work, utterances, ahead=WAITING)
-        for index, found in enumerate(progress(results, what, len(store))):
+        bar = progress(results, what, len(utterances))
+        for speaker, found in zip(speakers, bar, strict=True):
             take(found)
             self.seconds["adaptation"] += found.seconds
             if found.reason:
                 reason = f"{what}: says nothing of its speaker: {found.reason}"
                 self._ledger.record(found.result.utterance, reason, action="noted")
-            estimates.add(store.speakers[index], found.statistics)
+            estimates.add(speaker, found.statistics)
         return estimates.finish(what)
 
 

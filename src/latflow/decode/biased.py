@@ -27,10 +27,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from latflow.corpus.ctm import TimedWord, ctm_line
-from latflow.decode.lattices import Totals, record
+from latflow.decode.lattices import record
 from latflow.decode.options import BiasedDecodeOptions
 from latflow.decode.recognizer import Recognizer, Result
 from latflow.decode.scorers import GmmScorer
+from latflow.decode.totals import Totals
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
 from latflow.files import atomic_output, write_json
@@ -105,8 +106,8 @@ def decode_biased(
                 ctm.writelines(map(ctm_line, heard.words))
         ledger.write(out_dir / "ledger.jsonl")
         ledger.check(len(store), max_skipped_fraction=max_skipped_fraction)
-    summary = totals.summary(options, time.perf_counter() - started)
-    write_json(out_dir / "decode.json", summary)
+    totals.wall_seconds = time.perf_counter() - started
+    write_json(out_dir / "decode.json", totals.summary(options))
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,12 @@ the longest utterance, not on the corpus. Written files:
 * `lattices.ark`: raw lattices, Kaldi's binary form, acoustic costs unscaled (but for
   some networks, see `AcousticNetwork.lattice_scale`);
 * `ledger.jsonl`: utterances skipped, searched twice, or without a complete path;
-* `decode.json`: sizes and times, see `Totals`.
+* `decode.json`: sizes and times, see `latflow.decode.totals`.
 
-Public: `decode_lattices`, `sweep_beams`, `Totals`, `take`.
+Of a part of a split, `part.json` takes the place of `decode.json`;
+`latflow.decode.joining` makes one decoding of all parts.
+
+Public: `decode_lattices`, `sweep_beams`, `take`, `record`.
 
 Source: Kaldi `gmmbin/gmm-latgen-faster.cc`, `latgen-faster-mapped.cc`,
 `decoder/decoder-wrappers.cc` (`DecodeUtteranceLatticeFaster`).
@@ -17,18 +20,14 @@ Source: Kaldi `gmmbin/gmm-latgen-faster.cc`, `latgen-faster-mapped.cc`,
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from latflow.decode.options import NetworkScoreOptions, SearchOptions
 from latflow.decode.recognizer import Recognizer, Result
 from latflow.decode.scorers import GmmScorer, load_scorer
-from latflow.files import atomic_output
+from latflow.decode.totals import Totals, write_summary
 from latflow.gmm.source import SpeakerTransforms
 from latflow.lang.directory import Lang
 from latflow.lattice.best_path import Scales, best_paths
@@ -37,6 +36,7 @@ from latflow.lattice.io.archives import LatticeWriter
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
+from latflow.parts import utterances_of
 from latflow.scoring.options import ComparisonOptions
 from latflow.scoring.results import write_rows
 from latflow.scoring.transcripts import names_of
@@ -56,6 +56,7 @@ def decode_lattices(
     scores: NetworkScoreOptions = DEFAULT_SCORES,
     threads: int,
     max_skipped_fraction: float,
+    part: str | None = None,
 ) -> None:
     """Decode all utterances of a split with a GMM system or a network (stage).
 
@@ -71,7 +72,8 @@ def decode_lattices(
         options: of the search.
         scores: use of a network's scores.
         threads: utterances searched at a time.
-        max_skipped_fraction: share of utterances that may be left out.
+        max_skipped_fraction: share of utterances of the split that may be left out.
+        part: the part of the split to decode (`latflow.parts`); None for all of it.
 
     Raises:
         UserError: graph, model, features and words do not fit; an utterance reaches no
@@ -83,24 +85,24 @@ def decode_lattices(
     recognizer.warm_up()
     started = time.perf_counter()
     store = scorer.store
+    utterances = utterances_of(part, store.begin).tolist()
     ledger, totals = Ledger("decode"), Totals(store.frame_shift, threads)
     with (
         LatticeWriter.open(out_dir / "lattices.ark") as writer,
         worker_pool(threads) as pool,
     ):
-        utterances = range(len(store))
         results = in_order(pool, recognizer.work, utterances, ahead=2 * threads)
-        for result in progress(results, "decode", total=len(store)):
+        for result in progress(results, "decode", total=len(utterances)):
             take(result, options, writer, ledger, totals)
         ledger.write(out_dir / "ledger.jsonl")
+        # A part alone ends the run where it has too many for the whole split.
         ledger.check(len(store), max_skipped_fraction=max_skipped_fraction)
-    summary = {
-        **totals.summary(options, time.perf_counter() - started),
+    totals.wall_seconds = time.perf_counter() - started
+    facts = {
         "acoustic_scale": recognizer.acoustic_scale,
         "lattice_scale": scorer.lattice_scale,
     }
-    with atomic_output(out_dir / "decode.json") as temporary:
-        temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    write_summary(out_dir, part, totals, options, facts)
 
 
 def take(
@@ -136,93 +138,6 @@ def record(ledger: Ledger, result: Result) -> None:
     elif attempt.was_retried:
         reason = "a final state was reached only with a wider beam"
         ledger.record(result.utterance, reason, action="retried", beam=attempt.beam)
-
-
-class Totals:
-    """Adds up sizes and times.
-
-    Args:
-        frame_shift: seconds.
-        threads: utterances searched at a time.
-    """
-
-    def __init__(self, frame_shift: float, threads: int) -> None:
-        self._frame_shift = frame_shift
-        self._threads = threads
-        self._utterances = 0
-        self._frames = 0
-        self._scores = 0  # frames that were searched
-        self._arcs = 0  # that consume a frame
-        self._active = 0.0
-        self._counts = {"skipped": 0, "retried": 0, "partial": 0}
-        self._log_like_seconds = 0.0
-        self._search_seconds = 0.0
-
-    def add(self, result: Result) -> None:
-        """Take one utterance in."""
-        self._utterances += 1
-        self._frames += result.num_frames
-        self._scores += result.num_scores
-        self._log_like_seconds += result.log_like_seconds
-        self._search_seconds += result.search_seconds
-        self._counts["retried"] += result.attempt.was_retried
-        if result.decoded is None:
-            self._counts["skipped"] += 1
-            return
-        lattice = result.decoded.lattice
-        self._counts["partial"] += result.attempt.is_partial
-        self._arcs += int(np.count_nonzero(lattice.transition_id))
-        self._active += result.decoded.mean_active * lattice.num_frames
-
-    @property
-    def real_time_factor(self) -> float:
-        """Processor time over the duration of the speech: of one core."""
-        return (self._log_like_seconds + self._search_seconds) * self._per_audio
-
-    @property
-    def mean_depth(self) -> float:
-        """Lattice arcs a frame of the scores."""
-        return self._arcs / max(self._scores, 1)
-
-    @property
-    def mean_active(self) -> float:
-        """Tokens followed a frame of the scores."""
-        return self._active / max(self._scores, 1)
-
-    @property
-    def _per_audio(self) -> float:
-        """One over the duration of the speech in seconds."""
-        audio = self._frames * self._frame_shift
-        return 1.0 / audio if audio else 0.0
-
-    def summary(self, options: SearchOptions, wall_seconds: float) -> dict[str, Any]:
-        """Return the contents of `decode.json`.
-
-        Real-time factors are processor time over the duration of the audio, so they
-        hold for one core whatever the number of threads.
-        """
-        return {
-            "utterances": self._utterances,
-            **self._counts,
-            "frames": self._frames,
-            "searched_frames": self._scores,
-            "audio_seconds": self._frames * self._frame_shift,
-            "wall_seconds": wall_seconds,
-            "threads": self._threads,
-            "cpu_seconds": {
-                "log_likelihoods": self._log_like_seconds,
-                "search": self._search_seconds,
-            },
-            "real_time_factor_per_core": {
-                "log_likelihoods": self._log_like_seconds * self._per_audio,
-                "search": self._search_seconds * self._per_audio,
-                "both": self.real_time_factor,
-            },
-            "mean_lattice_depth": self.mean_depth,
-            "mean_active_tokens": self.mean_active,
-            **options.part(SearchOptions).values(),
-            "lattice_scale": 1.0,
-        }
 
 
 def sweep_beams(

@@ -26,6 +26,7 @@ from latflow.gmm.fmllr import FmllrEstimate, FmllrStatistics, estimate_fmllr
 from latflow.gmm.model import AcousticModel, DiagGmms
 from latflow.gmm.options import FmllrOptions
 from latflow.gmm.source import FrameSource, SpeakerTransforms
+from latflow.gmm.speaker_gains import SpeakerGain, summarize_gains
 from latflow.lattice.posteriors import FramePosteriors, alignment_posteriors
 from latflow.parallel import in_order
 
@@ -107,25 +108,25 @@ class Adaptation:
 
     Attributes:
         transforms: of every speaker, the identity where there were too few frames.
-        num_unadapted: speakers that keep their features.
-        num_frames: frames behind the estimates, weighted.
-        gain_per_frame: increase of the objective over the present features, mean over
-            these frames.
+        gains: of the speakers, in the order of the transforms.
     """
 
     transforms: SpeakerTransforms
-    num_unadapted: int
-    num_frames: float
-    gain_per_frame: float
+    gains: Sequence[SpeakerGain]
+
+    @property
+    def num_unadapted(self) -> int:
+        """Speakers that keep their features."""
+        return sum(not gain.is_estimated for gain in self.gains)
+
+    @property
+    def gain_per_frame(self) -> float:
+        """Increase of the objective over the present features, mean over frames."""
+        return self.as_dict()["gain_per_frame"]
 
     def as_dict(self) -> dict[str, float]:
         """Return counts for a report."""
-        return {
-            "num_speakers": len(self.transforms),
-            "num_unadapted": self.num_unadapted,
-            "num_frames": round(self.num_frames, 3),
-            "gain_per_frame": self.gain_per_frame,
-        }
+        return summarize_gains(self.gains)
 
 
 class SpeakerEstimates:
@@ -168,16 +169,11 @@ class SpeakerEstimates:
         """
         for speaker in sorted(self._open):
             self._close(speaker)
-        found = {speaker: self._closed[speaker].result() for speaker in self._closed}
-        gain = sum(estimate.gain for estimate in found.values())
-        count = sum(estimate.count for estimate in found.values())
-        unadapted = sorted(s for s, e in found.items() if not e.is_estimated)
-        transforms = {s: found[s].matrix for s in sorted(found)}
+        found = {s: self._closed[s].result() for s in sorted(self._closed)}
+        unadapted = [s for s, e in found.items() if not e.is_estimated]
         adaptation = Adaptation(
-            SpeakerTransforms(transforms),
-            len(unadapted),
-            count,
-            gain / count if count else 0.0,
+            SpeakerTransforms({s: e.matrix for s, e in found.items()}),
+            [SpeakerGain(e.count, e.gain, e.is_estimated) for e in found.values()],
         )
         log.info(
             "%s: fMLLR of %d speakers gains %.4f in log-likelihood a frame, over %.0f "
@@ -185,7 +181,7 @@ class SpeakerEstimates:
             what,
             len(found),
             adaptation.gain_per_frame,
-            count,
+            adaptation.as_dict()["num_frames"],
             len(unadapted),
             self._options.min_count,
             f" ({', '.join(unadapted[:5])}{', ...' * (len(unadapted) > 5)})"

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from latflow.errors import UserError
-from latflow.report.costs import read_costs, split_of
+from latflow.report.costs import read_costs, share_of_split, split_of
 from latflow.report.inputs import read_json
 from latflow.scoring.results import read_table
 from latflow.workflow.amounts import split_sizes
@@ -66,6 +66,7 @@ def work_of(
     params: Mapping[str, Any],
     speech: tuple[float, int | None] | None,
     *,
+    share: float = 1.0,
     parameters: float | None = None,
     input_mib: float | None = None,
     graph_mib: float = 0.0,
@@ -76,6 +77,7 @@ def work_of(
         params: settings of the job.
         speech: hours and utterances of what it goes over, if any; a training on the
             shortest utterances has at most their share of the hours.
+        share: of that speech that is the job's, where several share it.
         parameters: of the network, millions; counts where the settings have a training.
         input_mib: size of the language data that it reads.
         graph_mib: size of the graphs among it.
@@ -87,7 +89,7 @@ def work_of(
     data = options.get("data")
     part = data.get("partition_epoch") if isinstance(data, Mapping) else None
     passes = training.get("epochs") or options.get("num_iterations") or 1
-    hours = None if speech is None else speech[0]
+    hours = None if speech is None else share * speech[0]
     shortest = options.get("subset_shortest")
     if speech is not None and shortest and speech[1]:
         hours = speech[0] * min(1.0, shortest / speech[1])
@@ -153,6 +155,7 @@ def read_figures(results: Path) -> pd.DataFrame:
         work = work_of(
             record.get("params", {}),
             sizes.get(split or ""),
+            share=share_of_split(record),
             parameters=_parameters(record),
             input_mib=sum(reads.values()) / MIB,
             graph_mib=sum(graphs) / MIB,

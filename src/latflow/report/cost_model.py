@@ -14,11 +14,13 @@ power of the hours, near 0 where stages stream their data (that of all rules, wh
 of a rule are too much alike to tell); what it maps of graphs comes on top. Memory of
 another job is a start plus a rate times what it reads.
 
+A job that goes over a part of a set (`<rule>_part`) counts among those of its rule.
+
 Of all lines through two jobs of a rule, that with the least sum of absolute log errors
 is taken (every run weighs the same): one job that had to compile its kernels, or shared
 its core, does not bend it.
 
-Public: `Cost`, `CostModel`, `leave_one_out`, `error_factors`.
+Public: `Cost`, `CostModel`, `whole`, `leave_one_out`, `error_factors`.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ class CostModel:
     """
 
     def __init__(self, figures: pd.DataFrame) -> None:
-        table = _with_amounts(figures)
+        table = _with_amounts(figures.assign(rule=figures["rule"].map(whole)))
         exponent = _memory_exponent(table)
         starts = _starts(table)
         self.runs = sorted(map(str, table["run"].unique()))
@@ -105,7 +107,7 @@ class CostModel:
     def predict(self, rule: str, work: Work, *, on_gpu: bool = False) -> Cost | str:
         """Return what a job costs, or why that is not known."""
         has_speech = work.audio_hours is not None
-        found = self._rules.get((rule, on_gpu, has_speech))
+        found = self._rules.get((whole(rule), on_gpu, has_speech))
         if found is None:
             device = " on a GPU" if on_gpu else ""
             return f"no earlier run has shown it{device}"
@@ -122,6 +124,11 @@ class CostModel:
             found.disk.at(disk),
             reach,
         )
+
+
+def whole(rule: str) -> str:
+    """Return the rule that does for a set what this one does for a part of one."""
+    return rule.removesuffix("_part")
 
 
 def leave_one_out(figures: pd.DataFrame) -> pd.DataFrame:

@@ -5,7 +5,7 @@ leaves a record of what it read (`<results>/provenance/<rule>/<job>.json`, see
 `latflow.workflow.jobs`); this module puts the two together.
 
 Public: `summarize_costs`, `read_costs`, `sum_by_rule`, `speed_section`,
-`capacity_section`, `split_of`.
+`capacity_section`, `split_of`, `share_of_split`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 
 from latflow.files import read_lines
+from latflow.parts import share_of
 from latflow.report import figures
 from latflow.report.inputs import Results, read_json, read_table
 from latflow.report.page import (
@@ -111,6 +112,8 @@ def read_costs(results_dir: Path) -> pd.DataFrame:
         for _, line in read_lines(path):
             if line.strip():
                 speech = hours.get(split_of(record, hours) or "")
+                if speech is not None:
+                    speech *= share_of_split(record)
                 rows.append([rule, job, *_measured(json.loads(line), record), speech])
     names = ["wall_seconds", "cpu_seconds", "peak_memory_mib", "read_mib"]
     names += ["written_mib", "gpu_share", "audio_hours"]
@@ -197,6 +200,11 @@ def split_of(record: Mapping[str, Any], splits: Collection[str]) -> str | None:
     paths = map(PurePath, record.get("inputs", []))
     found = (p.parent.name for p in paths if p.name in _SPEECH)
     return next((name for name in found if name in splits), None)
+
+
+def share_of_split(record: Mapping[str, Any]) -> float:
+    """Return about which share of its split a job goes over: 1, or that of a part."""
+    return share_of(record.get("wildcards", {}).get("scatteritem"))
 
 
 def _split_hours(results_dir: Path) -> Iterator[tuple[str, float]]:

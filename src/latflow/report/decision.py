@@ -218,7 +218,8 @@ def _costs(
     factor = None if summary is None else real_time_factor(summary)
     if factor is not None:
         shown["real-time factor a core"] = f"{factor:.3f}"
-    jobs = costs[costs["job"] == f"{acoustic}.{test}"]
+    # Of the whole set, or of the largest part of it.
+    jobs = costs[(costs["job"] + ".").str.startswith(f"{acoustic}.{test}.")]
     memory = jobs.loc[jobs["rule"].str.startswith("decode_"), "peak_memory_mib"].max()
     if not math.isnan(memory):
         shown["decoding memory (MiB)"] = f"{memory:.0f}"

@@ -25,7 +25,7 @@ from latflow.report.cost_model import (
     error_factors,
     leave_one_out,
 )
-from latflow.report.costs import split_of
+from latflow.report.costs import share_of_split, split_of
 from latflow.report.schedule import Estimate, Machines, Plan
 from latflow.sequence.options import SequenceSystemOptions
 from latflow.workflow.amounts import Amount
@@ -75,6 +75,7 @@ def make_plan(
         work = work_of(
             job.params,
             splits.get(split or ""),
+            share=share_of_split(job.model_dump()),
             parameters=parameters,
             input_mib=reads,
             graph_mib=np.nan if reads is None or graphs is None else graphs,

@@ -186,6 +186,18 @@ class ExportSectionOptions(ExportOptions):
     the lexicon of the section `lang`; its name as a system is `package`."""
 
 
+class NumJobsOptions(Options):
+    """Jobs that share the work of a stage on a set (Kaldi's `nj`).
+
+    Each goes over a part of the set, on a machine of its own where there are several;
+    a further job joins what they have written, to the same bytes as without (see
+    docs/cluster.md).
+    """
+
+    decoding: PositiveInt = 1
+    """Jobs that decode a set with a system; decoders with attention take one."""
+
+
 class LedgerOptions(Options):
     """Utterances that a stage may leave out before it fails."""
 
@@ -239,6 +251,11 @@ class Experiment(Options):
     """Alignments that are written as TextGrids, CTM and JSON (see docs/align.md)."""
     report: ReportOptions = ReportOptions()
     """Contents of the results report; the report itself is always written."""
+    num_jobs: NumJobsOptions = NumJobsOptions()
+    """Jobs that share the work of a stage on a set (Kaldi's `nj`). Each goes over a
+    part of the set, on a machine of its own where there are several; a further job
+    joins what they have written, to the same bytes as without (see docs/cluster.md).
+    """
     ledger: LedgerOptions = LedgerOptions()
     """Utterances that a stage may leave out before it fails."""
 

@@ -85,7 +85,8 @@ def run(stage: Callable[..., object], task: Any) -> None:
     """Run a stage function as a job, with what its rule gives, by name.
 
     A parameter takes the rule's params, input or output of its name, or `threads`,
-    or of its resources `ranks` (`tasks`) and `hosts` (`mpi`);
+    or `part`, the part of a set that the job is about (wildcard `scatteritem`; None
+    without), or of its resources `ranks` (`tasks`) and `hosts` (`mpi`);
     `x_dir` the folder of the file `x` where the rule has no `x_dir`, `out_dir` that of
     the first output. Values are converted to the parameter's annotation: strings to
     paths, mappings to options; an empty list stands for None. Only a parameter with a
@@ -113,6 +114,7 @@ def _arguments(stage: Callable[..., object], task: Any) -> dict[str, Any]:
         **files,
         **dict(task.params.items()),
         "threads": task.threads,
+        "part": dict(task.wildcards.items()).get("scatteritem"),
         "ranks": task.resources.get("tasks", 1),
         "hosts": task.resources.get("mpi"),
     }

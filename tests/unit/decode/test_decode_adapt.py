@@ -8,6 +8,7 @@ from reference.adapted_system import make_systems, system_options, write_frames
 from reference.small_model import small_model
 
 from latflow.decode.adapt import decode_adapted, rescore_acoustic, word_posteriors
+from latflow.decode.joining import join_lattices
 from latflow.decode.lattices import decode_lattices
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
@@ -42,7 +43,10 @@ def options(request):
     return system_options(request.config.rootpath)["decode"]
 
 
-def run(root, out, options, *, system="tri3", frames="other", threads=1, allowed=0.0):
+def run(
+    root, out, options, *,
+    system="tri3", frames="other", threads=1, allowed=0.0, part=None,
+):  # fmt: skip
     decode_adapted(
         root / frames,
         root / f"{system}.fst",
@@ -53,6 +57,7 @@ def run(root, out, options, *, system="tri3", frames="other", threads=1, allowed
         adapt=options.adapt,
         threads=threads,
         max_skipped_fraction=allowed,
+        part=part,
     )
     return dict(read_lattices(out / "lattices.ark"))
 
@@ -184,6 +189,80 @@ def test_bad_utterances_are_left_out_and_counted(root, options, tmp_path):
     for name in ("strict", "fail"):
         assert not (tmp_path / name / "lattices.ark").exists()
         assert not (tmp_path / name / "decode.json").exists()
+
+
+def without_times(path):
+    """The contents of a `decode.json` that do not depend on the clock."""
+    times = {"wall_seconds", "cpu_seconds", "real_time_factor_per_core"}
+    times |= {"other_cpu_seconds"}
+    summary = json.loads(path.read_text())
+    return [(key, value) for key, value in summary.items() if key not in times]
+
+
+def with_faults(root, folder):
+    """The root with frames of which the first utterance has none that are finite."""
+    store = FrameStore.load(root / "other")
+    with FrameWriter(folder / "bad", dim=2) as writer:
+        for i, utterance in enumerate(store.utt_ids):
+            frames = np.array(store.frames(i))
+            if i in {0, 5}:
+                frames[3] = np.nan
+            writer.append(utterance, store.speakers[i], store.texts[i], frames)
+    for path in root.iterdir():
+        (folder / path.name).symlink_to(path)
+    return folder
+
+
+@pytest.mark.parametrize("is_adapted", [True, False])
+@pytest.mark.parametrize("count", [2, 4])
+def test_parts_of_a_decoding_join_to_the_bytes_of_the_whole(
+    root, options, tmp_path, is_adapted, count
+):
+    """Speakers take turns, and of three speakers one of four parts has none."""
+    root = with_faults(root, tmp_path)
+
+    def decode(out, part=None):
+        if is_adapted:
+            run(root, out, options, frames="bad", allowed=0.12, part=part)
+            return
+        decode_lattices(
+            root / "bad", root / "mono.fst", root / "mono", root / "lang", out,
+            options=options, threads=1, max_skipped_fraction=0.12, part=part,
+        )  # fmt: skip
+
+    decode(tmp_path / "whole")
+    parts = [tmp_path / f"{k}-of-{count}" for k in range(1, count + 1)]
+    for part in parts:
+        decode(part, part.name)
+        assert not (part / "decode.json").exists()
+    joined = tmp_path / "joined"
+    transforms = joined / "trans.ark" if is_adapted else None
+    # A part may have skipped more than its share; all of them together not.
+    join_lattices(
+        parts, joined, options=options, max_skipped_fraction=0.12,
+        transforms=transforms,
+    )  # fmt: skip
+    names = sorted(path.name for path in (tmp_path / "whole").iterdir())
+    assert names == sorted(path.name for path in joined.iterdir())
+    for name in names:
+        if name == "decode.json":
+            assert without_times(joined / name) == without_times(
+                tmp_path / "whole" / name
+            )
+        else:
+            wanted = (tmp_path / "whole" / name).read_bytes()
+            assert (joined / name).read_bytes() == wanted, name
+    with pytest.raises(UserError, match="skipped 2 of 18"):
+        join_lattices(
+            parts, tmp_path / "strict", options=options, max_skipped_fraction=0.1
+        )
+    assert not (tmp_path / "strict/lattices.ark").exists()
+
+
+def test_a_part_that_skips_too_many_for_the_whole_ends_at_once(root, options, tmp_path):
+    root = with_faults(root, tmp_path)
+    with pytest.raises(UserError, match="skipped 1 of 18"):
+        run(root, tmp_path / "out", options, frames="bad", allowed=0.05, part="1-of-2")
 
 
 def random_lattice(seed, num_frames=5, width=3):

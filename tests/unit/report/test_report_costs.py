@@ -42,6 +42,19 @@ def test_job_has_time_memory_and_speech(results):
     assert bare[["cpu_seconds", "audio_hours", "mean_load"]].isna().all()
 
 
+def test_a_part_of_a_set_goes_through_its_share_of_the_speech(results):
+    folder = results / "provenance/decode_lattices_part"
+    folder.mkdir()
+    named = {"system": "mono", "split": "dev", "scatteritem": "2-of-4"}
+    (folder / "mono.dev.2-of-4.json").write_text(json.dumps({"wildcards": named}))
+    measured = results / "benchmarks/decode_lattices_part/mono.dev.2-of-4.jsonl"
+    measured.parent.mkdir()
+    measured.write_text('{"s": 10.0}\n')
+    costs = read_costs(results).set_index(["rule", "job"])
+    part = costs.loc[("decode_lattices_part", "mono.dev.2-of-4")]
+    assert part.audio_hours == pytest.approx(0.1 / 4)
+
+
 def test_rules_sum_up_their_jobs(results):
     rules = sum_by_rule(read_costs(results))
     assert list(rules.index) == ["train_mono", "score_wer", "make_lang"]

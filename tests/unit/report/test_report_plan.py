@@ -51,6 +51,12 @@ def test_line_goes_through_jobs_and_past_the_one_that_is_off():
     assert cost.reach == pytest.approx(50)
 
 
+def test_a_part_of_a_set_costs_what_its_rule_does_for_less_speech():
+    model = CostModel(ALIGNMENT)
+    assert model.predict("align_part", Work(2.5)) == model.predict("align", Work(2.5))
+    assert work_of({}, (10.0, 400), share=0.25).time == pytest.approx(2.5)
+
+
 def test_job_without_speech_goes_by_what_it_reads():
     cost = CostModel(ALIGNMENT).predict("make_graph", Work(input_mib=20.0))
     assert isinstance(cost, Cost)

@@ -1,0 +1,113 @@
+# Stages whose work several jobs share (`num_jobs`): parts of a set, and what joins them.
+# Products: those of the stages; <results>/parts/ until they are joined.
+
+
+if recipe.options.num_jobs.decoding > 1:
+
+    scattergather:
+        decoding=recipe.options.num_jobs.decoding,
+
+    use rule decode_lattices as decode_lattices_part with:
+        output:
+            out_dir=temp(
+                directory("<results>/parts/decode/{system}/{split}/{scatteritem}")
+            ),
+        log:
+            "<logs>/decode_lattices_part/{system}.{split}.{scatteritem}.log",
+        benchmark:
+            "<benchmarks>/decode_lattices_part/{system}.{split}.{scatteritem}.jsonl"
+        message:
+            "Decode part {wildcards.scatteritem} of {wildcards.split} with {wildcards.system}"
+
+    use rule decode_adapted as decode_adapted_part with:
+        output:
+            out_dir=temp(
+                directory("<results>/parts/decode/{system}/{split}/{scatteritem}")
+            ),
+        log:
+            "<logs>/decode_adapted_part/{system}.{split}.{scatteritem}.log",
+        benchmark:
+            "<benchmarks>/decode_adapted_part/{system}.{split}.{scatteritem}.jsonl"
+        message:
+            "Decode part {wildcards.scatteritem} of {wildcards.split} with {wildcards.system}, adapted to each speaker"
+
+    use rule decode_network as decode_network_part with:
+        output:
+            out_dir=temp(
+                directory("<results>/parts/decode/{network}/{split}/{scatteritem}")
+            ),
+        log:
+            "<logs>/decode_network_part/{network}.{split}.{scatteritem}.log",
+        benchmark:
+            "<benchmarks>/decode_network_part/{network}.{split}.{scatteritem}.jsonl"
+        message:
+            "Decode part {wildcards.scatteritem} of {wildcards.split} with the network {wildcards.network}"
+
+    # Settings and code of the decoding itself are among the params: its parts are gone
+    # when they change, and cannot say so.
+    rule join_lattices:
+        input:
+            parts=gather.decoding(
+                "<results>/parts/decode/{{system}}/{{split}}/{scatteritem}"
+            ),
+        output:
+            lattices="<results>/decode/{system}/{split}/lattices.ark",
+            ledger="<results>/decode/{system}/{split}/ledger.jsonl",
+            summary="<results>/decode/{system}/{split}/decode.json",
+        log:
+            "<logs>/join_lattices/{system}.{split}.log",
+        benchmark:
+            "<benchmarks>/join_lattices/{system}.{split}.jsonl"
+        wildcard_constraints:
+            system="|".join(
+                [
+                    *recipe.plain_systems,
+                    *recipe.networks_of("ce", "ctc", "lfmmi", "sequence"),
+                ]
+            )
+            or "none",
+        conda:
+            "../../envs/gmm.yaml"
+        threads: 1
+        resources:
+            mem_mb=growing(4000),
+            runtime=growing(240),
+        params:
+            options=recipe.search_options(),
+            scores=lambda wildcards: recipe.scores_options(wildcards.system),
+            max_skipped_fraction=skippable,
+            code=source_digest(
+                "latflow.decode.joining.join_lattices",
+                "latflow.decode.lattices.decode_lattices",
+            ),
+        message:
+            "Join the lattices of {wildcards.system} on {wildcards.split}"
+        script:
+            "../scripts/join_lattices.py"
+
+    use rule join_lattices as join_adapted_lattices with:
+        output:
+            lattices="<results>/decode/{system}/{split}/lattices.ark",
+            transforms="<results>/decode/{system}/{split}/trans.ark",
+            ledger="<results>/decode/{system}/{split}/ledger.jsonl",
+            summary="<results>/decode/{system}/{split}/decode.json",
+        log:
+            "<logs>/join_adapted_lattices/{system}.{split}.log",
+        benchmark:
+            "<benchmarks>/join_adapted_lattices/{system}.{split}.jsonl"
+        wildcard_constraints:
+            system="|".join(recipe.adapted_systems) or "none",
+        params:
+            options=recipe.search_options(),
+            adapt=recipe.options.decode.adapt.values(),
+            max_skipped_fraction=skippable,
+            code=source_digest(
+                "latflow.decode.joining.join_lattices",
+                "latflow.decode.adapt.decode_adapted",
+            ),
+        message:
+            "Join the lattices of {wildcards.system} on {wildcards.split}"
+
+    ruleorder: join_lattices > decode_lattices
+    ruleorder: join_lattices > decode_network
+    ruleorder: join_adapted_lattices > decode_adapted
