@@ -1,5 +1,6 @@
 # Alignments by a package; alignments as files for people; utterances that look wrong.
-# Products: <results>/align/package/<split>/, <results>/alignments/<system>/<split>/, <results>/suspects/<split>/
+# Products: <results>/align/package/<split>/, <results>/align/<system>/<split>/boundaries/,
+# <results>/alignments/<system>/<split>/, <results>/suspects/<split>/
 
 if recipe.options.export_alignments.package is not None:
 
@@ -35,11 +36,48 @@ if recipe.options.export_alignments.package is not None:
             "../scripts/align_package.py"
 
 
+rule refine_boundaries:
+    input:
+        alignments="<results>/align/{system}/{split}/ali.ark",
+        statistics="<results>/align/{system}/{split}/statistics.json",
+        cuts="<results>/corpus/{split}/cuts.jsonl.gz",
+        lang=lang_of_alignments,
+        model=aligned_with,
+    output:
+        times="<results>/align/{system}/{split}/boundaries/meta.json",
+        ledger="<results>/align/{system}/{split}/boundaries/ledger.jsonl",
+    log:
+        "<logs>/refine_boundaries/{system}.{split}.log",
+    benchmark:
+        "<benchmarks>/refine_boundaries/{system}.{split}.jsonl"
+    wildcard_constraints:
+        system="|".join([*recipe.decoded_systems, PACKAGED]),
+    conda:
+        "../../envs/corpus.yaml"
+    threads: 16
+    resources:
+        mem_mb=growing(4000),
+        runtime=growing(240),
+    params:
+        first_middle=lambda wildcards: recipe.first_middle(wildcards.system),
+        sample_rate=recipe.options.features.sample_rate,
+        code=source_digest("latflow.align.boundaries.refine_boundaries"),
+    message:
+        "Refine the boundaries of phones in {wildcards.split} by {wildcards.system}"
+    script:
+        "../scripts/refine_boundaries.py"
+
+
 rule export_alignments:
     input:
         alignments="<results>/align/{system}/{split}/ali.ark",
         statistics="<results>/align/{system}/{split}/statistics.json",
         log_likes=log_likes_of,
+        boundaries=(
+            "<results>/align/{system}/{split}/boundaries/meta.json"
+            if recipe.options.export_alignments.boundaries == "refined"
+            else []
+        ),
         cuts="<results>/corpus/{split}/cuts.jsonl.gz",
         lang=lang_of_alignments,
         model=aligned_with,

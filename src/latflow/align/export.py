@@ -24,14 +24,18 @@ from lhotse import MonoCut
 
 from latflow.align.corpus import AlignmentArchive, LogLikes
 from latflow.align.options import ExportOptions
-from latflow.align.timing import AlignedUtterance, TimedPhone, Timer, mean_confidence
+from latflow.align.timing import (
+    AlignedUtterance,
+    PhoneTimes,
+    TimedPhone,
+    Timer,
+    mean_confidence,
+)
 from latflow.corpus.ctm import TimedWord, ctm_line
 from latflow.corpus.manifests import Spool, read_cuts, speaker_of, text_of
 from latflow.corpus.textgrid import Interval, textgrid
 from latflow.errors import UserError
 from latflow.files import atomic_directory, write_json
-from latflow.hmm.transition_model import TransitionModel
-from latflow.lang.directory import Lang
 from latflow.logs import progress
 
 
@@ -89,6 +93,7 @@ def export_alignments(
     options: ExportOptions,
     first_middle: float | None = None,
     log_likes_dir: Path | None = None,
+    boundaries_dir: Path | None = None,
 ) -> None:
     """Write the alignments of a split as files (stage).
 
@@ -103,22 +108,15 @@ def export_alignments(
         first_middle: middle of the window of the features' first frame, seconds; None
             where `statistics.json` has it.
         log_likes_dir: the `LogLikes` of the alignments; without it there are no scores.
+        boundaries_dir: `PhoneTimes` of the alignments; None for the times of frames.
 
     Raises:
         UserError: parts do not fit each other, or no utterance is aligned.
     """
     archive = AlignmentArchive(alignments)
-    known = json.loads(statistics.read_text(encoding="utf-8"))
-    frame_shift = float(known["frame_shift"])
-    if first_middle is None:
-        first_middle = float(known["first_middle"])
-    timer = Timer(
-        Lang.load(lang_dir),
-        TransitionModel.load(model_dir / "final.mdl"),
-        frame_shift=frame_shift,
-        offset=first_middle - frame_shift / 2,
-    )
+    timer = Timer.load(lang_dir, model_dir, statistics, first_middle=first_middle)
     scores = None if log_likes_dir is None else LogLikes.load(log_likes_dir)
+    bounds = None if boundaries_dir is None else PhoneTimes.load(boundaries_dir)
     with (
         atomic_directory(out_dir) as folder,
         Spool(folder, _place) as places,
@@ -154,7 +152,8 @@ def export_alignments(
                     found.append((place, None))
                     continue
                 log_likes = scores.get(utterance) if scores is not None else None
-                timed = timer.time(place.text, ids, place.duration, log_likes)
+                times = bounds.get(utterance) if bounds is not None else None
+                timed = timer.time(place.text, ids, place.duration, log_likes, times)
                 found.append((place, timed))
             writer.write(found, top or "")
         writer.finish()

@@ -5,20 +5,26 @@ the offset puts the middle of that time on the middle of the frame's window. Kal
 front end, and ours, lay windows of 25 ms every 10 ms from the first sample on, so
 that times without the offset are 7.5 ms early.
 
-Public: `TimedPhone`, `AlignedWord`, `AlignedUtterance`, `Timer`, `PhoneScores`.
+Public: `TimedPhone`, `AlignedWord`, `AlignedUtterance`, `Timer`, `PhoneScores`,
+`PhoneTimes`.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Self
 
 import numpy as np
 
 from latflow.align.word_times import Pronunciations, phone_segments, split_phones
+from latflow.errors import UserError
 from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.directory import Lang
+from latflow.ragged import RaggedStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,25 @@ class PhoneScores:
         return 0.5 * (1.0 + math.erf((score - mean) / (spread * math.sqrt(2.0))))
 
 
+class PhoneTimes(RaggedStore):
+    """Boundaries of the phones of aligned utterances, where they are no frames'.
+
+    Seconds from the beginning of the utterance, float64[N + 1]: 0, where each next
+    phone begins, and the utterance's end.
+    """
+
+    FORMAT = "latflow-phone-times-1"
+    KIND = "store of phones' times"
+    REMEDY = "run the refine_boundaries stage again"
+    COLUMNS: ClassVar = {"times": ("<f8", 1)}
+
+    def get(self, utterance: str) -> np.ndarray | None:
+        """Return those of an utterance; None without it."""
+        if utterance not in self:
+            return None
+        return self["times"][self.position(utterance)]
+
+
 class Timer:
     """Gives words and phones of alignments their times.
 
@@ -137,7 +162,7 @@ class Timer:
         self, lang: Lang, model: TransitionModel, *, frame_shift: float, offset: float
     ) -> None:
         self._lang, self._model = lang, model
-        self._frame_shift, self._offset = frame_shift, offset
+        self._offset = offset
         self._pronunciations = Pronunciations(
             {w: [entry for _, entry in es] for w, es in lang.lexicon.items()},
             [lang.phones[lang.optional_silence]],
@@ -145,12 +170,75 @@ class Timer:
         )
         base = self._pronunciations.base
         self._names = {number: base(name) for number, name in lang.phones.items()}
+        self.frame_shift = frame_shift
         self.scores = PhoneScores()
+
+    @classmethod
+    def load(
+        cls,
+        lang_dir: Path,
+        model_dir: Path,
+        statistics: Path,
+        *,
+        first_middle: float | None,
+    ) -> Self:
+        """Read what the times of alignments depend on.
+
+        Args:
+            lang_dir: the lang directory of the alignments.
+            model_dir: folder with the `final.mdl` that aligned.
+            statistics: `statistics.json` of the alignments, which has the frame shift.
+            first_middle: middle of the window of the features' first frame, seconds;
+                None where `statistics.json` has it.
+
+        Raises:
+            UserError: the lang directory or the model is missing or garbled.
+        """
+        known = json.loads(statistics.read_text(encoding="utf-8"))
+        frame_shift = float(known["frame_shift"])
+        if first_middle is None:
+            first_middle = float(known["first_middle"])
+        return cls(
+            Lang.load(lang_dir),
+            TransitionModel.load(model_dir / "final.mdl"),
+            frame_shift=frame_shift,
+            offset=first_middle - frame_shift / 2,
+        )
+
+    @property
+    def phone_names(self) -> list[str]:
+        """All names that phones may have, each once, without positions in words."""
+        return sorted(set(self._names.values()))
+
+    def phones(
+        self, transition_ids: np.ndarray, duration: float
+    ) -> tuple[list[str], np.ndarray]:
+        """Return the phones of an utterance and their times by its frames.
+
+        Args:
+            transition_ids: int32[T].
+            duration: of the utterance, seconds.
+
+        Returns:
+            (N names, boundaries in seconds float64[N + 1], from 0 to `duration`).
+        """
+        names, bounds = self._segments(transition_ids)
+        return names, self._times(bounds, duration)
+
+    def _segments(self, transition_ids: np.ndarray) -> tuple[list[str], list[int]]:
+        """Return the names of phones, and first frames with T at the end."""
+        phones, bounds, _ = phone_segments(transition_ids, self._model)
+        return [self._names[phone] for phone in phones], bounds
+
+    def _times(self, bounds: list[int], duration: float) -> np.ndarray:
+        """Return the times of first frames, float64[N + 1]."""
+        times = np.round(self._offset + self.frame_shift * np.array(bounds), 6)
+        times[0], times[-1] = 0.0, duration
+        return np.clip(times, 0.0, duration)
 
     def note(self, transition_ids: np.ndarray, log_likes: np.ndarray) -> None:
         """Take note of the scores of an utterance, for confidences."""
-        phones, bounds, _ = phone_segments(transition_ids, self._model)
-        names = [self._names[phone] for phone in phones]
+        names, bounds = self._segments(transition_ids)
         self.scores.add(names, _means(log_likes, bounds))
 
     def time(
@@ -159,6 +247,7 @@ class Timer:
         transition_ids: np.ndarray,
         duration: float,
         log_likes: np.ndarray | None = None,
+        times: np.ndarray | None = None,
     ) -> AlignedUtterance:
         """Return the words and phones of an utterance.
 
@@ -167,12 +256,20 @@ class Timer:
             transition_ids: int32[T].
             duration: of the utterance, seconds; its last phone ends there.
             log_likes: float32[T], acoustic log-likelihoods.
+            times: boundaries of its phones, see `PhoneTimes`; None for those of frames.
+
+        Raises:
+            UserError: the times are not of these phones.
         """
-        phones, bounds, _ = phone_segments(transition_ids, self._model)
-        names = [self._names[phone] for phone in phones]
-        times = np.round(self._offset + self._frame_shift * np.array(bounds), 6)
-        times[0], times[-1] = 0.0, duration
-        times = np.clip(times, 0.0, duration).tolist()
+        names, bounds = self._segments(transition_ids)
+        if times is None:
+            times = self._times(bounds, duration)
+        if len(times) != len(bounds):
+            raise UserError(
+                f"times of {len(times) - 1} phones, where the alignment has "
+                f"{len(names)}",
+                remedy=PhoneTimes.REMEDY,
+            )
         scores: list[float | None] = [None] * len(names)
         sure = list(scores)
         if log_likes is not None:
@@ -180,7 +277,8 @@ class Timer:
             scores = list(found)
             pairs = zip(names, found, strict=True)
             sure = [self.scores.confidence(name, score) for name, score in pairs]
-        timed = tuple(map(TimedPhone, names, times[:-1], times[1:], scores, sure))
+        ends = times.tolist()
+        timed = tuple(map(TimedPhone, names, ends[:-1], ends[1:], scores, sure))
         words = text.split()
         known = [self._lang.words[i] for i in self._lang.words_to_ids(text)]
         spans = split_phones(names, known, self._pronunciations)

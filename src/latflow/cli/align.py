@@ -56,6 +56,12 @@ _PRODUCTS = ("textgrid", "words.ctm", "phones.ctm", "alignments.jsonl", "export.
     _LEXICON,
     option("out", "folder for the alignments, and for what is made on the way"),
     option("--model", "model package that aligns; else systems trained on the corpus"),
+    option(
+        "--boundaries",
+        "times of phones: refined in short windows of the audio, or those of frames",
+        "refined",
+        choices=("refined", "frames"),
+    ),
     option("--cores", "processor cores to use; all by default", os.cpu_count() or 1),
     option("--max-skipped", "share of the utterances that may be skipped", 0.05),
     flag("--dry-run", "say what would be done"),
@@ -88,6 +94,7 @@ def _align(arguments: Arguments) -> int:
         arguments.lexicon,
         survey,
         package=arguments.model,
+        boundaries=arguments.boundaries,
         max_skipped_fraction=arguments.max_skipped,
     )
     Recipe.from_config(recipe)

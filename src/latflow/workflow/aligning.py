@@ -128,6 +128,7 @@ def align_recipe(
     survey: Survey,
     *,
     package: str | Path | None = None,
+    boundaries: str = "refined",
     max_skipped_fraction: float,
 ) -> dict[str, Any]:
     """Return a recipe that aligns a corpus with systems trained on it, or a package.
@@ -138,6 +139,7 @@ def align_recipe(
         source: as from `find_source`.
         survey: of the corpus.
         package: model package that aligns; None for systems of the corpus's own.
+        boundaries: times of phones, as `export_alignments.boundaries`.
         max_skipped_fraction: share of the utterances that a stage may leave out.
     """
     rates = sorted(survey.sample_rates)
@@ -151,7 +153,7 @@ def align_recipe(
     if len(rates) > 1:
         recipe["features"] = {"sample_rate": rates[0]}
     names = "path" if source["type"] in {"folder", "table"} else "recording"
-    export: dict[str, Any] = {"names": names}
+    export: dict[str, Any] = {"names": names, "boundaries": boundaries}
     if package is None:
         systems = _systems(survey)
         recipe["gmm"] = {"systems": systems}

@@ -80,6 +80,16 @@ def _check_export(recipe: Recipe) -> None:
             )
     for name in export.sets:
         check_choice("configuration export_alignments.sets", name, recipe.splits)
+        if (
+            recipe.exported_systems
+            and export.boundaries == "refined"
+            and not recipe.has_audio(name)
+        ):
+            raise UserError(
+                f"configuration export_alignments.boundaries: {name} has no audio, in "
+                "which they could be refined",
+                remedy="set it to frames",
+            )
     if export.package is not None and "package" in recipe.decoded_systems:
         raise UserError(
             "configuration export_alignments.package: a system is called package",

@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from lhotse import AudioSource, MonoCut, Recording, SupervisionSegment
+from lhotse import AudioSource, Recording
 from praatio import textgrid as praat
-from reference.serving_package import LEXICON
+from reference.made_up_alignments import cut, make_system, recording, states
 
 from latflow.align.corpus import LogLikes
 from latflow.align.export import export_alignments
@@ -16,12 +16,10 @@ from latflow.corpus.ctm import read_ctm
 from latflow.corpus.manifests import ManifestWriter
 from latflow.errors import UserError
 from latflow.files import write_json
-from latflow.hmm.transition_model import TransitionModel
-from latflow.hmm.tree import ContextDependency
 from latflow.kaldi.io import write_int_vectors
 from latflow.lang.directory import Lang
 from latflow.lang.options import LangOptions
-from latflow.lang.prepare import extend_lang, make_lang
+from latflow.lang.prepare import extend_lang
 from latflow.ragged import RaggedWriter
 
 FRAME_SHIFT, FIRST_MIDDLE = 0.01, 0.0125
@@ -30,44 +28,7 @@ FRAME_SHIFT, FIRST_MIDDLE = 0.01, 0.0125
 @pytest.fixture(scope="module")
 def system(tmp_path_factory):
     """A lang directory, and monophones without training."""
-    folder = tmp_path_factory.mktemp("system")
-    (folder / "lexicon.txt").write_text(LEXICON)
-    make_lang(folder / "lexicon.txt", folder / "lang", options=LangOptions())
-    lang = Lang.load(folder / "lang")
-    counts = lang.topology.pdf_class_counts()
-    tree = ContextDependency.monophone([[p] for p in sorted(counts)], counts)
-    model = TransitionModel.from_tree(tree, lang.topology)
-    model.save(folder / "final.mdl")
-    return folder, lang, model
-
-
-def states(lang, model, phones, frames):
-    """Transition-ids of phones, so many frames each (in the plain order of arcs)."""
-    ids = []
-    for name, count in zip(phones, frames, strict=True):
-        phone = lang.phone_ids[name]
-        own = np.flatnonzero(model.phone[1:] == phone) + 1
-        loops = own[model.is_self_loop[own]]
-        path = []
-        for state in range(3):
-            here = own[model.hmm_state[own] == state]
-            leaving = here[~model.is_self_loop[here]]
-            path.append(int(leaving[-1]))
-        stay = int(loops[model.hmm_state[loops] == 2][0])
-        ids += [*path, *[stay] * (count - 3)]
-    return np.array(ids, np.int32)
-
-
-def cut(name, recording, speaker, text, start=0.0, duration=0.3):
-    said = SupervisionSegment(
-        name, recording.id, 0.0, duration, 0, text, speaker=speaker
-    )
-    return MonoCut(name, start, duration, 0, [said], recording=recording)
-
-
-def recording(name, path, seconds=1.0):
-    sources = [AudioSource("file", [0], path)]
-    return Recording(name, sources, 8000, round(8000 * seconds), seconds)
+    return make_system(tmp_path_factory.mktemp("system"))
 
 
 @pytest.fixture
