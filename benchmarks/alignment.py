@@ -5,14 +5,16 @@ when each of its phones begins; these phones, word by word, are the lexicon. The
 is a folder of audio and text, and is aligned as a user would: `latflow align`.
 
     python benchmarks/alignment.py --speakers 8 --utterances 240
+    python benchmarks/alignment.py --speakers 8 --utterances 240 --side test --seed 77
 
 Where a stop's closure belongs is a convention: eSpeak NG tells of p, t and k when they
 are released, aligners begin them with the silence before. The figures by phone show it.
 
-Prints JSON: error of boundaries (median, mean, share within 10, 20 and 50 ms; bias),
-speed of the last alignment in times real time, processor time of the whole training,
-TextGrids a minute of the export on made-up alignments. Peers' figures are not measured
-here: no other aligner can be had as a wheel.
+Prints JSON: error of boundaries, refined and those of frames (median, mean, share
+within 10, 20 and 50 ms; bias), speed of the last alignment and of the refinement in
+times real time, processor time of the whole training, TextGrids a minute of the export
+on made-up alignments. Peers' figures are not measured here: no other aligner can be had
+as a wheel.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from latflow.corpus.synthetic import ACCENTS, VOICES
 from latflow.corpus.textgrid import Interval, textgrid
 from latflow.files import write_json
 from latflow.kaldi.io import read_int_vectors, write_int_vectors
-from latflow.scoring.boundaries import compare_labels, read_labels
+from latflow.scoring.boundaries import Labels, compare_labels, read_labels
 
 # Of espeak-ng/speak_lib.h.
 WITH_PHONES, WORD, PHONE = 1, 1, 7
@@ -129,17 +131,19 @@ class Speaker:
         return 0
 
 
-def make_corpus(top: Path, speakers: int, utterances: int) -> float:
+def make_corpus(
+    top: Path, speakers: int, utterances: int, side: str, seed: int
+) -> float:
     """Write audio, transcripts, true TextGrids and the lexicon; return the seconds."""
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(seed)
     speaker, lexicon, seconds = Speaker(), set(), 0.0
     for s in range(speakers):
-        variant = VOICES["train"][s % len(VOICES["train"])]
+        variant = VOICES[side][s % len(VOICES[side])]
         voice = f"{ACCENTS[s % len(ACCENTS)]}+{variant}"
         (top / f"corpus/s{s}").mkdir(parents=True)
         (top / f"truth/s{s}").mkdir(parents=True)
         for u in range(utterances // speakers):
-            text = draw_sentence(rng, "train")
+            text = draw_sentence(rng, side)
             speech, words, end = speaker.speak(voice, text.lower(), 160)
             spelt = text.split()
             if len(words) != len(spelt) or not all(words):
@@ -212,6 +216,23 @@ def export_speed(top: Path, results: Path, copies: int) -> dict[str, float]:
     }
 
 
+def boundaries_of_frames(top: Path, results: Path, truth: Labels) -> Any:
+    """Return the errors of the boundaries of frames, which nothing has refined."""
+    aligned = results / "align/sat/train"
+    export_alignments(
+        aligned / "ali.ark",
+        aligned / "statistics.json",
+        results / "corpus/train/cuts.jsonl.gz",
+        results / "lang",
+        results / "gmm/sat",
+        top / "frames",
+        options=ExportOptions(formats=("textgrid",), names="path"),
+        first_middle=0.0125,
+    )
+    found = read_labels(top / "frames/textgrid", "phones")
+    return compare_labels(truth, found).values()["boundaries"]
+
+
 def seconds_of(results: Path, rule: str) -> float:
     """Processor seconds of the jobs of a rule, of their records."""
     records = (results / "provenance" / rule).glob("*.json")
@@ -223,6 +244,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--speakers", type=int, default=8)
     parser.add_argument("--utterances", type=int, default=240)
+    parser.add_argument(
+        "--side", choices=("train", "test"), default="train", help="voices, sentences"
+    )
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--copies", type=int, default=20)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="kept, and gone on with")
@@ -230,7 +255,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         top = arguments.folder or Path(temporary)
         if not (top / "lexicon.txt").is_file():
-            make_corpus(top, arguments.speakers, arguments.utterances)
+            make_corpus(
+                *(top, arguments.speakers, arguments.utterances),
+                *(arguments.side, arguments.seed),
+            )
         command = [sys.executable, "-m", "latflow.cli.main", "align", top / "corpus"]
         command += [top / "lexicon.txt", top / "out", "--cores", arguments.cores]
         subprocess.run(list(map(str, command)), check=True, stdout=sys.stderr)
@@ -241,14 +269,17 @@ def main() -> None:
         cuts = read_cuts(results / "corpus/train/cuts.jsonl.gz")
         speech = sum(cut.duration for cut in cuts)
         rules = ["train_mono", "train_deltas", "train_lda_mllt", "train_sat"]
-        rules += ["align_frames", "align_adapted"]
+        rules += ["align_frames", "align_adapted", "refine_boundaries"]
         figures = {
             "speech_minutes": speech / 60,
             "boundaries": values["boundaries"],
+            "boundaries_of_frames": boundaries_of_frames(top, results, truth),
             "beginnings_by_phone": values["by_label"],
             "matched_phones": values["matched"] / values["labels"][0],
             "align_times_real_time_of_processor": speech
             / seconds_of(results, "align_adapted"),
+            "refine_times_real_time_of_processor": speech
+            / seconds_of(results, "refine_boundaries"),
             "training_and_alignment_processor_seconds": sum(
                 seconds_of(results, rule) for rule in rules
             ),

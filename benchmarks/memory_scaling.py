@@ -157,6 +157,22 @@ def align(folder: Path, threads: int) -> None:
     )
 
 
+def refine(folder: Path, threads: int) -> None:
+    """Run the stage refine_boundaries, on the alignments of align_frames."""
+    from latflow.align.boundaries import refine_boundaries
+
+    refine_boundaries(
+        folder / "align" / "ali.ark",
+        folder / "align" / "statistics.json",
+        folder / "cuts.jsonl.gz",
+        folder / "golden" / "lang",
+        folder / "system",
+        folder / "boundaries",
+        first_middle=0.0125,
+        threads=threads,
+    )
+
+
 def align_by_package(folder: Path, threads: int) -> None:
     """Run the stage align_package, which begins with audio."""
     from latflow.align.options import AlignSplitOptions
@@ -255,6 +271,7 @@ STAGES: dict[str, Callable[[Path, int], None]] = {
     "normalize_features": normalize,
     "train_mono": train,
     "align_frames": align,
+    "refine_boundaries": refine,
     "train_deltas": deltas,
     "train_lda_mllt": lda_mllt,
     "train_sat": sat,

@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from latflow.errors import UserError
+from latflow.workflow import doctor
 from latflow.workflow.doctor import examine_experiment
 from latflow.workflow.network_checks import check_descriptions
 from latflow.workflow.packages import PackagePlan
@@ -24,7 +25,7 @@ def recipe_of(repository):
         config["corpus"].update(corpus or {})
         config["nnet"] = {
             "systems": systems, "features": features or {}, "ivectors": ivectors or {},
-            "hdf5": more.get("hdf5", {}),
+            "hdf5": more.get("hdf5", {}), "device": more.get("device", "auto"),
         }  # fmt: skip
         return Recipe.from_config(config)
 
@@ -604,3 +605,17 @@ def test_what_a_system_is_built_on(recipe_of):
     assert recipe.lineage_of("again")[:2] == ["again", "tdnn"]
     # what stands before a system in the recipe need not be what it is built on
     assert "tri2" not in recipe.lineage_of("tri1")
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "severity"),
+    [("cuda", 0, "warning"), ("auto", 0, "note"), ("auto", 1, None), ("cpu", 0, None)],
+)
+def test_doctor_says_where_networks_are_trained(
+    recipe_of, network_file, monkeypatch, device, gpus, severity
+):
+    monkeypatch.setattr(doctor, "gpus", lambda: gpus)
+    network = {**CE, "network": network_file(ONE_IN_THREE)}
+    recipe = recipe_of({"x": network}, device=device)
+    found = [f for f in examine_experiment(recipe) if f.file == "nnet.device"]
+    assert [f.severity for f in found] == ([severity] if severity else [])

@@ -28,6 +28,7 @@ from latflow.lang.directory import read_symbols
 from latflow.lang.lexicon import read_lexicon
 from latflow.lang.options import LangOptions
 from latflow.workflow.extractor_checks import check_extractors
+from latflow.workflow.machine import gpus
 from latflow.workflow.network_checks import check_descriptions
 from latflow.workflow.recipe import Recipe
 from latflow.workflow.survey import (
@@ -49,12 +50,26 @@ ALIGNMENT_BYTES_PER_FRAME = 8
 
 
 def examine_experiment(recipe: Recipe) -> list[Finding]:
-    """Examine what an experiment has: its networks, its corpora or their sources.
+    """Examine what an experiment has: networks, corpora or their sources, a GPU.
 
     Returns:
         Findings, the worst first.
     """
-    return _sorted([*_networks(recipe), *_data(recipe)])
+    return _sorted([*_networks(recipe), *_device(recipe), *_data(recipe)])
+
+
+def _device(recipe: Recipe) -> Iterator[Finding]:
+    """Say where networks are trained, if this machine has no GPU."""
+    device = recipe.options.nnet.device
+    if not recipe.networks or device == "cpu" or gpus():
+        return
+    if device == "cuda":
+        remedy = "set it to auto or cpu, unless jobs run on other machines"
+        yield Finding("warning", "nnet.device", "cuda, but no GPU is here", remedy)
+    else:
+        what = "no GPU is here: networks are trained on the processor"
+        remedy = "see latflow plan for the time that it takes"
+        yield Finding("note", "nnet.device", what, remedy)
 
 
 def _networks(recipe: Recipe) -> list[Finding]:
