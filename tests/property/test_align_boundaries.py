@@ -11,9 +11,9 @@ from latflow.align.boundaries import best_beginnings
 
 @st.composite
 def searches(draw):
-    """Up to four parts in a few frames, with three Gaussians of dimension two."""
+    """Up to three parts in a few frames, with three Gaussians of dimension two."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    num_parts = draw(st.integers(1, 4))
+    num_parts = draw(st.integers(1, 3))
     lengths = draw(st.lists(st.integers(1, 3), min_size=num_parts, max_size=num_parts))
     begin = np.concatenate([[0], np.cumsum(lengths[:-1])]).astype(np.int64)
     frames = rng.standard_normal((sum(lengths), 2))

@@ -615,7 +615,7 @@ def test_doctor_says_where_networks_are_trained(
     recipe_of, network_file, monkeypatch, device, gpus, severity
 ):
     monkeypatch.setattr(doctor, "gpus", lambda: gpus)
-    network = {**CE, "network": network_file(ONE_IN_THREE)}
-    recipe = recipe_of({"x": network}, device=device)
+    layers = {"a": {"class": "linear", "size": 4}, "o": {"class": "output"}}
+    recipe = recipe_of({"x": {**CE, "network": network_file(layers)}}, device=device)
     found = [f for f in examine_experiment(recipe) if f.file == "nnet.device"]
     assert [f.severity for f in found] == ([severity] if severity else [])

@@ -53,7 +53,7 @@ rule refine_boundaries:
     wildcard_constraints:
         system="|".join([*recipe.decoded_systems, PACKAGED]),
     conda:
-        "../../envs/corpus.yaml"
+        "../../envs/gmm.yaml"
     threads: 16
     resources:
         mem_mb=growing(4000),
