@@ -6,6 +6,7 @@ cmvn         mean and variance normalization, and the stage normalize_features
 transform    deltas and splicing, made when frames are read
 frames       FrameStore: all frames of a corpus, flat and memory-mapped
 extract      the stage extract_features, and the front end as Lhotse's extractors
+manifest_storage  storages of features within the manifest
 lhotse_extractors  Lhotse's extractors, and users' own, as front ends
 frame_times  times of frames, and their size, known without audio
 live         features computed from the audio when they are read

@@ -20,7 +20,8 @@ from lhotse.features.io import close_cached_file_handles
 from latflow.corpus.manifests import count_cuts, read_cuts, speaker_of, text_of
 from latflow.errors import UserError
 from latflow.features.frames import FrameWriter
-from latflow.features.options import CmvnOptions, NoCmvn, SlidingCmvn
+from latflow.features.manifest_storage import IN_MANIFEST
+from latflow.features.options import CmvnOptions, Extraction, NoCmvn, SlidingCmvn
 from latflow.files import atomic_directory
 from latflow.kaldi.io import KaldiWriter
 from latflow.logs import progress
@@ -235,7 +236,11 @@ class SlidingCmvnStream:
 
 
 def normalize_features(
-    cuts: str | Path, out_dir: str | Path, *, cmvn: CmvnOptions
+    cuts: str | Path,
+    out_dir: str | Path,
+    *,
+    cmvn: CmvnOptions,
+    extraction: Extraction | None = None,
 ) -> None:
     """Normalize stored features and lay them out flat, as a `FrameStore`.
 
@@ -246,6 +251,8 @@ def normalize_features(
     Args:
         cuts: `cuts.jsonl.gz` with features, sorted by id.
         out_dir: replaced as a whole, or left as it was on an error.
+        extraction: what the features were computed by, for whoever computes others of
+            the kind; None where nobody will.
 
     Raises:
         UserError: a cut has no features, its stored features cannot be read, or the
@@ -260,7 +267,7 @@ def normalize_features(
                 statistics = _statistics(bar, by_speaker=cmvn.type == "speaker")
                 _write_statistics(folder / "cmvn.ark", statistics)
             bar = progress(read_features(cuts), "normalize features", total=total)
-            _write_frames(bar, folder, cmvn, statistics)
+            _write_frames(bar, folder, cmvn, statistics, extraction)
         finally:
             close_cached_file_handles()
 
@@ -280,9 +287,10 @@ def read_features(path: str | Path) -> Iterator[tuple[MonoCut, np.ndarray]]:
         try:
             features = cut.features.load()
         except (OSError, KeyError, ValueError, RuntimeError) as error:
+            is_there = cut.features.storage_type in IN_MANIFEST
             raise UserError(
                 f"stored features cannot be read ({type(error).__name__})",
-                file=cut.features.storage_path,
+                file=path if is_there else cut.features.storage_path,
                 utterance=cut.id,
                 remedy=remedy,
             ) from error
@@ -317,6 +325,7 @@ def _write_frames(
     folder: Path,
     cmvn: CmvnOptions,
     statistics: Mapping[str, np.ndarray],
+    extraction: Extraction | None,
 ) -> None:
     """Write the normalized frames of all utterances."""
     remaining = iter(items)
@@ -331,7 +340,12 @@ def _write_frames(
         folder,
         dim=first[1].shape[1],
         frame_shift=manifest.frame_shift,
-        meta={"type": manifest.type, "cmvn": cmvn.values()},
+        meta={
+            "type": manifest.type,
+            "sample_rate": manifest.sampling_rate,
+            "cmvn": cmvn.values(),
+            "extraction": None if extraction is None else extraction.values(),
+        },
     ) as writer:
         for cut, features in itertools.chain([first], remaining):
             speaker = speaker_of(cut)

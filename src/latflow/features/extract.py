@@ -48,6 +48,7 @@ from latflow.errors import UserError
 from latflow.features.dither import dither
 from latflow.features.front_end import ENERGY_FLOOR, KaldiFrontEnd
 from latflow.features.lhotse_extractors import ExtractionError, LhotseExtractor
+from latflow.features.manifest_storage import IN_MANIFEST
 from latflow.features.options import (
     Extraction,
     FrameGeometry,
@@ -248,9 +249,10 @@ class FeatureStorage:
         self._writer = make_writer(str(base))
         self.kind = kind
         self._folder = folder
-        self.path = self._url or str(
-            target / Path(self._writer.storage_path).relative_to(folder)
-        )
+        self.path = self._url or ""
+        if url is None and kind not in IN_MANIFEST:
+            lies_at = Path(self._writer.storage_path).relative_to(folder)
+            self.path = str(target / lies_at)
 
     def write(self, utt_id: str, features: np.ndarray) -> str:
         """Store a matrix [T, D]; return the key under which Lhotse finds it.

@@ -5,7 +5,7 @@ has a dataclass of settings, a frame shift and a feature dimension of its own. H
 are made of a recipe's options, checked before they are used, and called from several
 threads.
 
-Public: `LhotseExtractor`, `ExtractionError`.
+Public: `LhotseExtractor`, `ExtractionError`, `adds_features`.
 """
 
 from __future__ import annotations
@@ -146,6 +146,10 @@ class LhotseExtractor:
             raise ExtractionError(what, remedy="set dither above 0")
         return np.ascontiguousarray(found, np.float32)
 
+    def instance(self) -> FeatureExtractor:
+        """Return an instance of the extractor, for one thread."""
+        return self._made()
+
     def check_lengths(self) -> None:
         """Refuse an extractor whose numbers of frames are not those of `geometry`.
 
@@ -284,6 +288,12 @@ class LhotseExtractor:
             f"{self._key}.extractor: {self.options.extractor} {what}: {_told(error)}",
             remedy=_DOCS,
         )
+
+
+def adds_features(extractor: FeatureExtractor) -> bool:
+    """Tell whether an extractor can add the features of two signals."""
+    kind, base = type(extractor), FeatureExtractor
+    return kind.mix is not base.mix and kind.compute_energy is not base.compute_energy
 
 
 def _field_names(kind: Any) -> list[str]:

@@ -261,10 +261,12 @@ class StorageOptions(Options):
         "lilcom_files",
         "lilcom_hdf5",
         "chunked_lilcom_hdf5",
+        "manifest_numpy",
+        "manifest_lilcom",
     ] = "numpy_hdf5"
-    """Lhotse storage of the features. `numpy_hdf5` (one file) and `numpy_files` (a file
-    an utterance) keep every bit; those of lilcom take a third of the space and round
-    to multiples of 1/32."""
+    """Lhotse storage of the features. `numpy_hdf5` (one file), `numpy_files` (a file an
+    utterance) and `manifest_numpy` (within `cuts.jsonl.gz`) keep every bit; those of
+    lilcom take a third of the space and round to multiples of 1/32."""
     storage_url: Annotated[str, Field(pattern="^[a-z][a-z0-9+.-]*://[^/]+")] | None = (
         None
     )

@@ -18,13 +18,14 @@ from pydantic import ValidationError
 from latflow.errors import UserError
 from latflow.features import extract
 from latflow.features import frames as frames_module
-from latflow.features.cmvn import normalize_features
+from latflow.features.cmvn import normalize_features, read_features
 from latflow.features.extract import extract_features, make_extractor
 from latflow.features.frames import FrameStore
 from latflow.features.options import (
     CmvnOptions,
     FeatureOptions,
     FrontEndOptions,
+    NoCmvn,
     SpeakerCmvn,
 )
 from latflow.kaldi.io import read_matrices
@@ -104,6 +105,34 @@ def test_lossy_storage_is_close(corpus, storage):
     assert {cut.features.storage_type for cut in lossy} == {storage}
     for wanted, cut in zip(exact, lossy, strict=True):
         np.testing.assert_allclose(cut.load_features(), wanted, atol=1 / 32)
+
+
+@pytest.mark.parametrize("storage", ["manifest_numpy", "manifest_lilcom"])
+def test_features_may_lie_in_the_manifest(corpus, storage, tmp_path):
+    folder, cuts = corpus
+    exact = [cut.load_features() for cut in run(cuts, folder)]
+    manifest = folder / "out" / "cuts.jsonl.gz"
+    others = manifest.stat().st_size
+    made = run(cuts, folder, storage=storage)
+    assert not list((folder / "out" / "storage").iterdir())
+    tolerance = 1 / 32 if storage == "manifest_lilcom" else 0
+    for wanted, cut in zip(exact, made, strict=True):
+        np.testing.assert_allclose(cut.load_features(), wanted, atol=tolerance)
+        assert (cut.features.storage_type, cut.features.storage_path) == (storage, "")
+        part = cut.truncate(offset=0.1, duration=0.1).load_features()
+        np.testing.assert_allclose(part, wanted[10:20], atol=tolerance)
+    numbers = sum(wanted.size for wanted in exact)
+    size = (manifest.stat().st_size - others) / numbers
+    assert 0.5 < size < (1.5 if storage == "manifest_lilcom" else 4.5)
+    normalize_features(manifest, tmp_path / "frames", cmvn=NoCmvn())
+    store = FrameStore.load(tmp_path / "frames")
+    np.testing.assert_array_equal(store.frames(0), made[0].load_features())
+    damaged = CutSet.from_cuts([made[0]])
+    damaged[0].features.storage_key = "no base64"
+    with pytest.raises(UserError, match=r"cuts.jsonl.gz: .*features cannot be read"):
+        list(read_features(save(damaged, tmp_path / "cuts.jsonl.gz")))
+    with pytest.raises(ValidationError, match="manifest_numpy cannot lie there"):
+        FeatureOptions(storage="manifest_numpy", storage_url="s3://x/y")
 
 
 @pytest.mark.parametrize("storage", ["numpy_files", "lilcom_files"])
