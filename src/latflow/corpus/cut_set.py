@@ -58,7 +58,7 @@ def read_cut_set(
 
     Args:
         path: `.jsonl` or `.jsonl.gz`.
-        folder: where audio is written to.
+        folder: where audio is written to; made where there is any.
         final: where it will lie.
         pool: threads that hear cuts.
         ahead: cuts that may wait for their turn.
@@ -69,7 +69,7 @@ def read_cut_set(
 
     def convert(cut: Cut) -> CutUtterance:
         try:
-            return _utterance(cut, folder / "audio", final / "audio")
+            return _utterance(cut, folder, final)
         except BadAudio as fault:
             return CutUtterance(cut.id, fault=fault)
 
@@ -140,7 +140,7 @@ def _heard(cut: Cut, folder: Path, final: Path) -> Recording:
     Raises:
         BadAudio: it cannot be read.
     """
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     name = f"{quote(cut.id, safe='+=@,:')}.wav"
     try:
         with refuse_damaged(cut.id):

@@ -231,7 +231,12 @@ class Hdf5Source(Options):
 
 
 GivenCorpus = Annotated[
-    KaldiSource | LhotseSource | ManifestSource | FolderSource | TableSource,
+    KaldiSource
+    | LhotseSource
+    | ManifestSource
+    | CutSource
+    | FolderSource
+    | TableSource,
     Field(discriminator="type"),
 ]
 

@@ -66,8 +66,9 @@ class _Task:
 
     Attributes:
         split: name of the split.
-        folder: where to write; becomes `final` when all went well.
-        final: the corpus folder.
+        folder: where to write; becomes the corpus folder when all went well.
+        audio: where audio is written to.
+        final_audio: where that lies then.
         seed: of all draws.
         threads: jobs at the same time.
         max_skipped_fraction: largest share of utterances that may be skipped.
@@ -76,7 +77,8 @@ class _Task:
 
     split: str
     folder: Path
-    final: Path
+    audio: Path
+    final_audio: Path
     seed: int
     threads: int
     max_skipped_fraction: float
@@ -107,7 +109,8 @@ def prepare_corpus(
         source: of recordings and transcripts.
         split: name of the split, e.g. `train`.
         out_dir: folder for `recordings.jsonl.gz`, `supervisions.jsonl.gz`,
-            `cuts.jsonl.gz` and `ledger.jsonl` (synthetic speech: also `audio/`);
+            `cuts.jsonl.gz` and `ledger.jsonl` (synthetic speech, and cuts that are no
+            parts of recordings: also `audio/`);
             replaced if it exists, untouched if anything fails.
         max_skipped_fraction: largest share of utterances that may be skipped.
 
@@ -119,50 +122,58 @@ def prepare_corpus(
         task = _Task(
             split=split,
             folder=folder,
-            final=final,
+            audio=folder / "audio",
+            final_audio=final / "audio",
             seed=seed,
             threads=threads,
             max_skipped_fraction=max_skipped_fraction,
             ledger=Ledger("prepare_corpus"),
         )
-        match source:
-            case SyntheticSource():
-                _prepare_synthetic(task, source)
-            case KaldiSource():
-                read_kaldi_dir(
-                    source.path,
-                    folder,
-                    checks=source,
-                    ledger=task.ledger,
-                    allow_commands=source.allow_commands,
-                    threads=threads,
-                    max_skipped_fraction=max_skipped_fraction,
-                )
-            case LhotseSource():
-                _prepare_lhotse(task, source)
-            case ManifestSource():
-                _prepare_manifests(task, source)
-            case CutSource():
-                _prepare_cuts(task, source)
-            case FolderSource():
-                _prepare_listed(task, source, partial(list_folder, source))
-            case TableSource():
-                _prepare_listed(task, source, partial(list_table, source))
-            case Hdf5Source():
-                read_hdf_corpus(
-                    source,
-                    folder,
-                    ledger=task.ledger,
-                    max_skipped_fraction=max_skipped_fraction,
-                )
-            case CombinedSource():
-                _prepare_combined(task, source)
+        _prepare(task, source)
+
+
+def _prepare(task: _Task, source: Source) -> None:
+    """Write the manifests of a source."""
+    match source:
+        case SyntheticSource():
+            _prepare_synthetic(task, source)
+        case KaldiSource():
+            read_kaldi_dir(
+                source.path,
+                task.folder,
+                checks=source,
+                ledger=task.ledger,
+                allow_commands=source.allow_commands,
+                threads=task.threads,
+                max_skipped_fraction=task.max_skipped_fraction,
+            )
+        case LhotseSource():
+            _prepare_lhotse(task, source)
+        case ManifestSource():
+            _prepare_manifests(task, source)
+        case CutSource():
+            _prepare_cuts(task, source)
+        case FolderSource():
+            _prepare_listed(task, source, partial(list_folder, source))
+        case TableSource():
+            _prepare_listed(task, source, partial(list_table, source))
+        case Hdf5Source():
+            read_hdf_corpus(
+                source,
+                task.folder,
+                ledger=task.ledger,
+                max_skipped_fraction=task.max_skipped_fraction,
+            )
+        case CombinedSource():
+            _prepare_combined(task, source)
 
 
 def _prepare_synthetic(task: _Task, source: SyntheticSource) -> None:
     """Speak the demo corpus."""
     with (
-        CorpusWriter(task.folder, task.final, GivenSource(), task.ledger) as writer,
+        CorpusWriter(
+            task.folder, task.final_audio.parent, GivenSource(), task.ledger
+        ) as writer,
         Spool(task.folder, SupervisionSegment.from_dict) as supervisions,
         worker_pool(task.threads) as pool,
     ):
@@ -182,8 +193,8 @@ def _synthetic_jobs(
     for recording, supervision in synthesize(
         source,
         task.split,
-        task.folder / "audio",
-        task.final / "audio",
+        task.audio,
+        task.final_audio,
         seed=task.seed,
         pool=pool,
     ):
@@ -205,7 +216,11 @@ def _prepare_cuts(task: _Task, source: CutSource) -> None:
     rejected: list[_Fault] = []
     with spools(task.folder) as (recs, sups), worker_pool(task.threads) as pool:
         for one in read_cut_set(
-            source.path, task.folder, task.final, pool=pool, ahead=2 * task.threads
+            source.path,
+            task.audio,
+            task.final_audio,
+            pool=pool,
+            ahead=2 * task.threads,
         ):
             if one.fault is not None:
                 fault = one.fault
@@ -271,14 +286,15 @@ def _prepare_combined(task: _Task, source: CombinedSource) -> None:
     with tempfile.TemporaryDirectory(dir=task.folder) as parts:
         folders = {name: Path(parts, name) for name in source.sources}
         for name, part in source.sources.items():
-            prepare_corpus(
-                part,
-                task.split,
-                folders[name],
-                seed=task.seed,
-                threads=task.threads,
-                max_skipped_fraction=task.max_skipped_fraction,
+            folders[name].mkdir()
+            one = replace(
+                task,
+                folder=folders[name],
+                audio=task.audio / name,
+                final_audio=task.final_audio / name,
+                ledger=Ledger("prepare_corpus"),
             )
+            _prepare(one, part)
         combine_corpora(folders, task.folder)
 
 
@@ -313,7 +329,9 @@ def _write_checked(
 
 def _confirmed(task: _Task, recording: Recording, *, verify: bool) -> Recording:
     """Check a recording, unless it was just made; see `confirm`."""
-    if any(Path(str(s.source)).is_relative_to(task.final) for s in recording.sources):
+    if any(
+        Path(str(s.source)).is_relative_to(task.final_audio) for s in recording.sources
+    ):
         return recording
     return confirm(_with_absolute_paths(recording), verify=verify)
 

@@ -410,6 +410,27 @@ def test_cuts_of_all_kinds_are_utterances(cut_set, resolve, tmp_path):
         prepare_corpus(resolve(given), "train", tmp_path / "strict", **HOW)
 
 
+def test_cut_sets_are_combined_with_their_audio(cut_set, manifests, resolve, tmp_path):
+    """Two sets with cuts of one id: the audio of each is its own."""
+    given, cuts = cut_set
+    twice = cuts[3].perturb_volume(0.5).with_id("fast")
+    CutSet.from_cuts([twice]).to_file(tmp_path / "more.jsonl.gz")
+    more = {"type": "cuts", "path": str(tmp_path / "more.jsonl.gz")}
+    parts = {"a": {**given, "on_bad_utterance": "skip"}, "b": more, "c": manifests}
+    source, out = resolve({"type": "combined", "sources": parts}), tmp_path / "out"
+    prepare_corpus(source, "train", out, **{**HOW, "max_skipped_fraction": 0.5})
+    found = {cut.id: cut for cut in read_cuts(out / CUTS)}
+    ids = [f"a-{cut.id}" for cut in cuts[:4]]
+    assert {*found} == {*ids, "b-fast", "c-a0", "c-a1", "c-b0", "c-b1"}
+    for utt_id, cut in (*zip(ids, cuts, strict=False), ("b-fast", twice)):
+        own, wanted = found[utt_id].load_audio(), cut.load_audio()
+        np.testing.assert_allclose(own[0], wanted[0], atol=1e-6)
+    heard = sorted(str(p.relative_to(out)) for p in (out / "audio").rglob("*.wav"))
+    assert heard == ["audio/a/fast.wav", "audio/a/mixed%2Fa.wav", "audio/b/fast.wav"]
+    (skipped,) = read_ledger(out / "ledger.jsonl")
+    assert skipped.utterance == "a-two"
+
+
 def test_files_that_hold_no_cuts_are_refused(resolve, tmp_path):
     for name, content, told in (
         ("absent.jsonl", None, "no such file"),
