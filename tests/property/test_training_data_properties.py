@@ -78,6 +78,7 @@ def data_options(draw: st.DrawFn, subsampling: int = 1) -> DataOptions:
         pool=pool,
         partition_epoch=draw(st.integers(1, 3)),
         prefetch=draw(st.integers(0, 3)),
+        cache_mb=draw(st.sampled_from([None, 1])),
     )
 
 
@@ -112,7 +113,7 @@ def sequences(batch: Batch | None) -> list[tuple[object, ...]]:
 def global_batches(batches, epoch):
     """Pieces of each batch of an epoch, of all ranks together."""
     plan = batches._plan(epoch)
-    return [plan.chunks(b) for b in range(len(plan))]
+    return [plan.part(b, 0, 1) for b in range(len(plan))]
 
 
 @given(

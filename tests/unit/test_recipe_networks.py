@@ -6,6 +6,7 @@ import yaml
 from latflow.errors import UserError
 from latflow.workflow import doctor
 from latflow.workflow.doctor import examine_experiment
+from latflow.workflow.extractor_checks import check_extractors
 from latflow.workflow.network_checks import check_descriptions
 from latflow.workflow.packages import PackagePlan
 from latflow.workflow.recipe import Recipe
@@ -356,6 +357,39 @@ def test_speeds_are_drawn_where_features_and_labels_can_follow(recipe_of):
         recipe_of({"tdnn": live, "mmi": {**MMI, **draws}}, LIVE)
     volume = {"data": {"perturbation": {"speeds": [1.0]}}}
     recipe_of({"tdnn": live, "mmi": {**MMI, **volume}}, LIVE)
+
+
+def test_the_page_cache_is_bounded_where_features_are_stored(recipe_of):
+    bounded = {"data": {"cache_mb": 100}}
+    recipe_of({"tdnn": {**CE, **bounded}}, LIVE)
+    with pytest.raises(UserError, match=r"tdnn\.data\.cache_mb: .* not stored"):
+        recipe_of({"tdnn": {**CE, "features": "live", **bounded}}, LIVE)
+
+
+def test_noise_is_added_to_stored_features_that_add_up(recipe_of, tmp_path):
+    mixing = {"noises": {"street": {"files": str(tmp_path)}}}
+    mixed = {**CE, "features": "mine", "data": {"mixing": mixing}}
+    plain = {"type": "fbank", "cmvn": {"type": "none"}}
+
+    def recipe(**changes):
+        return recipe_of({"tdnn": mixed}, {"mine": {**plain, **changes}})
+
+    missing = recipe().simulation_files(recipe().networks["tdnn"].data.mixing)
+    assert missing == [f"{tmp_path}/*"]
+    recipe(type="lhotse", extractor="kaldi-fbank")
+    for changes, told in (
+        ({"stored": False}, "its features are not stored"),
+        ({"type": "mfcc"}, "features of type mfcc do not add up"),
+        ({"cmvn": {"type": "utterance"}}, "have been normalized"),
+        ({"channels": [0, 1]}, "features with channels"),
+        ({"use_energy": True}, "features with use_energy"),
+    ):
+        with pytest.raises(UserError, match=rf"tdnn\.data\.mixing: .*{told}"):
+            recipe(**changes)
+    with pytest.raises(UserError, match="is for features of nnet.features"):
+        recipe_of({"tdnn": {**mixed, "features": None}})
+    with pytest.raises(UserError, match="extractor kaldi-mfcc do not add up"):
+        check_extractors(recipe(type="lhotse", extractor="kaldi-mfcc"))
 
 
 def test_simulation_is_drawn_where_features_are_computed_on_the_fly(recipe_of):

@@ -265,7 +265,7 @@ def given_labels_of(split):
 def simulation_files_of(wildcards):
     """Noises and measured responses that a network's training data are put into."""
     data = recipe.networks[wildcards.network].data
-    return recipe.simulation_files(data.simulation)
+    return recipe.simulation_files(data.simulation or data.mixing)
 
 
 def transcripts_of(split):

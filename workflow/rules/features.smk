@@ -99,6 +99,7 @@ use rule normalize_features as normalize_stream with:
         cmvn=lambda wildcards: recipe.options.nnet.features[
             wildcards.stream
         ].cmvn.values(),
+        extraction=lambda wildcards: recipe.extraction_options(wildcards.stream),
         code=source_digest("latflow.features.cmvn.normalize_features"),
     message:
         "Normalize the features {wildcards.stream} of {wildcards.split}"

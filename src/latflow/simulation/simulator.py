@@ -6,7 +6,7 @@ stays), other speakers, noises, the whole to full scale where it is louder, effe
 the device. An utterance of digital silence stays as it is, and so does one with samples
 that are not numbers, which features are refused for.
 
-Public: `Simulator`, `faded`.
+Public: `Simulator`, `faded`, `sounding`.
 """
 
 from __future__ import annotations
@@ -302,15 +302,7 @@ class Simulator:
         """Return a recording at the rate, without the silence at its ends."""
         found = self._cache.get(file)
         if found is None:
-            samples = _load(file, self._rate)
-            (sounding,) = np.nonzero(samples)
-            if len(sounding) == 0:
-                raise UserError(
-                    "is silent: no noise can be made of it",
-                    file=file,
-                    remedy="take it out of the folder, or narrow the pattern",
-                )
-            found = samples[sounding[0] : sounding[-1] + 1]
+            found = sounding(file, self._rate)
             self._cache.put(file, found)
         return found
 
@@ -447,6 +439,23 @@ def faded(
 def _power(wave: np.ndarray) -> float:
     """Return the mean square of a wave."""
     return float(np.square(wave).mean())
+
+
+def sounding(file: str, rate: int) -> np.ndarray:
+    """Return a recording at a rate without the silence at its ends, float32 [L].
+
+    Raises:
+        UserError: it cannot be read, or is silent.
+    """
+    samples = _load(file, rate)
+    (heard,) = np.nonzero(samples)
+    if len(heard) == 0:
+        raise UserError(
+            "is silent: no noise can be made of it",
+            file=file,
+            remedy="take it out of the folder, or narrow the pattern",
+        )
+    return samples[heard[0] : heard[-1] + 1]
 
 
 def _load(file: str, rate: int) -> np.ndarray:

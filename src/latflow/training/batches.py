@@ -17,7 +17,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,9 +28,18 @@ from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.ledger import Ledger
 from latflow.nnet.normalization import Normalizer
+from latflow.page_cache import PageBudget
 from latflow.parallel import Prefetched
-from latflow.training.chunks import Chunker, Chunks, Labelled, Times, match_labels
+from latflow.training.chunks import (
+    AnyChunker,
+    Chunker,
+    Chunks,
+    Labelled,
+    Times,
+    match_labels,
+)
 from latflow.training.data_options import BatchOptions
+from latflow.training.epoch_plan import EpochPlan, ReadAhead
 from latflow.training.frame_targets import FrameTargets, is_counted
 from latflow.training.labels import LabelStore
 from latflow.training.ordering import epoch_order, form_batches, share_out
@@ -128,44 +137,6 @@ class Batch:
         return [self.select(rows.tolist()) for rows in shares]
 
 
-class AnyChunker(Protocol):
-    """The chunks of an epoch; see `Chunker`."""
-
-    begin: np.ndarray
-
-    def chunks(self, numbers: np.ndarray) -> Chunks:
-        """Find chunks by their numbers."""
-        ...
-
-    def lengths(self) -> np.ndarray:
-        """Return the frames that each chunk holds."""
-        ...
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """The global batches of an epoch.
-
-    Attributes:
-        reader: features, changed as drawn for the epoch.
-        chunker: finds chunks by their numbers.
-        numbers: int64 [n], the chunks in their order.
-        begin: int64 [batches + 1], where each batch begins in `numbers`.
-    """
-
-    reader: FrameReader
-    chunker: AnyChunker
-    numbers: np.ndarray
-    begin: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.begin) - 1
-
-    def chunks(self, b: int) -> Chunks:
-        """Return the chunks of batch b."""
-        return self.chunker.chunks(self.numbers[self.begin[b] : self.begin[b + 1]])
-
-
 class BatchSource:
     """Batches of a corpus.
 
@@ -187,6 +158,7 @@ class BatchSource:
         num_classes: classes of each target, by its name.
         labelled: the utterances that are used.
         weights: how often passes take them; None for once.
+        pages: what of the stored data is held; None where the system decides.
 
     Raises:
         UserError: no utterance can be used, or chunks do not fit the subsampling.
@@ -209,6 +181,9 @@ class BatchSource:
         self._graphs, self._frames = graphs, frames or {}
         self._places: dict[str, np.ndarray] = {}
         self.options = options
+        self.pages = None
+        if options.cache_mb is not None:
+            self.pages = PageBudget(options.cache_mb * 10**6)
         self.subsampling = subsampling
         self.labelled = self._match(labels, ledger)
         self.num_classes = self.labelled.num_classes
@@ -219,7 +194,7 @@ class BatchSource:
         self.weights = UtteranceWeights.of(reader, used, options, seed)
         self._chunker(0, self._lengths)  # refuses sizes that do not fit
         self._lock = threading.Lock()
-        self._planned: tuple[int, _Plan] | None = None
+        self._planned: tuple[int, EpochPlan] | None = None
 
     def _match(
         self, labels: Mapping[str, LabelStore], ledger: Ledger | None
@@ -304,13 +279,26 @@ class BatchSource:
         """
         plan = self._plan(epoch)
 
-        def make(b: int) -> Batch | None:
-            return self._make(plan.reader, plan.chunks(b), rank, size)
+        def hold(b: int) -> int:
+            return self._hold(plan.reader, plan.part(b, rank, size))
 
+        def make(b: int) -> Batch | None:
+            if read_ahead is not None:
+                read_ahead.before(b)
+            part = plan.part(b, rank, size)
+            return self._assemble(plan.reader, part) if len(part) else None
+
+        read_ahead = None
+        if self.pages is not None:
+            read_ahead = ReadAhead(self.pages, hold, first_batch, len(plan))
         ahead = self.options.prefetch
         return Prefetched(make, range(first_batch, len(plan)), ahead=ahead)
 
-    def _plan(self, epoch: int) -> _Plan:
+    def take_statistics(self) -> dict[str, Any]:
+        """Return what the cache did since the last call, for a log."""
+        return {} if self.pages is None else {"cache": self.pages.take_counts()}
+
+    def _plan(self, epoch: int) -> EpochPlan:
         """Return the global batches of an epoch; the last epoch's are kept."""
         with self._lock:
             if self._planned is None or self._planned[0] != epoch:
@@ -328,7 +316,7 @@ class BatchSource:
                     copies=None if weights is None else weights.copies(whole_pass),
                 )
                 positions, begin = form_batches(lengths[order], self.options)
-                plan = _Plan(reader, chunker, order[positions], begin)
+                plan = EpochPlan(reader, chunker, order[positions], begin)
                 self._planned = (epoch, plan)
             return self._planned[1]
 
@@ -351,12 +339,22 @@ class BatchSource:
         is_shifted = self.options.shift_frames
         return self.options.pass_of(epoch) % self.subsampling if is_shifted else 0
 
-    def _make(
-        self, reader: FrameReader, chunks: Chunks, rank: int, size: int
-    ) -> Batch | None:
-        """Make a rank's part of a global batch."""
-        rows = share_out(chunks.length, size)[rank]
-        return self._assemble(reader, chunks.select(rows)) if len(rows) else None
+    def _pieces(
+        self,
+        reader: FrameReader,  # noqa: ARG002 - for subclasses
+        chunks: Chunks,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first frame of each chunk that is read, and how many: [B]."""
+        return chunks.first, chunks.length
+
+    def _hold(self, reader: FrameReader, chunks: Chunks) -> int:
+        """Ask for the pages of chunks; returns their bytes."""
+        assert self.pages is not None
+        utterance = self.labelled.utterance[chunks.utterance]
+        num_bytes = reader.hold(self.pages, utterance, *self._pieces(reader, chunks))
+        for labels in self.labelled.targets.values():
+            num_bytes += labels.hold(self.pages, chunks)
+        return num_bytes
 
     def _assemble(self, reader: FrameReader, chunks: Chunks) -> Batch:
         """Read the frames and labels of chunks."""

@@ -23,7 +23,8 @@ many at the start of each utterance, chooses which (Kaldi's chain training shift
 
 Nothing is held per chunk: chunks are numbered through, and found by their number.
 
-Public: `Chunks`, `Chunker`, `Labelled`, `Times`, `Targets`, `match_labels`.
+Public: `Chunks`, `AnyChunker`, `Chunker`, `Labelled`, `Times`, `Targets`,
+`match_labels`.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numba import njit
 
 from latflow.errors import UserError
 from latflow.ledger import Ledger
+from latflow.page_cache import PageBudget
 from latflow.training.data_options import BatchOptions, ChunkOptions
 from latflow.training.labels import LabelStore
 
@@ -75,6 +78,20 @@ class Chunks:
             self.count_from[rows],
             self.count_to[rows],
         )
+
+
+class AnyChunker(Protocol):
+    """The chunks of an epoch; see `Chunker`."""
+
+    begin: np.ndarray
+
+    def chunks(self, numbers: np.ndarray) -> Chunks:
+        """Find chunks by their numbers."""
+        ...
+
+    def lengths(self) -> np.ndarray:
+        """Return the frames that each chunk holds."""
+        ...
 
 
 class Chunker:
@@ -209,6 +226,18 @@ class Targets:
             (begin, count, self.step[utterance], first, times.length), axis=1
         )
         _gather(self.flat, rows, counted, subsampling, times.speed, times.center, out)
+
+    def hold(self, pages: PageBudget, chunks: Chunks) -> int:
+        """Ask for the pages of chunks; returns their bytes.
+
+        Args:
+            pages: what they are read into.
+            chunks: at the speed of their labels; utterances are positions among the n.
+        """
+        of, step = chunks.utterance, self.step[chunks.utterance]
+        first = np.minimum(chunks.first // step, self.count[of])
+        last = np.minimum(-(-(chunks.first + chunks.length) // step), self.count[of])
+        return pages.hold(self.flat, self.begin[of] + first, self.begin[of] + last)
 
 
 @dataclass(frozen=True)

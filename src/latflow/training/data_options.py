@@ -19,7 +19,7 @@ from latflow.options import (
     Text,
     Unique,
 )
-from latflow.simulation.options import SimulationDraws
+from latflow.simulation.options import Decibels, SimulationDraws, Uniform
 
 
 class ContextOptions(Options):
@@ -111,6 +111,40 @@ class SamplingOptions(Options):
         return self.speaker_power == 1 and not self.length_power
 
 
+class MixedNoise(Options):
+    """Noise from recordings, whose features are computed as those of the speech are."""
+
+    files: Text
+    """Folder of recordings (searched with all below it), or a pattern such as
+    `noise/rain*.flac`; of several channels the first is taken. Noise that is shorter
+    than the utterance repeats."""
+    snr: Decibels = Uniform(low=0.0, high=20.0)
+    """Energy of the utterance's features over that of the noise's, dB."""
+    probability: Fraction = 1.0
+    """Share of the mixed utterances that have this noise."""
+
+
+class MixingDraws(Options):
+    """Noises that are added to stored features, drawn anew in each pass over the data.
+
+    Energies add up, phases are not known; see docs/simulation.md. Draws follow from the
+    seed, the utterance's id and the pass.
+    """
+
+    probability: Fraction = 1.0
+    """Share of the utterances that noises are added to."""
+    noises: Annotated[dict[Name, MixedNoise], Field(min_length=1)]
+    """Noises by a name of their kind, which add up."""
+    cache_mb: PositiveInt = 200
+    """Features of noises that are kept in memory for their next use, MB; the longest
+    unused go first."""
+
+    @property
+    def files(self) -> list[str]:
+        """Folders and patterns of recordings that are needed."""
+        return [noise.files for noise in self.noises.values()]
+
+
 class BatchOptions(Options):
     """Data of a training: order, batches and lengths, in frames of the features."""
 
@@ -176,6 +210,12 @@ class BatchOptions(Options):
     every label is learnt from."""
     prefetch: Annotated[int, Field(ge=0, le=1000)] = 4
     """Batches that a background thread makes ready; 0 for no thread."""
+    cache_mb: PositiveInt | None = None
+    """Memory for stored features and labels, MB, of each rank, for train and for dev:
+    what the coming batches need is read ahead into up to half of it, and what was asked
+    for longest ago is dropped (RETURNN: cache_size). For slow disks and network file
+    systems, and where memory is short. null leaves both to the operating system, which
+    reads a page when it is touched and keeps what finds room."""
     on_the_fly: OnTheFlyOptions = OnTheFlyOptions()
     """Computation of features in training, where they are not stored (`stored:
     false` in `nnet.features`)."""
@@ -186,6 +226,10 @@ class BatchOptions(Options):
     simulation: SimulationDraws | None = None
     """Rooms, noises, other speakers and devices that are drawn for each utterance in
     each pass, where features are not stored; null for none. See docs/simulation.md."""
+
+    mixing: MixingDraws | None = None
+    """Noises that are added to stored features, drawn for each utterance in each pass;
+    null for none."""
 
     @model_validator(mode="after")
     def _check_lengths(self) -> Self:
@@ -236,6 +280,7 @@ class BatchOptions(Options):
             sampling=SamplingOptions(),
             shift_frames=False,
             perturbation=None,
+            mixing=None,
             simulation=simulation if simulation and simulation.targets else None,
         )
 

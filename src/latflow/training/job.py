@@ -69,7 +69,7 @@ _FREE = {
         "log_interval",
         "tensorboard",
     ),
-    "data": ("prefetch", "on_the_fly"),
+    "data": ("cache_mb", "prefetch", "on_the_fly"),
 }
 
 

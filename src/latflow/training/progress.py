@@ -7,7 +7,9 @@ Lines of `log.jsonl` have a `kind`:
 * `dev`: means per frame on dev within an epoch;
 * `outlier`: loss per frame, gradient norm and utterances of a step that was skipped or
   clipped;
-* `epoch`: `progress`, means of training and of dev at the end of an epoch;
+* `epoch`: `progress`, means of training and of dev at the end of an epoch; with
+  `data.cache_mb` also `cache`: pieces of stored data that rank 0 asked for, the share
+  of them that was held already, MB read and dropped;
 * `final`: those of dev with the parameters that were chosen, and their `epochs`.
 """
 

@@ -4,18 +4,16 @@ A `BatchSource` reads from a `FrameReader`: `StoreReader` reads a `FrameStore`,
 `LiveReader` features that are computed on the fly.
 A store is mapped into memory: what it keeps there is the operating system's page cache,
 which all ranks of a machine share, which fills what memory is free and gives way where
-others need it. A cache of our own would hold the same bytes twice.
+others need it. A cache of our own would hold the same bytes twice: what `cache_mb`
+bounds and reads ahead is pages of that cache (`latflow.page_cache`).
 
 Statistics of utterances (for `mean`, `mean_variance`) are made when an utterance is
-first touched, and kept in a temporary file that is mapped likewise.
+first touched (`latflow.training.moments`).
 """
 
 from __future__ import annotations
 
-import math
-import os
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -29,6 +27,7 @@ from latflow.features.options import PerturbationDraws
 from latflow.features.perturb import Perturbation
 from latflow.features.source import Frames, open_frames
 from latflow.nnet.normalization import Normalizer
+from latflow.page_cache import PageBudget
 from latflow.simulation.on_the_fly import PassSimulation, SimulationOnTheFly
 from latflow.simulation.options import (
     CleanTarget,
@@ -36,7 +35,9 @@ from latflow.simulation.options import (
     MaskTarget,
     SimulationDraws,
 )
-from latflow.training.data_options import BatchOptions, DataOptions
+from latflow.training.data_options import BatchOptions, DataOptions, MixingDraws
+from latflow.training.mixing import FeatureMixing, PassMixing
+from latflow.training.moments import Moments
 
 
 class FrameReader(Protocol):
@@ -87,6 +88,28 @@ class FrameReader(Protocol):
 
         Raises:
             UserError: the features are stored, or nothing can be simulated so.
+        """
+        ...
+
+    def mixed(self, options: MixingDraws, *, seed: int, whole_pass: int) -> FrameReader:
+        """Return a reader of the same utterances, with noises as drawn for a pass.
+
+        Raises:
+            UserError: the features are computed on the fly, or do not add up.
+        """
+        ...
+
+    def hold(
+        self,
+        pages: PageBudget,
+        utterance: np.ndarray,
+        first: np.ndarray,
+        length: np.ndarray,
+    ) -> int:
+        """Ask for the pages of what `fill` will read; returns their bytes.
+
+        Raises:
+            UserError: the features are not stored.
         """
         ...
 
@@ -141,12 +164,19 @@ class StoreReader(_Reader):
     Args:
         store: the frames.
         normalizer: applied to what is read.
+        mixing: noises that are added to them; None for none.
     """
 
-    def __init__(self, store: FrameStore, normalizer: Normalizer | None = None) -> None:
+    def __init__(
+        self,
+        store: FrameStore,
+        normalizer: Normalizer | None = None,
+        mixing: PassMixing | None = None,
+    ) -> None:
         super().__init__(store, normalizer)
-        self.store = store
+        self.store, self.mixing = store, mixing
         self._matrix = store["frames"].flat
+        self._noises: FeatureMixing | None = None
 
     def perturbed(
         self,
@@ -178,6 +208,28 @@ class StoreReader(_Reader):
             "(`stored: false`)",
         )
 
+    def mixed(self, options: MixingDraws, *, seed: int, whole_pass: int) -> StoreReader:
+        """See `FrameReader.mixed`; to be called with the same options and seed."""
+        if self._noises is None:
+            self._noises = FeatureMixing(options, self.store, seed=seed)
+        noises = self._noises.in_pass(whole_pass)
+        return StoreReader(self.store, self.normalizer, noises)
+
+    def hold(
+        self,
+        pages: PageBudget,
+        utterance: np.ndarray,
+        first: np.ndarray,
+        length: np.ndarray,
+    ) -> int:
+        """See `FrameReader.hold`; the whole of those whose statistics are not known."""
+        begin, end = self.store.begin[utterance], self.store.begin[utterance + 1]
+        is_known = self._moments.are_known(utterance)
+        if self.mixing is not None:
+            is_known &= self.mixing.mixing.are_known(utterance)
+        last = np.where(is_known, begin + first + length, end)
+        return pages.hold(self._matrix, np.where(is_known, begin + first, begin), last)
+
     def fill(
         self,
         utterance: np.ndarray,
@@ -186,11 +238,30 @@ class StoreReader(_Reader):
         out: np.ndarray,
     ) -> None:
         """See `FrameReader.fill`."""
+        if self.mixing is not None:
+            self._fill_mixed(self.mixing, utterance, first, length, out)
+            return
         moments = np.empty((len(utterance), 2, self.dim), np.float32)
         for row, i in enumerate(utterance):
             moments[row] = self._moments.of(int(i), self.store.frames)
         begin = self.store.begin[utterance] + first
         _assemble(self._matrix, begin, length, moments, out)
+
+    def _fill_mixed(
+        self,
+        mixing: PassMixing,
+        utterance: np.ndarray,
+        first: np.ndarray,
+        length: np.ndarray,
+        out: np.ndarray,
+    ) -> None:
+        """Do what `fill` does, with noises."""
+        for row, i in enumerate(utterance.tolist()):
+            mean, scale = self._moments.of(i, mixing.frames)
+            begin, count = int(first[row]), int(length[row])
+            frames = mixing.frames(i, begin, begin + count)
+            out[row, :count] = (frames - mean) * scale
+            out[row, count:] = 0.0
 
 
 class LiveReader(_Reader):
@@ -271,6 +342,34 @@ class LiveReader(_Reader):
             exponent=target.exponent,
         )
 
+    def mixed(
+        self,
+        options: MixingDraws,  # noqa: ARG002 - the form of `FrameReader`
+        *,
+        seed: int,  # noqa: ARG002
+        whole_pass: int,  # noqa: ARG002
+    ) -> FrameReader:
+        """See `FrameReader.mixed`."""
+        raise UserError(
+            "data.mixing is for stored features",
+            file=self.live.folder,
+            remedy="leave it out; data.simulation adds noises on the fly",
+        )
+
+    def hold(
+        self,
+        pages: PageBudget,  # noqa: ARG002 - the form of `FrameReader`
+        utterance: np.ndarray,  # noqa: ARG002
+        first: np.ndarray,  # noqa: ARG002
+        length: np.ndarray,  # noqa: ARG002
+    ) -> int:
+        """See `FrameReader.hold`."""
+        raise UserError(
+            "data.cache_mb is for stored features",
+            file=self.live.folder,
+            remedy="leave it out; on_the_fly.cache_mb is for those on the fly",
+        )
+
     def fill(
         self,
         utterance: np.ndarray,
@@ -322,66 +421,15 @@ def in_pass(
     """Return the reader of a pass over the data: features changed as drawn for it.
 
     Raises:
-        UserError: the options draw what stored features cannot follow.
+        UserError: the options draw what the features cannot follow.
     """
     if (draws := options.simulation) is not None:
         reader = reader.simulated(draws, seed=seed, whole_pass=whole_pass)
     if (draws := options.perturbation) is not None:
         reader = reader.perturbed(draws, seed=seed, whole_pass=whole_pass)
+    if (draws := options.mixing) is not None:
+        reader = reader.mixed(draws, seed=seed, whole_pass=whole_pass)
     return reader
-
-
-class Moments:
-    """Mean and scale of each utterance, made once.
-
-    Args:
-        num_utterances: N.
-        dim: D.
-        normalizer: what makes them.
-    """
-
-    def __init__(self, num_utterances: int, dim: int, normalizer: Normalizer) -> None:
-        self._normalizer = normalizer
-        self._is_known = np.zeros(num_utterances, np.bool_)
-        self._same: np.ndarray | None = None
-        self._kept = np.empty((0, 2, dim), np.float32)
-        if normalizer.kind in {"none", "global"}:
-            self._same = np.stack(normalizer.moments(np.zeros((1, dim), np.float32)))
-        elif num_utterances:
-            self._kept = _temporary((num_utterances, 2, dim))
-
-    def of(self, i: int, frames: Callable[[int], np.ndarray]) -> np.ndarray:
-        """Return those of utterance i, float32 [2, D].
-
-        Two threads may make the same ones at once; both write the same numbers.
-
-        Args:
-            i: number of the utterance.
-            frames: gives the frames of an utterance, where they are needed.
-        """
-        if self._same is not None:
-            return self._same
-        if not self._is_known[i]:
-            self._kept[i] = self._normalizer.moments(frames(i))
-            self._is_known[i] = True
-        return self._kept[i]
-
-
-def _temporary(shape: tuple[int, ...]) -> np.ndarray:
-    """Make a float32 array in a temporary file without a name.
-
-    Its room is taken at once: a disk that fills up later would end the process.
-    """
-    with tempfile.TemporaryFile(prefix="latflow-moments-") as stream:
-        try:
-            os.posix_fallocate(stream.fileno(), 0, 4 * math.prod(shape))
-        except OSError as error:
-            raise UserError(
-                f"no room for the means of utterances ({error.strerror})",
-                file=tempfile.gettempdir(),
-                remedy="free space there, or set TMPDIR to a larger disk",
-            ) from error
-        return np.memmap(stream, np.float32, "r+", shape=shape)
 
 
 @njit(cache=True, nogil=True)

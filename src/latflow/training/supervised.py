@@ -246,6 +246,16 @@ class SupervisedSource(BatchSource):
             context=self._context or (0, 0),
         )
 
+    def _pieces(
+        self, reader: FrameReader, chunks: Chunks
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first frame of each chunk that is read, and how many: [B]."""
+        left, right = self._context or (0, 0)
+        last = reader.lengths[self.labelled.utterance[chunks.utterance]] - 1
+        end = chunks.first + chunks.length.max(initial=0) + right - 1
+        begin = np.clip(chunks.first - left, 0, last)
+        return begin, np.clip(end, 0, last) - begin + 1
+
     def _features(
         self,
         reader: FrameReader,

@@ -188,7 +188,8 @@ class Trainer:
         now = self._now
         now.history.append(dev)
         done = round(self._progress(), 6)
-        self._write("epoch", progress=done, train=train, dev=dev, learning_rate=rate)
+        numbers = {"learning_rate": rate, **self.batches.take_statistics()}
+        self._write("epoch", progress=done, train=train, dev=dev, **numbers)
         now.last_train = train
         now.next_epoch()
         self._save()

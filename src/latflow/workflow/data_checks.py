@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_data(recipe: Recipe, name: str) -> None:
-    """Refuse chunks, normalization, draws and sampling that cannot be.
+    """Refuse chunks, normalization, draws, caches and sampling that cannot be.
 
     Args:
         recipe: all of it.
@@ -27,6 +27,8 @@ def check_data(recipe: Recipe, name: str) -> None:
     """
     _check_chunks(recipe, name)
     _check_perturbation(recipe, name)
+    _check_cache(recipe, name)
+    _check_mixing(recipe, name)
     _check_sampling(recipe, name)
     _check_normalization(recipe, name)
 
@@ -98,6 +100,53 @@ def _check_perturbation(recipe: Recipe, name: str) -> None:
             f"{key}.speeds: only labels of single frames (type ce), or of none (ctc, "
             "attention), can follow them",
             remedy="set speeds: [1.0], and take a training_set of corpus.perturbed",
+        )
+
+
+def _check_mixing(recipe: Recipe, name: str) -> None:
+    """Refuse to add noise to features that are no plain energies of stored speech.
+
+    Of Lhotse's extractors see `latflow.workflow.extractor_checks`.
+    """
+    if recipe.networks[name].data.mixing is None:
+        return
+    key = f"configuration nnet.systems.{name}.data.mixing"
+    stream = recipe.feature_streams.get(recipe.stream_of(name) or "")
+    if stream is None:
+        what = "is for features of nnet.features, as they were extracted"
+        raise UserError(f"{key}: {what}", remedy="name some of type fbank in features")
+    if not stream.stored:
+        raise UserError(
+            f"{key}: its features are not stored",
+            remedy="leave it out; data.simulation adds noises on the fly",
+        )
+    if stream.type not in {"fbank", "lhotse"}:
+        raise UserError(
+            f"{key}: features of type {stream.type} do not add up",
+            remedy="take features of type fbank",
+        )
+    if stream.cmvn.type != "none":
+        raise UserError(
+            f"{key}: its features have been normalized, and no longer add up",
+            remedy="set their cmvn to {type: none}; data.normalization follows mixing",
+        )
+    has_energy = stream.type == "fbank" and stream.use_energy
+    if stream.channels is not None or has_energy:
+        what = "use_energy" if has_energy else "channels"
+        raise UserError(
+            f"{key}: features with {what} cannot be added to",
+            remedy=f"leave {what} of the features out, or data.mixing",
+        )
+
+
+def _check_cache(recipe: Recipe, name: str) -> None:
+    """Refuse to bound the stored data of features that are not stored."""
+    is_stored = recipe.stream_of(name) not in recipe.streams_of(stored=False)
+    if recipe.networks[name].data.cache_mb is not None and not is_stored:
+        raise UserError(
+            f"configuration nnet.systems.{name}.data.cache_mb: its features are not "
+            "stored",
+            remedy="leave it out; on_the_fly.cache_mb is for features on the fly",
         )
 
 

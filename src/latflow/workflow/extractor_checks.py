@@ -65,13 +65,22 @@ def check_extractors(recipe: Recipe) -> None:
     if not found:
         return
     try:
-        from latflow.features.lhotse_extractors import LhotseExtractor
+        from latflow.features.lhotse_extractors import LhotseExtractor, adds_features
     except ModuleNotFoundError:  # they are in the environments of the jobs alone
         return
     for key, options in found:
         extractor = LhotseExtractor(options, options.sample_rate, key=key)
         if isinstance(options, LhotseStreamOptions) and not options.stored:
             extractor.check_lengths()
+        for name, network in recipe.networks.items():
+            is_read = key == f"nnet.features.{recipe.stream_of(name)}"
+            is_mixed = is_read and network.data.mixing is not None
+            if is_mixed and not adds_features(extractor.instance()):
+                raise UserError(
+                    f"configuration nnet.systems.{name}.data.mixing: features of the "
+                    f"extractor {options.extractor} do not add up",
+                    remedy="leave it out, or take features of type fbank",
+                )
 
 
 def _extractors(recipe: Recipe) -> Iterator[tuple[str, LhotseExtractionOptions]]:

@@ -47,6 +47,7 @@ from latflow.lang.options import (
 from latflow.scoring.options import ComparisonOptions
 from latflow.simulation.options import SimulationOptions
 from latflow.simulation.records import list_audio
+from latflow.training.data_options import MixingDraws
 from latflow.training.options import LfmmiSystemOptions
 from latflow.workflow.experiment import load
 from latflow.workflow.recipe_checks import check
@@ -408,7 +409,9 @@ class Recipe(Systems):
         folders = [part for part in parts if isinstance(part, FolderSource)]
         return " ".join(map(transcripts_digest, folders))
 
-    def simulation_files(self, options: SimulationOptions | None) -> list[str]:
+    def simulation_files(
+        self, options: SimulationOptions | MixingDraws | None
+    ) -> list[str]:
         """Return the recordings that a simulation takes: noises, measured responses.
 
         Where a folder or pattern has none, what it should have is missed when the

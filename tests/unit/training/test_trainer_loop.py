@@ -55,6 +55,7 @@ def test_it_learns_and_tells_how(task, tmp_path):
         task,
         tmp_path,
         training={"epochs": 8, "learning_rate": 0.03, "tensorboard": True},
+        data={"cache_mb": 1},
     )
     start = trainer.evaluate()
     result = trainer.run()
@@ -72,6 +73,7 @@ def test_it_learns_and_tells_how(task, tmp_path):
     assert sum(line["frames"] for line in first) <= dev.num_frames
     epoch = next(line for line in told if line["kind"] == "epoch")
     assert epoch["train"]["frames"] == dev.num_frames
+    assert epoch["cache"]["pieces"] > 0
     assert list((tmp_path / "tensorboard").iterdir())
 
 

@@ -307,7 +307,7 @@ def test_every_key_of_the_section_is_used(tmp_path: Path) -> None:
         ]
 
     plain = batches({})
-    assert plain == batches({"prefetch": 0})
+    assert plain == batches({"prefetch": 0}) == batches({"cache_mb": 1})
     for values in (
         {"sequences": {"type": "utterances"}, "max_sequences": 3},
         {"max_sequences": 2},

@@ -156,6 +156,28 @@ def test_batches_hold_real_frames_around_chunks_and_copies_of_the_edges(task, ep
     assert seen == known.num_frames.sum()
 
 
+@pytest.mark.parametrize("context", [None, (4, 4)])
+def test_what_is_read_ahead_is_what_chunks_and_their_context_need(
+    task, context, monkeypatch
+):
+    source = source_of(task, context=context, cache_mb=1, max_sequences=3)
+    asked, fill, hold = [], StoreReader.fill, StoreReader.hold
+
+    def note(self, pages, utterance, first, length):
+        asked.extend(np.stack([utterance, first, length], 1).tolist())
+        return hold(self, pages, utterance, first, length)
+
+    def check(self, utterance, first, length, out):
+        for piece in np.stack([utterance, first, length], 1).tolist():
+            assert piece in asked
+        fill(self, utterance, first, length, out)
+
+    monkeypatch.setattr(StoreReader, "hold", note)
+    monkeypatch.setattr(StoreReader, "fill", check)
+    for epoch in range(3):
+        assert len(list(source.epoch(epoch))) > 1
+
+
 def test_supervision_of_a_chunk_is_that_of_its_frames(task):
     """In each frame, a chunk allows pdfs that the whole utterance allows."""
     known = Supervisions.load(task / "supervisions/train")
