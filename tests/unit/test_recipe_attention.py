@@ -46,6 +46,13 @@ def test_it_learns_from_transcripts_and_has_no_graph(recipe_of):
     AttentionRunOptions.model_validate(options)  # what train_network is given
 
 
+def test_bonuses_of_words_are_tried_for_it_alone(recipe_of):
+    recipe = recipe_of()
+    assert min(recipe.tune_options("las")["word_insertion_penalties"]) == -4
+    other = [*recipe.systems][-1]
+    assert min(recipe.tune_options(other)["word_insertion_penalties"]) == 0
+
+
 def test_ctc_beside_it_is_over_the_same_units(recipe_of):
     recipe = recipe_of({**LAS, "labels": CTC}, training={"label_smoothing": 0.1})
     assert [*recipe.outputs_of("las")] == ["decoder", "labels"]

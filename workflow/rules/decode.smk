@@ -263,7 +263,7 @@ rule tune_scales:
         mem_mb=growing(4000),
         runtime=growing(120),
     params:
-        options=recipe.options.decode.tune.values(),
+        options=lambda wildcards: recipe.tune_options(wildcards.decoding),
         comparison=recipe.comparison_options(),
         code=source_digest("latflow.scoring.tune.tune_scales"),
     message:

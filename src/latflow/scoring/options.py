@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from latflow.options import Options, PositiveInt, Text, Unique
+from latflow.options import Options, PositiveFloat, PositiveInt, Text, Unique
 
 _ENOUGH_SPEAKERS = 10
 MAX_LMWT = 1000
@@ -99,3 +99,12 @@ class TuneOptions(Options):
         tuple[float, ...], Field(min_length=1), Unique
     ] = (0.0, 0.5, 1.0)
     """Costs of each word (negated log); more means fewer words."""
+    word_bonuses: Annotated[tuple[PositiveFloat, ...], Unique] = (0.5, 1.0, 2.0, 4.0)
+    """Bonuses of each word (costs below 0), tried beside these penalties for decoders
+    with attention, which rather leave words out than add some."""
+
+    def of_system(self, *, has_decoder: bool) -> Self:
+        """Return the settings for a kind of system: bonuses as penalties, or none."""
+        bonuses = [-bonus for bonus in self.word_bonuses] if has_decoder else []
+        penalties = dict.fromkeys([*self.word_insertion_penalties, *bonuses])
+        return self.replace(word_insertion_penalties=tuple(penalties), word_bonuses=())

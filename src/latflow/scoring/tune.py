@@ -127,8 +127,8 @@ def choose(errors: Mapping[Setting, int]) -> Setting:
     """Choose the setting with the fewest errors, in the middle of a plateau.
 
     For each penalty, the weights with the fewest errors form runs of neighbouring
-    weights; the longest run of all wins (of equal ones that with the lowest penalty,
-    then the lowest weight), and of it the middle weight (the lower of two).
+    weights; the longest run of all wins (of equal ones that with the penalty nearest to
+    0, then the lowest weight), and of it the middle weight (the lower of two).
 
     Args:
         errors: word errors of each (weight, penalty).
@@ -136,7 +136,7 @@ def choose(errors: Mapping[Setting, int]) -> Setting:
     least = min(errors.values())
     weights = sorted({lmwt for lmwt, _ in errors})
     best: tuple[int, list[int], float] = (0, [], 0.0)
-    for wip in sorted({wip for _, wip in errors}):
+    for wip in sorted({wip for _, wip in errors}, key=lambda wip: (abs(wip), wip)):
         run: list[int] = []
         for lmwt in weights:
             run = [*run, lmwt] if errors.get((lmwt, wip)) == least else []

@@ -279,6 +279,11 @@ class Recipe(Systems):
             "graph": self.denominator_options(system).part(GraphOptions).values(),
         }
 
+    def tune_options(self, decoding: str) -> dict[str, Any]:
+        """Return the settings that are tried for a decoding on dev."""
+        has_decoder = self.has_decoder(self.system_of(decoding))
+        return self.options.decode.tune.of_system(has_decoder=has_decoder).values()
+
     def suspect_options(self) -> dict[str, Any]:
         """Return the bounds beyond which utterances are suspected."""
         return self.options.suspects.part(SuspectOptions).values()

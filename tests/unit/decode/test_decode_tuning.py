@@ -1,12 +1,16 @@
 """Choosing the scales."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from latflow.decode.options import DecodeOptions
 from latflow.errors import UserError
+from latflow.lattice.best_path import Scales, best_paths
+from latflow.lattice.lattice import Lattice
 from latflow.options import read_options
+from latflow.scoring.options import TuneOptions
 from latflow.scoring.tune import beyond, choose
 
 
@@ -33,6 +37,34 @@ def table(*rows):
 )
 def test_the_middle_of_the_longest_plateau_is_chosen(rows, chosen):
     assert choose(table(*rows)) == chosen
+
+
+def test_of_equally_good_penalties_that_nearest_to_0_is_chosen():
+    errors = {(7, wip): 1 for wip in (-4.0, -0.5, 0.5, 1.0)}
+    assert choose(errors) == (7, -0.5)
+
+
+def test_bonuses_of_words_are_for_decoders_with_attention():
+    tune = read_options(DecodeOptions, {"tune": {"word_bonuses": [2.0]}}, "decode").tune
+    others = tune.of_system(has_decoder=False)
+    assert others == TuneOptions(word_bonuses=())
+    found = tune.of_system(has_decoder=True).word_insertion_penalties
+    assert found == (0.0, 0.5, 1.0, -2.0)
+    with pytest.raises(UserError, match="word_bonuses"):
+        read_options(DecodeOptions, {"tune": {"word_bonuses": [0.0]}}, "decode")
+
+
+def test_a_bonus_takes_the_path_that_leaves_no_word_out():
+    """Two linear paths, as a decoder with attention writes them."""
+    arcs = np.array([[0, 1, 1, 5], [1, 2, 1, 0], [0, 3, 1, 5], [3, 4, 1, 6]], np.int32)
+    costs = np.zeros((4, 2), np.float32)
+    costs[0], costs[2] = (1.0, 0.0), (2.0, 10.0)  # of the language model, and others
+    ends = np.full((5, 2), np.inf, np.float32)
+    ends[[2, 4]] = 0.0
+    lattice = Lattice.from_arcs(arcs, costs, ends)
+    scales = [Scales.from_lmwt(10, wip) for wip in (0.0, -1.0, -4.0)]
+    found = [list(path.words) for path in best_paths(lattice, scales)]
+    assert found == [[5], [5], [5, 6]]
 
 
 def test_defaults_of_the_section():
