@@ -331,21 +331,21 @@ def _cut_junk(part: Segment, options: CleanedSetOptions, *, at_end: bool) -> Non
     """Cut an end of a segment off, up to its nearest silence, if much is unsure."""
     junk = part.padding[int(at_end)]
     inner = range(part.first + 1, part.last - 1)
-    places = reversed(inner) if at_end else inner
+    positions = reversed(inner) if at_end else inner
     lines = part.lines
-    place = next((n for n in places if _is_gap(lines[n], options)), None)
-    if not junk or place is None:
+    position = next((n for n in positions if _is_gap(lines[n], options)), None)
+    if not junk or position is None:
         return
-    line = lines[place]
+    line = lines[position]
     removed = part.finish - line.end if at_end else line.start - part.begin
     if junk < options.max_junk * removed:
         return
     (before, after), (is_before, is_after) = part.padding, part.has_unknown
     if at_end:
-        part.last, part.end = place + 1, line.end
+        part.last, part.end = position + 1, line.end
         part.padding, part.has_unknown = (before, 0.0), (is_before, False)
     else:
-        part.first, part.start = place, line.start
+        part.first, part.start = position, line.start
         part.padding, part.has_unknown = (0.0, after), (False, is_after)
     _shortened(part, options)
 

@@ -92,24 +92,24 @@ def split_phones(
             found = [len(base) for entry in options[w] if entry[: len(rest)] == rest]
         return found
 
-    def ways(w: int, p: int) -> Iterator[tuple[int, int]]:
+    def successors(w: int, p: int) -> Iterator[tuple[int, int]]:
         """Yield where to go on from phone p, when word w is next."""
         if w < len(words):
             yield from ((w + 1, end) for end in ends(w, p))
         if p < len(base) and base[p] in pronunciations.silence:
             yield w, p + 1
 
-    # Depth first, the preferred way first; no place is left in vain twice.
-    path, open_ways = [(0, 0)], [ways(0, 0)]
+    # Depth first, the preferred successor first; no state is left in vain twice.
+    path, open_states = [(0, 0)], [successors(0, 0)]
     dead: set[tuple[int, int]] = set()
     while path[-1] != (len(words), len(base)):
-        onward = next((place for place in open_ways[-1] if place not in dead), None)
+        onward = next((state for state in open_states[-1] if state not in dead), None)
         if onward is not None:
             path.append(onward)
-            open_ways.append(ways(*onward))
+            open_states.append(successors(*onward))
             continue
         dead.add(path.pop())
-        open_ways.pop()
+        open_states.pop()
         if not path:
             return None
     return [

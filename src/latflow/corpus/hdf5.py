@@ -15,7 +15,7 @@ pixels row by row as `inputs`: [height x width, C], C numbers a pixel. Here fram
 the columns of an image: [width, C x height], as layers over time and frequency take
 them (`conv2d`, `mdlstm`).
 
-Public: `HdfFile`, `open_hdf`, `open_hdf_files`, `places_of`, `read_hdf_corpus`,
+Public: `HdfFile`, `open_hdf`, `open_hdf_files`, `locations_of`, `read_hdf_corpus`,
 `read_sequences`, `write_strings`.
 
 Source: RETURNN `datasets/hdf.py`, `demos/mdlstm/IAM/create_IAM_dataset.py`.
@@ -168,19 +168,19 @@ def open_hdf_files(
     return parts
 
 
-def places_of(parts: Sequence[HdfFile]) -> dict[str, tuple[HdfFile, int]]:
+def locations_of(parts: Sequence[HdfFile]) -> dict[str, tuple[HdfFile, int]]:
     """Return where each sequence is: a file, and its number there.
 
     Raises:
         UserError: one comes twice.
     """
-    places: dict[str, tuple[HdfFile, int]] = {}
+    locations: dict[str, tuple[HdfFile, int]] = {}
     for part in parts:
         for i, tag in enumerate(part.tags):
-            if tag in places:
+            if tag in locations:
                 raise UserError("comes twice", file=part.path, utterance=tag)
-            places[tag] = part, i
-    return places
+            locations[tag] = part, i
+    return locations
 
 
 @contextmanager
@@ -335,7 +335,7 @@ def read_sequences(source: Hdf5Source) -> Iterator[tuple[str, float, str]]:
         ]
         words = {part.path: _words(part, target) for part in parts}
         for tag, (part, i) in sorted(
-            places_of(parts).items(), key=lambda item: item[0]
+            locations_of(parts).items(), key=lambda item: item[0]
         ):
             text = _transcript(part, i, target, words[part.path])
             yield tag, part.num_frames(i) * source.frame_shift_ms / 1000, text

@@ -155,8 +155,8 @@ class _Beam:
         node, lm_state, num_phones: int32[n].
         log_prob, lm_cost: float64[n].
         num_units: units of each sequence; all have as many.
-        trail: int64[n], their last units' places in `history`.
-        history: (place of the unit before, peak, entry), of all units that were kept.
+        trail: int64[n], their last units' positions in `history`.
+        history: (position of the unit before, peak, entry), of all units ever kept.
         finished: what has ended.
     """
 
@@ -247,9 +247,9 @@ class _Beam:
         """Note that a sequence has ended."""
         peaks: list[int] = []
         entries: list[int] = []
-        place = int(self.trail[row])
-        while place >= 0:
-            place, peak, entry = self.history[place]
+        position = int(self.trail[row])
+        while position >= 0:
+            position, peak, entry = self.history[position]
             peaks.append(peak)
             if entry != _INSIDE:
                 entries.append(entry)
@@ -300,8 +300,8 @@ def search(
     state, memory = decoder.start(whole), whole
     summed = torch.zeros_like(state.attention)
     units = torch.full((len(beams),), END, device=device)
-    places = np.arange(len(beams))  # utterance of each row
-    while len(places):
+    utterances = np.arange(len(beams))  # utterance of each row
+    while len(utterances):
         logits, state = decoder.step(units, state, memory)
         log_probs = torch.log_softmax(logits.double(), 1).cpu().numpy()
         peaks = state.attention.argmax(1).cpu().numpy()
@@ -309,8 +309,8 @@ def search(
         is_covered = summed > options.coverage_threshold
         covered = is_covered.sum(1).double().cpu().numpy()
         rows, told, where = [], [], []
-        for u in np.unique(places):
-            own = np.flatnonzero(places == u)
+        for u in np.unique(utterances):
+            own = np.flatnonzero(utterances == u)
             kept, last = beams[u].step(
                 log_probs[own], peaks[own], covered[own], tree, options
             )
@@ -320,9 +320,9 @@ def search(
         chosen = torch.from_numpy(np.concatenate(rows)).to(device)
         state, summed = state.take(chosen), summed[chosen]
         units = torch.from_numpy(np.concatenate(told)).to(device, torch.int64)
-        before, places = places, np.concatenate(where)
-        if not np.array_equal(before, places):
-            memory = whole.take(torch.from_numpy(places).to(device))
+        before, utterances = utterances, np.concatenate(where)
+        if not np.array_equal(before, utterances):
+            memory = whole.take(torch.from_numpy(utterances).to(device))
     return [beam.result(tree, options.beam) for beam in beams]
 
 
@@ -365,8 +365,8 @@ def _expand(
                 nodes[n], states[n], phones[n] = child, lm_state[h], num_phones[h]
                 log_prob[n], costs[n] = log_probs[h, unit], 0.0
                 n += 1
-            for place in range(tree.entry_begin[child], tree.entry_begin[child + 1]):
-                entry = tree.entry[place]
+            for number in range(tree.entry_begin[child], tree.entry_begin[child + 1]):
+                entry = tree.entry[number]
                 total = num_phones[h] + tree.num_phones[entry]
                 if total > max_phones:
                     continue

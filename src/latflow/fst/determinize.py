@@ -81,11 +81,11 @@ def sort_by_key(keys: np.ndarray, count: int) -> np.ndarray:
     while gap > 0:
         for n in range(gap, count):
             moving = order[n]
-            place = n
-            while place >= gap and keys[order[place - gap]] > keys[moving]:
-                order[place] = order[place - gap]
-                place -= gap
-            order[place] = moving
+            position = n
+            while position >= gap and keys[order[position - gap]] > keys[moving]:
+                order[position] = order[position - gap]
+                position -= gap
+            order[position] = moving
         gap //= 3
     return order
 

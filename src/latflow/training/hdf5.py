@@ -20,8 +20,8 @@ import numpy as np
 
 from latflow.corpus.hdf5 import (
     HdfFile,
+    locations_of,
     open_hdf_files,
-    places_of,
     write_strings,
 )
 from latflow.corpus.manifests import read_cuts, speaker_of, text_of
@@ -85,11 +85,11 @@ def _with_all_labels(
     is_chosen = np.ones(len(store), np.bool_)
     rows = {}
     for name, labels in stores.items():
-        places = {utt_id: i for i, utt_id in enumerate(labels.utt_ids)}
-        rows[name] = np.array([places.get(u, -1) for u in store.utt_ids], np.int64)
+        numbers = {utt_id: i for i, utt_id in enumerate(labels.utt_ids)}
+        rows[name] = np.array([numbers.get(u, -1) for u in store.utt_ids], np.int64)
         is_chosen &= rows[name] >= 0
     chosen = np.flatnonzero(is_chosen)
-    return chosen, {name: places[chosen] for name, places in rows.items()}
+    return chosen, {name: numbers[chosen] for name, numbers in rows.items()}
 
 
 def _write_inputs(file: h5py.File, store: FrameStore, chosen: np.ndarray) -> None:
@@ -145,11 +145,11 @@ def import_hdf(
     """
     with ExitStack() as stack:
         parts = open_hdf_files(stack, files, targets)
-        places = places_of(parts)
+        locations = locations_of(parts)
         folder = stack.enter_context(atomic_directory(frames_dir))
         write = _writer(stack, parts, folder, Path(labels_dir), frame_shift)
-        for tag in sorted(places):
-            write(tag, tag, "", *places[tag])
+        for tag in sorted(locations):
+            write(tag, tag, "", *locations[tag])
 
 
 def import_split(
@@ -182,25 +182,26 @@ def import_split(
         parts = open_hdf_files(
             stack, files, options.targets, image_height=options.image_height
         )
-        places = places_of(parts)
-        example = next(iter(places), "nothing")
+        locations = locations_of(parts)
+        example = next(iter(locations), "nothing")
         frames = stack.enter_context(atomic_directory(out_dir))
         folder = stack.enter_context(atomic_directory(labels))
         write = _writer(stack, parts, frames, folder, options.frame_shift_ms / 1000)
         num_cuts = 0
         for num_cuts, cut in enumerate(read_cuts(cuts), start=1):  # noqa: B007
-            if (place := places.pop(cut.id, None)) is None:
+            if (location := locations.pop(cut.id, None)) is None:
                 ledger.record(cut.id, "is in none of the HDF5 files")
             else:
-                write(cut.id, speaker_of(cut), text_of(cut), *place)
+                write(cut.id, speaker_of(cut), text_of(cut), *location)
         if ledger.num_skipped() == num_cuts:
             raise UserError(
                 f"has none of the {num_cuts} utterances; it has {example}",
                 file=files[0],
                 remedy="seqTags must be ids of the corpus' utterances",
             )
-        if places:
-            log.info("%d sequences are of no utterance: %s", len(places), min(places))
+        if locations:
+            first = min(locations)
+            log.info("%d sequences are of no utterance: %s", len(locations), first)
         ledger.check(num_cuts, max_skipped_fraction=max_skipped_fraction)
         ledger.write(frames / "ledger.jsonl")
 

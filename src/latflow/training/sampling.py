@@ -10,7 +10,7 @@ source is 1. (With b = 0 and n utterances of the speaker this is n^(a - 1).)
 
 An utterance of weight w is taken floor(w) or ceil(w) times a pass, and after any number
 of passes at most one time more or less than the sum of its weights. For this the n
-utterances of a speaker (of a source, where speakers do not count) have places x in
+utterances of a speaker (of a source, where speakers do not count) have positions x in
 [0, 1), evenly spaced in a random order; with W the sum of an utterance's weights before
 a pass, the pass takes
 
@@ -42,7 +42,7 @@ from latflow.training.readers import FrameReader
 
 log = logging.getLogger(__name__)
 
-_PLACES_KEY = zlib.crc32(b"places of the utterances of a source")
+_POSITIONS_KEY = zlib.crc32(b"places of the utterances of a source")
 
 
 class UtteranceWeights:
@@ -52,7 +52,7 @@ class UtteranceWeights:
         source: int [N], number of each utterance's source; -1 for one without weights.
         weights: of each source, those of the first, second, ... pass; the last holds
             for all passes behind.
-        seed: of the places.
+        seed: of the positions.
         share: float64 [N], factors on the weights by speaker and length; None for 1.
         speaker: int [N], number of each utterance's speaker, whose utterances are
             spread over the passes together; None for those of a source.
@@ -81,7 +81,7 @@ class UtteranceWeights:
             reader: of a corpus: ids, speakers, lengths.
             used: int64 [N], numbers of the utterances that are trained on.
             options: `source_weights` and `sampling`.
-            seed: of the places.
+            seed: of the positions.
 
         Raises:
             UserError: a source has no utterance.
@@ -184,12 +184,12 @@ def shares(
 
 
 def _places(source: np.ndarray, speaker: np.ndarray | None, seed: int) -> np.ndarray:
-    """Return places in [0, 1), evenly spaced over each source or speaker: [N].
+    """Return positions in [0, 1), evenly spaced over each source or speaker: [N].
 
     Each source, or speaker, has its own start: those of one utterance each would
     otherwise all come in the same passes.
     """
-    number, generator = len(source), np.random.default_rng([seed, _PLACES_KEY])
+    number, generator = len(source), np.random.default_rng([seed, _POSITIONS_KEY])
     group = source if speaker is None else _pairs(source, speaker)
     order = np.lexsort((generator.random(number), group))
     ordered = group[order]
@@ -198,9 +198,9 @@ def _places(source: np.ndarray, speaker: np.ndarray | None, seed: int) -> np.nda
     sizes = np.diff(np.append(begin, number))
     rank = np.arange(number) - np.repeat(begin, sizes)
     start = np.repeat(generator.random(len(begin)), sizes)
-    places = np.empty(number)
-    places[order] = (rank + start) / np.repeat(sizes, sizes)
-    return places
+    positions = np.empty(number)
+    positions[order] = (rank + start) / np.repeat(sizes, sizes)
+    return positions
 
 
 def _pairs(source: np.ndarray, speaker: np.ndarray) -> np.ndarray:
