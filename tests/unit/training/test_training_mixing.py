@@ -5,13 +5,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 from lhotse.features.mixer import FeatureMixer
 from reference.training_data_naive import data_of
 
 from latflow.errors import UserError
-from latflow.features.extract import make_extractor
+from latflow.features.cmvn import normalize_features
+from latflow.features.extract import extract_features, make_extractor
 from latflow.features.frames import FrameStore, FrameWriter
-from latflow.features.options import ExtractionOptions, LhotseExtractionOptions
+from latflow.features.options import (
+    ExtractionOptions,
+    LhotseExtractionOptions,
+    NoCmvn,
+)
 from latflow.nnet.normalization import Normalizer
 from latflow.training.batches import BatchSource
 from latflow.training.data_options import MixingDraws
@@ -175,6 +181,32 @@ def test_normalization_is_of_what_was_mixed(data: Path) -> None:
     for frames in frames_of(batches, 0).values():
         np.testing.assert_allclose(frames.mean(0), 0, atol=1e-4)
         np.testing.assert_allclose(frames.std(0), 1, atol=1e-3)
+
+
+def test_stages_tell_what_features_were_computed_by(data: Path, tmp_path: Path) -> None:
+    """From audio to a batch, with features that lie in the manifest."""
+    soundfile.write(tmp_path / "a.wav", speech(0), RATE, "FLOAT")
+    recording = Recording.from_file(tmp_path / "a.wav", recording_id="a")
+    said = SupervisionSegment("a", "a", 0.0, recording.duration, text="x", speaker="s")
+    cut = MonoCut("a", 0.0, recording.duration, 0, [said], recording=recording)
+    CutSet.from_cuts([cut]).to_file(tmp_path / "cuts.jsonl.gz")
+    options = FBANK.replace(storage="manifest_numpy")
+    extract_features(
+        tmp_path / "cuts.jsonl.gz",
+        tmp_path / "features",
+        options=options,
+        threads=1,
+        max_skipped_fraction=0.0,
+    )
+    normalize_features(
+        tmp_path / "features/cuts.jsonl.gz",
+        tmp_path / "frames",
+        cmvn=NoCmvn(),
+        extraction=options,
+    )
+    (plain,) = frames_of(source(tmp_path), 0).values()
+    (mixed,) = frames_of(source(tmp_path, mixing=draws(data, snr=FIXED)), 0).values()
+    assert np.abs(mixed - plain).mean() > 1
 
 
 def test_features_that_do_not_add_up_are_refused(data: Path, tmp_path: Path) -> None:
