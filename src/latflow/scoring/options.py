@@ -99,7 +99,7 @@ class TuneOptions(Options):
         tuple[float, ...], Field(min_length=1), Unique
     ] = (0.0, 0.5, 1.0)
     """Costs of each word (negated log); more means fewer words."""
-    word_bonuses: Annotated[tuple[PositiveFloat, ...], Unique] = (0.5, 1.0, 2.0, 4.0)
+    word_bonuses: Annotated[tuple[PositiveFloat, ...], Unique] = (1.0, 2.0, 4.0)
     """Bonuses of each word (costs below 0), tried beside these penalties for decoders
     with attention, which rather leave words out than add some."""
 
