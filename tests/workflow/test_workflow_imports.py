@@ -10,8 +10,8 @@ HEAVY = ("torch", "lhotse", "matplotlib")
 # Rules whose stages go over lattices, graphs, alignments or text alone.
 LIGHT = [
     *("build_ctc_tree", "build_full_tree", "compile_ctc"),
-    *("compile_transcripts", "import_lang", "join_lattices", "make_denominator"),
-    "make_grammar",
+    *("compile_transcripts", "import_lang", "join_alignments", "join_lattices"),
+    *("make_denominator", "make_grammar"),
     *("make_graph", "make_lang", "make_lm", "make_supervisions", "recognize_words"),
     *("reestimate_lexicon", "rescore_lattices", "score_wer", "summarize_wer"),
     *("supervise_flat_start", "tune_scales", "write_language"),

@@ -111,3 +111,130 @@ if recipe.options.num_jobs.decoding > 1:
     ruleorder: join_lattices > decode_lattices
     ruleorder: join_lattices > decode_network
     ruleorder: join_adapted_lattices > decode_adapted
+
+
+if recipe.options.num_jobs.alignment > 1:
+
+    scattergather:
+        alignment=recipe.options.num_jobs.alignment,
+
+    use rule align_frames as align_frames_part with:
+        output:
+            out_dir=temp(
+                directory("<results>/parts/align/{system}/{split}/{scatteritem}")
+            ),
+        log:
+            "<logs>/align_frames_part/{system}.{split}.{scatteritem}.log",
+        benchmark:
+            "<benchmarks>/align_frames_part/{system}.{split}.{scatteritem}.jsonl"
+        message:
+            "Align part {wildcards.scatteritem} of {wildcards.split} with {wildcards.system}"
+
+    use rule align_adapted as align_adapted_part with:
+        output:
+            out_dir=temp(
+                directory("<results>/parts/align/{system}/{split}/{scatteritem}")
+            ),
+        log:
+            "<logs>/align_adapted_part/{system}.{split}.{scatteritem}.log",
+        benchmark:
+            "<benchmarks>/align_adapted_part/{system}.{split}.{scatteritem}.jsonl"
+        message:
+            "Align part {wildcards.scatteritem} of {wildcards.split} with {wildcards.system}, adapted to each speaker"
+
+    use rule align_network as align_network_part with:
+        output:
+            out_dir=temp(
+                directory("<results>/parts/align/{network}/{split}/{scatteritem}")
+            ),
+        log:
+            "<logs>/align_network_part/{network}.{split}.{scatteritem}.log",
+        benchmark:
+            "<benchmarks>/align_network_part/{network}.{split}.{scatteritem}.jsonl"
+        message:
+            "Align part {wildcards.scatteritem} of {wildcards.split} with {wildcards.network}"
+
+    rule join_alignments:
+        input:
+            parts=gather.alignment(
+                "<results>/parts/align/{{system}}/{{split}}/{scatteritem}"
+            ),
+            lang=lexicon_for,
+            model=model_of,
+        output:
+            alignments="<results>/align/{system}/{split}/ali.ark",
+            log_likes="<results>/align/{system}/{split}/log_likes/meta.json",
+            ledger="<results>/align/{system}/{split}/ledger.jsonl",
+            statistics="<results>/align/{system}/{split}/statistics.json",
+        log:
+            "<logs>/join_alignments/{system}.{split}.log",
+        benchmark:
+            "<benchmarks>/join_alignments/{system}.{split}.jsonl"
+        wildcard_constraints:
+            system="|".join(recipe.plain_systems) or "none",
+        conda:
+            "../../envs/gmm.yaml"
+        threads: 1
+        resources:
+            mem_mb=growing(4000),
+            runtime=growing(120),
+        params:
+            options=recipe.align_options(),
+            graph=recipe.options.graph.values(),
+            max_skipped_fraction=skippable,
+            code=source_digest(
+                "latflow.decode.joining.join_alignments",
+                "latflow.gmm.alignment.align_gmm",
+            ),
+        message:
+            "Join the alignments of {wildcards.split} with {wildcards.system}"
+        script:
+            "../scripts/join_alignments.py"
+
+    use rule join_alignments as join_adapted_alignments with:
+        output:
+            alignments="<results>/align/{system}/{split}/ali.ark",
+            log_likes="<results>/align/{system}/{split}/log_likes/meta.json",
+            transforms="<results>/align/{system}/{split}/trans.ark",
+            ledger="<results>/align/{system}/{split}/ledger.jsonl",
+            statistics="<results>/align/{system}/{split}/statistics.json",
+        log:
+            "<logs>/join_adapted_alignments/{system}.{split}.log",
+        benchmark:
+            "<benchmarks>/join_adapted_alignments/{system}.{split}.jsonl"
+        wildcard_constraints:
+            system="|".join(recipe.adapted_systems) or "none",
+        params:
+            options=recipe.align_options(),
+            fmllr=recipe.options.gmm.align.fmllr.values(),
+            graph=recipe.options.graph.values(),
+            max_skipped_fraction=skippable,
+            code=source_digest(
+                "latflow.decode.joining.join_alignments",
+                "latflow.gmm.alignment.align_gmm",
+            ),
+        message:
+            "Join the alignments of {wildcards.split} with {wildcards.system}"
+
+    use rule join_alignments as join_network_alignments with:
+        log:
+            "<logs>/join_network_alignments/{system}.{split}.log",
+        benchmark:
+            "<benchmarks>/join_network_alignments/{system}.{split}.jsonl"
+        wildcard_constraints:
+            system="|".join(recipe.networks) or "none",
+        params:
+            options=lambda wildcards: recipe.align_options(wildcards.system),
+            scores=lambda wildcards: recipe.scores_options(wildcards.system),
+            graph=lambda wildcards: recipe.graph_options(wildcards.system).values(),
+            max_skipped_fraction=skippable,
+            code=source_digest(
+                "latflow.decode.joining.join_alignments",
+                "latflow.decode.align.align_network",
+            ),
+        message:
+            "Join the alignments of {wildcards.split} with {wildcards.system}"
+
+    ruleorder: import_alignments > join_alignments > align_frames
+    ruleorder: import_alignments > join_adapted_alignments > align_adapted
+    ruleorder: join_network_alignments > align_network

@@ -15,18 +15,17 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
 from latflow.align.aligner import Aligner, Alignment, AlignmentFailure, Scores
 from latflow.align.options import AlignOptions
 from latflow.errors import UserError
-from latflow.features.source import Frames
 from latflow.files import atomic_directory, write_json
 from latflow.fst.graph import Graph
 from latflow.hmm.alignment import PhoneDurations
@@ -136,43 +135,31 @@ class AlignmentSummary:
             )
 
 
-class Utterances(Protocol):
-    """Describe what of a store of utterances their alignment needs."""
-
-    @property
-    def utt_ids(self) -> list[str]:
-        """Ids of the utterances, sorted."""
-        ...
-
-    @property
-    def frame_shift(self) -> float:
-        """Time from one frame to the next, seconds."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A split of the corpus to align, and the folder of the results.
+    """A split of the corpus to align, or a part of it, and the folder of the results.
 
     Attributes:
-        store: its utterances.
         lang: the lang directory.
-        out_dir: `<system>/<split>`, for `ali.ark` (transition-ids), `log_likes/` (a
-            `LogLikes`), `ledger.jsonl` and `statistics.json`.
-        max_skipped_fraction: share of the utterances that may fail.
-        frame_shift: seconds from frame to frame of the alignments; None for the
-            store's.
+        system: that aligns; names the ledger.
+        out_dir: for `ali.ark` (transition-ids), `log_likes/` (a `LogLikes`),
+            `ledger.jsonl` and `statistics.json`.
+        num_utterances: of the whole split.
+        max_skipped_fraction: share of them that may fail; a part alone ends the run
+            where it has too many for the whole split.
+        frame_shift: seconds from frame to frame of the alignments.
     """
 
-    store: Utterances | Frames
     lang: Lang
+    system: str
     out_dir: Path
+    num_utterances: int
     max_skipped_fraction: float
-    frame_shift: float | None = None
+    frame_shift: float
 
     def write(
         self,
-        alignments: Iterator[Alignment | AlignmentFailure],
+        alignments: Iterable[tuple[str, Alignment | AlignmentFailure]],
         summary: AlignmentSummary,
         model: TransitionModel,
         facts: Mapping[str, Any] | None = None,
@@ -180,28 +167,31 @@ class Split:
         """Write alignments, ledger and statistics.
 
         Args:
-            alignments: of all utterances.
+            alignments: of all utterances, or those of a part: (id, alignment), sorted.
             summary: empty.
             model: gives the meaning of transition-ids.
+            facts: further keys of the statistics.
 
         Raises:
             UserError: too many utterances failed.
         """
         durations = PhoneDurations(max(self.lang.topology.phones))
-        ledger, names = Ledger(f"align_{self.out_dir.parent.name}"), self.store.utt_ids
+        ledger, total = Ledger(f"align_{self.system}"), self.num_utterances
+        names: list[str] = []
         self.out_dir.mkdir(parents=True, exist_ok=True)
 
         def paths(scores: RaggedWriter) -> Iterator[tuple[str, np.ndarray]]:
-            for u, found in enumerate(progress(alignments, "align", len(names))):
-                summary.add(u, found)
+            for name, found in progress(alignments, "align", total):
+                summary.add(len(names), found)
+                names.append(name)
                 if isinstance(found, Alignment):
                     durations.add(found.transition_ids, model)
-                    scores.write(names[u], found.frame_log_likes)
-                    yield names[u], found.transition_ids
+                    scores.write(name, found.frame_log_likes)
+                    yield name, found.transition_ids
             # Before the archive gets its name: a failed stage leaves none.
             summary.record(ledger, names.__getitem__)
             ledger.write(self.out_dir / "ledger.jsonl")
-            ledger.check(len(names), max_skipped_fraction=self.max_skipped_fraction)
+            ledger.check(total, max_skipped_fraction=self.max_skipped_fraction)
 
         with (
             atomic_directory(self.out_dir / LOG_LIKES) as folder,
@@ -211,7 +201,7 @@ class Split:
         statistics = {
             **summary.as_dict(),
             **(facts or {}),
-            "frame_shift": self.frame_shift or self.store.frame_shift,
+            "frame_shift": self.frame_shift,
             **durations.summary(self.lang.phones, self.lang.silence_phones),
         }
         write_json(self.out_dir / "statistics.json", statistics)

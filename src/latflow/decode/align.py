@@ -19,11 +19,13 @@ from latflow.align.corpus import AlignmentSummary, Split, align_all
 from latflow.decode.options import AlignNetworkOptions
 from latflow.decode.scorers import NetworkScorer
 from latflow.features.source import open_frames
+from latflow.fst.graph import Graph
 from latflow.graphs.hclg import load_model
 from latflow.graphs.options import GraphOptions
 from latflow.graphs.training import TrainingGraphCompiler
 from latflow.lang.directory import Lang
 from latflow.parallel import worker_pool
+from latflow.parts import utterances_of
 
 
 def align_network(
@@ -36,6 +38,7 @@ def align_network(
     graph: GraphOptions,
     threads: int,
     max_skipped_fraction: float,
+    part: str | None = None,
 ) -> None:
     """Align all utterances of a split with a network (stage).
 
@@ -47,34 +50,43 @@ def align_network(
         options: of the search, with the factor of the priors and the device.
         graph: scales of the transition probabilities.
         threads: utterances aligned at a time.
-        max_skipped_fraction: share of the utterances that may fail.
+        max_skipped_fraction: share of the utterances of the split that may fail.
+        part: the part of the split to align (`latflow.parts`); None for all of it.
 
     Raises:
         UserError: network, language and frames do not fit, or too many utterances fail.
     """
     store = open_frames(frames_dir)
     scorer = NetworkScorer.load(store, model_dir, options.scores)
+    utterances = utterances_of(part, store.begin).tolist()
     split = Split(
-        store,
         Lang.load(lang_dir),
+        model_dir.name,
         out_dir,
+        len(store),
         max_skipped_fraction,
-        frame_shift=store.frame_shift * scorer.subsampling,
+        store.frame_shift * scorer.subsampling,
     )
     tree, transitions = load_model(model_dir)
     compiler = TrainingGraphCompiler(split.lang, tree, transitions)
     silence = [split.lang.optional_silence]
 
+    def graph_of(u: int) -> Graph | str:
+        words = split.lang.words_to_ids(store.texts[utterances[u]])
+        return compiler.graph_or_reason(words)
+
     def scores(u: int) -> np.ndarray | str:
-        (found,) = scorer.log_likes(u)
+        (found,) = scorer.log_likes(utterances[u])
         return "scores that are not numbers" if np.isnan(found).any() else found
 
     with worker_pool(threads) as pool:
         alignments = align_all(
             Aligner(transitions, options, graph, silence_phones=silence),
-            len(store),
-            lambda u: compiler.graph_or_reason(split.lang.words_to_ids(store.texts[u])),
+            len(utterances),
+            graph_of,
             scores,
             pool,
         )
-        split.write(alignments, AlignmentSummary(options), transitions)
+        names = [store.utt_ids[u] for u in utterances]
+        named = zip(names, alignments, strict=True)
+        split.write(named, AlignmentSummary(options), transitions)

@@ -50,6 +50,7 @@ from latflow.graphs.training import TrainingGraphCompiler
 from latflow.lang.directory import Lang
 from latflow.logs import progress
 from latflow.parallel import worker_pool
+from latflow.parts import utterances_of
 
 WIDTH = 32  # frames of a tile; 16 and 64 were measured to be as fast
 
@@ -250,6 +251,7 @@ def align_gmm(
     graph: GraphOptions,
     threads: int,
     max_skipped_fraction: float,
+    part: str | None = None,
 ) -> None:
     """Align all utterances of a split with a GMM system (stage).
 
@@ -261,18 +263,28 @@ def align_gmm(
         frames_dir: the `FrameStore` of the split.
         options: of the search; `fmllr` is of systems that adapt to speakers.
         graph: scales of the transition probabilities.
-        max_skipped_fraction: share of the utterances that may fail.
+        max_skipped_fraction: share of the utterances of the split that may fail.
+        part: the part of the split to align (`latflow.parts`), which keeps speakers
+            together if the system adapts to them; None for all of it.
 
     Raises:
         UserError: model, language and frames do not fit, or too many utterances fail.
     """
     system, store = GmmSystem.load(model_dir), FrameStore.load(frames_dir)
-    split = Split(store, Lang.load(lang_dir), out_dir, max_skipped_fraction)
+    split = Split(
+        Lang.load(lang_dir),
+        model_dir.name,
+        out_dir,
+        len(store),
+        max_skipped_fraction,
+        store.frame_shift,
+    )
     transitions, words = system.model.transitions, split.lang.words_to_ids
     compiler = TrainingGraphCompiler(split.lang, system.tree, transitions)
+    together = store.speaker_codes if system.is_speaker_adapted else None
+    utterances = utterances_of(part, store.begin, together)
     # Every utterance is needed once in a pass, so nothing is kept.
-    everything = np.arange(len(store))
-    source = FrameSource(store, system.transform, everything, cache_bytes=0)
+    source = FrameSource(store, system.transform, utterances, cache_bytes=0)
 
     def align(
         model: AcousticModel, source: FrameSource, graphs: Graphs, pool: Executor
@@ -280,7 +292,7 @@ def align_gmm(
         return align_source(
             model,
             source,
-            lambda u: graphs(words(store.texts[u])),
+            lambda u: graphs(words(source.text(u))),
             options,
             graph,
             [split.lang.optional_silence],
@@ -294,7 +306,7 @@ def align_gmm(
     ):
         graphs, facts = compiler.graph_or_reason, {}
         if system.is_speaker_adapted:
-            texts = map(words, store.texts)
+            texts = (words(source.text(u)) for u in range(len(source)))
             graphs = TrainingGraphs.write(
                 Path(scratch, "graphs"), texts, compiler, threads=threads
             ).get
@@ -319,5 +331,9 @@ def align_gmm(
             adaptation.transforms.save(out_dir / SPEAKER_TRANSFORMS)
             source = source.with_speaker_transforms(adaptation.transforms)
             facts = {"adaptation": adaptation.as_dict()}
+            if part is not None:  # those of the whole are made of these
+                facts = {"gains": adaptation.gains}
         alignments = align(system.model, source, graphs, pool)
-        split.write(alignments, AlignmentSummary(options), transitions, facts)
+        names = [source.utt_id(u) for u in range(len(source))]
+        named = zip(names, alignments, strict=True)
+        split.write(named, AlignmentSummary(options), transitions, facts)

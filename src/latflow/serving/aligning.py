@@ -6,7 +6,6 @@ Public: `align_package` (stage).
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -33,14 +32,6 @@ from latflow.lang.options import LangOptions
 from latflow.lang.prepare import extend_lang
 from latflow.parallel import worker_pool
 from latflow.serving.package import Model
-
-
-@dataclass(frozen=True)
-class _Utterances:
-    """What a `Split` needs to know of the utterances."""
-
-    utt_ids: list[str]
-    frame_shift: float
 
 
 def align_package(
@@ -90,7 +81,9 @@ def align_package(
         )
         names = spool.ids()
         shift = model.frame_shift * model.subsampling
-        split = Split(_Utterances(names, shift), own, out_dir, max_skipped_fraction)
+        split = Split(
+            own, out_dir.parent.name, out_dir, len(names), max_skipped_fraction, shift
+        )
         lock = threading.Lock()
 
         def cut(u: int) -> MonoCut:
@@ -120,4 +113,5 @@ def align_package(
         )
         times = FrameTimes.of(model.info.front_end, model.sample_rate)
         facts = {"first_middle": times.first_middle}
-        split.write(alignments, AlignmentSummary(options), transitions, facts)
+        named = zip(names, alignments, strict=True)
+        split.write(named, AlignmentSummary(options), transitions, facts)

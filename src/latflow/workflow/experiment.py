@@ -197,6 +197,8 @@ class NumJobsOptions(Options):
     docs/cluster.md).
     """
 
+    alignment: PositiveInt = 1
+    """Jobs that align a set with a system, GMM or network."""
     decoding: PositiveInt = 1
     """Jobs that decode a set with a system; decoders with attention take one."""
 

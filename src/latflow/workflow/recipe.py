@@ -209,16 +209,21 @@ class Recipe(Systems):
             device=self.options.gmm.device,
         ).values()
 
-    def align_options(self) -> dict[str, Any]:
-        """Return the options of alignment without adaptation."""
-        return self.options.gmm.align.part(AlignSplitOptions).values()
+    def align_options(self, network: str | None = None) -> dict[str, Any]:
+        """Return the options of alignment with a GMM system, or with a network.
 
-    def align_network_options(self, network: str) -> dict[str, Any]:
-        """Return the options of alignment with a network."""
+        Those of adaptation and of the use of a network's scores are not among them.
+        """
+        if network is None:
+            return self.options.gmm.align.part(AlignSplitOptions).values()
         align = self.options.nnet.align
         if self.has_full_scale(network):
             align = unless_set(align, acoustic_scale=1.0)
-        return {**align.values(), "scores": self.scores_options(network)}
+        return align.values()
+
+    def align_network_options(self, network: str) -> dict[str, Any]:
+        """Return the options of alignment with a network."""
+        return {**self.align_options(network), "scores": self.scores_options(network)}
 
     def graph_options(self, system: str) -> GraphOptions:
         """Return the scales of transitions in the graphs of a system."""

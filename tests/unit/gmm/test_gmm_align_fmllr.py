@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from reference.adapted_system import LIMITS, make_systems, system_options, write_frames
 
+from latflow.align.options import AlignSplitOptions
+from latflow.decode.joining import join_alignments
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.gmm.alignment import align_gmm
@@ -97,6 +99,50 @@ def test_plain_systems_write_no_transforms(root, options, tmp_path):
     run(root, out, options, system="mono")
     assert not (out / "trans.ark").exists()
     assert "adaptation" not in statistics(out)
+
+
+def contents(folder):
+    """Bytes of the files of an alignment, by name."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize("system", ["tri3", "mono"])
+@pytest.mark.parametrize("count", [2, 4])
+def test_parts_of_an_alignment_join_to_the_bytes_of_the_whole(
+    root, options, tmp_path, system, count
+):
+    """Speakers take turns, one of four parts has none of three; some fail or retry."""
+    with FrameWriter(tmp_path / "bad", dim=2) as writer:
+        store = FrameStore.load(root / "other")
+        for i, utterance in enumerate(store.utt_ids):
+            text = "A A A A A A A A A A A A" if i in {0, 5} else store.texts[i]
+            writer.append(utterance, store.speakers[i], text, store.frames(i)[:80])
+    for path in root.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    narrow = options.replace(beam=2.0, rescue_memory_mb=0)
+    limits = {"frames": "bad", "system": system, "max_skipped_fraction": 0.5}
+    whole, joined = tmp_path / "whole", tmp_path / "joined"
+    run(tmp_path, whole, narrow, **limits)
+    entries = list(read_ledger(whole / "ledger.jsonl"))
+    assert {entry.action for entry in entries} == {"skipped", "retried"}
+    parts = [tmp_path / f"{k}-of-{count}" for k in range(1, count + 1)]
+    for part in parts:
+        run(tmp_path, part, narrow, part=part.name, **limits)
+
+    def join(out, allowed):
+        join_alignments(
+            parts, root / "lang", root / system, out,
+            options=narrow.part(AlignSplitOptions), max_skipped_fraction=allowed,
+            transforms=out / "trans.ark" if system == "tri3" else None,
+        )  # fmt: skip
+
+    join(joined, 0.5)
+    assert contents(joined) == contents(whole)
+    failed = sum(entry.action == "skipped" for entry in entries)
+    with pytest.raises(UserError, match=f"align_{system} skipped {failed} of 18"):
+        join(tmp_path / "strict", 0.1)
+    assert not (tmp_path / "strict/ali.ark").exists()
 
 
 def test_threads_do_not_change_a_bit(root, options, tmp_path):
