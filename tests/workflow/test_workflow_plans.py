@@ -183,13 +183,15 @@ def test_jobs_share_the_work_on_a_set(repository, tmp_path):
     config = repository / "tests/e2e/tiny.yaml"
     done = snakemake(
         repository, tmp_path, "--configfile", config, "-n", "decode",
-        "--config", "num_jobs={decoding: 3, alignment: 2}",
+        "--config", "num_jobs={decoding: 3, alignment: 2, extraction: 2}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     for message in (
         "Decode part 3-of-3 of test with tri1",
         "Decode part 2-of-3 of dev with tri3, adapted to each speaker",
         "Decode part 1-of-3 of test with the network mmi",
+        "Extract features of part 1-of-2 of test",
+        "Store the features of train",
         "Align part 2-of-2 of train with tri1",
         "Align part 1-of-2 of train with tri3, adapted to each speaker",
         "Join the alignments of train with tri1",

@@ -238,3 +238,94 @@ if recipe.options.num_jobs.alignment > 1:
     ruleorder: import_alignments > join_alignments > align_frames
     ruleorder: import_alignments > join_adapted_alignments > align_adapted
     ruleorder: join_network_alignments > align_network
+
+
+if recipe.options.num_jobs.extraction > 1:
+
+    scattergather:
+        extraction=recipe.options.num_jobs.extraction,
+
+    use rule extract_features as extract_features_part with:
+        output:
+            out_dir=temp(directory("<results>/parts/features/{split}/{scatteritem}")),
+        log:
+            "<logs>/extract_features_part/{split}.{scatteritem}.log",
+        benchmark:
+            "<benchmarks>/extract_features_part/{split}.{scatteritem}.jsonl"
+        message:
+            "Extract features of part {wildcards.scatteritem} of {wildcards.split}"
+
+    use rule extract_stream as extract_stream_part with:
+        output:
+            out_dir=temp(
+                directory("<results>/parts/streams/{stream}/{split}/{scatteritem}")
+            ),
+        log:
+            "<logs>/extract_stream_part/{stream}.{split}.{scatteritem}.log",
+        benchmark:
+            "<benchmarks>/extract_stream_part/{stream}.{split}.{scatteritem}.jsonl"
+        message:
+            "Extract the features {wildcards.stream} of part {wildcards.scatteritem} of {wildcards.split}"
+
+    rule join_features:
+        input:
+            parts=gather.extraction("<results>/parts/features/{{split}}/{scatteritem}"),
+            cuts="<results>/corpus/{split}/cuts.jsonl.gz",
+            extractor=recipe.extractor_files(),
+        output:
+            cuts="<results>/features/{split}/cuts.jsonl.gz",
+            ledger="<results>/features/{split}/ledger.jsonl",
+            storage=directory("<results>/features/{split}/storage"),
+        log:
+            "<logs>/join_features/{split}.log",
+        benchmark:
+            "<benchmarks>/join_features/{split}.jsonl"
+        conda:
+            "../../envs/corpus.yaml"
+        threads: 1
+        resources:
+            mem_mb=growing(4000),
+            runtime=growing(240),
+        params:
+            options=recipe.extraction_options(),
+            volumes=False,
+            max_skipped_fraction=skippable,
+            code=source_digest(
+                "latflow.features.joining.join_features",
+                "latflow.features.extract.extract_features",
+            ),
+        message:
+            "Store the features of {wildcards.split}"
+        script:
+            "../scripts/join_features.py"
+
+    use rule join_features as join_stream with:
+        input:
+            parts=gather.extraction(
+                "<results>/parts/streams/{{stream}}/{{split}}/{scatteritem}"
+            ),
+            cuts="<results>/corpus/{split}/cuts.jsonl.gz",
+            extractor=lambda wildcards: recipe.extractor_files(wildcards.stream),
+        output:
+            cuts="<results>/streams/{stream}/features/{split}/cuts.jsonl.gz",
+            ledger="<results>/streams/{stream}/features/{split}/ledger.jsonl",
+            storage=directory("<results>/streams/{stream}/features/{split}/storage"),
+        log:
+            "<logs>/join_stream/{stream}.{split}.log",
+        benchmark:
+            "<benchmarks>/join_stream/{stream}.{split}.jsonl"
+        wildcard_constraints:
+            stream="|".join(recipe.streams_of(stored=True)) or "none",
+        params:
+            options=lambda wildcards: recipe.extraction_options(wildcards.stream),
+            volumes=True,
+            max_skipped_fraction=skippable,
+            code=source_digest(
+                "latflow.features.joining.join_features",
+                "latflow.features.extract.extract_features",
+            ),
+        message:
+            "Store the features {wildcards.stream} of {wildcards.split}"
+
+    ruleorder: join_features > extract_features
+    ruleorder: join_stream > extract_stream

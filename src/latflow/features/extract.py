@@ -10,45 +10,39 @@ Importing this module registers `latflow-mfcc`, `latflow-fbank` and `latflow-wav
 with Lhotse, so that a CutSet can compute features with them
 (`cuts.compute_and_store_features(KaldiMfcc(config), ...)`), and features be mixed.
 
-Public: `extract_features` (stage), `KaldiMfcc`, `KaldiFbank`, `Waveform`,
+Public: `extract_features` (stage), `prepare`, `KaldiMfcc`, `KaldiFbank`, `Waveform`,
 `Extractor`, `make_extractor`, `extractor_of`, `on_device`.
 """
 
 from __future__ import annotations
 
-import errno
 import itertools
-import os
-import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias, cast
-from urllib.parse import quote
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from lhotse import Features, MonoCut
+from lhotse import MonoCut
 from lhotse.features.base import FeatureExtractor, register_extractor
-from lhotse.features.io import close_cached_file_handles, get_writer
-from lhotse.utils import fastcopy
 
 from latflow.corpus.manifests import (
-    ManifestWriter,
     at_rate,
     count_cuts,
     file_of,
     read_cuts,
     samples_or_reason,
+    speaker_of,
+    text_of,
     volume_of,
 )
 from latflow.errors import UserError
 from latflow.features.dither import dither
+from latflow.features.frames import FrameWriter
 from latflow.features.front_end import ENERGY_FLOOR, KaldiFrontEnd
 from latflow.features.lhotse_extractors import ExtractionError, LhotseExtractor
-from latflow.features.manifest_storage import IN_MANIFEST
 from latflow.features.options import (
     Extraction,
     FrameGeometry,
@@ -56,24 +50,14 @@ from latflow.features.options import (
     FrontEndOptions,
     LhotseFrontEndOptions,
 )
+from latflow.features.storage import Outcome, store_features
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
+from latflow.parts import utterances_of
 
 BATCH_CUTS, BATCH_SECONDS = 16, 60.0  # a batch ends with either
-# HDF5 ends the process when a write fails: it must never come to that. This much covers
-# what it holds back in its caches.
-HDF5_RESERVE_BYTES = 64 * 2**20
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """One utterance: its features [T, D], or why there are none."""
-
-    cut: MonoCut
-    features: np.ndarray | None
-    reason: str = ""
 
 
 def extract_features(
@@ -84,6 +68,7 @@ def extract_features(
     threads: int,
     max_skipped_fraction: float,
     volumes: bool = False,
+    part: str | None = None,
 ) -> None:
     """Compute the features of a split and store them.
 
@@ -91,6 +76,9 @@ def extract_features(
     `storage/` (the features, where the manifest says: relative to the working folder if
     `out_dir` is) and `ledger.jsonl`. With snip-edges a features manifest's duration is
     the time of its frames, which is less than the cut's.
+
+    Of a part of the split it writes the ledger and, in the place of manifest and
+    storage, a `FrameStore` of the features; `latflow.features.joining` stores them.
 
     Args:
         cuts: the split's `cuts.jsonl.gz`, sorted by id.
@@ -100,48 +88,72 @@ def extract_features(
             empty, shorter than a frame).
         volumes: whether samples are multiplied by the volumes that `perturb_corpus`
             drew, where it made the split.
+        part: the part of the split to compute (`latflow.parts`); None for all of it.
 
     Raises:
         UserError: an audio file is missing, too many utterances had to be skipped,
             sample rates differ, options do not fit the rate, or the disk is full.
     """
-    ledger = Ledger("extract_features")
-    target = Path(out_dir)
-    with atomic_directory(target) as folder:
-        storage = FeatureStorage(
-            options.storage,
-            folder / "storage",
-            target / "storage",
-            url=options.storage_url,
+    source, extractor = prepare(cuts, options)
+    total = num_cuts = count_cuts(cuts)
+    if part is not None:
+        wanted = _numbers_of(part, cuts)
+        source = (cut for number, cut in enumerate(source) if number in wanted)
+        total = len(wanted)
+    ledger, target = Ledger("extract_features"), Path(out_dir)
+    with atomic_directory(target) as folder, worker_pool(threads) as pool:
+        results = in_order(
+            pool,
+            lambda batch: [
+                _compute(cut, extractor, options, volumes=volumes) for cut in batch
+            ],
+            _batches(source),
+            ahead=2 * threads,
         )
-        with (
-            closing(storage),
-            ManifestWriter(folder / "cuts.jsonl.gz") as writer,
-            worker_pool(threads) as pool,
-        ):
-            source, extractor = _prepare(cuts, options)
-            results = in_order(
-                pool,
-                lambda batch: [
-                    _compute(cut, extractor, options, volumes=volumes) for cut in batch
-                ],
-                _batches(source),
-                ahead=2 * threads,
-            )
-            outcomes = itertools.chain.from_iterable(results)
-            bar = progress(outcomes, "extract features", total=count_cuts(cuts))
-            num_cuts = 0
-            for outcome in bar:
-                num_cuts += 1
-                _keep(outcome, extractor, storage, writer, ledger)
+        outcomes = itertools.chain.from_iterable(results)
+        bar = progress(outcomes, "extract features", total=total)
+        if part is None:
+            store_features(bar, extractor, options, folder, target, ledger)
+        else:
+            dim = extractor.dim * len(options.channels or [0])
+            _keep_bits(bar, folder, dim, extractor.frame_shift, ledger)
+        # A part alone ends the run where it has too many for the whole split.
         ledger.check(num_cuts, max_skipped_fraction=max_skipped_fraction)
         ledger.write(folder / "ledger.jsonl")
 
 
-def _prepare(
+def _numbers_of(part: str, cuts: str | Path) -> set[int]:
+    """Return the numbers of the cuts of a part."""
+    milliseconds = [round(1000 * cut.duration) for cut in read_cuts(cuts)]
+    begin = np.concatenate([[0], np.cumsum(milliseconds, dtype=np.int64)])
+    return set(utterances_of(part, begin).tolist())
+
+
+def _keep_bits(
+    outcomes: Iterable[Outcome],
+    folder: Path,
+    dim: int,
+    frame_shift: float,
+    ledger: Ledger,
+) -> None:
+    """Write the features of a part as they are; what has none goes to the ledger."""
+    with FrameWriter(folder, dim=dim, frame_shift=frame_shift) as writer:
+        for outcome in outcomes:
+            cut, features = outcome.cut, outcome.features
+            if features is None:
+                ledger.record(cut.id, outcome.reason)
+            else:
+                writer.append(cut.id, speaker_of(cut), text_of(cut), features)
+
+
+def prepare(
     path: str | Path, options: Extraction
 ) -> tuple[Iterator[MonoCut], Extractor]:
-    """Return the cuts at the sample rate of the features, and the extractor."""
+    """Return the cuts at the sample rate of the features, and the extractor.
+
+    Raises:
+        UserError: there are no cuts, or options do not fit their sample rate.
+    """
     cuts = read_cuts(path)
     first = next(cuts, None)
     if first is None:
@@ -177,111 +189,25 @@ def _compute(
     options: Extraction,
     *,
     volumes: bool,
-) -> _Outcome:
+) -> Outcome:
     """Read one utterance and compute its features; runs in a worker thread."""
     repeat = options.single_channel == "repeat"
     wave = samples_or_reason(cut, options.channels, repeat=repeat)
     if isinstance(wave, str):
-        return _Outcome(cut, None, wave)
+        return Outcome(cut, None, wave)
     if volumes:
         wave = wave * np.float32(volume_of(cut))
     if not np.isfinite(wave).all():
-        return _Outcome(cut, None, f"{file_of(cut)}: samples that are not numbers")
+        return Outcome(cut, None, f"{file_of(cut)}: samples that are not numbers")
     try:
         features = extractor.extract_utterance(wave, zlib.crc32(cut.id.encode()))
     except ExtractionError as error:
-        return _Outcome(cut, None, f"{file_of(cut)}: {error.what}")
+        return Outcome(cut, None, f"{file_of(cut)}: {error.what}")
     if len(features) == 0:
         milliseconds = 1000 * wave.shape[-1] / cut.sampling_rate
         reason = f"{file_of(cut)}: {milliseconds:.1f} ms are too short for one frame"
-        return _Outcome(cut, None, reason)
-    return _Outcome(cut, features)
-
-
-def _keep(
-    outcome: _Outcome,
-    extractor: Extractor,
-    storage: FeatureStorage,
-    writer: ManifestWriter,
-    ledger: Ledger,
-) -> None:
-    """Store one utterance's features and write its cut, or put it in the ledger."""
-    cut, features = outcome.cut, outcome.features
-    if features is None:
-        ledger.record(cut.id, outcome.reason)
-        return
-    covered = round(len(features) * extractor.frame_shift, 8)
-    manifest = Features(
-        type=extractor.name,
-        num_frames=len(features),
-        num_features=features.shape[1],
-        frame_shift=extractor.frame_shift,
-        sampling_rate=extractor.sample_rate,
-        start=cut.start,
-        duration=covered if extractor.geometry.snip_edges else cut.duration,
-        storage_type=storage.kind,
-        storage_path=storage.path,
-        storage_key=storage.write(cut.id, features),
-        recording_id=cut.recording_id,
-        channels=cut.channel,
-    )
-    writer.write(fastcopy(cut, features=manifest))
-
-
-class FeatureStorage:
-    """Lhotse's storage of feature matrices, written in one folder to lie in another.
-
-    Args:
-        kind: Lhotse's name of the storage.
-        target: where it will lie when it is read.
-        url: place to write to instead, below the path of `target`; None for none.
-    """
-
-    def __init__(
-        self, kind: str, folder: Path, target: Path, *, url: str | None = None
-    ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        base: str | Path = folder if kind.endswith("_files") else folder / "features"
-        self._url = None
-        if url is not None:
-            base = self._url = f"{url.rstrip('/')}/{quote(str(target).lstrip('/'))}"
-        make_writer = cast("Callable[[str], Any]", get_writer(kind))
-        self._writer = make_writer(str(base))
-        self.kind = kind
-        self._folder = folder
-        self.path = self._url or ""
-        if url is None and kind not in IN_MANIFEST:
-            lies_at = Path(self._writer.storage_path).relative_to(folder)
-            self.path = str(target / lies_at)
-
-    def write(self, utt_id: str, features: np.ndarray) -> str:
-        """Store a matrix [T, D]; return the key under which Lhotse finds it.
-
-        Raises:
-            OSError: the disk is full (for HDF5: all but full).
-            UserError: the URL cannot be written to.
-        """
-        name = quote(utt_id, safe="+=@,:")
-        if self._url is not None:
-            try:
-                return self._writer.write(name, features)
-            except (ImportError, NotImplementedError, OSError, ValueError) as error:
-                raise UserError(
-                    f"features cannot be stored there ({error})",
-                    file=self._url,
-                    remedy="mend storage_url, or install what smart_open asks for",
-                ) from error
-        if self.kind.endswith("_hdf5"):
-            free = shutil.disk_usage(self._folder).free
-            if free < features.nbytes + HDF5_RESERVE_BYTES:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return self._writer.write(name, features)
-
-    def close(self) -> None:
-        """Finish the files, and forget readers' handles on what they replace."""
-        if not self.kind.endswith("_files"):
-            self._writer.close()
-        close_cached_file_handles()
+        return Outcome(cut, None, reason)
+    return Outcome(cut, features)
 
 
 @dataclass

@@ -343,7 +343,7 @@ def _lhotse(
     from lhotse.utils import fastcopy
 
     from latflow.corpus.manifests import ManifestWriter, read_cuts
-    from latflow.features.extract import FeatureStorage
+    from latflow.features.storage import FeatureStorage
 
     if hasattr(MonoCut, name) or not name.isidentifier():
         raise UserError(

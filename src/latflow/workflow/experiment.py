@@ -197,6 +197,8 @@ class NumJobsOptions(Options):
     docs/cluster.md).
     """
 
+    extraction: PositiveInt = 1
+    """Jobs that compute the stored features of a set."""
     alignment: PositiveInt = 1
     """Jobs that align a set with a system, GMM or network."""
     decoding: PositiveInt = 1

@@ -10,7 +10,9 @@ from reference.training_task import data_options, training_options
 
 from latflow.align.aligner import Aligner
 from latflow.align.graphs import TrainingGraphs
+from latflow.align.options import AlignSplitOptions
 from latflow.decode.align import align_network
+from latflow.decode.joining import join_alignments
 from latflow.decode.options import AlignNetworkOptions, NetworkScoreOptions
 from latflow.decode.scorers import NetworkScorer
 from latflow.errors import UserError
@@ -63,6 +65,22 @@ def test_alignments_are_the_best_paths_of_the_networks_scores(system, tmp_path):
     assert statistics["num_frames"] == store.num_frames
     assert statistics["log_like_per_frame"] < 0
     assert statistics["phones"]
+
+
+def test_parts_of_an_alignment_join_to_the_bytes_of_the_whole(system, tmp_path):
+    align(system, tmp_path / "whole")
+    parts = [tmp_path / f"{k}-of-3" for k in (1, 2, 3)]
+    for part in parts:
+        align(system, part, part=part.name)
+    join_alignments(
+        parts, system.root / "lang", system.root / "seed", tmp_path / "joined",
+        options=OPTIONS.part(AlignSplitOptions), max_skipped_fraction=0.0,
+    )  # fmt: skip
+    files = [path for path in (tmp_path / "whole").rglob("*") if path.is_file()]
+    assert len(files) == 6
+    for path in files:
+        joined = tmp_path / "joined" / path.relative_to(tmp_path / "whole")
+        assert joined.read_bytes() == path.read_bytes(), path.name
 
 
 def test_what_cannot_be_aligned_is_in_the_ledger(system, tmp_path):

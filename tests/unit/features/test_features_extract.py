@@ -16,11 +16,11 @@ from lhotse.qa import validate_features
 from pydantic import ValidationError
 
 from latflow.errors import UserError
-from latflow.features import extract
 from latflow.features import frames as frames_module
 from latflow.features.cmvn import normalize_features, read_features
 from latflow.features.extract import extract_features, make_extractor
 from latflow.features.frames import FrameStore
+from latflow.features.joining import join_features
 from latflow.features.options import (
     CmvnOptions,
     FeatureOptions,
@@ -311,7 +311,7 @@ def test_full_disk_leaves_the_old_output(corpus, monkeypatch):
             run(cuts, folder, storage="lilcom_chunky")
     usage = namedtuple("usage", "total used free")(10**9, 10**9 - 5000, 5000)
     with monkeypatch.context() as patch:
-        patch.setattr(extract.shutil, "disk_usage", lambda _: usage)
+        patch.setattr(shutil, "disk_usage", lambda _: usage)
         with pytest.raises(UserError, match=r"out: no space left on the disk"):
             run(cuts, folder)
     assert snapshot(folder / "out") == before
@@ -455,3 +455,61 @@ def test_relative_output_folder_gives_relative_manifests(corpus, monkeypatch):
     cut = next(iter(CutSet.from_jsonl_lazy("out/cuts.jsonl.gz")))
     assert cut.features.storage_path == "out/storage/features.h5"
     assert cut.load_features().shape == (cut.features.num_frames, 13)
+
+
+def written(folder):
+    """Bytes of the files of a folder, by name."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize(
+    "storage",
+    ["lilcom_chunky", "lilcom_files", "numpy_hdf5", "manifest_lilcom"],
+)
+@pytest.mark.parametrize("count", [2, 9])
+def test_parts_join_to_the_bytes_of_the_whole(corpus, storage, count):
+    """Of nine parts of six utterances some are empty; one utterance is too short."""
+    folder, cuts = corpus
+    soundfile.write(folder / "u2.flac", np.zeros(40), RATE, subtype="PCM_16")
+    cuts = make_cuts(folder, [f"u{i}" for i in range(6)])
+    values = {"storage": storage, "dither": 1.0}
+    limits = {"threads": 1, "max_skipped_fraction": 0.2}
+    run(cuts, folder, **values, max_skipped_fraction=0.2)
+    whole = written(folder / "out")
+    options = FeatureOptions(**values)
+    parts = [folder / f"{k}-of-{count}" for k in range(1, count + 1)]
+    for part in parts:
+        extract_features(
+            folder / "cuts.jsonl.gz", part, options=options, part=part.name, **limits
+        )
+    shutil.rmtree(folder / "out")
+
+    def join(allowed):
+        join_features(
+            parts, folder / "cuts.jsonl.gz", folder / "out",
+            options=options, max_skipped_fraction=allowed,
+        )  # fmt: skip
+
+    with pytest.raises(UserError, match="skipped 1 of 6"):
+        join(0.1)
+    assert not (folder / "out").exists()
+    join(0.2)
+    assert written(folder / "out") == whole
+
+
+def test_parts_of_another_set_are_refused(corpus):
+    folder, cuts = corpus
+    run(cuts[:4], folder)
+    options = FeatureOptions(dither=0.0)
+    whole = folder / "1-of-1"
+    extract_features(
+        folder / "cuts.jsonl.gz", whole,
+        options=options, part=whole.name, threads=1, max_skipped_fraction=0.0,
+    )  # fmt: skip
+    save(cuts[1:], folder / "other.jsonl.gz")
+    with pytest.raises(UserError, match="have u0 next, not u1"):
+        join_features(
+            [whole], folder / "other.jsonl.gz", folder / "joined",
+            options=options, max_skipped_fraction=0.0,
+        )  # fmt: skip

@@ -141,7 +141,7 @@ def test_parts_of_an_alignment_join_to_the_bytes_of_the_whole(
     assert contents(joined) == contents(whole)
     failed = sum(entry.action == "skipped" for entry in entries)
     with pytest.raises(UserError, match=f"align_{system} skipped {failed} of 18"):
-        join(tmp_path / "strict", 0.1)
+        join(tmp_path / "strict", 0.02)
     assert not (tmp_path / "strict/ali.ark").exists()
 
 
