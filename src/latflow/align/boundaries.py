@@ -40,7 +40,7 @@ from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
 from latflow.ragged import RaggedWriter
 
-REACH = 0.02  # seconds; a frame, where frames are longer
+REACH = 0.04  # seconds; a frame, where frames are longer
 FRONT_END = FrontEndOptions(frame_length_ms=15.0, frame_shift_ms=5.0, snip_edges=False)
 _PARTS = 2  # of a phone
 _SHRINKAGE = 50.0  # frames of the pooled covariance that each Gaussian's is mixed with

@@ -183,7 +183,7 @@ class ExportSectionOptions(ExportOptions):
     """Sets whose alignments are exported."""
     boundaries: Literal["refined", "frames"] = "refined"
     """Times of phones: `frames` has those of the alignment's frames; `refined` moves
-    them, by 20 ms at most, to where short windows of the audio fit best."""
+    them, by 40 ms at most, to where short windows of the audio fit best."""
     package: Text | None = None
     """Folder of a model package (see docs/serving.md) that aligns the sets, too, with
     the lexicon of the section `lang`; its name as a system is `package`."""
