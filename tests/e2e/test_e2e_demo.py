@@ -99,6 +99,54 @@ def test_second_run_does_nothing(finished):
     assert "Nothing to be done" in done.stdout + done.stderr
 
 
+TIMES = {
+    "wall_seconds", "cpu_seconds", "real_time_factor_per_core", "other_cpu_seconds"
+}  # fmt: skip
+
+
+def contents(folder):
+    """Bytes of the files of a folder by name; without what is said of times."""
+    found = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        if path.name == "decode.json":
+            said = json.loads(path.read_text())
+            found[path.name] = [item for item in said.items() if item[0] not in TIMES]
+        elif not path.name.startswith(".snakemake"):
+            found[str(path.relative_to(folder))] = path.read_bytes()
+    return found
+
+
+def test_jobs_that_share_a_set_write_the_bytes_of_one(finished, recipe, make_checkout):
+    checkout = make_checkout()
+    name = recipe["experiment"]
+    results = checkout.results_of(name)
+    for folder in ("results", ".snakemake"):
+        source, target = finished.folder / folder, checkout.folder / folder
+        shutil.copytree(source, target, symlinks=True)
+    path = checkout.folder / "shared.yaml"
+    shared = {**recipe, "num_jobs": {"extraction": 2, "alignment": 2, "decoding": 2}}
+    path.write_text(yaml.safe_dump(shared, sort_keys=False))
+    # What is made of these folders is no target, so that no more is made again.
+    for runs in (
+        {"decode/tri3/test": "lattices.ark", "decode/tdnn/test": "lattices.ark"},
+        {"align/tri3/train": "ali.ark", "features/dev": "cuts.jsonl.gz"},
+    ):
+        whole = {folder: contents(results / folder) for folder in runs}
+        for folder in runs:
+            shutil.rmtree(results / folder)
+        targets = [f"results/{name}/{folder}/{file}" for folder, file in runs.items()]
+        done = checkout.run(*targets, "--rerun-triggers", "mtime", "--configfile", path)
+        assert done.returncode == 0, done.stderr[-6000:] + done.stdout[-3000:]
+        for folder, wanted in whole.items():
+            assert contents(results / folder) == wanted, folder
+    parts = {path.parent.name for path in results.glob("benchmarks/*_part/*")}
+    assert parts == {
+        "align_adapted_part", "decode_adapted_part", "decode_network_part",
+        "extract_features_part",
+    }  # fmt: skip
+    assert not [path for path in (results / "parts").rglob("*") if path.is_file()]
+
+
 def changed(finished, recipe, tmp_path, **sections):
     path = tmp_path / "changed.yaml"
     merged = {**recipe}
