@@ -13,20 +13,28 @@ be collected anywhere, even within the start of a thread, where waiting for anot
 thread to end waits for ever. So nothing here waits, or takes a lock that others hold,
 when it is collected.
 
-Public: `worker_pool`, `in_order`, `Prefetched`.
+Public: `worker_pool`, `cluster_pool`, `in_order`, `Prefetched`.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from latflow.errors import UserError
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+SCHEDULER = "DASK_SCHEDULER_ADDRESS"  # as Dask's own configuration has it
+
+log = logging.getLogger(__name__)
 
 
 class worker_pool(ThreadPoolExecutor):  # noqa: N801 - used like a function
@@ -65,6 +73,50 @@ class worker_pool(ThreadPoolExecutor):  # noqa: N801 - used like a function
         torch = _torch()
         if torch is not None and not is_collected:
             torch.set_num_threads(self._before)
+
+
+@contextmanager
+def cluster_pool(threads: int) -> Iterator[tuple[Executor, int]]:
+    """Open a pool of Dask's workers, or of threads where no scheduler is named.
+
+    The environment variable `DASK_SCHEDULER_ADDRESS` names it (`tcp://host:8786`). Its
+    workers need this package, and the files that work reads at the same paths; work and
+    items go to them pickled, so work is a function of a module.
+
+    Args:
+        threads: of the pool without a scheduler.
+
+    Yields:
+        (the pool, how many items it works on at a time).
+
+    Raises:
+        UserError: Dask is not installed, the scheduler does not answer, or it has no
+            workers.
+    """
+    address = os.environ.get(SCHEDULER)
+    if not address:
+        with worker_pool(threads) as pool:
+            yield pool, threads
+        return
+    try:
+        from distributed import Client
+    except ImportError:
+        remedy = f"pip install distributed, or unset {SCHEDULER}"
+        raise UserError("Dask is not installed", remedy=remedy) from None
+    try:
+        client = Client(address)
+    except (OSError, TimeoutError, ValueError) as error:
+        what = f"Dask's scheduler {address} does not answer ({error})"
+        raise UserError(what, remedy=f"start it, or unset {SCHEDULER}") from None
+    with client:
+        threads_of: Any = client.nthreads()
+        number = sum(threads_of.values())
+        if not number:
+            what = f"Dask's scheduler {address} has no workers"
+            raise UserError(what, remedy=f"dask worker {address}")
+        log.info("work is done by %d threads of Dask's workers, %s", number, address)
+        with client.get_executor(pure=False) as pool:
+            yield pool, number
 
 
 def _torch() -> Any:

@@ -3,8 +3,9 @@
 Features of type `lhotse` are those of `latflow.features.lhotse_extractors`.
 
 It streams: memory holds a few batches of utterances, however large the corpus. Worker
-threads decode and compute (soundfile and torch let go of the interpreter's lock); the
-main thread reads and writes in order, so their number never changes an output.
+threads decode and compute (soundfile and torch let go of the interpreter's lock), or
+Dask's workers (`latflow.parallel.cluster_pool`); the main thread reads and writes in
+order, so their number never changes an output.
 
 Importing this module registers `latflow-mfcc`, `latflow-fbank` and `latflow-waveform`
 with Lhotse, so that a CutSet can compute features with them
@@ -20,6 +21,7 @@ import itertools
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -54,7 +56,7 @@ from latflow.features.storage import Outcome, store_features
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger
 from latflow.logs import progress
-from latflow.parallel import in_order, worker_pool
+from latflow.parallel import cluster_pool, in_order
 from latflow.parts import utterances_of
 
 BATCH_CUTS, BATCH_SECONDS = 16, 60.0  # a batch ends with either
@@ -101,15 +103,9 @@ def extract_features(
         source = (cut for number, cut in enumerate(source) if number in wanted)
         total = len(wanted)
     ledger, target = Ledger("extract_features"), Path(out_dir)
-    with atomic_directory(target) as folder, worker_pool(threads) as pool:
-        results = in_order(
-            pool,
-            lambda batch: [
-                _compute(cut, extractor, options, volumes=volumes) for cut in batch
-            ],
-            _batches(source),
-            ahead=2 * threads,
-        )
+    work = partial(_compute_all, extractor=extractor, options=options, volumes=volumes)
+    with atomic_directory(target) as folder, cluster_pool(threads) as (pool, number):
+        results = in_order(pool, work, _batches(source), ahead=2 * number)
         outcomes = itertools.chain.from_iterable(results)
         bar = progress(outcomes, "extract features", total=total)
         if part is None:
@@ -183,6 +179,17 @@ def _batches(cuts: Iterable[MonoCut]) -> Iterator[list[MonoCut]]:
         yield batch
 
 
+def _compute_all(
+    cuts: Sequence[MonoCut],
+    extractor: Extractor,
+    options: Extraction,
+    *,
+    volumes: bool,
+) -> list[Outcome]:
+    """Compute the features of a batch, in a worker's thread."""
+    return [_compute(cut, extractor, options, volumes=volumes) for cut in cuts]
+
+
 def _compute(
     cut: MonoCut,
     extractor: Extractor,
@@ -190,7 +197,7 @@ def _compute(
     *,
     volumes: bool,
 ) -> Outcome:
-    """Read one utterance and compute its features; runs in a worker thread."""
+    """Read one utterance and compute its features."""
     repeat = options.single_channel == "repeat"
     wave = samples_or_reason(cut, options.channels, repeat=repeat)
     if isinstance(wave, str):

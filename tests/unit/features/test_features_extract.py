@@ -5,16 +5,20 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections import namedtuple
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
 import soundfile
+from distributed import LocalCluster
 from lhotse import CutSet, MonoCut, MultiCut, Recording, SupervisionSegment
 from lhotse.qa import validate_features
 from pydantic import ValidationError
 
+from latflow import parallel
 from latflow.errors import UserError
 from latflow.features import frames as frames_module
 from latflow.features.cmvn import normalize_features, read_features
@@ -164,6 +168,31 @@ def test_number_of_threads_never_changes_a_byte(corpus, storage):
     run(cuts, folder, storage=storage, dither=1.0, threads=3)
     assert snapshot(folder / "out") == first
     assert any(name.startswith("storage/") for name in first)
+
+
+def test_dasks_workers_compute_the_same_bytes(corpus, monkeypatch):
+    folder, cuts = corpus
+    run(cuts, folder, storage="numpy_hdf5", dither=1.0)
+    first = snapshot(folder / "out")
+    one = LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None)
+    with one as cluster:
+        monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", cluster.scheduler_address)
+        monkeypatch.setattr(parallel, "worker_pool", None)  # no threads of this process
+        run(cuts, folder, storage="numpy_hdf5", dither=1.0)
+    assert snapshot(folder / "out") == first
+
+
+def test_without_dask_or_its_scheduler_extraction_says_so(corpus, monkeypatch):
+    folder, cuts = corpus
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", "tcp://127.0.0.1:1")
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "500ms"}),
+        pytest.raises(UserError, match="scheduler tcp://127.0.0.1:1 does not answer"),
+    ):
+        run(cuts, folder)
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(UserError, match="Dask is not installed - pip install"):
+        run(cuts, folder)
 
 
 def snapshot(folder):
