@@ -128,7 +128,7 @@ def test_jobs_that_share_a_set_write_the_bytes_of_one(finished, recipe, make_che
     path.write_text(yaml.safe_dump(shared, sort_keys=False))
     # What is made of these folders is no target, so that no more is made again.
     for runs in (
-        {"decode/tri3/test": "lattices.ark", "decode/tdnn/test": "lattices.ark"},
+        {"decode/tri3/test": "lattices.ark"},
         {"align/tri3/train": "ali.ark", "features/dev": "cuts.jsonl.gz"},
     ):
         whole = {folder: contents(results / folder) for folder in runs}
@@ -141,8 +141,7 @@ def test_jobs_that_share_a_set_write_the_bytes_of_one(finished, recipe, make_che
             assert contents(results / folder) == wanted, folder
     parts = {path.parent.name for path in results.glob("benchmarks/*_part/*")}
     assert parts == {
-        "align_adapted_part", "decode_adapted_part", "decode_network_part",
-        "extract_features_part",
+        "align_adapted_part", "decode_adapted_part", "extract_features_part",
     }  # fmt: skip
     assert not [path for path in (results / "parts").rglob("*") if path.is_file()]
 
