@@ -11,7 +11,10 @@ from latflow.nnet.network import Network
 from latflow.nnet.pretraining import carry_over, num_steps, shallower
 
 LARGE = {"blstm_3x512": 20_944_520, "transformer": 26_637_448, "tdnnf": 18_295_432}
-SMALL = ("blstm_small", "tdnnf_small", "transformer_small", "conformer_small")
+SMALL = (
+    *("blstm_small", "tdnnf_small", "tdnnf_tiny"),
+    *("transformer_small", "conformer_small"),
+)
 # parameters with 40 features and 2000 pdfs, look-ahead in frames
 CHAIN = {
     "tdnnf_chain": (5_004_448, 28),
@@ -208,7 +211,7 @@ def test_half_precision_on_the_cpu(preset, name):
     assert all(torch.isfinite(p.grad).all() for p in net.parameters())
 
 
-@pytest.mark.parametrize(("name", "steps"), [*zip(SMALL, (2, 8, 4, 4), strict=True)])
+@pytest.mark.parametrize(("name", "steps"), [*zip(SMALL, (2, 8, 7, 4, 4), strict=True)])
 def test_pretraining_adds_a_layer_in_each_step(preset, name, steps):
     description = preset(name)
     assert num_steps(description) == steps
