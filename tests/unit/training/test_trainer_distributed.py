@@ -160,6 +160,9 @@ class Share:
             epoch, first_batch=first_batch, rank=self._rank, size=2
         )
 
+    def take_statistics(self):
+        return {}
+
 
 def test_parameter_averaging_every_few_steps_learns(task, tmp_path, by_two_ranks):
     trainer = make_trainer(task, tmp_path)
