@@ -64,7 +64,7 @@ def test_speakers_are_closed_with_their_last_utterance(model):
         wanted = estimate_fmllr(statistics, OPTIONS).matrix
         matrix = found.transforms.matrices[speaker]
         np.testing.assert_allclose(matrix, wanted, rtol=1e-5, atol=1e-6)
-    assert found.num_frames == pytest.approx(200)
+    assert found.as_dict()["num_frames"] == pytest.approx(200)
     gains = [estimate_fmllr(s, OPTIONS).gain for s in expected.values()]
     assert found.gain_per_frame == pytest.approx(sum(gains) / 200)
 
