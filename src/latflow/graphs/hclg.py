@@ -127,14 +127,18 @@ class HclgComposer:
         _require_paths(hclg, "language directory and acoustic model", folder)
         del h, clg
         _determinize(hclg, "H o C o L o G", folder)
-        reduced = remove_epsilons_locally(
-            remove_input_symbols(Graph.from_fst(hclg), disambig_tids)
-        ).to_fst()
+        # Of a large graph each form takes gigabytes: one goes before the next is made.
+        graph = Graph.from_fst(hclg)
+        del hclg
+        graph = remove_input_symbols(graph, disambig_tids)
+        graph = remove_epsilons_locally(graph)
+        reduced = graph.to_fst()
+        del graph
         kaldifst.minimize_encoded(reduced)
+        graph = Graph.from_fst(reduced)
+        del reduced
         return add_self_loops(
-            Graph.from_fst(reduced),
-            self._model,
-            self_loop_scale=self._scales.self_loop_scale,
+            graph, self._model, self_loop_scale=self._scales.self_loop_scale
         )
 
 
