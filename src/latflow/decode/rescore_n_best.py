@@ -234,7 +234,7 @@ class _Sequences:
                     remedy="take the grammar that it was decoded with",
                 )
         except UserError as caught:
-            error = caught
+            error, paths, costs = caught, [], []
         return cls(
             utterance,
             paths,

@@ -41,7 +41,7 @@ class Outcome:
 
 
 class Described(Protocol):
-    """What a manifest says of an extractor."""
+    """Facts of an extractor that a features manifest holds."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""What adaptation to speakers gains: by speaker, and of a set.
+"""Gain of adaptation to speakers: by speaker, and of a set.
 
 Public: `SpeakerGain`, `summarize_gains`.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class SpeakerGain(NamedTuple):
-    """What the transform of a speaker is worth.
+    """Gain of the objective by the transform of a speaker.
 
     Attributes:
         frames: behind the estimate, weighted.

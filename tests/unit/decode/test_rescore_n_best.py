@@ -16,6 +16,7 @@ from latflow.errors import UserError
 from latflow.files import write_json
 from latflow.fst.graph import Graph
 from latflow.lang.arpa import read_arpa, write_arpa
+from latflow.lang.lm_trie import LmTrie
 from latflow.lang.ngram import estimate
 from latflow.lang.options import LstmLmOptions
 from latflow.lattice.determinize.pruned import determinize
@@ -162,6 +163,28 @@ def test_what_cannot_be_rescored_is_in_the_ledger_and_fails_the_stage(files, tmp
     grammar(final=INF).save(tmp_path / "G.fst")
     with pytest.raises(UserError, match="no path of the lattice is a sentence of its"):
         rescore_n_best(*files, **options)
+
+
+def test_sequences_of_a_skipped_lattice_are_not_scored(files, tmp_path, monkeypatch):
+    """Else those of the next lattice would get their probabilities."""
+    options = {**options_of(tmp_path), "n_best": 10, "beam": 30.0}
+    write_lattices(files[0], [("u1", lattice())])
+    rescore_n_best(*files, **options)
+    ((_, wanted),) = read_compact_lattices(tmp_path / "out" / "lattices.ark")
+    found_costs, calls = LmTrie.sentence_costs, []
+
+    def fails_at_the_second(trie, words):
+        calls.append(words)
+        if len(calls) == 2:
+            raise UserError("a fault")
+        return found_costs(trie, words)
+
+    monkeypatch.setattr(LmTrie, "sentence_costs", fails_at_the_second)
+    write_lattices(files[0], [("u0", lattice()), ("u1", lattice())])
+    rescore_n_best(*files, **options, max_skipped_fraction=0.5)
+    ((name, found),) = read_compact_lattices(tmp_path / "out" / "lattices.ark")
+    assert name == "u1"
+    np.testing.assert_array_equal(found.graph_cost, wanted.graph_cost)
 
 
 def test_linear_paths_may_have_no_word():
