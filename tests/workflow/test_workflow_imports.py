@@ -1,11 +1,13 @@
 """Jobs that need no torch do not import it: its import takes longer than they do."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "workflow/scripts"
+WORKFLOW = Path(__file__).resolve().parents[2] / "workflow"
+SCRIPTS = WORKFLOW / "scripts"
 HEAVY = ("torch", "lhotse", "matplotlib")
 # Rules whose stages go over lattices, graphs, alignments or text alone.
 LIGHT = [
@@ -35,8 +37,19 @@ def imports(script: Path) -> set[str]:
     return {name for name in modules if name and name.startswith("latflow")}
 
 
-def test_jobs_that_need_no_torch_do_not_import_it():
-    names = sorted(set().union(*(imports(SCRIPTS / f"{rule}.py") for rule in LIGHT)))
-    command = [sys.executable, "-c", PROGRAM, ",".join(names), ",".join(HEAVY)]
+def assert_light(names):
+    command = [sys.executable, "-c", PROGRAM, ",".join(sorted(names)), ",".join(HEAVY)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_jobs_that_need_no_torch_do_not_import_it():
+    assert_light(set().union(*(imports(SCRIPTS / f"{rule}.py") for rule in LIGHT)))
+
+
+def test_the_workflow_is_read_without_torch():
+    """Each start of Snakemake reads it, those of a cluster's jobs too."""
+    texts = "".join(path.read_text() for path in WORKFLOW.glob("rules/*.smk"))
+    names = set(re.findall(r"^(?:from|import) (latflow[\w.]*)", texts, re.M))
+    assert "latflow.workflow.recipe" in names
+    assert_light(names)

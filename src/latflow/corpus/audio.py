@@ -7,8 +7,7 @@ SPHERE, video containers) are left to Lhotse's readers.
 
 `AudioReader` reads a file of any length in blocks.
 
-Public: `AudioFacts`, `AudioReader`, `BadAudio`, `examine`, `probe`, `confirm`,
-`AUDIO_SUFFIXES`, `is_audio_name`.
+Public: `AudioFacts`, `AudioReader`, `BadAudio`, `examine`, `probe`, `confirm`.
 """
 
 from __future__ import annotations
@@ -29,12 +28,6 @@ from lhotse.audio.utils import AudioLoadingError
 
 BLOCK_SAMPLES = 1 << 16
 MP3_SLACK_SAMPLES = 2 * 1152  # encoder delay and padding: two MPEG frames
-# What is taken for audio in folders; files that are named are always tried.
-AUDIO_SUFFIXES = (
-    *("aac", "aif", "aifc", "aiff", "amr", "au", "caf", "flac", "m4a", "mp3", "mp4"),
-    *("mpga", "oga", "ogg", "opus", "rf64", "snd", "sph", "voc", "w64", "wav", "webm"),
-    "wma",
-)
 CONVERT = "convert it to FLAC or WAV"
 RESTORE = "restore the file, or mend its path"
 _DATA_CHUNK = re.compile(r"^\s*data\s*:\s*(\d+)\s*\(should be (\d+)\)", re.MULTILINE)
@@ -58,12 +51,6 @@ class BadAudio(Exception):  # noqa: N818 - a finding about data, not a program e
         self.reason = reason
         self.remedy = remedy
         super().__init__(f"{reason} - {remedy}")
-
-
-def is_audio_name(name: str) -> bool:
-    """Return whether a file of a folder is taken for audio, by its name."""
-    suffix = Path(name).suffix.lower().removeprefix(".")
-    return suffix in AUDIO_SUFFIXES and not name.startswith(".")
 
 
 def examine(source: AudioSource, *, verify: bool) -> AudioFacts:

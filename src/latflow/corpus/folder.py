@@ -3,18 +3,16 @@
     george/one.wav     george/one.lab        the words of one.wav
     lucas/talk.flac    lucas/talk.TextGrid   tiers of intervals with words
 
-Public: `list_folder`, `transcripts_digest`.
+Public: `list_folder`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-from latflow.corpus.audio import is_audio_name
+from latflow.corpus.folder_files import folders, is_audio_name, transcript_suffix
 from latflow.corpus.listing import AudioFile, Fault, Listing, Part, file_id, tidy_text
 from latflow.corpus.options import FolderSource
 from latflow.corpus.textgrid import Interval, Tier, read_tiers
@@ -34,7 +32,7 @@ def list_folder(source: FolderSource, listing: Listing) -> None:
     top = Path(os.path.abspath(source.path))
     if not top.is_dir():
         raise UserError("no such folder", file=source.path, remedy="check the path")
-    for folder, names in _folders(top):
+    for folder, names in folders(top):
         _list_files(source, listing, top, folder, names)
     if not len(listing.files) and not listing.faults:
         raise UserError(
@@ -44,54 +42,13 @@ def list_folder(source: FolderSource, listing: Listing) -> None:
         )
 
 
-def transcripts_digest(source: FolderSource) -> str:
-    """Return a digest that changes when audio or transcripts of the folder do.
-
-    Of names, sizes and times of change; contents are not read.
-    """
-    digest = hashlib.sha256()
-    top = Path(os.path.abspath(source.path))
-    for folder, names in _folders(top):
-        for name in names:
-            if is_audio_name(name) or _transcript_suffix(name, source):
-                path = folder / name
-                facts = path.stat() if path.exists() else None  # a link to nothing
-                told = f"{facts.st_size} {facts.st_mtime_ns}" if facts else "missing"
-                line = f"{path.relative_to(top)} {told}\n"
-                digest.update(line.encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()[:16]
-
-
-def _folders(top: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Yield folders with the names of their files, sorted; hidden ones are left out.
-
-    So are links to a folder above, in which all would be found again and again.
-    """
-    for parent, folders, names in os.walk(top, followlinks=True):
-        here = Path(parent).resolve()
-        folders[:] = sorted(
-            name
-            for name in folders
-            if not name.startswith(".")
-            and not here.is_relative_to(Path(parent, name).resolve())
-        )
-        yield Path(parent), sorted(name for name in names if not name.startswith("."))
-
-
-def _transcript_suffix(name: str, source: FolderSource) -> str | None:
-    """Return which of the transcripts' suffixes a name has; None for another."""
-    suffix = Path(name).suffix.removeprefix(".").lower()
-    known = {known.lower(): known for known in source.transcript_suffixes}
-    return known.get(suffix)
-
-
 def _list_files(
     source: FolderSource, listing: Listing, top: Path, folder: Path, names: list[str]
 ) -> None:
     """List the files of one folder."""
     transcripts: dict[str, dict[str, Path]] = {}
     for name in names:
-        if suffix := _transcript_suffix(name, source):
+        if suffix := transcript_suffix(name, source):
             transcripts.setdefault(Path(name).stem, {})[suffix] = folder / name
     for name in filter(is_audio_name, names):
         path = folder / name

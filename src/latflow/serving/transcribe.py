@@ -27,12 +27,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from latflow.corpus.audio import (
-    AUDIO_SUFFIXES,
-    AudioReader,
-    BadAudio,
-    is_audio_name,
-)
+from latflow.corpus.audio import AudioReader, BadAudio
+from latflow.corpus.folder_files import AUDIO_SUFFIXES, is_audio_name
 from latflow.corpus.manifests import read_recordings
 from latflow.decode.options import RecordingsOptions, TranscribeOptions
 from latflow.errors import UserError

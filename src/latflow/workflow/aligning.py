@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 import yaml
 
-from latflow.corpus.audio import is_audio_name
+from latflow.corpus.folder_files import is_audio_name
 from latflow.corpus.options import CorpusOptions
 from latflow.errors import UserError
 from latflow.features.options import FeatureOptions

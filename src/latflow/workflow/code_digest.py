@@ -82,6 +82,8 @@ def _package() -> Sources:
 class Sources:
     """The definitions of a package, read from its source files.
 
+    What is asked for many stages is kept: each reaches much of what others do.
+
     Args:
         root: folder of the package `latflow`.
     """
@@ -90,6 +92,9 @@ class Sources:
         self._root = root
         paths = [p for p in root.rglob("*.py") if WORKFLOW_FOLDER not in p.parts]
         self._files = {_module_name(path, root): path for path in sorted(paths)}
+        self._split = cache(self._split_anew)
+        self._uses = cache(self._uses_anew)
+        self._data_files = cache(self._data_files_anew)
 
     def digest(self, *names: str) -> str:
         """Return the digest of what definitions reach; see `source_digest`."""
@@ -100,9 +105,11 @@ class Sources:
             modules.add(module)
             found = self._modules[module][name[len(module) + 1 :]]
             digest.update(f"{name} {found.digest}\n".encode())
-        for path in sorted(self._data_files(modules)):
-            digest.update(path.relative_to(self._root).as_posix().encode())
-            digest.update(path.read_bytes())
+        folders = {self._files[module].parent for module in modules} - {self._root}
+        files = dict(item for folder in folders for item in self._data_files(folder))
+        for name in sorted(files):
+            digest.update(name.encode())
+            digest.update(files[name])
         return digest.hexdigest()[:16]
 
     def reached(self, *names: str) -> frozenset[str]:
@@ -115,12 +122,15 @@ class Sources:
             if name in seen:
                 continue
             seen.add(name)
-            module = self._split(name)[0]
-            definition = self._modules[module][name[len(module) + 1 :]]
-            for used in definition.names:
-                pending += self._definitions(used)
-            pending += self._runs_at_import(module, loaded)
+            pending += self._uses(name)
+            pending += self._runs_at_import(self._split(name)[0], loaded)
         return frozenset(seen)
+
+    def _uses_anew(self, name: str) -> list[str]:
+        """Return the definitions that the code of a definition names."""
+        module = self._split(name)[0]
+        used = self._modules[module][name[len(module) + 1 :]].names
+        return [found for other in used for found in self._definitions(other)]
 
     @cached_property
     def _modules(self) -> dict[str, dict[str, Definition]]:
@@ -139,7 +149,7 @@ class Sources:
         below = [m for m in self._files if not rest and m.startswith(f"{name}.")]
         return [d for m in (name, *below) for d in self._definitions(m)]
 
-    def _split(self, dotted: str) -> tuple[str, list[str]]:
+    def _split_anew(self, dotted: str) -> tuple[str, list[str]]:
         """Split a dotted name into its module and the rest."""
         module, rest = dotted, []
         while module and module not in self._files:
@@ -172,17 +182,15 @@ class Sources:
             if AT_IMPORT in definitions:
                 yield f"{module}.{AT_IMPORT}"
 
-    def _data_files(self, modules: Iterable[str]) -> set[Path]:
-        """Return the files that are no code in the folders of modules."""
-        folders = {self._files[module].parent for module in modules} - {self._root}
-        return {
-            path
-            for folder in folders
+    def _data_files_anew(self, folder: Path) -> list[tuple[str, bytes]]:
+        """Return names and contents of the files in a folder that are no code."""
+        return [
+            (path.relative_to(self._root).as_posix(), path.read_bytes())
             for path in folder.rglob("*")
             if path.suffix != ".py"
             and _COMPILED_FOLDER not in path.parts
             and path.is_file()
-        }
+        ]
 
 
 class _Kept:

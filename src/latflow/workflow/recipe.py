@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from latflow.align.options import AlignSplitOptions, ExportOptions, SuspectOptions
-from latflow.corpus.folder import transcripts_digest
+from latflow.corpus.folder_files import transcripts_digest
 from latflow.corpus.options import (
     CombinedSource,
     CutSource,

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from latflow.corpus.folder import list_folder, transcripts_digest
+from latflow.corpus.folder import list_folder
+from latflow.corpus.folder_files import transcripts_digest
 from latflow.corpus.listing import Listing
 from latflow.corpus.manifests import read_cuts
 from latflow.corpus.options import FolderSource, TableSource

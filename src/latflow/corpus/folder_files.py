@@ -1,0 +1,70 @@
+"""The files of a folder of audio, by their names: nothing is opened, no audio read.
+
+What plans a run looks here; it starts without the libraries that read audio.
+
+Public: `AUDIO_SUFFIXES`, `is_audio_name`, `folders`, `transcript_suffix`,
+`transcripts_digest`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from latflow.corpus.options import FolderSource
+
+# What is taken for audio in folders; files that are named are always tried.
+AUDIO_SUFFIXES = (
+    *("aac", "aif", "aifc", "aiff", "amr", "au", "caf", "flac", "m4a", "mp3", "mp4"),
+    *("mpga", "oga", "ogg", "opus", "rf64", "snd", "sph", "voc", "w64", "wav", "webm"),
+    "wma",
+)
+
+
+def is_audio_name(name: str) -> bool:
+    """Return whether a file of a folder is taken for audio, by its name."""
+    suffix = Path(name).suffix.lower().removeprefix(".")
+    return suffix in AUDIO_SUFFIXES and not name.startswith(".")
+
+
+def transcripts_digest(source: FolderSource) -> str:
+    """Return a digest that changes when audio or transcripts of the folder do.
+
+    Of names, sizes and times of change; contents are not read.
+    """
+    digest = hashlib.sha256()
+    top = Path(os.path.abspath(source.path))
+    for folder, names in folders(top):
+        for name in names:
+            if is_audio_name(name) or transcript_suffix(name, source):
+                path = folder / name
+                facts = path.stat() if path.exists() else None  # a link to nothing
+                told = f"{facts.st_size} {facts.st_mtime_ns}" if facts else "missing"
+                line = f"{path.relative_to(top)} {told}\n"
+                digest.update(line.encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()[:16]
+
+
+def folders(top: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Yield folders with the names of their files, sorted; hidden ones are left out.
+
+    So are links to a folder above, in which all would be found again and again.
+    """
+    for parent, below, names in os.walk(top, followlinks=True):
+        here = Path(parent).resolve()
+        below[:] = sorted(
+            name
+            for name in below
+            if not name.startswith(".")
+            and not here.is_relative_to(Path(parent, name).resolve())
+        )
+        yield Path(parent), sorted(name for name in names if not name.startswith("."))
+
+
+def transcript_suffix(name: str, source: FolderSource) -> str | None:
+    """Return which of the transcripts' suffixes a name has; None for another."""
+    suffix = Path(name).suffix.removeprefix(".").lower()
+    known = {known.lower(): known for known in source.transcript_suffixes}
+    return known.get(suffix)
