@@ -5,6 +5,7 @@ They learn from slow speech (at least 90 ms for most phones: three states of one
 frame each), a third of which begins and ends in digital silence.
 """
 
+import shutil
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,8 @@ from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.options import FrontEndOptions
 from latflow.files import write_json
 from latflow.gmm.alignment import align_gmm
-from latflow.gmm.options import MonoOptions, SharedOptions
+from latflow.gmm.options import MonoOptions, SatOptions, SharedOptions
+from latflow.gmm.sat import train_sat
 from latflow.gmm.train import train_mono
 from latflow.graphs.hclg import load_model, make_graph
 from latflow.graphs.options import GraphOptions
@@ -87,7 +89,7 @@ class Digits:
 
     def package(self, out, *, system="tdnnf", files=None, scales=None, **changes):
         """Write a system's package; `changes` are options of it, `files` go along."""
-        is_network = system != "mono"
+        is_network = system == "tdnnf"
         given = {
             "experiment": "digits",
             "name": system,
@@ -106,6 +108,31 @@ class Digits:
             **(files or {}),
         )
         return Path(out)
+
+
+def adapted_digits(digits, root):
+    """Train a speaker-adapted system on top; return the experiment in a new folder."""
+    shutil.copytree(digits.root, root, ignore=shutil.ignore_patterns("audio", "nnet"))
+    train_sat(
+        root / "mfcc",
+        root / "lang",
+        root / "ali/ali.ark",
+        root / "gmm/mono",
+        root / "gmm/sat",
+        options=SatOptions(
+            alignments="mono",
+            num_leaves=30,
+            num_gaussians=120,
+            num_iterations=6,
+            last_increase_iteration=4,
+            realign_iterations=(3,),
+            fmllr_iterations=(2,),
+        ),
+        shared=SharedOptions(seed=1),
+        max_skipped_fraction=0.2,
+        threads=1,
+    )
+    return replace(digits, root=root)
 
 
 def words_of(model, samples):

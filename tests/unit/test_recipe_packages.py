@@ -62,7 +62,6 @@ def config(**package):
     ("system", "said"),
     [
         ("none", "package.systems: no system 'none' - choose from: mono, sat, plain"),
-        ("sat", "sat adapts to speakers in two passes"),
         ("sat_net", "sat_net reads features of the GMM system sat"),
         ("mono", "mono cannot be streamed: cmvn of type speaker"),
         ("speaker_net", "cmvn of type speaker"),
@@ -102,6 +101,32 @@ def test_a_package_has_the_files_of_its_system():
     assert options["mpe"]["kind"] == "sequence"
     assert options["vector_net"]["front_end"]["type"] == "fbank"
     assert options["causal_net"]["cmvn"]["center"] is False
+
+
+def test_a_system_that_adapts_to_speakers_gives_a_package_that_aligns():
+    given = config(systems=["sat", "mpe"], rescore="big")
+    plan = PackagePlan(Recipe.from_config(given), "sat")
+    files = plan.files("R")
+    assert {k for k, v in files.items() if v} == {"model", "lang", "recordings"}
+    assert files["model"] == "R/gmm/sat/final.mdl"
+    assert (plan.options()["kind"], plan.options()["rescoring"]) == ("gmm", None)
+    calls = {"system": "sat", "path": "x"}
+    said = "sat adapts to speakers in two passes over their speech: its package aligns"
+    with pytest.raises(UserError, match=rf"transcribe\.calls\.system: {said}"):
+        Recipe.from_config({**given, "transcribe": {"calls": calls}})
+    with pytest.raises(UserError, match=rf"capacity\.systems: {said}"):
+        Recipe.from_config({**given, "capacity": {"systems": ["sat"]}})
+
+
+def test_a_package_that_aligns_needs_no_dev_set():
+    given = config(systems=["sat"])
+    data = given["corpus"]["train"]
+    alone = {"corpus": {"train": data, "dev": {"type": "none"}}}
+    del given["nnet"], given["decode"]
+    assert Recipe.from_config({**given, **alone}).options.package.systems == ("sat",)
+    given["package"] = {"systems": ["mono"], "offline": True}
+    with pytest.raises(UserError, match=r"package\.systems: needs a dev set"):
+        Recipe.from_config({**given, **alone})
 
 
 def test_rescoring_has_scales_of_its_own():

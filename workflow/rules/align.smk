@@ -26,7 +26,7 @@ if recipe.options.export_alignments.package is not None:
             mem_mb=growing(8000),
             runtime=growing(480),
         params:
-            options=recipe.align_options(),
+            options=recipe.options.gmm.align.values(),
             lang=recipe.options.lang.values(),
             max_skipped_fraction=skippable,
             code=source_digest("latflow.serving.aligning.align_package"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ _SOURCE: tuple[Option, ...] = (
 )
 _EXAMPLES = """align recordings/ lexicon.txt aligned
   latflow align train.tsv lexicon.txt aligned --audio clips
+  latflow align more/ lexicon.txt more_aligned --model aligned/package
   latflow align recordings/ lexicon.txt aligned --model results/mine/package/chain"""
 _PRODUCTS = ("textgrid", "words.ctm", "phones.ctm", "alignments.jsonl", "export.json")
 
@@ -109,8 +111,7 @@ def _align(arguments: Arguments) -> int:
             "kept.\n"
         )
     elif not is_dry:
-        system = "package" if arguments.model else "sat"
-        _show(out, out / f"results/{recipe['experiment']}/alignments/{system}/train")
+        _show(out, recipe)
     return status
 
 
@@ -129,16 +130,23 @@ def _surveyed(arguments: Arguments, out: Path) -> tuple[dict[str, Any], list[Any
     return source, findings, survey
 
 
-def _show(out: Path, made: Path) -> None:
-    """Put links to the alignments into the folder, and tell of them."""
+def _show(out: Path, recipe: Mapping[str, Any]) -> None:
+    """Put links to what was made into the folder, and tell of it."""
     import json
 
-    for name in _PRODUCTS:
-        link = out / name
+    from latflow.workflow.aligning import ALIGNER
+    from latflow.workflow.recipe import PACKAGED
+
+    results = out / f"results/{recipe['experiment']}"
+    is_packaged = "package" in recipe["export_alignments"]
+    made = results / f"alignments/{PACKAGED if is_packaged else ALIGNER}/train"
+    package = results / f"package/{ALIGNER}"
+    for target in (*(made / name for name in _PRODUCTS), package):
+        link = out / ("package" if target == package else target.name)
         if link.is_symlink():
             link.unlink()
-        if (made / name).exists() and not link.exists():
-            link.symlink_to(os.path.relpath(made / name, out))
+        if target.exists() and not link.exists():
+            link.symlink_to(os.path.relpath(target, out))
     told = json.loads((made / "export.json").read_text(encoding="utf-8"))
     sys.stdout.write(
         f"{told['utterances']} utterances of {told['recordings']} recordings are "
@@ -149,6 +157,11 @@ def _show(out: Path, made: Path) -> None:
         sys.stdout.write(
             f"{len(told['not_aligned'])} could not be aligned: {names} "
             f"(why: ledger.jsonl files below {out / 'results'})\n"
+        )
+    if not is_packaged:
+        sys.stdout.write(
+            f"other recordings can be aligned with these models: --model "
+            f"{out / 'package'}\n"
         )
 
 

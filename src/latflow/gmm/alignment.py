@@ -12,7 +12,8 @@ the tile each row was filled for, -1 at first; 1, x and x^2 of the tile's frames
 columns, R = 1 + 2 D rounded up to a multiple of 4, zeros behind. It does not grow with
 the utterance.
 
-Public: `align_gmm` (stage), `align_source`, `MixtureScorer`, `MixtureScores`.
+Public: `align_gmm` (stage), `align_split`, `align_source`, `MixtureScorer`,
+`MixtureScores`.
 
 Source: Kaldi `steps/align_si.sh`, `steps/align_fmllr.sh`.
 """
@@ -20,7 +21,7 @@ Source: Kaldi `steps/align_si.sh`, `steps/align_fmllr.sh`.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -279,6 +280,33 @@ def align_gmm(
         max_skipped_fraction,
         store.frame_shift,
     )
+    align_split(
+        system, store, split, options=options, graph=graph, threads=threads, part=part
+    )
+
+
+def align_split(
+    system: GmmSystem,
+    store: FrameStore,
+    split: Split,
+    *,
+    options: AlignAdaptedOptions,
+    graph: GraphOptions,
+    threads: int,
+    part: str | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> None:
+    """Align the utterances of a store, see `align_gmm`.
+
+    Args:
+        system: aligns.
+        store: the frames that `system.transform` is for.
+        split: gets the results.
+        facts: further keys of the statistics.
+
+    Raises:
+        UserError: as `align_gmm`.
+    """
     transitions, words = system.model.transitions, split.lang.words_to_ids
     compiler = TrainingGraphCompiler(split.lang, system.tree, transitions)
     together = store.speaker_codes if system.is_speaker_adapted else None
@@ -299,12 +327,13 @@ def align_gmm(
             pool,
         )
 
+    out_dir, known = split.out_dir, dict(facts or {})
     out_dir.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix=".tmp.", dir=out_dir) as scratch,
         worker_pool(threads) as pool,
     ):
-        graphs, facts = compiler.graph_or_reason, {}
+        graphs = compiler.graph_or_reason
         if system.is_speaker_adapted:
             texts = (words(source.text(u)) for u in range(len(source)))
             graphs = TrainingGraphs.write(
@@ -330,10 +359,11 @@ def align_gmm(
             )
             adaptation.transforms.save(out_dir / SPEAKER_TRANSFORMS)
             source = source.with_speaker_transforms(adaptation.transforms)
-            facts = {"adaptation": adaptation.as_dict()}
-            if part is not None:  # those of the whole are made of these
-                facts = {"gains": adaptation.gains}
+            if part is None:
+                known["adaptation"] = adaptation.as_dict()
+            else:  # those of the whole are made of these
+                known["gains"] = adaptation.gains
         alignments = align(system.model, source, graphs, pool)
         names = [source.utt_id(u) for u in range(len(source))]
         named = zip(names, alignments, strict=True)
-        split.write(named, AlignmentSummary(options), transitions, facts)
+        split.write(named, AlignmentSummary(options), transitions, known)

@@ -3,15 +3,19 @@
     package.json    properties of the system, see `PackageInfo`; digests of the files
     model/          of a network network.yaml, weights.safetensors, priors.npy,
                     meta.json and final.mdl (transition model); of a GMM system
-                    final.mdl, transform.json, final.mat; tree; cmvn.ark where features
-                    are normalized with statistics of the training set
+                    final.mdl, transform.json, final.mat, and final.alimdl where it
+                    adapts to speakers; tree; cmvn.ark where features are normalized
+                    with statistics of the training set
     graph/          HCLG.fst
     lang/           words.txt, phones.txt, topo, lexiconp.txt, phones/, ...
     ivectors/       extractor.npz, where the network takes i-vectors
     rescore/        G.fst and a second language model, where lattices are rescored
 
+A system that adapts to speakers needs two passes over their speech: its package aligns,
+and has no graph.
+
 Public: `PackageInfo`, `SystemFacts`, `RescoringOptions`, `read_info`, `describe`,
-`ScoredSystem`, `Model`. It is written by `latflow.serving.packaging`.
+`ScoredSystem`, `Model`, `GmmPackage`. They are written by `latflow.serving.packaging`.
 """
 
 from __future__ import annotations
@@ -62,7 +66,7 @@ from latflow.scoring.score import Transcriber
 from latflow.serving.acoustics import Acoustics, GmmAcoustics, NetworkAcoustics
 from latflow.serving.features import FeatureStream, make_front_end
 
-FORMAT = 1
+FORMAT = 2  # 1 knew no packages that only align
 INFO = "package.json"
 _AGAIN = "write the package again with latflow package"
 _MAPPED_BYTES = 64 << 20  # graphs above this are packed to a file that processes share
@@ -127,16 +131,19 @@ class PackageInfo(SystemFacts):
     """Factor of acoustic costs in lattices."""
     prior_scale: float
     """Factor on the log priors of a network."""
-    lmwt: PositiveFloat
-    """Weight of the language model in lattices, chosen on dev."""
-    wip: float
-    """Word insertion penalty, chosen on dev."""
+    lmwt: PositiveFloat | None
+    """Weight of the language model in lattices, chosen on dev; null where the package
+    only aligns."""
+    wip: float | None
+    """Word insertion penalty, chosen on dev; likewise."""
     silence_phones: tuple[int, ...]
     """Phones of silence, for endpoints."""
     is_streaming: bool
     """Ability to recognize speech while it arrives."""
     why_not_streaming: str | None
     """Reason why not."""
+    why_not_recognizing: str | None = None
+    """Reason why the package only aligns; null where it recognizes speech."""
     licence: str
     """Terms of use of the data that the system was trained on."""
     versions: dict[str, str]
@@ -178,6 +185,7 @@ def describe(info: PackageInfo) -> str:
     told = info.values()
     files = len(told.pop("digests"))
     licence = told.pop("licence").strip()
+    told["recognition"] = told.pop("why_not_recognizing") or "yes"
     told["streaming"] = told.pop("why_not_streaming") or "yes"
     del told["is_streaming"]
     lines = _lines(told)
@@ -285,11 +293,18 @@ class Model:
             device: of the network: `cpu`, `cuda` or `auto`.
 
         Raises:
-            UserError: it is no package, of a newer format, or a file is missing or not
-                what was packaged; parts do not fit each other.
+            UserError: it is no package, of a newer format, or only aligns; a file is
+                missing or not what was packaged; parts do not fit each other.
         """
         folder = Path(path)
         info = read_info(folder)
+        if info.lmwt is None or info.wip is None:
+            raise UserError(
+                f"recognizes nothing: {info.why_not_recognizing}",
+                file=folder,
+                remedy="align with it (latflow align --model), or package a system "
+                "that does not adapt to speakers",
+            )
         _check_files(folder, info)
         scores = read_options(
             NetworkScoreOptions, {"prior_scale": info.prior_scale, "device": device}
@@ -415,6 +430,43 @@ class Model:
         scale = options.acoustic_scale
         _, found = self._language_models.exchange(lattice, options.beam, scale)
         return found.to_lattice()
+
+
+@dataclass(frozen=True, eq=False)
+class GmmPackage:
+    """A package of a GMM system, loaded to align.
+
+    Attributes:
+        folder: the package.
+        info: what the package says of itself.
+        system: with its tree.
+    """
+
+    folder: Path
+    info: PackageInfo
+    system: GmmSystem
+
+    @classmethod
+    def load(cls, path: str | Path) -> GmmPackage:
+        """Read a package.
+
+        Raises:
+            UserError: as `Model.load`.
+        """
+        folder = Path(path)
+        info = read_info(folder)
+        _check_files(folder, info)
+        system = GmmSystem.load(folder / "model")
+        lang = Lang.load(folder / "lang")
+        check_phones(system.model.transitions, lang, folder / "model/final.mdl")
+        front_end = make_front_end(info.front_end, info.sample_rate)
+        try:
+            dim = system.transform.dim_out(front_end.dim)
+            system.model.gmms.check_dim(dim)
+        except UserError as error:
+            remedy = "name the recipe that the system was trained with"
+            raise UserError(error.what, file=folder, remedy=remedy) from None
+        return cls(folder, info, system)
 
 
 def _decoder(

@@ -1,5 +1,7 @@
 """The stage that writes a trained system as a package (`latflow.serving.package`).
 
+Of a system that adapts to speakers it writes one that aligns.
+
 Public: `PackageOptions`, `write_package` (stage).
 """
 
@@ -13,13 +15,9 @@ from pathlib import Path
 from latflow.corpus.manifests import read_cuts
 from latflow.decode.options import NetworkScoreOptions
 from latflow.errors import UserError
-from latflow.features.options import (
-    CmvnOptions,
-    FrontEnd,
-    GlobalCmvn,
-    LhotseFrontEndOptions,
-)
+from latflow.features.options import GlobalCmvn, LhotseFrontEndOptions
 from latflow.files import atomic_directory, file_digest
+from latflow.gmm.model import ALIGNMENT_MODEL, MATRIX
 from latflow.lang.directory import Lang
 from latflow.lang.lm_trie import LmTrie
 from latflow.options import PositiveInt
@@ -34,6 +32,7 @@ from latflow.serving.package import (
     IVECTORS,
     LM,
     STATISTICS,
+    GmmPackage,
     Model,
     PackageInfo,
     ScoredSystem,
@@ -41,8 +40,12 @@ from latflow.serving.package import (
 )
 
 # Files of a folder that go along: those that must be there, and others.
-_NETWORK = ("network.yaml", "weights.safetensors", "meta.json"), ("priors.npy",)
-_GMM = ("transform.json",), ("final.mat", "final.alimdl")
+_SYSTEM = ("final.mdl", "tree")
+_NETWORK = (
+    (*_SYSTEM, "network.yaml", "weights.safetensors", "meta.json"),
+    ("priors.npy",),
+)
+_GMM = (*_SYSTEM, "transform.json"), (MATRIX, ALIGNMENT_MODEL)
 _LANG = (
     ("words.txt", "phones.txt", "oov.txt", "oov.int", "topo"),
     ("lexiconp.txt", "lexicon.txt"),
@@ -62,9 +65,9 @@ class PackageOptions(SystemFacts):
 
 def write_package(
     model_dir: Path,
-    graph: Path,
+    graph: Path | None,
     lang_dir: Path,
-    scales: Path,
+    scales: Path | None,
     out_dir: Path,
     *,
     options: PackageOptions,
@@ -79,9 +82,9 @@ def write_package(
 
     Args:
         model_dir: folder of the system.
-        graph: `HCLG.fst` that it decodes with.
-        lang_dir: language directory of the graph.
-        scales: `scales.json` with the chosen `lmwt` and `wip`.
+        graph: `HCLG.fst` that it decodes with; None where it adapts to speakers.
+        lang_dir: language directory of the system.
+        scales: `scales.json` with the chosen `lmwt` and `wip`; None likewise.
         out_dir: the package, replaced as a whole.
         options: what the files do not tell.
         recordings: `cuts.jsonl.gz` of the training set, for its sample rate where the
@@ -94,16 +97,20 @@ def write_package(
         licence: text with the terms of use of the data.
 
     Raises:
-        UserError: a file is missing or faulty, parts do not fit each other, the system
-            adapts to speakers, or cannot be streamed though that is not allowed.
+        UserError: a file is missing or faulty, parts do not fit each other, or the
+            system cannot be streamed though that is not allowed.
     """
-    chosen = read_scales(scales)
+    is_gmm = options.kind == "gmm"
+    why_aligning = None
+    if is_gmm and (model_dir / ALIGNMENT_MODEL).is_file():
+        why_aligning = "it adapts to speakers in two passes over their speech"
     with atomic_directory(out_dir) as folder:
-        _copy_system(model_dir, folder, is_network=options.kind != "gmm")
-        _copy(graph, folder / "graph/HCLG.fst")
+        _copy_all(model_dir, folder / "model", _GMM if is_gmm else _NETWORK)
         _copy_all(lang_dir, folder / "lang", _LANG)
         for path in sorted((lang_dir / "phones").glob("*.int")):
             _copy(path, folder / "lang/phones" / path.name)
+        if why_aligning is None:
+            _copy(_given(graph, "graph"), folder / "graph/HCLG.fst")
         if isinstance(options.cmvn, GlobalCmvn):
             frames = _given(frames_dir, "frames of the training set")
             _copy(frames / "cmvn.ark", folder / STATISTICS)
@@ -114,8 +121,8 @@ def write_package(
             _copy(_given(grammar, "grammar"), folder / GRAMMAR)
             LmTrie.load(_given(arpa, "language model"), lang.word_ids).save(folder / LM)
         found = ScoredSystem.load(folder / "model", options.kind, options.scores)
-        why_not = _why_not_streaming(options.front_end, options.cmvn, found.acoustics)
-        if why_not is not None and not options.offline:
+        why_not = why_aligning or _why_not_streaming(options, found.acoustics)
+        if why_not not in (why_aligning, None) and not options.offline:
             raise UserError(
                 f"{options.name} cannot be streamed: {why_not}",
                 remedy="package it with --offline (package.offline: true), for "
@@ -125,6 +132,9 @@ def write_package(
         if rate is None and not isinstance(options.front_end, LhotseFrontEndOptions):
             rate = _rate_of(recordings)
         front_end = make_front_end(options.front_end, rate)
+        chosen = {"lmwt": None, "wip": None}
+        if why_aligning is None:
+            chosen = read_scales(_given(scales, "scales"))
         by_frame = options.search.acoustic_scale * found.lattice_scale
         info = PackageInfo(
             **{name: getattr(options, name) for name in SystemFacts.model_fields},
@@ -140,27 +150,14 @@ def write_package(
             silence_phones=tuple(lang.silence_phones),
             is_streaming=why_not is None,
             why_not_streaming=why_not,
+            why_not_recognizing=why_aligning,
             licence="" if licence is None else licence.read_text(encoding="utf-8"),
             versions=versions(),
             digests=_digests(folder),
         )
         text = json.dumps(info.values(), indent=1, ensure_ascii=False) + "\n"
         (folder / INFO).write_text(text, encoding="utf-8")
-        Model.load(folder)
-
-
-def _copy_system(model_dir: Path, folder: Path, *, is_network: bool) -> None:
-    """Copy the files of a system, but for one that adapts to speakers."""
-    if (model_dir / "final.alimdl").is_file() and not is_network:
-        raise UserError(
-            "adapts to speakers in two passes over their speech: it cannot be packaged",
-            file=model_dir,
-            remedy="package a system without (mono, deltas, lda_mllt), or a network on "
-            "features of nnet.features",
-        )
-    _copy_all(model_dir, folder / "model", _NETWORK if is_network else _GMM)
-    for name in ("final.mdl", "tree"):
-        _copy(model_dir / name, folder / "model" / name)
+        (GmmPackage if why_aligning else Model).load(folder)
 
 
 def _copy_all(
@@ -199,14 +196,14 @@ def _rate_of(recordings: Path | None) -> int:
     return int(first.sampling_rate)
 
 
-def _why_not_streaming(
-    front_end: FrontEnd, cmvn: CmvnOptions, acoustics: Acoustics
-) -> str | None:
+def _why_not_streaming(options: PackageOptions, acoustics: Acoustics) -> str | None:
     """Return why a system cannot be streamed; None where it can."""
-    if isinstance(front_end, LhotseFrontEndOptions):
-        return f"the extractor {front_end.extractor} takes whole signals"
-    if not is_causal(cmvn):
-        return f"cmvn of type {cmvn.type} normalizes features with frames to come"
+    if isinstance(options.front_end, LhotseFrontEndOptions):
+        return f"the extractor {options.front_end.extractor} takes whole signals"
+    if not is_causal(options.cmvn):
+        return (
+            f"cmvn of type {options.cmvn.type} normalizes features with frames to come"
+        )
     if None in acoustics.context:
         return "its network, or the normalization of its input, sees whole utterances"
     return None

@@ -1,7 +1,7 @@
 """The recipe behind `latflow align`: from a corpus and a lexicon to TextGrids.
 
 Public: `find_source`, `lexicon_case`, `survey_corpus`, `align_recipe`, `run_recipe`,
-`RECIPE_NAME`.
+`RECIPE_NAME`, `ALIGNER`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from latflow.workflow.survey import Finding, Survey
 
 RECIPE_NAME = "recipe.yaml"
 EXPERIMENT = "align"
+ALIGNER = "sat"  # the last system, which aligns and is packaged
 _TABLES = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz")
 # Of a corpus of 0.4 hours, whose systems were sized by hand.
 _HOURS, _LEAVES, _MOST_LEAVES, _GAUSSIANS = 0.4, 400, 4200, 6
@@ -133,7 +134,8 @@ def align_recipe(
 ) -> dict[str, Any]:
     """Return a recipe that aligns a corpus with systems trained on it, or a package.
 
-    Systems have leaves and Gaussians as the amount of speech bears them.
+    Systems have leaves and Gaussians as the amount of speech bears them; the last one
+    is packaged, to align other corpora.
 
     Args:
         source: as from `find_source`.
@@ -157,7 +159,8 @@ def align_recipe(
     if package is None:
         systems = _systems(survey)
         recipe["gmm"] = {"systems": systems}
-        export["systems"] = [list(systems)[-1]]
+        recipe["package"] = {"systems": [ALIGNER]}
+        export["systems"] = [ALIGNER]
     else:
         export["package"] = os.path.abspath(package)
     return {**recipe, "export_alignments": export}
@@ -176,7 +179,7 @@ def _systems(survey: Survey) -> dict[str, dict[str, Any]]:
     if hours >= _LDA_HOURS:
         systems["tri2"] = {"type": "lda_mllt", "alignments": "tri1", **size}
     last = list(systems)[-1]
-    return {**systems, "sat": {"type": "sat", "alignments": last, **size}}
+    return {**systems, ALIGNER: {"type": "sat", "alignments": last, **size}}
 
 
 def run_recipe(

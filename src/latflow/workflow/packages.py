@@ -47,7 +47,9 @@ def check_capacity(recipe: Recipe) -> None:
                 remedy=f"choose from package.systems: {known}",
             )
         try:
-            PackagePlan(recipe, name, offline=False).check()
+            plan = PackagePlan(recipe, name, offline=False)
+            plan.check_recognizes()
+            plan.check()
         except UserError as error:
             raise UserError(
                 f"configuration capacity.systems: {error.what}",
@@ -78,8 +80,8 @@ class PackagePlan:
         """Refuse a system that cannot be packaged.
 
         Raises:
-            UserError: there is no such system; it needs two passes over a speaker's
-                speech; it cannot be streamed, though it is to be.
+            UserError: there is no such system; its features cannot be computed of one
+                channel; it cannot be streamed, though it is to be.
         """
         recipe, name = self.recipe, self.system
         plain = "package a network on features of nnet.features"
@@ -92,12 +94,9 @@ class PackagePlan:
                 "not know",
                 remedy="package a system that a graph decodes",
             )
-        if not recipe.is_network(name) and recipe.is_adapted(name):
-            raise UserError(
-                f"{name} adapts to speakers in two passes over their speech",
-                remedy=f"{plain}, or a GMM system without adaptation",
-            )
         self._check_features(plain)
+        if self.only_aligns:
+            return
         if (found := self._why_offline) is not None and not self._may_be_offline:
             why, remedy = found
             raise UserError(
@@ -106,6 +105,28 @@ class PackagePlan:
                 "that are there as a whole",
             )
         self._check_rescoring()
+
+    @property
+    def only_aligns(self) -> bool:
+        """Tell whether the package aligns, but does not recognize.
+
+        So do those of GMM systems that adapt to speakers, in two passes.
+        """
+        recipe, name = self.recipe, self.system
+        return not recipe.is_network(name) and recipe.is_adapted(name)
+
+    def check_recognizes(self) -> None:
+        """Refuse a system whose package only aligns.
+
+        Raises:
+            UserError: it is one.
+        """
+        if self.only_aligns:
+            raise UserError(
+                f"{self.system} adapts to speakers in two passes over their speech: "
+                "its package aligns, but does not recognize",
+                remedy="name a network, or a GMM system without adaptation",
+            )
 
     def _check_features(self, remedy: str) -> None:
         """Refuse a system whose features a package cannot compute."""
@@ -176,12 +197,15 @@ class PackagePlan:
         has_rate = self._features.sample_rate is not None or isinstance(
             self._features, LhotseExtractionOptions
         )
-        lm = options.rescore
+        recognizes = not self.only_aligns
+        lm = options.rescore if recognizes else None
+        graph = f"{results}/graph/{recipe.tree_owner(name)}/HCLG.fst"
+        scales = f"{results}/tune/{self.decoding}/scales.json"
         return {
             "model": f"{results}/{folder}/{name}/final.mdl",
-            "graph": f"{results}/graph/{recipe.tree_owner(name)}/HCLG.fst",
+            "graph": graph if recognizes else [],
             "lang": f"{results}/{recipe.lang_folder(name)}/words.txt",
-            "scales": f"{results}/tune/{self.decoding}/scales.json",
+            "scales": scales if recognizes else [],
             "recordings": [] if has_rate else f"{results}/corpus/train/cuts.jsonl.gz",
             "frames": f"{above}/frames/train/meta.json" if is_global else [],
             "ivectors": (
@@ -196,7 +220,7 @@ class PackagePlan:
         """Return the options of `write_package`, as plain values."""
         recipe, name = self.recipe, self.system
         is_network = recipe.is_network(name)
-        lm = recipe.options.package.rescore
+        lm = None if self.only_aligns else recipe.options.package.rescore
         rescoring = None
         if lm is not None:
             scale = recipe.options.decode.acoustic_scale

@@ -15,7 +15,7 @@ from latflow.workflow.network_checks import (
     check_networks,
     check_scores_frames,
 )
-from latflow.workflow.packages import check_capacity, check_packages
+from latflow.workflow.packages import PackagePlan, check_capacity, check_packages
 
 if TYPE_CHECKING:
     from latflow.workflow.recipe import Recipe
@@ -101,10 +101,13 @@ def _check_without_dev(recipe: Recipe) -> None:
     """Refuse what needs a dev set where there is none."""
     if recipe.has_dev:
         return
-    options = recipe.options
+    options, packaged = recipe.options, recipe.options.package.systems
     for key, needs in (
         ("nnet.systems", options.nnet.systems),
-        ("package.systems", options.package.systems),
+        (
+            "package.systems",
+            [name for name in packaged if not PackagePlan(recipe, name).only_aligns],
+        ),
         ("transcribe", options.transcribe),
     ):
         if needs:
@@ -283,10 +286,16 @@ def _check_text(recipe: Recipe, lm: str, options: NeuralLmOptions) -> None:
 
 
 def _check_transcriptions(recipe: Recipe) -> None:
-    """Refuse recordings for a system that is not packaged, or of an unknown set."""
+    """Refuse recordings for a system without such a package, or of an unknown set."""
     packaged = recipe.options.package.systems
     for name, options in recipe.options.transcribe.items():
         key = f"configuration transcribe.{name}"
         check_choice(f"{key}.system", options.system, packaged)
+        try:
+            PackagePlan(recipe, options.system).check_recognizes()
+        except UserError as error:
+            raise UserError(
+                f"{key}.system: {error.what}", remedy=error.remedy
+            ) from None
         if options.set is not None:
             check_choice(f"{key}.set", options.set, recipe.splits)

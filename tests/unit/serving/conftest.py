@@ -1,7 +1,7 @@
 """A package of a small system, made once."""
 
 import pytest
-from reference.serving_package import make_digits
+from reference.serving_package import adapted_digits, make_digits
 
 from latflow.serving.package import Model
 
@@ -10,6 +10,12 @@ from latflow.serving.package import Model
 def digits(tmp_path_factory):
     """The experiment, and speech to recognize."""
     return make_digits(tmp_path_factory.mktemp("digits"))
+
+
+@pytest.fixture(scope="session")
+def adapted(digits, tmp_path_factory):
+    """The experiment with a system `sat` that adapts to speakers."""
+    return adapted_digits(digits, tmp_path_factory.mktemp("adapted") / "digits")
 
 
 @pytest.fixture(scope="session")

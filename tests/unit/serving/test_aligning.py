@@ -4,18 +4,30 @@ import json
 import shutil
 
 import pytest
+from reference.serving_package import MFCC, RATE
 
 from latflow.align.aligner import Aligner
 from latflow.align.corpus import AlignmentArchive, LogLikes
 from latflow.align.export import export_alignments
-from latflow.align.options import AlignSplitOptions, ExportOptions
+from latflow.align.options import ExportOptions
+from latflow.cli.main import main
 from latflow.corpus.options import FolderSource
 from latflow.corpus.prepare import prepare_corpus
 from latflow.corpus.textgrid import read_tiers
 from latflow.errors import UserError
+from latflow.features.cmvn import normalize_features
+from latflow.features.extract import extract_features
+from latflow.features.options import ExtractionOptions, SpeakerCmvn
 from latflow.files import file_digest
+from latflow.gmm.alignment import align_gmm
+from latflow.gmm.options import AlignAdaptedOptions
+from latflow.graphs.options import GraphOptions
 from latflow.lang.options import LangOptions
 from latflow.serving.aligning import align_package
+from latflow.serving.options import TritonOptions
+from latflow.serving.package import Model
+from latflow.serving.packaging import PackageOptions, write_package
+from latflow.serving.triton import write_repository
 
 
 @pytest.fixture
@@ -26,9 +38,14 @@ def corpus(digits, tmp_path):
     for name in list(digits.audio)[:2]:
         shutil.copy(digits.audio[name], folder)
         (folder / f"{name}.txt").write_text(digits.texts[name])
-    how = {"seed": 1, "threads": 1, "max_skipped_fraction": 0.0}
-    prepare_corpus(FolderSource(path=str(folder)), "train", tmp_path / "corpus", **how)
+    prepare(tmp_path)
     return tmp_path
+
+
+def prepare(folder, **how):
+    source = FolderSource(path=str(folder / "audio"), **how)
+    limits = {"threads": 1, "max_skipped_fraction": 0.0}
+    prepare_corpus(source, "train", folder / "corpus", seed=1, **limits)
 
 
 def align(package, digits, folder, lexicon=None):
@@ -37,7 +54,7 @@ def align(package, digits, folder, lexicon=None):
         folder / "corpus/cuts.jsonl.gz",
         lexicon or digits.root / "lexicon.txt",
         folder / "ali",
-        options=AlignSplitOptions(),
+        options=AlignAdaptedOptions(),
         lang=LangOptions(),
         threads=1,
         max_skipped_fraction=0.0,
@@ -78,6 +95,61 @@ def test_lexicon_with_phones_of_another_kind_is_refused(corpus, digits, package)
     (corpus / "other.txt").write_text("ONE w ah n\n")
     with pytest.raises(UserError, match="phone w is not among those of the model"):
         align(package, digits, corpus, corpus / "other.txt")
+
+
+def test_adapted_package_aligns_as_its_system_does(corpus, adapted):
+    """Two passes over all speech of a speaker, on frames as the recipe's."""
+    prepare(corpus, speaker="single")
+    cmvn = SpeakerCmvn()
+    package = adapted.package(corpus / "package", system="sat", cmvn=cmvn)
+    align(package, adapted, corpus)
+    extraction = ExtractionOptions(**MFCC.values(), sample_rate=RATE)
+    limit = {"max_skipped_fraction": 0.0}
+    extract_features(
+        corpus / "corpus/cuts.jsonl.gz", corpus / "feats", options=extraction,
+        threads=1, **limit,
+    )  # fmt: skip
+    normalize_features(corpus / "feats/cuts.jsonl.gz", corpus / "frames", cmvn=cmvn)
+    align_gmm(
+        corpus / "frames", adapted.root / "lang", adapted.root / "gmm/sat",
+        corpus / "by_recipe", options=AlignAdaptedOptions(), graph=GraphOptions(),
+        threads=1, **limit,
+    )  # fmt: skip
+    found, expected = (corpus / "ali", corpus / "by_recipe")
+    for name in ("ali.ark", "trans.ark"):
+        assert (found / name).read_bytes() == (expected / name).read_bytes()
+    known = json.loads((found / "statistics.json").read_text())
+    assert known["adaptation"]["num_frames"] > 0
+    assert known["first_middle"] == pytest.approx(0.0125)
+    assert (found / "features/ledger.jsonl").read_text() == ""
+
+
+def test_adapted_package_recognizes_nothing(adapted, tmp_path, capsys):
+    package = adapted.package(tmp_path / "package", system="sat")
+    assert not (package / "graph").exists()
+    said = "recognizes nothing: it adapts to speakers in two passes"
+    with pytest.raises(UserError, match=said):
+        Model.load(package)
+    with pytest.raises(UserError, match=said):
+        write_repository({"sat": package}, tmp_path / "out", options=TritonOptions())
+    audio = str(next(iter(adapted.audio.values())))
+    assert main(["transcribe", str(package), audio]) == 1
+    assert main(["serve", str(package), "--port", "0"]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert [said in told[0], "sat cannot be streamed: it adapts" in told[1]] == [
+        True
+    ] * 2
+    assert main(["model-info", str(package)]) == 0
+    assert "it adapts to speakers" in capsys.readouterr().out
+
+
+def test_a_system_that_recognizes_needs_a_graph(digits, tmp_path):
+    options = PackageOptions(
+        experiment="x", name="mono", kind="gmm", front_end=MFCC, sample_rate=RATE
+    )
+    mono, lang = digits.root / "gmm/mono", digits.root / "lang"
+    with pytest.raises(UserError, match="no graph given"):
+        write_package(mono, None, lang, None, tmp_path / "out", options=options)
 
 
 @pytest.mark.parametrize(("trained", "self_loops"), [("lfmmi", 1.0), ("ce", 0.1)])

@@ -197,15 +197,6 @@ def test_what_needs_the_whole_is_packaged_only_if_asked_for(digits, tmp_path):
         packaged_network(digits, mean, tmp_path / "b", normalization="mean")
 
 
-def test_systems_that_adapt_to_speakers_are_refused(digits, tmp_path):
-    root = tmp_path / "root"
-    shutil.copytree(digits.root, root, ignore=shutil.ignore_patterns("audio"))
-    shutil.copyfile(root / "gmm/mono/final.mdl", root / "gmm/mono/final.alimdl")
-    adapted = type(digits)(root, digits.audio, digits.texts)
-    with pytest.raises(UserError, match=r"adapts to speakers.* - package a system"):
-        adapted.package(tmp_path / "out", system="mono", offline=True)
-
-
 def test_global_statistics_are_those_of_training(digits, tmp_path):
     frames = np.arange(26, dtype=np.float64).reshape(2, 13)
     stats = np.zeros((2, 14))
