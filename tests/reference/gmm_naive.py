@@ -113,3 +113,16 @@ def is_path(graph, arcs, column):
             return False
         here = silent_closure({int(graph.next_state[arc])})
     return any(np.isfinite(graph.final[s]) for s in here)
+
+
+def map_mean(old, frames, posteriors, tau):
+    """Mean that maximizes sum_t gamma_t log N(x_t; m, v) + tau log N(m; old, v).
+
+    The variance v does not matter; a maximum is where the gradient is zero.
+    """
+    total = tau * np.asarray(old, np.float64)
+    count = tau
+    for x, posterior in zip(frames, posteriors, strict=True):
+        total = total + posterior * x
+        count += posterior
+    return total / count

@@ -1,12 +1,12 @@
-# Alignments by a package; alignments as files for people; utterances that look wrong.
-# Products: <results>/align/package/<split>/, <results>/align/<system>/<split>/boundaries/,
+# Alignments by a package, adapted or not; alignments as files for people; utterances that look wrong.
+# Products: <results>/adapted/<split>/package.json, <results>/align/package/<split>/, <results>/align/<system>/<split>/boundaries/,
 # <results>/alignments/<system>/<split>/, <results>/suspects/<split>/
 
 if recipe.options.export_alignments.package is not None:
 
     rule align_package:
         input:
-            package=f"{recipe.options.export_alignments.package}/package.json",
+            package=lambda wildcards: f"{aligning_package(wildcards)}/package.json",
             cuts="<results>/corpus/{split}/cuts.jsonl.gz",
             lexicon=recipe.lexicon(LANGUAGE),
         output:
@@ -34,6 +34,38 @@ if recipe.options.export_alignments.package is not None:
             "Align {wildcards.split} with a package"
         script:
             "../scripts/align_package.py"
+
+
+if recipe.options.export_alignments.adapt is not None:
+
+    rule adapt_package:
+        input:
+            package=f"{recipe.options.export_alignments.package}/package.json",
+            cuts="<results>/corpus/{split}/cuts.jsonl.gz",
+            lexicon=recipe.lexicon(LANGUAGE),
+        output:
+            info="<results>/adapted/{split}/package.json",
+            model="<results>/adapted/{split}/model/final.mdl",
+        log:
+            "<logs>/adapt_package/{split}.log",
+        benchmark:
+            "<benchmarks>/adapt_package/{split}.jsonl"
+        conda:
+            "../../envs/serve.yaml"
+        threads: 16
+        resources:
+            mem_mb=growing(8000),
+            runtime=growing(480),
+        params:
+            options=recipe.options.export_alignments.adapt.values(),
+            align=recipe.options.gmm.align.values(),
+            lang=recipe.options.lang.values(),
+            max_skipped_fraction=skippable,
+            code=source_digest("latflow.serving.adapting.adapt_package"),
+        message:
+            "Adapt a package to {wildcards.split}"
+        script:
+            "../scripts/adapt_package.py"
 
 
 rule refine_boundaries:

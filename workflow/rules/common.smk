@@ -437,7 +437,14 @@ def aligned_with(wildcards):
     """Transition model of alignments."""
     if wildcards.system != PACKAGED:
         return model_of(wildcards)
-    return f"{recipe.options.export_alignments.package}/model/final.mdl"
+    return f"{aligning_package(wildcards)}/model/final.mdl"
+
+
+def aligning_package(wildcards):
+    """Folder of the package that aligns a split: as it is, or adapted to the split."""
+    export = recipe.options.export_alignments
+    is_adapted = export.adapt is not None
+    return f"{RESULTS}/adapted/{wildcards.split}" if is_adapted else export.package
 
 
 def teacher_of(wildcards):

@@ -58,6 +58,7 @@ _PRODUCTS = ("textgrid", "words.ctm", "phones.ctm", "alignments.jsonl", "export.
     _LEXICON,
     option("out", "folder for the alignments, and for what is made on the way"),
     option("--model", "model package that aligns; else systems trained on the corpus"),
+    flag("--adapt", "adapt the package, of a GMM system, to the corpus before"),
     option(
         "--boundaries",
         "times of phones: refined in short windows of the audio, or those of frames",
@@ -87,15 +88,13 @@ def _align(arguments: Arguments) -> int:
         f"{survey.num_utterances} utterances, {survey.seconds / 3600:.2f} hours, "
         f"{speakers} speaker{'s' if speakers != 1 else ''}\n"
     )
-    if arguments.model is not None and not Path(arguments.model).is_dir():
-        raise UserError(
-            "no such package", file=arguments.model, remedy="see latflow package"
-        )
+    _check_package(arguments.model, adapts=arguments.adapt)
     recipe = align_recipe(
         source,
         arguments.lexicon,
         survey,
         package=arguments.model,
+        adapts=arguments.adapt,
         boundaries=arguments.boundaries,
         max_skipped_fraction=arguments.max_skipped,
     )
@@ -113,6 +112,23 @@ def _align(arguments: Arguments) -> int:
     elif not is_dry:
         _show(out, recipe)
     return status
+
+
+def _check_package(model: str | None, *, adapts: bool) -> None:
+    """Refuse a package that is not there, or cannot be adapted though it shall be."""
+    if model is not None and not Path(model).is_dir():
+        raise UserError("no such package", file=model, remedy="see latflow package")
+    if adapts:
+        if model is None:
+            raise UserError(
+                "--adapt changes a package, and none is named",
+                remedy="name it with --model; without one, systems are trained on the "
+                "corpus",
+            )
+        from latflow.serving.adapting import check_adaptable
+        from latflow.serving.package import read_info
+
+        check_adaptable(read_info(model), model)
 
 
 def _surveyed(arguments: Arguments, out: Path) -> tuple[dict[str, Any], list[Any], Any]:
@@ -140,7 +156,8 @@ def _show(out: Path, recipe: Mapping[str, Any]) -> None:
     results = out / f"results/{recipe['experiment']}"
     is_packaged = "package" in recipe["export_alignments"]
     made = results / f"alignments/{PACKAGED if is_packaged else ALIGNER}/train"
-    package = results / f"package/{ALIGNER}"
+    is_adapted = "adapt" in recipe["export_alignments"]
+    package = results / ("adapted/train" if is_adapted else f"package/{ALIGNER}")
     for target in (*(made / name for name in _PRODUCTS), package):
         link = out / ("package" if target == package else target.name)
         if link.is_symlink():
@@ -158,7 +175,7 @@ def _show(out: Path, recipe: Mapping[str, Any]) -> None:
             f"{len(told['not_aligned'])} could not be aligned: {names} "
             f"(why: ledger.jsonl files below {out / 'results'})\n"
         )
-    if not is_packaged:
+    if is_adapted or not is_packaged:
         sys.stdout.write(
             f"other recordings can be aligned with these models: --model "
             f"{out / 'package'}\n"

@@ -164,6 +164,17 @@ class AlignAdaptedOptions(AlignSplitOptions):
     """Estimation of the transform of a speaker (fMLLR)."""
 
 
+class MapOptions(Options):
+    """Adaptation of the means of Gaussians to other speech (MAP)."""
+
+    tau: PositiveFloat = 10.0
+    """Frames that a mean's old value counts for (Kaldi's `--mean-tau`); more hold on to
+    the old means."""
+    num_iterations: PositiveInt = 3
+    """Times that the speech is aligned and the means are estimated, always around the
+    old ones."""
+
+
 class GmmOptions(Options):
     """GMM-HMM systems, trained one after another, and how the finished ones align.
 

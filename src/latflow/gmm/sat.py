@@ -5,7 +5,7 @@ grown on the features after them; and in some iterations of training they are es
 anew with the present model, each on top of the last. In the end the same Gaussians are
 estimated once more from unadapted features, for first passes over new speakers.
 
-Public: `train_sat`, `estimate_alignment_model`.
+Public: `train_sat`, `estimate_alignment_model`, `pair_statistics`.
 
 Source: Kaldi `steps/train_sat.sh`; T. Anastasakos et al., A compact model for
 speaker-adaptive training, ICSLP 1996; M. Gales 1998 (see `latflow.gmm.fmllr`) for
@@ -191,6 +191,33 @@ def estimate_alignment_model(
     Source: Kaldi `gmmbin/gmm-acc-stats-twofeats.cc`, `gmmbin/gmm-est.cc` with
     `--remove-low-count-gaussians=false`.
     """
+    counts, moments = pair_statistics(model, adapted, plain, alignment, pool)
+    new = copy.copy(model.transitions)
+    new.update(counts)
+    return AcousticModel(new, update_all(model.gmms, moments))
+
+
+def pair_statistics(
+    model: AcousticModel,
+    adapted: FrameSource,
+    plain: FrameSource,
+    alignment: np.ndarray,
+    pool: Executor,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return statistics of unadapted features, posteriors being of adapted ones.
+
+    Args:
+        model: the model of adapted features.
+        adapted: these features.
+        plain: unadapted features of the same utterances.
+        alignment: int32[sum T], transition-ids; 0 where a frame is not aligned.
+
+    Returns:
+        (float64[I + 1], how often each transition-id was taken;
+        float64[G, 1 + 2 D], sums of posterior * [1, x, x^2]).
+
+    Source: Kaldi `gmmbin/gmm-acc-stats-twofeats.cc`.
+    """
     transitions, gmms = model.transitions, model.gmms
     counts = np.zeros(transitions.num_transition_ids + 1)
     moments = np.zeros((gmms.num_gaussians, 1 + 2 * gmms.dim))
@@ -207,9 +234,7 @@ def estimate_alignment_model(
         for _ in pool.map(do, portions(np.diff(begin) * np.diff(gmms.begin))):
             pass
     counts[0] = 0
-    new = copy.copy(transitions)
-    new.update(counts)
-    return AcousticModel(new, update_all(gmms, moments))
+    return counts, moments
 
 
 def update_all(gmms: DiagGmms, moments: np.ndarray) -> DiagGmms:

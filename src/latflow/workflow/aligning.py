@@ -129,6 +129,7 @@ def align_recipe(
     survey: Survey,
     *,
     package: str | Path | None = None,
+    adapts: bool = False,
     boundaries: str = "refined",
     max_skipped_fraction: float,
 ) -> dict[str, Any]:
@@ -141,6 +142,7 @@ def align_recipe(
         source: as from `find_source`.
         survey: of the corpus.
         package: model package that aligns; None for systems of the corpus's own.
+        adapts: whether the package is adapted to the corpus before.
         boundaries: times of phones, as `export_alignments.boundaries`.
         max_skipped_fraction: share of the utterances that a stage may leave out.
     """
@@ -163,6 +165,8 @@ def align_recipe(
         export["systems"] = [ALIGNER]
     else:
         export["package"] = os.path.abspath(package)
+        if adapts:
+            export["adapt"] = {}
     return {**recipe, "export_alignments": export}
 
 

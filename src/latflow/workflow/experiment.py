@@ -19,7 +19,7 @@ from latflow.decode.options import (
     RecordingsOptions,
 )
 from latflow.features.options import FeatureOptions, GmmFeatures, Stream
-from latflow.gmm.options import GmmOptions, IvectorOptions
+from latflow.gmm.options import GmmOptions, IvectorOptions, MapOptions
 from latflow.graphs.options import DenominatorOptions, GraphOptions
 from latflow.lang.options import LangOptions, LmOptions
 from latflow.options import (
@@ -187,6 +187,10 @@ class ExportSectionOptions(ExportOptions):
     package: Text | None = None
     """Folder of a model package (see docs/serving.md) that aligns the sets, too, with
     the lexicon of the section `lang`; its name as a system is `package`."""
+    adapt: MapOptions | None = None
+    """Adaptation of the package, of a GMM system, to each set before it is aligned;
+    `{}` for the usual one, null for none. The adapted package is
+    `results/<experiment>/adapted/<set>/`."""
 
 
 class NumJobsOptions(Options):

@@ -90,6 +90,11 @@ def _check_export(recipe: Recipe) -> None:
                 "which they could be refined",
                 remedy="set it to frames",
             )
+    if export.adapt is not None and export.package is None:
+        raise UserError(
+            "configuration export_alignments.adapt: there is no package to adapt",
+            remedy="name one in export_alignments.package",
+        )
     if export.package is not None and "package" in recipe.decoded_systems:
         raise UserError(
             "configuration export_alignments.package: a system is called package",

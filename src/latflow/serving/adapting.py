@@ -1,0 +1,202 @@
+"""The stage that adapts a package of a GMM system to a corpus with transcripts.
+
+Public: `adapt_package` (stage), `check_adaptable`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from latflow.align.corpus import Split
+from latflow.errors import UserError
+from latflow.files import atomic_directory, file_digest
+from latflow.gmm.adaptation import SPEAKER_TRANSFORMS
+from latflow.gmm.alignment import align_split
+from latflow.gmm.estep import accumulate
+from latflow.gmm.map_update import map_means
+from latflow.gmm.model import ALIGNMENT_MODEL, AcousticModel, GmmSystem
+from latflow.gmm.options import AlignAdaptedOptions, MapOptions
+from latflow.gmm.sat import pair_statistics
+from latflow.gmm.source import FrameSource, SpeakerTransforms
+from latflow.gmm.train import known_alignments
+from latflow.graphs.options import GraphOptions
+from latflow.lang.directory import Lang
+from latflow.lang.options import LangOptions
+from latflow.lang.prepare import extend_lang
+from latflow.parallel import worker_pool
+from latflow.serving.aligning import store_frames
+from latflow.serving.package import INFO, GmmPackage, PackageInfo, read_info
+
+log = logging.getLogger(__name__)
+
+
+def adapt_package(
+    package_dir: Path,
+    cuts: Path,
+    lexicon: Path,
+    out_dir: Path,
+    *,
+    options: MapOptions,
+    align: AlignAdaptedOptions,
+    lang: LangOptions,
+    threads: int,
+    max_skipped_fraction: float,
+) -> None:
+    """Write a package with the means of its Gaussians adapted to a split (stage).
+
+    The split is aligned, by a system that adapts to speakers in its two passes; then
+    the means are estimated with those of the package as prior (`map_means`), from
+    features after the speakers' transforms, and those of the alignment model from
+    features before them. Aligned with these means it goes on so. Nothing else of the
+    package changes.
+
+    Args:
+        package_dir: the package.
+        cuts: `cuts.jsonl.gz` of the split.
+        lexicon: lexicon of the split's words, with the phones of the package.
+        out_dir: the new package, replaced as a whole.
+        options: of the estimation.
+        align: of the search.
+        lang: how the lexicon is read.
+        threads: threads to use.
+        max_skipped_fraction: share of the utterances that may fail.
+
+    Raises:
+        UserError: the package is faulty or not of a GMM system, the lexicon has a phone
+            that it has not, or too many utterances fail.
+    """
+    check_adaptable(read_info(package_dir), package_dir)
+    package = GmmPackage.load(package_dir)
+    out_dir.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".tmp.", dir=out_dir.parent) as scratch:
+        work = Path(scratch)
+        extend_lang(package_dir / "lang", lexicon, work / "lang", options=lang)
+        store = store_frames(
+            package.info,
+            cuts,
+            work,
+            work / "ledger.jsonl",
+            threads=threads,
+            max_skipped_fraction=max_skipped_fraction,
+        )
+        split = Split(
+            Lang.load(work / "lang"),
+            package.info.name,
+            work / "aligned",
+            len(store),
+            max_skipped_fraction,
+            store.frame_shift,
+        )
+        plain = FrameSource(store, package.system.transform, np.arange(len(store)))
+
+        def do_align(system: GmmSystem) -> None:
+            graph = GraphOptions()
+            align_split(
+                system, store, split, options=align, graph=graph, threads=threads
+            )
+
+        adapted = package.system
+        for number in range(1, options.num_iterations + 1):
+            adapted, log_like = _adapted(
+                package.system,
+                adapted,
+                plain,
+                split.out_dir,
+                do_align,
+                options,
+                threads,
+            )
+            log.info(
+                "iteration %d: log-likelihood %.4f a frame before", number, log_like
+            )
+    with atomic_directory(out_dir) as folder:
+        _write(package, adapted, folder)
+        GmmPackage.load(folder)
+
+
+def check_adaptable(info: PackageInfo, folder: str | Path) -> None:
+    """Refuse a package whose system has no Gaussians.
+
+    Args:
+        info: of the package.
+        folder: named in the message.
+
+    Raises:
+        UserError: it is a network's.
+    """
+    if info.kind != "gmm":
+        raise UserError(
+            f"{info.name} is a network, and adaptation moves the means of Gaussians",
+            file=folder,
+            remedy="align without --adapt (export_alignments.adapt: null), or name a "
+            "package of a GMM system",
+        )
+
+
+def _adapted(
+    old: GmmSystem,
+    present: GmmSystem,
+    plain: FrameSource,
+    aligned: Path,
+    align: Callable[[GmmSystem], None],
+    options: MapOptions,
+    threads: int,
+) -> tuple[GmmSystem, float]:
+    """Align once and adapt once.
+
+    Args:
+        old: has the means of the prior.
+        present: aligns, and shares frames out among Gaussians.
+        plain: features before the transforms of speakers.
+        aligned: folder that `align` writes to.
+
+    Returns:
+        (the system with new means, log-likelihood of a frame with the present ones).
+    """
+    align(present)
+    transition_ids = np.zeros(plain.num_frames, np.int32)
+    for u, ids in known_alignments(plain, aligned / "ali.ark"):
+        transition_ids[plain.begin[u] : plain.begin[u + 1]] = ids
+
+    def moved(model: AcousticModel, moments: np.ndarray) -> AcousticModel:
+        gmms = map_means(model.gmms, moments, options.tau)
+        return AcousticModel(model.transitions, gmms)
+
+    with worker_pool(threads) as pool:
+        source = plain
+        if old.is_speaker_adapted:
+            transforms = SpeakerTransforms.load(aligned / SPEAKER_TRANSFORMS)
+            source = plain.with_speaker_transforms(transforms)
+        found = accumulate(present.model, source, transition_ids, pool)
+        model = twin = moved(old.model, found.moments)
+        if old.is_speaker_adapted:
+            of_plain = pair_statistics(
+                present.model, source, plain, transition_ids, pool
+            )
+            twin = moved(old.alignment_model, of_plain[1])
+    system = GmmSystem(old.tree, model, old.transform, twin)
+    return system, found.log_like_per_frame
+
+
+def _write(package: GmmPackage, system: GmmSystem, folder: Path) -> None:
+    """Write a package with other models."""
+    for name in package.info.digests:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(package.folder / name, folder / name)
+    system.model.save(folder / "model/final.mdl")
+    if system.is_speaker_adapted:
+        system.alignment_model.save(folder / "model" / ALIGNMENT_MODEL)
+    digests = {
+        name: file_digest(folder / name) if name.endswith("mdl") else digest
+        for name, digest in package.info.digests.items()
+    }
+    info = package.info.replace(digests=digests)
+    text = json.dumps(info.values(), indent=1, ensure_ascii=False) + "\n"
+    (folder / INFO).write_text(text, encoding="utf-8")
