@@ -22,6 +22,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m compileall -q src  # also where Python is told to write no byte code
 	$(BIN)/latflow compile-kernels
 	@touch $@
 
@@ -39,12 +40,14 @@ demo: env  ## the whole job on synthetic speech, WER table, report's path; a fil
 	  echo; echo "latflow transcribe results/demo/package/chain $$1"; \
 	  $(BIN)/latflow transcribe results/demo/package/chain "$$1"
 
+# Files in the order of tests/conftest.py, the longest first. One process more than cores:
+# those on the cluster mostly wait for SLURM.
+SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
 test: env horovod system-packages cluster-packages lint  ## lint and all tests
-	$(BIN)/pytest -n 2 --dist loadfile -m "not cluster"
-	$(BIN)/pytest -m cluster
+	$(BIN)/pytest $(SIDE_BY_SIDE) -n $$(($(CORES) + 1))
 
 quick: env  ## tests without the slow ones
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest $(SIDE_BY_SIDE) -n $(CORES) -m "not slow"
 
 lint: env  ## ruff, snakefmt, snakemake --lint, pyright
 	$(BIN)/ruff check .

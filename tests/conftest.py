@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# Processes of tests share the cores: torch's threads, which ask all the time whether
+# the others are done, would take them away (a small training: 28 s of a core for 4).
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # The same examples on every machine and day; new ones: --hypothesis-profile explore.
 settings.register_profile("same", max_examples=25, deadline=None, derandomize=True)
 settings.register_profile("explore", max_examples=200, deadline=None, print_blob=True)
@@ -17,6 +21,11 @@ settings.load_profile("same")
 _TERMINAL = pytest.StashKey[int]()
 SLOW_LIMIT = 3600  # seconds; pyproject.toml has the limit of other tests
 REPOSITORY = Path(__file__).resolve().parents[1]
+# Files of tests that take minutes, the longest first.
+LONGEST = (
+    *("test_cluster.py", "test_e2e_kill.py", "test_e2e_demo.py"),
+    *("test_e2e_wheel.py", "test_e2e_align.py", "test_workflow_plans.py"),
+)
 
 
 def pytest_configure(config) -> None:
@@ -44,7 +53,12 @@ def pytest_timeout_cancel_timer(item):
 
 
 def pytest_collection_modifyitems(items) -> None:
-    """Give slow tests more time, where they do not say how much."""
+    """Put the longest files first; give slow tests more time, where they do not say.
+
+    Else one process of pytest-xdist would be alone with a long file in the end.
+    """
+    order = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_LIMIT))

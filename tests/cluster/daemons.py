@@ -256,7 +256,7 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
-def wait_until(what: str, is_true, seconds: float = 60.0):
+def wait_until(what: str, is_true, seconds: float = 180.0):
     """Wait until something is true."""
     deadline = time.monotonic() + seconds
     while not is_true():

@@ -2,7 +2,7 @@
 
 The profile is the real one. What is changed is what this cluster (`daemons.py`) and
 jobs of seconds need: few cores a job, a look at their states each second
-(`impatient.py`).
+(`impatient.py`). Other tests run beside these, which mostly wait: hence long limits.
 """
 
 import importlib.util
@@ -86,10 +86,10 @@ class Run:
             found = self.jobs(rule)
             return len(found) > number and found[number].is_running
 
-        wait_until(f"job {number} of {rule} runs", is_there, 3 * MINUTES)
+        wait_until(f"job {number} of {rule} runs", is_there, 6 * MINUTES)
         return self.jobs(rule)[number]
 
-    def finish(self, minutes: float = 6):
+    def finish(self, minutes: float = 12):
         """Wait for its good end."""
         try:
             status = self.process.wait(minutes * MINUTES)
@@ -126,7 +126,7 @@ class Run:
             done = kinds.count("epoch")
             return done >= epochs and kinds[-1] == "step"
 
-        wait_until(f"training is after {epochs} epochs", is_within, 3 * MINUTES)
+        wait_until(f"training is after {epochs} epochs", is_within, 6 * MINUTES)
 
     def meet_step(self, step: int):
         """Wait until the training has made so many steps."""
@@ -136,7 +136,7 @@ class Run:
             course = self.course()
             return bool(course) and course[-1]["step"] >= step
 
-        wait_until(f"training has made {step} steps", is_there, 3 * MINUTES)
+        wait_until(f"training has made {step} steps", is_there, 6 * MINUTES)
 
     def within_epoch(self) -> list[Path]:
         """Checkpoints that lie within an epoch."""
@@ -170,8 +170,8 @@ def cluster(tmp_path_factory):
 def checkout(repository, tmp_path_factory):
     """A copy of the workflow that nobody edits while the tests run."""
     folder = tmp_path_factory.mktemp("checkout")
-    # Compiled kernels come along, but for those that are just being written.
-    ignored = shutil.ignore_patterns("*.egg-info", "*.tmp.*", "*.pyc")
+    # What is compiled comes along, but for what is just being written.
+    ignored = shutil.ignore_patterns("*.egg-info", "*.tmp.*", "*.pyc.*")
     for name in ("workflow", "src", "config", "profiles", "envs"):
         shutil.copytree(repository / name, folder / name, ignore=ignored)
     shutil.copy(repository / "Snakefile", folder)
@@ -200,7 +200,7 @@ def undisturbed(start, tmp_path_factory):
     for name in ("experiment.yaml", "network.yaml"):
         shutil.copy(HERE / name, folder)
     run = start(folder, train_network=RANKS)
-    run.finish(10)
+    run.finish(20)
     return run
 
 

@@ -15,8 +15,8 @@ class Checkout:
         self.repository = repository
         self.folder = folder
         for name in ("workflow", "src", "config", "profiles", "envs", "tests/e2e"):
-            # Compiled kernels come along, but for those that are just being written.
-            ignore = shutil.ignore_patterns("*.egg-info", "*.tmp.*", "*.pyc*")
+            # What is compiled comes along, but for what is just being written.
+            ignore = shutil.ignore_patterns("*.egg-info", "*.tmp.*", "*.pyc.*")
             shutil.copytree(repository / name, folder / name, ignore=ignore)
         shutil.copy(repository / "Snakefile", folder)
 

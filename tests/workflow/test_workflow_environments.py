@@ -80,8 +80,13 @@ def tasks(repository):
                 yield script[1], NAMED.get(name) or [re.split(r"[/.]", name)[-2]]
 
 
+@cache
 def imports(path):
     """Names that a file imports when it is loaded, whether it is a module or in one."""
+    return list(imported(path))
+
+
+def imported(path):
     pending = list(ast.parse(path.read_text()).body)
     while pending:
         node = pending.pop()

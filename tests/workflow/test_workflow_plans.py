@@ -1,12 +1,10 @@
 """Dry runs: every recipe plans; mistakes in the configuration are one line."""
 
-import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 import yaml
+from reference import dry_runs
 
 REAL = ["yesno", "yesno_download", "digits", "speechocean"]
 LARGE = ["mini_librispeech", "librispeech_460", "librispeech_960"]
@@ -15,13 +13,10 @@ TARGETS = ["features", "lang", "gmm_mono", "gmm_tri1", "align", "decode", "score
 
 def snakemake(repository, folder, *arguments):
     """Run Snakemake on the repository's workflow in a folder of its own."""
-    command = [
-        sys.executable, "-m", "snakemake", "--snakefile", str(repository / "Snakefile"),
-        "--directory", str(folder), "--cores", "2", *map(str, arguments),
-    ]  # fmt: skip
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ}
-    )
+    return dry_runs.snakemake(
+        folder, "--snakefile", repository / "Snakefile", "--directory", folder,
+        "--cores", "2", *arguments,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("recipe", REAL)
