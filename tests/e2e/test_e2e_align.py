@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from latflow.cli.main import main
 from latflow.corpus.espeak import Utterance, speak_job
 from latflow.corpus.grammar import lexicon_lines
 from latflow.corpus.textgrid import read_tiers
@@ -64,3 +65,34 @@ def test_folder_is_aligned_once(corpus):
         assert len(phones.intervals) > len(words.intervals)
     assert second.returncode == 0
     assert "Train" not in second.stdout
+
+
+def test_words_without_pronunciation_get_one_where_asked(corpus, capsys):
+    known = (corpus / "lexicon.txt").read_text().splitlines()
+    lacking = [line for line in known if line.split()[0] not in {"TEA", "BOWL"}]
+    (corpus / "lexicon.txt").write_text("".join(f"{line}\n" for line in lacking))
+    given = [str(corpus / name) for name in ("corpus", "lexicon.txt")]
+    assert main(["validate", *given]) == 0
+    assert "latflow align: --g2p" in capsys.readouterr().out
+    assert main(["validate", *given, "--g2p", "train"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    listed = told[
+        told.index("pronunciations of words that the lexicon lacks, generated:") :
+    ]
+    assert {line.split()[0] for line in listed[1:]} == {"TEA", "BOWL"}
+    assert main(["align", *given, str(corpus / "out"), "--g2p", "train"]) == 0
+    rows = (corpus / "out/generated.tsv").read_text().splitlines()[1:]
+    assert {row.split("\t")[0] for row in rows} == {"TEA", "BOWL"}
+    words, phones = read_tiers(corpus / "out/textgrid/f1/01.TextGrid")
+    last = words.intervals[-1]
+    spoken = [i.text for i in phones.intervals if i.start >= last.start - 1e-6]
+    assert last.text == "TEA"
+    assert " ".join(spoken) in [row.split("\t")[2] for row in rows if "TEA" in row]
+    again = corpus / "again"
+    package = str(corpus / "out/package")
+    command = ["align", *given, str(again), "--model", package, "--adapt"]
+    assert main([*command, "--g2p", "train"]) == 0
+    assert (again / "generated.tsv").read_text().count("TEA")
+    assert (again / "package/package.json").is_file()
+    assert main([*command, "--g2p", str(corpus / "none")]) == 1
+    assert "no such model" in capsys.readouterr().err

@@ -8,7 +8,7 @@ if recipe.options.export_alignments.package is not None:
         input:
             package=lambda wildcards: f"{aligning_package(wildcards)}/package.json",
             cuts="<results>/corpus/{split}/cuts.jsonl.gz",
-            lexicon=recipe.lexicon(LANGUAGE),
+            lexicon=recipe.complete_lexicon(RESULTS, LANGUAGE),
         output:
             alignments=f"<results>/align/{PACKAGED}/{{split}}/ali.ark",
             log_likes=f"<results>/align/{PACKAGED}/{{split}}/log_likes/meta.json",
@@ -27,7 +27,7 @@ if recipe.options.export_alignments.package is not None:
             runtime=growing(480),
         params:
             options=recipe.options.gmm.align.values(),
-            lang=recipe.options.lang.values(),
+            lang=completed_lang_options(),
             max_skipped_fraction=skippable,
             code=source_digest("latflow.serving.aligning.align_package"),
         message:
@@ -42,7 +42,7 @@ if recipe.options.export_alignments.adapt is not None:
         input:
             package=f"{recipe.options.export_alignments.package}/package.json",
             cuts="<results>/corpus/{split}/cuts.jsonl.gz",
-            lexicon=recipe.lexicon(LANGUAGE),
+            lexicon=recipe.complete_lexicon(RESULTS, LANGUAGE),
         output:
             info="<results>/adapted/{split}/package.json",
             model="<results>/adapted/{split}/model/final.mdl",
@@ -59,7 +59,7 @@ if recipe.options.export_alignments.adapt is not None:
         params:
             options=recipe.options.export_alignments.adapt.values(),
             align=recipe.options.gmm.align.values(),
-            lang=recipe.options.lang.values(),
+            lang=completed_lang_options(),
             max_skipped_fraction=skippable,
             code=source_digest("latflow.serving.adapting.adapt_package"),
         message:

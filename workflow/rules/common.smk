@@ -180,6 +180,13 @@ def generated_pronunciations():
     return f"{RESULTS}/g2p/generated.tsv" if is_asked else []
 
 
+def completed_lang_options():
+    """How the lexicon is read that has the generated pronunciations, if there are."""
+    options = recipe.options.lang.values()
+    is_asked = recipe.generates_pronunciations
+    return {**options, "has_probabilities": True} if is_asked else options
+
+
 def lm_inputs(wildcards):
     """Texts or files that a language model is made from."""
     return recipe.lm_inputs(wildcards.lm, RESULTS, LANGUAGE)

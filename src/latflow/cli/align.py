@@ -45,6 +45,12 @@ _SOURCE: tuple[Option, ...] = (
         metavar="KEY=VALUE",
     ),
 )
+_G2P = option(
+    "--g2p",
+    "pronunciations of words that the lexicon lacks, by a model of latflow g2p train, "
+    "or `train` for one that learns from the lexicon",
+    metavar="MODEL|train",
+)
 _EXAMPLES = """align recordings/ lexicon.txt aligned
   latflow align train.tsv lexicon.txt aligned --audio clips
   latflow align more/ lexicon.txt more_aligned --model aligned/package
@@ -68,12 +74,13 @@ _PRODUCTS = ("textgrid", "words.ctm", "phones.ctm", "alignments.jsonl", "export.
     option("--cores", "processor cores to use; all by default", os.cpu_count() or 1),
     option("--max-skipped", "share of the utterances that may be skipped", 0.05),
     flag("--dry-run", "say what would be done"),
+    _G2P,
     *_SOURCE,
     example=_EXAMPLES,
 )
 def _align(arguments: Arguments) -> int:
     """Align a corpus: TextGrids, CTM and JSON with times of words and phones."""
-    from latflow.workflow.aligning import align_recipe, run_recipe
+    from latflow.workflow.aligning import align_recipe, g2p_settings, run_recipe
     from latflow.workflow.doctor import render
     from latflow.workflow.recipe import Recipe
 
@@ -95,6 +102,7 @@ def _align(arguments: Arguments) -> int:
         survey,
         package=arguments.model,
         adapts=arguments.adapt,
+        g2p=g2p_settings(arguments.g2p),
         boundaries=arguments.boundaries,
         max_skipped_fraction=arguments.max_skipped,
     )
@@ -142,8 +150,18 @@ def _surveyed(arguments: Arguments, out: Path) -> tuple[dict[str, Any], list[Any
             settings[key] = os.path.abspath(value) if key == "audio" else value
     settings.update(nested_values(read_settings(arguments.set, "--set")))
     source = find_source(arguments.corpus, arguments.lexicon, settings)
-    findings, survey = survey_corpus(source, arguments.lexicon, out)
+    lang = _lang_options(arguments)
+    findings, survey = survey_corpus(source, arguments.lexicon, out, lang)
     return source, findings, survey
+
+
+def _lang_options(arguments: Arguments) -> Any:
+    """Return how the lexicon is read and completed."""
+    from latflow.lang.options import LangOptions
+    from latflow.options import read_options
+    from latflow.workflow.aligning import g2p_settings
+
+    return read_options(LangOptions, {"g2p": g2p_settings(arguments.g2p)}, "lang")
 
 
 def _show(out: Path, recipe: Mapping[str, Any]) -> None:
@@ -158,7 +176,8 @@ def _show(out: Path, recipe: Mapping[str, Any]) -> None:
     made = results / f"alignments/{PACKAGED if is_packaged else ALIGNER}/train"
     is_adapted = "adapt" in recipe["export_alignments"]
     package = results / ("adapted/train" if is_adapted else f"package/{ALIGNER}")
-    for target in (*(made / name for name in _PRODUCTS), package):
+    generated = results / "g2p/generated.tsv"
+    for target in (*(made / name for name in _PRODUCTS), package, generated):
         link = out / ("package" if target == package else target.name)
         if link.is_symlink():
             link.unlink()
@@ -183,7 +202,12 @@ def _show(out: Path, recipe: Mapping[str, Any]) -> None:
 
 
 @ALIGN.command(
-    "validate", _CORPUS, _LEXICON, *_SOURCE, example="validate recordings/ lexicon.txt"
+    "validate",
+    _CORPUS,
+    _LEXICON,
+    _G2P,
+    *_SOURCE,
+    example="validate recordings/ lexicon.txt",
 )
 def _validate(arguments: Arguments) -> int:
     """Look a corpus and a lexicon over before they are aligned; status 1 for errors."""
@@ -195,7 +219,26 @@ def _validate(arguments: Arguments) -> int:
         f"{survey.seconds / 3600:.2f} hours, {len(survey.speakers)} speakers, "
         f"{survey.num_words} words\n{render(findings)}\n"
     )
+    if arguments.g2p is not None and survey.oov:
+        _show_pronunciations(arguments, sorted(survey.oov))
     return int(any(finding.severity == "error" for finding in findings))
+
+
+def _show_pronunciations(arguments: Arguments, words: list[str]) -> None:
+    """Print the pronunciations that words of the corpus get."""
+    from latflow.lang.completion import pronounce_words
+
+    options = _lang_options(arguments)
+    model = options.g2p.model
+    found = pronounce_words(
+        Path(arguments.lexicon), words, options, None if model is None else Path(model)
+    )
+    sys.stdout.write("pronunciations of words that the lexicon lacks, generated:\n")
+    for word, guesses in zip(words, found, strict=True):
+        for guess in guesses:
+            sys.stdout.write(f"{word} {' '.join(guess.phones)}\n")
+        if not guesses:
+            sys.stdout.write(f"{word} (none: noise)\n")
 
 
 @ALIGN.command(

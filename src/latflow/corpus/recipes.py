@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
+import re
 import shutil
 import urllib.error
 import urllib.request
@@ -255,15 +256,23 @@ def _arguments(
     if first is not None:
         arguments[first] = folder
     part_argument = _part_argument(function)
-    if parts and part_argument is not None:
+    if parts and part_argument is not None and part_argument not in given:
         arguments[part_argument] = list(parts)
     return arguments
 
 
 def _part_argument(function: Callable[..., Any]) -> str | None:
-    """Return how a recipe's function calls its selection of parts."""
-    names = _parameters(function)
-    return next((name for name in _PART_ARGUMENTS if name in names), None)
+    """Return how a recipe's function calls its selection of parts.
+
+    An argument of such a name that takes a single string or path is another thing.
+    """
+    parameters = inspect.signature(function).parameters
+    for name in _PART_ARGUMENTS:
+        if name in parameters:
+            kind = str(parameters[name].annotation)
+            takes_one = not re.search("Sequence|List|Tuple|list|tuple|_empty", kind)
+            return None if takes_one else name
+    return None
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:

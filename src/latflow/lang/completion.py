@@ -4,7 +4,7 @@
 lacks pronunciations by a model of graphones (`latflow.lang.g2p`); the lexicon of a
 person stays as it is, and what is added stands behind a comment line.
 
-Public: `complete_lexicon`, `train_model`, `apply_model`.
+Public: `complete_lexicon`, `pronounce_words`, `train_model`, `apply_model`.
 """
 
 from __future__ import annotations
@@ -84,22 +84,14 @@ def complete_lexicon(
     Raises:
         UserError: a file is missing or faulty; there is nothing to learn from.
     """
-    settings = options.g2p
-    given = read_lexicon(
-        lexicon,
-        has_probabilities=options.has_probabilities,
-        strip_stress=options.strip_stress,
-        max_normalize=options.max_normalize,
-    )
+    given = _read(lexicon, options)
     words = _lacking(given, options, cuts, text, arpa)
     rows: list[str] = []
     lines: list[str] = []
     if words:
-        g2p = _model_for(given, options, model)
         names = [each.word for each in words]
-        guesses = _pronounced(g2p, names, settings.num_pronunciations, threads)
-        for each, found in zip(words, guesses, strict=True):
-            kept = _likely(found, settings.min_probability)
+        guesses = pronounce_words(given, names, options, model, threads=threads)
+        for each, kept in zip(words, guesses, strict=True):
             counts = f"{each.transcripts}\t{each.lm}"
             rows += [
                 f"{each.word}\t{p:.4g}\t{' '.join(phones)}\t{counts}\n"
@@ -112,6 +104,44 @@ def complete_lexicon(
     write_text(generated, "\t".join(TITLES) + "\n" + "".join(rows))
     log.info(
         "%d words that the lexicon lacks, %d entries for them", len(words), len(lines)
+    )
+
+
+def pronounce_words(
+    lexicon: Lexicon | Path,
+    words: Sequence[str],
+    options: LangOptions,
+    model: Path | None = None,
+    *,
+    threads: int = 1,
+) -> list[list[Guess]]:
+    """Return the pronunciations that words get, best first; none for some, maybe.
+
+    Args:
+        lexicon: the lexicon, or its file.
+        words: words that it lacks.
+        options: how to read it, and what to generate (`g2p`).
+        model: a trained model; None trains one on the lexicon.
+        threads: parallel workers.
+
+    Raises:
+        UserError: a file is missing or faulty; there is nothing to learn from; the
+            model has phones that the lexicon lacks.
+    """
+    given = _read(lexicon, options) if isinstance(lexicon, Path) else lexicon
+    settings = options.g2p
+    g2p = _model_for(given, options, model)
+    found = _pronounced(g2p, words, settings.num_pronunciations, threads)
+    return [_likely(guesses, settings.min_probability) for guesses in found]
+
+
+def _read(lexicon: Path, options: LangOptions) -> Lexicon:
+    """Read the lexicon of a recipe."""
+    return read_lexicon(
+        lexicon,
+        has_probabilities=options.has_probabilities,
+        strip_stress=options.strip_stress,
+        max_normalize=options.max_normalize,
     )
 
 

@@ -1,7 +1,7 @@
 """The recipe behind `latflow align`: from a corpus and a lexicon to TextGrids.
 
-Public: `find_source`, `lexicon_case`, `survey_corpus`, `align_recipe`, `run_recipe`,
-`RECIPE_NAME`, `ALIGNER`.
+Public: `find_source`, `g2p_settings`, `lexicon_case`, `survey_corpus`, `align_recipe`,
+`run_recipe`, `RECIPE_NAME`, `ALIGNER`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,32 @@ _TABLES = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz")
 # Of a corpus of 0.4 hours, whose systems were sized by hand.
 _HOURS, _LEAVES, _MOST_LEAVES, _GAUSSIANS = 0.4, 400, 4200, 6
 _LDA_HOURS = 0.2  # with less speech LDA has too little to learn from
+_PRONUNCIATIONS = 3  # of a word that the lexicon lacks, at most
 # What the workflow's profile has Snakemake say of its progress.
 _PROGRESS = re.compile(r"\s*\d+%")
+
+
+def g2p_settings(given: str | None) -> dict[str, Any]:
+    """Return the section `lang.g2p` of what `--g2p` says.
+
+    Args:
+        given: a model's file, or `train` for one trained on the lexicon; None for no
+            generated pronunciations.
+
+    Raises:
+        UserError: there is no such file.
+    """
+    if given is None:
+        return {}
+    if given == "train":
+        return {"num_pronunciations": _PRONUNCIATIONS}
+    if not Path(given).is_file():
+        raise UserError(
+            "no such model",
+            file=given,
+            remedy="latflow g2p train makes one; --g2p train learns from the lexicon",
+        )
+    return {"num_pronunciations": _PRONUNCIATIONS, "model": os.path.abspath(given)}
 
 
 def find_source(
@@ -100,13 +124,17 @@ def lexicon_case(lexicon: str | Path) -> str:
 
 
 def survey_corpus(
-    source: Mapping[str, Any], lexicon: str | Path, results: Path
+    source: Mapping[str, Any],
+    lexicon: str | Path,
+    results: Path,
+    lang: LangOptions | None = None,
 ) -> tuple[list[Finding], Survey]:
     """Look over a corpus and a lexicon before anything is computed.
 
     Args:
         source: as from `find_source`.
         results: folder that the experiment will write to.
+        lang: how the lexicon is read, and what is added to it.
 
     Returns:
         (findings, the worst first; what was counted).
@@ -114,12 +142,12 @@ def survey_corpus(
     corpus = read_options(
         CorpusOptions, {"train": source, "dev": {"type": "none"}}, "corpus"
     )
-    features = FeatureOptions()
-    found = examine_corpus(corpus, lexicon, LangOptions(), features, results)
+    features, lang = FeatureOptions(), lang or LangOptions()
+    found = examine_corpus(corpus, lexicon, lang, features, results)
     rates = found[1].sample_rates
     if len(rates) > 1:  # `align_recipe` resamples to the lowest
         features = features.replace(sample_rate=min(rates))
-        found = examine_corpus(corpus, lexicon, LangOptions(), features, results)
+        found = examine_corpus(corpus, lexicon, lang, features, results)
     return found
 
 
@@ -130,6 +158,7 @@ def align_recipe(
     *,
     package: str | Path | None = None,
     adapts: bool = False,
+    g2p: Mapping[str, Any] | None = None,
     boundaries: str = "refined",
     max_skipped_fraction: float,
 ) -> dict[str, Any]:
@@ -143,6 +172,7 @@ def align_recipe(
         survey: of the corpus.
         package: model package that aligns; None for systems of the corpus's own.
         adapts: whether the package is adapted to the corpus before.
+        g2p: section `lang.g2p`, see `g2p_settings`.
         boundaries: times of phones, as `export_alignments.boundaries`.
         max_skipped_fraction: share of the utterances that a stage may leave out.
     """
@@ -150,7 +180,10 @@ def align_recipe(
     recipe: dict[str, Any] = {
         "experiment": EXPERIMENT,
         "corpus": {"train": dict(source), "dev": {"type": "none"}},
-        "lang": {"lexicon": os.path.abspath(lexicon)},
+        "lang": {
+            "lexicon": os.path.abspath(lexicon),
+            **({"g2p": dict(g2p)} if g2p else {}),
+        },
         "lm": {"type": "uniform"},
         "ledger": {"max_skipped_fraction": max_skipped_fraction},
     }

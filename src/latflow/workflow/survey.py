@@ -198,17 +198,30 @@ class Survey:
             tokens = self.oov.total()
             share = tokens / self.num_words
             frequent = [f"{word} ({n})" for word, n in self.oov.most_common(5)]
-            is_train = self.split == "train" and share > OOV_WARNING_SHARE
+            is_train = self.split == "train"
+            remedy = "each is one error or more; add them to lexicon and LM"
+            if is_train and self._gets_pronunciations:
+                remedy = "they get generated ones (lang.g2p)"
+            elif is_train:
+                remedy = (
+                    "add them to the lexicon, or set lang.g2p.num_pronunciations "
+                    "(latflow align: --g2p)"
+                )
+            is_lost = is_train and not self._gets_pronunciations
             yield Finding(
-                "warning" if is_train else "note",
+                "warning" if is_lost and share > OOV_WARNING_SHARE else "note",
                 self.file,
                 f"{self.split}: {len(self.oov)} words without pronunciation, {tokens} "
                 f"of {self.num_words} running words ({100 * share:.2f} %), most "
                 f"frequent: {some(frequent, len(self.oov))}",
-                "add them to the lexicon, or set lang.g2p.num_pronunciations"
-                if self.split == "train"
-                else "each is one error or more; add them to lexicon and LM",
+                remedy,
             )
+
+    @property
+    def _gets_pronunciations(self) -> bool:
+        """Return whether words that the lexicon lacks get generated pronunciations."""
+        dictionary = self._dictionary
+        return dictionary is not None and dictionary.lang.g2p.num_pronunciations > 0
 
 
 def survey_source(source: DevSource, survey: Survey) -> list[Finding]:

@@ -2,6 +2,8 @@
 
 import functools
 import http.server
+import inspect
+import socket
 import tarfile
 import threading
 
@@ -235,6 +237,47 @@ def test_what_a_recipe_raises_is_one_line(tmp_path, monkeypatch):
             )
         )
     assert "at all" not in str(told.value)
+
+
+def test_an_argument_called_splits_may_be_a_path(tmp_path, monkeypatch):
+    """As of Lhotse's iwslt22_ta, whose parts are keys of what it returns."""
+    sets = {name: {"recordings": name, "supervisions": 2} for name in ("train", "dev")}
+
+    def prepare_iwslt22_ta(corpus_dir, splits: str):
+        assert (corpus_dir, splits) == (tmp_path, "lists")
+        return sets
+
+    monkeypatch.setattr(lhotse.recipes, "prepare_iwslt22_ta", prepare_iwslt22_ta)
+    given = {"download": False, "arguments": {"splits": "lists"}}
+    found = list(recipe_manifests("iwslt22_ta", tmp_path, ["dev", "train"], **given))
+    assert found == [("dev", ("dev", 2)), ("train", ("train", 2))]
+
+
+def test_every_recipe_can_be_given_what_it_needs(tmp_path, monkeypatch):
+    """Arguments without default reach each; each says in a line what is missing."""
+
+    def no_network(*_):
+        raise OSError("no network")
+
+    monkeypatch.setattr(socket.socket, "connect", no_network)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    names = [n.removeprefix("prepare_") for n in dir(lhotse.recipes) if "prepare_" in n]
+    told = {}
+    for name in names:
+        function = getattr(lhotse.recipes, f"prepare_{name}")
+        parameters = inspect.signature(function).parameters.values()
+        needed = [p.name for p in parameters if p.default is p.empty][1:]
+        arguments = dict.fromkeys(needed, str(tmp_path / "empty"))
+        given = {"download": False, "arguments": arguments}
+        try:
+            list(recipe_manifests(name, tmp_path / "empty", [], **given))
+        except UserError as error:
+            told[name] = str(error)
+    assert len(names) > 90
+    assert len(told) > 50
+    assert [name for name, line in told.items() if "\n" in line] == []
+    assert [name for name, line in told.items() if "required positional" in line] == []
 
 
 def test_parts_that_a_recipe_does_not_have_are_refused(tmp_path, monkeypatch):
