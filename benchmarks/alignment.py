@@ -6,6 +6,10 @@ is a folder of audio and text, and is aligned as a user would: `latflow align`.
 
     python benchmarks/alignment.py --speakers 8 --utterances 240
     python benchmarks/alignment.py --speakers 8 --utterances 240 --side test --seed 77
+    python benchmarks/alignment.py --utterances 24 --model PACKAGE --adapt
+
+With `--model` a package aligns, of a GMM system or a network, such as the one that an
+earlier run has left in `FOLDER/out/package` (`--folder`).
 
 Where a stop's closure belongs is a convention: eSpeak NG tells of p, t and k when they
 are released, aligners begin them with the silence before. The figures by phone show it.
@@ -28,6 +32,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -173,11 +178,39 @@ def make_corpus(
     return seconds
 
 
-def export_speed(top: Path, results: Path, copies: int) -> dict[str, float]:
+@dataclass(frozen=True)
+class Aligned:
+    """Where the alignments of a run are, and what made them.
+
+    Attributes:
+        folder: with `ali.ark`.
+        lang: of the words and phones.
+        model: with `final.mdl`.
+        rule: that made them.
+    """
+
+    folder: Path
+    lang: Path
+    model: Path
+    rule: str
+
+    @classmethod
+    def of(cls, results: Path, package: Path | None) -> Aligned:
+        """Return those of systems of the corpus's own, or of a package."""
+        if package is None:
+            folder = results / "align/sat/train"
+            return cls(folder, results / "lang", results / "gmm/sat", "align_adapted")
+        folder = results / "align/package/train"
+        return cls(folder, folder / "lang", package / "model", "align_package")
+
+
+def export_speed(
+    top: Path, results: Path, made_by: Aligned, copies: int
+) -> dict[str, float]:
     """Export alignments of many recordings, all copies of those that are there."""
     made = top / "many"
     made.mkdir()
-    aligned = results / "align/sat/train"
+    aligned = made_by.folder
     paths = dict(read_int_vectors(aligned / "ali.ark"))
     made_of = read_cuts(results / "corpus/train/cuts.jsonl.gz")
     cuts = [cut for cut in made_of if cut.id in paths]
@@ -200,8 +233,8 @@ def export_speed(top: Path, results: Path, copies: int) -> dict[str, float]:
         made / "ali.ark",
         made / "statistics.json",
         made / "cuts.jsonl.gz",
-        results / "lang",
-        results / "gmm/sat",
+        made_by.lang,
+        made_by.model,
         made / "out",
         options=ExportOptions(),
         first_middle=0.0125,
@@ -216,15 +249,17 @@ def export_speed(top: Path, results: Path, copies: int) -> dict[str, float]:
     }
 
 
-def boundaries_of_frames(top: Path, results: Path, truth: Labels) -> Any:
+def boundaries_of_frames(
+    top: Path, results: Path, made_by: Aligned, truth: Labels
+) -> Any:
     """Return the errors of the boundaries of frames, which nothing has refined."""
-    aligned = results / "align/sat/train"
+    aligned = made_by.folder
     export_alignments(
         aligned / "ali.ark",
         aligned / "statistics.json",
         results / "corpus/train/cuts.jsonl.gz",
-        results / "lang",
-        results / "gmm/sat",
+        made_by.lang,
+        made_by.model,
         top / "frames",
         options=ExportOptions(formats=("textgrid",), names="path"),
         first_middle=0.0125,
@@ -250,6 +285,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--copies", type=int, default=20)
     parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--model", type=Path, help="package that aligns")
+    parser.add_argument("--adapt", action="store_true", help="adapt it before")
     parser.add_argument("--folder", type=Path, help="kept, and gone on with")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -261,8 +298,12 @@ def main() -> None:
             )
         command = [sys.executable, "-m", "latflow.cli.main", "align", top / "corpus"]
         command += [top / "lexicon.txt", top / "out", "--cores", arguments.cores]
+        if arguments.model is not None:
+            command += ["--model", arguments.model]
+            command += ["--adapt"] if arguments.adapt else []
         subprocess.run(list(map(str, command)), check=True, stdout=sys.stderr)
         results = top / "out/results/align"
+        made_by = Aligned.of(results, arguments.model)
         truth = read_labels(top / "truth", "phones")
         found = read_labels(top / "out/textgrid", "phones")
         values = compare_labels(truth, found).values()
@@ -270,20 +311,21 @@ def main() -> None:
         speech = sum(cut.duration for cut in cuts)
         rules = ["train_mono", "train_deltas", "train_lda_mllt", "train_sat"]
         rules += ["align_frames", "align_adapted", "refine_boundaries"]
+        rules += ["adapt_package", "align_package"]
         figures = {
             "speech_minutes": speech / 60,
             "boundaries": values["boundaries"],
-            "boundaries_of_frames": boundaries_of_frames(top, results, truth),
+            "boundaries_of_frames": boundaries_of_frames(top, results, made_by, truth),
             "beginnings_by_phone": values["by_label"],
             "matched_phones": values["matched"] / values["labels"][0],
             "align_times_real_time_of_processor": speech
-            / seconds_of(results, "align_adapted"),
+            / seconds_of(results, made_by.rule),
             "refine_times_real_time_of_processor": speech
             / seconds_of(results, "refine_boundaries"),
             "training_and_alignment_processor_seconds": sum(
                 seconds_of(results, rule) for rule in rules
             ),
-            "export": export_speed(top, results, arguments.copies),
+            "export": export_speed(top, results, made_by, arguments.copies),
         }
     json.dump(figures, sys.stdout, indent=1)
     sys.stdout.write("\n")
