@@ -8,6 +8,9 @@ is a folder of audio and text, and is aligned as a user would: `latflow align`.
     python benchmarks/alignment.py --speakers 8 --utterances 240 --side test --seed 77
     python benchmarks/alignment.py --utterances 24 --model PACKAGE --adapt
 
+With `--words LEXICON` voices say five words of that lexicon, which aligns them, and
+boundaries of words are compared: the phones of another corpus are its own.
+
 With `--model` a package aligns, of a GMM system or a network, such as the one that an
 earlier run has left in `FOLDER/out/package` (`--folder`).
 
@@ -48,6 +51,7 @@ from latflow.corpus.synthetic import ACCENTS, VOICES
 from latflow.corpus.textgrid import Interval, textgrid
 from latflow.files import write_json
 from latflow.kaldi.io import read_int_vectors, write_int_vectors
+from latflow.lang.lexicon import read_lexicon
 from latflow.scoring.boundaries import Labels, compare_labels, read_labels
 
 # Of espeak-ng/speak_lib.h.
@@ -137,9 +141,26 @@ class Speaker:
 
 
 def make_corpus(
-    top: Path, speakers: int, utterances: int, side: str, seed: int
+    top: Path,
+    speakers: int,
+    utterances: int,
+    side: str,
+    seed: int,
+    words_of: Path | None = None,
 ) -> float:
-    """Write audio, transcripts, true TextGrids and the lexicon; return the seconds."""
+    """Write audio, transcripts, true TextGrids and the lexicon; return the seconds.
+
+    Args:
+        top: folder to write to.
+        speakers: number of voices.
+        utterances: of all voices together.
+        side: of voices and sentences, `train` or `test`.
+        seed: of sentences and noise.
+        words_of: lexicon that sentences of five words are drawn from; it is taken as
+            it is.
+    """
+    known = [] if words_of is None else read_lexicon(words_of).words
+    known = [word for word in known if word.isalpha()]
     rng = np.random.default_rng(seed)
     speaker, lexicon, seconds = Speaker(), set(), 0.0
     for s in range(speakers):
@@ -148,7 +169,8 @@ def make_corpus(
         (top / f"corpus/s{s}").mkdir(parents=True)
         (top / f"truth/s{s}").mkdir(parents=True)
         for u in range(utterances // speakers):
-            text = draw_sentence(rng, side)
+            drawn = " ".join(rng.choice(known, 5)) if known else None
+            text = drawn or draw_sentence(rng, side)
             speech, words, end = speaker.speak(voice, text.lower(), 160)
             spelt = text.split()
             if len(words) != len(spelt) or not all(words):
@@ -167,14 +189,19 @@ def make_corpus(
                 if b > a
             ]
             length = len(samples) / speaker.rate
-            grid = textgrid({"phones": labels}, length)
+            starts = [SILENCE + word[0][1] for word in words] + [bounds[-1]]
+            said = map(Interval, starts, starts[1:], spelt)
+            grid = textgrid({"phones": labels, "words": list(said)}, length)
             (top / f"truth/s{s}/{u:04}.TextGrid").write_text(grid, encoding="utf-8")
             seconds += length
             lexicon |= {
                 f"{word} {' '.join(name for name, _ in phones)}\n"
                 for word, phones in zip(spelt, words, strict=True)
             }
-    (top / "lexicon.txt").write_text("".join(sorted(lexicon)), encoding="utf-8")
+    lines = "".join(sorted(lexicon))
+    if words_of is not None:
+        lines = words_of.read_text(encoding="utf-8")
+    (top / "lexicon.txt").write_text(lines, encoding="utf-8")
     return seconds
 
 
@@ -250,7 +277,7 @@ def export_speed(
 
 
 def boundaries_of_frames(
-    top: Path, results: Path, made_by: Aligned, truth: Labels
+    top: Path, results: Path, made_by: Aligned, truth: Labels, tier: str
 ) -> Any:
     """Return the errors of the boundaries of frames, which nothing has refined."""
     aligned = made_by.folder
@@ -264,7 +291,7 @@ def boundaries_of_frames(
         options=ExportOptions(formats=("textgrid",), names="path"),
         first_middle=0.0125,
     )
-    found = read_labels(top / "frames/textgrid", "phones")
+    found = read_labels(top / "frames/textgrid", tier)
     return compare_labels(truth, found).values()["boundaries"]
 
 
@@ -285,6 +312,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--copies", type=int, default=20)
     parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--words", type=Path, help="lexicon of what is said")
     parser.add_argument("--model", type=Path, help="package that aligns")
     parser.add_argument("--adapt", action="store_true", help="adapt it before")
     parser.add_argument("--folder", type=Path, help="kept, and gone on with")
@@ -294,7 +322,7 @@ def main() -> None:
         if not (top / "lexicon.txt").is_file():
             make_corpus(
                 *(top, arguments.speakers, arguments.utterances),
-                *(arguments.side, arguments.seed),
+                *(arguments.side, arguments.seed, arguments.words),
             )
         command = [sys.executable, "-m", "latflow.cli.main", "align", top / "corpus"]
         command += [top / "lexicon.txt", top / "out", "--cores", arguments.cores]
@@ -304,8 +332,9 @@ def main() -> None:
         subprocess.run(list(map(str, command)), check=True, stdout=sys.stderr)
         results = top / "out/results/align"
         made_by = Aligned.of(results, arguments.model)
-        truth = read_labels(top / "truth", "phones")
-        found = read_labels(top / "out/textgrid", "phones")
+        tier = "phones" if arguments.words is None else "words"
+        truth = read_labels(top / "truth", tier)
+        found = read_labels(top / "out/textgrid", tier)
         values = compare_labels(truth, found).values()
         cuts = read_cuts(results / "corpus/train/cuts.jsonl.gz")
         speech = sum(cut.duration for cut in cuts)
@@ -315,9 +344,11 @@ def main() -> None:
         figures = {
             "speech_minutes": speech / 60,
             "boundaries": values["boundaries"],
-            "boundaries_of_frames": boundaries_of_frames(top, results, made_by, truth),
-            "beginnings_by_phone": values["by_label"],
-            "matched_phones": values["matched"] / values["labels"][0],
+            "boundaries_of_frames": boundaries_of_frames(
+                top, results, made_by, truth, tier
+            ),
+            "beginnings_by_label": values["by_label"],
+            "matched_labels": values["matched"] / values["labels"][0],
             "align_times_real_time_of_processor": speech
             / seconds_of(results, made_by.rule),
             "refine_times_real_time_of_processor": speech
