@@ -34,11 +34,8 @@ def test_hclg_is_that_of_mkgraph(golden, system):
         golden / "lang", golden / "lang/G.fst", tree, model, GraphOptions()
     )
     kaldi = Graph.load(golden / f"graph/HCLG_{name}.fst")
-    assert ours.start == kaldi.start
-    for field in ("arc_begin", "ilabel", "olabel", "next_state"):
-        np.testing.assert_array_equal(getattr(ours, field), getattr(kaldi, field))
-    np.testing.assert_allclose(ours.weight, kaldi.weight, atol=1e-6)
-    np.testing.assert_allclose(ours.final, kaldi.final, atol=1e-6)
+    assert (ours.num_states, ours.num_arcs) == (kaldi.num_states, kaldi.num_arcs)
+    assert canonical(ours) == canonical(kaldi)
 
 
 def test_stage_writes_the_graph_and_its_counts(golden, tmp_path):

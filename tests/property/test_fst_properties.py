@@ -10,9 +10,10 @@ from reference.training_graph import compile_training_graph
 
 from latflow.fst.determinize import LINK, by_source, determinize
 from latflow.fst.graph import Graph
-from latflow.fst.minimize import minimize
+from latflow.fst.minimize import minimize_encoded
+from latflow.fst.minimize_acyclic import minimize_acyclic
 from latflow.fst.openfst import ARC
-from latflow.fst.optimize import push_special, remove_epsilons_locally
+from latflow.fst.optimize import connect, push_special, remove_epsilons_locally
 from latflow.graphs.hclg import load_model
 from latflow.graphs.training import TrainingGraphCompiler
 from latflow.lang.directory import Lang
@@ -76,6 +77,93 @@ def test_pushing_keeps_all_paths(graph):
     assert np.log(sums.max() / sums.min()) < 2e-3
 
 
+@st.composite
+def deterministic_graphs(draw):
+    """Graphs with cycles, few costs, no two arcs of a state alike; perhaps useless."""
+    num_states = draw(st.integers(1, 8))
+    triples = [(i, o, c) for i in (1, 2) for o in (0, 1) for c in (0.5, 0.5003, 2.0)]
+    rows = [
+        (s, *triple, draw(st.integers(0, num_states - 1)))
+        for s in range(num_states)
+        for triple in draw(st.lists(st.sampled_from(triples), unique=True, max_size=4))
+    ]
+    final = [draw(st.sampled_from([np.inf, 0.0, 1.0])) for _ in range(num_states)]
+    sources = np.array([row[0] for row in rows], int)
+    arcs = np.array([row[1:] for row in rows], ARC)
+    return Graph.from_arc_list(0, sources, arcs, np.array(final, np.float32))
+
+
+@given(graph=deterministic_graphs())
+def test_connected_graphs_are_those_of_openfst(graph):
+    fst = graph.to_fst()
+    kaldifst.connect(fst)
+    wanted, found = Graph.from_fst(fst), connect(graph)
+    assert found.start == wanted.start
+    np.testing.assert_array_equal(found.arcs, wanted.arcs)
+    np.testing.assert_array_equal(found.states, wanted.states)
+
+
+def coarsest_blocks(graph, rows_of):
+    """Number of blocks of states that no sequence of labels tells apart (Moore)."""
+    blocks = {s: float(graph.final[s]) for s in range(graph.num_states)}
+    count = 0
+    while count != len(set(blocks.values())):
+        count = len(set(blocks.values()))
+        keys = {
+            s: (blocks[s], frozenset((*row[:3], blocks[row[3]]) for row in rows_of(s)))
+            for s in blocks
+        }
+        numbers = {key: n for n, key in enumerate(dict.fromkeys(keys.values()))}
+        blocks = {s: numbers[key] for s, key in keys.items()}
+    return count
+
+
+@given(graph=deterministic_graphs())
+def test_minimized_graphs_are_the_smallest_of_their_paths(graph):
+    graph = connect(graph)
+    if not graph.num_states:
+        return
+    small = minimize_encoded(graph)
+    rounded = np.floor(graph.weight * 1024 + 0.5) / 1024
+
+    def rows_of(s):
+        at = slice(graph.arc_begin[s], graph.arc_begin[s + 1])
+        rows = zip(
+            graph.ilabel[at],
+            graph.olabel[at],
+            rounded[at],
+            graph.next_state[at],
+            strict=True,
+        )
+        return [tuple(map(float, row)) for row in rows]
+
+    is_deterministic = all(
+        len({row[:3] for row in rows_of(s)}) == len(rows_of(s))
+        for s in range(graph.num_states)
+    )
+    fst = graph.to_fst()
+    kaldifst.minimize_encoded(fst)
+    assert small.num_states >= coarsest_blocks(graph, rows_of)
+    if is_deterministic:
+        assert small.num_states == coarsest_blocks(graph, rows_of)
+        assert canonical(small) == canonical(Graph.from_fst(fst))
+
+
+def test_arcs_of_the_same_label_are_kept_apart_where_they_lead_apart():
+    rows = [(1, 1, 0.0, 1), (1, 1, 0.0, 2), (2, 2, 0.0, 3), (3, 3, 0.0, 3)]
+    final = np.array([np.inf, np.inf, np.inf, 0.0], np.float32)
+    graph = Graph.from_arc_list(0, np.array([0, 0, 1, 2]), np.array(rows, ARC), final)
+    assert paths(minimize_encoded(graph)) == paths(graph)
+
+
+def test_a_repeated_arc_goes():
+    rows = [(1, 1, 0.0, 1), (1, 1, 0.0, 2), (2, 2, 0.0, 3), (2, 2, 0.0, 3)]
+    final = np.array([np.inf, np.inf, np.inf, 0.0], np.float32)
+    graph = Graph.from_arc_list(0, np.array([0, 0, 1, 2]), np.array(rows, ARC), final)
+    small = minimize_encoded(graph)
+    assert (small.num_states, small.num_arcs) == (3, 2)
+
+
 def total_costs(graph):
     """{strings: cost of all paths together, in the log semiring}."""
     found = {}
@@ -133,7 +221,7 @@ def test_determinized_machines_have_the_same_totals(machine):
                 (int(link["target"]), following, so_far + float(link["weight"]))
             )
     wanted = {(ins, tuple(words.tolist())): total for ins, total in wanted.items()}
-    arc_begin, kept, costs_left = minimize(arcs, finals)
+    arc_begin, kept, costs_left = minimize_acyclic(arcs, finals)
     graph = Graph.from_arrays(
         0,
         arc_begin,

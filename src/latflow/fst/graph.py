@@ -16,11 +16,12 @@ The exception are large `const` files that were written without alignment, as Op
 programs do by default: there the views are not aligned, which numpy and Numba allow but
 for which Numba compiles a kernel once more. Small files of that kind are copied.
 
-Public: `Graph`.
+Public: `Graph`, `state_records`, `incoming`.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import tempfile
@@ -42,6 +43,7 @@ from latflow.fst.openfst import ARC, STATE, Header
 
 COPY_BELOW_BYTES = 64 << 20  # unaligned files up to this size are copied
 _CHECK_ARCS = 1 << 20  # arcs looked at together, to keep temporary arrays small
+_WRITE_STATES = 1 << 20  # states written together, likewise
 
 # OpenFst's property bits, of those that cost one pass over the arcs.
 _EXPANDED = 1
@@ -310,12 +312,23 @@ class Graph:
     # -- kaldifst -------------------------------------------------------------------
 
     @classmethod
-    def from_fst(cls, fst: kaldifst.StdFst) -> Graph:
-        """Copy an FST of kaldifst (by way of a file in memory)."""
+    def from_fst(cls, fst: kaldifst.StdFst, *, is_emptied: bool = False) -> Graph:
+        """Copy an FST of kaldifst (by way of a file in memory).
+
+        Args:
+            fst: the FST.
+            is_emptied: its states are deleted on the way, so that a large one is not
+                held twice.
+        """
         with _memory_file() as path:
             if not fst.write(path):
                 raise OSError(f"kaldifst could not write {path}")
-            return cls._parse(memoryview(Path(path).read_bytes()), 0, None)[0]
+            if is_emptied:
+                fst.delete_states()
+                _return_memory()
+            with open(path, "rb") as stream:
+                file = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            return cls._parse(memoryview(file), 0, None)[0]
 
     def to_fst(self) -> kaldifst.StdVectorFst:
         """Copy to an FST of kaldifst."""
@@ -326,11 +339,6 @@ class Graph:
 
     def write_vector(self, stream: BinaryIO) -> None:
         """Write a `vector` FST, the only type in Kaldi's archives of graphs."""
-        words = openfst.vector_words(
-            self.arc_begin,
-            np.ascontiguousarray(self.final).view(np.int32),
-            np.ascontiguousarray(self.arcs).view(np.int32).reshape(-1, 4),
-        )
         header = Header(
             "vector",
             openfst.VECTOR_VERSION,
@@ -341,7 +349,12 @@ class Graph:
             0,
         )
         openfst.write_header(stream, header)
-        stream.write(words.data)
+        finals = np.ascontiguousarray(self.final).view(np.int32)
+        arcs = np.ascontiguousarray(self.arcs).view(np.int32).reshape(-1, 4)
+        for first in range(0, self.num_states, _WRITE_STATES):
+            last = min(first + _WRITE_STATES, self.num_states)
+            words = openfst.vector_words(self.arc_begin, finals, arcs, first, last)
+            stream.write(words.data)
 
 
 def state_records(
@@ -378,11 +391,50 @@ def _fill_states(
         states[state]["num_output_epsilons"] = num_output_epsilons
 
 
+@njit(cache=True, nogil=True)
+def incoming(
+    arc_begin: np.ndarray, next_state: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """List the arcs that enter each state.
+
+    Args:
+        arc_begin: int64[S + 1].
+        next_state: int32[A].
+
+    Returns:
+        (begin, int64[S + 1], and arcs, int32[A]: those that enter state s are
+        arcs[begin[s]:begin[s + 1]]; the state that each arc leaves, int32[A]).
+    """
+    num_states = len(arc_begin) - 1
+    source = np.empty(len(next_state), np.int32)
+    begin = np.zeros(num_states + 1, np.int64)
+    for state in range(num_states):
+        for arc in range(arc_begin[state], arc_begin[state + 1]):
+            source[arc] = state
+            begin[next_state[arc]] += 1
+    begin = np.cumsum(begin)
+    arcs = np.empty(len(next_state), np.int32)
+    for arc in range(len(next_state) - 1, -1, -1):
+        begin[next_state[arc]] -= 1
+        arcs[begin[next_state[arc]]] = arc
+    return begin, arcs, source
+
+
 def _read_only(array: np.ndarray) -> np.ndarray:
     """Return the same memory, not to be written through this array."""
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def _return_memory() -> None:
+    """Give freed memory back to the system, which the C library keeps in small pieces.
+
+    Of a large FST in kaldifst, an allocation a state, that is nearly all.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 @contextmanager

@@ -1,16 +1,13 @@
-"""Minimization of small acyclic (or nearly acyclic) transducers.
+"""Minimization: states that are followed by the same become one.
 
-States are merged if what follows them is the same: the same final cost, and arcs of the
-same labels and costs to merged states; costs are rounded first. Working from the end
-towards the start, one pass finds this. States on a cycle (the inner states of the
-silence HMM, before self-loops are added) are kept apart, which full minimization of the
-graphs of training would do as well.
+Labels and costs count together, as one label, after costs are rounded. All states begin
+as one block for each final cost; blocks are split until the arcs of each label lead
+from a block into one block only.
 
-Public: `minimize`.
+Public: `minimize_encoded`.
 
-Source: Revuz 1992, "Minimization of acyclic deterministic automata in linear time";
-Kaldi `fstext/fstext-utils-inl.h` (`MinimizeEncoded`: the rounding, and that labels and
-costs count together).
+Source: Valmari 2012, "Fast brief practical DFA minimization"; Kaldi
+`fstext/fstext-utils-inl.h` (`MinimizeEncoded`).
 """
 
 from __future__ import annotations
@@ -18,230 +15,282 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from latflow.fst.determinize import DELTA, OUT_LINK, Int, Links, by_source
-
-_UNSEEN = -1
-
-
-@njit(cache=True, nogil=True)
-def _rounded(cost: float) -> float:
-    """Return a cost to the nearest multiple of DELTA (OpenFst's `Quantize`)."""
-    if cost == np.inf:
-        return cost
-    return np.floor(cost / DELTA + 0.5) * DELTA
+from latflow.fst.determinize import DELTA, Links
+from latflow.fst.graph import Graph, incoming, state_records
 
 
-@njit(cache=True, nogil=True)
-def _components(begin: np.ndarray, links: Links) -> tuple[np.ndarray, np.ndarray]:
-    """Return the strongly connected components of what the start, state 0, reaches.
+def minimize_encoded(graph: Graph, *, delta: float = DELTA) -> Graph:
+    """Merge states that are followed by the same, with labels and costs as one label.
+
+    Args:
+        graph: connected.
+        delta: costs are rounded to multiples of it.
 
     Returns:
-        (states in an order where targets come before sources, components together;
-        bool[S], whether a state is on a cycle).
+        The smallest graph of the same paths with such costs, if no state of the given
+        one has two arcs of the same labels and cost; else a smaller one. States keep
+        their order; the first of those that are merged stands for all.
 
-    Source: Tarjan 1972, without recursion.
+    Source: Kaldi `MinimizeEncoded`.
     """
-    num_states = len(begin) - 1
-    found_at = np.full(num_states, _UNSEEN, np.int64)
-    lowest = np.zeros(num_states, np.int64)
-    next_link = begin[:-1].copy()
-    is_open = np.zeros(num_states, np.bool_)
-    on_cycle = np.zeros(num_states, np.bool_)
-    order = np.empty(num_states, np.int64)
-    opened: list[Int] = [np.int64(0)]
-    path: list[Int] = [np.int64(0)]
-    found_at[0] = lowest[0] = 0
-    is_open[0] = True
-    seen, done = 1, 0
-    while len(path) > 0:
-        state = path[-1]
-        if next_link[state] < begin[state + 1]:
-            target = links[next_link[state]]["target"]
-            next_link[state] += 1
-            if found_at[target] == _UNSEEN:
-                found_at[target] = lowest[target] = seen
-                seen += 1
-                is_open[target] = True
-                opened.append(target)
-                path.append(target)
-            elif is_open[target]:
-                lowest[state] = min(lowest[state], found_at[target])
-                on_cycle[state] |= target == state
-            continue
-        path.pop()
-        if len(path) > 0:
-            lowest[path[-1]] = min(lowest[path[-1]], lowest[state])
-        if lowest[state] == found_at[state]:
-            done = _close_component(state, opened, is_open, on_cycle, order, done)
-    return order[:done], on_cycle
+    if not graph.num_states:
+        return graph
+    arcs = np.array(graph.arcs)
+    arcs["weight"] = np.floor(graph.weight / np.float32(delta) + 0.5) * delta
+    final = (np.floor(graph.final / np.float32(delta) + 0.5) * delta).astype(np.float32)
+    _, blocks = np.unique(final, return_inverse=True)
+    # The block that is not used to split others should be the largest.
+    largest = np.bincount(blocks).argmax()
+    blocks = np.where(blocks == largest, 0, np.where(blocks == 0, largest, blocks))
+    symbols, is_repeat = _encode(graph.arc_begin, arcs)
+    merged = _refine(
+        graph.arc_begin, graph.next_state, symbols, blocks.astype(np.int32)
+    )
+    del symbols
+    begin, arcs, final = _quotient(graph.arc_begin, arcs, is_repeat, final, merged)
+    start = int(merged[graph.start])
+    return Graph(start, state_records(begin, final, arcs), arcs)
 
 
 @njit(cache=True, nogil=True)
-def _close_component(
-    root: int,
-    opened: list[Int],
-    is_open: np.ndarray,
-    on_cycle: np.ndarray,
-    order: np.ndarray,
-    done: int,
-) -> int:
-    """Move the component of `root` from the open states to the order."""
-    is_single = opened[-1] == root
-    member = -1
-    while member != root:
-        member = opened.pop()
-        is_open[member] = False
-        on_cycle[member] |= not is_single
-        order[done] = member
-        done += 1
-    return done
+def _encode(arc_begin: np.ndarray, arcs: Links) -> tuple[np.ndarray, np.ndarray]:
+    """Number what the arcs have as labels and costs.
+
+    Returns:
+        (int32[A], the numbers: arcs of one state have different ones, also where labels
+        and costs are the same, so that the encoded graph is deterministic; bool[A],
+        whether an arc before it, of its state, has the same labels and cost).
+    """
+    size = 16
+    while size < 2 * len(arcs):
+        size *= 2
+    table = np.full(size, -1, np.int32)  # numbers, by a hash of what they stand for
+    example = np.empty(len(arcs), np.int32)  # an arc of each number
+    repeats = np.zeros(len(arcs), np.int32)  # how many such arcs come before it
+    used_by = np.full(len(arcs), -1, np.int32)  # the last state with the number
+    symbols = np.empty(len(arcs), np.int32)
+    is_repeat = np.zeros(len(arcs), np.bool_)
+    count = 0
+    for state in range(len(arc_begin) - 1):
+        for n in range(arc_begin[state], arc_begin[state + 1]):
+            value = np.int64(arcs[n]["ilabel"]) * np.int64(2654435761)
+            value = (value ^ np.int64(arcs[n]["olabel"])) * np.int64(1099511628211)
+            value ^= np.int64(arcs[n]["weight"] * 1024.0) * np.int64(40503)
+            value ^= value >> 29
+            repeat = 0
+            while True:
+                at = (value + repeat) & (size - 1)
+                number = table[at]
+                while number >= 0 and not (
+                    repeats[number] == repeat and _is_alike(arcs, example[number], n)
+                ):
+                    at = (at + 1) & (size - 1)
+                    number = table[at]
+                if number < 0 or used_by[number] != state:
+                    break
+                repeat += 1
+            if number < 0:
+                number = np.int32(count)
+                table[at] = number
+                example[number], repeats[number] = n, repeat
+                count += 1
+            used_by[number] = state
+            symbols[n] = number
+            is_repeat[n] = repeat > 0
+    return symbols, is_repeat
 
 
 @njit(cache=True, nogil=True)
-def _precedes(links: Links, first: int, second: int) -> bool:
-    """Return True if one link comes before another by labels, target and cost."""
-    one, other = links[first], links[second]
-    if one["ilabel"] != other["ilabel"]:
-        return one["ilabel"] < other["ilabel"]
-    if one["olabel"] != other["olabel"]:
-        return one["olabel"] < other["olabel"]
-    if one["target"] != other["target"]:
-        return one["target"] < other["target"]
-    return one["weight"] < other["weight"]
-
-
-@njit(cache=True, nogil=True)
-def _is_equal(links: Links, first: int, second: int) -> bool:
-    """Return True if two links are the same, sources aside."""
-    one, other = links[first], links[second]
+def _is_alike(arcs: Links, first: int, second: int) -> bool:
+    """Return True if two arcs have the same labels and cost."""
     return (
-        one["ilabel"] == other["ilabel"]
-        and one["olabel"] == other["olabel"]
-        and one["target"] == other["target"]
-        and one["weight"] == other["weight"]
+        arcs[first]["ilabel"] == arcs[second]["ilabel"]
+        and arcs[first]["olabel"] == arcs[second]["olabel"]
+        and arcs[first]["weight"] == arcs[second]["weight"]
     )
 
 
 @njit(cache=True, nogil=True)
-def _sort_unique(links: Links, low: Int, high: Int) -> int:
-    """Sort links[low:high] and drop repeated ones; returns the new end."""
-    for n in range(low + 1, high):
-        slot = n
-        while slot > low and _precedes(links, slot, slot - 1):
-            held = links[slot : slot + 1].copy()
-            links[slot] = links[slot - 1]
-            links[slot - 1] = held[0]
-            slot -= 1
-    kept = min(low + 1, high)
-    for n in range(low + 1, high):
-        if not _is_equal(links, n, kept - 1):
-            links[kept] = links[n]
-            kept += 1
-    return kept
+def _partition(class_of: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """Begin a partition whose classes can be split.
+
+    Args:
+        class_of: int32[N], numbers without gaps.
+
+    Returns:
+        (int32[N], elements, class after class; int32[N, 2], where an element stands
+        among these, and its class; int32[N, 3], of each class begin, end and the number
+        of its elements, at its beginning, that are marked; number of classes).
+    """
+    size = len(class_of)
+    order = np.empty(size, np.int32)
+    where = np.empty((size, 2), np.int32)
+    classes = np.zeros((size, 3), np.int32)
+    count = 0
+    for n in range(size):
+        classes[class_of[n], 1] += 1
+        count = max(count, class_of[n] + 1)
+    at = 0
+    for number in range(count):
+        classes[number, 0] = at
+        at += classes[number, 1]
+        classes[number, 1] = classes[number, 0]
+    for n in range(size):
+        number = class_of[n]
+        at = classes[number, 1]
+        classes[number, 1] += 1
+        order[at] = n
+        where[n, 0], where[n, 1] = at, number
+    return order, where, classes, count
 
 
 @njit(cache=True, nogil=True)
-def _hash(links: Links, low: Int, high: Int, cost: Int) -> Int:
-    """Return a hash of what leaves a state."""
-    value = np.int64(1469598103934665603)
-    if cost != np.inf:
-        value ^= np.int64(cost / DELTA)
-    for n in range(low, high):
-        for part in (
-            links[n]["ilabel"],
-            links[n]["olabel"],
-            links[n]["target"],
-            np.int64(links[n]["weight"] / DELTA),
-        ):
-            value = (value ^ part) * np.int64(1099511628211)
-    return value
-
-
-@njit(cache=True, nogil=True)
-def _merge(
-    begin: np.ndarray,
-    ends: np.ndarray,
-    links: Links,
-    final: np.ndarray,
+def _mark(
+    element: int,
     order: np.ndarray,
-    on_cycle: np.ndarray,
-) -> np.ndarray:
-    """Find the state that stands for each state, int64[S]; targets are replaced."""
-    merged = np.arange(len(begin) - 1)
-    chains: dict[Int, Int] = {np.int64(0): np.int64(0)}
-    next_in_chain = np.full(len(merged), -1, np.int64)
-    chains.clear()
-    for state in order:
-        low = begin[state]
-        for n in range(low, begin[state + 1]):
-            links[n]["target"] = merged[links[n]["target"]]
-        ends[state] = _sort_unique(links, low, begin[state + 1])
-        if on_cycle[state]:
+    where: np.ndarray,
+    classes: np.ndarray,
+    touched: np.ndarray,
+    num_touched: int,
+) -> int:
+    """Mark an element; its class is appended to `touched` at its first mark."""
+    at, number = where[element, 0], where[element, 1]
+    if classes[number, 2] == 0:
+        touched[num_touched] = number
+        num_touched += 1
+    to = classes[number, 0] + classes[number, 2]
+    classes[number, 2] += 1
+    other = order[to]
+    order[at], where[other, 0] = other, at
+    order[to], where[element, 0] = element, to
+    return num_touched
+
+
+@njit(cache=True, nogil=True)
+def _split(
+    order: np.ndarray,
+    where: np.ndarray,
+    classes: np.ndarray,
+    count: int,
+    touched: np.ndarray,
+    num_touched: int,
+) -> int:
+    """Part the marked elements from the others; the smaller part is the new class."""
+    for n in range(num_touched):
+        number = touched[n]
+        begin, end = classes[number, 0], classes[number, 1]
+        middle = begin + classes[number, 2]
+        classes[number, 2] = 0
+        if middle == end:
             continue
-        value = _hash(links, low, ends[state], final[state])
-        head: Int = np.int64(-1)
-        if value in chains:
-            head = chains[value]
-        other = head
-        while other >= 0:
-            is_same = final[other] == final[state]
-            is_same &= ends[other] - begin[other] == ends[state] - low
-            n = 0
-            while is_same and low + n < ends[state]:
-                is_same = _is_equal(links, low + n, begin[other] + n)
-                n += 1
-            if is_same:
-                break
-            other = next_in_chain[other]
-        if other >= 0:
-            merged[state] = other
+        if middle - begin <= end - middle:
+            classes[count, 0], classes[count, 1] = begin, middle
+            classes[number, 0] = middle
         else:
-            next_in_chain[state] = head
-            chains[value] = state
+            classes[count, 0], classes[count, 1] = middle, end
+            classes[number, 1] = middle
+        for at in range(classes[count, 0], classes[count, 1]):
+            where[order[at], 1] = count
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _refine(
+    arc_begin: np.ndarray,
+    next_state: np.ndarray,
+    symbols: np.ndarray,
+    blocks: np.ndarray,
+) -> np.ndarray:
+    """Find the coarsest partition of the states under which the graph is deterministic.
+
+    Arcs are partitioned too: by symbol, then also by the block they lead to. A set of
+    arcs splits the blocks it leaves, a new block the sets of arcs that lead to it.
+
+    Args:
+        arc_begin: int64[S + 1].
+        next_state: int32[A].
+        symbols: int32[A], no two the same in a state.
+        blocks: int32[S], a partition that is given.
+
+    Returns:
+        int32[S], blocks by the order of their first states.
+
+    Source: Valmari 2012.
+    """
+    into_begin, into, source = incoming(arc_begin, next_state)
+    states, state_at, state_sets, num_blocks = _partition(blocks)
+    arcs, arc_at, arc_sets, num_sets = _partition(symbols)
+    touched = np.empty(max(len(blocks), len(symbols)), np.int32)
+    block, set_of_arcs = 1, 0
+    while set_of_arcs < num_sets:
+        count = 0
+        for at in range(arc_sets[set_of_arcs, 0], arc_sets[set_of_arcs, 1]):
+            state = source[arcs[at]]
+            count = _mark(state, states, state_at, state_sets, touched, count)
+        num_blocks = _split(states, state_at, state_sets, num_blocks, touched, count)
+        set_of_arcs += 1
+        while block < num_blocks:
+            count = 0
+            for at in range(state_sets[block, 0], state_sets[block, 1]):
+                state = states[at]
+                for n in range(into_begin[state], into_begin[state + 1]):
+                    count = _mark(into[n], arcs, arc_at, arc_sets, touched, count)
+            num_sets = _split(arcs, arc_at, arc_sets, num_sets, touched, count)
+            block += 1
+    return _by_first(state_at[:, 1], num_blocks)
+
+
+@njit(cache=True, nogil=True)
+def _by_first(blocks: np.ndarray, num_blocks: int) -> np.ndarray:
+    """Number blocks by the order of their first states, int32[S]."""
+    number = np.full(num_blocks, -1, np.int32)
+    merged = np.empty(len(blocks), np.int32)
+    count = 0
+    for state in range(len(blocks)):
+        if number[blocks[state]] < 0:
+            number[blocks[state]] = count
+            count += 1
+        merged[state] = number[blocks[state]]
     return merged
 
 
 @njit(cache=True, nogil=True)
-def minimize(links: Links, final: np.ndarray) -> tuple[np.ndarray, Links, np.ndarray]:
-    """Merge states that are followed by the same, costs rounded to 1/1024.
+def _quotient(
+    arc_begin: np.ndarray,
+    arcs: Links,
+    is_repeat: np.ndarray,
+    final: np.ndarray,
+    merged: np.ndarray,
+) -> tuple[np.ndarray, Links, np.ndarray]:
+    """Return (arc_begin, arcs, final) of the first state of each block.
 
-    Args:
-        links: OUT_LINK[A]; state 0 is the start.
-        final: float64[S], cost, +inf where not final.
-
-    Returns:
-        (arc_begin, int64[M + 1]; OUT_LINK arcs by source; final, float64[M]) of the
-        states that the start, still state 0, reaches.
+    Arcs are moved to the front of `arcs`, of which a copy of that part is returned.
     """
-    begin, links = by_source(links, len(final))
-    for n in range(len(links)):
-        links[n]["weight"] = _rounded(links[n]["weight"])
-    final = np.array([_rounded(cost) for cost in final])
-    order, on_cycle = _components(begin, links)
-    ends = begin[1:].copy()
-    merged = _merge(begin, ends, links, final, order, on_cycle)
-
-    number = np.full(len(final), -1, np.int64)
-    num_states, num_arcs = 0, 0
-    for n in range(len(order) - 1, -1, -1):
-        state = order[n]
-        if merged[state] == state:
-            number[state] = num_states
-            num_states += 1
-            num_arcs += ends[state] - begin[state]
-    arc_begin = np.zeros(num_states + 1, np.int64)
-    kept = np.empty(num_arcs, OUT_LINK)
-    costs = np.empty(num_states)
-    at = 0
-    for n in range(len(order) - 1, -1, -1):
-        state = order[n]
-        if merged[state] != state:
+    begin = np.zeros(merged.max() + 2, np.int64)
+    costs = np.empty(len(begin) - 1, np.float32)
+    count = used = 0
+    for state in range(len(merged)):
+        if merged[state] != count:
             continue
-        costs[number[state]] = final[state]
-        for link in range(begin[state], ends[state]):
-            kept[at] = links[link]
-            kept[at]["source"] = number[state]
-            kept[at]["target"] = number[merged[links[link]["target"]]]
-            at += 1
-        arc_begin[number[state] + 1] = at
-    return arc_begin, kept, costs
+        costs[count] = final[state]
+        for n in range(arc_begin[state], arc_begin[state + 1]):
+            arcs[used] = arcs[n]
+            arcs[used]["next_state"] = merged[arcs[n]["next_state"]]
+            if not (is_repeat[n] and _is_among(arcs, begin[count], used)):
+                used += 1
+        count += 1
+        begin[count] = used
+    return begin, arcs[:used].copy(), costs
+
+
+@njit(cache=True, nogil=True)
+def _is_among(arcs: Links, first: int, last: int) -> bool:
+    """Return True if the arc at `last` is one of arcs[first:last]."""
+    for n in range(first, last):
+        if (
+            _is_alike(arcs, n, last)
+            and arcs[n]["next_state"] == arcs[last]["next_state"]
+        ):
+            return True
+    return False

@@ -49,6 +49,7 @@ ARC = np.dtype(
 )
 _ARC_WORDS = ARC.itemsize // 4
 _STATE_WORDS = 3  # of a `vector` file: final weight, number of arcs (two words)
+_STATE_FIELDS = STATE.itemsize // 4  # of a `const` file
 
 Name = str | Path | None
 
@@ -217,14 +218,13 @@ def read_vector(
     num_arcs, used = _measure_vector(words, header.num_states)
     if num_arcs < 0:
         _refuse("the FST is truncated", name)
-    states = np.zeros(header.num_states, STATE)
+    states = np.empty(header.num_states, STATE)
     arcs = np.empty(num_arcs, ARC)
-    finals = np.empty(header.num_states, np.int32)
-    counts = np.empty((header.num_states, 4), np.uint32)
-    _split_vector(words, finals, counts, arcs.view(np.int32).reshape(-1, _ARC_WORDS))
-    states["final"] = finals.view(np.float32)
-    for column, field in enumerate(STATE.names[1:] if STATE.names else ()):
-        states[field] = counts[:, column]
+    _split_vector(
+        words,
+        states.view(np.int32).reshape(-1, _STATE_FIELDS),
+        arcs.view(np.int32).reshape(-1, _ARC_WORDS),
+    )
     return states, arcs, header.body + 4 * used
 
 
@@ -246,44 +246,42 @@ def _measure_vector(words: np.ndarray, num_states: int) -> tuple[int, int]:
 
 
 @njit(cache=True, nogil=True)
-def _split_vector(
-    words: np.ndarray, finals: np.ndarray, counts: np.ndarray, arcs: np.ndarray
-) -> None:
-    """Fill finals [S], counts [S, 4] (as in STATE) and arcs [A, 4] from a body."""
+def _split_vector(words: np.ndarray, states: np.ndarray, arcs: np.ndarray) -> None:
+    """Fill the words of states, int32[S, 5] as in STATE, and of arcs, int32[A, 4]."""
     at = 0
     arc = 0
-    for state in range(len(finals)):
-        finals[state] = words[at]
+    for state in range(len(states)):
         num_arcs = words[at + 1]
+        states[state, 0] = words[at]
+        states[state, 1] = arc
+        states[state, 2] = num_arcs
+        states[state, 3] = states[state, 4] = 0
         at += _STATE_WORDS
-        counts[state, 0] = arc
-        counts[state, 1] = num_arcs
-        counts[state, 2] = 0
-        counts[state, 3] = 0
         for _ in range(num_arcs):
             for column in range(_ARC_WORDS):
                 arcs[arc, column] = words[at + column]
-            counts[state, 2] += words[at] == 0
-            counts[state, 3] += words[at + 1] == 0
+            states[state, 3] += words[at] == 0
+            states[state, 4] += words[at + 1] == 0
             arc += 1
             at += _ARC_WORDS
 
 
 @njit(cache=True, nogil=True)
 def vector_words(
-    arc_begin: np.ndarray, finals: np.ndarray, arcs: np.ndarray
+    arc_begin: np.ndarray, finals: np.ndarray, arcs: np.ndarray, first: int, last: int
 ) -> np.ndarray:
-    """Return the body of a `vector` file, as int32 words.
+    """Return the body of a `vector` file, as int32 words, from one state to another.
 
     Args:
         arc_begin: int64[S + 1].
         finals: int32[S], the bits of the final weights.
         arcs: int32[A, 4], the words of the arc records.
+        first, last: states first ... last - 1 are returned.
     """
-    num_states = len(arc_begin) - 1
-    words = np.empty(_STATE_WORDS * num_states + _ARC_WORDS * len(arcs), np.int32)
+    num_arcs = arc_begin[last] - arc_begin[first]
+    words = np.empty(_STATE_WORDS * (last - first) + _ARC_WORDS * num_arcs, np.int32)
     at = 0
-    for state in range(num_states):
+    for state in range(first, last):
         words[at] = finals[state]
         words[at + 1] = arc_begin[state + 1] - arc_begin[state]
         words[at + 2] = 0

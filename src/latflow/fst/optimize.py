@@ -1,6 +1,6 @@
-"""Reductions of decoding graphs that kaldifst lacks: pushing, local epsilon removal.
+"""Reductions of decoding graphs: pushing, local epsilon removal, connection.
 
-Public: `push_special`, `remove_input_symbols`, `remove_epsilons_locally`.
+Public: `push_special`, `remove_input_symbols`, `remove_epsilons_locally`, `connect`.
 
 Weights are costs; sums are taken in the log semiring: a (+) b = -log(e^-a + e^-b).
 
@@ -13,13 +13,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-import kaldifst
 import numpy as np
 from numba import njit
 
-from latflow.fst.determinize import DELTA, log_add
-from latflow.fst.graph import Graph
-from latflow.fst.openfst import ARC
+from latflow.fst.determinize import DELTA, Links, log_add
+from latflow.fst.graph import Graph, incoming, state_records
 
 log = logging.getLogger(__name__)
 
@@ -27,18 +25,6 @@ _MAX_ITERATIONS = 2000
 _DELETED = -1  # as next_state
 _NONE = -1  # as arc
 _HEAD, _TAIL, _INTO, _OUT = 0, 1, 2, 3  # columns of a table of states
-_FIELDS = ("ilabel", "olabel", "weight", "next_state")
-
-#: An arc while epsilons are removed: `link` is the next arc of the same state, or -1.
-_LINKED_ARC = np.dtype(
-    [
-        ("ilabel", np.int32),
-        ("olabel", np.int32),
-        ("weight", np.float32),
-        ("next_state", np.int32),
-        ("link", np.int32),
-    ]
-)
 
 
 def push_special(graph: Graph, *, delta: float = DELTA) -> Graph:
@@ -114,7 +100,8 @@ def remove_input_symbols(graph: Graph, symbols: Sequence[int]) -> Graph:
     """
     arcs = np.array(graph.arcs)
     arcs["ilabel"][np.isin(arcs["ilabel"], list(symbols))] = 0
-    return Graph.from_arc_list(graph.start, graph.sources(), arcs, graph.final)
+    states = state_records(graph.arc_begin, graph.final, arcs)
+    return Graph(graph.start, states, arcs)
 
 
 def remove_epsilons_locally(graph: Graph) -> Graph:
@@ -138,39 +125,33 @@ def remove_epsilons_locally(graph: Graph) -> Graph:
         return graph
     begin, final = graph.arc_begin, np.array(graph.final)
     has_arcs = np.diff(begin) > 0
-    table = np.empty((graph.num_states, 4), np.int64)
+    table = np.empty((graph.num_states, 4), np.int32)
     table[:, _HEAD] = np.where(has_arcs, begin[:-1], _NONE)
     table[:, _TAIL] = np.where(has_arcs, begin[1:] - 1, _NONE)
     table[:, _INTO] = np.bincount(graph.next_state, minlength=graph.num_states)
     table[graph.start, _INTO] += 1
     table[:, _OUT] = np.diff(begin) + np.isfinite(final)
-    linked = np.zeros(graph.num_arcs, _LINKED_ARC)
-    for field in _FIELDS:
-        linked[field] = graph.arcs[field]
-    linked["link"] = np.arange(1, graph.num_arcs + 1)
-    linked["link"][table[has_arcs, _TAIL]] = _NONE
-    sources, kept = _visit_all(linked, table, final)
-    arcs = np.empty(len(kept), ARC)
-    for field in _FIELDS:
-        arcs[field] = kept[field]
-    reduced = Graph.from_arc_list(graph.start, sources, arcs, final).to_fst()
-    kaldifst.connect(reduced)
-    return Graph.from_fst(reduced)
+    link = np.arange(1, graph.num_arcs + 1, dtype=np.int32)
+    link[table[has_arcs, _TAIL]] = _NONE
+    begin, arcs = _visit_all(np.array(graph.arcs), link, table, final)
+    del link, table
+    return connect(Graph(graph.start, state_records(begin, final, arcs), arcs))
 
 
 @njit(cache=True, nogil=True)
 def _visit_all(
-    arcs: np.ndarray, table: np.ndarray, final: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+    arcs: Links, link: np.ndarray, table: np.ndarray, final: np.ndarray
+) -> tuple[np.ndarray, Links]:
     """Visit all arcs in turn, also those that are added on the way.
 
     Args:
-        arcs: _LINKED_ARC[A].
-        table: int64[S, 4]: first and last arc of a state, number of arcs in and out.
+        arcs: ARC[A].
+        link: int32[A], the next arc of the same state, or -1.
+        table: int32[S, 4]: first and last arc of a state, number of arcs in and out.
         final: float32[S]; changed.
 
     Returns:
-        (sources, arcs) of those that are left, by state.
+        (arc_begin, int64[S + 1]; arcs) of what is left.
     """
     used = len(arcs)
     for state in range(len(table)):
@@ -180,32 +161,46 @@ def _visit_all(
             if target not in (_DELETED, state):
                 needed = used + table[target, _OUT]
                 if needed > len(arcs):
-                    arcs = np.concatenate((arcs, np.zeros(needed, arcs.dtype)))
+                    size = needed + len(arcs) // 4
+                    arcs, link = _enlarged(arcs, size), _enlarged(link, size)
                 if table[target, _INTO] == 1 and table[target, _OUT] > 1:
-                    used = _join_forward(state, arc, arcs, used, table, final)
+                    used = _join_forward(state, arc, arcs, link, used, table, final)
                 elif table[target, _OUT] == 1:
-                    used = _join_single(state, arc, arcs, used, table, final)
-            arc = arcs[arc]["link"]
-    return _collect(arcs, used, table)
+                    used = _join_single(state, arc, arcs, link, used, table, final)
+            arc = link[arc]
+    return _collect(arcs, link, table)
+
+
+@njit(cache=True, nogil=True)
+def _enlarged(array: Links, size: int) -> Links:
+    """Return the array with room for `size` elements."""
+    grown = np.empty(size, array.dtype)
+    grown[: len(array)] = array
+    return grown
 
 
 @njit(cache=True, nogil=True)
 def _collect(
-    arcs: np.ndarray, used: int, table: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the arcs that are left, by state, and the states they leave."""
-    sources = np.empty(used, np.int64)
-    kept = np.empty(used, arcs.dtype)
+    arcs: Links, link: np.ndarray, table: np.ndarray
+) -> tuple[np.ndarray, Links]:
+    """Return (arc_begin; the arcs that are left, state after state)."""
+    begin = np.zeros(len(table) + 1, np.int64)
+    for state in range(len(table)):
+        begin[state + 1] = begin[state]
+        arc = table[state, _HEAD]
+        while arc != _NONE:
+            begin[state + 1] += arcs[arc]["next_state"] != _DELETED
+            arc = link[arc]
+    kept = np.empty(begin[-1], arcs.dtype)
     count = 0
     for state in range(len(table)):
         arc = table[state, _HEAD]
         while arc != _NONE:
             if arcs[arc]["next_state"] != _DELETED:
-                sources[count] = state
                 kept[count] = arcs[arc]
                 count += 1
-            arc = arcs[arc]["link"]
-    return sources[:count], kept[:count]
+            arc = link[arc]
+    return begin, kept
 
 
 @njit(cache=True, nogil=True)
@@ -229,7 +224,8 @@ def _append_joined(
     state: int,
     first: int,
     second: int,
-    arcs: np.ndarray,
+    arcs: Links,
+    link: np.ndarray,
     used: int,
     table: np.ndarray,
 ) -> int:
@@ -238,8 +234,8 @@ def _append_joined(
     arcs[used]["olabel"] = arcs[first]["olabel"] or arcs[second]["olabel"]
     arcs[used]["weight"] = arcs[first]["weight"] + arcs[second]["weight"]
     arcs[used]["next_state"] = arcs[second]["next_state"]
-    arcs[used]["link"] = _NONE
-    arcs[table[state, _TAIL]]["link"] = used
+    link[used] = _NONE
+    link[table[state, _TAIL]] = used
     table[state, _TAIL] = used
     table[state, _OUT] += 1
     table[arcs[used]["next_state"], _INTO] += 1
@@ -248,7 +244,7 @@ def _append_joined(
 
 @njit(cache=True, nogil=True)
 def _join_final(
-    state: int, arc: int, arcs: np.ndarray, table: np.ndarray, final: np.ndarray
+    state: int, arc: int, arcs: Links, table: np.ndarray, final: np.ndarray
 ) -> None:
     """Make a state final by way of an epsilon arc into a final state."""
     if final[state] == np.inf:
@@ -261,7 +257,8 @@ def _join_final(
 def _join_forward(
     state: int,
     arc: int,
-    arcs: np.ndarray,
+    arcs: Links,
+    link: np.ndarray,
     used: int,
     table: np.ndarray,
     final: np.ndarray,
@@ -277,11 +274,11 @@ def _join_forward(
         if arcs[following]["next_state"] != _DELETED:
             if _can_join(arcs, arc, following):
                 removed = log_add(removed, float(arcs[following]["weight"]))
-                used = _append_joined(state, arc, following, arcs, used, table)
+                used = _append_joined(state, arc, following, arcs, link, used, table)
                 _delete(target, following, arcs, table)
             else:
                 kept = log_add(kept, float(arcs[following]["weight"]))
-        following = int(arcs[following]["link"])
+        following = int(link[following])
     if final[target] != np.inf:
         if arcs[arc]["ilabel"] == 0 and arcs[arc]["olabel"] == 0:
             removed = log_add(removed, float(final[target]))
@@ -293,13 +290,18 @@ def _join_forward(
     if removed != np.inf and kept == np.inf:
         _delete(state, arc, arcs, table)
     elif removed != np.inf:
-        _shift(arc, kept - log_add(removed, kept), arcs, table, final)
+        _shift(arc, kept - log_add(removed, kept), arcs, link, table, final)
     return used
 
 
 @njit(cache=True, nogil=True)
 def _shift(
-    arc: int, cost: float, arcs: np.ndarray, table: np.ndarray, final: np.ndarray
+    arc: int,
+    cost: float,
+    arcs: Links,
+    link: np.ndarray,
+    table: np.ndarray,
+    final: np.ndarray,
 ) -> None:
     """Move cost from what leaves an arc's target, which nothing else enters, to it."""
     target = arcs[arc]["next_state"]
@@ -308,7 +310,7 @@ def _shift(
     while following != _NONE:
         if arcs[following]["next_state"] != _DELETED:
             arcs[following]["weight"] -= cost
-        following = int(arcs[following]["link"])
+        following = int(link[following])
     if final[target] != np.inf:
         final[target] -= cost
 
@@ -317,7 +319,8 @@ def _shift(
 def _join_single(
     state: int,
     arc: int,
-    arcs: np.ndarray,
+    arcs: Links,
+    link: np.ndarray,
     used: int,
     table: np.ndarray,
     final: np.ndarray,
@@ -335,10 +338,83 @@ def _join_single(
         return used
     following = table[target, _HEAD]
     while arcs[following]["next_state"] == _DELETED:
-        following = int(arcs[following]["link"])
+        following = int(link[following])
     if _can_join(arcs, arc, following):
-        used = _append_joined(state, arc, following, arcs, used, table)
+        used = _append_joined(state, arc, following, arcs, link, used, table)
         if is_only_way:
             _delete(target, following, arcs, table)
         _delete(state, arc, arcs, table)
     return used
+
+
+def connect(graph: Graph) -> Graph:
+    """Drop states that are on no path from the start to a final state.
+
+    Returns:
+        The others, in their order; the same graph if none is dropped.
+
+    Source: OpenFst `Connect`.
+    """
+    if not graph.num_states:
+        return graph
+    begin, next_state = graph.arc_begin, graph.next_state
+    is_useful = _is_useful(graph.start, begin, next_state, graph.final)
+    if is_useful.all():
+        return graph
+    number = np.cumsum(is_useful, dtype=np.int32) - np.int32(1)
+    begin, arcs = _induced(begin, graph.arcs, is_useful, number)
+    start = int(number[graph.start]) if is_useful[graph.start] else -1
+    return Graph(start, state_records(begin, graph.final[is_useful], arcs), arcs)
+
+
+@njit(cache=True, nogil=True)
+def _is_useful(
+    start: int, arc_begin: np.ndarray, next_state: np.ndarray, final: np.ndarray
+) -> np.ndarray:
+    """Return whether a state is on a path from the start to a final one, bool[S]."""
+    into_begin, into, source = incoming(arc_begin, next_state)
+    is_reached = np.zeros(len(final), np.bool_)
+    is_useful = np.zeros(len(final), np.bool_)
+    queue = [np.int64(start)]
+    is_reached[start] = True
+    while len(queue) > 0:
+        state = queue.pop()
+        for arc in range(arc_begin[state], arc_begin[state + 1]):
+            if not is_reached[next_state[arc]]:
+                is_reached[next_state[arc]] = True
+                queue.append(np.int64(next_state[arc]))
+    for state in range(len(final)):
+        if is_reached[state] and final[state] != np.inf:
+            is_useful[state] = True
+            queue.append(np.int64(state))
+    while len(queue) > 0:
+        state = queue.pop()
+        for n in range(into_begin[state], into_begin[state + 1]):
+            before = source[into[n]]
+            if is_reached[before] and not is_useful[before]:
+                is_useful[before] = True
+                queue.append(np.int64(before))
+    return is_useful
+
+
+@njit(cache=True, nogil=True)
+def _induced(
+    arc_begin: np.ndarray, arcs: Links, is_kept: np.ndarray, number: np.ndarray
+) -> tuple[np.ndarray, Links]:
+    """Return (arc_begin; arcs) between the states that are kept, with new numbers."""
+    begin = np.zeros(is_kept.sum() + 1, np.int64)
+    for state in range(len(is_kept)):
+        if is_kept[state]:
+            for n in range(arc_begin[state], arc_begin[state + 1]):
+                begin[number[state] + 1] += is_kept[arcs[n]["next_state"]]
+    begin = np.cumsum(begin)
+    kept = np.empty(begin[-1], arcs.dtype)
+    count = 0
+    for state in range(len(is_kept)):
+        if is_kept[state]:
+            for n in range(arc_begin[state], arc_begin[state + 1]):
+                if is_kept[arcs[n]["next_state"]]:
+                    kept[count] = arcs[n]
+                    kept[count]["next_state"] = number[arcs[n]["next_state"]]
+                    count += 1
+    return begin, kept

@@ -36,7 +36,7 @@ from latflow.fst.openfst import ARC
 from latflow.fst.optimize import push_special, remove_epsilons_locally
 from latflow.graphs.options import PhoneLmOptions
 from latflow.graphs.phone_lm import estimate_phone_lm
-from latflow.hmm.transducer import add_self_loops, h_transducer
+from latflow.hmm.transducer import HmmCache, add_self_loops, compose_hmms
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
 
@@ -173,9 +173,8 @@ def _expand(
     context, windows = kaldifst.compose_context(
         [], tree.context_width, tree.central_position, phone_lm.to_fst()
     )
-    kaldifst.arcsort(context, "ilabel")
-    h, _ = h_transducer(windows, tree, transitions, transition_scale=_SCALE)
-    composed = Graph.from_fst(kaldifst.compose(h, context))
+    cache = HmmCache(tree, transitions, _SCALE)
+    composed, _ = compose_hmms(Graph.from_fst(context), windows, cache)
     graph = add_self_loops(composed, transitions, self_loop_scale=_SCALE)
     labels = np.where(graph.ilabel > 0, transitions.pdf[graph.ilabel] + 1, 0)
     arcs = np.array(graph.arcs)

@@ -27,13 +27,15 @@ import kaldifst
 from latflow.errors import UserError
 from latflow.files import write_json
 from latflow.fst.graph import Graph
+from latflow.fst.minimize import minimize_encoded
 from latflow.fst.optimize import (
+    connect,
     push_special,
     remove_epsilons_locally,
     remove_input_symbols,
 )
 from latflow.graphs.options import GraphOptions
-from latflow.hmm.transducer import HmmCache, add_self_loops, h_transducer
+from latflow.hmm.transducer import HmmCache, add_self_loops, compose_hmms
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
 from latflow.lang.directory import Lang
@@ -115,31 +117,36 @@ class HclgComposer:
             UserError: lexicon and grammar have no word sequence in common, or cannot be
                 determinized.
         """
-        tree, folder = self._tree, self.lang.folder
-        lg = compose_lexicon_grammar(self._lexicon, grammar, file=file)
-        clg, ilabels = kaldifst.compose_context(
-            self.lang.disambig_phones, tree.context_width, tree.central_position, lg
-        )
-        kaldifst.arcsort(clg, "ilabel")
-        _log_size("CLG", clg)
-        h, disambig_tids = h_transducer(ilabels, tree, self._model, cache=self._hmms)
-        hclg = _vector(kaldifst.compose(h, clg))
-        _require_paths(hclg, "language directory and acoustic model", folder)
-        del h, clg
-        _determinize(hclg, "H o C o L o G", folder)
         # Of a large graph each form takes gigabytes: one goes before the next is made.
-        graph = Graph.from_fst(hclg)
-        del hclg
-        graph = remove_input_symbols(graph, disambig_tids)
-        graph = remove_epsilons_locally(graph)
-        reduced = graph.to_fst()
+        folder = self.lang.folder
+        clg, windows = self._compose_context(grammar, file)
+        hmms = self._hmms
+        graph, symbols = compose_hmms(clg, windows, hmms)
+        del clg
+        _require_paths(graph, "language directory and acoustic model", folder)
+        hclg = graph.to_fst()
         del graph
-        kaldifst.minimize_encoded(reduced)
-        graph = Graph.from_fst(reduced)
-        del reduced
+        _determinize(hclg, "H o C o L o G", folder)
+        graph = Graph.from_fst(hclg, is_emptied=True)
+        graph = remove_input_symbols(graph, symbols)
+        graph = minimize_encoded(remove_epsilons_locally(graph))
         return add_self_loops(
             graph, self._model, self_loop_scale=self._scales.self_loop_scale
         )
+
+    def _compose_context(
+        self, grammar: kaldifst.StdVectorFst, file: str | Path | None
+    ) -> tuple[Graph, list[list[int]]]:
+        """Return C o L o G, connected, and what its input labels stand for."""
+        lg = compose_lexicon_grammar(self._lexicon, grammar, file=file)
+        clg, windows = kaldifst.compose_context(
+            self.lang.disambig_phones,
+            self._tree.context_width,
+            self._tree.central_position,
+            lg,
+        )
+        _log_size("CLG", clg)
+        return connect(Graph.from_fst(clg, is_emptied=True)), windows
 
 
 def compose_lexicon_grammar(
@@ -162,10 +169,10 @@ def compose_lexicon_grammar(
     kaldifst.arcsort(lexicon, "olabel")
     kaldifst.arcsort(grammar, "ilabel")
     lg = _vector(kaldifst.compose(lexicon, grammar))
-    _require_paths(lg, "lexicon and grammar", file)
     _determinize(lg, "L o G", file)
-    kaldifst.minimize_encoded(lg)
-    lg = push_special(Graph.from_fst(lg)).to_fst()
+    graph = connect(Graph.from_fst(lg, is_emptied=True))
+    _require_paths(graph, "lexicon and grammar", file)
+    lg = push_special(minimize_encoded(graph)).to_fst()
     kaldifst.arcsort(lg, "ilabel")
     _log_size("LG", lg)
     return lg
@@ -185,10 +192,8 @@ def _log_size(name: str, fst: kaldifst.StdVectorFst) -> None:
     log.debug("%s: %d states", name, fst.num_states)
 
 
-def _require_paths(
-    fst: kaldifst.StdVectorFst, what: str, file: str | Path | None
-) -> None:
-    if fst.start < 0 or not fst.num_states:
+def _require_paths(graph: Graph, what: str, file: str | Path | None) -> None:
+    if graph.start < 0:
         raise UserError(
             f"{what} have no word sequence in common: the graph is empty",
             file=file,

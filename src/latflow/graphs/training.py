@@ -22,7 +22,7 @@ import numpy as np
 from latflow.errors import UserError
 from latflow.fst.determinize import LINK, by_source, determinize
 from latflow.fst.graph import Graph
-from latflow.fst.minimize import minimize
+from latflow.fst.minimize_acyclic import minimize_acyclic
 from latflow.graphs.expansion import compose_words, expand_context, expand_hmms
 from latflow.hmm.transducer import HmmCache, add_self_loops
 from latflow.hmm.transition_model import TransitionModel
@@ -213,7 +213,7 @@ class PhoneExpansion:
         begin, links = by_source(links, len(final))
         arcs, costs = determinize(begin, links, position, final, words)
         arcs["ilabel"][arcs["ilabel"] > num_ids] = 0
-        arc_begin, arcs, costs = minimize(arcs, costs)
+        arc_begin, arcs, costs = minimize_acyclic(arcs, costs)
         graph = Graph.from_arrays(
             0,
             arc_begin,

@@ -5,8 +5,8 @@ determinized and minimized. `add_self_loops` puts them in at the end, *reordered
 state's self-loop follows the arc that enters it, so that an arc carries the pdf of the
 HMM state it leaves and the loop of the same HMM state stands on its target.
 
-Public: `PhoneHmm`, `HmmCache`, `h_transducer`, `add_self_loops`. Weights are costs
-(negative natural logs).
+Public: `PhoneHmm`, `HmmCache`, `compose_hmms`, `add_self_loops`.
+Weights are costs (negative natural logs).
 
 Source: Kaldi `hmm/hmm-utils.cc`, `fstext/fstext-utils-inl.h` (`MakeLoopFst`,
 `MakePrecedingInputSymbolsSameClass`).
@@ -18,12 +18,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import log
+from typing import NamedTuple
 
-import kaldifst
 import numpy as np
+from numba import njit
 
 from latflow.errors import UserError
-from latflow.fst.graph import Graph
+from latflow.fst.determinize import LINK, Int, Links
+from latflow.fst.graph import Graph, incoming, state_records
 from latflow.fst.openfst import ARC
 from latflow.hmm.topology import NO_PDF
 from latflow.hmm.transition_model import TransitionModel
@@ -131,96 +133,187 @@ class HmmCache:
         return PhoneHmm(len(states), tuple(arcs))
 
 
-def h_transducer(
-    ilabels: Sequence[Sequence[int]],
-    tree: ContextDependency,
-    model: TransitionModel,
-    *,
-    transition_scale: float = 1.0,
-    cache: HmmCache | None = None,
-) -> tuple[kaldifst.StdVectorFst, list[int]]:
-    """Make H: from transition-ids to the input labels of C o L o G; no self-loops.
+def compose_hmms(
+    graph: Graph, windows: Sequence[Sequence[int]], cache: HmmCache
+) -> tuple[Graph, list[int]]:
+    """Compose H with C o L o G: each arc becomes the HMM of its phone in context.
 
-    H has one state from which the HMM of each label starts and to which it returns.
+    H has one state from which the HMM of each label starts and to which it returns, so
+    that the states of a composition are known: behind an arc come its HMM and then
+    its target. Arcs of one HMM and one target share all but the arc that enters.
 
     Args:
-        ilabels: what each label stands for: a window of phones; one number <= 0 (minus
-            a phone symbol) for a disambiguation symbol; label 0 is epsilon.
-        tree: the tree.
-        model: the transition model of the same system.
-        transition_scale: as in `HmmCache`.
-        cache: of this tree, model and scale, to make several graphs with.
+        graph: C o L o G; without self-loops as is the result.
+        windows: what its input labels stand for: a window of phones; one number <= 0
+            (minus a phone symbol) for a disambiguation symbol; label 0 is epsilon.
+        cache: of the tree and the model.
 
     Returns:
-        (H, olabel-sorted; its disambiguation symbols on the input side, which are the
-        numbers that follow the last transition-id).
+        (H o C o L o G, the states of the graph first; its disambiguation symbols on
+        the input side, which are the numbers that follow the last transition-id).
 
     Raises:
         UserError: tree, model and labels do not fit each other.
 
-    Source: Kaldi `GetHTransducer`, `MakeLoopFst`.
+    Source: Kaldi `GetHTransducer`, `MakeLoopFst`, and `fsttablecompose`.
     """
-    cache = cache or HmmCache(tree, model, transition_scale)
-    loop = _LoopBuilder()
-    disambig_tids: list[int] = []
-    for label, window in enumerate(ilabels):
-        if label == 0:
+    symbols: list[int] = []
+    hmm_of = np.full(len(windows), -1, np.int32)
+    symbol_of = np.zeros(len(windows), np.int32)
+    for label, window in enumerate(windows):
+        if label and len(window) == 1 and window[0] <= 0:
+            symbols.append(cache.model.num_transition_ids + 1 + len(symbols))
+            symbol_of[label] = symbols[-1]
+        elif label:
+            hmm_of[label] = cache.index(window)
+    begin, arcs = _put_hmms(
+        graph.arc_begin, graph.arcs, hmm_of, symbol_of, _HmmTable.of(cache.hmms)
+    )
+    final = np.full(len(begin) - 1, np.inf, np.float32)
+    final[: graph.num_states] = graph.final
+    return Graph(graph.start, state_records(begin, final, arcs), arcs), symbols
+
+
+class _HmmTable(NamedTuple):
+    """HMMs as arrays, without what enters them.
+
+    Attributes:
+        shares_start: whether the one arc of state 0 may leave another graph's state.
+        num_states: int64[H], without state 0 if that is so.
+        begin: int64[H + 1], arcs of an HMM.
+        arcs: LINK, by source; those of state 0 are there in any case.
+    """
+
+    shares_start: np.ndarray
+    num_states: np.ndarray
+    begin: np.ndarray
+    arcs: Links
+
+    @classmethod
+    def of(cls, hmms: Sequence[PhoneHmm]) -> _HmmTable:
+        """Return the table of HMMs."""
+        shares_start = np.array([hmm.shares_start for hmm in hmms], np.int64)
+        sizes = np.array([hmm.num_states for hmm in hmms], np.int64)
+        begin = np.zeros(len(hmms) + 1, np.int64)
+        np.cumsum([len(hmm.arcs) for hmm in hmms], out=begin[1:])
+        rows = [
+            (source, label, target, cost)
+            for hmm in hmms
+            for source, label, cost, target in hmm.arcs
+        ]
+        return cls(shares_start, sizes - shares_start, begin, np.array(rows, LINK))
+
+
+@njit(cache=True, nogil=True)
+def _put_hmms(
+    arc_begin: np.ndarray,
+    arcs: Links,
+    hmm_of: np.ndarray,
+    symbol_of: np.ndarray,
+    hmms: _HmmTable,
+) -> tuple[np.ndarray, Links]:
+    """Put the states of HMMs behind arcs.
+
+    Args:
+        arc_begin: int64[S + 1].
+        arcs: ARC[A].
+        hmm_of: int32, of each input label its HMM, or -1.
+        symbol_of: int32, of each input label what becomes of it if it has no HMM.
+        hmms: the HMMs.
+
+    Returns:
+        (arc_begin, ARC[B]) of the S states and the new ones behind them.
+    """
+    leader = _leaders(arc_begin, arcs, hmm_of, len(hmms.num_states))
+    state, used = len(arc_begin) - 1, len(arcs)
+    num_states, num_arcs = state, used
+    for n in range(len(arcs)):
+        if leader[n] == n:
+            hmm = hmm_of[arcs[n]["ilabel"]]
+            num_states += hmms.num_states[hmm]
+            num_arcs += hmms.begin[hmm + 1] - hmms.begin[hmm]
+            num_arcs += 1 - hmms.shares_start[hmm]  # one leaves the end
+    begin = np.empty(num_states + 1, np.int64)
+    begin[: state + 1] = arc_begin
+    out = np.empty(num_arcs, arcs.dtype)
+    first = np.empty(len(arcs), np.int32)  # the first state of the arc's HMM
+    for n in range(len(arcs)):
+        out[n] = arcs[n]
+        hmm = hmm_of[arcs[n]["ilabel"]]
+        if hmm < 0:
+            out[n]["ilabel"] = symbol_of[arcs[n]["ilabel"]]
             continue
-        if len(window) == 1 and window[0] <= 0:
-            disambig_tids.append(model.num_transition_ids + 1 + len(disambig_tids))
-            loop.add_symbol(label, disambig_tids[-1])
+        first[n] = state
+        if leader[n] == n:
+            used = _write_hmm(hmms, hmm, arcs[n]["next_state"], state, used, begin, out)
+            state += hmms.num_states[hmm]
         else:
-            number = cache.index(window)
-            loop.add_hmm(label, number, cache.hmms[number])
-    return loop.graph().to_fst(), disambig_tids
+            first[n] = first[leader[n]]
+        out[n]["ilabel"] = 0
+        out[n]["next_state"] = first[n]
+        if hmms.shares_start[hmm]:
+            entry = hmms.arcs[hmms.begin[hmm]]
+            out[n]["ilabel"] = entry["label"]
+            out[n]["weight"] += entry["weight"]
+            out[n]["next_state"] += entry["target"] - 1
+    return begin, out
 
 
-class _LoopBuilder:
-    """Collects HMMs around one state, 0."""
+@njit(cache=True, nogil=True)
+def _leaders(
+    arc_begin: np.ndarray, arcs: Links, hmm_of: np.ndarray, num_hmms: int
+) -> np.ndarray:
+    """Return the first arc with an arc's HMM and target, -1 without HMM; int32[A]."""
+    leader = np.full(len(arcs), -1, np.int32)
+    of_hmm = np.empty(num_hmms, np.int32)
+    used_by = np.full(num_hmms, -1, np.int32)  # the last target of each HMM
+    into_begin, into, _ = incoming(arc_begin, arcs["next_state"])
+    for target in range(len(arc_begin) - 1):
+        for n in range(into_begin[target], into_begin[target + 1]):
+            hmm = hmm_of[arcs[into[n]]["ilabel"]]
+            if hmm >= 0:
+                if used_by[hmm] != target:
+                    used_by[hmm], of_hmm[hmm] = target, into[n]
+                leader[into[n]] = of_hmm[hmm]
+    return leader
 
-    def __init__(self) -> None:
-        self.num_states = 1
-        self.sources: list[int] = []
-        self.arcs: list[tuple[int, int, float, int]] = []
-        self.entries: dict[int, tuple[int, float, int]] = {}
 
-    def _add(self, source: int, arc: tuple[int, int, float, int]) -> None:
-        self.sources.append(source)
-        self.arcs.append(arc)
+@njit(cache=True, nogil=True)
+def _write_hmm(
+    hmms: _HmmTable,
+    hmm: Int,
+    target: Int,
+    first: Int,
+    used: Int,
+    begin: np.ndarray,
+    out: Links,
+) -> Int:
+    """Write what leaves the states of an HMM; returns the new number of arcs.
 
-    def add_symbol(self, label: int, symbol: int) -> None:
-        """Add a path of one symbol."""
-        self._add(0, (symbol, label, 0.0, self.num_states))
-        self._add(self.num_states, (0, 0, 0.0, 0))
-        self.num_states += 1
-
-    def add_hmm(self, label: int, number: int, hmm: PhoneHmm) -> None:
-        """Add a label for an HMM, and the HMM itself if it is a new one."""
-        if number not in self.entries:
-            self.entries[number] = self._insert(hmm)
-        ilabel, cost, target = self.entries[number]
-        self._add(0, (ilabel, label, cost, target))
-
-    def _insert(self, hmm: PhoneHmm) -> tuple[int, float, int]:
-        """Add the states of an HMM; returns the arc that leads in (label aside)."""
-        entry = (0, 0.0, self.num_states)
-        first = self.num_states - hmm.shares_start
-        self.num_states = first + hmm.num_states
-        for source, label, cost, target in hmm.arcs:
-            if source == 0 and hmm.shares_start:
-                entry = (label, cost, first + target)
-            else:
-                self._add(first + source, (label, 0, cost, first + target))
-        self._add(self.num_states - 1, (0, 0, 0.0, 0))
-        return entry
-
-    def graph(self) -> Graph:
-        """Return all that was added."""
-        final = np.full(self.num_states, np.inf, np.float32)
-        final[0] = 0.0
-        return Graph.from_arc_list(
-            0, np.array(self.sources, np.int64), np.array(self.arcs, ARC), final
-        )
+    Args:
+        hmms: all HMMs.
+        hmm: the one.
+        target: where its end leads to.
+        first: number of its first state.
+        used: number of arcs so far.
+        begin: int64[S + 1]; filled for these states.
+        out: ARC[B]; likewise.
+    """
+    offset = hmms.shares_start[hmm]
+    at, end = hmms.begin[hmm] + offset, hmms.begin[hmm + 1]
+    for state in range(hmms.num_states[hmm]):
+        begin[first + state] = used
+        while at < end and hmms.arcs[at]["source"] == state + offset:
+            out[used]["ilabel"], out[used]["olabel"] = hmms.arcs[at]["label"], 0
+            out[used]["weight"] = hmms.arcs[at]["weight"]
+            out[used]["next_state"] = first + hmms.arcs[at]["target"] - offset
+            used += 1
+            at += 1
+    out[used]["ilabel"] = out[used]["olabel"] = 0
+    out[used]["weight"] = 0.0
+    out[used]["next_state"] = target
+    begin[first + hmms.num_states[hmm]] = used + 1
+    return used + 1
 
 
 def add_self_loops(

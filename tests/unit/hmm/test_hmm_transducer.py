@@ -3,15 +3,19 @@
 import kaldifst
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from reference.graphs import paths
+from reference.training_graph import h_transducer
 
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
+from latflow.fst.openfst import ARC
 from latflow.hmm.topology import Topology
 from latflow.hmm.transducer import (
     HmmCache,
     add_self_loops,
-    h_transducer,
+    compose_hmms,
 )
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
@@ -24,36 +28,74 @@ def system():
     return tree, TransitionModel.from_tree(tree, topology)
 
 
-def test_h_maps_phones_to_their_transition_ids(system):
+def chain_of(*labels):
+    """A graph of one path with these labels on both sides."""
+    return Graph.from_fst(kaldifst.make_linear_acceptor(list(labels)))
+
+
+def test_a_phone_becomes_its_transition_ids(system):
     tree, model = system
-    h, disambig = h_transducer([[], [1], [-87], [2]], tree, model)
-    assert disambig == [model.num_transition_ids + 1]
-    for label, wanted in ((1, 1), (2, 1)):
-        sequence = kaldifst.make_linear_acceptor([label])
-        found = paths(Graph.from_fst(kaldifst.compose(h, sequence)))
-        assert len(found) == wanted
-    speech = paths(
-        Graph.from_fst(kaldifst.compose(h, kaldifst.make_linear_acceptor([1])))
-    )
-    ((ids, out),) = speech
-    assert out == (1,)
+    cache = HmmCache(tree, model)
+    graph, symbols = compose_hmms(chain_of(1, 2), [[], [1], [-87]], cache)
+    assert symbols == [model.num_transition_ids + 1]
+    (((*ids, symbol), out),) = paths(graph)
+    assert (symbol, out) == (symbols[0], (1, 2))
     assert [int(model.hmm_state[i]) for i in ids] == [0, 1, 2]
-    assert not model.is_self_loop[list(ids)].any()
-    assert speech[(ids, out)] == pytest.approx(0.0, abs=1e-6)
+    assert not model.is_self_loop[ids].any()
+    assert paths(graph)[(*ids, symbol), out] == pytest.approx(0.0, abs=1e-6)
 
 
-def test_h_gives_silence_a_way_through_each_inner_state(system):
+def test_silence_has_a_way_through_each_inner_state(system):
     tree, model = system
-    h = Graph.from_fst(h_transducer([[], [2]], tree, model)[0])
-    begin = h.arc_begin
+    graph, _ = compose_hmms(chain_of(1), [[], [2]], HmmCache(tree, model))
     # An epsilon arc into the HMM, whose first state has a choice of three.
-    assert (begin[1], int(h.ilabel[0]), int(h.olabel[0])) == (1, 0, 1)
-    first = int(h.next_state[0])
-    leaving = [int(label) for label in h.ilabel[begin[first] : begin[first + 1]]]
+    begin = graph.arc_begin
+    assert (begin[1], int(graph.ilabel[0]), int(graph.olabel[0])) == (1, 0, 1)
+    first = int(graph.next_state[0])
+    leaving = graph.ilabel[begin[first] : begin[first + 1]]
     assert model.next_state[leaving].tolist() == [1, 2, 3]
     np.testing.assert_allclose(
-        h.weight[begin[first] : begin[first + 1]], np.log(3), atol=1e-6
+        graph.weight[begin[first] : begin[first + 1]], np.log(3), atol=1e-6
     )
+
+
+def test_arcs_of_one_hmm_and_target_share_it(system):
+    tree, model = system
+    rows = [(1, 5, 0.5, 1), (1, 6, 0.25, 1), (1, 7, 0.0, 2), (0, 0, 0.0, 2)]
+    final = np.array([np.inf, np.inf, 0.0], np.float32)
+    lg = Graph.from_arc_list(0, np.array([0, 0, 0, 1]), np.array(rows, ARC), final)
+    graph, _ = compose_hmms(lg, [[], [1]], HmmCache(tree, model))
+    assert graph.num_states == 3 + 2 * 3
+    assert graph.next_state[0] == graph.next_state[1] != graph.next_state[2]
+    assert sorted({out for _, out in paths(graph)}) == [(5,), (6,), (7,)]
+
+
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.integers(0, 3), st.integers(0, 3), st.integers(0, 2), st.floats(0, 4)
+        ),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_composition_is_that_of_openfst(rows):
+    topology = Topology.standard([1, 2], [])  # the HMM of silence has cycles
+    tree = ContextDependency.monophone([[1], [2]], topology.pdf_class_counts())
+    cache = HmmCache(tree, TransitionModel.from_tree(tree, topology))
+    sources = np.array([row[0] for row in rows])
+    # Acyclic: arcs lead to a later state; labels are epsilon, phones 1, 2, a symbol.
+    arcs = np.array([(i, o, c, s + 1 + o) for s, i, o, c in rows], ARC)
+    final = np.full(7, np.inf, np.float32)
+    final[3:] = 0.5
+    lg, windows = Graph.from_arc_list(0, sources, arcs, final), [[], [1], [2], [-87]]
+    graph, symbols = compose_hmms(lg, windows, cache)
+    h, wanted = h_transducer(windows, cache)
+    fst = lg.to_fst()
+    kaldifst.arcsort(fst, "ilabel")
+    assert symbols == wanted
+    slow = Graph.from_fst(kaldifst.StdVectorFst(kaldifst.compose(h, fst)))
+    assert paths(graph) == pytest.approx(paths(slow), abs=1e-5)
 
 
 def test_contexts_with_the_same_pdfs_share_an_hmm(system):
@@ -133,4 +175,4 @@ def test_labels_of_another_model_are_refused(system):
 def test_unknown_phone_is_refused(system):
     tree, model = system
     with pytest.raises(UserError, match="phone 9"):
-        h_transducer([[], [9]], tree, model)
+        compose_hmms(chain_of(1), [[], [9]], HmmCache(tree, model))
