@@ -119,17 +119,16 @@ class HclgComposer:
         """
         # Of a large graph each form takes gigabytes: one goes before the next is made.
         folder = self.lang.folder
-        clg, windows = self._compose_context(grammar, file)
-        hmms = self._hmms
-        graph, symbols = compose_hmms(clg, windows, hmms)
-        del clg
+        graph, windows = self._compose_context(grammar, file)
+        graph, symbols = compose_hmms(graph, windows, self._hmms)
         _require_paths(graph, "language directory and acoustic model", folder)
         hclg = graph.to_fst()
         del graph
         _determinize(hclg, "H o C o L o G", folder)
         graph = Graph.from_fst(hclg, is_emptied=True)
         graph = remove_input_symbols(graph, symbols)
-        graph = minimize_encoded(remove_epsilons_locally(graph))
+        graph = remove_epsilons_locally(graph)
+        graph = minimize_encoded(graph)
         return add_self_loops(
             graph, self._model, self_loop_scale=self._scales.self_loop_scale
         )

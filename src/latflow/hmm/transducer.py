@@ -26,7 +26,6 @@ from numba import njit
 from latflow.errors import UserError
 from latflow.fst.determinize import LINK, Int, Links
 from latflow.fst.graph import Graph, incoming, state_records
-from latflow.fst.openfst import ARC
 from latflow.hmm.topology import NO_PDF
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
@@ -139,8 +138,9 @@ def compose_hmms(
     """Compose H with C o L o G: each arc becomes the HMM of its phone in context.
 
     H has one state from which the HMM of each label starts and to which it returns, so
-    that the states of a composition are known: behind an arc come its HMM and then
-    its target. Arcs of one HMM and one target share all but the arc that enters.
+    that the states of a composition are known: behind an arc come those of its HMM,
+    whose end is the arc's target. Arcs of one HMM and one target share all but the arc
+    that enters.
 
     Args:
         graph: C o L o G; without self-loops as is the result.
@@ -179,7 +179,7 @@ class _HmmTable(NamedTuple):
 
     Attributes:
         shares_start: whether the one arc of state 0 may leave another graph's state.
-        num_states: int64[H], without state 0 if that is so.
+        num_states: int64[H], without the last, and without state 0 if that is so.
         begin: int64[H + 1], arcs of an HMM.
         arcs: LINK, by source; those of state 0 are there in any case.
     """
@@ -201,7 +201,7 @@ class _HmmTable(NamedTuple):
             for hmm in hmms
             for source, label, cost, target in hmm.arcs
         ]
-        return cls(shares_start, sizes - shares_start, begin, np.array(rows, LINK))
+        return cls(shares_start, sizes - 1 - shares_start, begin, np.array(rows, LINK))
 
 
 @njit(cache=True, nogil=True)
@@ -231,8 +231,7 @@ def _put_hmms(
         if leader[n] == n:
             hmm = hmm_of[arcs[n]["ilabel"]]
             num_states += hmms.num_states[hmm]
-            num_arcs += hmms.begin[hmm + 1] - hmms.begin[hmm]
-            num_arcs += 1 - hmms.shares_start[hmm]  # one leaves the end
+            num_arcs += hmms.begin[hmm + 1] - hmms.begin[hmm] - hmms.shares_start[hmm]
     begin = np.empty(num_states + 1, np.int64)
     begin[: state + 1] = arc_begin
     out = np.empty(num_arcs, arcs.dtype)
@@ -256,6 +255,8 @@ def _put_hmms(
             out[n]["ilabel"] = entry["label"]
             out[n]["weight"] += entry["weight"]
             out[n]["next_state"] += entry["target"] - 1
+            if entry["target"] > hmms.num_states[hmm]:
+                out[n]["next_state"] = arcs[n]["next_state"]
     return begin, out
 
 
@@ -306,14 +307,13 @@ def _write_hmm(
         while at < end and hmms.arcs[at]["source"] == state + offset:
             out[used]["ilabel"], out[used]["olabel"] = hmms.arcs[at]["label"], 0
             out[used]["weight"] = hmms.arcs[at]["weight"]
-            out[used]["next_state"] = first + hmms.arcs[at]["target"] - offset
+            inner = hmms.arcs[at]["target"] - offset
+            is_end = inner == hmms.num_states[hmm]
+            out[used]["next_state"] = target if is_end else first + inner
             used += 1
             at += 1
-    out[used]["ilabel"] = out[used]["olabel"] = 0
-    out[used]["weight"] = 0.0
-    out[used]["next_state"] = target
-    begin[first + hmms.num_states[hmm]] = used + 1
-    return used + 1
+    begin[first + hmms.num_states[hmm]] = used
+    return used
 
 
 def add_self_loops(
@@ -359,25 +359,69 @@ def add_self_loops(
     leaving = -model.non_self_loop_log_prob[states] * np.float32(self_loop_scale)
     leaving[~has_loop] = 0.0
 
-    loops = model.self_loop[states]
-    looping = np.flatnonzero(has_loop & (loops > 0))
-    sources = np.concatenate(
-        [graph.sources(), np.arange(num_old, num_old + num_new), looping]
-    )
-    arcs = np.zeros(len(sources), ARC)
-    kept, bridges = arcs[: graph.num_arcs], arcs[graph.num_arcs :][:num_new]
-    kept[:] = graph.arcs
-    kept["next_state"] = next_state
-    bridges["next_state"] = _bridge_targets(graph, next_state, num_new)
-    arcs["weight"] += leaving[sources]
-    loop_arcs = arcs[graph.num_arcs + num_new :]
-    loop_arcs["ilabel"] = loops[looping]
-    loop_arcs["weight"] = -model.log_prob[loops[looping]] * np.float32(self_loop_scale)
-    loop_arcs["next_state"] = looping
+    loops = np.where(has_loop, model.self_loop[states], 0).astype(np.int32)
+    staying = -model.log_prob[loops] * np.float32(self_loop_scale)
     final = np.full(num_old + num_new, np.inf, np.float32)
     final[:num_old] = graph.final
     final += leaving
-    return Graph.from_arc_list(graph.start, sources, arcs, final)
+    begin, arcs = _write_loops(
+        graph.arc_begin,
+        graph.arcs,
+        next_state,
+        _bridge_targets(graph, next_state, num_new),
+        loops,
+        leaving.astype(np.float32),
+        staying.astype(np.float32),
+    )
+    return Graph(graph.start, state_records(begin, final, arcs), arcs)
+
+
+@njit(cache=True, nogil=True)
+def _write_loops(
+    arc_begin: np.ndarray,
+    arcs: Links,
+    next_state: np.ndarray,
+    bridges: np.ndarray,
+    loops: np.ndarray,
+    leaving: np.ndarray,
+    staying: np.ndarray,
+) -> tuple[np.ndarray, Links]:
+    """Write the arcs of old states, one arc for each new one, and self-loops.
+
+    Args:
+        arc_begin: int64[S + 1].
+        arcs: ARC[A].
+        next_state: int64[A], where they lead now.
+        bridges: int64[N], where the new states lead.
+        loops: int32[S + N], transition-ids of self-loops, 0 for none.
+        leaving, staying: float32[S + N], costs.
+
+    Returns:
+        (arc_begin, int64[S + N + 1]; ARC[B]).
+    """
+    num_old = len(arc_begin) - 1
+    begin = np.zeros(len(loops) + 1, np.int64)
+    out = np.empty(len(arcs) + len(bridges) + (loops > 0).sum(), arcs.dtype)
+    used = 0
+    for state in range(len(loops)):
+        if state < num_old:
+            for n in range(arc_begin[state], arc_begin[state + 1]):
+                out[used] = arcs[n]
+                out[used]["weight"] += leaving[state]
+                out[used]["next_state"] = next_state[n]
+                used += 1
+        else:
+            out[used]["ilabel"] = out[used]["olabel"] = 0
+            out[used]["weight"] = leaving[state]
+            out[used]["next_state"] = bridges[state - num_old]
+            used += 1
+        if loops[state] > 0:
+            out[used]["ilabel"], out[used]["olabel"] = loops[state], 0
+            out[used]["weight"] = staying[state]
+            out[used]["next_state"] = state
+            used += 1
+        begin[state + 1] = used
+    return begin, out
 
 
 def _transition_states(

@@ -65,7 +65,7 @@ def test_arcs_of_one_hmm_and_target_share_it(system):
     final = np.array([np.inf, np.inf, 0.0], np.float32)
     lg = Graph.from_arc_list(0, np.array([0, 0, 0, 1]), np.array(rows, ARC), final)
     graph, _ = compose_hmms(lg, [[], [1]], HmmCache(tree, model))
-    assert graph.num_states == 3 + 2 * 3
+    assert graph.num_states == 3 + 2 * 2
     assert graph.next_state[0] == graph.next_state[1] != graph.next_state[2]
     assert sorted({out for _, out in paths(graph)}) == [(5,), (6,), (7,)]
 
