@@ -15,7 +15,7 @@ from latflow.features.options import FrontEndOptions
 from latflow.features.transform import Deltas
 from latflow.kaldi.io import read_matrices
 
-MFCC_TOLERANCE, FBANK_TOLERANCE = 2e-3, 1e-3
+MFCC_TOLERANCE = FBANK_TOLERANCE = 2e-3
 FBANK = {"type": "fbank", "num_mel_bins": 40}
 
 

@@ -3,6 +3,7 @@
 import pytest
 from reference.serving_package import adapted_digits, make_digits
 
+from latflow.files import write_json
 from latflow.serving.package import Model
 
 
@@ -28,3 +29,13 @@ def package(digits, tmp_path_factory):
 def model(package):
     """The package, loaded."""
     return Model.load(package)
+
+
+@pytest.fixture(scope="session")
+def unsure(digits, tmp_path_factory):
+    """A model that weighs acoustics little: however sure its network is, it is not."""
+    folder = tmp_path_factory.mktemp("unsure")
+    scales = folder / "scales.json"
+    write_json(scales, {"lmwt": 80, "wip": 0.0, "wer": 0.0})
+    search = {"acoustic_scale": 0.02, "beam": 20.0, "lattice_beam": 10.0}
+    return Model.load(digits.package(folder / "p", search=search, scales=scales))

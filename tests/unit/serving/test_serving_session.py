@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from latflow.decode.options import EndpointOptions, EndpointRule
 from latflow.errors import UserError
 from latflow.features.resampling import resample
-from latflow.files import write_json
 from latflow.serving.options import SessionOptions
-from latflow.serving.package import Model
 from latflow.serving.results import Final, Partial
 from latflow.serving.session import Session
 
@@ -174,16 +172,6 @@ def test_partials_come_when_words_change(model, speech):
     ]
     rarely = events_of(model, speech, (400,), partial_interval=1.0)
     assert 0 < sum(isinstance(e, Partial) for e in rarely) < len(partials)
-
-
-@pytest.fixture(scope="module")
-def unsure(digits, tmp_path_factory):
-    """A model that weighs acoustics little: however sure its network is, it is not."""
-    folder = tmp_path_factory.mktemp("unsure")
-    scales = folder / "scales.json"
-    write_json(scales, {"lmwt": 80, "wip": 0.0, "wer": 0.0})
-    search = {"acoustic_scale": 0.02, "beam": 20.0, "lattice_beam": 10.0}
-    return Model.load(digits.package(folder / "p", search=search, scales=scales))
 
 
 def test_alternatives_differ_and_follow_their_probability(unsure, speech):

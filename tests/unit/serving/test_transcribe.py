@@ -133,14 +133,14 @@ def test_endpoint_rules_end_segments(model, call, tmp_path):
 
 
 def test_results_do_not_depend_on_threads_and_overwrite_themselves(
-    model, digits, call, tmp_path
+    unsure, digits, call, tmp_path
 ):
     paths = [call, *digits.audio.values()]
     forms = ("txt", "json", "ctm", "srt", "vtt", "textgrid")
     options = TranscribeOptions(formats=forms, max_alternatives=3)
     written = []
     for threads in (1, 3, 1):
-        run(model, paths, tmp_path / "out", options, threads=threads)
+        run(unsure, paths, tmp_path / "out", options, threads=threads)
         files = sorted((tmp_path / "out").iterdir())
         assert len(files) == len(forms) * len(paths)
         written.append({path.name: path.read_bytes() for path in files})
