@@ -629,6 +629,14 @@ def test_descriptions_are_checked_when_a_run_begins(
     assert any(told in str(one) for one in examine_experiment(recipe))
 
 
+def test_a_missing_description_is_told_when_a_run_begins(recipe_of):
+    recipe = recipe_of({"x": {**CE, "network": "nowhere.yaml"}})
+    told = "nnet.systems.x.network: no such file nowhere.yaml"
+    with pytest.raises(UserError, match=told):
+        check_descriptions(recipe)
+    assert any(told in str(one) for one in examine_experiment(recipe))
+
+
 def test_what_a_system_is_built_on(recipe_of):
     systems = {"tdnn": {**CE, "features": "tri3"}, "mmi": MMI}
     systems["again"] = {**CE, "alignments": "tdnn"}

@@ -103,9 +103,15 @@ def check_descriptions(recipe: Recipe) -> None:
     except ModuleNotFoundError:  # torch is in the environments of the jobs alone
         return
     for name, network in recipe.networks.items():
-        file = recipe.description_of(name)
-        if isinstance(network, SequenceSystemOptions) or file is None:
+        if isinstance(network, SequenceSystemOptions):
             continue
+        file = recipe.description_of(name)
+        if file is None:
+            raise UserError(
+                f"configuration nnet.systems.{name}.network: no such file "
+                f"{network.network}",
+                remedy="check the path, which is relative to the folder of the run",
+            )
         description = NetworkDescription.load(file)
         training = network.training
         if training.pretraining:
