@@ -15,7 +15,10 @@ from latflow.features.options import FrontEndOptions
 from latflow.features.transform import Deltas
 from latflow.kaldi.io import read_matrices
 
+# Rounding of the FFT, which depends on the processor's instructions, shows in a few of
+# the logarithms of bins that are nearly empty: hence two bounds.
 MFCC_TOLERANCE = FBANK_TOLERANCE = 2e-3
+USUAL_TOLERANCE, USUAL_SHARE = 5e-4, 0.999
 FBANK = {"type": "fbank", "num_mel_bins": 40}
 
 
@@ -58,6 +61,10 @@ def test_features_equal_kaldis(matrices, waves, name, settings, tolerance, snip_
     front_end = KaldiFrontEnd(options, 8000)
     offline = {utt_id: front_end.extract(waves[utt_id]) for utt_id in wanted}
     assert largest_difference(wanted, offline) < tolerance
+    differences = np.concatenate(
+        [np.abs(offline[utt_id] - wanted[utt_id]).ravel() for utt_id in wanted]
+    )
+    assert np.quantile(differences, USUAL_SHARE) < USUAL_TOLERANCE
 
     longest = max(len(waves[utt_id]) for utt_id in wanted)
     lengths = torch.tensor([len(waves[utt_id]) for utt_id in wanted])

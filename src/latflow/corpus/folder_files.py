@@ -1,6 +1,7 @@
 """The files of a folder of audio, by their names: nothing is opened, no audio read.
 
-What plans a run looks here; it starts without the libraries that read audio.
+Kept apart from `latflow.corpus.folder`, so that a run is planned without importing the
+libraries that read audio.
 
 Public: `AUDIO_SUFFIXES`, `is_audio_name`, `folders`, `transcript_suffix`,
 `transcripts_digest`.

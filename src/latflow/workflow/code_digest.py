@@ -82,7 +82,7 @@ def _package() -> Sources:
 class Sources:
     """The definitions of a package, read from its source files.
 
-    What is asked for many stages is kept: each reaches much of what others do.
+    Answers are cached, since stages reach much of the same code.
 
     Args:
         root: folder of the package `latflow`.
