@@ -32,6 +32,11 @@ ATTENTION = {"attention_small": (991_010, None)}
 IMAGES = {"mdlstm_ctc_small": (40_811, None)}
 # the same, of windows of 400 samples
 SAMPLES = {"waveform_tdnnf_chain_small": (1_469_640, 21)}
+# parameters with 1200 pdfs, features a frame, and layers whose parameters are the front end's
+FRONT_ENDS = {
+    "tdnnf_small_augmented": (842_544, 40, set()),
+    "waveform_tdnnf_small": (852_984, 400, {"mel", "pcen"}),
+}
 NUM_CLASSES = 7
 
 
@@ -62,7 +67,7 @@ def loss_of(net, features, lengths, labels):
 
 def test_every_preset_is_tested(repository):
     found = {path.stem for path in (repository / "config/networks").glob("*.yaml")}
-    assert found == {*LARGE, *SMALL, *CHAIN, *CTC, *ATTENTION, *IMAGES, *SAMPLES}
+    assert found == {*LARGE, *SMALL, *CHAIN, *CTC, *ATTENTION, *IMAGES, *SAMPLES, *FRONT_ENDS}
 
 
 @pytest.mark.parametrize("name", CHAIN)
@@ -85,6 +90,23 @@ def test_networks_on_samples_give_chunks_what_they_give_utterances(preset, name)
     chunk = utterance[:, 30 - left : 42 + right]
     found = net(chunk, torch.tensor([12]), has_context=True)["output"].logits
     torch.testing.assert_close(found, whole[:, 10:14], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", FRONT_ENDS)
+def test_front_ends_before_tdnnf_small(preset, name):
+    """They train, and frozen they stay as they are."""
+    size, dim, front = FRONT_ENDS[name]
+    layers, behind = (
+        [layer.name for layer in preset(n).plan.layers] for n in (name, "tdnnf_small")
+    )
+    assert layers[-len(behind) :] == behind
+    net = Network(preset(name), dim, {"pdf": 1200}).train()
+    assert net.num_parameters == size
+    net.freeze(layers[: -len(behind)])
+    values = 0.1 * torch.randn(2, 24, dim)
+    net(values, torch.tensor([24, 17]))["output"].logits.square().sum().backward()
+    still = {n.split(".")[2] for n, p in net.named_parameters() if p.grad is None}
+    assert still == front
 
 
 @pytest.mark.parametrize("name", CTC)
