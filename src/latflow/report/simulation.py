@@ -73,9 +73,10 @@ def _compared(results: Results, source: str, names: list[str]) -> Iterator[Block
     options = results.options.report
     longest = options.max_example_duration
     possible = [
-        record.utterance
+        utterance
         for record in read_records(_folder(results, names[0]) / "records.jsonl")
-        if record.is_simulated and record.num_samples <= longest * record.rate
+        for utterance, num_samples in _utterances(record)
+        if record.is_simulated and num_samples <= longest * record.rate
     ]
     number = min(options.num_simulated, len(possible))
     parts = range(1, 2 * number, 2)  # the middle of each of as many equal parts
@@ -105,8 +106,20 @@ def _cuts(folder: Path, chosen: Collection[str]) -> dict[str, Cut]:
 
 def _records(folder: Path, chosen: Collection[str]) -> dict[str, Record]:
     """Return the records of some utterances of a set."""
-    found = read_records(folder / "records.jsonl")
-    return {r.utterance: r for r in found if r.utterance in chosen}
+    return {
+        utterance: record
+        for record in read_records(folder / "records.jsonl")
+        for utterance, _ in _utterances(record)
+        if utterance in chosen
+    }
+
+
+def _utterances(record: Record) -> Iterator[tuple[str, int]]:
+    """Yield the utterances that a record is of, with their lengths in samples."""
+    if not record.turns:
+        yield record.utterance, record.num_samples
+    for turn in record.turns:
+        yield turn.utterance, turn.num_samples
 
 
 def _example(cut: Cut, name: str, what: str) -> Example:
@@ -135,16 +148,12 @@ def _told(record: Record) -> Iterator[str]:
     """Yield what was done, one thing after another."""
     if not record.is_simulated:
         return
+    if record.turns:
+        number = len({turn.speaker for turn in record.turns})
+        yield f"in a conversation of {number} speakers"
     if record.array is not None:
         yield f"first of {len(record.array)} microphones"
-    if (room := record.room) is not None:
-        size = " x ".join(f"{side:.1f}" for side in room.size)
-        distance = np.linalg.norm(np.subtract(room.source, room.microphone))
-        yield f"room of {size} m, T60 {room.t60:.2f} s, speaker at {distance:.1f} m"
-        if (movement := record.movement) is not None:
-            way = float(np.linalg.norm(np.subtract(movement.end, room.source)))
-            walked = min(way, movement.speed * record.num_samples / record.rate)
-            yield f"walks {walked:.1f} m at {movement.speed:.1f} m/s"
+    yield from _told_of_room(record)
     if record.response is not None:
         yield f"response {Path(record.response).name}"
     for speaker in record.speakers:
@@ -165,3 +174,19 @@ def _told(record: Record) -> Iterator[str]:
         yield from (f.format(v) for f, v in effects.items() if v is not None)
         if device.telephone:
             yield "telephone"
+
+
+def _told_of_room(record: Record) -> Iterator[str]:
+    """Yield what is known of a generated room, and of who walks there."""
+    room, movement = record.room, record.movement
+    if room is None:
+        return
+    size = " x ".join(f"{side:.1f}" for side in room.size)
+    distance = np.linalg.norm(np.subtract(room.source, room.microphone))
+    # the speakers of a conversation are at different distances
+    place = "" if record.turns else f", speaker at {distance:.1f} m"
+    yield f"room of {size} m, T60 {room.t60:.2f} s{place}"
+    if movement is not None:
+        way = float(np.linalg.norm(np.subtract(movement.end, room.source)))
+        walked = min(way, movement.speed * record.num_samples / record.rate)
+        yield f"walks {walked:.1f} m at {movement.speed:.1f} m/s"

@@ -332,11 +332,12 @@ class _Counts:
     def add(self, record: Record) -> None:
         """Count an utterance."""
         kinds = ("room", "movement", "response", "noises", "speakers", "device")
-        self._kinds["utterances"] += max(1, len(record.turns))
+        number = max(1, len(record.turns))
+        self._kinds["utterances"] += number
         if record.turns:
             self._kinds["conversations"] += 1
             self._speech += np.array(speech_and_overlap(record.turns)) / record.rate
-        self._kinds["simulated"] += record.is_simulated
+        self._kinds["simulated"] += number * record.is_simulated
         for kind in kinds:
             self._kinds[f"with_{kind}"] += bool(getattr(record, kind))
         if record.room is not None:

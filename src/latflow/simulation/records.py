@@ -140,9 +140,8 @@ class Record(Options):
     @property
     def is_simulated(self) -> bool:
         """Tell whether anything is done to the utterance."""
-        return bool(
-            self.room or self.response or self.noises or self.speakers or self.device
-        )
+        added = self.noises or self.speakers or self.turns
+        return bool(self.room or self.response or added or self.device)
 
 
 class Speech(Protocol):

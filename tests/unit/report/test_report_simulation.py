@@ -23,16 +23,18 @@ ROOM = {
     "movement": {"speed": {"type": "choice", "of": [0.5]}},
 }  # fmt: skip
 PAIR = {"microphones": [[0.0, 0.0, 0.0], [0.1, 0.0, 0.0]]}
+TWO = {"type": "choice", "of": [2]}
 SETS = {
     "noisy": {"of": "test", "noises": HISS},
     "far": {"of": "test", "rooms": ROOM, "speakers": {}, "array": PAIR},
     "cheap": {"of": "test", "device": {"telephone": 1.0}},
+    "talks": {"of": "test", "conversation": {"speakers": TWO, "duration": 3}},
 }
 
 
-def results_of(folder, **report):
+def results_of(folder, names=("noisy", "far", "cheap"), **report):
     corpus = {"train": SOURCE, "dev": SOURCE, "test": {"test": SOURCE}}
-    corpus["simulated"] = SETS
+    corpus["simulated"] = {name: SETS[name] for name in names}
     return Results(folder, Recipe(made_up_recipe(corpus=corpus, report=report)))
 
 
@@ -50,8 +52,8 @@ def folder(tmp_path_factory):
                 f"u{i}", f"u{i}", 0, seconds, text="ONE TWO", speaker=f"s{i}"
             )
             writer.write(MonoCut(f"u{i}", 0, seconds, 0, [said], recording=recording))
-    simulated = results_of(folder).options.corpus.simulated
-    for name in ("noisy", "far"):
+    simulated = results_of(folder, SETS).options.corpus.simulated
+    for name in ("noisy", "far", "talks"):
         simulate_corpus(
             folder / "corpus/test/cuts.jsonl.gz", folder / "corpus" / name,
             options=simulated[name], seed=1, threads=1,
@@ -119,6 +121,20 @@ def test_a_recording_that_is_gone_is_told(folder, monkeypatch):
     (gone,) = (b.text for b in blocks if isinstance(b, Note) and "cannot" in b.text)
     assert gone == "u1 of noisy cannot be read any more: no such file"
     assert [e.utterance for e in blocks[-1].examples] == ["test", "far"]
+
+
+@pytest.mark.parametrize("names", [("talks", "noisy"), ("noisy", "talks")])
+def test_utterances_of_conversations_are_shown(folder, names):
+    given = results_of(folder, names, max_example_duration=1.5, num_simulated=2)
+    table, *blocks = simulation_section(given).blocks
+    (row,) = (row for row in table.rows if row["set"] == "talks")
+    assert row["simulated"] == row["utterances"] == 3
+    shown = [block for block in blocks if isinstance(block, Beside)]
+    for beside in shown:
+        told_of = {example.utterance: example.summary for example in beside.examples}
+        assert [*told_of] == ["test", *names]
+        assert told_of["talks"].startswith("1.0 s: in a conversation of ")
+    assert len(shown) == 2
 
 
 def test_without_simulated_sets_there_is_no_section(tmp_path):
