@@ -174,7 +174,7 @@ def simulate_corpus(
             made = _as_recording(cut, final / "audio" / name, simulated.shape)
             return made, record
 
-        counts = _Counts()
+        counts = _Counts(simulator)
         with (
             (folder / RECORDS).open("w", encoding="utf-8") as records,
             ManifestWriter(folder / "recordings.jsonl.gz") as recordings,
@@ -221,7 +221,7 @@ def _simulate_conversations(
         soundfile.write(folder / "audio" / f"{record.utterance}.flac", made.T, rate)
         return record
 
-    counts = _Counts()
+    counts = _Counts(simulator)
     made: list[tuple[str, int]] = []  # id and length of each conversation
 
     def recording(number: int) -> Recording:
@@ -322,10 +322,16 @@ def _as_recording(cut: MonoCut, path: Path, shape: tuple[int, ...]) -> MonoCut:
 
 
 class _Counts:
-    """What was done, and the rooms that had to be drawn anew."""
+    """What was done, and what had to be drawn anew, repeated or resampled.
 
-    def __init__(self) -> None:
+    Args:
+        simulator: that does it.
+    """
+
+    def __init__(self, simulator: Simulator) -> None:
+        self._simulator = simulator
         self._kinds: Counter[str] = Counter()
+        self._files: dict[str, bool] = {}  # of recordings: whether of another rate
         self._rooms: dict[int, int] = {}
         self._speech = np.zeros(2)  # time with one speaker at least, with two; s
 
@@ -342,6 +348,13 @@ class _Counts:
             self._kinds[f"with_{kind}"] += bool(getattr(record, kind))
         if record.room is not None:
             self._rooms[record.room.number] = record.room.redraws
+        for noise in record.noises:
+            is_short = self._simulator.repeats(noise, record.num_samples)
+            self._kinds["noises_repeated"] += is_short
+        for file in (record.response, *(noise.file for noise in record.noises)):
+            if file is not None and file not in self._files:
+                rate = Recording.from_file(file).sampling_rate
+                self._files[file] = rate != record.rate
 
     def values(self) -> dict[str, float]:
         """Return the counts by name; times in seconds."""
@@ -349,6 +362,7 @@ class _Counts:
             **self._kinds,
             "rooms": len(self._rooms),
             "rooms_drawn_anew": sum(self._rooms.values()),
+            "files_resampled": sum(self._files.values()),
         }
         speech, overlap = (round(float(seconds), 3) for seconds in self._speech)
         if speech:

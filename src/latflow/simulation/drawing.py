@@ -182,13 +182,13 @@ class Drawing:
         rng = np.random.default_rng([self._seed, number, _ROOMS])
         t60 = drawn(options.t60, rng)
         radius = self._array.radius if self._array else 0.0
+        sides = (options.length, options.width, options.height)
+        shares = (options.microphone_x, options.microphone_y, options.microphone_z)
         for redraws in range(_MAX_REDRAWS):
-            sides = (options.length, options.width, options.height)
             size = np.array([drawn(side, rng) for side in sides])
-            # PyKaldi2's places: near the middle of the room.
             if (size <= 2 * options.from_wall).any():
                 continue
-            microphone = size * rng.uniform((0.2, 0.2, 0.4), (0.8, 0.8, 0.6))
+            microphone = size * [drawn(share, rng) for share in shares]
             source = microphone + drawn(options.distance, rng) * _direction(rng)
             others = rng.uniform(
                 options.from_wall, size - options.from_wall, (_OTHER_PLACES, 3)
@@ -216,7 +216,8 @@ class Drawing:
             f"simulation: in {_MAX_REDRAWS} draws no room had a reverberation time of "
             f"{t60:.2f} s and a place for the speaker",
             remedy="allow smaller rooms (length, width, height), a longer t60, another "
-            "distance, less from_wall, or a smaller array",
+            "distance, less from_wall, a microphone farther from walls, or a smaller "
+            "array",
         )
 
     def _draw_movement(

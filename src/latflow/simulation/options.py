@@ -134,6 +134,14 @@ class GeneratedRooms(Options):
     """Width of the room, m."""
     height: RoomMetres = Uniform(low=2.5, high=4.0)
     """Height of the room, m."""
+    microphone_x: Share = Uniform(low=0.2, high=0.8)
+    """Place of the microphone, or of the middle of the array, along the length of the
+    room, as a share of it."""
+    microphone_y: Share = Uniform(low=0.2, high=0.8)
+    """The same along its width."""
+    microphone_z: Share = Uniform(low=0.4, high=0.6)
+    """The same along its height. Rooms in which a source or the microphone would be too
+    near a wall are drawn anew."""
     distance: Metres = Uniform(low=0.5, high=3.0)
     """Distance of the speaker from the microphone, m; drawn anew, with the room, where
     there is no such place. Other sources are anywhere in the room."""

@@ -298,6 +298,10 @@ class Simulator:
         heard = _convolved(_cut(noise, begin - before, length + before), response)
         return heard[..., before : before + length]
 
+    def repeats(self, draw: NoiseDraw, num_samples: int) -> bool:
+        """Tell whether a noise is shorter than an utterance, and repeats in it."""
+        return draw.file is not None and len(self._recorded(draw.file)) < num_samples
+
     def _recorded(self, file: str) -> np.ndarray:
         """Return a recording at the rate, without the silence at its ends."""
         found = self._cache.get(file)

@@ -88,6 +88,9 @@ def test_simulated_set_has_the_utterances_and_their_records(tmp_path, cuts):
     simulated = sum(r.is_simulated for r in records)
     assert 0 < simulated == counts["simulated"] < counts["utterances"] == 8
     assert counts["with_noises"] == simulated
+    # utterances of 0.8 s, a noise of 0.375 s
+    assert counts["noises_repeated"] == simulated
+    assert counts["files_resampled"] == 0
     assert counts["rooms"] <= 2
 
 
@@ -103,6 +106,17 @@ def test_sets_at_different_ratios_have_the_same_noise(tmp_path, cuts):
     for loud, faint in zip(*records, strict=True):
         assert loud.room == faint.room
         assert loud.noises[0].replace(snr=20.0) == faint.noises[0]
+
+
+def test_noise_of_another_rate_is_counted(tmp_path, cuts):
+    wave = 0.1 * np.random.default_rng(2).standard_normal(2 * 16000)
+    soundfile.write(tmp_path / "long.wav", wave, 16000)
+    noise = {"hum": {"type": "recorded", "files": str(tmp_path / "*.wav")}}
+    options = options_of(cuts, noises=noise, rooms=None)
+    simulate_corpus(cuts, tmp_path / "a", options=options, seed=1, threads=1)
+    counts = json.loads((tmp_path / "a/simulation.json").read_text())
+    assert counts["files_resampled"] == 1
+    assert counts["noises_repeated"] == 0
 
 
 def test_audio_that_is_missing_is_one_line(tmp_path, cuts):

@@ -395,6 +395,17 @@ def test_rooms_without_a_place_are_drawn_again():
         draw(options_of(rooms={**ROOMS, "from_wall": 5.0}))
 
 
+def test_the_microphone_is_where_it_is_asked_for():
+    places = {"microphone_x": 0.9, "microphone_y": 0.25, "microphone_z": 0.3}
+    given = {name: exactly(share) for name, share in places.items()}
+    room = draw(options_of(rooms={**ROOMS, **given})).room
+    shares = np.divide(room.microphone, room.size)
+    np.testing.assert_allclose(shares, list(places.values()), atol=1e-3)
+    corner = dict.fromkeys(places, exactly(0.0))
+    with pytest.raises(UserError, match="a microphone farther from walls"):
+        draw(options_of(rooms={**ROOMS, **corner}))
+
+
 def test_bands_with_nothing_in_them_are_refused():
     with pytest.raises(UserError, match="low_cut of 3000 Hz is not below high_cut"):
         options_of(device={"low_cut": exactly(3000.0), "high_cut": exactly(300.0)})
