@@ -185,7 +185,8 @@ def _told_of_room(record: Record) -> Iterator[str]:
     distance = np.linalg.norm(np.subtract(room.source, room.microphone))
     # the speakers of a conversation are at different distances
     place = "" if record.turns else f", speaker at {distance:.1f} m"
-    yield f"room of {size} m, T60 {room.t60:.2f} s{place}"
+    high = f" ({room.t60 * room.high_t60:.2f} s at 8 kHz)" if room.high_t60 else ""
+    yield f"room of {size} m, T60 {room.t60:.2f} s{high}{place}"
     if movement is not None:
         way = float(np.linalg.norm(np.subtract(movement.end, room.source)))
         walked = min(way, movement.speed * record.num_samples / record.rate)

@@ -203,6 +203,7 @@ class Drawing:
             )
             shortest = float(shortest_decay_time(size))
             if inside and far and shortest <= t60:
+                high = options.high_t60 and round(drawn(options.high_t60, rng), 4)
                 return RoomDraw(
                     number=number,
                     size=_place(size),
@@ -210,6 +211,7 @@ class Drawing:
                     source=_place(source),
                     others=tuple(map(_place, others)),
                     t60=round(t60, 4),
+                    high_t60=high,
                     redraws=redraws,
                 )
         raise UserError(

@@ -90,6 +90,7 @@ RoomMetres = Annotated[_Any, _TAGGED, _between(1.5, 100)]
 Seconds = Annotated[_Any, _TAGGED, _between(0.05, 5)]
 Hertz = Annotated[_Any, _TAGGED, _between(20, 96000)]
 Share = Annotated[_Any, _TAGGED, _between(0, 1)]
+HighShare = Annotated[_Any, _TAGGED, _between(0.1, 1)]
 ClippedShare = Annotated[_Any, _TAGGED, _between(0, 0.9)]
 MetresPerSecond = Annotated[_Any, _TAGGED, _between(0, 3)]
 Degrees = Annotated[_Any, _TAGGED, _between(-360, 360)]
@@ -127,6 +128,9 @@ class GeneratedRooms(Options):
     t60: Seconds = Uniform(low=0.1, high=0.5)
     """Reverberation time, s. The measured one is within 10 % of it: the reflection of
     the walls is corrected until it is."""
+    high_t60: HighShare | None = None
+    """Reverberation time at 8 kHz, as a share of `t60`, which is then that up to 1 kHz;
+    it falls from octave to octave. null for walls that absorb all frequencies alike."""
     length: RoomMetres = Uniform(low=2.5, high=10.0)
     """Length of the room, m. Sizes are drawn anew where the room cannot have the
     reverberation time, which is counted."""

@@ -38,6 +38,8 @@ class RoomDraw(Options):
     """Places of further sources, taken in turn."""
     t60: float
     """Reverberation time, s."""
+    high_t60: float | None = None
+    """Reverberation time at 8 kHz over that; None for the same."""
     redraws: int
     """Rooms drawn before it that could not be."""
 

@@ -7,7 +7,7 @@ points beside it, and the grid is brought to the sample rate by one windowed sin
 same as a windowed sinc of each impulse, for a hundredth of the work. Batches lie on any
 device of torch; on the processor equal arguments give equal bits.
 
-Public: `room_responses`, `decay_time`, `calibrated_responses`.
+Public: `room_responses`, `absorbed`, `decay_time`, `calibrated_responses`.
 """
 
 from __future__ import annotations
@@ -95,6 +95,49 @@ def room_responses(
     if high_pass:
         folded = folded * _high_pass(rate, length).to(folded)
     return torch.fft.irfft(folded, n=length)[:, :num_samples]
+
+
+def absorbed(
+    responses: Tensor, decay: float, high: float | None, *, rate: int
+) -> Tensor:
+    """Let high frequencies decay faster, as walls do that absorb more of them.
+
+    The reverberation time stays up to 1 kHz and falls linearly with the octaves to its
+    share at 8 kHz, and beyond to a tenth at least. Sound that arrives at the time t has
+    met walls in proportion to t, so that the frequency f of it gets the factor
+    10^(3 t (1 / T60 - 1 / T60(f))).
+
+    Args:
+        responses: float32 [N, L], of walls that absorb all frequencies alike; with the
+            direct path at their beginning.
+        decay: their reverberation time T60, s.
+        high: that at 8 kHz over it, in (0, 1]; None for responses as they are.
+        rate: Hz.
+
+    Returns:
+        float32 [N, L].
+    """
+    if high is None:
+        return responses
+    length, window = responses.shape[-1], max(32, 1 << round(math.log2(rate * 0.008)))
+    shape = {
+        "n_fft": window,
+        "hop_length": window // 4,
+        "window": torch.hann_window(window, device=responses.device),
+    }
+    spectra = torch.stft(
+        responses, **shape, pad_mode="constant", return_complex=True
+    )  # [N, F, T]
+    bins = torch.arange(spectra.shape[1], device=responses.device)
+    octaves = (bins * (rate / window / 1000)).clamp(min=1.0).log2()
+    share = (1 - (1 - high) * octaves / 3).clamp(min=0.1)
+    time = torch.arange(spectra.shape[2], device=responses.device) * (
+        window // 4 / rate
+    )
+    slope = math.log(1000) / decay * (1 - 1 / share)
+    return torch.istft(
+        spectra * torch.exp(slope[:, None] * time), **shape, length=length
+    )
 
 
 def _metres(place: Tensor) -> str:

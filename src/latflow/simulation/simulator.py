@@ -33,7 +33,7 @@ from latflow.simulation.records import (
     SpeakerDraw,
     Speech,
 )
-from latflow.simulation.rooms import calibrated_responses, room_responses
+from latflow.simulation.rooms import absorbed, calibrated_responses, room_responses
 from latflow.simulation.spectra import noise_with_spectrum
 
 log = logging.getLogger(__name__)
@@ -340,7 +340,7 @@ class Simulator:
         points = torch.from_numpy(microphones)
         there = torch.from_numpy(place).expand(len(points), 3)
         nearest = (there - points).norm(dim=1).min()
-        response = room_responses(
+        responses = room_responses(
             torch.tensor([room.size], dtype=torch.float64).expand(len(points), 3),
             there,
             points,
@@ -348,13 +348,14 @@ class Simulator:
             rate=self._rate,
             num_samples=math.ceil(room.t60 * self._rate),
             advance=nearest.expand(len(points)),
-        ).numpy()
+        )
+        response = absorbed(responses, room.t60, room.high_t60, rate=self._rate).numpy()
         return response[0] if array is None else response
 
     def _reflection(self, room: RoomDraw) -> np.ndarray:
         """Return the reflection of a room's walls, float64 [1].
 
-        The response from the speaker to a single microphone is kept too.
+        The response from the speaker to a microphone is kept too, where it is final.
         """
         found = self._cache.get(_walls(room))
         if found is not None:
@@ -378,8 +379,9 @@ class Simulator:
             )
         reflection = made.reflection.numpy()
         self._cache.put(_walls(room), reflection)
-        heard = (*_walls(room), room.source, None)
-        self._cache.put(heard, made.responses[0].numpy())
+        if room.high_t60 is None:
+            heard = (*_walls(room), room.source, None)
+            self._cache.put(heard, made.responses[0].numpy())
         return reflection
 
 
@@ -390,9 +392,9 @@ def _is_changed(record: Record, samples: np.ndarray) -> bool:
     )
 
 
-def _walls(room: RoomDraw) -> tuple[Place | float, ...]:
+def _walls(room: RoomDraw) -> tuple[Place | float | None, ...]:
     """Return what the reflection of a room's walls depends on."""
-    return room.size, room.microphone, room.source, room.t60
+    return room.size, room.microphone, room.source, room.t60, room.high_t60
 
 
 def _at_all(wave: np.ndarray, record: Record) -> np.ndarray:

@@ -406,6 +406,22 @@ def test_the_microphone_is_where_it_is_asked_for():
         draw(options_of(rooms={**ROOMS, **corner}))
 
 
+def test_walls_absorb_high_frequencies():
+    """The speech in its room loses them; its power and all other draws stay."""
+    far = {**ROOMS, "t60": exactly(0.4), "distance": exactly(2.5)}
+    even, dull = (
+        draw(options_of(rooms={**far, **more}))
+        for more in ({}, {"high_t60": exactly(0.2)})
+    )
+    assert dull.room == even.room.model_copy(update={"high_t60": 0.2})
+    (wave, one), (_, other) = apply(even), apply(dull)
+    assert np.square(other).mean() == pytest.approx(np.square(wave).mean(), rel=1e-3)
+    powers = [np.abs(np.fft.rfft(heard)) ** 2 for heard in (one, other)]
+    hertz = np.fft.rfftfreq(len(wave), 1 / RATE)
+    above = [power[hertz > 3000].sum() / power.sum() for power in powers]
+    assert above[1] < 0.9 * above[0]
+
+
 def test_bands_with_nothing_in_them_are_refused():
     with pytest.raises(UserError, match="low_cut of 3000 Hz is not below high_cut"):
         options_of(device={"low_cut": exactly(3000.0), "high_cut": exactly(300.0)})

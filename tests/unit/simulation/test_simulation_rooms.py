@@ -8,6 +8,7 @@ from reference import room_response_naive
 from latflow.errors import UserError
 from latflow.simulation.acoustics import shortest_decay_time
 from latflow.simulation.rooms import (
+    absorbed,
     calibrated_responses,
     decay_time,
     room_responses,
@@ -90,6 +91,24 @@ def test_reverberation_time_is_the_wanted_one():
     # Labels stay right: the direct path is sample 0, and no later one is louder.
     for one in made:
         assert int(one.responses.abs().argmax()) == 0
+
+
+def test_high_frequencies_decay_faster():
+    """Bands of a decaying noise have the reverberation times that are asked for."""
+    rate, t60 = 16000, 0.5
+    time = torch.arange(rate).double() / rate
+    noise = torch.randn(8, rate, generator=torch.Generator().manual_seed(1))
+    plain = (noise * 10 ** (-3 * time / t60)).float()
+    found = absorbed(plain, t60, 0.4, rate=rate)
+    # powers of windows of 32 ms, in lines of 31.25 Hz
+    windows = found.unfold(1, 512, 256) * torch.hann_window(512)
+    power = torch.fft.rfft(windows).abs().square().mean(0)[:16]
+    for low, high, share in ((100, 900, 1.0), (1900, 2100, 0.8), (3900, 4100, 0.6)):
+        lines = power[:, round(low / 31.25) : round(high / 31.25)].mean(1)
+        slope, _ = np.polyfit(0.016 * np.arange(16), 10 * lines.log10().numpy(), 1)
+        assert -60 / slope == pytest.approx(share * t60, rel=0.06)
+    assert absorbed(plain, t60, None, rate=rate) is plain
+    torch.testing.assert_close(absorbed(plain, t60, 1.0, rate=rate), plain)
 
 
 def test_decay_of_an_exponential_is_found():
