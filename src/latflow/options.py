@@ -4,7 +4,8 @@ A package's options are frozen pydantic models in its `options.py`; a docstring 
 field is its description. From them come validation, defaults, the JSON schema,
 `config/README.md` and the types that stage functions take.
 
-Public: `Options`, `read_options`, `key_error`, and types of common fields.
+Public: `Options`, `read_options`, `key_error`, `check_choice`, and types of common
+fields.
 """
 
 from __future__ import annotations
@@ -196,6 +197,23 @@ def key_error(unknown: str, known: Iterable[str], key: str) -> UserError:
     hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
     path = f"{key}.{unknown}" if key else unknown
     return UserError(f"unknown configuration key {path}", remedy=f"{hint} {README}")
+
+
+def check_choice(key: str, chosen: str, known: Iterable[str]) -> None:
+    """Refuse a name that is not among the known ones.
+
+    Args:
+        key: where it is, for the message.
+        chosen: the name.
+        known: those that may stand there.
+
+    Raises:
+        UserError: it is not among them.
+    """
+    if chosen not in known:
+        raise UserError(
+            f"{key}: no {chosen!r}", remedy=f"choose from: {', '.join(known) or 'none'}"
+        )
 
 
 def _explain(error: ErrorDetails, annotation: Any, values: Any, key: str) -> UserError:

@@ -9,10 +9,13 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from latflow.cli.commands import Arguments, Group, Option, flag, option
 from latflow.errors import UserError
+
+if TYPE_CHECKING:
+    from latflow.lang.options import LangOptions
 
 ALIGN = Group()
 
@@ -85,7 +88,8 @@ def _align(arguments: Arguments) -> int:
     from latflow.workflow.recipe import Recipe
 
     out = Path(os.path.abspath(arguments.out))
-    source, findings, survey = _surveyed(arguments, out)
+    g2p = g2p_settings(arguments.g2p)
+    source, findings, survey = _surveyed(arguments, _lang_options(g2p), out)
     sys.stdout.write(f"{render(f for f in findings if f.severity != 'note')}\n")
     if any(finding.severity == "error" for finding in findings):
         sys.stdout.write("mend the errors, then run the command again\n")
@@ -102,7 +106,7 @@ def _align(arguments: Arguments) -> int:
         survey,
         package=arguments.model,
         adapts=arguments.adapt,
-        g2p=g2p_settings(arguments.g2p),
+        g2p=g2p,
         boundaries=arguments.boundaries,
         max_skipped_fraction=arguments.max_skipped,
     )
@@ -139,7 +143,9 @@ def _check_package(model: str | None, *, adapts: bool) -> None:
         check_adaptable(read_info(model), model)
 
 
-def _surveyed(arguments: Arguments, out: Path) -> tuple[dict[str, Any], list[Any], Any]:
+def _surveyed(
+    arguments: Arguments, lang: LangOptions, out: Path
+) -> tuple[dict[str, Any], list[Any], Any]:
     """Return the source of a corpus, findings about it, and what was counted."""
     from latflow.workflow.aligning import find_source, survey_corpus
     from latflow.workflow.settings import nested_values, read_settings
@@ -150,18 +156,16 @@ def _surveyed(arguments: Arguments, out: Path) -> tuple[dict[str, Any], list[Any
             settings[key] = os.path.abspath(value) if key == "audio" else value
     settings.update(nested_values(read_settings(arguments.set, "--set")))
     source = find_source(arguments.corpus, arguments.lexicon, settings)
-    lang = _lang_options(arguments)
     findings, survey = survey_corpus(source, arguments.lexicon, out, lang)
     return source, findings, survey
 
 
-def _lang_options(arguments: Arguments) -> Any:
-    """Return how the lexicon is read and completed."""
+def _lang_options(g2p: Mapping[str, Any]) -> LangOptions:
+    """Return how the lexicon is read and completed, by section `lang.g2p`."""
     from latflow.lang.options import LangOptions
     from latflow.options import read_options
-    from latflow.workflow.aligning import g2p_settings
 
-    return read_options(LangOptions, {"g2p": g2p_settings(arguments.g2p)}, "lang")
+    return read_options(LangOptions, {"g2p": g2p}, "lang")
 
 
 def _show(out: Path, recipe: Mapping[str, Any]) -> None:
@@ -211,27 +215,28 @@ def _show(out: Path, recipe: Mapping[str, Any]) -> None:
 )
 def _validate(arguments: Arguments) -> int:
     """Look a corpus and a lexicon over before they are aligned; status 1 for errors."""
+    from latflow.workflow.aligning import g2p_settings
     from latflow.workflow.doctor import render
 
-    source, findings, survey = _surveyed(arguments, Path())
+    lang = _lang_options(g2p_settings(arguments.g2p))
+    source, findings, survey = _surveyed(arguments, lang, Path())
     sys.stdout.write(
         f"{source['type']}: {survey.num_utterances} utterances, "
         f"{survey.seconds / 3600:.2f} hours, {len(survey.speakers)} speakers, "
         f"{survey.num_words} words\n{render(findings)}\n"
     )
     if arguments.g2p is not None and survey.oov:
-        _show_pronunciations(arguments, sorted(survey.oov))
+        _show_pronunciations(arguments.lexicon, sorted(survey.oov), lang)
     return int(any(finding.severity == "error" for finding in findings))
 
 
-def _show_pronunciations(arguments: Arguments, words: list[str]) -> None:
+def _show_pronunciations(lexicon: str, words: list[str], options: LangOptions) -> None:
     """Print the pronunciations that words of the corpus get."""
     from latflow.lang.completion import pronounce_words
 
-    options = _lang_options(arguments)
     model = options.g2p.model
     found = pronounce_words(
-        Path(arguments.lexicon), words, options, None if model is None else Path(model)
+        Path(lexicon), words, options, None if model is None else Path(model)
     )
     sys.stdout.write("pronunciations of words that the lexicon lacks, generated:\n")
     for word, guesses in zip(words, found, strict=True):

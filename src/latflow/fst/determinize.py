@@ -7,7 +7,8 @@ subset still owes in output is then a range of the transcript, and weights are a
 subsets carry. This module does the same as kaldifst's `determinize_star(use_log=True)`
 for such machines, in Numba and without the lock.
 
-Public: `LINK`, `OUT_LINK`, `by_source`, `determinize`, `enlarged`, `log_add`.
+Public: `LINK`, `OUT_LINK`, `by_source`, `determinize`, `enlarged`, `log_add`,
+`resized`.
 
 Source: Mohri 1997, "Finite-state transducers in language and speech processing"; Kaldi
 `fstext/determinize-star-inl.h`.
@@ -95,7 +96,13 @@ def enlarged(array: Links, needed: int) -> Links:
     """Return the array, enlarged (at least doubled) if it is shorter than needed."""
     if needed <= len(array):
         return array
-    grown = np.empty(max(needed, 2 * len(array)), array.dtype)
+    return resized(array, max(needed, 2 * len(array)))
+
+
+@njit(cache=True, nogil=True)
+def resized(array: Links, size: int) -> Links:
+    """Return the array with room for `size` elements, no fewer than it has."""
+    grown = np.empty(size, array.dtype)
     for n in range(len(array)):  # a slice assignment takes Numba seconds to compile
         grown[n] = array[n]
     return grown

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from numba import njit
 
-from latflow.fst.determinize import DELTA, Links, log_add
+from latflow.fst.determinize import DELTA, Links, log_add, resized
 from latflow.fst.graph import Graph, incoming, state_records
 
 log = logging.getLogger(__name__)
@@ -162,21 +162,13 @@ def _visit_all(
                 needed = used + table[target, _OUT]
                 if needed > len(arcs):
                     size = needed + len(arcs) // 4
-                    arcs, link = _enlarged(arcs, size), _enlarged(link, size)
+                    arcs, link = resized(arcs, size), resized(link, size)
                 if table[target, _INTO] == 1 and table[target, _OUT] > 1:
                     used = _join_forward(state, arc, arcs, link, used, table, final)
                 elif table[target, _OUT] == 1:
                     used = _join_single(state, arc, arcs, link, used, table, final)
             arc = link[arc]
     return _collect(arcs, link, table)
-
-
-@njit(cache=True, nogil=True)
-def _enlarged(array: Links, size: int) -> Links:
-    """Return the array with room for `size` elements."""
-    grown = np.empty(size, array.dtype)
-    grown[: len(array)] = array
-    return grown
 
 
 @njit(cache=True, nogil=True)

@@ -37,6 +37,7 @@ from latflow.training.checkpoint import (
 )
 from latflow.training.criterion import Criterion
 from latflow.training.distributed import Backend
+from latflow.training.epoch_choice import EpochChoice
 from latflow.training.evaluation import evaluate
 from latflow.training.optimizers import (
     Moment,
@@ -166,7 +167,7 @@ class Trainer:
 
     def _is_done(self) -> bool:
         """Tell whether there is no epoch left to make."""
-        if is_exhausted(self._judged, self.options.patience):
+        if is_exhausted(self._choice.judged, self.options.patience):
             return True
         return self._now.position.epoch > self.options.epochs
 
@@ -266,7 +267,7 @@ class Trainer:
         """Return the learning rate of the current step."""
         now = self._now
         moment = Moment(max(1, now.step), now.position.epoch, self._progress())
-        return learning_rate(self.options, moment, self._judged)
+        return learning_rate(self.options, moment, self._choice.judged)
 
     def _progress(self) -> float:
         """Return the share of all epochs that is done, 0 to 1."""
@@ -394,39 +395,11 @@ class Trainer:
     # --- checkpoints --------------------------------------------------------------
 
     @property
-    def best_epoch(self) -> int:
-        """The epoch with the least dev loss, the first of equals; from 1.
-
-        Epochs of pretraining count only where there is no other.
-        """
-        losses = [epoch[LOSS] for epoch in self._now.history]
-        return losses.index(min(losses[self._first_whole - 1 :])) + 1
-
-    @property
-    def _first_whole(self) -> int:
-        """The first finished epoch whose network had all layers, or the last one."""
-        done = len(self._now.history)
-        return (
-            1 if self.pretraining is None else min(done, self.pretraining.first_whole)
-        )
-
-    @property
-    def _judged(self) -> list[Means]:
-        """Dev results of epochs that may be compared: not those of pretraining."""
-        return self._now.history[max(0, self._first_whole - 1) :]
-
-    def _averaged(self) -> list[int]:
-        """Return the last epochs, whose parameters are to be averaged."""
-        done = len(self._now.history)
-        first = max(self._first_whole, done - self.options.average + 1)
-        return list(range(first, done + 1))
-
-    def _wanted(self) -> list[int]:
-        """Return the epochs whose parameters may be needed at the end."""
-        if not self._now.history:
-            return []
-        is_average = self.options.final == "average"
-        return [self.best_epoch, *(self._averaged() if is_average else ())]
+    def _choice(self) -> EpochChoice:
+        """The epochs that are finished, and which of them are taken at the end."""
+        grown = self.pretraining
+        whole_from = 1 if grown is None else grown.first_whole
+        return EpochChoice(self._now.history, self.options, whole_from)
 
     def _save(self) -> None:
         """Write a checkpoint."""
@@ -448,7 +421,7 @@ class Trainer:
             }
             if self._stepper.outliers is not None:
                 state["outliers"] = self._stepper.outliers.state()
-            self.store.save(now.position, state, self._wanted())
+            self.store.save(now.position, state, self._choice.wanted)
         self._saved_at = time.monotonic()
 
     def _restore(self) -> None:
@@ -475,13 +448,8 @@ class Trainer:
 
     def _finish(self) -> Result:
         """Give the network its final parameters, and evaluate it."""
-        now, final = self._now, self.options.final
+        now, epochs = self._now, self._choice.chosen
         done = len(now.history)
-        epochs = [done]
-        if final == "best":
-            epochs = [self.best_epoch]
-        elif final == "average":
-            epochs = self._averaged()
         if epochs != [done]:
             state = None
             if self.backend.is_main:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from latflow.corpus.options import CombinedSource
 from latflow.errors import UserError
+from latflow.options import check_choice
 
 if TYPE_CHECKING:
     from latflow.features.options import Stream
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_data(recipe: Recipe, name: str) -> None:
-    """Refuse chunks, normalization, draws, caches and sampling that cannot be.
+    """Refuse chunks, normalization, draws, caches, weights and sampling that cannot be.
 
     Args:
         recipe: all of it.
@@ -29,6 +30,7 @@ def check_data(recipe: Recipe, name: str) -> None:
     _check_perturbation(recipe, name)
     _check_cache(recipe, name)
     _check_mixing(recipe, name)
+    _check_source_weights(recipe, name)
     _check_sampling(recipe, name)
     _check_normalization(recipe, name)
 
@@ -148,6 +150,29 @@ def _check_cache(recipe: Recipe, name: str) -> None:
             "stored",
             remedy="leave it out; on_the_fly.cache_mb is for features on the fly",
         )
+
+
+def _check_source_weights(recipe: Recipe, name: str) -> None:
+    """Refuse weights of sources that train has not, or that leave nothing of it."""
+    weights = recipe.networks[name].data.source_weights
+    key = f"configuration nnet.systems.{name}.data.source_weights"
+    source = recipe.options.corpus.train
+    known = list(source.sources) if isinstance(source, CombinedSource) else []
+    for chosen in weights:
+        if not known:
+            raise UserError(
+                f"{key}: corpus.train is of one source",
+                remedy="leave it out, or make corpus.train one of type combined",
+            )
+        check_choice(key, chosen, known)
+    if len(weights) < len(known):
+        return  # the others have weight 1
+    for i in range(max(map(len, weights.values()), default=0)):
+        if not any(its[min(i, len(its) - 1)] for its in weights.values()):
+            raise UserError(
+                f"{key}: takes nothing in pass {i + 1}",
+                remedy="give one source a weight above 0",
+            )
 
 
 def _check_sampling(recipe: Recipe, name: str) -> None:

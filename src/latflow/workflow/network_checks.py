@@ -1,19 +1,19 @@
 """Refuse networks that contradict themselves or the rest of a recipe.
 
-Public: `check_networks`, `check_descriptions`, `check_scores_frames`, `check_choice`.
+Public: `check_networks`, `check_descriptions`, `check_scores_frames`.
 """
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latflow.corpus.options import CombinedSource
 from latflow.criteria.options import MweOptions
 from latflow.errors import UserError
 from latflow.nnet.described import OutputLoss
+from latflow.options import check_choice
 from latflow.sequence.options import SequenceSystemOptions
 from latflow.training.options import (
     AttentionSystemOptions,
@@ -84,7 +84,6 @@ def check_networks(recipe: Recipe) -> None:
         _check_layers(recipe, name)
         _check_own_files(recipe, name)
         check_simulation(recipe, name)
-        _check_source_weights(recipe, name)
         check_data(recipe, name)
         earlier.append(name)
 
@@ -296,29 +295,6 @@ def _check_flat_start(recipe: Recipe, name: str, network: LfmmiSystemOptions) ->
         )
 
 
-def _check_source_weights(recipe: Recipe, name: str) -> None:
-    """Refuse weights of sources that train has not, or that leave nothing of it."""
-    weights = recipe.networks[name].data.source_weights
-    key = f"configuration nnet.systems.{name}.data.source_weights"
-    source = recipe.options.corpus.train
-    known = list(source.sources) if isinstance(source, CombinedSource) else []
-    for chosen in weights:
-        if not known:
-            raise UserError(
-                f"{key}: corpus.train is of one source",
-                remedy="leave it out, or make corpus.train one of type combined",
-            )
-        check_choice(key, chosen, known)
-    if len(weights) < len(known):
-        return  # the others have weight 1
-    for i in range(max(map(len, weights.values()), default=0)):
-        if not any(its[min(i, len(its) - 1)] for its in weights.values()):
-            raise UserError(
-                f"{key}: takes nothing in pass {i + 1}",
-                remedy="give one source a weight above 0",
-            )
-
-
 def _check_sequence_training(key: str, training: TrainingOptions) -> None:
     """Refuse what goes with cross-entropy alone, and would do nothing."""
     _check_unused(key, training, "set it in the parent's training")
@@ -410,12 +386,4 @@ def check_scores_frames(recipe: Recipe, key: str, system: str) -> None:
         raise UserError(
             f"{key}: {system} is a decoder with attention, which scores no frames",
             remedy="take a system of another type",
-        )
-
-
-def check_choice(key: str, chosen: str, known: Iterable[str]) -> None:
-    """Refuse a name that is not among the known ones."""
-    if chosen not in known:
-        raise UserError(
-            f"{key}: no {chosen!r}", remedy=f"choose from: {', '.join(known) or 'none'}"
         )

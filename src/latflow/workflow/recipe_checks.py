@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from latflow.errors import UserError
 from latflow.lang.options import NeuralLmOptions, TextLm, TranscriptsLm
+from latflow.options import check_choice
 from latflow.workflow.extractor_checks import check_extractor_uses
 from latflow.workflow.network_checks import (
-    check_choice,
     check_networks,
     check_scores_frames,
 )

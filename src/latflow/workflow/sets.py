@@ -1,0 +1,149 @@
+"""Sets of an experiment: which splits there are, and where they come from.
+
+Public: `Sets`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from latflow.corpus.folder_files import transcripts_digest
+from latflow.corpus.options import (
+    CombinedSource,
+    CutSource,
+    DevSource,
+    FolderSource,
+    GivenSource,
+    Hdf5Source,
+    HoldOutSource,
+    KaldiSource,
+    ManifestSource,
+    NoSource,
+    SyntheticSource,
+    TableSource,
+    has_transcripts,
+)
+from latflow.workflow.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Sets:
+    """The sets of an experiment.
+
+    Attributes:
+        options: complete and typed.
+    """
+
+    options: Experiment
+
+    @property
+    def sources(self) -> dict[str, DevSource]:
+        """Splits that are prepared from outside, with their source descriptions.
+
+        Where the dev set is held out of train, the outside split is called `full`.
+        """
+        corpus = self.options.corpus
+        if self.holds_out_dev:
+            return {"full": corpus.train, **corpus.test}
+        dev = {"dev": corpus.dev} if self.has_dev else {}
+        return {"train": corpus.train, **dev, **corpus.test}
+
+    @property
+    def has_dev(self) -> bool:
+        """Return whether there is a dev set; without one nothing is decoded."""
+        return not isinstance(self.options.corpus.dev, NoSource)
+
+    @property
+    def holds_out_dev(self) -> bool:
+        """Return whether the dev set is taken out of train."""
+        return isinstance(self.options.corpus.dev, HoldOutSource)
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Return whether the training speech is made by the workflow itself."""
+        return isinstance(self.options.corpus.train, SyntheticSource)
+
+    @property
+    def test_sets(self) -> list[str]:
+        """Names of the test sets with transcripts, in the order of the recipe."""
+        return [name for name, is_scored in self._made_or_given() if is_scored]
+
+    @property
+    def untranscribed_sets(self) -> list[str]:
+        """Names of the test sets without transcripts: decoded, not scored."""
+        return [name for name, is_scored in self._made_or_given() if not is_scored]
+
+    def _made_or_given(self) -> list[tuple[str, bool]]:
+        """Return all test sets, and whether they have transcripts."""
+        corpus = self.options.corpus
+        given = {name: has_transcripts(source) for name, source in corpus.test.items()}
+        of = {"dev": True, **given}
+        made = {name: of[options.of] for name, options in corpus.simulated.items()}
+        return [*given.items(), *made.items()]
+
+    @property
+    def evaluation_sets(self) -> list[str]:
+        """Splits that are scored: dev, which chooses the scales, and test sets."""
+        return ["dev", *self.test_sets] if self.has_dev else []
+
+    @property
+    def capacity_set(self) -> str:
+        """The set whose utterances are spoken to measure the capacity of servers."""
+        return self.options.capacity.test_set or [*self.decoded_sets[1:], "dev"][0]
+
+    @property
+    def decoded_sets(self) -> list[str]:
+        """Splits that are decoded: those scored, and test sets without transcripts."""
+        return [*self.evaluation_sets, *self.untranscribed_sets]
+
+    @property
+    def splits(self) -> list[str]:
+        """All splits that are used."""
+        return ["train", *self.decoded_sets]
+
+    @property
+    def training_sets(self) -> list[str]:
+        """Sets that networks may be trained on: train, and those made of it."""
+        corpus = self.options.corpus
+        return ["train", *corpus.cleaned, *corpus.perturbed]
+
+    def source_files(self, split: str) -> list[str]:
+        """Return the files outside the experiment whose change makes a split new."""
+        parts = _single(self.sources[split])
+        return [file for source in parts for file in _files_of(source)]
+
+    def has_audio(self, split: str) -> bool:
+        """Return whether a set has audio, and is not of sequences of HDF5 files."""
+        is_part = self.holds_out_dev and split in {"train", "dev"}
+        source = self.sources.get("full" if is_part else split)
+        return not isinstance(source, Hdf5Source)
+
+    def source_digest(self, split: str) -> str:
+        """Return a digest of folders' files, too many to be named as inputs."""
+        parts = _single(self.sources[split])
+        folders = [part for part in parts if isinstance(part, FolderSource)]
+        return " ".join(map(transcripts_digest, folders))
+
+
+def _single(source: DevSource) -> list[DevSource]:
+    """Return the sources that a source combines; itself where it is one."""
+    is_combined = isinstance(source, CombinedSource)
+    return list(source.sources.values()) if is_combined else [source]
+
+
+def _files_of(source: DevSource) -> list[str]:
+    """Return the files of a single source whose change makes its split new."""
+    exclude = source.exclude if isinstance(source, GivenSource) else None
+    listed = [exclude] if exclude else []
+    if isinstance(source, KaldiSource):
+        folder = Path(source.path)
+        tables = ("wav.scp", "text", "segments", "utt2*", "spk2*")
+        listed += sorted(str(p) for name in tables for p in folder.glob(name))
+    elif isinstance(source, ManifestSource):
+        listed += [source.recordings, source.supervisions]
+    elif isinstance(source, CutSource | TableSource):
+        listed.append(source.path)
+    elif isinstance(source, Hdf5Source):
+        listed += source.files
+    return listed
