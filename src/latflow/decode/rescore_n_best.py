@@ -2,9 +2,10 @@
 
 The history of a neural model is the whole sentence, so that states of a lattice cannot
 be kept apart by it as by the histories of an n-gram. In its place the n best word
-sequences of each lattice are rescored, by the scale that dev chose for the lattice as
-it is: the lattice is determinized; of each of its n best sequences the costs of the
-grammar that it was decoded with are taken out, and those of the mixture put in,
+sequences of each lattice are rescored, by the scale and the word insertion penalty that
+dev chose for the lattice as it is: the lattice is determinized; of each of its n best
+sequences the costs of the grammar that it was decoded with are taken out, and those of
+the mixture put in,
 
     -ln(weight p_neural(w | h) + (1 - weight) p_grammar(w | h)),
 
@@ -49,7 +50,7 @@ from latflow.lang.arpa import read_arpa
 from latflow.lang.directory import read_symbols
 from latflow.lang.lm_trie import LmTrie
 from latflow.lang.ngram import transcript_sentences
-from latflow.lattice.best_path import BestPath
+from latflow.lattice.best_path import BestPath, Scales
 from latflow.lattice.determinize.pruned import determinize
 from latflow.lattice.io.archives import read_lattices
 from latflow.lattice.lattice import CompactLattice, Lattice, Strings
@@ -142,7 +143,7 @@ def rescore_n_best(
         lang_dir: language directory of the grammar, for its `words.txt`.
         out_dir: folder for the files named in `latflow.decode.rescore`.
         scales: `scales.json` of the lattices before they are rescored: their n best
-            sequences are those at its `lmwt`.
+            sequences are those at its `lmwt` and `wip`.
         n_best: word sequences of a lattice, at most.
         beam: cost above that of the best path that a path may have, scaled: before, in
             determinizing, and after.
@@ -158,16 +159,17 @@ def rescore_n_best(
     old = LmTrie.from_graph(Graph.load(grammar), word_ids, file=grammar)
     neural = NeuralLm.load(network_dir, choose_device(device))
     weight = float(json.loads(mixture.read_text(encoding="utf-8"))["weight"])
-    acoustic_scale = 1.0 / read_scales(scales)["lmwt"]
+    chosen = read_scales(scales)
+    at = Scales.from_lmwt(chosen["lmwt"], chosen["wip"])
     totals = RescoreTotals(started, time.process_time() - before)
 
     def work(item: tuple[str, Lattice]) -> _Sequences:
-        return _Sequences.of(*item, old, n_best, beam, acoustic_scale)
+        return _Sequences.of(*item, old, n_best, beam, at)
 
     with worker_pool(threads) as pool:
         found = in_order(pool, work, read_lattices(lattices), ahead=2 * threads)
         write_rescored(
-            _rescored(found, neural, weight, beam, acoustic_scale),
+            _rescored(found, neural, weight, beam, at.acoustic_scale),
             out_dir,
             totals,
             stage="rescore_n_best",
@@ -175,7 +177,8 @@ def rescore_n_best(
             settings={
                 "threads": threads,
                 "beam": beam,
-                "acoustic_scale": acoustic_scale,
+                "acoustic_scale": at.acoustic_scale,
+                "word_insertion_penalty": at.word_insertion_penalty,
                 "n_best": n_best,
                 "weight": weight,
             },
@@ -213,7 +216,7 @@ class _Sequences:
         old: LmTrie,
         count: int,
         beam: float,
-        acoustic_scale: float,
+        scales: Scales,
     ) -> _Sequences:
         """Find them, and what they cost under the grammar."""
         started = time.thread_time()
@@ -221,9 +224,11 @@ class _Sequences:
         costs: list[np.ndarray] = []
         error, size = None, 0
         try:
-            small = determinize(lattice, beam=beam, acoustic_scale=acoustic_scale)
+            small = determinize(
+                lattice, beam=beam, acoustic_scale=scales.acoustic_scale
+            )
             size = arc_frames(small)
-            for path in best_sequences(small, count, acoustic_scale=acoustic_scale):
+            for path in best_sequences(small, count, **scales._asdict()):
                 found = old.sentence_costs(path.words)
                 if np.isfinite(found).all():
                     paths.append(path)

@@ -155,6 +155,18 @@ def test_the_n_best_are_those_at_the_scale_chosen_on_dev(files, tmp_path, lmwt, 
     assert [path.words.tolist() for path in n_best(found, 10)] == [best]
 
 
+@pytest.mark.parametrize(("wip", "best"), [(0.0, [1, 2]), (6.0, [1])])
+def test_the_n_best_are_those_with_the_penalty_chosen_on_dev(
+    files, tmp_path, wip, best
+):
+    """`a b` costs 13 and two penalties, `a` 17 and one."""
+    write_json(tmp_path / "scales.json", {"lmwt": 1, "wip": wip})
+    write_lattices(files[0], [("u1", lattice())])
+    rescore_n_best(*files, **options_of(tmp_path), n_best=1, beam=30.0)
+    ((_, found),) = read_compact_lattices(tmp_path / "out" / "lattices.ark")
+    assert [path.words.tolist() for path in n_best(found, 10)] == [best]
+
+
 def test_what_cannot_be_rescored_is_in_the_ledger_and_fails_the_stage(files, tmp_path):
     options = {**options_of(tmp_path), "n_best": 5, "beam": 30.0}
     with pytest.raises(UserError, match="rescore_n_best skipped 1 of 3"):
