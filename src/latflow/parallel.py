@@ -1,7 +1,7 @@
 """Threads for numerical work: as many as asked for, no hidden ones, results in order.
 
-Numba kernels, torch and the audio decoders release the interpreter's lock, so that
-threads of one process keep all cores busy and share what they read.
+Numba kernels, numpy's products, torch and the audio decoders release the interpreter's
+lock, so that threads of one process keep all cores busy and share what they read.
 
 Whoever uses the results opens the pool and closes it:
 
@@ -28,6 +28,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from threadpoolctl import threadpool_limits
+
 from latflow.errors import UserError
 
 Item = TypeVar("Item")
@@ -38,11 +40,12 @@ log = logging.getLogger(__name__)
 
 
 class worker_pool(ThreadPoolExecutor):  # noqa: N801 - used like a function
-    """A pool of threads in which every torch operation uses one thread only.
+    """A pool of threads in which torch and numpy's BLAS use one thread only.
 
-    For use in a `with` statement, which waits for the threads and gives torch its own
-    back. Where the statement stands in a generator that is closed or collected, the
-    pool is only let go: its threads end by themselves, torch is left alone.
+    For use in a `with` statement, which waits for the threads and gives torch and BLAS
+    their own back. Where the statement stands in a generator that is closed or
+    collected, the pool is only let go: its threads end by themselves, torch and BLAS
+    are left alone.
 
     Torch is not imported here, since most jobs work without it and its import takes
     longer than they do: a module whose work uses torch imports it at its top.
@@ -55,10 +58,12 @@ class worker_pool(ThreadPoolExecutor):  # noqa: N801 - used like a function
         super().__init__(max(1, threads), initializer=_use_one_thread)
         torch = _torch()
         self._before = 1 if torch is None else int(torch.get_num_threads())
+        self._blas: threadpool_limits | None = None
 
     def __enter__(self) -> Self:
-        """Hold torch to one thread here, too."""
+        """Hold torch and BLAS to one thread here, too."""
         _use_one_thread()
+        self._blas = threadpool_limits(1, "blas")
         return self
 
     def __exit__(
@@ -73,6 +78,8 @@ class worker_pool(ThreadPoolExecutor):  # noqa: N801 - used like a function
         torch = _torch()
         if torch is not None and not is_collected:
             torch.set_num_threads(self._before)
+        if self._blas is not None and not is_collected:
+            self._blas.restore_original_limits()
 
 
 @contextmanager

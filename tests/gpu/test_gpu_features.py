@@ -8,7 +8,8 @@ import torch
 
 from latflow.features.front_end import KaldiFrontEnd
 from latflow.features.options import FrontEndOptions
-from latflow.gmm.estep import _on_cpu, _on_device, sort_by_pdf
+from latflow.gmm.device_estep import moments_on_device
+from latflow.gmm.estep import _on_cpu, sort_by_pdf
 from latflow.gmm.mllt import MlltAccumulator
 from latflow.gmm.model import DiagGmms
 from latflow.options import read_options
@@ -47,7 +48,7 @@ def test_statistics_of_mixtures(device):
     order, begin = sort_by_pdf(pdfs, gmms.num_pdfs)
     with worker_pool(1) as pool:
         moments, log_like = _on_cpu(gmms, frames, order, begin, pool)
-    found, found_log_like = _on_device(gmms, frames, order, begin, device)
+    found, found_log_like = moments_on_device(gmms, frames, order, begin, device)
     np.testing.assert_allclose(found, moments, rtol=1e-3, atol=1e-2)
     assert found_log_like == pytest.approx(log_like, rel=1e-6)
 

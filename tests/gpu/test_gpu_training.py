@@ -15,7 +15,7 @@ from reference.training_task import (
 )
 from torch import nn
 
-from latflow.decode.scorers import score_frames
+from latflow.decode.network_scorer import score_frames
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import AcousticNetwork
 from latflow.nnet.network import Network

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from reference import gmm_naive
 
 from latflow.gmm import kernels
-from latflow.gmm.estep import _on_cpu, _on_device, sort_by_pdf
+from latflow.gmm.device_estep import moments_on_device
+from latflow.gmm.estep import _on_cpu, sort_by_pdf
 from latflow.gmm.model import DiagGmms
 from latflow.gmm.update import (
     UpdateOptions,
@@ -96,7 +97,7 @@ def test_torch_e_step_equals_the_kernel(pool, seed, num_frames):
     frames, pdfs = random_data(rng, gmms, num_frames)
     order, begin = sort_by_pdf(pdfs, gmms.num_pdfs)
     moments, log_like = expect(gmms, frames, pdfs, pool)
-    found, found_log_like = _on_device(
+    found, found_log_like = moments_on_device(
         gmms, frames, order, begin, device=torch.device("cpu")
     )
     np.testing.assert_allclose(found, moments, rtol=1e-3, atol=1e-3)

@@ -9,9 +9,13 @@ from pathlib import Path
 WORKFLOW = Path(__file__).resolve().parents[2] / "workflow"
 SCRIPTS = WORKFLOW / "scripts"
 HEAVY = ("torch", "lhotse", "matplotlib")
-# Rules whose stages go over lattices, graphs, alignments or text alone.
+# Rules whose stages go over lattices, graphs, alignments or text alone, or have GMMs.
 LIGHT = [
-    *("build_ctc_tree", "build_full_tree", "compile_ctc"),
+    *("adapt_frames", "align_adapted", "align_frames", "append_ivectors"),
+    *("build_chain_tree", "build_ctc_tree", "build_full_tree", "compile_ctc"),
+    *("decode_adapted", "decode_biased", "decode_lattices"),
+    *("import_alignments", "import_graph", "import_system"),
+    *("train_deltas", "train_ivectors", "train_mono", "train_sat"),
     *("compile_transcripts", "import_lang", "join_alignments", "join_lattices"),
     *("make_denominator", "make_grammar"),
     *("make_graph", "make_lang", "make_lm", "make_supervisions", "recognize_words"),

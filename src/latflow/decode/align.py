@@ -16,8 +16,8 @@ import numpy as np
 
 from latflow.align.aligner import Aligner
 from latflow.align.corpus import AlignmentSummary, Split, align_all
+from latflow.decode.network_scorer import NetworkScorer
 from latflow.decode.options import AlignNetworkOptions
-from latflow.decode.scorers import NetworkScorer
 from latflow.features.source import open_frames
 from latflow.fst.graph import Graph
 from latflow.graphs.hclg import load_model

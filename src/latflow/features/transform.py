@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numba import njit
 
 from latflow.errors import UserError
@@ -230,19 +229,12 @@ def project(
 ) -> np.ndarray:
     """Multiply each frame by a matrix and add an offset, float32[T, D'].
 
-    The product is torch's: `latflow.parallel` holds it to one thread in a pool of
-    threads, which numpy's would not be.
-
     Args:
         frames: [T, D].
         matrix: float32[D', D].
         offset: float32[D'], if there is one.
     """
-    rows, factors = (
-        torch.from_numpy(np.require(array, np.float32, ["C", "W"]))
-        for array in (frames, matrix)
-    )
-    out = (rows @ factors.T).numpy()
+    out = np.asarray(frames, np.float32) @ np.asarray(matrix, np.float32).T
     if offset is not None:
         out += offset
     return out

@@ -32,7 +32,6 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-import torch
 
 from latflow.errors import UserError
 from latflow.gmm import kernels
@@ -139,9 +138,9 @@ class FmllrStatistics:
         extended = np.empty((count, dim + 1))
         products = np.empty((count, self.quadratic.shape[1]))
         kernels.extended_products(frames, extended, products)
-        means_invvars, inv_vars = torch.from_numpy(parameters).transpose(1, 2)
-        torch.from_numpy(self.linear).addmm_(means_invvars, torch.from_numpy(extended))
-        torch.from_numpy(self.quadratic).addmm_(inv_vars, torch.from_numpy(products))
+        means_invvars, inv_vars = parameters.transpose(0, 2, 1)
+        self.linear += means_invvars @ extended
+        self.quadratic += inv_vars @ products
 
     def scatters(self) -> np.ndarray:
         """Return the symmetric matrices G_d, float64[D, D + 1, D + 1]."""

@@ -1,9 +1,9 @@
-"""Numba kernels of diagonal Gaussian mixtures: log-sum-exp, E-step, adaptation.
+"""Numba kernels of diagonal Gaussian mixtures: scores, E-step, adaptation.
 
-The first two work on tiles of `TILE` frames that lie beside each other in memory, so
-that every inner loop is element by element over frames and compiles to vector
-instructions without reordering any sum. `exp` and `log` are written out as polynomials
-for the same reason: a call into the mathematics library cannot be vectorized.
+The first two work on tiles of frames that lie beside each other in memory, so that
+every inner loop is element by element over frames and compiles to vector instructions
+without reordering any sum. `exp` and `log` are written out as polynomials for the same
+reason: a call into the mathematics library cannot be vectorized.
 
 In speaker adaptation frames are few per speaker and pdf, so posteriors are made a frame
 and a mixture at a time. There (and only there) sums of products may be reordered,
@@ -19,6 +19,7 @@ import numpy as np
 from numba import njit
 
 TILE = 64  # frames worked on together
+WIDE_TILE = 128  # the same, where all are there and all mixtures are wanted
 
 F = np.float32
 _LOG2E = F(1.4426950408889634)
@@ -124,31 +125,105 @@ def log_sum_exp_tile(scores, top, total, log_total, bits, n):
 
 
 @njit(cache=True, nogil=True)
-def log_sum_exp(scores, begin, out):
-    """Compute the log-likelihood of each mixture from those of its weighted Gaussians.
+def new_tile(num_rows, width, widest):
+    """Return an empty tile of frames, as `open_tile` and `score_mixture` take it.
 
     Args:
-        scores: float32[G, T], log(weight * density).
-        begin: int64[P + 1], Gaussians begin[p]..begin[p+1]-1 belong to mixture p.
-        out: float32[T, P], written.
+        num_rows: R, 1 + 2 D rounded up to a multiple of 4.
+        width: greatest number of frames, W.
+        widest: most Gaussians of a mixture.
+
+    Returns:
+        (powers float32[R, W], columns [1, x, x^2, 0]; scores float32[widest + 1, W],
+        sums float32[3, W] and bits int32[W], scratch).
     """
-    num_frames = scores.shape[1]
-    scratch = np.empty(((begin[1:] - begin[:-1]).max(), TILE), np.float32)
-    top = np.empty(TILE, np.float32)
-    total = np.empty(TILE, np.float32)
-    log_total = np.empty(TILE, np.float32)
-    bits = np.empty(TILE, np.int32)
-    for first in range(0, num_frames, TILE):
-        n = min(TILE, num_frames - first)
-        for p in range(len(begin) - 1):
-            tile = scratch[: begin[p + 1] - begin[p]]
-            for k in range(len(tile)):
-                row = scores[begin[p] + k]
-                for i in range(n):
-                    tile[k, i] = row[first + i]
-            log_sum_exp_tile(tile, top, total, log_total, bits, n)
+    powers = np.zeros((num_rows, width), np.float32)
+    powers[0] = 1
+    return (
+        powers,
+        np.empty((widest + 1, width), np.float32),
+        np.empty((3, width), np.float32),
+        np.empty(width, np.int32),
+    )
+
+
+@njit(cache=True, nogil=True)
+def open_tile(tile, x, first, n):
+    """Lay out frames first ... first + n - 1 of x float32[T, D] in a tile."""
+    powers = tile[0]
+    dim = x.shape[1]
+    for i in range(n):
+        for d in range(dim):
+            value = x[first + i, d]
+            powers[1 + d, i] = value
+            powers[1 + dim + d, i] = value * value
+
+
+# Contraction alone of the fast-math rules: a product and its sum are rounded once.
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def score_mixture(tile, mixtures, pdf, n, out):
+    """Evaluate one mixture on the first frames of a tile.
+
+    Args:
+        tile: see `new_tile`; its scratch is changed.
+        mixtures: (begin int64[P + 1], factors float32[G, R], see
+            `DiagGmms.padded_factors`).
+        pdf: number of the mixture.
+        n: how many frames.
+        out: float32[n], log-likelihoods, written.
+    """
+    begin, factors = mixtures
+    powers, scores, sums, bits = tile
+    first, count = begin[pdf], begin[pdf + 1] - begin[pdf]
+    # Two Gaussians (of an odd number the last one twice) and four rows at a time: an
+    # entry of `powers` is loaded half as often, a sum a quarter as often.
+    for k in range(0, count, 2):
+        g, h = first + k, first + min(k + 1, count - 1)
+        one, two = scores[k], scores[k + 1]
+        for i in range(n):
+            one[i] = F(0.0)
+            two[i] = F(0.0)
+        for r in range(0, len(powers), 4):
+            g0, g1, g2, g3 = _four(factors, g, r)
+            h0, h1, h2, h3 = _four(factors, h, r)
             for i in range(n):
-                out[first + i, p] = top[i] + log_total[i]
+                p0, p1 = powers[r, i], powers[r + 1, i]
+                p2, p3 = powers[r + 2, i], powers[r + 3, i]
+                one[i] += (g0 * p0 + g1 * p1) + (g2 * p2 + g3 * p3)
+                two[i] += (h0 * p0 + h1 * p1) + (h2 * p2 + h3 * p3)
+    top, total, log_total = sums[0], sums[1], sums[2]
+    log_sum_exp_tile(scores[:count], top, total, log_total, bits, n)
+    for i in range(n):
+        out[i] = top[i] + log_total[i]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _four(factors, g, r):
+    """Return four factors of a Gaussian."""
+    return factors[g, r], factors[g, r + 1], factors[g, r + 2], factors[g, r + 3]
+
+
+@njit(cache=True, nogil=True)
+def log_likelihoods(x, mixtures, pdfs, out):
+    """Evaluate mixtures on all frames.
+
+    Args:
+        x: float32[T, D].
+        mixtures: as `score_mixture` takes them.
+        pdfs: int64[N], numbers of the mixtures.
+        out: float32[T, N], written.
+    """
+    begin, factors = mixtures
+    widest = (begin[1:] - begin[:-1]).max()
+    tile = new_tile(factors.shape[1], WIDE_TILE, widest)
+    row = np.empty(WIDE_TILE, np.float32)
+    for first in range(0, len(x), WIDE_TILE):
+        n = min(WIDE_TILE, len(x) - first)
+        open_tile(tile, x, first, n)
+        for j in range(len(pdfs)):
+            score_mixture(tile, mixtures, pdfs[j], n, row)
+            for i in range(n):
+                out[first + i, j] = row[i]
 
 
 @njit(cache=True, nogil=True, inline="always")

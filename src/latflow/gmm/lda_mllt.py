@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numba import njit
 
 from latflow.errors import UserError
@@ -249,8 +248,8 @@ class LdaAccumulator:
 
         def do(first: int) -> np.ndarray:
             piece = slice(first, first + _PIECE_FRAMES)
-            exact = torch.from_numpy(frames[piece][is_used[piece]].astype(np.float64))
-            return (exact.T @ exact).numpy()
+            exact = frames[piece][is_used[piece]].astype(np.float64)
+            return exact.T @ exact
 
         for part in pool.map(do, pieces):
             self.scatter += part

@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from latflow.errors import UserError
 from latflow.features.transform import FeatureTransform
@@ -42,7 +41,6 @@ TRANSFORM = "transform.json"
 MATRIX = "final.mat"
 ALIGNMENT_MODEL = "final.alimdl"
 _LOG_2PI = 1.8378770664093453
-_BLOCK_BYTES = 1 << 18  # of single Gaussians' log-likelihoods: fits the L2 cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +130,17 @@ class DiagGmms:
         squares = np.float32(-0.5) * self.inv_vars
         return np.hstack([self.gconsts[:, None], self.means_invvars, squares])
 
+    @cached_property
+    def mixtures(self) -> tuple[np.ndarray, np.ndarray]:
+        """What the kernels that score take: (`begin`; `factors`, float32[G, R]).
+
+        R is 1 + 2 D rounded up to a multiple of 4, with zeros in the columns behind.
+        """
+        factors = self.factors
+        padded = np.zeros((len(factors), -(-factors.shape[1] // 4) * 4), np.float32)
+        padded[:, : factors.shape[1]] = factors
+        return self.begin.astype(np.int64), padded
+
     def log_likelihoods(
         self, x: np.ndarray, pdfs: Sequence[int] | np.ndarray | None = None
     ) -> np.ndarray:
@@ -150,30 +159,11 @@ class DiagGmms:
             UserError: the frames have another dimension than the model.
         """
         self.check_dim(x.shape[1])
-        begin, rows = self._select(pdfs)
-        factors = torch.from_numpy(self.factors if pdfs is None else self.factors[rows])
-        out = np.empty((len(x), len(begin) - 1), np.float32)
-        step = max(kernels.TILE, _BLOCK_BYTES // (4 * max(1, len(factors))))
-        for first in range(0, len(x), step):
-            block = np.asarray(x[first : first + step], np.float32)
-            powers = np.ones((1 + 2 * self.dim, len(block)), np.float32)
-            powers[1 : 1 + self.dim] = block.T
-            np.square(block.T, out=powers[1 + self.dim :])
-            scores = factors @ torch.from_numpy(powers)
-            kernels.log_sum_exp(scores.numpy(), begin, out[first : first + step])
+        wanted = np.asarray(range(self.num_pdfs) if pdfs is None else pdfs, np.int64)
+        out = np.empty((len(x), len(wanted)), np.float32)
+        frames = np.ascontiguousarray(x, np.float32)
+        kernels.log_likelihoods(frames, self.mixtures, wanted, out)
         return out
-
-    def _select(
-        self, pdfs: Sequence[int] | np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return where Gaussians of some mixtures begin, and which rows they are."""
-        if pdfs is None:
-            return self.begin, np.arange(self.num_gaussians)
-        wanted = np.asarray(pdfs, np.int64)
-        sizes = self.begin[wanted + 1] - self.begin[wanted]
-        begin = np.concatenate([[0], np.cumsum(sizes)])
-        shift = np.repeat(self.begin[wanted] - begin[:-1], sizes)
-        return begin, np.arange(begin[-1]) + shift
 
     def check_dim(self, dim: int) -> None:
         """Refuse features of another dimension than the model's.

@@ -20,7 +20,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from latflow.decode.scorers import gmm_scores, score_frames
+from latflow.decode.network_scorer import score_frames
+from latflow.decode.scorers import gmm_scores
 from latflow.errors import UserError
 from latflow.features.transform import FeatureTransform
 from latflow.gmm.model import DiagGmms
@@ -160,7 +161,7 @@ class Acoustics(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class NetworkAcoustics:
-    """Scores of a network; see `latflow.decode.scorers.NetworkScorer`.
+    """Scores of a network; see `latflow.decode.network_scorer.NetworkScorer`.
 
     Threads of torch are those that the caller has set.
 

@@ -13,8 +13,8 @@ from latflow.align.graphs import TrainingGraphs
 from latflow.align.options import AlignSplitOptions
 from latflow.decode.align import align_network
 from latflow.decode.joining import join_alignments
+from latflow.decode.network_scorer import NetworkScorer
 from latflow.decode.options import AlignNetworkOptions, NetworkScoreOptions
-from latflow.decode.scorers import NetworkScorer
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.graphs.options import GraphOptions

@@ -1,0 +1,147 @@
+"""Log-likelihoods of an utterance's frames by a network.
+
+Public: `NetworkScorer`, `score_frames`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from latflow.decode.options import NetworkScoreOptions
+from latflow.errors import UserError
+from latflow.features.source import Frames
+from latflow.graphs.hclg import load_model as load_transitions
+from latflow.hmm.transition_model import TransitionModel
+from latflow.nnet.model_dir import AcousticNetwork, choose_device, load_model
+from latflow.nnet.normalization import Normalizer
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkScorer:
+    """Scores of a network: its log posteriors less the scaled log priors.
+
+    Of a network whose outputs are log-likelihoods, those.
+
+    Attributes:
+        store: the frames.
+        network: on its device.
+        normalization: of the network's input.
+        transitions: of the system whose alignments the network was trained on.
+        prior_scale: factor on the log priors.
+        acoustic_scale: factor on the scores in the search; None for the options'.
+        device: where the network is.
+    """
+
+    store: Frames
+    network: AcousticNetwork
+    normalization: Normalizer
+    transitions: TransitionModel
+    prior_scale: float
+    acoustic_scale: float | None
+    device: torch.device
+
+    @classmethod
+    def load(
+        cls,
+        store: Frames,
+        model_dir: str | Path,
+        options: NetworkScoreOptions,
+    ) -> NetworkScorer:
+        """Read a network's folder.
+
+        Args:
+            store: the frames.
+            model_dir: as training wrote it.
+            options: what is made of the scores, and the device.
+
+        Raises:
+            UserError: a file is missing or broken, or the parts do not fit.
+        """
+        device = choose_device(options.device)
+        network = load_model(model_dir, device)
+        _, transitions = load_transitions(model_dir)
+        try:
+            prior_scale = network.prior_scale(options.prior_scale)
+        except UserError as error:
+            raise error.at(file=model_dir) from None
+        by_kind = 1.0 if network.has_full_scale else None
+        return cls(
+            store,
+            network,
+            Normalizer.from_meta(network.meta["normalization"]),
+            transitions,
+            prior_scale,
+            options.acoustic_scale or by_kind,
+            device,
+        )
+
+    def __post_init__(self) -> None:
+        """Check that the parts belong together.
+
+        Raises:
+            UserError: features or classes do not fit.
+        """
+        network = self.network.network
+        if network.dim_in != self.store.dim:
+            raise UserError(
+                f"features have dimension {self.store.dim}, but the network takes "
+                f"{network.dim_in}",
+                file=self.store.folder,
+                remedy="decode with the features that the network was trained on",
+            )
+        num_classes = next(iter(network.outputs.values())).num_classes
+        if num_classes != self.transitions.num_pdfs:
+            raise UserError(
+                f"the network has {num_classes} classes, the tree "
+                f"{self.transitions.num_pdfs} pdfs",
+                remedy="tree and network must be of the same training",
+            )
+
+    @property
+    def subsampling(self) -> int:
+        """Frames of the features for one of the scores, s."""
+        return self.network.network.subsampling
+
+    @property
+    def lattice_scale(self) -> float:
+        """Factor of acoustic costs in the lattices that are written."""
+        return self.network.lattice_scale
+
+    def log_likes(self, index: int) -> Iterator[np.ndarray]:
+        """Yield log-likelihoods of an utterance, float32[ceil(T / s), P] at once."""
+        frames = self.normalization(self.store.frames(index))
+        yield self._score(frames)
+
+    def warm_up(self) -> np.ndarray:
+        """Run the network once; scores of a frame of zeros."""
+        return self._score(np.zeros((1, self.store.dim), np.float32))
+
+    def _score(self, frames: np.ndarray) -> np.ndarray:
+        """Return float32[ceil(T / s), P] of float32[T, D]."""
+        return score_frames(self.network, frames, self.prior_scale, self.device)
+
+
+def score_frames(
+    network: AcousticNetwork,
+    frames: np.ndarray,
+    prior_scale: float,
+    device: torch.device,
+) -> np.ndarray:
+    """Return a network's scores of a whole utterance, float32[ceil(T / s), P].
+
+    Args:
+        network: on its device.
+        frames: normalized, float32[T, D].
+        prior_scale: factor on the log priors.
+        device: where the network is.
+    """
+    writable = np.require(frames, requirements="W")  # torch refuses others
+    batch = torch.from_numpy(writable).to(device).unsqueeze(0)
+    lengths = torch.tensor([len(frames)])
+    scores, _ = network.log_likelihoods(batch, lengths, prior_scale=prior_scale)
+    return scores[0].cpu().numpy()
