@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from latflow.align.corpus import Split
 from latflow.errors import UserError
 from latflow.files import atomic_directory, file_digest
 from latflow.gmm.adaptation import SPEAKER_TRANSFORMS
@@ -27,11 +26,9 @@ from latflow.gmm.sat import pair_statistics
 from latflow.gmm.source import FrameSource, SpeakerTransforms
 from latflow.gmm.train import known_alignments
 from latflow.graphs.options import GraphOptions
-from latflow.lang.directory import Lang
 from latflow.lang.options import LangOptions
-from latflow.lang.prepare import extend_lang
 from latflow.parallel import worker_pool
-from latflow.serving.aligning import store_frames
+from latflow.serving.aligning import AlignmentTask
 from latflow.serving.package import INFO, GmmPackage, PackageInfo, read_info
 
 log = logging.getLogger(__name__)
@@ -75,25 +72,13 @@ def adapt_package(
     check_adaptable(read_info(package_dir), package_dir)
     package = GmmPackage.load(package_dir)
     out_dir.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".tmp.", dir=out_dir.parent) as scratch:
-        work = Path(scratch)
-        extend_lang(package_dir / "lang", lexicon, work / "lang", options=lang)
-        store = store_frames(
-            package.info,
-            cuts,
-            work,
-            work / "ledger.jsonl",
-            threads=threads,
-            max_skipped_fraction=max_skipped_fraction,
-        )
-        split = Split(
-            Lang.load(work / "lang"),
-            package.info.name,
-            work / "aligned",
-            len(store),
-            max_skipped_fraction,
-            store.frame_shift,
-        )
+    task = AlignmentTask(
+        package_dir, cuts, lexicon, lang, threads, max_skipped_fraction
+    )
+    with (
+        tempfile.TemporaryDirectory(prefix=".tmp.", dir=out_dir.parent) as scratch,
+        task.frames(package.info, Path(scratch), package.info.name) as (store, split),
+    ):
         plain = FrameSource(store, package.system.transform, np.arange(len(store)))
 
         def do_align(system: GmmSystem) -> None:

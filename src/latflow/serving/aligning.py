@@ -4,7 +4,7 @@ A GMM system aligns as in its recipe: on stored frames, normalized as in trainin
 where it adapts to speakers, in two passes. A network scores utterances as a segment of
 the package is scored.
 
-Public: `align_package` (stage), `store_frames`.
+Public: `align_package` (stage), `AlignmentTask`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -84,96 +87,99 @@ def align_package(
             file=package_dir,
             remedy="take a package of a GMM system, or of a network of another kind",
         )
-    extend_lang(package_dir / "lang", lexicon, out_dir / "lang", options=lang)
-    align = _align_with_gmm if info.kind == "gmm" else _align_with_network
-    align(
-        package_dir,
-        cuts,
-        out_dir,
-        options,
-        threads=threads,
-        max_skipped_fraction=max_skipped_fraction,
+    task = AlignmentTask(
+        package_dir, cuts, lexicon, lang, threads, max_skipped_fraction
     )
+    align = _align_with_gmm if info.kind == "gmm" else _align_with_network
+    align(task, out_dir, options)
 
 
-def store_frames(
-    info: PackageInfo,
-    cuts: Path,
-    folder: Path,
-    ledger: Path,
-    *,
-    threads: int,
-    max_skipped_fraction: float,
-) -> FrameStore:
-    """Compute the frames that the system of a package is for.
+@dataclass(frozen=True)
+class AlignmentTask:
+    """A split that a package aligns.
 
-    Args:
-        info: tells the front end and the normalization, which has the statistics of
-            these utterances, as in the recipe.
-        cuts: `cuts.jsonl.gz` of the utterances.
-        folder: for the frames.
-        ledger: file that names the utterances without frames.
+    Attributes:
+        package_dir: the package.
+        cuts: `cuts.jsonl.gz` of the split.
+        lexicon: lexicon of the split's words, with the phones of the package.
+        lang: how the lexicon is read.
         threads: threads to use.
-        max_skipped_fraction: share of the utterances that may have none.
-
-    Raises:
-        UserError: too many have none.
+        max_skipped_fraction: share of the utterances that may fail.
     """
-    is_kaldi = isinstance(info.front_end, FrontEndOptions)
-    kind = ExtractionOptions if is_kaldi else LhotseExtractionOptions
-    extraction = kind(**info.front_end.values(), sample_rate=info.sample_rate)
-    with tempfile.TemporaryDirectory(prefix="features.", dir=folder) as scratch:
-        made = Path(scratch, "features")
-        extract_features(
-            cuts,
-            made,
-            options=extraction,
-            threads=threads,
-            max_skipped_fraction=max_skipped_fraction,
-        )
-        ledger.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(made / "ledger.jsonl", ledger)
-        normalize_features(made / "cuts.jsonl.gz", folder / "frames", cmvn=info.cmvn)
-    return FrameStore.load(folder / "frames")
+
+    package_dir: Path
+    cuts: Path
+    lexicon: Path
+    lang: LangOptions
+    threads: int
+    max_skipped_fraction: float
+
+    def write_lang(self, out_dir: Path) -> Lang:
+        """Write `lang/`, the package's with the words of the lexicon.
+
+        Raises:
+            UserError: the lexicon has a phone that the package has not.
+        """
+        own = self.package_dir / "lang"
+        extend_lang(own, self.lexicon, out_dir / "lang", options=self.lang)
+        return Lang.load(out_dir / "lang")
+
+    @contextmanager
+    def frames(
+        self, info: PackageInfo, out_dir: Path, system: str
+    ) -> Iterator[tuple[FrameStore, Split]]:
+        """Compute the frames that the GMM system of the package is for.
+
+        Args:
+            info: of the package; tells the front end and the normalization, which has
+                the statistics of these utterances, as in the recipe.
+            out_dir: for the alignments; gets `lang/` and `features/ledger.jsonl`.
+            system: name of what aligns.
+
+        Yields:
+            (the frames, which are kept no longer; the split).
+
+        Raises:
+            UserError: too many utterances have none; the lexicon is faulty.
+        """
+        lang = self.write_lang(out_dir)
+        is_kaldi = isinstance(info.front_end, FrontEndOptions)
+        kind = ExtractionOptions if is_kaldi else LhotseExtractionOptions
+        extraction = kind(**info.front_end.values(), sample_rate=info.sample_rate)
+        skippable = self.max_skipped_fraction
+        with tempfile.TemporaryDirectory(prefix=".tmp.", dir=out_dir) as scratch:
+            made, frames = Path(scratch, "features"), Path(scratch, "frames")
+            extract_features(
+                self.cuts,
+                made,
+                options=extraction,
+                threads=self.threads,
+                max_skipped_fraction=skippable,
+            )
+            ledger = out_dir / "features/ledger.jsonl"
+            ledger.parent.mkdir(exist_ok=True)
+            shutil.copyfile(made / "ledger.jsonl", ledger)
+            normalize_features(made / "cuts.jsonl.gz", frames, cmvn=info.cmvn)
+            shutil.rmtree(made)
+            store = FrameStore.load(frames)
+            shift = store.frame_shift
+            yield store, Split(lang, system, out_dir, len(store), skippable, shift)
 
 
 def _align_with_gmm(
-    package_dir: Path,
-    cuts: Path,
-    out_dir: Path,
-    options: AlignAdaptedOptions,
-    *,
-    threads: int,
-    max_skipped_fraction: float,
+    task: AlignmentTask, out_dir: Path, options: AlignAdaptedOptions
 ) -> None:
     """Align with a GMM system, adapted to each speaker if it is one that adapts."""
-    package = GmmPackage.load(package_dir)
-    info, system = package.info, package.system
-    with tempfile.TemporaryDirectory(prefix=".tmp.", dir=out_dir) as scratch:
-        store = store_frames(
-            info,
-            cuts,
-            Path(scratch),
-            out_dir / "features/ledger.jsonl",
-            threads=threads,
-            max_skipped_fraction=max_skipped_fraction,
-        )
-        split = Split(
-            Lang.load(out_dir / "lang"),
-            out_dir.parent.name,
-            out_dir,
-            len(store),
-            max_skipped_fraction,
-            store.frame_shift,
-        )
+    package = GmmPackage.load(task.package_dir)
+    with task.frames(package.info, out_dir, out_dir.parent.name) as (store, split):
         align_split(
-            system,
+            package.system,
             store,
             split,
             options=options,
             graph=GraphOptions(),
-            threads=threads,
-            facts=_first_middle(info),
+            threads=task.threads,
+            facts=_first_middle(package.info),
         )
 
 
@@ -184,31 +190,23 @@ def _first_middle(info: PackageInfo) -> dict[str, float]:
 
 
 def _align_with_network(
-    package_dir: Path,
-    cuts: Path,
-    out_dir: Path,
-    options: AlignAdaptedOptions,
-    *,
-    threads: int,
-    max_skipped_fraction: float,
+    task: AlignmentTask, out_dir: Path, options: AlignAdaptedOptions
 ) -> None:
     """Align with a network."""
-    model = Model.load(package_dir)
-    own = Lang.load(out_dir / "lang")
-    tree, transitions = load_model(package_dir / "model")
+    model = Model.load(task.package_dir)
+    own = task.write_lang(out_dir)
+    tree, transitions = load_model(task.package_dir / "model")
     compiler = TrainingGraphCompiler(own, tree, transitions)
     is_full = model.acoustics.has_full_scale
     scales = ChainGraphOptions() if is_full else GraphOptions()
     search = options.replace(acoustic_scale=model.acoustic_scale)
-    with Spool(out_dir, MonoCut.from_dict) as spool, worker_pool(threads) as pool:
-        spool.extend(
-            at_rate(read_cuts(cuts), model.sample_rate, may_resample=True), file=cuts
-        )
+    with Spool(out_dir, MonoCut.from_dict) as spool, worker_pool(task.threads) as pool:
+        cuts = at_rate(read_cuts(task.cuts), model.sample_rate, may_resample=True)
+        spool.extend(cuts, file=task.cuts)
         names = spool.ids()
         shift = model.frame_shift * model.subsampling
-        split = Split(
-            own, out_dir.parent.name, out_dir, len(names), max_skipped_fraction, shift
-        )
+        skippable = task.max_skipped_fraction
+        split = Split(own, out_dir.parent.name, out_dir, len(names), skippable, shift)
         lock = threading.Lock()
 
         def cut(u: int) -> MonoCut:
