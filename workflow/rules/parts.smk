@@ -105,8 +105,6 @@ if recipe.options.num_jobs.decoding > 1:
                 "latflow.decode.joining.join_lattices",
                 "latflow.decode.adapt.decode_adapted",
             ),
-        message:
-            "Join the lattices of {wildcards.system} on {wildcards.split}"
 
     ruleorder: join_lattices > decode_lattices
     ruleorder: join_lattices > decode_network
@@ -213,8 +211,6 @@ if recipe.options.num_jobs.alignment > 1:
                 "latflow.decode.joining.join_alignments",
                 "latflow.gmm.alignment.align_gmm",
             ),
-        message:
-            "Join the alignments of {wildcards.split} with {wildcards.system}"
 
     use rule join_alignments as join_network_alignments with:
         log:
@@ -232,8 +228,6 @@ if recipe.options.num_jobs.alignment > 1:
                 "latflow.decode.joining.join_alignments",
                 "latflow.decode.align.align_network",
             ),
-        message:
-            "Join the alignments of {wildcards.split} with {wildcards.system}"
 
     ruleorder: import_alignments > join_alignments > align_frames
     ruleorder: import_alignments > join_adapted_alignments > align_adapted

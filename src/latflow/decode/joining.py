@@ -60,7 +60,7 @@ def join_lattices(
         UserError: lattices, ledger or transforms of a part are missing or damaged; more
             utterances than allowed are skipped.
     """
-    said = [json.loads((part / PART).read_text(encoding="utf-8")) for part in parts]
+    said = _said(parts, PART)
     totals = Totals.of_parts([Totals(**one["totals"]) for one in said])
     ledger = Ledger.of_parts("decode", [part / "ledger.jsonl" for part in parts])
     ledger.write(out_dir / "ledger.jsonl")
@@ -101,10 +101,7 @@ def join_alignments(
         UserError: alignments, ledger or transforms of a part are missing or damaged;
             too many utterances failed.
     """
-    said = [
-        json.loads((part / "statistics.json").read_text(encoding="utf-8"))
-        for part in parts
-    ]
+    said = _said(parts, "statistics.json")
     _, transitions = load_model(model_dir)
     split = Split(
         Lang.load(lang_dir),
@@ -121,6 +118,11 @@ def join_alignments(
         facts = {"adaptation": summarize_gains(gains)}
     found = in_order_of_ids(_alignments(part, options.beam) for part in parts)
     split.write(found, AlignmentSummary(options), transitions, facts)
+
+
+def _said(parts: Sequence[Path], name: str) -> list[dict[str, Any]]:
+    """Return what the JSON files of a name of all parts say."""
+    return [json.loads((part / name).read_text(encoding="utf-8")) for part in parts]
 
 
 def _alignments(

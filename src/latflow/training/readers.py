@@ -13,9 +13,9 @@ first touched (`latflow.training.moments`).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numba import njit
@@ -40,8 +40,14 @@ from latflow.training.mixing import FeatureMixing, PassMixing
 from latflow.training.moments import Moments
 
 
-class FrameReader(Protocol):
+class FrameReader(ABC):
     """Features of a corpus, by utterance; safe to share between threads.
+
+    What only one of the kinds can do is refused here for the others.
+
+    Args:
+        frames: the features.
+        normalizer: applied to what is read.
 
     Attributes:
         dim: features a frame, D.
@@ -50,89 +56,6 @@ class FrameReader(Protocol):
             of frame t are those at the time `speed x (t + center) - center`.
         center: see `LiveFrames.center`.
     """
-
-    dim: int
-    normalizer: Normalizer
-    perturbation: Perturbation | None
-    center: float
-
-    @property
-    def utt_ids(self) -> list[str]:
-        """Utterance ids."""
-        ...
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Frames of each utterance, int64 [N]."""
-        ...
-
-    @property
-    def speakers(self) -> np.ndarray:
-        """Number of each utterance's speaker, int32 [N]."""
-        ...
-
-    def perturbed(
-        self, options: PerturbationDraws, *, seed: int, whole_pass: int
-    ) -> FrameReader:
-        """Return a reader of the same utterances with drawn speeds and volumes.
-
-        Raises:
-            UserError: the features are stored.
-        """
-        ...
-
-    def simulated(
-        self, options: SimulationDraws, *, seed: int, whole_pass: int
-    ) -> FrameReader:
-        """Return a reader of the same utterances, simulated as drawn for a pass.
-
-        Raises:
-            UserError: the features are stored, or nothing can be simulated so.
-        """
-        ...
-
-    def mixed(self, options: MixingDraws, *, seed: int, whole_pass: int) -> FrameReader:
-        """Return a reader of the same utterances, with noises as drawn for a pass.
-
-        Raises:
-            UserError: the features are computed on the fly, or do not add up.
-        """
-        ...
-
-    def hold(
-        self,
-        pages: PageBudget,
-        utterance: np.ndarray,
-        first: np.ndarray,
-        length: np.ndarray,
-    ) -> int:
-        """Ask for the pages of what `fill` will read; returns their bytes.
-
-        Raises:
-            UserError: the features are not stored.
-        """
-        ...
-
-    def fill(
-        self,
-        utterance: np.ndarray,
-        first: np.ndarray,
-        length: np.ndarray,
-        out: np.ndarray,
-    ) -> None:
-        """Write the normalized features of pieces; what is beyond their ends is 0.
-
-        Args:
-            utterance: int64 [B], numbers of the utterances.
-            first: int64 [B], first frame of each piece.
-            length: int64 [B], frames of each piece, <= T.
-            out: float32 [B, T, D], written as a whole.
-        """
-        ...
-
-
-class _Reader:
-    """Read features of either kind; see `FrameReader`."""
 
     def __init__(self, frames: Frames, normalizer: Normalizer | None) -> None:
         self.dim = frames.dim
@@ -157,8 +80,99 @@ class _Reader:
         """Number of each utterance's speaker, int32 [N]."""
         return self._frames.speaker_codes
 
+    def perturbed(
+        self,
+        options: PerturbationDraws,  # noqa: ARG002 - of those on the fly
+        *,
+        seed: int,  # noqa: ARG002
+        whole_pass: int,  # noqa: ARG002
+    ) -> FrameReader:
+        """Return a reader of the same utterances with drawn speeds and volumes.
 
-class StoreReader(_Reader):
+        Raises:
+            UserError: the features are stored.
+        """
+        raise UserError(
+            "stored features cannot change their speed or volume",
+            file=self._frames.folder,
+            remedy="leave data.perturbation out, or compute features on the fly "
+            "(`stored: false`), or store them at several speeds (corpus.perturbed)",
+        )
+
+    def simulated(
+        self,
+        options: SimulationDraws,  # noqa: ARG002 - of those on the fly
+        *,
+        seed: int,  # noqa: ARG002
+        whole_pass: int,  # noqa: ARG002
+    ) -> FrameReader:
+        """Return a reader of the same utterances, simulated as drawn for a pass.
+
+        Raises:
+            UserError: the features are stored, or nothing can be simulated so.
+        """
+        raise UserError(
+            "stored features cannot be simulated anew",
+            file=self._frames.folder,
+            remedy="leave data.simulation out, or compute features on the fly "
+            "(`stored: false`)",
+        )
+
+    def mixed(
+        self,
+        options: MixingDraws,  # noqa: ARG002 - of stored ones
+        *,
+        seed: int,  # noqa: ARG002
+        whole_pass: int,  # noqa: ARG002
+    ) -> FrameReader:
+        """Return a reader of the same utterances, with noises as drawn for a pass.
+
+        Raises:
+            UserError: the features are computed on the fly, or do not add up.
+        """
+        raise UserError(
+            "data.mixing is for stored features",
+            file=self._frames.folder,
+            remedy="leave it out; data.simulation adds noises on the fly",
+        )
+
+    def hold(
+        self,
+        pages: PageBudget,  # noqa: ARG002 - of stored ones
+        utterance: np.ndarray,  # noqa: ARG002
+        first: np.ndarray,  # noqa: ARG002
+        length: np.ndarray,  # noqa: ARG002
+    ) -> int:
+        """Ask for the pages of what `fill` will read; returns their bytes.
+
+        Raises:
+            UserError: the features are not stored.
+        """
+        raise UserError(
+            "data.cache_mb is for stored features",
+            file=self._frames.folder,
+            remedy="leave it out; on_the_fly.cache_mb is for those on the fly",
+        )
+
+    @abstractmethod
+    def fill(
+        self,
+        utterance: np.ndarray,
+        first: np.ndarray,
+        length: np.ndarray,
+        out: np.ndarray,
+    ) -> None:
+        """Write the normalized features of pieces; what is beyond their ends is 0.
+
+        Args:
+            utterance: int64 [B], numbers of the utterances.
+            first: int64 [B], first frame of each piece.
+            length: int64 [B], frames of each piece, <= T.
+            out: float32 [B, T, D], written as a whole.
+        """
+
+
+class StoreReader(FrameReader):
     """Read a `FrameStore`.
 
     Args:
@@ -177,36 +191,6 @@ class StoreReader(_Reader):
         self.store, self.mixing = store, mixing
         self._matrix = store["frames"].flat
         self._noises: FeatureMixing | None = None
-
-    def perturbed(
-        self,
-        options: PerturbationDraws,  # noqa: ARG002 - the form of `FrameReader`
-        *,
-        seed: int,  # noqa: ARG002
-        whole_pass: int,  # noqa: ARG002
-    ) -> FrameReader:
-        """See `FrameReader.perturbed`."""
-        raise UserError(
-            "stored features cannot change their speed or volume",
-            file=self.store.folder,
-            remedy="leave data.perturbation out, or compute features on the fly "
-            "(`stored: false`), or store them at several speeds (corpus.perturbed)",
-        )
-
-    def simulated(
-        self,
-        options: SimulationDraws,  # noqa: ARG002 - the form of `FrameReader`
-        *,
-        seed: int,  # noqa: ARG002
-        whole_pass: int,  # noqa: ARG002
-    ) -> FrameReader:
-        """See `FrameReader.simulated`."""
-        raise UserError(
-            "stored features cannot be simulated anew",
-            file=self.store.folder,
-            remedy="leave data.simulation out, or compute features on the fly "
-            "(`stored: false`)",
-        )
 
     def mixed(self, options: MixingDraws, *, seed: int, whole_pass: int) -> StoreReader:
         """See `FrameReader.mixed`; to be called with the same options and seed."""
@@ -264,7 +248,7 @@ class StoreReader(_Reader):
             out[row, count:] = 0.0
 
 
-class LiveReader(_Reader):
+class LiveReader(FrameReader):
     """Read features that are computed on the fly.
 
     Args:
@@ -340,34 +324,6 @@ class LiveReader(_Reader):
             wanted,
             domain=target.domain,
             exponent=target.exponent,
-        )
-
-    def mixed(
-        self,
-        options: MixingDraws,  # noqa: ARG002 - the form of `FrameReader`
-        *,
-        seed: int,  # noqa: ARG002
-        whole_pass: int,  # noqa: ARG002
-    ) -> FrameReader:
-        """See `FrameReader.mixed`."""
-        raise UserError(
-            "data.mixing is for stored features",
-            file=self.live.folder,
-            remedy="leave it out; data.simulation adds noises on the fly",
-        )
-
-    def hold(
-        self,
-        pages: PageBudget,  # noqa: ARG002 - the form of `FrameReader`
-        utterance: np.ndarray,  # noqa: ARG002
-        first: np.ndarray,  # noqa: ARG002
-        length: np.ndarray,  # noqa: ARG002
-    ) -> int:
-        """See `FrameReader.hold`."""
-        raise UserError(
-            "data.cache_mb is for stored features",
-            file=self.live.folder,
-            remedy="leave it out; on_the_fly.cache_mb is for those on the fly",
         )
 
     def fill(
