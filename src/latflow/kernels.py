@@ -6,8 +6,8 @@ core, which the first run of each stage would wait for. The types that stages ca
 with are known: `kernel_signatures.json` has them. A kernel that is missing there, or
 has changed since, is compiled when it is called.
 
-The file is written from the caches of a run: `latflow compile-kernels --update` in a
-fresh checkout, after `make demo`.
+The file is written from the caches of runs: `latflow compile-kernels --update` in a
+fresh checkout, after `make demo` and the recipe `tests/e2e/tiny.yaml`.
 
 Public: `compile_kernels`, `write_signatures`.
 """
