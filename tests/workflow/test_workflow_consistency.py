@@ -9,6 +9,9 @@ from importlib import metadata
 import pytest
 import yaml
 
+from latflow.report.cost_figures import Work, packaged_figures
+from latflow.report.cost_model import ALIKE, Cost, CostModel
+
 RULE = re.compile(r"^( *)rule (\w+):\n((?:(?:\1 +.*)?\n)+)", re.MULTILINE)
 LIMIT = re.compile(r"max_skipped_fraction=(.*),$", re.MULTILINE)
 
@@ -69,6 +72,21 @@ def test_every_rule_gives_what_its_stage_needs(repository):
         assert needed <= given, f"rule {name} lacks {sorted(needed - given)}"
         checked += 1
     assert checked > 40
+
+
+def test_the_plan_knows_every_rule(repository):
+    """All but downloads, whose time is that of the connection."""
+    names = {name for name, _ in rules(repository)}
+    for path in (repository / "workflow/rules").glob("*.smk"):
+        names.update(
+            re.findall(r"^ *use rule \w+ as (\w+) with:", path.read_text(), re.M)
+        )
+    assert set(ALIKE) <= names
+    model = CostModel(packaged_figures())
+    works = Work(audio_hours=0.1), Work(input_mib=0.1)
+    for name in sorted(names):
+        costs = [model.predict(name, work) for work in works]
+        assert any(isinstance(cost, Cost) for cost in costs), name
 
 
 def locked(repository):

@@ -50,7 +50,7 @@ class Work:
     def time(self) -> float | None:
         """Return the amount that processor time goes with."""
         if self.audio_hours is None:
-            return self.input_mib
+            return None if self.input_mib is None else self.passes * self.input_mib
         parameters = 1.0 if self.parameters is None else self.parameters
         return self.audio_hours * self.passes * parameters
 
@@ -88,7 +88,8 @@ def work_of(
     training = training if isinstance(training, Mapping) else {}
     data = options.get("data")
     part = data.get("partition_epoch") if isinstance(data, Mapping) else None
-    passes = training.get("epochs") or options.get("num_iterations") or 1
+    epochs = training.get("epochs") or options.get("epochs")
+    passes = epochs or options.get("num_iterations") or 1
     hours = None if speech is None else share * speech[0]
     shortest = options.get("subset_shortest")
     if speech is not None and shortest and speech[1]:

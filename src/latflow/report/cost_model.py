@@ -6,7 +6,7 @@ Each rule has a line of its own over the amount of work of its jobs:
   times the network's parameters where it trains one;
 * another job: size of the language data that it reads, that is of files from outside,
   and of what jobs have written which go over no speech either (lexicon, language
-  models, graphs).
+  models, graphs), times epochs where it trains a language model.
 
 Processor time is a start plus a rate times the work. Disk is the same over hours (of
 trainings of networks over parameters). Memory of a job that goes over speech is a
@@ -14,13 +14,14 @@ power of the hours, near 0 where stages stream their data (that of all rules, wh
 of a rule are too much alike to tell); what it maps of graphs comes on top. Memory of
 another job is a start plus a rate times what it reads.
 
-A job that goes over a part of a set (`<rule>_part`) counts among those of its rule.
+A job that goes over a part of a set (`<rule>_part`) counts among those of its rule. A
+rule without figures of its own goes by one that does alike (`ALIKE`).
 
 Of all lines through two jobs of a rule, that with the least sum of absolute log errors
 is taken (every run weighs the same): one job that had to compile its kernels, or shared
 its core, does not bend it.
 
-Public: `Cost`, `CostModel`, `whole`, `leave_one_out`, `error_factors`.
+Public: `Cost`, `CostModel`, `ALIKE`, `whole`, `leave_one_out`, `error_factors`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,17 @@ import numpy as np
 import pandas as pd
 
 from latflow.report.cost_figures import AMOUNTS, Work
+
+# Of rules that may have no figures, those whose work is most like theirs: what they
+# write has the same form.
+ALIKE = {
+    "import_alignments": "join_alignments",  # int vectors, in the order of ids
+    "import_graph": "make_grammar",  # a graph in OpenFst's form
+    "import_hdf5": "normalize_features",  # matrices into a frame store
+    "import_lang": "make_lang",  # words, phones, topology and L.fst
+    "import_system": "package_model",  # model, tree and transform
+    "recognize_words": "score_wer",  # best paths of lattices
+}
 
 # Jobs with more work than so many times the largest that was seen are not guessed at:
 # an hour of speech takes what every other takes; of lexica and language models earlier
@@ -107,7 +119,9 @@ class CostModel:
     def predict(self, rule: str, work: Work, *, on_gpu: bool = False) -> Cost | str:
         """Return what a job costs, or why that is not known."""
         has_speech = work.audio_hours is not None
-        found = self._rules.get((whole(rule), on_gpu, has_speech))
+        names = whole(rule), ALIKE.get(rule, "")
+        known = (self._rules.get((name, on_gpu, has_speech)) for name in names)
+        found = next(filter(None, known), None)
         if found is None:
             device = " on a GPU" if on_gpu else ""
             return f"no earlier run has shown it{device}"
@@ -193,7 +207,7 @@ def _with_amounts(figures: pd.DataFrame) -> pd.DataFrame:
     work = hours * figures["passes"] * parameters.fillna(1.0)
     read = figures["input_mib"]
     return figures.assign(
-        work=work.where(hours.notna(), read),
+        work=work.where(hours.notna(), figures["passes"] * read),
         disk_work=parameters.fillna(hours.fillna(read)),
         has_speech=hours.notna(),
     )

@@ -240,6 +240,18 @@ def test_plan_follows_sizes_and_names_what_is_unknown(monkeypatch, tmp_path):
         make_plan(recipe, jobs, model, **options, files={"lm.arpa": 4.0})
 
 
+def test_no_rule_of_a_recipe_with_all_kinds_of_systems_is_unknown(
+    repository, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    recipe = str(repository / "benchmarks/rarer.yaml")
+    assert main(["plan", recipe, "--cores", "1", "--gpus", "0"]) == 0
+    said = capsys.readouterr().out
+    for rule in ("join_lattices", "refine_boundaries", "train_language_model"):
+        assert rule in said
+    assert "Unknown" not in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
