@@ -40,10 +40,10 @@ def flag(name: str, text: str) -> Option:
 
 def options_of(model: type[Options]) -> tuple[Option, ...]:
     """Return an argument for each field of typed options, whose values are plain."""
-    arguments = []
+    arguments, descriptions = [], model.descriptions()
     for field, info in model.model_fields.items():
         name = "--" + field.replace("_", "-")
-        text = " ".join((info.description or "").split())
+        text = " ".join(descriptions.get(field, "").split())
         keywords: dict[str, Any] = {}
         if get_origin(info.annotation) is Literal:
             keywords["choices"] = get_args(info.annotation)

@@ -115,7 +115,7 @@ class OptionFacts:
 @cache
 def facts_of(model: type[Options]) -> dict[str, OptionFacts]:
     """Return the options of a model by name."""
-    schema = model.model_json_schema()
+    schema = model.described_schema()
     found = {}
     for name, told in schema["properties"].items():
         values = next((v for v in told.get("anyOf", ()) if v["type"] != "null"), told)

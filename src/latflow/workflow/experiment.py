@@ -297,7 +297,7 @@ def _expanded(value: Any, corpora: str) -> Any:
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema of recipes, for editors (`config/recipe.schema.json`)."""
-    schema = Experiment.model_json_schema(by_alias=True)
+    schema = Experiment.described_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
