@@ -4,7 +4,8 @@ Dev chooses the system; the first test set tells how much better it is than each
 others, on the same redrawn utterances. What to try next comes of findings in the
 experiment's files, each with its evidence.
 
-Public: `decide`, `decision_section`, `Decision`, `headline`, `Headline`.
+Public: `decide`, `decision_section`, `Decision`, `headline`, `Headline`,
+`worse_than_seed`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from latflow.report.scores import (
     real_time_factor,
 )
 from latflow.scoring.bootstrap import holm
+from latflow.sequence.options import SequenceSystemOptions
 
 # Rules that make a system, as opposed to using it; their jobs begin with its name.
 _MAKING = ("train_", "build_", "make_supervisions", "supervise_", "align_")
@@ -249,7 +251,7 @@ def _advice(results: Results, decision: Decision) -> Iterator[Block]:
     """List the findings that ask for something."""
     rows = [
         {"finding": finding, "try": remedy}
-        for rule in (_mismatch, _edges, _oracle, _oov, _skipped, _overfitting)
+        for rule in _RULES
         for finding, remedy in rule(results, decision)
     ]
     yield Heading("What to try next")
@@ -350,3 +352,28 @@ def _overfitting(results: Results, decision: Decision) -> Findings:
             "has risen since",
             "fewer epochs, dropout, augmentation (speed, SpecAugment) or more speech",
         )
+
+
+def worse_than_seed(results: Results, decision: Decision) -> Findings:
+    """Find networks that training on lattices made worse on dev."""
+    for system, options in results.options.nnet.systems.items():
+        if not isinstance(options, SequenceSystemOptions):
+            continue
+        nothing = math.nan  # of a network that is not scored
+        own, seed = (
+            decision.rates.get((name, "dev"), nothing)
+            for name in (system, options.parent)
+        )
+        if own > seed:
+            yield (
+                f"{system} has {own:.2f} % errors on dev, {options.parent}, which it "
+                f"started from, {seed:.2f} %",
+                "a smaller learning rate, or parts of epochs to choose among "
+                "(data.partition_epoch)",
+            )
+
+
+_RULES = (
+    *(_mismatch, _edges, _oracle, _oov, _skipped),
+    *(_overfitting, worse_than_seed),
+)

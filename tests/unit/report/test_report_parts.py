@@ -8,7 +8,7 @@ from reference.made_up_results import made_up_recipe, write_json
 from latflow.report import examples, figures
 from latflow.report.costs import speed_section
 from latflow.report.data import data_section, language_section, packages_section
-from latflow.report.decision import chosen_on_dev
+from latflow.report.decision import Decision, chosen_on_dev, worse_than_seed
 from latflow.report.examples import Tier
 from latflow.report.figures import canvas, render, series_colour
 from latflow.report.inputs import Results
@@ -140,6 +140,20 @@ def test_dev_chooses_the_later_of_equal_systems_and_those_without_dev_come_last(
     assert chosen_on_dev(rates, "test") == "b"
     assert chosen_on_dev({("d", "test"): 1.0, ("e", "test"): 2.0}, "test") == "e"
     assert chosen_on_dev(rates, "nowhere") is None
+
+
+def test_a_network_that_lattices_made_worse_is_a_finding(tmp_path):
+    ce = {"type": "ce", "network": "n.yaml", "alignments": "tri1"}
+    mmi = {"type": "sequence", "parent": "net", "criterion": {"type": "mmi"}}
+    systems = {"net": ce, "mmi": mmi, "smbr": {**mmi, "criterion": {"type": "smbr"}}}
+    recipe = Recipe(made_up_recipe(nnet={"systems": systems}))
+    rates = {("net", "dev"): 10.0, ("mmi", "dev"): 11.5, ("smbr", "dev"): 10.0}
+    decision = Decision("net", "test", rates)
+    ((finding, remedy),) = worse_than_seed(Results(tmp_path, recipe), decision)
+    assert finding == (
+        "mmi has 11.50 % errors on dev, net, which it started from, 10.00 %"
+    )
+    assert "learning rate" in remedy
 
 
 def test_generated_pronunciations_are_listed(tmp_path):
