@@ -234,10 +234,27 @@ def project(
         matrix: float32[D', D].
         offset: float32[D'], if there is one.
     """
-    out = np.asarray(frames, np.float32) @ np.asarray(matrix, np.float32).T
+    out = np.zeros((len(frames), len(matrix)), np.float32)
     if offset is not None:
         out += offset
+    columns = np.ascontiguousarray(np.asarray(matrix, np.float32).T)
+    _add_products(np.ascontiguousarray(frames, np.float32), columns, out)
     return out
+
+
+@njit(cache=True, nogil=True)
+def _add_products(frames: np.ndarray, columns: np.ndarray, out: np.ndarray) -> None:
+    """Add frames [T, D] times columns [D, D'] to out [T, D'], all float32.
+
+    Sums are made in the order of D, so that a frame has the same bits whatever stands
+    beside it; those of a BLAS depend on the frames and on its threads.
+    """
+    for t in range(len(frames)):
+        row = out[t]
+        for d in range(frames.shape[1]):
+            value = frames[t, d]
+            for e in range(len(row)):
+                row[e] += value * columns[d, e]
 
 
 class Chain(FeatureTransform):
