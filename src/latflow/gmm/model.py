@@ -132,7 +132,7 @@ class DiagGmms:
 
     @cached_property
     def mixtures(self) -> tuple[np.ndarray, np.ndarray]:
-        """What the kernels that score take: (`begin`; `factors`, float32[G, R]).
+        """Mixtures for the kernels that score: (`begin`, `factors` as float32[G, R]).
 
         R is 1 + 2 D rounded up to a multiple of 4, with zeros in the columns behind.
         """

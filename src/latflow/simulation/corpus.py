@@ -322,7 +322,7 @@ def _as_recording(cut: MonoCut, path: Path, shape: tuple[int, ...]) -> MonoCut:
 
 
 class _Counts:
-    """What was done, and what had to be drawn anew, repeated or resampled.
+    """Counts of what was done, drawn anew, repeated or resampled.
 
     Args:
         simulator: that does it.
