@@ -138,8 +138,8 @@ def compare(python: str, number: int) -> list[dict]:
     """Time all on the same rooms, for each reverberation time."""
     rng = np.random.default_rng(1)
     rows = []
-    run_ours([draw_room(rng, 0.2)])  # constants of the filters
     for wanted in TIMES:
+        run_ours([draw_room(rng, wanted)])  # constants of the filters, the kernel
         rooms = [draw_room(rng, wanted) for _ in range(number)]
         found, responses = run_ours(rooms)
         errors = []

@@ -1,11 +1,10 @@
 """Responses of rooms by the image method, with the reverberation time asked for.
 
-Rooms are boxes whose walls reflect all alike. Each image of the source adds an impulse
-of amplitude `beta**n / (4 pi d)` at the time d / c, of n reflections and the distance
-d. Impulses are laid on a grid 16 times as fine as the samples, each shared by the two
-points beside it, and the grid is brought to the sample rate by one windowed sinc: the
-same as a windowed sinc of each impulse, for a hundredth of the work. Batches lie on any
-device of torch; on the processor equal arguments give equal bits.
+Rooms are boxes whose walls reflect all alike. Impulses of the images of the source are
+laid on a grid 16 times as fine as the samples (`latflow.simulation.images`), and the
+grid is brought to the sample rate by one windowed sinc: the same as a windowed sinc of
+each impulse, for a hundredth of the work. Batches lie on any device of torch; on the
+processor equal arguments give equal bits.
 
 Public: `room_responses`, `absorbed`, `decay_time`, `calibrated_responses`.
 """
@@ -21,12 +20,12 @@ from torch import Tensor
 
 from latflow.errors import UserError
 from latflow.simulation.acoustics import SPEED_OF_SOUND, shortest_decay_time
+from latflow.simulation.images import lay_images
 
 _FINENESS = 16  # grid points a sample
 _HALF_WIDTH = 0.004  # of the windowed sinc, s
 _HIGH_PASS = 100.0  # Hz
 _HIGH_PASS_TAIL = 0.02  # s, after which its response is below -100 dB
-_ON_CPU, _ON_GPU = 1 << 16, 1 << 24  # images at a time
 
 
 def room_responses(
@@ -75,26 +74,22 @@ def room_responses(
         raise UserError("source and microphone are at one place")
     width = round(_HALF_WIDTH * rate)
     length = _fast_length(num_samples + 2 * width + int(_HIGH_PASS_TAIL * rate))
-    fine = torch.zeros(len(size), _FINENESS * length, device=size.device)
+    fine = torch.zeros(len(size), length, _FINENESS, device=size.device)
     if advance is None:
         advance = size.new_zeros(len(size))
     for i in range(len(size)):
-        place = size[i].tolist(), source[i].tolist(), microphone[i].tolist()
-        _lay_images(
-            fine[i, : _FINENESS * num_samples],
-            *place,
+        lay_images(
+            fine[i, :num_samples].view(-1),
+            size[i].tolist(),
+            source[i].tolist(),
+            microphone[i].tolist(),
             log_reflection=math.log(float(reflection[i])),
             advance=float(advance[i]),
             unit=_FINENESS * rate / SPEED_OF_SOUND,
         )
-    spectrum = torch.fft.rfft(fine)[:, : length + 1] * _low_pass(width, length).to(fine)
-    # Every 16th point: frequencies above half the rate fold onto those below.
-    folded = (
-        spectrum[:, : length // 2 + 1] + spectrum.flip(1)[:, : length // 2 + 1].conj()
-    )
-    if high_pass:
-        folded = folded * _high_pass(rate, length).to(folded)
-    return torch.fft.irfft(folded, n=length)[:, :num_samples]
+    phases = torch.fft.rfft(fine.transpose(1, 2))
+    filters = _phase_filters(rate, length, high_pass=high_pass).to(phases.device)
+    return torch.fft.irfft((phases * filters).sum(1), n=length)[:, :num_samples]
 
 
 def absorbed(
@@ -145,71 +140,6 @@ def _metres(place: Tensor) -> str:
     return " x ".join(f"{x:.2f}" for x in place.tolist()) + " m"
 
 
-def _lay_images(
-    fine: Tensor,
-    size: list[float],
-    source: list[float],
-    microphone: list[float],
-    *,
-    log_reflection: float,
-    advance: float,
-    unit: float,
-) -> None:
-    """Add the impulses of a room's images to a grid.
-
-    Args:
-        fine: float32 [16 L], zeros.
-        size: of the room.
-        source: see `room_responses`.
-        microphone: see `room_responses`.
-        log_reflection: logarithm of the factor at each wall.
-        advance: see `room_responses`.
-        unit: points of the grid for a metre.
-    """
-    limit, early = len(fine), advance * unit
-    places = zip(size, source, microphone, strict=True)
-    axes = [_axis(*place, (limit + early) / unit) for place in places]
-    squared = [((x * unit) ** 2).to(fine) for x, _ in axes]
-    factors = [torch.exp(n * log_reflection).to(fine) for _, n in axes]
-    factors[0] = factors[0] * (unit / (4 * math.pi))
-    # The part of an impulse for the point before it, and for the point behind it.
-    parts = fine.new_zeros(2, limit + 1)
-    at_a_time = _ON_GPU if fine.is_cuda else _ON_CPU
-    along_x = squared[0].tolist()
-    first = 0
-    while first < len(along_x):
-        rest = fine.new_tensor((limit + early) ** 2 - along_x[first])
-        y, z = (int(torch.searchsorted(squared[k], rest)) for k in (1, 2))
-        if y == 0 or z == 0:
-            break
-        last = first + max(1, at_a_time // (y * z))
-        x = slice(first, last)
-        distance = squared[0][x, None, None] + squared[1][:y, None] + squared[2][:z]
-        distance = distance.flatten().sqrt_()
-        amplitude = (factors[0][x, None] * factors[1][:y])[..., None] * factors[2][:z]
-        amplitude = amplitude.flatten().div_(distance)
-        point = distance.sub_(early).clamp_(0, limit)
-        index = point.long()
-        behind = point.sub_(index).mul_(amplitude)
-        parts[1].index_add_(0, index, behind)
-        parts[0].index_add_(0, index, amplitude.sub_(behind))
-        first = last
-    fine += parts[0, :limit]
-    fine[1:] += parts[1, : limit - 1]
-
-
-def _axis(
-    size: float, source: float, microphone: float, reach: float
-) -> tuple[Tensor, Tensor]:
-    """Return offsets of the images along an axis, near ones first, and reflections."""
-    n = torch.arange(-int(reach / (2 * size)) - 1, int(reach / (2 * size)) + 2)
-    offset = torch.cat((2 * n * size + source, 2 * n * size - source)) - microphone
-    reflections = torch.cat((2 * n.abs(), n.abs() + (n - 1).abs()))
-    order = offset.abs().argsort()
-    order = order[: int((offset.abs() <= reach).sum())]
-    return offset.double()[order], reflections[order]
-
-
 def _fast_length(least: int) -> int:
     """Return the next length whose Fourier transform is fast: 2^k, 3 2^k, 5 2^k."""
     power = 1 << (least - 1).bit_length()
@@ -217,24 +147,32 @@ def _fast_length(least: int) -> int:
 
 
 @lru_cache(maxsize=16)
-def _low_pass(width: int, length: int) -> Tensor:
-    """Return the spectrum of the windowed sinc up to the sample rate, [length + 1]."""
-    reach = width * _FINENESS
-    time = torch.arange(-reach, reach + 1, dtype=torch.float64) / _FINENESS
-    kernel = torch.sinc(time) * (0.5 + 0.5 * torch.cos(math.pi * time / width))
-    laid = torch.zeros(_FINENESS * length, dtype=torch.float64)
-    laid[: reach + 1], laid[-reach:] = kernel[reach:], kernel[:reach]
-    return (torch.fft.rfft(laid).real[: length + 1] / _FINENESS).float()
+def _phase_filters(rate: int, length: int, *, high_pass: bool) -> Tensor:
+    """Return what brings the fine grid to the sample rate, complex64 [16, L // 2 + 1].
+
+    Every 16th point of the grid, from point p on, is a signal at the sample rate. Of
+    the response it makes what the windowed sinc leaves of it; p is the first axis.
+    """
+    width = round(_HALF_WIDTH * rate)
+    time = torch.arange(-width, width + 1, dtype=torch.float64)
+    time = time - torch.arange(_FINENESS, dtype=torch.float64)[:, None] / _FINENESS
+    inside = time.abs() <= width
+    kernel = torch.sinc(time) * (0.5 + 0.5 * torch.cos(math.pi * time / width)) * inside
+    laid = torch.zeros(_FINENESS, length, dtype=torch.float64)
+    laid[:, : width + 1], laid[:, -width:] = kernel[:, width:], kernel[:, :width]
+    filters = torch.fft.rfft(laid)
+    if high_pass:
+        filters = filters * _high_pass(rate, length)
+    return filters.to(torch.complex64)
 
 
-@lru_cache(maxsize=16)
 def _high_pass(rate: int, length: int) -> Tensor:
-    """Return the spectrum of Allen and Berkley's high-pass, [length // 2 + 1]."""
+    """Return the spectrum of Allen and Berkley's high-pass, [L // 2 + 1]."""
     w = 2 * math.pi * _HIGH_PASS / rate
     r = math.exp(-w)
     z = torch.exp(-2j * math.pi * torch.arange(length // 2 + 1).double() / length)
     above = 1 - (1 + r) * z + r * z**2
-    return (above / (1 - 2 * r * math.cos(w) * z + r**2 * z**2)).to(torch.complex64)
+    return above / (1 - 2 * r * math.cos(w) * z + r**2 * z**2)
 
 
 def decay_time(responses: Tensor, rate: int) -> Tensor:
@@ -373,7 +311,11 @@ def _damping_times_decay(size: Tensor) -> Tensor:
     flat = (1 - up.square()).sqrt()
     directions = torch.stack((flat * around.cos(), flat * around.sin(), up), 1)
     walls = (directions[None] / size[:, None]).sum(-1)
-    grid = torch.linspace(0, 40, 1000, dtype=torch.float64, device=size.device)
-    path = grid / walls.mean(1, keepdim=True)
-    still = torch.exp(-path[:, :, None] * walls[:, None]).div(walls[:, None]).sum(-1)
+    step = 0.04 / walls.mean(1, keepdim=True)
+    grid = torch.arange(32, dtype=torch.float64, device=size.device)
+    path = step * torch.arange(1024, dtype=torch.float64, device=size.device)
+    # exp(-g (32 a + b) step) is a product: 32 times fewer exponentials.
+    met = (step * walls)[:, None] * grid[:, None]
+    still = torch.exp(-32 * met) @ (torch.exp(-met) / walls[:, None]).mT
+    still = still.flatten(1)
     return _decay_of(still, path) / SPEED_OF_SOUND
