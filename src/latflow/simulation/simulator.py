@@ -22,6 +22,7 @@ from lhotse import Recording
 from latflow.array_cache import ArrayCache
 from latflow.corpus.manifests import refuse_damaged
 from latflow.errors import UserError
+from latflow.simulation.convolution import convolved
 from latflow.simulation.devices import through_device
 from latflow.simulation.diffuse import diffuse_noise
 from latflow.simulation.records import (
@@ -201,10 +202,10 @@ class Simulator:
         if record.room is not None and place is not None:
             response = self._response(record.room, place, record.array)
             response = self._beginning(response, until)
-            return _convolved(wave, response)[..., :last]
+            return convolved(wave, response)[..., :last]
         if record.response is not None:
             response = self._beginning(self._measured(record.response), until)
-            wave = _convolved(wave, response)[:last]
+            wave = convolved(wave, response)[:last]
         return _at_all(wave, record).copy()
 
     def _beginning(self, response: np.ndarray, until: float) -> np.ndarray:
@@ -295,7 +296,7 @@ class Simulator:
             return _diffuse(parts, record)
         response = self._response(record.room, draw.place, record.array)
         before = response.shape[-1] - 1  # the noise has been there before
-        heard = _convolved(_cut(noise, begin - before, length + before), response)
+        heard = convolved(_cut(noise, begin - before, length + before), response)
         return heard[..., before : before + length]
 
     def repeats(self, draw: NoiseDraw, num_samples: int) -> bool:
@@ -434,7 +435,7 @@ def faded(
         last = min(len(wave), math.ceil(edges[k + 2])) if k + 1 < len(times) else None
         samples = np.arange(len(wave))[first:last]
         share = np.interp(samples, times, np.arange(len(times)) == k)
-        part = _convolved(wave[first:last] * share, response)[..., : len(wave) - first]
+        part = convolved(wave[first:last] * share, response)[..., : len(wave) - first]
         if heard is None:
             heard = np.zeros((*part.shape[:-1], len(wave)))
         heard[..., first : first + part.shape[-1]] += part
@@ -484,16 +485,3 @@ def _cut(noise: np.ndarray, begin: int, length: int) -> np.ndarray:
     if not part.any():
         part = np.take(noise, np.arange(length), mode="wrap")
     return part.astype(np.float64)
-
-
-def _convolved(wave: np.ndarray, response: np.ndarray) -> np.ndarray:
-    """Return the convolution of a wave with a response, or with each row of some."""
-    length = len(wave) + response.shape[-1] - 1
-    # A power of two, or three quarters of one: fast transforms.
-    power = 1 << (length - 1).bit_length()
-    points = power // 4 * 3 if power // 4 * 3 >= length else power
-    parts = (
-        torch.from_numpy(np.ascontiguousarray(x)).float() for x in (wave, response)
-    )
-    first, second = (torch.fft.rfft(part, n=points) for part in parts)
-    return torch.fft.irfft(first * second, n=points)[..., :length].double().numpy()

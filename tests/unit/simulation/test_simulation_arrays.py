@@ -19,6 +19,7 @@ from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network
 from latflow.options import read_options
 from latflow.simulation.acoustics import SPEED_OF_SOUND
+from latflow.simulation.convolution import convolved
 from latflow.simulation.corpus import CutSpeech, simulate_corpus
 from latflow.simulation.diffuse import diffuse_noise
 from latflow.simulation.drawing import Drawing
@@ -210,16 +211,6 @@ def test_an_array_that_no_room_holds_is_one_line(cuts, tmp_path):
 
 
 # -- one microphone --------------------------------------------------------------------
-
-
-def convolved(wave, response):
-    length = len(wave) + len(response) - 1
-    points = 1 << (length - 1).bit_length()
-    points = points // 4 * 3 if points // 4 * 3 >= length else points
-    first, second = (
-        torch.fft.rfft(torch.from_numpy(x).float(), n=points) for x in (wave, response)
-    )
-    return torch.fft.irfft(first * second, n=points)[:length].double().numpy()
 
 
 def test_one_microphone_hears_what_it_did_without_arrays(cuts, tmp_path):
