@@ -167,10 +167,11 @@ def _on_cpu(
     """
     moments = np.zeros((gmms.num_gaussians, 1 + 2 * gmms.dim))
     log_likes = np.zeros(gmms.num_pdfs)
+    mixtures = gmms.mixtures
 
     def do(pdfs: np.ndarray) -> None:
         log_likes[pdfs] = kernels.accumulate(
-            frames, order, frame_begin, pdfs, gmms.begin, gmms.factors, moments
+            frames, order, frame_begin, pdfs, mixtures, moments
         )
 
     work = np.diff(frame_begin) * np.diff(gmms.begin)

@@ -1,6 +1,6 @@
 """Numba kernels of diagonal Gaussian mixtures: scores, E-step, adaptation.
 
-The first two work on tiles of frames that lie beside each other in memory, so that
+Scores and E-step work on tiles of frames that lie beside each other in memory, so that
 every inner loop is element by element over frames and compiles to vector instructions
 without reordering any sum. `exp` and `log` are written out as polynomials for the same
 reason: a call into the mathematics library cannot be vectorized.
@@ -171,6 +171,8 @@ def score_mixture(tile, mixtures, pdf, n, out):
         pdf: number of the mixture.
         n: how many frames.
         out: float32[n], log-likelihoods, written.
+
+    The tile's `scores` are the Gaussians' posteriors then, times `sums[1]`.
     """
     begin, factors = mixtures
     powers, scores, sums, bits = tile
@@ -227,33 +229,6 @@ def log_likelihoods(x, mixtures, pdfs, out):
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _score_tile(x, rows, factors, tile, scores):
-    """Compute log-likelihoods of a mixture's weighted Gaussians on up to TILE frames.
-
-    Args:
-        x: float32[T, D], feature frames.
-        rows: int64[n], the frames to do.
-        factors: float32[K, 1 + 2 D], the mixture's factors of [1, x, x^2].
-        tile: float32[2 D, TILE], scratch: the frames, transposed, and their squares.
-        scores: float32[K, TILE], written.
-    """
-    dim, n = x.shape[1], len(rows)
-    for i in range(n):
-        frame = x[rows[i]]
-        for d in range(dim):
-            tile[d, i] = frame[d]
-            tile[dim + d, i] = frame[d] * frame[d]
-    for k in range(len(scores)):
-        score = scores[k]
-        for i in range(n):
-            score[i] = factors[k, 0]
-        for d in range(2 * dim):
-            factor = factors[k, 1 + d]
-            for i in range(n):
-                score[i] += factor * tile[d, i]
-
-
-@njit(cache=True, nogil=True, inline="always")
 def _add_tile(frame, posteriors, i, total, both, moments):
     """Add posterior * [1, x, x^2] of one frame to each Gaussian's moments.
 
@@ -278,7 +253,7 @@ def _add_tile(frame, posteriors, i, total, both, moments):
 
 
 @njit(cache=True, nogil=True)
-def accumulate(x, order, frame_begin, pdfs, begin, factors, moments):
+def accumulate(x, order, frame_begin, pdfs, mixtures, moments):
     """Do the E-step of some mixtures over the frames that are aligned to them.
 
     Args:
@@ -286,34 +261,32 @@ def accumulate(x, order, frame_begin, pdfs, begin, factors, moments):
         order: int64[T], frames sorted by pdf.
         frame_begin: int64[P + 1], frames of pdf p are order[frame_begin[p]:...[p+1]].
         pdfs: int64[M], the mixtures to do; others stay untouched.
-        begin: int64[P + 1], Gaussians of each mixture.
-        factors: float32[G, 1 + 2 D], factors of [1, x, x^2] in the log-likelihood.
+        mixtures: as `score_mixture` takes them.
         moments: float64[G, 1 + 2 D], sum of posterior * [1, x, x^2], added to.
 
     Returns:
         float64[M]: total log-likelihood of each mixture's frames.
     """
-    dim = x.shape[1]
+    begin, factors = mixtures
     widest = (begin[1:] - begin[:-1]).max()
-    tile = np.empty((2 * dim, TILE), np.float32)
-    scratch = np.empty((widest, TILE), np.float32)
-    top = np.empty(TILE, np.float32)
-    total = np.empty(TILE, np.float32)
-    log_total = np.empty(TILE, np.float32)
-    bits = np.empty(TILE, np.int32)
-    both = np.ones(1 + 2 * dim, np.float64)
+    tile = new_tile(factors.shape[1], TILE, widest)
+    together = np.empty((TILE, x.shape[1]), np.float32)
+    row = np.empty(TILE, np.float32)
+    both = np.ones(1 + 2 * x.shape[1], np.float64)
     log_likes = np.zeros(len(pdfs), np.float64)
     for m in range(len(pdfs)):
         p = pdfs[m]
-        mine = slice(begin[p], begin[p + 1])
-        scores = scratch[: begin[p + 1] - begin[p]]
+        posteriors = tile[1][: begin[p + 1] - begin[p]]
+        mine = moments[begin[p] : begin[p + 1]]
         for first in range(frame_begin[p], frame_begin[p + 1], TILE):
-            rows = order[first : min(first + TILE, frame_begin[p + 1])]
-            _score_tile(x, rows, factors[mine], tile, scores)
-            log_sum_exp_tile(scores, top, total, log_total, bits, len(rows))
-            for i in range(len(rows)):
-                log_likes[m] += np.float64(top[i]) + np.float64(log_total[i])
-                _add_tile(x[rows[i]], scores, i, total[i], both, moments[mine])
+            n = min(TILE, frame_begin[p + 1] - first)
+            for i in range(n):
+                together[i] = x[order[first + i]]
+            open_tile(tile, together, 0, n)
+            score_mixture(tile, mixtures, p, n, row)
+            for i in range(n):
+                log_likes[m] += np.float64(row[i])
+                _add_tile(together[i], posteriors, i, tile[2][1, i], both, mine)
     return log_likes
 
 
