@@ -396,6 +396,7 @@ def test_shares_of_ranks_are_balanced(lengths: list[int], size: int) -> None:
     assert max(loads) - min(loads) <= max(lengths)
 
 
+@pytest.mark.slow
 def test_batches_are_the_same_in_another_process(folder: Path) -> None:
     code = (
         "import sys; from pathlib import Path;"

@@ -44,6 +44,7 @@ def plan(repository, folder, config):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_package_is_adapted_before_it_aligns_where_asked(repository, tmp_path):
     plain = plan(repository, tmp_path, recipe(tmp_path))
     assert "adapt_package" not in plain

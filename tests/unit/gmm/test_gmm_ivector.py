@@ -110,6 +110,7 @@ def draw_utterances(rng, extractor, count, num_frames=40):
     return found
 
 
+@pytest.mark.slow
 def test_em_climbs_and_finds_the_directions():
     rng = np.random.default_rng(2)
     truth = make_extractor(rng)

@@ -240,6 +240,7 @@ def test_plan_follows_sizes_and_names_what_is_unknown(monkeypatch, tmp_path):
         make_plan(recipe, jobs, model, **options, files={"lm.arpa": 4.0})
 
 
+@pytest.mark.slow
 def test_no_rule_of_a_recipe_with_all_kinds_of_systems_is_unknown(
     repository, monkeypatch, tmp_path, capsys
 ):

@@ -181,6 +181,7 @@ class Mine(Mmi):
 """
 
 
+@pytest.mark.slow
 def test_criteria_of_users_train_the_same(sources, options, tmp_path):
     """MMI by its name, as a class of the recipe's, and as a program: the same bits."""
     (tmp_path / "mine.py").write_text(MINE)
@@ -209,6 +210,7 @@ def test_criteria_of_users_train_the_same(sources, options, tmp_path):
     assert weights[0] == weights[1] == weights[2]
 
 
+@pytest.mark.slow
 def test_a_program_that_dies_is_told_with_the_utterance(sources, options, tmp_path):
     script = tmp_path / "dies.py"
     script.write_text(

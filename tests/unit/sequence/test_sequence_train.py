@@ -67,6 +67,7 @@ def by_two_ranks(system, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_ranks_train_the_same(system, tmp_path, by_two_ranks):
     alone, _ = train(system, tmp_path / "1", sequence=FOLLOWING)
     folders = tmp_path / "1", by_two_ranks / "gradients"

@@ -256,6 +256,7 @@ def test_exchanges_are_written_as_csv(tmp_path):
     assert row["error"] == ""
 
 
+@pytest.mark.slow
 def test_a_soak_tells_losses_misdeeds_and_memory():
     async def run():
         async with serving(Vosk()) as server:

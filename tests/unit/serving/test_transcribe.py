@@ -306,6 +306,7 @@ def test_lattices_are_written_by_segment(model, call, tmp_path):
     assert keys == sorted(keys)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_recording(model, digits, tmp_path):
     spoken = digits.samples(next(iter(digits.audio)))
     part = np.concatenate([np.zeros(20 * RATE, np.float32), spoken])

@@ -126,6 +126,7 @@ def assert_close(one, other) -> None:
         torch.testing.assert_close(other[name], value, rtol=2e-5, atol=2e-6, msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["uneven", "empty", "normalized", "accumulated"])
 def test_two_ranks_make_the_model_of_one_process(task, tmp_path, by_two_ranks, name):
     trainer = make_trainer(task, tmp_path, **SETTINGS[name])
