@@ -56,6 +56,8 @@ PYKALDI2 = {64: "190 (1 GPU)", 256: "520 (4 GPUs)"}  # iRTF, arXiv 1907.05955, t
 SETTINGS = {  # features a frame, classes
     "blstm_3x512": (80, 5768),
     "blstm_small": (40, 1000),
+    "tdnnf_small": (40, 1000),
+    "tdnnf": (40, 2000),
 }
 
 
