@@ -4,8 +4,7 @@ Dev chooses the system; the first test set tells how much better it is than each
 others, on the same redrawn utterances. What to try next comes of findings in the
 experiment's files, each with its evidence.
 
-Public: `decide`, `decision_section`, `Decision`, `headline`, `Headline`,
-`worse_than_seed`.
+Public: `decide`, `decision_section`, `Decision`, `headline`, `Headline`.
 """
 
 from __future__ import annotations
@@ -21,6 +20,8 @@ from latflow.report.costs import read_costs
 from latflow.report.inputs import Results, read_json, read_log, read_table
 from latflow.report.page import Block, Fact, Heading, Note, Row, Section, Table, missing
 from latflow.report.scores import (
+    COULD_BE_CHANCE,
+    compare,
     compare_systems,
     reading,
     real_time_factor,
@@ -165,7 +166,7 @@ def _lead(decision: Decision, rows: list[Row]) -> str:
     system, test = decision.system, decision.test
     rate = decision.rates[system, test]
     lead = f"{system}: dev chose it, and it gets {rate:.2f} % of {test}'s words wrong."
-    unsure = [row["system"] for row in rows if row.get("reading") == "could be chance"]
+    unsure = [row["system"] for row in rows if row.get("reading") == COULD_BE_CHANCE]
     worse = [row["system"] for row in rows if row.get("reading") == "worse"]
     if unsure:
         lead += (
@@ -354,26 +355,26 @@ def _overfitting(results: Results, decision: Decision) -> Findings:
         )
 
 
-def worse_than_seed(results: Results, decision: Decision) -> Findings:
+def _worse_than_seed(results: Results, decision: Decision) -> Findings:  # noqa: ARG001
     """Find networks that training on lattices made worse on dev."""
     for system, options in results.options.nnet.systems.items():
         if not isinstance(options, SequenceSystemOptions):
             continue
-        nothing = math.nan  # of a network that is not scored
-        own, seed = (
-            decision.rates.get((name, "dev"), nothing)
-            for name in (system, options.parent)
+        verdict = compare(results, system, "dev")
+        if verdict is None or verdict.found.difference <= 0:
+            continue
+        yield (
+            f"{system} has {verdict.found.difference:.2f} % (absolute) more errors on "
+            f"dev than {verdict.old}, which it started from: {verdict.reading} "
+            f"(p {verdict.found.p_value:.3f})",
+            "more speech in dev tells what is chance; other learning rates, more passes"
+            if verdict.reading == COULD_BE_CHANCE
+            else "a smaller learning rate, or parts of epochs to choose among "
+            "(data.partition_epoch)",
         )
-        if own > seed:
-            yield (
-                f"{system} has {own:.2f} % errors on dev, {options.parent}, which it "
-                f"started from, {seed:.2f} %",
-                "a smaller learning rate, or parts of epochs to choose among "
-                "(data.partition_epoch)",
-            )
 
 
 _RULES = (
     *(_mismatch, _edges, _oracle, _oov, _skipped),
-    *(_overfitting, worse_than_seed),
+    *(_overfitting, _worse_than_seed),
 )

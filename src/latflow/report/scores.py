@@ -1,8 +1,8 @@
 """Sections on word errors: rates, comparisons, scales, lattices, errors in detail.
 
 Public: `rates_section`, `scales_section`, `lattices_section`, `errors_section`,
-`compare`, `compare_systems`, `compare_scores`, `Verdict`, `reading`, `aligned`,
-`real_time_factor`.
+`compare`, `compare_systems`, `compare_scores`, `Verdict`, `reading`,
+`COULD_BE_CHANCE`, `aligned`, `real_time_factor`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from latflow.scoring.results import GAP, by_speaker, confusions, read_scores, to
 from latflow.scoring.transcripts import read_text
 
 _CHANCE = 0.05
+COULD_BE_CHANCE = "could be chance"  # a reading
 _COMPARED = (
     "A network trained on lattices is compared with the network that it started from, "
     "another network with the GMM system whose alignments it learnt, and a GMM system "
@@ -166,7 +167,7 @@ def reading(difference: float, p_value: float) -> str:
     if difference == 0:
         return "equal"
     if p_value >= _CHANCE:
-        return "could be chance"
+        return COULD_BE_CHANCE
     return "better" if difference < 0 else "worse"
 
 

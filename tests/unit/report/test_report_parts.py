@@ -1,14 +1,22 @@
+import random
 import re
 
 import numpy as np
 import pandas as pd
 import pytest
-from reference.made_up_results import made_up_recipe, write_json
+from reference.made_up_results import (
+    SETS,
+    made_up_recipe,
+    write_corpus,
+    write_json,
+    write_rates,
+    write_scores,
+)
 
 from latflow.report import examples, figures
 from latflow.report.costs import speed_section
 from latflow.report.data import data_section, language_section, packages_section
-from latflow.report.decision import Decision, chosen_on_dev, worse_than_seed
+from latflow.report.decision import chosen_on_dev, decision_section
 from latflow.report.examples import Tier
 from latflow.report.figures import canvas, render, series_colour
 from latflow.report.inputs import Results
@@ -142,18 +150,33 @@ def test_dev_chooses_the_later_of_equal_systems_and_those_without_dev_come_last(
     assert chosen_on_dev(rates, "nowhere") is None
 
 
-def test_a_network_that_lattices_made_worse_is_a_finding(tmp_path):
+def test_networks_that_lattices_made_worse_are_findings(tmp_path):
     ce = {"type": "ce", "network": "n.yaml", "alignments": "tri1"}
     mmi = {"type": "sequence", "parent": "net", "criterion": {"type": "mmi"}}
-    systems = {"net": ce, "mmi": mmi, "smbr": {**mmi, "criterion": {"type": "smbr"}}}
-    recipe = Recipe(made_up_recipe(nnet={"systems": systems}))
-    rates = {("net", "dev"): 10.0, ("mmi", "dev"): 11.5, ("smbr", "dev"): 10.0}
-    decision = Decision("net", "test", rates)
-    ((finding, remedy),) = worse_than_seed(Results(tmp_path, recipe), decision)
-    assert finding == (
-        "mmi has 11.50 % errors on dev, net, which it started from, 10.00 %"
-    )
-    assert "learning rate" in remedy
+    rates = {"net": 0.1, "mmi": 0.4, "smbr": 0.11, "mpe": 0.02}
+    systems = dict.fromkeys(rates, mmi) | {"net": ce}
+    experiment = made_up_recipe(nnet={"systems": systems})
+    generator = random.Random(1)
+    for name in SETS:
+        write_corpus(tmp_path, name, 40, generator)
+        for system, rate in rates.items():
+            write_scores(tmp_path, system, name, rate, experiment.score)
+    write_rates(tmp_path, rates)
+    tables = [
+        block
+        for block in decision_section(Results(tmp_path, Recipe(experiment))).blocks
+        if isinstance(block, Table) and "finding" in block.rows[0]
+    ]
+    told = {
+        str(row["finding"]).split()[0]: row
+        for row in tables[0].rows
+        if "started from" in str(row["finding"])
+    }
+    assert list(told) == ["mmi", "smbr"]
+    assert re.search(r"worse \(p 0\.0\d\d\)$", str(told["mmi"]["finding"]))
+    assert "smaller learning rate" in str(told["mmi"]["try"])
+    assert "could be chance (p " in str(told["smbr"]["finding"])
+    assert "more speech in dev" in str(told["smbr"]["try"])
 
 
 def test_generated_pronunciations_are_listed(tmp_path):
