@@ -9,10 +9,13 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import soundfile
 import torch
+from reference.kaldi_nnet3 import HandWritten, xconfig_lines
 
 from latflow.cli.main import main
 from latflow.decode.decoder import LatticeDecoder
@@ -23,12 +26,16 @@ from latflow.features.options import FrontEndOptions
 from latflow.fst.graph import Graph
 from latflow.graphs.hclg import build_hclg, load_model
 from latflow.graphs.options import ChainGraphOptions
+from latflow.hmm.transition_model import TransitionModel
+from latflow.kaldi.io import KaldiWriter
 from latflow.lattice.best_path import Scales, best_paths
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import load_model as load_network
 from latflow.nnet.model_dir import save_model
 from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
+from latflow.serving.package import Model
+from latflow.serving.vosk_import import import_vosk
 
 RATE = 8000
 UTTERANCES = ("george-test-0000", "lucas-test-0001", "theo-test-0002")
@@ -143,7 +150,7 @@ def features_of(options, path):
 def ours(results, features, lang, audio):
     """(words, log-likelihood) of each file."""
     model = load_network(results / "nnet/chain")
-    _, transitions = load_model(results / "nnet/chain")
+    transitions = TransitionModel.load(results / "nnet/chain/final.mdl")
     normalizer = Normalizer.from_meta(model.meta["normalization"])
     decoder = LatticeDecoder(
         Graph.load(results / "graph/chain/HCLG.fst"),
@@ -239,3 +246,66 @@ def test_the_command_does_as_the_recipe_says(system, tmp_path, capsys):
     )
     assert main([*told, str(by_speaker)]) == 1
     assert "cmvn of type speaker" in capsys.readouterr().err
+
+
+def test_an_imported_folder_recognizes_the_same(system, lang, audio, tmp_path, capsys):
+    results, features = system
+    model, again = tmp_path / "model", tmp_path / "again"
+    export(results, features, model)
+    told = ["import-kaldi", "vosk", model, tmp_path / "results", "--name", "chain"]
+    assert main([str(word) for word in told]) == 0, capsys.readouterr().err
+    system_dir = tmp_path / "results/nnet/chain"
+    package = Model.load(tmp_path / "results/package/chain")
+    assert (package.info.front_end, package.sample_rate) == (features, RATE)
+    assert package.info.search == SEARCH
+    assert package.is_streaming
+    # the same words, of Vosk and of the package
+    theirs = [words for words, _ in vosks(model, audio)]
+    texts = tmp_path / "texts"
+    told = ["transcribe", tmp_path / "results/package/chain", *audio, "--out", texts]
+    assert main([*map(str, told), "--segmentation", "none"]) == 0
+    ours = [(texts / f"{path.stem}.txt").read_text().strip() for path in audio]
+    assert ours == theirs
+    # exported again, the same bytes
+    export_vosk(
+        system_dir,
+        results / "lang",
+        tmp_path / "results/graph/chain/HCLG.fst",
+        again,
+        features=package.info.front_end,
+        sample_rate=package.sample_rate,
+        search=package.info.search,
+        acoustic_scale=package.acoustic_scale,
+    )
+    names = sorted(path.relative_to(model) for path in model.rglob("*.*"))
+    assert Path("am/final.mdl") in names
+    for name in names:
+        if (model / name).is_file():
+            assert (again / name).read_bytes() == (model / name).read_bytes(), name
+
+
+def test_components_of_kaldis_training_are_read_as_kaldi_reads_them(
+    system, lang, audio, tmp_path
+):
+    results, features = system
+    model, again = tmp_path / "model", tmp_path / "results"
+    export(results, features, model)
+    written = HandWritten(*xconfig_lines(num_pdfs=56, dim=features.dim))
+    matrix, bias = written.values["idct"]  # statistics of what is said
+    frames = [features_of(features, path) @ matrix.T + bias for path in audio]
+    mean, variance = written.values["batchnorm0"]
+    mean[...] = np.concatenate(frames).mean(0)
+    variance[...] = np.concatenate(frames).var(0)
+    matrix, bias = written.values["output.affine"]
+    matrix *= 8.0
+    bias[...] = 0.0
+    with KaldiWriter.open(model / "am/final.mdl") as writer:
+        load_model(results / "nnet/chain")[1].write(writer)
+        writer.write_bytes(written.raw())
+    (model / "am/tree").unlink()  # Vosk needs none
+    import_vosk(model, again, "chain", lang_dir=results / "lang")
+    mine, theirs = list(ours(again, features, lang, audio)), list(vosks(model, audio))
+    assert [words for words, _ in theirs] == [words for words, _ in mine]
+    assert all(words for words, _ in mine)
+    for (_, score), (_, expected) in zip(theirs, mine, strict=True):
+        assert score == pytest.approx(expected, rel=1e-4, abs=2e-2)

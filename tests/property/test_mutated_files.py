@@ -16,6 +16,7 @@ import pytest
 import torch
 from reference.decode_paths import random_graph
 from reference.determinize_naive import tangled_lattice
+from reference.kaldi_nnet3 import HandWritten, xconfig_lines
 from reference.small_model import small_model
 
 from latflow.corpus.ctm import read_ctm
@@ -29,6 +30,7 @@ from latflow.graphs.hclg import load_model as load_transitions
 from latflow.hmm.topology import Topology
 from latflow.hmm.tree import ContextDependency
 from latflow.kaldi.io import (
+    KaldiWriter,
     read_int_vectors,
     read_matrices,
     write_int_vectors,
@@ -46,11 +48,14 @@ from latflow.lattice.io.archives import (
 from latflow.lattice.path_sums import forward_backward
 from latflow.lattice.prune import prune
 from latflow.nnet.description import NetworkDescription
-from latflow.nnet.model_dir import load_model, save_model
+from latflow.nnet.model_dir import AcousticNetwork, load_model, save_model
 from latflow.nnet.network import Network
+from latflow.nnet.nnet3 import Nnet3
+from latflow.nnet.nnet3_import import import_nnet3
 from latflow.scoring.transcripts import read_references, read_text
 from latflow.scoring.tune import read_scales
 from latflow.serving.package import read_info
+from latflow.serving.vosk_import import read_model as read_nnet3_model
 from latflow.training.checkpoint import CheckpointStore, Position
 from latflow.training.hdf5 import export_hdf, import_hdf
 from latflow.training.labels import LabelStore, LabelWriter
@@ -202,6 +207,34 @@ def use_network(folder):
         model.network(torch.zeros(1, 5, model.network.dim_in), torch.tensor([5]))
 
 
+def write_nnet3(path, rng):
+    layers = {
+        "near": {"class": "tdnnf", "size": 3, "bottleneck": 2, "stride": 3},
+        "past": {"class": "tdnn", "size": 4, "offsets": [-1, 0]},
+        "norm": {"class": "batch_norm"},
+        "both": {"class": "concat", "from": ["past", "norm"]},
+        "output": {"class": "output", "loss": "lfmmi"},
+    }
+    description = NetworkDescription.from_config({"edges": "repeat", "layers": layers})
+    network = Network(description, 3, {"pdf": 4}, seed=3).eval()
+    meta = {"scores": "log_likelihoods", "normalization": {"type": "none"}}
+    with KaldiWriter.open(path) as writer:
+        small_model().write(writer)
+        Nnet3(AcousticNetwork(network, None, meta)).write(writer)
+
+
+def write_xconfig(path, rng):
+    with KaldiWriter.open(path) as writer:
+        small_model().write(writer)
+        writer.write_bytes(HandWritten(*xconfig_lines(dim=3)).raw())
+
+
+def use_nnet3(path):
+    network = import_nnet3(read_nnet3_model(path)[1], 3).network
+    with torch.inference_mode():
+        network(torch.zeros(1, 5, network.dim_in), torch.tensor([5]))
+
+
 def write_checkpoint(folder, rng):
     store = CheckpointStore(folder, {"seed": 1})
     state = {"weights": torch.zeros(3), "step": 4}
@@ -333,6 +366,8 @@ KINDS = {
     "cuts": ("cuts.jsonl.gz", write_cuts, use_all(read_cuts)),
     "plain cuts": ("cuts.jsonl", write_cuts, use_all(read_cuts)),
     "network": ("", write_network, use_network),
+    "nnet3": ("final.mdl", write_nnet3, use_nnet3),
+    "nnet3 of Kaldi's components": ("final.mdl", write_xconfig, use_nnet3),
     "checkpoint": ("", write_checkpoint, use_checkpoint),
     "frames": ("", write_frames, use_frames),
     "HDF5": ("a.hdf", write_hdf, use_hdf),

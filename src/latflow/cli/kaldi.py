@@ -139,6 +139,29 @@ def _export_system(arguments: Arguments) -> None:
         )
 
 
+@IMPORT.command(
+    "vosk",
+    option("model_dir", "model folder of Vosk: am/, graph/, conf/"),
+    option("results", "folder of an experiment, results/<name>"),
+    option(
+        "--name", "name of the system; by default as the workflow writes model_dir's"
+    ),
+    option("--lang", "lang directory of the graph; by default made of what is there"),
+    example="import-kaldi vosk vosk-model results/mine --name chain",
+)
+def _import_vosk(arguments: Arguments) -> None:
+    """Turn a model folder of Vosk into nnet/, graph/, lang/ and package/."""
+    from latflow.serving.vosk_import import import_vosk
+    from latflow.workflow.systems import name_of_import
+
+    import_vosk(
+        arguments.model_dir,
+        arguments.results,
+        arguments.name or name_of_import(arguments.model_dir),
+        lang_dir=arguments.lang,
+    )
+
+
 @EXPORT.command(
     "vosk",
     option("results", "folder of the experiment, results/<name>"),

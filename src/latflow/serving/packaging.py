@@ -40,15 +40,15 @@ from latflow.serving.package import (
 )
 
 # Files of a folder that go along: those that must be there, and others.
-_SYSTEM = ("final.mdl", "tree")
+# Recognition needs no tree of a network; folders of Vosk may come without.
 _NETWORK = (
-    (*_SYSTEM, "network.yaml", "weights.safetensors", "meta.json"),
-    ("priors.npy",),
+    ("final.mdl", "network.yaml", "weights.safetensors", "meta.json"),
+    ("tree", "priors.npy"),
 )
-_GMM = (*_SYSTEM, "transform.json"), (MATRIX, ALIGNMENT_MODEL)
+_GMM = ("final.mdl", "tree", "transform.json"), (MATRIX, ALIGNMENT_MODEL)
 _LANG = (
     ("words.txt", "phones.txt", "oov.txt", "oov.int", "topo"),
-    ("lexiconp.txt", "lexicon.txt"),
+    ("lexiconp.txt", "lexicon.txt", "phones/align_lexicon.txt"),
 )
 
 

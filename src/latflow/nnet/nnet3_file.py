@@ -1,0 +1,381 @@
+"""Kaldi's nnet3 as it stands in a file: nodes, their descriptors, and components.
+
+The file has lines for the nodes of the network, an empty line, and the components, each
+a list of tokens with values. Values of tokens that tell of training alone are read
+over.
+
+A descriptor is read as what it means: pieces side by side (`Append`), each a sum of
+nodes, shifted in time and scaled.
+
+Public: `Nnet3File`, `Node`, `Component`, `Term`, `read_nnet3`.
+
+Source: Kaldi `nnet3/nnet-nnet.cc` (`Read`), `nnet3/nnet-descriptor.cc`,
+`nnet3/nnet-component-itf.cc`, `nnet3/am-nnet-simple.cc` and
+`nnet3/nnet-{simple,tdnn,normalize,general}-component.cc`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from latflow.errors import UserError
+from latflow.kaldi.io import KaldiReader
+
+REMEDY = "import a network of tdnn and tdnnf layers without i-vectors"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_WORD = re.compile(r"[(),]|[^\s(),]+")
+_VALUES = re.compile(r"([a-z][a-z-]*)=(.*?)(?=\s+[a-z][a-z-]*=|\s*$)")
+
+
+@dataclass(frozen=True)
+class Term:
+    """A node in a sum: `scale` times its frame `offset` frames later."""
+
+    node: str
+    offset: int = 0
+    scale: float = 1.0
+
+    def moved(self, offset: int, scale: float) -> Term:
+        """Return the term shifted and scaled."""
+        return Term(self.node, self.offset + offset, self.scale * scale)
+
+
+Part = tuple[Term, ...]
+
+
+@dataclass(frozen=True)
+class Component:
+    """A component: its class in Kaldi, and its values by their tokens."""
+
+    name: str
+    type: str
+    values: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the network.
+
+    Attributes:
+        kind: `input`, `component`, `output` or `range` (some of a node's numbers).
+        parts: what it reads; of `range` the node.
+        component: name of the component that it applies, else empty.
+        dim: numbers of an `input` or a `range`.
+        begin: first number of a `range`.
+        fault: why it cannot be read; told where the node is needed.
+    """
+
+    name: str
+    kind: str
+    parts: tuple[Part, ...] = ()
+    component: str = ""
+    dim: int = 0
+    begin: int = 0
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class Nnet3File:
+    """What a file has of a network."""
+
+    nodes: Mapping[str, Node]
+    components: Mapping[str, Component]
+
+
+def read_nnet3(reader: KaldiReader) -> Nnet3File:
+    """Read what follows the transition model in `final.mdl`.
+
+    Raises:
+        UserError: it is truncated or garbled, has a component that is not known, or
+            priors, which networks of LF-MMI have not.
+    """
+    reader.expect("<Nnet3>")
+    if reader.take_line().strip():
+        reader.fail("words where a line of nodes begins")
+    nodes: dict[str, Node] = {}
+    while line := _text(reader, reader.take_line()).strip():
+        node = _node(reader, line)
+        if node.name in nodes:
+            reader.fail(f"node {node.name} stands twice")
+        nodes[node.name] = node
+    reader.expect("<NumComponents>")
+    components: dict[str, Component] = {}
+    for _ in range(reader.int32()):
+        reader.expect("<ComponentName>")
+        name = reader.token()
+        if name in components:
+            reader.fail(f"component {name} stands twice")
+        components[name] = _component(reader, name, nodes)
+    reader.expect("</Nnet3>")
+    _read_end(reader)
+    for node in nodes.values():
+        if node.component and node.component not in components:
+            reader.fail(f"node {node.name}: there is no component {node.component}")
+    return Nnet3File(nodes, components)
+
+
+def _read_end(reader: KaldiReader) -> None:
+    """Read the context, which nodes tell too, and refuse priors."""
+    for token in ("<LeftContext>", "<RightContext>"):
+        reader.expect(token)
+        reader.int32()
+    reader.expect("<Priors>")
+    if len(reader.float_vector()):
+        reader.fail("priors: the network was not trained by LF-MMI")
+
+
+def _text(reader: KaldiReader, raw: bytes) -> str:
+    try:
+        return raw.decode("ascii")
+    except UnicodeDecodeError:
+        reader.fail("bytes that are no text where a line of nodes is expected")
+
+
+# -- nodes ---------------------------------------------------------------------------
+
+
+def _node(reader: KaldiReader, line: str) -> Node:
+    """Read the line of a node."""
+    kind, _, rest = line.partition(" ")
+    values = dict(_VALUES.findall(rest))
+    name = values.get("name", "")
+    if not _NAME.fullmatch(name):
+        reader.fail(f"a node without a name: '{line[:60]}'")
+
+    def number(key: str) -> int:
+        text = values.get(key, "")
+        if not (text.isascii() and text.isdecimal()) or len(text) > 9:
+            reader.fail(f"node {name}: {key} is no number: '{text[:40]}'")
+        return int(text)
+
+    if kind == "input-node":
+        return Node(name, "input", dim=number("dim"))
+    if kind == "dim-range-node":
+        parts = ((Term(values.get("input-node", "")),),)
+        dim, begin = number("dim"), number("dim-offset")
+        return Node(name, "range", parts, dim=dim, begin=begin)
+    if kind not in {"component-node", "output-node"}:
+        reader.fail(f"'{kind[:40]}' is no kind of node")
+    component = values.get("component", "") if kind == "component-node" else ""
+    if kind == "component-node" and not component:
+        reader.fail(f"node {name} names no component")
+    try:
+        parts, fault = _descriptor(values.get("input", "")), ""
+    except ValueError as error:
+        parts, fault = (), str(error)
+    return Node(name, kind.removesuffix("-node"), parts, component, fault=fault)
+
+
+def _descriptor(text: str) -> tuple[Part, ...]:
+    """Read a descriptor.
+
+    Raises:
+        ValueError: it is none, or one of those that are not read.
+    """
+    words = _WORD.findall(text)[::-1]
+    found = _expression(words)
+    if words:
+        raise ValueError(f"descriptor {text[:80]} goes on behind its end")
+    return found
+
+
+def _expression(words: list[str], depth: int = 0) -> tuple[Part, ...]:
+    """Take a descriptor from the end of a list of words, which is its beginning."""
+    word = _taken(words)
+    if depth > _DEEPEST:
+        raise ValueError(f"descriptors within descriptors, more than {_DEEPEST} deep")
+    if word in _READERS:
+        _taken(words, "(")
+        return _READERS[word](words, depth + 1)
+    if word in _OTHERS:
+        raise ValueError(f"descriptor {word} is not read")
+    if not _NAME.fullmatch(word):
+        raise ValueError(f"'{word[:40]}' is no descriptor")
+    return ((Term(word),),)
+
+
+def _taken(words: list[str], *marks: str) -> str:
+    """Take the next word, which must be one of `marks`, if there are any."""
+    found = words.pop() if words else ""
+    if marks and found not in marks:
+        raise ValueError(f"'{found[:40]}' where '{marks[0]}' is expected")
+    return found
+
+
+def _offset(words: list[str], depth: int) -> tuple[Part, ...]:
+    parts = _expression(words, depth)
+    _taken(words, ",")
+    shift = _whole(_taken(words))
+    _taken(words, ")")  # a shift of more than time would follow
+    return _moved(parts, shift, 1.0)
+
+
+def _scale(words: list[str], depth: int) -> tuple[Part, ...]:
+    scale = _number(_taken(words))
+    _taken(words, ",")
+    parts = _expression(words, depth)
+    _taken(words, ")")
+    return _moved(parts, 0, scale)
+
+
+def _append(words: list[str], depth: int) -> tuple[Part, ...]:
+    return tuple(part for piece in _pieces(words, depth) for part in piece)
+
+
+def _sum(words: list[str], depth: int) -> tuple[Part, ...]:
+    pieces = _pieces(words, depth)
+    if len({len(piece) for piece in pieces}) > 1:
+        raise ValueError("Sum adds what Append has put together differently")
+    return tuple(sum(parts, ()) for parts in zip(*pieces, strict=True))
+
+
+def _pieces(words: list[str], depth: int) -> list[tuple[Part, ...]]:
+    """Take descriptors with commas between them, and the bracket behind them."""
+    found = [_expression(words, depth)]
+    while _taken(words, ")", ",") == ",":
+        found.append(_expression(words, depth))
+    return found
+
+
+_DEEPEST = 50
+_READERS = {"Append": _append, "Sum": _sum, "Offset": _offset, "Scale": _scale}
+_OTHERS = frozenset(
+    ("ReplaceIndex", "IfDefined", "Failover", "Switch", "Round", "Const")
+)
+
+
+def _moved(parts: tuple[Part, ...], offset: int, scale: float) -> tuple[Part, ...]:
+    return tuple(tuple(term.moved(offset, scale) for term in part) for part in parts)
+
+
+def _whole(word: str) -> int:
+    if not re.fullmatch(r"[-+]?\d{1,6}", word):
+        raise ValueError(f"'{word[:40]}' is no number of frames")
+    return int(word)
+
+
+def _number(word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"'{word[:40]}' is no scale")
+    return value
+
+
+# -- components ----------------------------------------------------------------------
+
+
+def _component(reader: KaldiReader, name: str, nodes: Mapping[str, Node]) -> Component:
+    """Read a component."""
+    opening = reader.token()
+    kind = opening.removeprefix("<").removesuffix(">")
+    if kind not in TYPES:
+        users = [node.name for node in nodes.values() if node.component == name]
+        where = f"node {users[0]}, component {name}" if users else f"component {name}"
+        raise UserError(f"{where}: {kind[:60]} is not read", remedy=REMEDY)
+    values: dict[str, Any] = {}
+    while (token := reader.token()) != f"</{kind}>":
+        read = _READ.get(token)
+        if read is None:
+            reader.fail(f"component {name}: the token '{token[:40]}' is not known")
+        values[token[1:-1]] = read(reader)
+    needed = [token for token in TYPES[kind] if token not in values]
+    if needed:
+        reader.fail(f"component {name}: <{needed[0]}> is missing")
+    for token in TYPES[kind]:
+        _check_finite(reader, name, token, values[token])
+    return Component(name, kind, values)
+
+
+def _check_finite(reader: KaldiReader, name: str, token: str, value: Any) -> None:
+    """Refuse numbers that are none."""
+    if not np.all(np.isfinite(value)):
+        reader.fail(f"component {name}: <{token}> has numbers that are not finite")
+
+
+def _flag(reader: KaldiReader) -> bool:
+    """Return a truth value; a token that has none behind it is true."""
+    word = reader.peek_token()
+    if word.startswith("<"):
+        return True
+    found = reader.take(1).decode("latin-1") if reader.binary else reader.token()
+    if found not in {"T", "F"}:
+        reader.fail(f"found '{found[:40]}' where T or F is expected")
+    return found == "T"
+
+
+def _two(read: Callable[[KaldiReader], Any]) -> Callable[[KaldiReader], Any]:
+    return lambda reader: (read(reader), read(reader))
+
+
+#: How the value behind a token is read, whatever the component.
+_READ: dict[str, Callable[[KaldiReader], Any]] = {
+    **dict.fromkeys(
+        (
+            "<ActiveScalingCount>", "<Alpha>", "<BackpropScale>", "<Count>",
+            "<DropoutProportion>", "<Epsilon>", "<L2Regularize>", "<LearningRate>",
+            "<LearningRateFactor>", "<MaxChange>", "<MaxChangePerSample>",
+            "<MaxChangeScaleStats>", "<NumDimsProcessed>", "<NumDimsSelfRepaired>",
+            "<NumSamplesHistory>", "<OrthonormalConstraint>", "<SelfRepairScale>",
+            "<SelfRepairLowerThreshold>", "<SelfRepairUpperThreshold>",
+            "<SpecAugmentMaxProportion>", "<TargetRms>", "<UpdateCount>",
+            "<ZeroedProportion>",
+        ),
+        KaldiReader.float32,
+    ),
+    **dict.fromkeys(
+        (
+            "<BlockDim>", "<Dim>", "<RankIn>", "<RankOut>", "<SpecAugmentMaxRegions>",
+            "<TimeMaskMaxFrames>", "<TimePeriod>", "<UpdatePeriod>",
+        ),
+        KaldiReader.int32,
+    ),
+    **dict.fromkeys(
+        (
+            "<Continuous>", "<DropoutPerFrame>", "<IsGradient>", "<TestMode>",
+            "<UseNaturalGradient>",
+        ),
+        _flag,
+    ),
+    **dict.fromkeys(
+        (
+            "<Bias>", "<BiasParams>", "<DerivAvg>", "<OderivRms>", "<Scales>",
+            "<StatsMean>", "<StatsVar>", "<ValueAvg>",
+        ),
+        KaldiReader.float_vector,
+    ),
+    **dict.fromkeys(("<LinearParams>", "<Params>"), KaldiReader.float_matrix),
+    "<TimeOffsets>": KaldiReader.int_vector,
+    "<AlphaInOut>": _two(KaldiReader.float32),
+    "<RankInOut>": _two(KaldiReader.int32),
+}  # fmt: skip
+
+#: Classes of components, and the tokens whose values are needed.
+TYPES: dict[str, tuple[str, ...]] = {
+    "AffineComponent": ("LinearParams", "BiasParams"),
+    "NaturalGradientAffineComponent": ("LinearParams", "BiasParams"),
+    "FixedAffineComponent": ("LinearParams", "BiasParams"),
+    "LinearComponent": ("Params",),
+    "TdnnComponent": ("TimeOffsets", "LinearParams", "BiasParams"),
+    "FixedScaleComponent": ("Scales",),
+    "FixedBiasComponent": ("Bias",),
+    "BatchNormComponent": (
+        "Dim", "Epsilon", "TargetRms", "Count", "StatsMean", "StatsVar",
+    ),
+    "RectifiedLinearComponent": ("Dim",),
+    "SigmoidComponent": ("Dim",),
+    "TanhComponent": ("Dim",),
+    "LogSoftmaxComponent": ("Dim",),
+    "NoOpComponent": ("Dim",),
+    "DropoutComponent": ("Dim", "DropoutProportion"),
+    "GeneralDropoutComponent": ("Dim",),
+    "SpecAugmentTimeMaskComponent": ("Dim",),
+}  # fmt: skip
