@@ -21,13 +21,15 @@ from latflow.cli.main import main
 from latflow.decode.decoder import LatticeDecoder
 from latflow.decode.options import SearchOptions
 from latflow.decode.vosk import export_vosk
+from latflow.features.frames import FrameWriter
 from latflow.features.front_end import KaldiFrontEnd
 from latflow.features.options import FrontEndOptions
 from latflow.fst.graph import Graph
 from latflow.graphs.hclg import build_hclg, load_model
 from latflow.graphs.options import ChainGraphOptions
 from latflow.hmm.transition_model import TransitionModel
-from latflow.kaldi.io import KaldiWriter
+from latflow.kaldi.io import KaldiWriter, read_matrices
+from latflow.lang.directory import Lang
 from latflow.lattice.best_path import Scales, best_paths
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import load_model as load_network
@@ -36,6 +38,7 @@ from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
 from latflow.serving.package import Model
 from latflow.serving.vosk_import import import_vosk
+from latflow.training.forward import forward
 
 RATE = 8000
 UTTERANCES = ("george-test-0000", "lucas-test-0001", "theo-test-0002")
@@ -266,6 +269,19 @@ def test_an_imported_folder_recognizes_the_same(system, lang, audio, tmp_path, c
     assert main([*map(str, told), "--segmentation", "none"]) == 0
     ours = [(texts / f"{path.stem}.txt").read_text().strip() for path in audio]
     assert ours == theirs
+    # the same scores of frames
+    with FrameWriter(tmp_path / "frames", dim=features.dim) as writer:
+        for path in audio:
+            writer.append(path.stem, "s", "", features_of(features, path))
+    scores = []
+    for number, folder in enumerate((results / "nnet/chain", system_dir)):
+        forward(tmp_path / "frames", folder, tmp_path / f"{number}.ark", device="cpu")
+        scores.append(dict(read_matrices(tmp_path / f"{number}.ark")))
+    for path in audio:
+        expected, found = (matrices[path.stem] for matrices in scores)
+        np.testing.assert_allclose(
+            found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max()
+        )
     # exported again, the same bytes
     export_vosk(
         system_dir,
@@ -309,3 +325,10 @@ def test_components_of_kaldis_training_are_read_as_kaldi_reads_them(
     assert all(words for words, _ in mine)
     for (_, score), (_, expected) in zip(theirs, mine, strict=True):
         assert score == pytest.approx(expected, rel=1e-4, abs=2e-2)
+    # without a lang directory, and with Kaldi's list of the phones of silence
+    conf = model / "conf/model.conf"
+    lines = conf.read_text().splitlines(keepends=True)
+    conf.write_text("".join(line for line in lines if "silence-phones" not in line))
+    (model / "graph/phones/silence.csl").write_text("1:2:3:4:5\n")
+    import_vosk(model, tmp_path / "alone", "chain")
+    assert Lang.load(tmp_path / "alone/lang").silence_phones == [1, 2, 3, 4, 5]

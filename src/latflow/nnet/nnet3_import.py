@@ -161,9 +161,7 @@ class _Layers:
         self._readers = readers_of(operations)
         self._strides = self._wanted_strides(last)
         self._made = {INPUT: _Made(DATA, 1)}
-        self._joined: dict[
-            str, list[str]
-        ] = {}  # joins within the layers that read them
+        self._joined: dict[str, list[str]] = {}  # joins that their readers do
         self._stacks: dict[str, tuple[str, int]] = {}  # node: its stack, its number
         for operation in operations.values():
             self._add(operation)

@@ -243,11 +243,11 @@ def _write_lists(
             file=graph / "words.txt",
             remedy="name the lang directory of the graph with --lang",
         )
-    silence = conf.silence_phones
+    silence = conf.silence_phones or _ids_in(graph / "phones/silence.csl")
     real = transitions.topology.phones
     if not silence or not set(silence) <= set(real):
         raise UserError(
-            "endpoint.silence-phones names no phones of the model",
+            "endpoint.silence-phones does not name phones of the model",
             file=graph.parent / "conf/model.conf",
             remedy="write the ids of the phones of silence there, with colons between",
         )
@@ -284,6 +284,16 @@ def _write_lists(
     write_text(folder / "phones" / lexicon.name, text)
 
 
+def _ids_in(path: Path) -> tuple[int, ...]:
+    """Return the ids in a file; none where there is no file."""
+    return _ids(path.read_text(encoding="utf-8")) if path.is_file() else ()
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    """Return ids with colons or commas between them."""
+    return tuple(int(x) for x in re.findall(r"(?<![^:,\s])\d{1,9}(?![^:,\s])", text))
+
+
 # -- conf ----------------------------------------------------------------------------
 
 
@@ -306,9 +316,7 @@ def read_conf(folder: Path) -> _Conf:
         if (rule := _RULE.fullmatch(key)) is not None:
             name, part = rule[1], rule[2].replace("-", "_")
             rules.setdefault(name, {})[part] = values.pop(key)
-    silence = values.pop("endpoint.silence-phones", "")
-    number = re.compile(r"\d{1,9}")
-    phones = tuple(int(x) for x in re.split("[:,]", silence) if number.fullmatch(x))
+    phones = _ids(values.pop("endpoint.silence-phones", ""))
     factor = values.pop("frame-subsampling-factor", "1")
     scale = values.pop("acoustic-scale", "0.1")
     for key in values:
