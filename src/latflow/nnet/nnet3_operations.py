@@ -1,7 +1,7 @@
 """Operations that layers of ours have, made of the nodes of an nnet3.
 
 What stands together in a layer of ours is put together: an affine map and its function,
-a scale and its offset, and the five to seven nodes of a factorized layer (`tdnnf-layer`
+a scale and its offset, and the four to six nodes of a factorized layer (`tdnnf-layer`
 of Kaldi's xconfig, or what `latflow.nnet.nnet3` writes of one).
 
 Batch normalization of `tdnnf` has no scale of its own: one that our export folded is
