@@ -1,9 +1,10 @@
 """Exported networks in Kaldi's own online decoder, `libvosk`: the same words, and the
-same log-likelihood of the best path.
+same log-likelihood of the best path; with i-vectors too.
 
 Vosk is run in a process of its own: its OpenFst and that of kaldifst do not mix.
 """
 
+import dataclasses
 import importlib.util
 import json
 import shutil
@@ -16,15 +17,20 @@ import pytest
 import soundfile
 import torch
 from reference.kaldi_nnet3 import HandWritten, xconfig_lines
+from reference.vosk_ivectors import vosk_frames
 
 from latflow.cli.main import main
 from latflow.decode.decoder import LatticeDecoder
 from latflow.decode.options import SearchOptions
 from latflow.decode.vosk import export_vosk
+from latflow.errors import UserError
 from latflow.features.frames import FrameWriter
 from latflow.features.front_end import KaldiFrontEnd
 from latflow.features.options import FrontEndOptions
 from latflow.fst.graph import Graph
+from latflow.gmm.ivector import IvectorModel
+from latflow.gmm.ivector_training import train_ivectors
+from latflow.gmm.options import IvectorOptions
 from latflow.graphs.hclg import build_hclg, load_model
 from latflow.graphs.options import ChainGraphOptions
 from latflow.hmm.transition_model import TransitionModel
@@ -101,18 +107,25 @@ def audio(corpora):
 def system(request, golden, lang, audio, repository, tmp_path_factory):
     """A folder of results with a network that has heard nothing but its statistics."""
     results = tmp_path_factory.mktemp("results")
-    folder, features = results / "nnet/chain", FRONT_ENDS[request.param]
+    features = FRONT_ENDS[request.param]
     if request.param == "odd":
         description = NetworkDescription.from_config(ODD)
     else:
         presets = repository / "config/networks"
         description = NetworkDescription.load(presets / f"{request.param}.yaml")
-    frames = {path: features_of(features, path) for path in audio}
-    normalizer = Normalizer.estimate("global", Store(list(frames.values())))
+    frames = [features_of(features, path) for path in audio]
+    make_system(results, golden, lang, description, frames)
+    return results, features
+
+
+def make_system(results, golden, lang, description, frames):
+    """Write network, tree, language and graph."""
+    folder, dim = results / "nnet/chain", frames[0].shape[1]
+    normalizer = Normalizer.estimate("global", Store(frames))
     classes = {"output": 56, "output_xent": 56, "pdf": 56}
-    network = Network(description, features.dim, classes, seed=4).train()
+    network = Network(description, dim, classes, seed=4).train()
     torch.manual_seed(5)
-    for found in frames.values():
+    for found in frames:
         batch = torch.from_numpy(normalizer(found))[None]
         for _ in range(5):
             network(batch, torch.tensor([batch.shape[1]]))
@@ -127,7 +140,6 @@ def system(request, golden, lang, audio, repository, tmp_path_factory):
         lang.folder, lang.folder / "G.fst", *load_model(folder), ChainGraphOptions()
     )
     graph.save(results / "graph/chain/HCLG.fst", is_aligned=True)
-    return results, features
 
 
 class Store:
@@ -150,8 +162,8 @@ def features_of(options, path):
     return KaldiFrontEnd(options, rate).extract(samples)
 
 
-def ours(results, features, lang, audio):
-    """(words, log-likelihood) of each file."""
+def ours(results, lang, inputs):
+    """(words, log-likelihood) of frames, the first so many of whose scores count."""
     model = load_network(results / "nnet/chain")
     transitions = TransitionModel.load(results / "nnet/chain/final.mdl")
     normalizer = Normalizer.from_meta(model.meta["normalization"])
@@ -163,10 +175,11 @@ def ours(results, features, lang, audio):
         max_active=SEARCH.max_active,
         min_active=SEARCH.min_active,
     )
-    for path in audio:
-        frames = torch.from_numpy(normalizer(features_of(features, path)))
-        scores, _ = model.log_likelihoods(frames[None], torch.tensor([len(frames)]))
-        lattice = decoder.decode(scores[0].numpy(), acoustic_scale=1.0).lattice
+    for frames, num_scores in inputs:
+        batch = torch.from_numpy(normalizer(frames))[None]
+        scores, _ = model.log_likelihoods(batch, torch.tensor([len(frames)]))
+        scores = scores[0, :num_scores].numpy()
+        lattice = decoder.decode(scores, acoustic_scale=1.0).lattice
         best = best_paths(lattice, [Scales(lm_scale=GRAPH_SCALE)])[0]
         words = " ".join(lang.words[word] for word in best.words)
         yield words, -GRAPH_SCALE * best.graph_cost - best.acoustic_cost
@@ -182,7 +195,7 @@ def vosks(model, audio):
         yield found["text"].strip(), found["confidence"]
 
 
-def export(results, features, out):
+def export(results, features, out, **more):
     """Write the folder without a recipe."""
     export_vosk(
         results / "nnet/chain",
@@ -192,6 +205,7 @@ def export(results, features, out):
         features=features,
         sample_rate=RATE,
         search=SEARCH,
+        **more,
     )
 
 
@@ -199,7 +213,12 @@ def test_vosk_recognizes_the_same(system, lang, audio, tmp_path):
     results, features = system
     model = tmp_path / "model"
     export(results, features, model)
-    mine, theirs = list(ours(results, features, lang, audio)), list(vosks(model, audio))
+    inputs = [(features_of(features, path), None) for path in audio]
+    check_the_same(list(vosks(model, audio)), list(ours(results, lang, inputs)))
+
+
+def check_the_same(theirs, mine):
+    """Words are equal and differ between files; log-likelihoods are close."""
     assert [words for words, _ in theirs] == [words for words, _ in mine]
     assert len({words for words, _ in mine} - {""}) > 1
     for (_, score), (_, expected) in zip(theirs, mine, strict=True):
@@ -320,7 +339,8 @@ def test_components_of_kaldis_training_are_read_as_kaldi_reads_them(
         writer.write_bytes(written.raw())
     (model / "am/tree").unlink()  # Vosk needs none
     import_vosk(model, again, "chain", lang_dir=results / "lang")
-    mine, theirs = list(ours(again, features, lang, audio)), list(vosks(model, audio))
+    inputs = [(features_of(features, path), None) for path in audio]
+    mine, theirs = list(ours(again, lang, inputs)), list(vosks(model, audio))
     assert [words for words, _ in theirs] == [words for words, _ in mine]
     assert all(words for words, _ in mine)
     for (_, score), (_, expected) in zip(theirs, mine, strict=True):
@@ -332,3 +352,102 @@ def test_components_of_kaldis_training_are_read_as_kaldi_reads_them(
     (model / "graph/phones/silence.csl").write_text("1:2:3:4:5\n")
     import_vosk(model, tmp_path / "alone", "chain")
     assert Lang.load(tmp_path / "alone/lang").silence_phones == [1, 2, 3, 4, 5]
+
+
+IVECTORS = IvectorOptions(features="hires", dim=6, num_gaussians=8, num_iterations=3)
+
+
+@pytest.fixture(scope="module")
+def with_ivectors(golden, lang, audio, corpora, repository, tmp_path_factory):
+    """A system whose network takes i-vectors of an extractor trained on little."""
+    results = tmp_path_factory.mktemp("results")
+    features, extractor = FRONT_ENDS["tdnnf_chain_small"], results / "ivectors/hires_iv"
+    with FrameWriter(results / "frames", dim=40, frame_shift=0.01) as writer:
+        for path in sorted((corpora / "digits/test/audio").glob("*.flac"))[:12]:
+            writer.append(path.stem, path.stem, "", features_of(features, path))
+    train_ivectors(results / "frames", extractor, options=IVECTORS, seed=1)
+    model = IvectorModel.load(extractor / "extractor.npz")
+    frames = []
+    for path in audio:
+        found = features_of(features, path)
+        spread = np.repeat(model.online(found), IVECTORS.period, axis=0)[: len(found)]
+        frames.append(np.hstack((found, spread)))
+    presets = repository / "config/networks"
+    description = NetworkDescription.load(presets / "tdnnf_chain_small.yaml")
+    make_system(results, golden, lang, description, frames)
+    return results, features
+
+
+def num_ready(features, path):
+    """Frames that are there after each 0.2 s of a file."""
+    samples, _ = soundfile.read(path, dtype="float32")
+    front_end = KaldiFrontEnd(features, RATE)
+    ends = [*range(RATE // 5, len(samples), RATE // 5), len(samples)]
+    return [len(front_end.extract(samples[:end])) for end in ends]
+
+
+def test_vosk_computes_our_ivectors(with_ivectors, lang, audio, tmp_path):
+    results, features = with_ivectors
+    path, folder = results / "ivectors/hires_iv/extractor.npz", tmp_path / "model"
+    export(results, features, folder, ivectors=path)
+    # Vosk gives silence less weight, and cuts at it: here no phone is silence.
+    conf = (folder / "conf/model.conf").read_text().splitlines()
+    kept = [line for line in conf if "silence-phones" not in line]
+    assert len(kept) == len(conf) - 1
+    kept.append("--endpoint.silence-phones=1000")
+    (folder / "conf/model.conf").write_text("\n".join(kept) + "\n")
+    model, inputs = IvectorModel.load(path), []
+    right = load_network(results / "nnet/chain").network.context[1]
+    for file in audio:
+        frames = features_of(features, file)
+        padded = vosk_frames(model, frames, num_ready(features, file), right)
+        inputs.append((padded, -(-len(frames) // 3)))
+    theirs, mine = list(vosks(folder, audio)), list(ours(results, lang, inputs))
+    check_the_same(theirs, mine)
+    # The i-vectors matter: without them the log-likelihoods are others.
+    for frames, _ in inputs:
+        frames[:, features.dim :] = 0.0
+    for (_, score), (_, other) in zip(theirs, ours(results, lang, inputs), strict=True):
+        assert abs(score - other) > 1.0
+
+
+def test_the_command_finds_the_extractor(with_ivectors, tmp_path):
+    results, features = with_ivectors
+    path, out = recipe_of(tmp_path / "a.yaml", results, features), tmp_path / "out"
+    recipe = json.loads(path.read_text())
+    recipe["nnet"]["ivectors"] = {"hires_iv": IVECTORS.values()}
+    recipe["nnet"]["systems"]["chain"]["features"] = "hires_iv"
+    recipe["nnet"]["systems"]["chain"]["data"] = {"normalization": "global"}
+    path.write_text(json.dumps(recipe))
+    told = ["export-kaldi", "vosk", str(results), "chain", str(out), "--configfile"]
+    assert main([*told, str(path)]) == 0
+    extractor = results / "ivectors/hires_iv/extractor.npz"
+    export(results, features, tmp_path / "expected", ivectors=extractor)
+    files = [path.name for path in (tmp_path / "expected/ivector").iterdir()]
+    assert len(files) == 6
+    for name in ("am/final.mdl", *(f"ivector/{file}" for file in files)):
+        expected = (tmp_path / "expected" / name).read_bytes()
+        assert (out / name).read_bytes() == expected, name
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("num_gselect", 4), ("min_post", 0.1), ("posterior_scale", 0.2), ("max_count", 0)],
+)
+def test_ivectors_that_vosk_computes_otherwise_are_refused(
+    with_ivectors, tmp_path, option, value
+):
+    results, features = with_ivectors
+    model = IvectorModel.load(results / "ivectors/hires_iv/extractor.npz")
+    options = model.options.model_copy(update={option: value})
+    changed = dataclasses.replace(model, options=options)
+    changed.save(tmp_path / "extractor.npz")
+    with pytest.raises(UserError, match=f"trained with {option}: {value}, and Vosk"):
+        export(results, features, tmp_path / "out", ivectors=tmp_path / "extractor.npz")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_network_with_fewer_features_than_told_is_refused(with_ivectors, tmp_path):
+    results, features = with_ivectors
+    with pytest.raises(UserError, match="40 features a frame, the network takes 46"):
+        export(results, features, tmp_path / "out")

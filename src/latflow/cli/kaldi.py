@@ -178,6 +178,8 @@ def _export_vosk(arguments: Arguments) -> None:
 
     recipe, results = read_recipe(arguments), Path(arguments.results)
     features = _plain_features(recipe, arguments.system)
+    stream = recipe.stream_of(arguments.system)
+    has_ivectors = stream in recipe.options.nnet.ivectors
     rate = features.sample_rate
     if rate is None:
         rate = next(read_cuts(results / "corpus/train/cuts.jsonl.gz")).sampling_rate
@@ -190,15 +192,18 @@ def _export_vosk(arguments: Arguments) -> None:
         sample_rate=rate,
         search=recipe.options.decode.part(SearchOptions),
         acoustic_scale=recipe.scores_options(arguments.system)["acoustic_scale"] or 1.0,
+        ivectors=results / f"ivectors/{stream}/extractor.npz" if has_ivectors else None,
     )
 
 
 def _plain_features(recipe: Recipe, network: str) -> ExtractionOptions:
     """Return how a network's features are computed of a signal alone.
 
+    I-vectors that follow them are left out.
+
     Raises:
         UserError: there is no such network; or its features depend on an utterance or a
-            speaker as a whole, have i-vectors, or are a GMM system's.
+            speaker as a whole, or are a GMM system's.
     """
     from latflow.features.options import ExtractionOptions, NoCmvn
 
@@ -208,10 +213,12 @@ def _plain_features(recipe: Recipe, network: str) -> ExtractionOptions:
             f"the recipe has no network {network}", remedy=f"its networks: {known}"
         )
     stream, streams = recipe.stream_of(network), recipe.feature_streams
+    if stream in (ivectors := recipe.options.nnet.ivectors):
+        stream = ivectors[stream].features
     if stream is not None and stream not in streams:
         raise UserError(
-            f"network {network} reads {stream}: i-vectors, HDF5 files, or what a GMM "
-            "system makes of features",
+            f"network {network} reads {stream}: HDF5 files, or what a GMM system makes "
+            "of features",
             remedy="train one on features of nnet.features",
         )
     found = recipe.options.features if stream is None else streams[stream]

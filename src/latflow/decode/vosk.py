@@ -5,9 +5,11 @@
     graph/                HCLG.fst, words.txt, phones/ (word_boundary.int), ...
     conf/mfcc.conf        how features are computed (fbank.conf for log-mel energies)
     conf/model.conf       beams, scales, phones of silence for endpoints
+    ivector/              i-vectors, if the network takes them: see
+                          `latflow.gmm.kaldi_ivector`
 
-Vosk computes plain features: systems that normalize by speaker or utterance, or that
-read transformed or adapted features, cannot be exported.
+Vosk computes plain features, and i-vectors: systems that normalize by speaker or
+utterance, or that read transformed or adapted features, cannot be exported.
 
 Public: `export_vosk`.
 
@@ -23,12 +25,25 @@ from latflow.decode.options import SearchOptions
 from latflow.errors import UserError
 from latflow.features.options import FrontEndOptions
 from latflow.files import atomic_directory, write_text
+from latflow.gmm.ivector import IvectorModel
 from latflow.gmm.kaldi_export import write_graph
+from latflow.gmm.kaldi_ivector import write_ivectors
+from latflow.gmm.options import IvectorOptions
 from latflow.graphs.hclg import load_model as load_transitions
 from latflow.kaldi.io import KaldiWriter
 from latflow.lang.directory import Lang, check_phones
 from latflow.nnet.model_dir import load_model
 from latflow.nnet.nnet3 import Nnet3
+
+# How Vosk computes i-vectors, whatever the folder says; and the frames a score that its
+# weights of silence count on.
+_IVECTOR_OPTIONS = {
+    "num_gselect": 5,
+    "min_post": 0.025,
+    "posterior_scale": 0.1,
+    "max_count": 100.0,
+}
+_SUBSAMPLING = 3
 
 
 def export_vosk(
@@ -41,6 +56,7 @@ def export_vosk(
     sample_rate: int,
     search: SearchOptions | None = None,
     acoustic_scale: float = 1.0,
+    ivectors: Path | None = None,
 ) -> None:
     """Write a model folder of Vosk, see the module.
 
@@ -54,6 +70,7 @@ def export_vosk(
         sample_rate: of the features, Hz.
         search: beams; the retries of ours have no counterpart.
         acoustic_scale: factor of the network's outputs in the search.
+        ivectors: `extractor.npz` of the i-vectors that follow the features, if any do.
 
     Raises:
         UserError: the folder is not empty, parts do not fit each other, or Kaldi has no
@@ -68,7 +85,11 @@ def export_vosk(
     tree, transitions = load_transitions(model_dir)
     check_phones(transitions, lang, Path(model_dir) / "final.mdl")
     network = model.network
-    _check_sizes(Path(model_dir), features, network.dim_in)
+    extractor = None if ivectors is None else IvectorModel.load(ivectors)
+    if extractor is not None:
+        _check_ivectors(Path(model_dir), extractor.options, network.subsampling)
+    ivector_dim = 0 if extractor is None else extractor.extractor.dim
+    _check_sizes(Path(model_dir), features, ivector_dim, network.dim_in)
     num_classes = next(iter(network.outputs.values())).num_classes
     if num_classes != transitions.num_pdfs:
         raise UserError(
@@ -77,13 +98,16 @@ def export_vosk(
             file=model_dir,
             remedy="tree and network must be of the same training",
         )
-    nnet = Nnet3(model)
+    nnet = Nnet3(model, ivector_dim=ivector_dim)
     with atomic_directory(out) as folder:
         (folder / "am").mkdir()
         with KaldiWriter.open(folder / "am/final.mdl") as writer:
             transitions.write(writer)
             nnet.write(writer)
         tree.save(folder / "am/tree")
+        if extractor is not None:
+            (folder / "ivector").mkdir()
+            write_ivectors(extractor, folder / "ivector")
         (folder / "graph").mkdir()
         write_graph(Path(graph), transitions, lang, folder / "graph")
         (folder / "conf").mkdir()
@@ -98,7 +122,28 @@ def export_vosk(
         write_text(folder / "conf/model.conf", "".join(f"{line}\n" for line in lines))
 
 
-def _check_sizes(model_dir: Path, features: FrontEndOptions, dim_in: int) -> None:
+def _check_ivectors(model_dir: Path, options: IvectorOptions, subsampling: int) -> None:
+    """Refuse i-vectors that Vosk would compute otherwise."""
+    for name, fixed in _IVECTOR_OPTIONS.items():
+        if (value := getattr(options, name)) != fixed:
+            raise UserError(
+                f"the i-vectors were trained with {name}: {_told(value)}, and Vosk has "
+                f"{_told(fixed)} built in",
+                file=model_dir,
+                remedy=f"train extractor and network with {name}: {_told(fixed)}",
+            )
+    if subsampling != _SUBSAMPLING:
+        raise UserError(
+            f"the network gives a score for {subsampling} frames, and Vosk weighs the "
+            f"frames of i-vectors as if for {_SUBSAMPLING}",
+            file=model_dir,
+            remedy=f"train a network that subsamples by {_SUBSAMPLING}",
+        )
+
+
+def _check_sizes(
+    model_dir: Path, features: FrontEndOptions, ivector_dim: int, dim_in: int
+) -> None:
     """Refuse samples, and features of another dimension than the network's."""
     if features.type == "waveform":
         raise UserError(
@@ -106,10 +151,11 @@ def _check_sizes(model_dir: Path, features: FrontEndOptions, dim_in: int) -> Non
             file=model_dir,
             remedy="export a network on features of type mfcc or fbank",
         )
-    if features.dim != dim_in:
+    if features.dim + ivector_dim != dim_in:
+        more = f" and i-vectors of {ivector_dim}" if ivector_dim else ""
         raise UserError(
-            f"the front end gives {features.dim} features a frame, the network takes "
-            f"{dim_in}",
+            f"the front end gives {features.dim} features a frame{more}, the network "
+            f"takes {dim_in}",
             file=model_dir,
             remedy="name the recipe that the network was trained with",
         )

@@ -208,18 +208,27 @@ class DiagGmms:
         writer.write_token("<NUMPDFS>")
         writer.write_int32(self.num_pdfs)
         for first, last in zip(self.begin[:-1], self.begin[1:], strict=True):
-            writer.write_token("<DiagGMM>")
-            writer.end_line()
-            writer.write_token("<GCONSTS>")
-            writer.write_float_vector(self.gconsts[first:last])
-            writer.write_token("<WEIGHTS>")
-            writer.write_float_vector(self.weights[first:last])
-            writer.write_token("<MEANS_INVVARS>")
-            writer.write_float_matrix(self.means_invvars[first:last])
-            writer.write_token("<INV_VARS>")
-            writer.write_float_matrix(self.inv_vars[first:last])
-            writer.write_token("</DiagGMM>")
-            writer.end_line()
+            self._write_mixture(writer, slice(first, last))
+
+    def write_only_mixture(self, writer: KaldiWriter) -> None:
+        """Write Kaldi's `DiagGmm`: the Gaussians of a model of one mixture."""
+        (_,) = self.begin[1:]
+        self._write_mixture(writer, slice(None))
+
+    def _write_mixture(self, writer: KaldiWriter, which: slice) -> None:
+        """Write some Gaussians as a mixture."""
+        writer.write_token("<DiagGMM>")
+        writer.end_line()
+        writer.write_token("<GCONSTS>")
+        writer.write_float_vector(self.gconsts[which])
+        writer.write_token("<WEIGHTS>")
+        writer.write_float_vector(self.weights[which])
+        writer.write_token("<MEANS_INVVARS>")
+        writer.write_float_matrix(self.means_invvars[which])
+        writer.write_token("<INV_VARS>")
+        writer.write_float_matrix(self.inv_vars[which])
+        writer.write_token("</DiagGMM>")
+        writer.end_line()
 
 
 Mixture = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]

@@ -306,6 +306,13 @@ class KaldiWriter:
         else:
             self._text(f"{np.float32(value):.7g} ")
 
+    def write_float64(self, value: float) -> None:
+        """Write a float in 64 bits."""
+        if self.binary:
+            self._stream.write(struct.pack("<bd", 8, value))
+        else:
+            self._text(f"{float(value)!r} ")
+
     def write_int_vector(self, values: Sequence[int] | np.ndarray) -> None:
         """Write integers[N] (Kaldi's `WriteIntegerVector`)."""
         array = np.ascontiguousarray(values, "<i4").reshape(-1)
@@ -335,6 +342,13 @@ class KaldiWriter:
             self._stream.write(array.tobytes())
         else:
             self._text(encoding.format_matrix(array))
+
+    def write_symmetric_matrix(self, matrix: np.ndarray) -> None:
+        """Write the lower triangle of a matrix[R, R], binary (Kaldi's `SpMatrix`)."""
+        kind, array = _as_kaldi_floats(matrix[np.tril_indices(len(matrix))])
+        self.write_token(f"{kind}P")
+        self.write_int32(len(matrix))
+        self._stream.write(array.tobytes())
 
 
 def _as_kaldi_floats(values: np.ndarray) -> tuple[str, np.ndarray]:

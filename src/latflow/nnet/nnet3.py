@@ -6,6 +6,9 @@ frames that the outputs need, so that strides of layers only widen the shifts be
 them. Every affine map becomes a `FixedAffineComponent`, batch normalization with its
 running statistics a scale and an offset: the same numbers, to be run, not trained on.
 
+The i-vector that follows the features of a frame is an input of its own, of which Kaldi
+has one at a time: `ReplaceIndex(ivector, t, 0)`.
+
 Beyond an utterance's ends Kaldi repeats the features' first and last frame, as
 networks with `edges: repeat` do; others cannot be written.
 
@@ -32,7 +35,11 @@ from latflow.nnet.model_dir import AcousticNetwork
 from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
 
-_INPUT, _OUTPUT = "input", "output"  # names that Kaldi's programs look for
+_INPUT, _IVECTOR, _OUTPUT = (
+    "input",
+    "ivector",
+    "output",
+)  # names that Kaldi's programs look for
 _FUNCTIONS = {
     "relu": "RectifiedLinearComponent",
     "sigmoid": "SigmoidComponent",
@@ -73,18 +80,21 @@ class Nnet3:
 
     Args:
         model: a network whose outputs are log-likelihoods.
+        ivector_dim: how many of the last numbers of a frame are an i-vector.
 
     Raises:
         UserError: there is no nnet3 of it; names the layer or the option.
     """
 
-    def __init__(self, model: AcousticNetwork) -> None:
+    def __init__(self, model: AcousticNetwork, *, ivector_dim: int = 0) -> None:
         network = model.network
         _check(model)
-        self.lines = [f"input-node name={_INPUT} dim={network.dim_in}"]
+        self.lines: list[str] = []
         self.context = network.context
         self._components: dict[str, _Component] = {}
-        data = self._normalized(Normalizer.from_meta(model.meta["normalization"]))
+        frame = self._frame(network.dim_in, ivector_dim)
+        normalizer = Normalizer.from_meta(model.meta["normalization"])
+        data = self._normalized(frame, normalizer)
         nodes = {DATA: data}
         output = next(iter(network.outputs))
         for layer in _layers_behind(network, output):
@@ -213,13 +223,22 @@ class Nnet3:
             f"{node}.sum", "Sum", [source, f"Scale({factor:.9g}, {past})"], dim
         )
 
-    def _normalized(self, normalizer: Normalizer) -> str:
-        """Add the normalization of the features."""
-        if normalizer.mean is None or normalizer.scale is None:
+    def _frame(self, dim: int, ivector_dim: int) -> str:
+        """Add the input nodes, and features and i-vector side by side."""
+        self.lines.append(f"input-node name={_INPUT} dim={dim - ivector_dim}")
+        if not ivector_dim:
             return _INPUT
+        self.lines.append(f"input-node name={_IVECTOR} dim={ivector_dim}")
+        sources = [_INPUT, f"ReplaceIndex({_IVECTOR}, t, 0)"]
+        return self.join(f"{_INPUT}_{_IVECTOR}", "Append", sources, dim)
+
+    def _normalized(self, frame: str, normalizer: Normalizer) -> str:
+        """Add the normalization of the frames."""
+        if normalizer.mean is None or normalizer.scale is None:
+            return frame
         scale = normalizer.scale.astype(np.float64)
         return self.scale_and_offset(
-            "normalized", _INPUT, scale, -normalizer.mean * scale
+            "normalized", frame, scale, -normalizer.mean * scale
         )
 
 

@@ -53,6 +53,14 @@ def test_shifts_count_frames_of_the_features_behind_a_stride():
     assert nodes["output"] == "output.affine"
 
 
+def test_the_ivector_is_an_input_of_its_own():
+    model = model_of({"near": {"class": "tdnnf", "size": 3, "bottleneck": 2}})
+    lines = Nnet3(model, ivector_dim=2).lines
+    assert lines[:2] == ["input-node name=input dim=1", "input-node name=ivector dim=2"]
+    assert lines[2].endswith(" input=Append(input, ReplaceIndex(ivector, t, 0))")
+    assert "(input_ivector, -1), input_ivector)" in lines[3]
+
+
 def test_layers_of_other_outputs_and_of_training_are_left_out():
     layers = {
         "drop": {"class": "dropout"},
