@@ -52,14 +52,10 @@ def lay_images(
     if fine.device.type == "cpu":
         _add_impulses(fine.numpy(), tuple(squared), tuple(factors), early)
     else:
-        _add_on_device(
-            fine,
-            *(
-                [torch.from_numpy(x).to(fine) for x in part]
-                for part in (squared, factors)
-            ),
-            early,
-        )
+        on_device = [
+            [torch.from_numpy(x).to(fine) for x in part] for part in (squared, factors)
+        ]
+        _add_on_device(fine, on_device[0], on_device[1], early)
 
 
 def _axis(
