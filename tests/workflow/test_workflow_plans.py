@@ -143,6 +143,23 @@ def test_a_network_learns_from_the_perturbed_set_that_its_system_aligns(
     assert "nnet/tdnn/weights.safetensors" in wide
 
 
+def test_trees_of_lattice_free_mmi_are_of_the_set_trained_on(repository, tmp_path):
+    config = yaml.safe_load((repository / "tests/e2e/tiny.yaml").read_text())
+    config["corpus"]["perturbed"] = {"train_sp": {}}
+    network = {"network": "config/networks/tdnnf_chain_small.yaml"}
+    system = {"type": "lfmmi", "alignments": "tri3", **network}
+    config["nnet"] = {"systems": {"chain": {**system, "training_set": "train_sp"}}}
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    target = f"results/{config['experiment']}/chain/chain/den.fst"
+    done = snakemake(repository, tmp_path, "--configfile", path, "-n", target)
+    assert done.returncode == 0, done.stderr
+    (tree,) = [job for job in done.stdout.split("Job ") if "Build tree" in job]
+    for file in ("frames/train_sp/", "align/tri3/train_sp/ali.ark"):
+        assert file in tree
+    assert "/train/" not in tree
+
+
 def test_simulated_sets_are_made_decoded_and_scored(repository, tmp_path):
     config = yaml.safe_load((repository / "tests/e2e/tiny.yaml").read_text())
     test = next(iter(config["corpus"]["test"]))

@@ -313,10 +313,17 @@ def gmm_behind(wildcards):
 
 
 def alignments_behind(wildcards, name):
-    """Alignments of that system, or its transforms where it has some."""
+    """What it aligned of the network's training set, or its transforms if it has some."""
     source = recipe.gmm_behind(wildcards.network)
+    split = recipe.training_set_of(wildcards.network)
     is_there = name != "trans.ark" or recipe.is_adapted(source)
-    return [f"{RESULTS}/align/{source}/train/{name}"] if is_there else []
+    return [f"{RESULTS}/align/{source}/{split}/{name}"] if is_there else []
+
+
+def frames_behind(wildcards):
+    """Frames of the network's training set that this system reads."""
+    split = recipe.training_set_of(wildcards.network)
+    return f"{RESULTS}/frames/{split}/meta.json"
 
 
 def gpus_of_sweep(wildcards):

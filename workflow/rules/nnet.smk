@@ -140,7 +140,7 @@ rule spell_transcripts:
 
 rule build_chain_tree:
     input:
-        frames="<results>/frames/train/meta.json",
+        frames=frames_behind,
         lang=lexicon_for,
         alignments=lambda wildcards: alignments_behind(wildcards, "ali.ark"),
         source=gmm_behind,
