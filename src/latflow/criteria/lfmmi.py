@@ -49,7 +49,7 @@ class Lfmmi:
             gradient and numerator posteriors are 0, their `l2` and `out_of_range`, too.
         gradient: [B, T, P], of `value`; None if not asked for.
         numerator_posteriors: [B, T, P], weighted; the soft targets of a cross-entropy
-            branch; None if no gradient was asked for.
+            branch; None if neither a gradient nor they were asked for.
     """
 
     value: Tensor
@@ -73,6 +73,7 @@ def evaluate_lfmmi(
     *,
     lengths: Sequence[int] | None = None,
     need_gradient: bool = True,
+    need_numerator: bool = False,
     pool: Executor | None = None,
 ) -> Lfmmi:
     """Evaluate the criterion for a batch.
@@ -93,6 +94,8 @@ def evaluate_lfmmi(
         weights: [B], factors on objective, l2 and their gradient; None = 1.
         lengths: [B], frames of each sequence; None = T.
         need_gradient: whether gradient and posteriors are computed.
+        need_numerator: whether the numerator's posteriors are computed where no
+            gradient is.
         pool: threads for sequences on a CPU; None = the calling thread.
 
     Raises:
@@ -111,7 +114,11 @@ def evaluate_lfmmi(
         pool=pool,
     )
     num, posteriors = numerators(
-        scores, supervisions, counts, need_posteriors=need_gradient, pool=pool
+        scores,
+        supervisions,
+        counts,
+        need_posteriors=need_gradient or need_numerator,
+        pool=pool,
     )
     failed = ~torch.isfinite(num - den)
     frames = torch.tensor(counts, device=scores.device)
@@ -124,9 +131,10 @@ def evaluate_lfmmi(
     objective = scale * torch.where(failed, FAILED_OBJECTIVE * frames, num - den)
     value = objective + l2 + out_of_range
     gradient = None
-    if posteriors is not None and den_posteriors is not None:
-        factor = scale.to(scores.dtype)[:, None, None]
+    factor = scale.to(scores.dtype)[:, None, None]
+    if posteriors is not None:
         posteriors = torch.where(kept[:, :, None], posteriors, 0.0) * factor
+    if posteriors is not None and den_posteriors is not None:
         den_posteriors = torch.where(kept[:, :, None], den_posteriors, 0.0)
         gradient = posteriors - factor * (den_posteriors + options.l2 * scores)
         gradient -= options.out_of_range * beyond

@@ -108,6 +108,7 @@ class LatticeFree(GraphCriterion):
             self._options,
             lengths=counted,
             need_gradient=self._is_training,
+            need_numerator=bool(self.others),
             pool=self._pool,
         )
         failed = found.failed.cpu()
@@ -119,8 +120,9 @@ class LatticeFree(GraphCriterion):
         if found.numerator_posteriors is not None:
             for name in self.others:
                 own = _cross_entropy(outputs[name].logits, found.numerator_posteriors)
-                by_sequence = by_sequence + self._weight(name) * own
-                xent = xent + own.detach()
+                if self._is_training:
+                    by_sequence = by_sequence + self._weight(name) * own
+                xent = xent + torch.where(found.failed, 0.0, own.detach())
         statistics = {
             "objective": found.objective.detach().sum(),
             "l2": found.l2.detach().sum(),

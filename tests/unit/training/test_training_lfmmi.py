@@ -1,5 +1,6 @@
 """Training by lattice-free MMI: chunks with supervision, the stage, going on."""
 
+import copy
 import json
 import shutil
 
@@ -29,6 +30,7 @@ from latflow.nnet.model_dir import load_model
 from latflow.nnet.network import Output
 from latflow.options import read_options
 from latflow.ragged import RaggedWriter
+from latflow.training.checkpoint import CheckpointStore, Position
 from latflow.training.data_options import LfmmiDataOptions
 from latflow.training.lfmmi import LatticeFree, train_lfmmi
 from latflow.training.options import LfmmiRunOptions
@@ -249,14 +251,15 @@ def test_the_loss_is_the_criterion_and_the_weighted_cross_entropy(task):
         "output": OutputLoss("lfmmi", "pdf", 1.0),
         "x": OutputLoss("ce", "pdf", 2.0),
     }
-    criterion = LatticeFree(losses, denominator, options)
     outputs = {"output": Output(main, batch.lengths), "x": Output(side, batch.lengths)}
-    loss = criterion.begin(outputs, batch)()
-    criterion.close()
-    expected = -found.value.sum() + 0.6 * xent
-    torch.testing.assert_close(loss.value, expected, rtol=1e-6, atol=0)
-    assert loss.num_frames == int(batch.counted.sum())
-    torch.testing.assert_close(loss.statistics["xent"], xent)
+    wanted = {True: -found.value.sum() + 0.6 * xent, False: -found.objective.sum()}
+    for is_training, expected in wanted.items():
+        criterion = LatticeFree(losses, denominator, options, is_training=is_training)
+        loss = criterion.begin(outputs, batch)()
+        criterion.close()
+        torch.testing.assert_close(loss.value, expected, rtol=1e-6, atol=0)
+        assert loss.num_frames == int(batch.counted.sum())
+        torch.testing.assert_close(loss.statistics["xent"], xent)
 
 
 def options(**training):
@@ -294,6 +297,12 @@ def test_training_raises_the_objective_of_dev(trained):
     out, info = trained
     objectives = [epoch["objective"] for epoch in info["history"]]
     assert objectives[-1] > objectives[0]
+    lines = map(json.loads, (out / "log.jsonl").read_text().splitlines())
+    epochs = [line for line in lines if line["kind"] == "epoch"]
+    for split in ("train", "dev"):
+        # the cross-entropy of 6 pdfs by chance is 1.79
+        assert all(0 < epoch[split]["xent"] < 2.5 for epoch in epochs)
+        assert epochs[-1][split]["xent"] < epochs[0][split]["xent"]
     assert info["dev"]["failed_frames"] == 0
     model = load_model(out)
     assert model.log_priors is None
@@ -344,8 +353,23 @@ def test_a_network_of_another_training_is_refused(task, tmp_path):
 
 
 def test_the_last_networks_are_averaged(task, trained, tmp_path):
-    info = train(task, tmp_path / "m", options=options(final="average", average=2))
-    _, last = trained
+    written, save = {}, CheckpointStore.save
+
+    def note(self, position, state, wanted):
+        written[position] = copy.deepcopy(state["model"])
+        save(self, position, state, wanted)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CheckpointStore, "save", note)
+        info = train(task, tmp_path / "m", options=options(final="average", average=2))
+    out, last = trained
     assert info["chosen_epoch"] == 0
     assert info["history"] == last["history"]
-    assert info["dev"]["objective"] > last["history"][0]["objective"]
+    ends = [written[Position(epoch + 1)] for epoch in (2, 3)]
+    final = load_model(out).network.state_dict()
+    for name, value in load_model(tmp_path / "m").network.state_dict().items():
+        assert torch.equal(ends[1][name], final[name])
+        mean = (ends[0][name].double() + ends[1][name].double()) / 2
+        torch.testing.assert_close(value.double(), mean, rtol=1e-6, atol=1e-7)
+        if name.endswith("weight"):
+            assert not torch.equal(value, final[name])
