@@ -14,8 +14,10 @@ from latflow.errors import UserError
 from latflow.nnet.described import OutputLoss
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.drawing import NetworkGraph, format_table, network_graph
+from latflow.nnet.draws import RowDraws
 from latflow.nnet.graph import LayerDescription, LayerGraph
 from latflow.nnet.layer import Context, Padded, Shape, padding_of, zero
+from latflow.nnet.layers.augment import SpecAugment
 from latflow.nnet.layers.decoder import AttentionDecoder
 from latflow.nnet.layers.simple import SemiOrthogonal
 from latflow.nnet.options import Location
@@ -125,6 +127,7 @@ class Network(nn.Module):
         lengths: Tensor,
         *,
         has_context: bool = False,
+        draws: RowDraws | None = None,
         layers: Sequence[str] | None = None,
     ) -> dict[str, Output]:
         """Score the classes of every output, or give what some layers give.
@@ -134,6 +137,8 @@ class Network(nn.Module):
             lengths: integers [B], 1..T; on the CPU no transfer is needed.
             has_context: the features have the frames of `context` before and behind
                 each sequence; lengths do not count them, nor does T here.
+            draws: random numbers of the sequences, for masks in training, whose
+                `num_frames` do not count context; None for torch's generator.
             layers: names of layers; None for the outputs.
 
         Returns:
@@ -145,6 +150,7 @@ class Network(nn.Module):
         """
         if features.shape[-1] != self.dim_in:
             raise ValueError(f"need {self.dim_in} features, not {features.shape[-1]}")
+        self._set_draws(draws)
         if not self.description.repeats_edges:
             results = self.body(Padded.of(features, lengths), layers)
         else:
@@ -153,6 +159,14 @@ class Network(nn.Module):
             name: Output(batch.values, batch.lengths.to(lengths.device))
             for name, batch in results.items()
         }
+
+    def _set_draws(self, draws: RowDraws | None) -> None:
+        """Give each layer that masks features the numbers of its name."""
+        if draws is not None and draws.num_frames is not None:
+            draws = RowDraws(draws.keys, draws.num_frames + sum(self.context))
+        for name, module in self.named_modules():
+            if isinstance(module, SpecAugment):
+                module.draws = None if draws is None else draws.named(name)
 
     def _with_context(
         self,

@@ -27,6 +27,7 @@ from latflow.align.transcript_graphs import TranscriptGraphs
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.ledger import Ledger
+from latflow.nnet.draws import RowDraws
 from latflow.nnet.normalization import Normalizer
 from latflow.page_cache import PageBudget
 from latflow.parallel import Prefetched
@@ -40,8 +41,9 @@ from latflow.training.chunks import (
 )
 from latflow.training.data_options import BatchOptions
 from latflow.training.epoch_plan import EpochPlan, ReadAhead
-from latflow.training.frame_targets import FrameTargets, is_counted
+from latflow.training.frame_targets import FrameTargets, count_frames
 from latflow.training.labels import LabelStore
+from latflow.training.optimizers import mixed_seed
 from latflow.training.ordering import epoch_order, form_batches, share_out
 from latflow.training.readers import FrameReader, in_pass, open_features, open_reader
 from latflow.training.sampling import UtteranceWeights
@@ -66,8 +68,9 @@ class Batch:
             one output at least; all with graphs), on the CPU.
         subsampling: frames of the features for one of the output.
         weight: float32 [B], weights of the chunks; None = 1.
-        graphs: of the chunks, whole utterances, where an output learns by CTC; else
-            none.
+        graphs: of the chunks, whole utterances, where an output learns by CTC.
+        keys: int64 [B], of random draws; they follow from the seed, the epoch, the
+            utterance and the first frame. None = draws have no keys.
         has_context: whether the features hold the network's frames of context before
             and behind each chunk, which lengths do not count.
     """
@@ -83,6 +86,7 @@ class Batch:
     weight: Tensor | None = None
     has_context: bool = False
     graphs: tuple[Graph, ...] = ()
+    keys: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.utterances)
@@ -127,7 +131,22 @@ class Batch:
             counted=self.counted[index],
             weight=None if self.weight is None else self.weight[there],
             graphs=tuple(self.graphs[i] for i in rows) if self.graphs else (),
+            keys=None if self.keys is None else self.keys[index],
         )
+
+    def with_keys(self, seed: int, epoch: int) -> Batch:
+        """Return the batch with the keys of its chunks; see `keys`."""
+        chunks = zip(self.utterances, self.first_frame.tolist(), strict=True)
+        keys = [mixed_seed(seed, epoch, *chunk) for chunk in chunks]
+        return replace(self, keys=torch.tensor(keys))
+
+    def draws(self) -> RowDraws | None:
+        """Return the random numbers of the chunks, whatever batch they are in."""
+        if self.keys is None:
+            return None
+        # the frames that a chunk is filled up with are those of its batch
+        own = self.counted * self.subsampling if self.has_context else self.lengths
+        return RowDraws(self.keys, own)
 
     def split(self, parts: int) -> list[Batch]:
         """Split into at most `parts` micro-batches, balanced by frames, none empty."""
@@ -286,7 +305,9 @@ class BatchSource:
             if read_ahead is not None:
                 read_ahead.before(b)
             part = plan.part(b, rank, size)
-            return self._assemble(plan.reader, part) if len(part) else None
+            if not len(part):
+                return None
+            return self._assemble(plan.reader, part).with_keys(self._seed, epoch)
 
         read_ahead = None
         if self.pages is not None:
@@ -364,6 +385,7 @@ class BatchSource:
         reader.fill(utterance, chunks.first, chunks.length, features.numpy())
         times = self._times(reader, chunks)
         targets = self._targets(reader, chunks, -(-shape[1] // self.subsampling), times)
+        needed = {} if self._graphs else targets
         ids = self.reader.utt_ids
         return Batch(
             utterances=tuple(ids[i] for i in utterance),
@@ -372,7 +394,7 @@ class BatchSource:
             targets=targets,
             first_frame=torch.from_numpy(chunks.first),
             indices=torch.from_numpy(utterance),
-            counted=_count(chunks, {} if self._graphs else targets, self.subsampling),
+            counted=count_frames(chunks, needed, self.subsampling),
             subsampling=self.subsampling,
             graphs=self._graphs_of(chunks),
         )
@@ -438,16 +460,6 @@ def _check_graphs(
             file=graphs.folder,
             remedy="make them again",
         )
-
-
-def _count(chunks: Chunks, targets: Mapping[str, Tensor], subsampling: int) -> Tensor:
-    """Return the frames of the output that each chunk counts, int64 [B]."""
-    if not targets:
-        before = -((chunks.first - chunks.count_from) // subsampling)
-        until = -((chunks.first - chunks.count_to) // subsampling)
-        return torch.from_numpy(until - before)
-    has_label = torch.stack([is_counted(target) for target in targets.values()])
-    return has_label.any(0).sum(1)
 
 
 def open_batches(

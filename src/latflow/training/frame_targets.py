@@ -1,14 +1,17 @@
 """Features and masks as targets: what outputs with a squared error learn.
 
-Public: `FrameTargets` and its kinds `StoredTargets`, `SimulatedTargets`; `is_counted`.
+Public: `FrameTargets` and its kinds `StoredTargets`, `SimulatedTargets`; `is_counted`,
+`count_frames`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from latflow.errors import UserError
@@ -203,3 +206,21 @@ def is_counted(target: Tensor) -> Tensor:
         target: labels, or features, see `Batch.targets`.
     """
     return target >= 0 if target.dim() == 2 else ~target[..., 0].isnan()
+
+
+def count_frames(
+    chunks: Chunks, targets: Mapping[str, Tensor], subsampling: int
+) -> Tensor:
+    """Return the frames of the output that each chunk counts, int64 [B].
+
+    Args:
+        chunks: of the features.
+        targets: see `Batch.targets`; frames count that one of them has. None: all.
+        subsampling: frames of the features for one of the output.
+    """
+    if not targets:
+        before = -((chunks.first - chunks.count_from) // subsampling)
+        until = -((chunks.first - chunks.count_to) // subsampling)
+        return torch.from_numpy(until - before)
+    has_label = torch.stack([is_counted(target) for target in targets.values()])
+    return has_label.any(0).sum(1)

@@ -219,9 +219,9 @@ class FlatGradient:
         return length
 
 
-def mixed_seed(*numbers: int) -> int:
-    """Return a seed that follows from numbers: the training's seed, step, rank."""
-    text = "/".join(map(str, numbers))
+def mixed_seed(*values: int | str) -> int:
+    """Return a seed below 2^63 that follows from values: a seed, a step, a rank."""
+    text = "/".join(map(str, values))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 

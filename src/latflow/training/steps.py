@@ -356,6 +356,7 @@ class Passes:
                             there.features,
                             there.lengths,
                             has_context=there.has_context,
+                            draws=there.draws(),
                         )
                     waiting.append((there, self.criterion.begin(outputs, there)))
                 if len(waiting) >= self.criterion.max_pending:

@@ -85,6 +85,7 @@ class SupervisedBatch(Batch):
             first_frame=self.first_frame[index],
             indices=self.indices[index],
             counted=counted,
+            keys=None if self.keys is None else self.keys[index],
             supervisions=tuple(self.supervisions[i] for i in rows),
         )
 

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from latflow.errors import UserError
 from latflow.nnet.description import NetworkDescription
+from latflow.nnet.draws import RowDraws
 from latflow.nnet.layer import Padded, padding_of
 from latflow.nnet.layers.attention import sinusoids
 from latflow.nnet.layers.augment import (
@@ -25,11 +26,10 @@ from latflow.nnet.network import Network
 from latflow.nnet.registry import LAYER_CLASSES
 
 
-def network(layers, dim=6, classes=3):
+def network(layers, dim=6, classes=3, **others):
     layers = {**layers, "output": {"class": "output"}}
-    return Network(
-        NetworkDescription.from_config({"layers": layers}), dim, {"pdf": classes}
-    )
+    described = NetworkDescription.from_config({**others, "layers": layers})
+    return Network(described, dim, {"pdf": classes})
 
 
 MEL = {"class": "mel", "sample_rate": 1000, "num_bins": 3}
@@ -503,9 +503,63 @@ def test_spec_augment_draws_the_same_whatever_the_padding(options):
     assert torch.equal(masked[0], masked[1][:, :40])
 
 
+def draws(rows):
+    """Random numbers of rows, the same in each call."""
+    return RowDraws(torch.arange(rows) * 7919)
+
+
+def test_draws_of_a_row_are_uniform_its_own_and_those_of_its_key():
+    rows = RowDraws(torch.arange(400))
+    first, second = rows.uniform(50, 2), rows.uniform(50, 2)
+    values = torch.cat([first.flatten(), second.flatten()])
+    assert values.min() >= 0
+    assert values.max() < 1
+    assert values.unique().numel() == values.numel()
+    counts = torch.histc(values.float(), 20, 0, 1)
+    assert ((counts - 4000) / 4000**0.5).abs().max() < 4.5
+    for one, other in ((first, second), (first[1:], first[:-1])):
+        pair = torch.stack([one.flatten(), other.flatten()])
+        assert abs(float(torch.corrcoef(pair)[0, 1])) < 0.03
+    some = RowDraws(torch.tensor([7, 3]))
+    assert torch.equal(some.uniform(30, 2), first[[7, 3], :30])
+    assert not torch.equal(some.named("a").uniform(9), some.named("b").uniform(9))
+    assert torch.equal(some.named("a").uniform(9), some.named("a").uniform(9))
+
+
+@pytest.mark.parametrize("edges", ["zeros", "repeat"])
+def test_masks_of_a_row_are_those_of_its_key_in_any_batch(edges):
+    """Whatever rows are beside it, and frames behind it that fill it up."""
+    layers = {
+        "mask": {"class": "specaugment", "time_warp": 4, "frequency_warp": 0.2},
+        "more": {"class": "specaugment", "time_share": 0.3},
+        "h": LAYERS["tdnn"],
+    }
+    net = network(layers, edges=edges).train()
+    noise = torch.randn(6, 40, 6, generator=torch.Generator().manual_seed(1))
+    own = torch.tensor([40, 12, 33, 5, 21, 30])
+
+    def masked(rows, values, lengths):
+        given = RowDraws(torch.tensor(rows), own[rows])
+        return net(values[rows], lengths[rows], draws=given, layers=["more"])["more"]
+
+    everything = list(range(6))
+    for values, lengths in (
+        (noise, own),
+        # the masks alone, where all chunks are filled up
+        (torch.ones(6, 40, 6), torch.full((6,), 40)),
+    ):
+        whole = masked(everything, values, own)
+        for rows in ([3], [5, 1], [4, 0, 2], everything):
+            part = masked(rows, values, lengths).logits
+            for row, found in zip(rows, part, strict=True):
+                assert torch.equal(found[: own[row]], whole.logits[row, : own[row]])
+    other = net(noise, own, draws=RowDraws(torch.arange(1, 7), own), layers=["more"])
+    assert not torch.equal(other["more"].logits, masked(everything, noise, own).logits)
+
+
 def test_random_spans_cover_every_place_and_stay_inside():
     sizes, widest = torch.full((3000,), 7), torch.full((3000,), 3)
-    spans = random_spans(sizes, widest, 1, 9)
+    spans = random_spans(sizes, widest, 1, 9, draws(3000))
     assert not spans[:, 7:].any()
     assert set(spans.sum(1).tolist()) == {0, 1, 2, 3}
     assert spans[:, :7].any(0).all()
@@ -534,7 +588,7 @@ def test_bands_are_a_share_of_the_features():
 @pytest.mark.parametrize(("widest", "share"), [(20, 0.2), (5, 0.5), (1, 0.5), (8, 0.0)])
 def test_spread_spans_cover_their_share_everywhere(widest, share):
     rows, total = 4000, 90
-    spans = spread_spans(rows, total, widest, share, torch.Generator().manual_seed(2))
+    spans = spread_spans(total, widest, share, draws(rows))
     error = 5 * math.sqrt(max(share, 1e-9) * (1 - share) / rows)
     covered = spans.double().mean(0)
     assert (covered - share).abs().max() < error  # at any place
@@ -556,7 +610,7 @@ def test_shares_without_room_for_gaps_are_refused():
 @pytest.mark.parametrize("greatest", [1, 5, 40])
 def test_warped_times_keep_order_ends_and_bounds(greatest):
     lengths = torch.tensor([1, 2, 3, 4, 5, 6, 11, 50, 100] * 40)
-    source = warped_times(lengths, greatest, 110)
+    source = warped_times(lengths, greatest, 110, draws(len(lengths)))
     time = torch.arange(110.0, dtype=torch.float64)
     for row, length in zip(source, lengths.tolist(), strict=True):
         assert row[0] == 0
@@ -576,14 +630,12 @@ def test_a_warp_moves_frames_and_keeps_their_number():
     ramp = torch.arange(30.0)[None, :, None].expand(3, -1, 6).clone()
     ramp[torch.arange(30) >= lengths[:, None]] = 0.0
     ramp.requires_grad_()
-    torch.manual_seed(7)
+    layer.draws = draws(3)
     warped = layer(Padded.of(ramp, lengths))
     assert warped.values.shape == ramp.shape
     assert torch.equal(warped.lengths, lengths)
     # of a ramp, linear interpolation gives the source times themselves
-    torch.manual_seed(7)
-    generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
-    source = warped_times(lengths, 5, 30, generator)
+    source = warped_times(lengths, 5, 30, draws(3))
     for row, length in enumerate(lengths.tolist()):
         wanted = source[row, :length].float()[:, None].expand(-1, 6)
         torch.testing.assert_close(warped.values[row, :length].detach(), wanted)
@@ -593,7 +645,7 @@ def test_a_warp_moves_frames_and_keeps_their_number():
 
 
 def test_warped_bins_keep_order_and_ends_and_have_their_slope_below_the_break():
-    source = warped_bins(2000, 40, 0.2, torch.Generator().manual_seed(3))
+    source = warped_bins(40, 0.2, draws(2000))
     assert not source[:, 0].any()
     assert torch.allclose(source[:, -1], torch.tensor(39.0, dtype=torch.float64))
     assert (source.diff(dim=1) > 0).all()
@@ -610,12 +662,10 @@ def test_a_warp_of_frequency_interpolates_the_bins_of_all_frames_alike():
     masks = {"mask": {**options, "size": 40, "frequency_warp": 0.3}}
     layer = network({**masks, "h": LAYERS["linear"]}, dim=42).body.layers["mask"]
     ramp = torch.arange(42.0).expand(3, 5, 42).clone().requires_grad_()
-    torch.manual_seed(7)
+    layer.draws = draws(3)
     warped = layer.train()(Padded.of(ramp, torch.tensor([5, 5, 5]))).values
-    torch.manual_seed(7)
-    generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
     # of a ramp, linear interpolation gives the places themselves
-    wanted = warped_bins(3, 40, 0.3, generator).float()[:, None, :].expand(-1, 5, -1)
+    wanted = warped_bins(40, 0.3, draws(3)).float()[:, None, :].expand(-1, 5, -1)
     torch.testing.assert_close(warped[:, :, :40].detach(), wanted)
     assert torch.equal(warped[:, :, 40:], ramp[:, :, 40:])
     warped.sum().backward()

@@ -57,6 +57,16 @@ SETTINGS = {
         "data": {"max_sequences": 4},
         "training": {**TRAINING, "accumulate": 2, "micro_sequences": 3},
     },
+    # whose masks do not depend on the rank that draws them
+    "masked": {
+        "data": {"max_sequences": 5},
+        "training": TRAINING,
+        "layers": {
+            "mask": {"class": "specaugment", "from": "data", "time_share": 0.3},
+            "hidden": {"class": "linear", "size": 12, "activation": "tanh"},
+            "output": {"class": "output"},
+        },
+    },
     "averaging": {"data": WHOLE, "training": {**AVERAGING, "parameter_averaging": 1}},
     "averaging_often": {
         "training": {
@@ -127,7 +137,9 @@ def assert_close(one, other) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["uneven", "empty", "normalized", "accumulated"])
+@pytest.mark.parametrize(
+    "name", ["uneven", "empty", "normalized", "accumulated", "masked"]
+)
 def test_two_ranks_make_the_model_of_one_process(task, tmp_path, by_two_ranks, name):
     trainer = make_trainer(task, tmp_path, **SETTINGS[name])
     trainer.run()

@@ -17,7 +17,8 @@ from latflow.training.readers import StoreReader
 from latflow.training.train import pretraining_of
 
 DROPOUT = {
-    "hidden": {"class": "linear", "from": "data", "size": 12, "activation": "tanh"},
+    "mask": {"class": "specaugment", "from": "data", "time_width": 3},
+    "hidden": {"class": "linear", "size": 12, "activation": "tanh"},
     "norm": {"class": "batch_norm"},
     "dropout": {"class": "dropout", "rate": 0.3},
     "rec": {"class": "rec", "unit": "lstm", "direction": "bidirectional", "size": 5},

@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from latflow.nnet.draws import RowDraws
 from latflow.nnet.layer import Layer, LayerError, Padded, Shape
 from latflow.options import (
     Fraction,
@@ -55,10 +56,10 @@ class SpecAugment(Layer):
     """Warp time and frequency, and set random bands and stretches of time to zero.
 
     In training only. Each utterance (or chunk) has its own warp and masks; widths are
-    uniform in 0..the greatest. Draws follow from torch's CPU generator, which the
-    trainer seeds in each step, and depend on neither device nor padding. Zero is the
-    mean of normalized features. Frames stay as many as they were. Of features with
-    i-vectors, `size` is the number of the former.
+    uniform in 0..the greatest. The trainer's draws follow from its seed, the epoch, the
+    utterance, the chunk's first frame and the layer's name: batches, their order, ranks
+    and devices change none. Zero is the mean of normalized features. Frames stay as
+    many as they were. Of features with i-vectors, `size` is the number of the former.
 
     With `time_warp` a random frame moves, and those between it and the ends move
     evenly; labels of single frames bear some 5 frames. With `frequency_warp` W, bin f
@@ -75,6 +76,10 @@ class SpecAugment(Layer):
     Source: Park et al. 2019, section 2; Kaldi `nnet3/nnet-general-component.cc`,
     `SpecAugmentTimeMaskComponent` (for `time_share`); Jaitly & Hinton 2013, "Vocal
     tract length perturbation (VTLP) improves speech recognition" (`frequency_warp`).
+
+    Attributes:
+        draws: random numbers of the batch to come, set by the network; None for keys
+            from torch's generator.
     """
 
     IS_DEEP: ClassVar[bool] = False
@@ -84,6 +89,7 @@ class SpecAugment(Layer):
     def __init__(self, shape: Shape, options: SpecAugmentOptions) -> None:
         super().__init__(shape)
         self.options = options
+        self.draws: RowDraws | None = None
         most = most_share(options.time_width)
         if options.time_share is not None and options.time_share > most:
             raise LayerError(
@@ -95,29 +101,30 @@ class SpecAugment(Layer):
         """Warp and mask (in training)."""
         if not self.training:
             return batch
-        seed = int(torch.randint(2**62, ()))
-        generator = torch.Generator().manual_seed(seed)
+        draws = self.draws
+        if draws is None:
+            draws = RowDraws.at_random(len(batch.values))
+        lengths = batch.lengths
+        if draws.num_frames is not None:
+            lengths = lengths.minimum(draws.num_frames)
         values, rest = batch.values, batch.values[:, :, :0]
         if self.options.size is not None:
             values, rest = values.tensor_split([self.options.size], dim=2)
         if self.options.time_warp:
-            values = self._warped(values, batch.lengths, generator)
+            values = self._warped(values, lengths, draws)
         if self.options.frequency_warp:
-            source = warped_bins(
-                len(values), values.shape[2], self.options.frequency_warp, generator
-            )
+            greatest = self.options.frequency_warp
+            source = warped_bins(values.shape[2], greatest, draws)
             values = _interpolated(values, source)
-        masked = self._bands(values, batch.lengths, generator)[:, None, :]
-        masked = masked | self._stretches(values, batch.lengths, generator)[:, :, None]
+        masked = self._bands(values, draws)[:, None, :]
+        masked = masked | self._stretches(values, lengths, draws)[:, :, None]
         values = values.masked_fill(masked.to(values.device), 0.0)
         return batch.with_values(torch.cat((values, rest), dim=2))
 
-    def _warped(
-        self, values: Tensor, lengths: Tensor, generator: torch.Generator
-    ) -> Tensor:
+    def _warped(self, values: Tensor, lengths: Tensor, draws: RowDraws) -> Tensor:
         """Return the frames at warped times, [B, T, D]."""
         greatest = self.options.time_warp
-        source = warped_times(lengths, greatest, values.shape[1], generator)
+        source = warped_times(lengths, greatest, values.shape[1], draws)
         before = source.floor()
         share = (source - before).to(values.device, values.dtype)[:, :, None]
         # beyond the last frame the share is zero
@@ -132,32 +139,20 @@ class SpecAugment(Layer):
         warped = torch.lerp(first, second, share)
         return torch.where(inside.to(values.device)[:, :, None], warped, values)
 
-    def _bands(
-        self, values: Tensor, lengths: Tensor, generator: torch.Generator
-    ) -> Tensor:
+    def _bands(self, values: Tensor, draws: RowDraws) -> Tensor:
         """Mark features to be zero, bool [B, D]."""
         options, dim = self.options, values.shape[2]
         widest = min(options.frequency_width, int(dim * options.frequency_fraction))
-        return random_spans(
-            torch.full_like(lengths, dim),
-            torch.full_like(lengths, min(widest, dim)),
-            options.frequency_masks,
-            dim,
-            generator,
-        )
+        sizes = torch.full((len(draws),), dim)
+        most = torch.full_like(sizes, min(widest, dim))
+        return random_spans(sizes, most, options.frequency_masks, dim, draws)
 
-    def _stretches(
-        self, values: Tensor, lengths: Tensor, generator: torch.Generator
-    ) -> Tensor:
+    def _stretches(self, values: Tensor, lengths: Tensor, draws: RowDraws) -> Tensor:
         """Mark frames to be zero, bool [B, T]."""
         options, num_frames = self.options, values.shape[1]
         if options.time_share is not None:
             return spread_spans(
-                len(lengths),
-                num_frames,
-                options.time_width,
-                options.time_share,
-                generator,
+                num_frames, options.time_width, options.time_share, draws
             )
         longest = (lengths * options.time_fraction).long()
         return random_spans(
@@ -165,13 +160,11 @@ class SpecAugment(Layer):
             longest.clamp(max=options.time_width),
             options.time_masks,
             num_frames,
-            generator,
+            draws,
         )
 
 
-def warped_times(
-    lengths: Tensor, greatest: int, total: int, generator: torch.Generator | None = None
-) -> Tensor:
+def warped_times(lengths: Tensor, greatest: int, total: int, draws: RowDraws) -> Tensor:
     """Draw a warp of time for each row.
 
     A frame c, uniform in W + 1 .. T - 2 - W, moves to c + w, with w uniform in -W .. W;
@@ -182,17 +175,17 @@ def warped_times(
         lengths: int64 [B], frames of each row, T.
         greatest: W, frames.
         total: cells of the result's rows.
-        generator: of the draws; torch's own if None.
+        draws: of the rows.
 
     Returns:
         float64 [B, total]: the time that the frame at each new place is taken from, in
         0 .. T - 1.
     """
     last = (lengths - 1).double()[:, None]
-    draws = torch.rand(len(lengths), 2, dtype=torch.float64, generator=generator)
+    drawn = draws.uniform(2)
     most = ((lengths - 4) // 2).clamp(min=0, max=greatest).double()[:, None]
-    center = most + 1 + draws[:, :1] * (last - 2 * most - 2).clamp(min=0)
-    moved = center + most * (2 * draws[:, 1:] - 1)
+    center = most + 1 + drawn[:, :1] * (last - 2 * most - 2).clamp(min=0)
+    moved = center + most * (2 * drawn[:, 1:] - 1)
     time = torch.arange(total, dtype=torch.float64)[None, :].expand(len(lengths), -1)
     before = time * center / moved
     after = center + (time - moved) * (last - center) / (last - moved)
@@ -201,9 +194,7 @@ def warped_times(
     return torch.where(is_still, time, source).minimum(last).clamp(min=0)
 
 
-def warped_bins(
-    num_rows: int, dim: int, greatest: float, generator: torch.Generator | None = None
-) -> Tensor:
+def warped_bins(dim: int, greatest: float, draws: RowDraws) -> Tensor:
     """Draw a warp of frequency for each row.
 
     Bins below a break are taken from `a` times their place, a uniform in
@@ -211,16 +202,14 @@ def warped_bins(
     higher one of a bin and its source is `_BREAK` of the range.
 
     Args:
-        num_rows: B.
         dim: D, at least 2.
         greatest: W, below 1.
-        generator: of the draws; torch's own if None.
+        draws: of the rows.
 
     Returns:
         float64 [B, D]: the place that each bin is taken from, in 0 .. D - 1.
     """
-    draws = torch.rand(num_rows, 1, dtype=torch.float64, generator=generator)
-    factor = 1.0 + greatest * (2.0 * draws - 1.0)
+    factor = 1.0 + greatest * (2.0 * draws.uniform(1) - 1.0)
     last = dim - 1
     bins = torch.arange(dim, dtype=torch.float64)[None, :]
     edge = _BREAK * last / factor.clamp(min=1.0)
@@ -238,11 +227,7 @@ def _interpolated(values: Tensor, source: Tensor) -> Tensor:
 
 
 def random_spans(
-    sizes: Tensor,
-    widest: Tensor,
-    count: int,
-    total: int,
-    generator: torch.Generator | None = None,
+    sizes: Tensor, widest: Tensor, count: int, total: int, draws: RowDraws
 ) -> Tensor:
     """Mark `count` random spans in each row.
 
@@ -251,57 +236,51 @@ def random_spans(
         widest: int64 [B], greatest width of a span; at most `sizes`.
         count: spans a row; they may overlap.
         total: cells of the result's rows.
-        generator: of the draws; torch's own if None.
+        draws: of the rows.
 
     Returns:
         bool [B, total].
     """
-    draws = torch.rand(len(sizes), count, 2, generator=generator)
-    # rand() is below 1 and float32 rounds: the minimum keeps the greatest value itself
-    width = (draws[..., 0] * (widest[:, None] + 1)).long().minimum(widest[:, None])
+    drawn = draws.uniform(count, 2)
+    # a product may round up: the minimum keeps the greatest value itself
+    width = (drawn[..., 0] * (widest[:, None] + 1)).long().minimum(widest[:, None])
     free = sizes[:, None] - width
-    begin = (draws[..., 1] * (free + 1)).long().minimum(free)
+    begin = (drawn[..., 1] * (free + 1)).long().minimum(free)
     cells = torch.arange(total)
     inside = (cells >= begin[..., None]) & (cells < (begin + width)[..., None])
     return inside.any(1)
 
 
-def spread_spans(
-    num_rows: int,
-    total: int,
-    widest: int,
-    share: float,
-    generator: torch.Generator | None = None,
-) -> Tensor:
+def spread_spans(total: int, widest: int, share: float, draws: RowDraws) -> Tensor:
     """Mark spans all along each row, so that they cover a share of it on average.
 
     Spans have widths uniform in 1..`widest`; between two of them lie at least one cell
     and as many on average as the share wants (uniform).
 
     Args:
-        num_rows: B.
         total: cells of a row.
         widest: greatest width of a span.
         share: of the cells, at most `most_share(widest)`.
-        generator: of the draws; torch's own if None.
+        draws: of the rows.
 
     Returns:
         bool [B, total].
     """
+    num_rows = len(draws)
     if not share:
         return torch.zeros(num_rows, total, dtype=torch.bool)
     mean_gap = (widest + 1) / 2 * (1 - share) / share
     # some cycles before the row begins, so that no place of it is preferred
     ahead = 8 * (widest + 2 * mean_gap)
     count = int((total + 2 * ahead) / 2) + 1  # a span and a gap are two cells at least
-    draws = torch.rand(count, num_rows, 2, generator=generator).double()
-    offset = draws[0, :, 0] * (ahead / 4)
-    width = (draws[1:, :, 0] * widest).floor().clamp(max=widest - 1) + 1
-    gap = 1 + draws[1:, :, 1] * 2 * (mean_gap - 1)
-    end = (width + gap).cumsum(0) - ahead - offset
+    drawn = draws.uniform(count, 2)
+    offset = drawn[:, :1, 0] * (ahead / 4)
+    width = (drawn[:, 1:, 0] * widest).floor().clamp(max=widest - 1) + 1
+    gap = 1 + drawn[:, 1:, 1] * 2 * (mean_gap - 1)
+    end = (width + gap).cumsum(1) - ahead - offset
     begin = end - width
     cells = torch.zeros(num_rows, total + 1, dtype=torch.int32)
     for edge, step in ((begin, 1), (end, -1)):
-        at = edge.floor().clamp(0, total).long().T
+        at = edge.floor().clamp(0, total).long()
         cells.scatter_add_(1, at, torch.full_like(at, step, dtype=torch.int32))
     return cells.cumsum(1)[:, :total] > 0
