@@ -184,7 +184,7 @@ def supervise_flat_start(
         out_dir,
         make,
         {"subsampling": subsampling, "num_pdfs": model.num_pdfs},
-        Ledger("make_supervisions"),
+        Ledger("supervise_flat_start"),
         max_skipped_fraction=max_skipped_fraction,
         threads=threads,
         more_meta=lambda: {"refused": len(refused)},

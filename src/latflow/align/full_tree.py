@@ -131,7 +131,7 @@ def build_full_tree(
     """
     began = time.perf_counter()
     lang, frames = Lang.load(lang_dir), open_frames(frames_dir)
-    ledger = Ledger(f"build_chain_tree_{out_dir.name}")
+    ledger = Ledger("build_full_tree")
     topology = chain_topology(lang.topology.phones)
     classes = topology.pdf_class_counts()
     if options.context_width == 1:
@@ -152,6 +152,14 @@ def build_full_tree(
                 ledger.record(utterance, error.what)
 
     sizes = save_chain_system(out_dir, sequences(), options.phone_lm, tree, transitions)
+    missing = sizes["num_pdfs"] - sizes["pdfs_in_denominator"]
+    if missing:
+        ledger.record(
+            out_dir.name,  # of no single utterance
+            f"{missing} of {sizes['num_pdfs']} pdfs are not in the denominator: no "
+            "phone sequence of the data has them",
+            action="noted",
+        )
     ledger.write(out_dir / "ledger.jsonl")
     facts = {
         "options": options.values(),

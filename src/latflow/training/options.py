@@ -269,9 +269,9 @@ class LfmmiSystemOptions(Options):
     alone: on whole utterances, with the full tree of `tree.context_width` phones (1
     unless set, or 2), and `criterion.l2` 5e-5 unless set."""
     features: str | None = None
-    """Features that the network reads: a name of `nnet.features` or `nnet.hdf5`; or a
-    GMM system's name, for its features (after LDA, MLLT, and the transforms of the
-    speakers); or null for the frames that GMM systems start from."""
+    """Features that the network reads: a name of `nnet.features`, `nnet.ivectors` or
+    `nnet.hdf5`; or a GMM system's name, for its features (after LDA, MLLT, and the
+    transforms of the speakers); or null for the frames that GMM systems start from."""
     training_set: str = "train"
     """Set that the network is trained on: `train`, or one of `corpus.perturbed` or
     `corpus.cleaned`, which `alignments` then aligns."""

@@ -103,9 +103,9 @@ def test_what_cannot_be_supervised_is_in_the_ledger(task, tmp_path):
         writer.append("whole", "s", "A B C A", whole)
     folders = tmp_path / "frames", task / "lang", task / "chain"
     supervise_flat_start(*folders, tmp_path / "out")
-    reasons = {
-        e.utterance: e.reason for e in read_ledger(tmp_path / "out/ledger.jsonl")
-    }
+    entries = list(read_ledger(tmp_path / "out/ledger.jsonl"))
+    assert {e.stage for e in entries} == {"supervise_flat_start"}
+    reasons = {e.utterance: e.reason for e in entries}
     assert reasons == {
         "empty": "the transcript is empty",
         "short": "has 9 frames, its phones need 10",
@@ -133,6 +133,13 @@ def test_a_tree_of_all_pairs(task, tmp_path):
     tree, transitions = load_model(tmp_path)
     lang = Lang.load(task / "lang")
     assert (tree.context_width, tree.central_position) == (2, 1)
+    (entry,) = read_ledger(tmp_path / "ledger.jsonl")
+    info = json.loads((tmp_path / "info.json").read_text())
+    missing = info["num_pdfs"] - info["pdfs_in_denominator"]
+    assert missing > 0
+    assert (entry.stage, entry.action) == ("build_full_tree", "noted")
+    told = f"{missing} of {info['num_pdfs']} pdfs are not in the denominator"
+    assert entry.reason.startswith(told)
     assert tree.num_pdfs == transitions.num_pdfs
     alone = [s for s in lang.phone_sets if set(s) <= set(lang.context_independent)]
     rest = len(lang.phone_sets) - len(alone)
