@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -16,6 +16,10 @@ from latflow.options import (
     Text,
 )
 from latflow.user_code import LOCATION, file_of
+
+#: What weighs acoustics, language model, priors, silence and terms of a loss: numbers,
+#: or in words what is done, by the names that options have where there are any.
+Scales: TypeAlias = dict[str, float | str]
 
 
 class LossOptions(Options):
@@ -32,6 +36,11 @@ class LossOptions(Options):
         """Files of the user's own that the criterion depends on."""
         return []
 
+    @property
+    def scales(self) -> Scales:
+        """Factors that the criterion works with, by name; see `Scales`."""
+        return {"ce_weight": self.ce_weight, "l2": self.l2}
+
 
 class PathOptions(LossOptions):
     """Scales with which paths are weighed."""
@@ -42,6 +51,12 @@ class PathOptions(LossOptions):
     lm_scale: NonNegativeFloat = 1.0
     """Factor on graph costs (language model, lexicon, transitions) where paths are
     weighed."""
+
+    @property
+    def scales(self) -> Scales:
+        """See `LossOptions.scales`."""
+        paths = {"acoustic_scale": self.acoustic_scale, "lm_scale": self.lm_scale}
+        return {**paths, **super().scales}
 
 
 class MmiOptions(PathOptions):
@@ -61,6 +76,12 @@ class MmiOptions(PathOptions):
     """With `drop`: what is looked for in the lattice (PyKaldi2 looks for
     transition-ids)."""
 
+    @property
+    def scales(self) -> Scales:
+        """See `LossOptions.scales`."""
+        silence = self.boost * self.max_silence_error
+        return {**super().scales, "boost": self.boost, "boost_of_silence": silence}
+
 
 class MbrOptions(PathOptions):
     """Expected right frames.
@@ -73,6 +94,12 @@ class MbrOptions(PathOptions):
     one_silence_class: bool = True
     """True = any silence phone for any is right; false = silence is never right."""
 
+    @property
+    def scales(self) -> Scales:
+        """See `LossOptions.scales`."""
+        rule = "one class" if self.one_silence_class else "never right"
+        return {**super().scales, "silence": rule}
+
 
 class PhoneMpeOptions(PathOptions):
     """Expected raw phone accuracy, as in Povey's thesis."""
@@ -80,6 +107,12 @@ class PhoneMpeOptions(PathOptions):
     type: Literal["phone_mpe"] = "phone_mpe"
     ignore_silence: bool = True
     """Leave silence out of the count, in the lattice and in the alignment."""
+
+    @property
+    def scales(self) -> Scales:
+        """See `LossOptions.scales`."""
+        rule = "not counted" if self.ignore_silence else "counted"
+        return {**super().scales, "silence": rule}
 
 
 class MweOptions(PathOptions):
@@ -105,6 +138,11 @@ class TeacherOptions(PathOptions):
     """Factor on the teacher's log-likelihoods where its paths are weighed; less is
     softer."""
 
+    @property
+    def scales(self) -> Scales:
+        """See `LossOptions.scales`."""
+        return {**super().scales, "teacher_scale": self.teacher_scale}
+
 
 class LfmmiOptions(Options):
     """Lattice-free maximum mutual information (Kaldi's chain models)."""
@@ -121,6 +159,11 @@ class LfmmiOptions(Options):
     xent: NonNegativeFloat = 0.1
     """Weight of the cross-entropy of the second output with the numerator's posteriors
     (Kaldi's xent-regularize)."""
+
+    @property
+    def scales(self) -> Scales:
+        """See `LossOptions.scales`: outputs, and costs of the graphs, as they are."""
+        return {"acoustic_scale": 1.0, "lm_scale": 1.0, **self.values()}
 
 
 class CustomOptions(LossOptions):

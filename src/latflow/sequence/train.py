@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from latflow.criteria.options import Scales
 from latflow.criteria.registry import make_criterion
 from latflow.errors import UserError
 from latflow.graphs.hclg import load_model as load_transitions
@@ -68,6 +69,7 @@ class SequenceTask(Task):
         self.batches = job.batches({}, normalizer, subsampling, self.ledger)
         self.criterion = self._lattices = _criterion(job, seed)
         self.dev_criterion = _dev_criterion(job, seed)
+        self.scales = _scales(job, seed)
         kind = {"scores": seed.meta["scores"]} if "scores" in seed.meta else {}
         self.meta = {
             "criterion": self.criterion.name,
@@ -211,6 +213,20 @@ def _criterion(job: SequenceJob, seed: AcousticNetwork) -> SequenceCriterion:
         teacher=_teacher(job, seed),
         threads=job.threads,
     )
+
+
+def _scales(job: SequenceJob, seed: AcousticNetwork) -> Scales:
+    """Return what weighs acoustics and graphs in criterion, search and alignments."""
+    options = job.options
+    search, aligned = options.sequence.lattices, options.sequence.alignments
+    scales: Scales = {
+        **options.criterion.scales,
+        "prior_scale": _prior_scale(job, seed),
+        "search.acoustic_scale": search.acoustic_scale,
+    }
+    if aligned.source == "on_the_fly":
+        scales["alignments.acoustic_scale"] = aligned.acoustic_scale
+    return scales | {f"denominator.{k}": v for k, v in options.graph.values().items()}
 
 
 def _prior_scale(job: SequenceJob, seed: AcousticNetwork) -> float:

@@ -13,7 +13,8 @@ holds the model (`latflow.nnet.model_dir`), and beside it
 Checkpoints are in another folder, below the digest of what the training depends on, and
 are removed when the model is written.
 
-Public: `Job`, `Task`, `run_training`, `identity_of`, `digest_of_file`, `adopt`.
+Public: `Job`, `Task`, `run_training`, `identity_of`, `digest_of_file`, `adopt`,
+`scale_card`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ import torch
 from pydantic import Field
 
 from latflow.align.transcript_graphs import TranscriptGraphs
+from latflow.criteria.options import Scales
 from latflow.errors import UserError
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger
@@ -151,6 +153,7 @@ class Task(ABC):
         dev_criterion: what dev is evaluated with.
         batches: of training and of dev.
         meta: for meta.json.
+        scales: what weighs the parts of the criterion; see `Scales`.
         pretraining: layer-wise pretraining, or None.
     """
 
@@ -162,6 +165,7 @@ class Task(ABC):
     dev_criterion: Criterion
     batches: tuple[BatchSource, BatchSource]
     meta: Mapping[str, Any]
+    scales: Scales
     pretraining: Pretraining | None = None
 
     @abstractmethod
@@ -243,6 +247,7 @@ def train_rank(
     if backend.is_main:
         count = len(train.reader.utt_ids) + len(dev.reader.utt_ids)
         made.ledger.check(count, max_skipped_fraction=described.max_skipped_fraction)
+        log.info("scales of %s: %s", made.criterion.name, scale_card(made.scales))
     store = CheckpointStore(
         described.folder, described.identity, keep=num_kept(options.training)
     )
@@ -263,6 +268,7 @@ def train_rank(
             dev_criterion=made.dev_criterion,
             should_stop=should_stop,
             pretraining=made.pretraining,
+            scales=made.scales,
         )
         result = trainer.run()
     note_outliers(result, options.training, made.ledger)
@@ -271,6 +277,12 @@ def train_rank(
     if backend.is_main:
         _write_model(made, described, trainer, result, priors)
     backend.barrier()
+
+
+def scale_card(scales: Scales) -> str:
+    """Return the scales of a training in one line."""
+    told = (v if isinstance(v, str) else f"{v:g}" for v in scales.values())
+    return ", ".join(f"{n} {v}" for n, v in zip(scales, told, strict=True))
 
 
 def note_outliers(result: Result, options: TrainingOptions, ledger: Ledger) -> None:
@@ -310,6 +322,7 @@ def _write_model(
     info = {**asdict(result), "num_parameters": network.num_parameters}
     meta = {
         **task.meta,
+        "scales": dict(task.scales),
         "options": job.options.values(),
         "parent": None if job.parent_dir is None else str(job.parent_dir),
         **info,

@@ -190,6 +190,7 @@ class LfmmiTask(Task):
             is_training=False,
             threads=job.threads,
         )
+        self.scales = {**options.criterion.scales, "prior_scale": 0.0}
         self.batches = self._open(job, normalizer)
         self.meta = {
             "criterion": "lfmmi",

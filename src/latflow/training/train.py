@@ -124,6 +124,10 @@ class NetworkTask(Task):
                 for split in ("train", "dev")
             },
         )
+        self.scales = {
+            **{f"loss of {name}": o.loss.scale for name, o in network.outputs.items()},
+            "label_smoothing": smoothing,
+        }
         self.meta = {
             "criterion": options.type,
             **({} if options.type == "ce" else {"scores": options.type}),

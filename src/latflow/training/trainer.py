@@ -20,6 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
+from latflow.criteria.options import Scales
 from latflow.errors import Interrupted
 from latflow.logs import progress as progress_bar
 from latflow.nnet.model_dir import average_states
@@ -97,6 +98,7 @@ class Trainer:
         should_stop: asked once a step; true ends the training with a checkpoint.
         pretraining: layer-wise, towards `network`, which is then the network of the
             moment; None for none.
+        scales: of the criterion, for the record in checkpoints.
     """
 
     network: Network
@@ -110,6 +112,7 @@ class Trainer:
     dev_criterion: Criterion | None = None
     should_stop: Callable[[], bool] = lambda: False
     pretraining: Pretraining | None = None
+    scales: Scales = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.pretraining is not None:
@@ -418,6 +421,7 @@ class Trainer:
                 "statistics": statistics,
                 "criteria": criteria,
                 "training": now.state(),
+                "scales": dict(self.scales),
             }
             if self._stepper.outliers is not None:
                 state["outliers"] = self._stepper.outliers.state()

@@ -298,3 +298,29 @@ def test_what_does_not_fit_is_told(scores, said, what):
         evaluate(mpe(), scores, lattice, said)
     with pytest.raises(UserError, match=what):
         evaluate(mwe(num_paths=2), scores, lattice, said, [1])
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (
+            {"type": "mmi", "boost": 0.2, "max_silence_error": 0.5},
+            {"boost": 0.2, "boost_of_silence": 0.1},
+        ),
+        ({"type": "smbr"}, {"silence": "one class"}),
+        ({"type": "mpfe", "one_silence_class": False}, {"silence": "never right"}),
+        ({"type": "phone_mpe"}, {"silence": "not counted"}),
+        ({"type": "phone_mpe", "ignore_silence": False}, {"silence": "counted"}),
+        ({"type": "mwe"}, {}),
+        ({"type": "teacher", "teacher": "any"}, {"teacher_scale": 0.1}),
+    ],
+)
+def test_criteria_tell_their_scales(values, told):
+    given = {"acoustic_scale": 0.3, "lm_scale": 0.7, "ce_weight": 0.2, "l2": 0.01}
+    options = read_options(CriterionOptions, {**values, **given})
+    assert options.scales == {**given, **told}
+
+
+def test_criteria_of_ones_own_tell_the_terms_beside_them():
+    options = read_options(CriterionOptions, {"type": "external", "command": ["x"]})
+    assert options.scales == {"ce_weight": 0.1, "l2": 0.0}

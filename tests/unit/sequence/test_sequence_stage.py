@@ -84,6 +84,20 @@ def test_model_folder_is_whole_and_its_dev_errors_are_words(
     assert torch.equal(model.log_priors, seed.log_priors)
     assert model.meta["criterion"] == "mmi"
     assert model.meta["parent"] == str(sources["parent_dir"])
+    criterion, search = options.criterion, options.sequence.lattices
+    assert model.meta["scales"] == {
+        "acoustic_scale": criterion.acoustic_scale,
+        "lm_scale": criterion.lm_scale,
+        "ce_weight": criterion.ce_weight,
+        "l2": criterion.l2,
+        "boost": criterion.boost,
+        "boost_of_silence": 0.0,
+        "prior_scale": 1.0,
+        "search.acoustic_scale": search.acoustic_scale,
+        "alignments.acoustic_scale": options.sequence.alignments.acoustic_scale,
+        "denominator.transition_scale": 1.0,
+        "denominator.self_loop_scale": 0.1,
+    }
     epochs = epochs_of(out)
     num_words = sum(
         len(t.split()) for t in FrameStore.load(sources["frames_dir"]).texts

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import logging
 import shutil
 
 import numpy as np
@@ -312,6 +313,27 @@ def test_training_raises_the_objective_of_dev(trained):
     assert "train03" in reasons
 
 
+def test_the_scales_are_told_at_the_start_and_kept(trained, task, tmp_path, caplog):
+    expected = {
+        "acoustic_scale": 1.0,
+        "lm_scale": 1.0,
+        "leaky_hmm": 0.1,
+        "l2": 0.0,
+        "out_of_range": 0.01,
+        "xent": 0.1,
+        "prior_scale": 0.0,
+    }
+    assert load_model(trained[0]).meta["scales"] == expected
+    told = options(epochs=1).replace(criterion=LfmmiOptions(l2=5e-5, xent=0.3))
+    with caplog.at_level(logging.INFO):
+        train(task, tmp_path / "m", options=told)
+    (line,) = [x for x in caplog.messages if x.startswith("scales of")]
+    assert line == (
+        "scales of lfmmi: acoustic_scale 1, lm_scale 1, leaky_hmm 0.1, l2 5e-05, "
+        "out_of_range 0.01, xent 0.3, prior_scale 0"
+    )
+
+
 def test_a_training_starts_from_its_parent(task, trained, tmp_path):
     still = options(epochs=1, learning_rate=1e-9, constrain_share=0.0)
     out = tmp_path / "model"
@@ -357,6 +379,7 @@ def test_the_last_networks_are_averaged(task, trained, tmp_path):
 
     def note(self, position, state, wanted):
         written[position] = copy.deepcopy(state["model"])
+        assert state["scales"]["leaky_hmm"] == 0.1
         save(self, position, state, wanted)
 
     with pytest.MonkeyPatch.context() as patch:
