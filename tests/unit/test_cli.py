@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -144,8 +143,9 @@ def test_init_writes_a_recipe_that_is_complete(capsys, tmp_path, monkeypatch):
     status, out, err = run(capsys, "config", "--configfile", "recipe.yaml")
     assert (status, err) == (0, "")
     systems = yaml.safe_load(out)["nnet"]["systems"]
-    assert Path(systems["tdnnf"]["network"]).is_file()
-    assert run(capsys, "network", "network.yaml")[0] == 0
+    assert [systems[name]["type"] for name in systems] == ["ce", "sequence", "lfmmi"]
+    for name in ("tdnnf", "chain"):
+        assert run(capsys, "network", systems[name]["network"])[0] == 0
     status, _, err = run(capsys, "init", tmp_path / "mine")
     assert status == 1
     assert "is there already" in err
