@@ -15,7 +15,8 @@ from latflow.nnet.model_dir import load_model
 pytestmark = pytest.mark.slow
 
 SYSTEMS = ("mono", "tri1", "tri2", "tri3")
-NETWORKS = ("logmel", "tdnn", "mmi")
+NETWORKS = ("logmel", "tdnn", "mmi", "chain", "smbr", "flat")
+SEQUENCE, LATTICE_FREE = {"mmi": "tdnn", "smbr": "chain"}, ("chain", "flat")
 STATISTICS = re.compile(r"^Job stats:\n.*\n-.*\n((?:\w.*\n)+?)total", re.MULTILINE)
 
 
@@ -74,13 +75,37 @@ def test_networks_learn(results):
         lines = (results / "nnet" / network / "log.jsonl").read_text().splitlines()
         epochs = [e for e in map(json.loads, lines) if e["kind"] == "epoch"]
         losses = [epoch["train"]["loss"] for epoch in epochs]
-        assert losses[-1] < losses[0]
-    assert epochs[-1]["train"]["objective"] > epochs[0]["train"]["objective"]
-    seed, trained = (load_model(results / "nnet" / n) for n in ("tdnn", "mmi"))
-    assert trained.meta["parent"].endswith("nnet/tdnn")
-    assert trained.meta["normalization"] == seed.meta["normalization"]
+        if len(epochs) > 1:
+            assert losses[-1] < losses[0]
+        if network in ("mmi", *LATTICE_FREE):
+            assert epochs[-1]["train"]["objective"] > epochs[0]["train"]["objective"]
+    for network, parent in SEQUENCE.items():
+        seed, trained = (load_model(results / "nnet" / n) for n in (parent, network))
+        assert trained.meta["parent"].endswith(f"nnet/{parent}")
+        assert trained.meta["normalization"] == seed.meta["normalization"]
+        assert trained.meta["scales"]["lm_scale"] == 1.0
     assert {path.name for path in (results / "checkpoints").iterdir()} == set(NETWORKS)
     assert not list((results / "checkpoints").rglob("*.pt"))
+
+
+def test_lattice_free_networks_come_from_alignments_or_from_transcripts(results):
+    logs = results / "logs"
+    ran = {path.relative_to(logs).as_posix() for path in logs.glob("*/*.log")}
+    made = {
+        "chain": ("build_chain_tree/chain", "make_supervisions/chain.train"),
+        "flat": ("build_full_tree/flat", "supervise_flat_start/flat.train"),
+    }
+    for network in LATTICE_FREE:
+        model = load_model(results / "nnet" / network)
+        assert model.meta["scores"] == "log_likelihoods"
+        assert model.network.subsampling == 3
+        assert model.meta["scales"]["leaky_hmm"] == 0.1
+        assert {f"{job}.log" for job in made[network]} <= ran
+        # dev has values of its own, the cross-entropy of dev among them
+        assert 0 < model.meta["dev"]["xent"] < 5
+        assert model.meta["dev"]["failed_frames"] == 0
+    assert "make_denominator/chain.log" in ran
+    assert load_model(results / "nnet/smbr").gives_log_likelihoods
 
 
 def test_report_stands_alone(results):
@@ -213,7 +238,7 @@ def test_lattices_are_measured(results):
         measured = json.loads(path.read_text())
         assert 0 <= measured["oracle_wer"] <= measured["best_wer"]
         assert measured["depth"] >= 1
-    beams = pd.read_csv(results / "tune/mmi/beams.tsv", sep="\t")
+    beams = pd.read_csv(results / "tune/flat/beams.tsv", sep="\t")
     assert beams.beam.tolist() == [6, 12]
 
 
