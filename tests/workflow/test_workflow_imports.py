@@ -14,6 +14,7 @@ LIGHT = [
     *("adapt_frames", "align_adapted", "align_frames", "append_ivectors"),
     *("build_chain_tree", "build_ctc_tree", "build_full_tree", "compile_ctc"),
     *("decode_adapted", "decode_biased", "decode_lattices"),
+    *("download", "export_alignments", "hold_out", "normalize_features"),
     *("import_alignments", "import_graph", "import_system"),
     *("train_deltas", "train_ivectors", "train_mono", "train_sat"),
     *("compile_transcripts", "import_lang", "join_alignments", "join_lattices"),

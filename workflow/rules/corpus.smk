@@ -71,7 +71,7 @@ if recipe.holds_out_dev:
         params:
             options=recipe.options.corpus.dev.values(),
             seed=recipe.options.seed,
-            code=source_digest("latflow.corpus.prepare.hold_out"),
+            code=source_digest("latflow.corpus.hold_out.hold_out"),
         message:
             "Hold a dev set out of train"
         script:

@@ -1,8 +1,8 @@
-"""Rules download_*: call latflow.corpus.recipes.fetch."""
+"""Rules download_*: call latflow.corpus.download.fetch."""
 
 from typing import TYPE_CHECKING
 
-from latflow.corpus.recipes import fetch
+from latflow.corpus.download import fetch
 from latflow.workflow.jobs import run
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
-"""Rule hold_out: calls latflow.corpus.prepare.hold_out."""
+"""Rule hold_out: calls latflow.corpus.hold_out.hold_out."""
 
 from typing import TYPE_CHECKING
 
-from latflow.corpus.prepare import hold_out
+from latflow.corpus.hold_out import hold_out
 from latflow.workflow.jobs import run
 
 if TYPE_CHECKING:

@@ -20,8 +20,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TextIO
 
-from lhotse import MonoCut
-
 from latflow.align.corpus import AlignmentArchive, LogLikes
 from latflow.align.options import ExportOptions
 from latflow.align.timing import (
@@ -32,7 +30,7 @@ from latflow.align.timing import (
     mean_confidence,
 )
 from latflow.corpus.ctm import TimedWord, ctm_line
-from latflow.corpus.manifests import Spool, read_cuts, speaker_of, text_of
+from latflow.corpus.json_lines import REMEDY, CutLine, Spool, read_cut_lines
 from latflow.corpus.textgrid import Interval, textgrid
 from latflow.errors import UserError
 from latflow.files import atomic_directory, write_json
@@ -58,22 +56,25 @@ class _Place:
         return asdict(self)
 
     @classmethod
-    def of(cls, cut: MonoCut) -> _Place:
-        """Return what a cut says."""
-        recording = cut.recording
-        assert recording is not None
-        first = recording.sources[0] if recording.sources else None
-        is_file = first is not None and first.type == "file"
+    def of(cls, cut: CutLine) -> _Place:
+        """Return what a cut says.
+
+        Raises:
+            AttributeError, KeyError, TypeError: its JSON is incomplete.
+        """
+        recording = cut.values["recording"]
+        first = next(iter(recording["sources"]), {})
+        is_file = first.get("type") == "file"
         return cls(
             cut.id,
-            recording.id,
-            recording.duration,
-            str(first.source) if first is not None and is_file else "",
-            cut.channel,
-            cut.start,
-            cut.duration,
-            speaker_of(cut),
-            text_of(cut),
+            recording["id"],
+            recording["duration"],
+            str(first["source"]) if is_file else "",
+            cut.values["channel"],
+            cut.values["start"],
+            cut.values["duration"],
+            cut.speaker,
+            cut.text,
         )
 
 
@@ -124,8 +125,16 @@ def export_alignments(
     ):
         order: list[tuple[str, float, str]] = []
         top: str | None = None
-        for cut in read_cuts(cuts):
-            place = _Place.of(cut)
+        for cut in read_cut_lines(cuts):
+            try:
+                place = _Place.of(cut)
+            except (AttributeError, KeyError, TypeError) as error:
+                raise UserError(
+                    f"is not a Lhotse cut ({type(error).__name__}: {error})",
+                    file=cuts,
+                    utterance=cut.id,
+                    remedy=REMEDY,
+                ) from error
             places.add(place, file=cuts)
             order.append((place.recording, place.start, place.id))
             if place.path:

@@ -9,27 +9,35 @@ cluster, notebooks), and the audio seldom lies below them.
 Cuts are read one at a time and checked to be sorted, so that a corpus of any size
 passes through the stages.
 
-Public: `read_recordings`, `read_supervisions`, `read_cuts`, `ManifestWriter`, `Spool`,
-`spools`, `renamed`; of cuts `at_rate`, `load_samples`, `samples_or_reason`, `file_of`,
-`volume_of`, `count_cuts`, `speaker_of`, `text_of`; `refuse_damaged`.
+What needs no more than their JSON is in `latflow.corpus.json_lines`.
+
+Public: `read_recordings`, `read_supervisions`, `read_cuts`, `spools`, `renamed`; of
+cuts `at_rate`, `load_samples`, `samples_or_reason`, `file_of`, `volume_of`,
+`speaker_of`, `text_of`; `refuse_damaged`; and, of `json_lines`, `ManifestWriter`,
+`Spool`, `count_cuts`.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 from lhotse.audio import AudioLoadingError, DurationMismatchError
 from lhotse.utils import fastcopy
 
+from latflow.corpus.json_lines import (
+    REMEDY,
+    ItemT,
+    ManifestWriter,  # noqa: F401 - importers have it from here
+    Spool,
+    count_cuts,  # noqa: F401 - likewise
+)
 from latflow.errors import UserError
 from latflow.files import read_lines
 
@@ -37,17 +45,6 @@ from latflow.files import read_lines
 VOLUME = "volume"
 
 
-class Item(Protocol):
-    """Describe the part that Lhotse's manifest items have in common."""
-
-    id: str
-
-    def to_dict(self) -> dict:
-        """Turn into what JSON can hold."""
-        ...
-
-
-_REMEDY = "run the prepare_corpus stage again"
 _RESTORE = "restore it, or prepare the corpus again"
 # Errors that Lhotse and its readers raise on damaged audio.
 _UNREADABLE = (
@@ -59,8 +56,6 @@ _UNREADABLE = (
     RuntimeError,
     ValueError,
 )
-
-ItemT = TypeVar("ItemT", bound=Item)
 
 
 def read_recordings(path: str | Path) -> Iterator[Recording]:
@@ -103,7 +98,7 @@ def read_cuts(path: str | Path) -> Iterator[MonoCut]:
     """
     path = Path(path)
     if not path.is_file():
-        raise UserError("no such file", file=path, remedy=_REMEDY)
+        raise UserError("no such file", file=path, remedy=REMEDY)
     last = ""
     try:
         for cut in CutSet.from_jsonl_lazy(path):
@@ -116,12 +111,12 @@ def read_cuts(path: str | Path) -> Iterator[MonoCut]:
                 )
             if cut.id <= last:
                 twice = "comes twice" if cut.id == last else f"comes after {last}"
-                raise UserError(twice, file=path, utterance=cut.id, remedy=_REMEDY)
+                raise UserError(twice, file=path, utterance=cut.id, remedy=REMEDY)
             last = cut.id
             yield cut
     except (EOFError, OSError, ValueError, KeyError, TypeError, zlib.error) as error:
         raise UserError(
-            f"is not a manifest of cuts ({error})", file=path, remedy=_REMEDY
+            f"is not a manifest of cuts ({error})", file=path, remedy=REMEDY
         ) from error
 
 
@@ -259,15 +254,6 @@ def file_of(cut: MonoCut) -> str:
     return str(recording.sources[0].source) if recording.sources else recording.id
 
 
-def count_cuts(path: str | Path) -> int:
-    """Count the lines of a manifest, for progress bars; 0 if it cannot be read."""
-    try:
-        with gzip.open(path, "rb") as stream:
-            return sum(1 for _ in stream)
-    except (OSError, EOFError, zlib.error):
-        return 0
-
-
 def speaker_of(cut: MonoCut) -> str:
     """Return the speaker of an utterance; its id where none is known, as in Kaldi."""
     supervisions = cut.supervisions
@@ -306,33 +292,6 @@ def renamed(item: ItemT, rename: Callable[[str], str]) -> ItemT:
     return fastcopy(item, id=rename(item.id))
 
 
-class ManifestWriter:
-    """Writes items as JSON lines, compressed; equal items give equal bytes.
-
-    Use as a context manager. The file's time stamp field is left empty (Lhotse's own
-    writer puts the clock there, so that no two runs would agree).
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        self._raw = Path(path).open("wb")  # noqa: SIM115 - closed in __exit__
-        self._stream = gzip.GzipFile(
-            filename="", mode="wb", fileobj=self._raw, mtime=0, compresslevel=6
-        )
-
-    def write(self, item: Item) -> None:
-        """Append one item."""
-        self._stream.write(_line(item))
-
-    def __enter__(self) -> ManifestWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._stream.close()
-        finally:
-            self._raw.close()
-
-
 @contextmanager
 def spools(
     folder: str | Path,
@@ -343,74 +302,3 @@ def spools(
         Spool(folder, SupervisionSegment.from_dict) as supervisions,
     ):
         yield recordings, supervisions
-
-
-class Spool(Generic[ItemT]):
-    """Items on disk with random access by id; memory holds ids and offsets only.
-
-    Use as a context manager; the file has no name and vanishes with the object.
-
-    Args:
-        folder: where the temporary file lies.
-        make: makes an item of its dictionary.
-    """
-
-    def __init__(
-        self, folder: str | Path, make: Callable[[dict[str, Any]], ItemT]
-    ) -> None:
-        self._stream = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
-        self._make = make
-        self._offsets: dict[str, int] = {}
-        self._end = 0
-
-    def add(self, item: ItemT, *, file: str | Path | None = None) -> None:
-        """Append one item.
-
-        Raises:
-            UserError: an item of that id is there already; names `file`.
-        """
-        if item.id in self._offsets:
-            raise UserError(
-                "this id occurs twice",
-                file=file,
-                utterance=item.id,
-                remedy="give each recording and each utterance an id of its own",
-            )
-        self._offsets[item.id] = self._end
-        self._stream.seek(self._end)
-        self._end += self._stream.write(_line(item))
-
-    def extend(self, items: Iterable[ItemT], *, file: str | Path | None = None) -> None:
-        """Append items."""
-        for item in items:
-            self.add(item, file=file)
-
-    def __contains__(self, item_id: str) -> bool:
-        return item_id in self._offsets
-
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    def __getitem__(self, item_id: str) -> ItemT:
-        self._stream.seek(self._offsets[item_id])
-        return self._make(json.loads(self._stream.readline()))
-
-    def ids(self) -> list[str]:
-        """Return the ids of the items, sorted."""
-        return sorted(self._offsets)
-
-    def __iter__(self) -> Iterator[ItemT]:
-        """Yield the items, sorted by id."""
-        for item_id in self.ids():
-            yield self[item_id]
-
-    def __enter__(self) -> Spool[ItemT]:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
-
-
-def _line(item: Item) -> bytes:
-    """Return one item as a line of JSON."""
-    return (json.dumps(item.to_dict(), ensure_ascii=False) + "\n").encode()

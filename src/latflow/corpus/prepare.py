@@ -1,22 +1,19 @@
-"""Corpora of any origin become corpus folders; a dev set is held out of train.
+"""Corpora of any origin become corpus folders.
 
-Public: `prepare_corpus`, `hold_out`.
+Public: `prepare_corpus`.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 from lhotse import Recording, SupervisionSegment
 
 from latflow.corpus.assemble import CorpusWriter, RecordingJob
@@ -28,9 +25,7 @@ from latflow.corpus.hdf5 import read_hdf_corpus
 from latflow.corpus.kaldi_dir import read_kaldi_dir
 from latflow.corpus.listing import Listing, write_listing
 from latflow.corpus.manifests import (
-    ManifestWriter,
     Spool,
-    read_cuts,
     read_recordings,
     read_supervisions,
     spools,
@@ -41,7 +36,6 @@ from latflow.corpus.options import (
     FolderSource,
     GivenSource,
     Hdf5Source,
-    HoldOutSource,
     KaldiSource,
     LhotseSource,
     ManifestSource,
@@ -54,7 +48,7 @@ from latflow.corpus.synthetic import synthesize
 from latflow.corpus.table import list_table
 from latflow.errors import UserError
 from latflow.files import atomic_directory
-from latflow.ledger import Ledger, read_ledger
+from latflow.ledger import Ledger
 from latflow.parallel import worker_pool
 
 _NO_AUDIO = "its audio file does not exist"
@@ -343,96 +337,3 @@ def _with_absolute_paths(recording: Recording) -> Recording:
         for s in recording.sources
     ]
     return replace(recording, sources=sources)
-
-
-def hold_out(
-    cuts_dir: Path,
-    train_dir: Path,
-    dev_dir: Path,
-    *,
-    options: HoldOutSource,
-    seed: int,
-) -> None:
-    """Divide a corpus folder in two: a dev set, and the rest to train on.
-
-    Speakers (or utterances) are drawn until they hold the share of the speech wanted;
-    at least one stays on each side.
-
-    Args:
-        cuts_dir: corpus folder to divide.
-        train_dir: corpus folder of the rest; it gets the ledger of `cuts_dir`.
-        options: the unit that goes to one side, and the share of the speech, in
-            seconds, that the dev set holds at least.
-
-    Raises:
-        UserError: there is only one speaker or utterance to draw from.
-    """
-    by = options.by
-    file = cuts_dir / "supervisions.jsonl.gz"
-    seconds: dict[str, float] = {}
-    for supervision in read_supervisions(file):
-        key = _key(supervision, by)
-        seconds[key] = seconds.get(key, 0.0) + supervision.duration
-    if len(seconds) < 2:
-        raise UserError(
-            f"only one {by} in the corpus; no dev set can be held out",
-            file=file,
-            remedy="set corpus.dev.by: utterance"
-            if by == "speaker"
-            else "name a dev set in corpus.dev",
-        )
-    held = _draw_held(seconds, options.fraction, seed)
-    with (
-        atomic_directory(train_dir) as train,
-        atomic_directory(dev_dir) as dev,
-    ):
-        _divide(cuts_dir, {False: train, True: dev}, held, by)
-
-
-def _key(supervision: SupervisionSegment, by: str) -> str:
-    """Return what an utterance is drawn with."""
-    return supervision.speaker or "" if by == "speaker" else supervision.id
-
-
-def _draw_held(seconds: Mapping[str, float], fraction: float, seed: int) -> set[str]:
-    """Draw keys until they hold the wanted share of the seconds; one is left over."""
-    rng = np.random.default_rng([seed, zlib.crc32(b"hold_out")])
-    wanted = fraction * sum(seconds.values())
-    order = rng.permutation(sorted(seconds)).tolist()
-    held: set[str] = set()
-    total = 0.0
-    for key in order[:-1]:
-        if held and total >= wanted:
-            break
-        held.add(key)
-        total += seconds[key]
-    return held
-
-
-def _divide(
-    corpus: Path, folders: Mapping[bool, Path], held: set[str], by: str
-) -> None:
-    """Write each item of a corpus folder to its side (True: held out)."""
-    recording_sides: dict[str, set[bool]] = {}
-    with ExitStack() as stack:
-        writers = {
-            (name, side): stack.enter_context(
-                ManifestWriter(folder / f"{name}.jsonl.gz")
-            )
-            for side, folder in folders.items()
-            for name in ("recordings", "supervisions", "cuts")
-        }
-        for supervision in read_supervisions(corpus / "supervisions.jsonl.gz"):
-            side = _key(supervision, by) in held
-            recording_sides.setdefault(supervision.recording_id, set()).add(side)
-            writers["supervisions", side].write(supervision)
-        for cut in read_cuts(corpus / "cuts.jsonl.gz"):
-            side = _key(cut.supervisions[0], by) in held
-            writers["cuts", side].write(cut)
-        for recording in read_recordings(corpus / "recordings.jsonl.gz"):
-            for side in recording_sides.get(recording.id, ()):
-                writers["recordings", side].write(recording)
-    ledger = Ledger("prepare_corpus")
-    ledger.entries.extend(read_ledger(corpus / "ledger.jsonl"))
-    ledger.write(folders[False] / "ledger.jsonl")
-    Ledger("prepare_corpus").write(folders[True] / "ledger.jsonl")

@@ -5,7 +5,7 @@ some 150 corpora. `recipe_manifests` calls them and returns manifests as files, 
 shape the recipe gives them. LibriSpeech's lexicon and language models are not part of
 its recipe: they are files of OpenSLR resource 11, which `missing_resource` explains.
 
-Public: `recipe_manifests`, `missing_utterances`, `missing_resource`, `fetch`.
+Public: `recipe_manifests`, `missing_utterances`, `missing_resource`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ import importlib
 import inspect
 import logging
 import re
-import shutil
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +23,7 @@ from lhotse import RecordingSet, SupervisionSet
 
 from latflow.corpus.kaldi_tables import split_fields
 from latflow.errors import UserError
-from latflow.files import atomic_output, read_lines
+from latflow.files import read_lines
 
 log = logging.getLogger(__name__)
 
@@ -284,32 +281,3 @@ def _first_line(error: BaseException) -> str:
     """Return the kind of an error and the first line of its message."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
-def fetch(url: str, path: Path) -> None:
-    """Fetch a file; it appears under its name only once it is whole.
-
-    Args:
-        url: http, https, ftp or file address.
-        path: where to put it; folders are made.
-
-    Raises:
-        UserError: the address does not answer, or the disk is full.
-    """
-    try:
-        with atomic_output(path) as temporary, temporary.open("wb") as target:
-            with urllib.request.urlopen(url, timeout=60) as source:  # noqa: S310
-                shutil.copyfileobj(source, target, 1 << 20)
-                expected = source.headers.get("Content-Length")
-            size = target.tell()
-            if expected is not None and size != int(expected):
-                raise UserError(
-                    f"got {size} of {expected} bytes", file=url, remedy="try again"
-                )
-    except (urllib.error.URLError, TimeoutError) as error:
-        raise UserError(
-            f"cannot be fetched ({error})",
-            file=url,
-            remedy=f"check the network, or put the file at {path} by hand",
-        ) from error
-    log.info("fetched %s: %d bytes", path, size)

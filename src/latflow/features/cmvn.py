@@ -14,14 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
-from lhotse import MonoCut
-from lhotse.features.io import close_cached_file_handles
 
-from latflow.corpus.manifests import count_cuts, read_cuts, speaker_of, text_of
+from latflow.corpus.json_lines import CutLine, count_cuts, read_cut_lines
 from latflow.errors import UserError
 from latflow.features.frames import FrameWriter
-from latflow.features.manifest_storage import IN_MANIFEST
 from latflow.features.options import CmvnOptions, Extraction, NoCmvn, SlidingCmvn
+from latflow.features.storage_names import IN_MANIFEST
+from latflow.features.stored import StoredFeatures
 from latflow.files import atomic_directory
 from latflow.kaldi.io import KaldiWriter
 from latflow.logs import progress
@@ -260,50 +259,52 @@ def normalize_features(
     """
     total = count_cuts(cuts)
     with atomic_directory(out_dir) as folder:
-        try:
-            statistics: dict[str, np.ndarray] = {}
-            if cmvn.type in {"speaker", GLOBAL}:
-                bar = progress(read_features(cuts), "CMVN statistics", total=total)
-                statistics = _statistics(bar, by_speaker=cmvn.type == "speaker")
-                _write_statistics(folder / "cmvn.ark", statistics)
-            bar = progress(read_features(cuts), "normalize features", total=total)
-            _write_frames(bar, folder, cmvn, statistics, extraction)
-        finally:
-            close_cached_file_handles()
+        statistics: dict[str, np.ndarray] = {}
+        if cmvn.type in {"speaker", GLOBAL}:
+            bar = progress(read_features(cuts), "CMVN statistics", total=total)
+            statistics = _statistics(bar, by_speaker=cmvn.type == "speaker")
+            _write_statistics(folder / "cmvn.ark", statistics)
+        bar = progress(read_features(cuts), "normalize features", total=total)
+        _write_frames(bar, folder, cmvn, statistics, extraction)
 
 
-def read_features(path: str | Path) -> Iterator[tuple[MonoCut, np.ndarray]]:
+def read_features(path: str | Path) -> Iterator[tuple[CutLine, np.ndarray]]:
     """Yield cuts with their stored features, float32 [T, D].
 
     Raises:
         UserError: a cut has no features, or they cannot be read.
     """
-    for cut in read_cuts(path):
-        remedy = "run the extract_features stage again"
-        if cut.features is None:
-            raise UserError(
-                "has no features", file=path, utterance=cut.id, remedy=remedy
-            )
-        try:
-            features = cut.features.load()
-        except (OSError, KeyError, ValueError, RuntimeError) as error:
-            is_there = cut.features.storage_type in IN_MANIFEST
-            raise UserError(
-                f"stored features cannot be read ({type(error).__name__})",
-                file=path if is_there else cut.features.storage_path,
-                utterance=cut.id,
-                remedy=remedy,
-            ) from error
-        yield cut, features
+    remedy = "run the extract_features stage again"
+    with StoredFeatures() as stored:
+        for cut in read_cut_lines(path):
+            manifest = cut.values.get("features")
+            if not isinstance(manifest, dict):
+                raise UserError(
+                    "has no features", file=path, utterance=cut.id, remedy=remedy
+                )
+            try:
+                features = stored.load(manifest)
+                for field in ("type", "frame_shift", "sampling_rate"):
+                    manifest[field]
+            except (OSError, KeyError, ValueError, RuntimeError, TypeError) as error:
+                is_there = manifest.get("storage_type") in IN_MANIFEST
+                place = None if is_there else manifest.get("storage_path")
+                raise UserError(
+                    f"stored features cannot be read ({type(error).__name__})",
+                    file=place or path,
+                    utterance=cut.id,
+                    remedy=remedy,
+                ) from error
+            yield cut, features
 
 
 def _statistics(
-    items: Iterable[tuple[MonoCut, np.ndarray]], *, by_speaker: bool
+    items: Iterable[tuple[CutLine, np.ndarray]], *, by_speaker: bool
 ) -> dict[str, np.ndarray]:
     """Sum up CMVN statistics of each speaker, or of all."""
     statistics: dict[str, np.ndarray] = {}
     for cut, features in items:
-        key = speaker_of(cut) if by_speaker else GLOBAL
+        key = cut.speaker if by_speaker else GLOBAL
         stats = cmvn_statistics(features)
         if key in statistics:
             statistics[key] += stats
@@ -321,7 +322,7 @@ def _write_statistics(path: Path, statistics: Mapping[str, np.ndarray]) -> None:
 
 
 def _write_frames(
-    items: Iterable[tuple[MonoCut, np.ndarray]],
+    items: Iterable[tuple[CutLine, np.ndarray]],
     folder: Path,
     cmvn: CmvnOptions,
     statistics: Mapping[str, np.ndarray],
@@ -334,21 +335,20 @@ def _write_frames(
         raise UserError(
             "no utterance has features", remedy="see the ledger of features"
         )
-    manifest = first[0].features
-    assert manifest is not None
+    manifest = first[0].values["features"]
     with FrameWriter(
         folder,
         dim=first[1].shape[1],
-        frame_shift=manifest.frame_shift,
+        frame_shift=manifest["frame_shift"],
         meta={
-            "type": manifest.type,
-            "sample_rate": manifest.sampling_rate,
+            "type": manifest["type"],
+            "sample_rate": manifest["sampling_rate"],
             "cmvn": cmvn.values(),
             "extraction": None if extraction is None else extraction.values(),
         },
     ) as writer:
         for cut, features in itertools.chain([first], remaining):
-            speaker = speaker_of(cut)
+            speaker = cut.speaker
             stats = statistics.get(speaker if cmvn.type == "speaker" else GLOBAL)
             frames = normalize(features, cmvn, stats)
-            writer.append(cut.id, speaker, text_of(cut), frames)
+            writer.append(cut.id, speaker, cut.text, frames)

@@ -4,7 +4,7 @@ Lhotse's own `memory_lilcom` and `memory_raw` put bytes into the manifest, which
 cannot hold; these put them there as text (base64). Importing this module registers
 `manifest_lilcom` and `manifest_numpy` with Lhotse.
 
-Public: `IN_MANIFEST`.
+Public: the readers and writers, for Lhotse.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from lhotse.features.io import (
     register_writer,
 )
 
-LILCOM, NUMPY = "manifest_lilcom", "manifest_numpy"
-IN_MANIFEST = (LILCOM, NUMPY)
+from latflow.features.storage_names import LILCOM, NUMPY
 
 
 class _Writer(FeaturesWriter):

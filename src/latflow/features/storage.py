@@ -20,10 +20,11 @@ from lhotse import Features, MonoCut
 from lhotse.features.io import close_cached_file_handles, get_writer
 from lhotse.utils import fastcopy
 
-from latflow.corpus.manifests import ManifestWriter
+import latflow.features.manifest_storage  # noqa: F401 - registers storages
+from latflow.corpus.json_lines import ManifestWriter
 from latflow.errors import UserError
-from latflow.features.manifest_storage import IN_MANIFEST
 from latflow.features.options import Extraction, FrameGeometry
+from latflow.features.storage_names import IN_MANIFEST
 from latflow.ledger import Ledger
 
 # HDF5 ends the process when a write fails: it must never come to that. This much covers

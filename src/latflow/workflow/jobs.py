@@ -247,7 +247,7 @@ def above_limit(results: str | Path, limit: float) -> Iterator[str]:
 
 def _num_utterances(folder: Path, record: Mapping[str, Any], skipped: int) -> int:
     """Return the utterances of the split that a job was about; 0 if not known."""
-    from latflow.corpus.manifests import count_cuts  # takes seconds to import
+    from latflow.corpus.json_lines import count_cuts
 
     found = (_SPLIT.fullmatch(name) for name in record["inputs"])
     split = record["wildcards"].get("split") or next((m[1] for m in found if m), "")

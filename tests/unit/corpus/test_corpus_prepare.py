@@ -17,6 +17,7 @@ from lhotse import (
 )
 
 from latflow.corpus.combine import source_of
+from latflow.corpus.hold_out import hold_out
 from latflow.corpus.kaldi_dir import import_kaldi_dir
 from latflow.corpus.manifests import (
     ManifestWriter,
@@ -32,7 +33,7 @@ from latflow.corpus.options import (
     PerturbationOptions,
 )
 from latflow.corpus.perturb import perturb_corpus
-from latflow.corpus.prepare import hold_out, prepare_corpus
+from latflow.corpus.prepare import prepare_corpus
 from latflow.errors import UserError
 from latflow.ledger import read_ledger
 from latflow.options import read_options
