@@ -42,7 +42,7 @@ def draw_conversations(
         UserError: see `Drawing`.
     """
     assert options.conversation is not None
-    drawing = Drawing(options, speech, rate=rate, seed=seed)
+    drawing = Drawing(options, speech, rate=rate, seed=seed, purpose=options.purpose)
     talk = _Talk(options.conversation, speech, rate=rate, seed=seed)
     number = 0
     while talk.left:

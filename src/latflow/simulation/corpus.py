@@ -161,7 +161,9 @@ def simulate_corpus(
                 speech, folder, final, options, seed=seed, threads=threads
             )
             return
-        drawing = Drawing(options, speech, rate=speech.rate, seed=seed)
+        drawing = Drawing(
+            options, speech, rate=speech.rate, seed=seed, purpose=options.purpose
+        )
         simulator = Simulator(speech, rate=speech.rate, cache_mb=options.cache_mb)
 
         def simulate(i: int) -> tuple[MonoCut, Record]:

@@ -1,7 +1,7 @@
 """Records of what is done to utterances, drawn from distributions.
 
-A record follows from (options, seed, utterance, pass), so that workers, ranks and days
-change nothing of it.
+A record follows from (options, seed, purpose, utterance, pass), so that workers, ranks
+and days change nothing of it.
 
 Public: `Drawing`.
 """
@@ -58,6 +58,7 @@ class Drawing:
         speech: of which other speakers say something.
         rate: Hz.
         seed: of all draws.
+        purpose: what rooms are for: those of training and those of test sets differ.
 
     Raises:
         UserError: a folder or pattern names no audio, or a device leaves no band.
@@ -70,9 +71,11 @@ class Drawing:
         *,
         rate: int,
         seed: int,
+        purpose: str = "training",
     ) -> None:
         self._options, self._speech, self._array = options, speech, options.array
         self._rate, self._seed = rate, seed
+        self._purpose = zlib.crc32(purpose.encode())
         self._files = {files: list_audio(files) for files in options.files}
         self._room = lru_cache(maxsize=4096)(self._draw_room)
         self._others = lru_cache(maxsize=8)(self._list_others)
@@ -169,17 +172,21 @@ class Drawing:
             return None
         if room is None:
             return self._array.microphones
-        rng = np.random.default_rng([self._seed, room.number, _ARRAYS])
+        rng = self._room_generator(room.number, _ARRAYS)
         angle = math.radians(drawn(self._array.turn, rng))
         c, s = math.cos(angle), math.sin(angle)
         around = np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]])
         return tuple(_place(around @ p) for p in self._array.microphones)
 
+    def _room_generator(self, number: int, about: int) -> np.random.Generator:
+        """Return the generator of what is drawn about a room."""
+        return np.random.default_rng([self._seed, self._purpose, number, about])
+
     def _draw_room(self, number: int) -> RoomDraw:
         """Draw a room and all places in it."""
         options = self._options.rooms
         assert isinstance(options, GeneratedRooms)
-        rng = np.random.default_rng([self._seed, number, _ROOMS])
+        rng = self._room_generator(number, _ROOMS)
         t60 = drawn(options.t60, rng)
         radius = self._array.radius if self._array else 0.0
         sides = (options.length, options.width, options.height)

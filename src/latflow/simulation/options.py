@@ -437,6 +437,11 @@ class SimulatedSetOptions(SimulationOptions):
     """Utterances are put into conversations, which are then what is simulated; null
     leaves each by itself."""
 
+    @property
+    def purpose(self) -> str:
+        """Purpose of its rooms; sets that are made of one set share them."""
+        return f"set made of {self.of}"
+
     @model_validator(mode="after")
     def _check_conversation(self) -> Self:
         if self.conversation is not None and self.speakers is not None:

@@ -249,9 +249,11 @@ class Simulator:
         other = self._said(draw.utterance, record).astype(np.float64)
         if not other.any():
             return
+        said = len(other)
         if draw.place is not None:  # other speakers keep a room that was measured
-            other = self._in_place(other, record, draw.place)
-        other *= math.sqrt(power / _power(other) / 10 ** (draw.sir / 10))
+            other = self._in_place(other, record, draw.place, rings_on=True)
+        own = _power(other[..., :said])
+        other *= math.sqrt(power / own / 10 ** (draw.sir / 10))
         end = min(mixed.shape[-1], draw.offset + other.shape[-1])
         first = max(0, draw.offset)
         if first < end:

@@ -206,6 +206,44 @@ def test_other_speaker_has_the_wanted_level_and_overlap():
         assert 10 * np.log10(ratio) == pytest.approx(3.0, abs=0.1)
 
 
+def test_rooms_of_training_are_not_those_of_test_sets():
+    speech = MadeUpSpeech(20)
+    rooms = []
+    for purpose in ("training", "set made of a", "set made of b"):
+        drawing = Drawing(
+            options_of(rooms=ROOMS), speech, rate=RATE, seed=1, purpose=purpose
+        )
+        drawn = [drawing.draw(u, SECOND, whole_pass=0).room for u in speech.utt_ids]
+        rooms.append({room.size for room in drawn if room})
+    assert [len(sizes) for sizes in rooms] == [3, 3, 3]
+    assert len(set.union(*rooms)) == 9
+
+
+class LoudToTheEnd(MadeUpSpeech):
+    """Noise as loud at its ends as in its middle."""
+
+    def samples(self, i):
+        wave = np.random.default_rng(i).standard_normal(self.num_samples(i))
+        return (0.01 * wave).astype(np.float32)
+
+
+def test_reverberation_of_another_speaker_dies_away():
+    """It rings on behind the last word of the other one."""
+    speech, rooms = LoudToTheEnd(), {**ROOMS, "t60": exactly(0.3)}
+    record = draw(options_of(rooms=rooms, speakers={}), "u1", speech=speech)
+    (other,) = record.speakers
+    length = speech.num_samples(speech.position(other.utterance))
+    early = other.replace(offset=SECOND // 2 - length)  # ends in the middle
+    both = apply(record.replace(speakers=(early,)), speech)[1]
+    added = both - apply(record.replace(speakers=()), speech)[1]
+    power = [
+        np.square(added[SECOND * k // 20 :][: SECOND // 20]).mean() for k in range(20)
+    ]
+    assert power[10] > 0.01 * power[9]  # the first 50 ms behind the end
+    assert power[10] > 3 * power[12] > 0
+    assert power[17] < 1e-4 * power[9]
+
+
 def test_sound_arrives_when_it_did():
     """The onset of speech in a room is that of the speech: labels stay right."""
     clicks = np.zeros(SECOND, np.float32)
