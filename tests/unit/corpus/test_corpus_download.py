@@ -25,7 +25,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         self.wfile.write(b"too little")
         return None
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Be silent."""
 
 
