@@ -139,8 +139,10 @@ def simulate_corpus(
     Ids, speakers and transcripts stay. Audio is FLAC of 16 bits in `audio/`, a file for
     each utterance, or for each conversation, of which the utterances are segments.
     Beside the manifests are `records.jsonl` (what was done to each utterance or
-    conversation, in their order), `simulation.json` (counts) and an empty ledger: an
-    utterance that cannot be simulated fails the stage.
+    conversation, in their order), `simulation.json` (counts) and a ledger that notes
+    noises that repeat or begin elsewhere, files that are resampled (at their first use)
+    and rooms drawn anew (likewise). An utterance that cannot be simulated fails the
+    stage.
 
     Args:
         cuts: manifest of the other set.
@@ -155,7 +157,6 @@ def simulate_corpus(
     final = Path(os.path.abspath(out_dir))
     with atomic_directory(out_dir) as folder, CutSpeech(cuts, folder) as speech:
         (folder / "audio").mkdir()
-        Ledger("simulate_corpus").write(folder / "ledger.jsonl")
         if options.conversation is not None:
             _simulate_conversations(
                 speech, folder, final, options, seed=seed, threads=threads
@@ -193,7 +194,7 @@ def simulate_corpus(
                 cut_writer.write(cut)
                 records.write(record_line(record))
                 counts.add(record)
-        write_json(folder / SUMMARY, counts.values())
+        counts.write(folder)
 
 
 def _simulate_conversations(
@@ -261,7 +262,7 @@ def _simulate_conversations(
             cut = _as_segment(speech.cut(i), talk, offset, length)
             supervisions.write(cut.supervisions[0].with_offset(cut.start))
             cut_writer.write(cut)
-    write_json(folder / SUMMARY, counts.values())
+    counts.write(folder)
 
 
 def _as_segment(
@@ -332,6 +333,7 @@ class _Counts:
 
     def __init__(self, simulator: Simulator) -> None:
         self._simulator = simulator
+        self._ledger = Ledger("simulate_corpus")
         self._kinds: Counter[str] = Counter()
         self._files: dict[str, bool] = {}  # of recordings: whether of another rate
         self._rooms: dict[int, int] = {}
@@ -348,15 +350,40 @@ class _Counts:
         self._kinds["simulated"] += number * record.is_simulated
         for kind in kinds:
             self._kinds[f"with_{kind}"] += bool(getattr(record, kind))
-        if record.room is not None:
-            self._rooms[record.room.number] = record.room.redraws
+        self._add_events(record)
+
+    def _add_events(self, record: Record) -> None:
+        """Count what was drawn anew, repeated, moved or resampled; note it."""
+        utt_id = record.turns[0].utterance if record.turns else record.utterance
+        if (room := record.room) is not None and room.number not in self._rooms:
+            self._rooms[room.number] = room.redraws
+            if room.redraws:
+                self._note(utt_id, "room drawn anew: not its T60, or no place")
         for noise in record.noises:
-            is_short = self._simulator.repeats(noise, record.num_samples)
-            self._kinds["noises_repeated"] += is_short
+            if noise.file is None:
+                continue
+            part = self._simulator.part(noise, record)
+            self._kinds["noises_repeated"] += part.repeats
+            self._kinds["noises_moved"] += part.is_moved
+            if part.repeats:
+                self._note(utt_id, "noise too short: repeated")
+            if part.is_moved:
+                self._note(utt_id, "noise silent where it began: begins elsewhere")
         for file in (record.response, *(noise.file for noise in record.noises)):
             if file is not None and file not in self._files:
                 rate = Recording.from_file(file).sampling_rate
                 self._files[file] = rate != record.rate
+                if self._files[file]:
+                    self._note(utt_id, "noise or response of another rate: resampled")
+
+    def _note(self, utt_id: str, reason: str) -> None:
+        """Note an event in the ledger."""
+        self._ledger.record(utt_id, reason, action="noted")
+
+    def write(self, folder: Path) -> None:
+        """Write the counts and the ledger."""
+        write_json(folder / SUMMARY, self.values())
+        self._ledger.write(folder / "ledger.jsonl")
 
     def values(self) -> dict[str, float]:
         """Return the counts by name; times in seconds."""

@@ -65,7 +65,8 @@ class NoiseDraw(Options):
     spectrum: str | None = None
     """Spectrum of a generated noise."""
     begin: float = 0.0
-    """Where in the recording it begins, as a share of its length."""
+    """Where in the recording it begins, as a share of the places where it need not
+    repeat, or of its length; see `cut_noise`."""
     seed: int = 0
     """Of a generated noise."""
     snr: float

@@ -25,6 +25,7 @@ from latflow.errors import UserError
 from latflow.simulation.convolution import convolved
 from latflow.simulation.devices import through_device
 from latflow.simulation.diffuse import diffuse_noise
+from latflow.simulation.noise_parts import NoisePart, cut_noise
 from latflow.simulation.records import (
     MovementDraw,
     NoiseDraw,
@@ -290,20 +291,36 @@ class Simulator:
                 draw.spectrum or "white", draw.seed, (number, length), self._rate
             )
             return _diffuse(made, record)
-        noise = self._recorded(draw.file)
-        begin = int(draw.begin * len(noise))
+        lead = self._lead(draw, record)  # the noise has been there before
+        samples = self._part(draw, record, length).samples
         if record.room is None or draw.place is None:
-            begins = [begin + len(noise) * k // number for k in range(number)]
-            parts = np.stack([_cut(noise, first, length) for first in begins])
-            return _diffuse(parts, record)
+            return _diffuse(samples, record)
         response = self._response(record.room, draw.place, record.array)
-        before = response.shape[-1] - 1  # the noise has been there before
-        heard = convolved(_cut(noise, begin - before, length + before), response)
-        return heard[..., before : before + length]
+        return convolved(samples[0], response)[..., lead : lead + length]
 
-    def repeats(self, draw: NoiseDraw, num_samples: int) -> bool:
-        """Tell whether a noise is shorter than an utterance, and repeats in it."""
-        return draw.file is not None and len(self._recorded(draw.file)) < num_samples
+    def part(self, draw: NoiseDraw, record: Record) -> NoisePart:
+        """Return the part of a recording that a noise is made of."""
+        return self._part(draw, record, record.num_samples)
+
+    def _part(self, draw: NoiseDraw, record: Record, length: int) -> NoisePart:
+        """See `part`; the part is for `length` samples that are heard."""
+        assert draw.file is not None
+        is_at_point = record.room is not None and draw.place is not None
+        lead = self._lead(draw, record)
+        return cut_noise(
+            self._recorded(draw.file),
+            draw.begin,
+            length + lead,
+            number=1 if is_at_point else len(record.array or (0,)),
+            lead=lead,
+            rate=self._rate,
+        )
+
+    def _lead(self, draw: NoiseDraw, record: Record) -> int:
+        """Return the samples of a noise before the utterance that are heard in it."""
+        if record.room is None or draw.place is None:
+            return 0
+        return math.ceil(record.room.t60 * self._rate) - 1
 
     def _recorded(self, file: str) -> np.ndarray:
         """Return a recording at the rate, without the silence at its ends."""
@@ -479,11 +496,3 @@ def _load(file: str, rate: int) -> np.ndarray:
     if not np.isfinite(samples).all():
         raise UserError("holds samples that are not numbers", file=file, remedy=remedy)
     return samples
-
-
-def _cut(noise: np.ndarray, begin: int, length: int) -> np.ndarray:
-    """Return a part of a noise that repeats; of one that is silent, its beginning."""
-    part = np.take(noise, np.arange(begin, begin + length), mode="wrap")
-    if not part.any():
-        part = np.take(noise, np.arange(length), mode="wrap")
-    return part.astype(np.float64)

@@ -246,9 +246,10 @@ def test_one_microphone_hears_what_it_did_without_arrays(cuts, tmp_path):
     mixed *= math.sqrt(power / np.square(mixed).mean())
     recorded, _ = soundfile.read(street.file, dtype="float32")
     before = len(response) - 1
-    begin = int(street.begin * len(recorded)) - before
-    numbers = np.arange(begin, begin + len(wave) + before)
-    part = np.take(recorded, numbers, mode="wrap").astype(np.float64)
+    length = len(wave) + before
+    begin = int(street.begin * (len(recorded) - length + 1))
+    assert len(recorded) > length
+    part = recorded[begin : begin + length].astype(np.float64)
     heard = convolved(part, response)[before : before + len(wave)]
     white = np.random.default_rng([hiss.seed]).standard_normal(len(wave))
     for noise, draw in ((white, hiss), (heard, street)):

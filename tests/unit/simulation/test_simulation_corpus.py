@@ -15,6 +15,7 @@ from latflow.corpus.manifests import (
     read_supervisions,
 )
 from latflow.errors import UserError
+from latflow.ledger import read_ledger
 from latflow.options import read_options
 from latflow.simulation.corpus import CutSpeech, simulate_corpus
 from latflow.simulation.options import SimulatedSetOptions
@@ -92,6 +93,10 @@ def test_simulated_set_has_the_utterances_and_their_records(tmp_path, cuts):
     assert counts["noises_repeated"] == simulated
     assert counts["files_resampled"] == 0
     assert counts["rooms"] <= 2
+    entries = list(read_ledger(folder / "ledger.jsonl"))
+    assert {e.action for e in entries} == {"noted"}
+    reasons = [e.reason for e in entries]
+    assert reasons.count("noise too short: repeated") == simulated
 
 
 def test_sets_at_different_ratios_have_the_same_noise(tmp_path, cuts):
@@ -116,7 +121,9 @@ def test_noise_of_another_rate_is_counted(tmp_path, cuts):
     simulate_corpus(cuts, tmp_path / "a", options=options, seed=1, threads=1)
     counts = json.loads((tmp_path / "a/simulation.json").read_text())
     assert counts["files_resampled"] == 1
-    assert counts["noises_repeated"] == 0
+    assert counts["noises_repeated"] == counts["noises_moved"] == 0
+    (entry,) = read_ledger(tmp_path / "a/ledger.jsonl")
+    assert entry.reason == "noise or response of another rate: resampled"
 
 
 def test_audio_that_is_missing_is_one_line(tmp_path, cuts):
