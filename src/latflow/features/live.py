@@ -483,7 +483,7 @@ class _Wanted(NamedTuple):
         simulation: Simulation | None,
     ) -> _Wanted:
         """Return utterance i as it is wanted."""
-        draws = None if simulation is None else simulation.draws
+        draws = None if simulation is None else simulation.draws(i)
         if perturbation is None:
             return cls(i, draws=draws)
         speed, volume = perturbation.speed[i], perturbation.volume[i]

@@ -62,9 +62,11 @@ class Perturbation:
 class Simulation(Protocol):
     """Changes the samples of the utterances of a pass, but not their number."""
 
-    @property
-    def draws(self) -> Hashable:
-        """Tells draws apart; equal in passes that share them."""
+    def draws(self, i: int) -> Hashable:
+        """Tell the draws of utterance i apart; equal in passes that share them.
+
+        They are also equal in all passes that leave the utterance alone.
+        """
         ...
 
     def __call__(self, i: int, samples: np.ndarray) -> np.ndarray:

@@ -99,12 +99,9 @@ class Drawing:
             UserError: no room of the options can have its reverberation time, or there
                 is no other speaker.
         """
-        key = zlib.crc32(utt_id.encode())
 
         def generator(purpose: str) -> np.random.Generator:
-            """Draws for one purpose do not depend on those for others."""
-            about = zlib.crc32(purpose.encode())
-            return np.random.default_rng([self._seed, key, whole_pass, _DRAWS, about])
+            return self._generator(utt_id, whole_pass, purpose)
 
         options = self._options
         record = Record(
@@ -114,7 +111,7 @@ class Drawing:
             num_samples=num_samples,
             array=self._turned(None),
         )
-        if generator("all").random() >= options.probability:
+        if not self.is_simulated(utt_id, whole_pass=whole_pass):
             return record
         room, response = self._draw_place(generator("room"))
 
@@ -153,6 +150,18 @@ class Drawing:
                 "device": _draw_device(options.device, generator("device")),
             }
         )
+
+    def is_simulated(self, utt_id: str, *, whole_pass: int) -> bool:
+        """Tell whether an utterance is drawn to be simulated in a pass."""
+        rng = self._generator(utt_id, whole_pass, "all")
+        return bool(rng.random() < self._options.probability)
+
+    def _generator(
+        self, utt_id: str, whole_pass: int, purpose: str
+    ) -> np.random.Generator:
+        """Return a generator for one purpose, whose draws do not depend on others'."""
+        key, about = zlib.crc32(utt_id.encode()), zlib.crc32(purpose.encode())
+        return np.random.default_rng([self._seed, key, whole_pass, _DRAWS, about])
 
     def _draw_place(
         self, rng: np.random.Generator

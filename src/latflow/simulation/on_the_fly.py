@@ -45,8 +45,8 @@ class SimulationOnTheFly:
 
     def in_pass(self, whole_pass: int) -> PassSimulation:
         """Return the simulation of a pass, counted from 0."""
-        draws = whole_pass // self._fresh_every
-        return PassSimulation(self._drawing, self._simulator, self._speech, draws)
+        drawn_pass = whole_pass // self._fresh_every
+        return PassSimulation(self._drawing, self._simulator, self._speech, drawn_pass)
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,19 @@ class PassSimulation:
     drawing: Drawing
     simulator: Simulator
     speech: Speech
-    draws: int
+    drawn_pass: int
+
+    def draws(self, i: int) -> Hashable:
+        """See `features.perturb.Simulation`."""
+        is_simulated = self.drawing.is_simulated(
+            self.speech.utt_id(i), whole_pass=self.drawn_pass
+        )
+        return self.drawn_pass if is_simulated else "left alone"
 
     def record(self, i: int, num_samples: int) -> Record:
         """Return what is done to utterance i, which has some number of samples."""
         utt_id = self.speech.utt_id(i)
-        return self.drawing.draw(utt_id, num_samples, whole_pass=self.draws)
+        return self.drawing.draw(utt_id, num_samples, whole_pass=self.drawn_pass)
 
     def __call__(self, i: int, samples: np.ndarray) -> np.ndarray:
         """See `features.perturb.Simulation`."""
@@ -79,10 +86,9 @@ class WantedSpeech:
     simulation: PassSimulation
     target: CleanTarget | EarlyTarget | MaskTarget
 
-    @property
-    def draws(self) -> Hashable:
-        """The draws of the pass, and what is wanted of them."""
-        return self.simulation.draws, self.target
+    def draws(self, i: int) -> Hashable:
+        """Tell the draws of utterance i apart, and what is wanted of them."""
+        return self.simulation.draws(i), self.target
 
     def __call__(self, i: int, samples: np.ndarray) -> np.ndarray:
         """Return the wanted speech of utterance i, float32 [L].

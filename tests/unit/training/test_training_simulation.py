@@ -109,6 +109,28 @@ def test_draws_are_kept_for_the_passes_asked_for(folder):
     assert not passes[1] & passes[2]
 
 
+def test_utterances_left_alone_are_computed_once(folder, monkeypatch):
+    computed = []
+    compute = LiveFrames._compute_one
+
+    def counted(self, wanted, simulation):
+        computed.append(wanted.i)
+        return compute(self, wanted, simulation)
+
+    monkeypatch.setattr(LiveFrames, "_compute_one", counted)
+    source = source_of(folder, simulation={"noises": NOISE, "probability": 0.5})
+    passes = [contents(source.epoch(epoch)) for epoch in range(3)]
+    alone = set(
+        contents(
+            source_of(folder, simulation={"noises": NOISE, "probability": 0}).epoch(0)
+        )
+    )
+    simulated = [len(held - alone) for held in passes]
+    once = set.union(*passes) & alone
+    assert 0 < sum(simulated) < 18
+    assert len(computed) - 6 == sum(simulated) + len(once)
+
+
 def test_speeds_and_simulation_go_together(folder):
     speeds = {"speeds": [0.9, 1.1], "volume": [0.5, 2.0]}
     nothing = {"probability": 0.0, "noises": NOISE}
