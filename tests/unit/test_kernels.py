@@ -1,5 +1,6 @@
 """The list of kernels that are compiled ahead: true, written and read alike, used."""
 
+import ast
 import importlib
 import json
 import sys
@@ -9,6 +10,12 @@ import pytest
 
 from latflow import kernels
 from latflow.errors import UserError
+
+# Kernels that are compiled when they are called, and why.
+EXEMPT = {
+    ("latflow.lattice.path_sums", "_log_sums"): "of lattices with extreme scores",
+    ("latflow.lattice.path_sums", "_log_sums_to_end"): "no stage asks for `beta`",
+}
 
 SOURCE = """
 from typing import NamedTuple
@@ -92,3 +99,36 @@ def test_the_list_names_kernels_and_types_that_are_there():
             assert hasattr(
                 getattr(importlib.import_module(module), function), "compile"
             )
+
+
+def _entries() -> set[tuple[str, str]]:
+    """Return (module, function) of the cached kernels that no other kernel calls."""
+    found: dict[tuple[str, str], ast.FunctionDef] = {}
+    for path in kernels.ROOT.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if "njit" not in text:
+            continue
+        module = ".".join(path.relative_to(kernels.ROOT.parent).with_suffix("").parts)
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                decorators = " ".join(map(ast.unparse, node.decorator_list))
+                if "njit" in decorators and "cache=True" in decorators:
+                    found[module, node.name] = node
+    calls = (node for body in found.values() for node in ast.walk(body))
+    called = {
+        ast.unparse(call.func).rpartition(".")[2]
+        for call in calls
+        if isinstance(call, ast.Call)
+    }
+    return {key for key in found if key[1] not in called}
+
+
+def test_every_kernel_that_the_interpreter_calls_is_listed_or_exempt():
+    listed = {
+        (module, function)
+        for module, rows in kernels._listed().items()
+        for function, _ in rows
+    }
+    entries = _entries()
+    assert len(entries) > 100  # they are found
+    assert entries - listed == set(EXEMPT)
