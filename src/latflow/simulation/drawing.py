@@ -45,6 +45,7 @@ _DRAWS, _ROOMS = zlib.crc32(b"simulation"), zlib.crc32(b"simulated room")
 _ARRAYS = zlib.crc32(b"simulated array")
 _MAX_REDRAWS = 1000
 _OTHER_PLACES = 4  # places of further sources in a room
+_APART = 0.5  # least distance of two sources, m, as PyKaldi2 has it
 _MAX_SPEAKER_DRAWS = 50
 _MAX_WAYS = 20  # that are drawn until one is long enough; else the longest is taken
 _LEAST_GAP = 0.3  # of the array and of who walks by, m
@@ -115,12 +116,11 @@ class Drawing:
             return record
         room, response = self._draw_place(generator("room"))
 
+        taken: set[Place] = set()
+
         def places(purpose: str) -> Iterator[Place | None]:
-            """Places of sources: all of the room in turn, from one that is drawn on."""
-            if room is None:
-                return repeat(None)
-            first = generator(f"place of {purpose}").integers(len(room.others))
-            return islice(cycle(room.others), int(first), None)
+            rng = generator(f"place of {purpose}")
+            return repeat(None) if room is None else _free_places(room, rng, taken)
 
         noises = [
             noise
@@ -210,6 +210,7 @@ class Drawing:
                 options.from_wall, size - options.from_wall, (_OTHER_PLACES, 3)
             )
             far = np.linalg.norm(others - microphone, axis=1).min() >= 0.3 + radius
+            far &= _least_distance(np.stack((source, *others))) >= _APART
             if radius:  # no microphone in a wall, or in the speaker
                 far &= np.linalg.norm(source - microphone) >= 0.1 + radius
                 far &= np.minimum(microphone, size - microphone).min() >= 0.05 + radius
@@ -381,6 +382,26 @@ def drawn(distribution: Uniform | Choice | Gaussian, rng: np.random.Generator) -
         case Gaussian():
             value = rng.normal(distribution.mean, distribution.std)
             return float(np.clip(value, distribution.low, distribution.high))
+
+
+def _free_places(
+    room: RoomDraw, rng: np.random.Generator, taken: set[Place]
+) -> Iterator[Place]:
+    """Yield places of a room in turn, from one that is drawn on.
+
+    Places that are taken are left out, until all are: then sources share them.
+    """
+    first = int(rng.integers(len(room.others)))
+    for place in islice(cycle(room.others), first, None):
+        if place not in taken or len(taken) == len(room.others):
+            taken.add(place)
+            yield place
+
+
+def _least_distance(places: np.ndarray) -> float:
+    """Return the least distance of two of some places, float64 [N, 3], m."""
+    between = np.linalg.norm(places[:, None] - places, axis=-1)
+    return float(between[np.triu_indices(len(places), 1)].min())
 
 
 def _direction(rng: np.random.Generator) -> np.ndarray:

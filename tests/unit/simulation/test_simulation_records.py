@@ -393,6 +393,22 @@ def test_more_sources_than_places_are_all_in_the_room(noises):
     assert set(places) == set(record.room.others)
 
 
+def test_sources_are_apart(noises):
+    """Four sources have the four places, half a metre from the speaker and others."""
+    kind = {"type": "recorded", "files": str(noises)}
+    options = options_of(
+        rooms={**ROOMS, "number": 50}, noises={"a": kind, "b": kind, "c": kind},
+        speakers={},
+    )  # fmt: skip
+    speech = MadeUpSpeech(40)
+    for utt_id in speech.utt_ids:
+        record = draw(options, utt_id, speech=speech)
+        sources = [source.place for source in (*record.noises, *record.speakers)]
+        places = np.array([record.room.source, *sources])
+        distance = np.linalg.norm(places[:, None] - places, axis=-1)
+        assert distance[np.triu_indices(5, 1)].min() >= 0.499
+
+
 def test_place_of_a_noise_does_not_depend_on_another(noises):
     kind = {"type": "recorded", "files": str(noises)}
     alone = draw(options_of(rooms=ROOMS, noises={"b": kind}))
