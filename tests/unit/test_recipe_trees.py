@@ -130,6 +130,7 @@ def test_a_flat_start_keeps_what_the_recipe_sets(recipe_of):
         ({"tree": {"context_width": 3}}, "of at most 2 phones"),
         ({"supervision": {"left_tolerance": 3}}, "left_tolerance: is of alignments"),
         ({"data": {"sequences": {"type": "chunks"}}}, "utterances cannot be cut"),
+        ({"supervision_lattices": {}}, "has all pronunciations as it is"),
     ],
 )
 def test_what_a_flat_start_cannot_do_is_refused(recipe_of, changes, told):
@@ -145,6 +146,15 @@ def test_trees_are_not_grown_without_a_gmm(recipe_of, tmp_path):
     second = {**CHAIN, "alignments": "ce"}
     with pytest.raises(UserError, match=r"second\.alignments: no GMM system is behind"):
         recipe_of({"first": first, "ce": ce, "second": second})
+
+
+def test_networks_make_no_lattices_of_pronunciations(recipe_of, tmp_path):
+    whole = {"layers": {"output": {"class": "output"}}}
+    (tmp_path / "whole.yaml").write_text(yaml.safe_dump(whole))
+    ce = {**CE, "network": "whole.yaml", "alignments": "tri1"}
+    second = {**CHAIN, "alignments": "ce", "supervision_lattices": {}}
+    with pytest.raises(UserError, match=r"supervision_lattices: ce is a network"):
+        recipe_of({"ce": ce, "second": second})
 
 
 def test_a_recipe_without_any_system_is_refused(recipe_of):

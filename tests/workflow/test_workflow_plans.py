@@ -160,6 +160,27 @@ def test_trees_of_lattice_free_mmi_are_of_the_set_trained_on(repository, tmp_pat
     assert "/train/" not in tree
 
 
+def test_supervision_is_made_from_lattices_where_they_are_asked_for(
+    repository, tmp_path
+):
+    config = yaml.safe_load((repository / "tests/e2e/tiny.yaml").read_text())
+    network = {"network": "config/networks/tdnnf_chain_small.yaml"}
+    system = {"type": "lfmmi", "alignments": "tri3", "supervision_lattices": {}}
+    config["nnet"] = {"systems": {"chain": {**system, **network}}}
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    folder = f"results/{config['experiment']}/chain/chain/supervisions"
+    target = f"{folder}/train/meta.json"
+    done = snakemake(repository, tmp_path, "--configfile", path, "-n", target)
+    assert done.returncode == 0, done.stderr
+    jobs = done.stdout.split("Job ")
+    (lattices,) = [job for job in jobs if "Make lattices of the pronunc" in job]
+    assert "align/tri3/train/trans.ark" in lattices
+    (supervision,) = [job for job in jobs if "Make the supervision" in job]
+    assert "chain/chain/lattices/train/lattices.ark" in supervision
+    assert "ali.ark" not in supervision
+
+
 def test_simulated_sets_are_made_decoded_and_scored(repository, tmp_path):
     config = yaml.safe_load((repository / "tests/e2e/tiny.yaml").read_text())
     test = next(iter(config["corpus"]["test"]))

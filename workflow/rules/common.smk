@@ -338,6 +338,21 @@ def model_of_alignments(wildcards):
     return f"{RESULTS}/{folder}/{source}/final.mdl"
 
 
+def transforms_of_aligner(wildcards):
+    """Speaker transforms of a split that a network's aligner made, where it adapts."""
+    source = recipe.aligner_of(wildcards.network)
+    folder = f"{RESULTS}/align/{source}/{wildcards.split}"
+    return [f"{folder}/trans.ark"] if recipe.is_adapted(source) else []
+
+
+def aligned_for_supervision(wildcards):
+    """Lattices of pronunciations that supervision is made from, or alignments."""
+    if recipe.chain_system(wildcards.network).supervision_lattices is None:
+        return {"alignments": alignments_of("{split}")(wildcards)}
+    folder = f"{RESULTS}/chain/{wildcards.network}/lattices/{wildcards.split}"
+    return {"lattices": f"{folder}/lattices.ark"}
+
+
 def source_of_network(wildcards):
     """Model of the tree that a network works with, or that made its alignments."""
     is_own = recipe.has_own_tree(wildcards.network)

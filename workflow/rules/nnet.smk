@@ -208,9 +208,45 @@ rule build_full_tree:
         "../scripts/build_full_tree.py"
 
 
+rule align_lattices:
+    input:
+        frames="<results>/frames/{split}/meta.json",
+        lang=lexicon_for,
+        model=model_of_alignments,
+        alignments=alignments_of("{split}"),
+        transforms=transforms_of_aligner,
+    output:
+        lattices="<results>/chain/{network}/lattices/{split}/lattices.ark",
+        ledger="<results>/chain/{network}/lattices/{split}/ledger.jsonl",
+        summary="<results>/chain/{network}/lattices/{split}/decode.json",
+    log:
+        "<logs>/align_lattices/{network}.{split}.log",
+    benchmark:
+        "<benchmarks>/align_lattices/{network}.{split}.jsonl"
+    wildcard_constraints:
+        network="|".join(recipe.lattice_free_networks(flat_start=False)) or "none",
+    conda:
+        "../../envs/gmm.yaml"
+    threads: 16
+    resources:
+        mem_mb=growing(8000),
+        runtime=growing(480),
+    params:
+        options=lambda wildcards: recipe.chain_system(
+            wildcards.network
+        ).supervision_lattices.values(),
+        graph=recipe.options.graph.values(),
+        max_skipped_fraction=skippable_in_training,
+        code=source_digest("latflow.decode.pronunciations.align_lattices"),
+    message:
+        "Make lattices of the pronunciations in {wildcards.split} for {wildcards.network}"
+    script:
+        "../scripts/align_lattices.py"
+
+
 rule make_supervisions:
     input:
-        alignments=alignments_of("{split}"),
+        unpack(aligned_for_supervision),
         model=model_of_alignments,
         chain="<results>/chain/{network}/den.fst",
     output:

@@ -69,6 +69,27 @@ class BiasedDecodeOptions(SearchOptions):
     """Factor of acoustic log-likelihoods in the search."""
 
 
+class TranscriptLatticeOptions(SearchOptions):
+    """Lattices of all pronunciations of each transcript.
+
+    A GMM system searches each utterance in its training graph.
+    """
+
+    beam: PositiveFloat = 20.0
+    """Paths costing more than the best of their frame plus this are dropped (negated
+    log, scaled)."""
+    lattice_beam: PositiveFloat = 6.0
+    """Phone sequences costing more than the best of the utterance plus this are left
+    out of the lattice (negated log, scaled)."""
+    acoustic_scale: PositiveFloat = 0.1
+    """Factor of acoustic log-likelihoods in the search."""
+    on_no_final: Literal["retry", "partial", "fail"] = "retry"
+    """Treatment of an utterance whose search does not end in a final state of its
+    training graph. `retry` searches again with a wider beam and then leaves it out,
+    `partial` leaves it out at once, `fail` stops the stage. The ledger names each such
+    utterance."""
+
+
 class AdaptOptions(FmllrOptions):
     """Decoding of systems that adapt to speakers (`sat`).
 

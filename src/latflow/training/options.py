@@ -8,7 +8,11 @@ from pydantic import Field, model_validator
 
 from latflow.align.options import SupervisionOptions
 from latflow.criteria.options import LfmmiOptions
-from latflow.decode.options import AttentionDecodeOptions, NetworkDecodeOptions
+from latflow.decode.options import (
+    AttentionDecodeOptions,
+    NetworkDecodeOptions,
+    TranscriptLatticeOptions,
+)
 from latflow.graphs.options import ChainGraphOptions, ChainTreeOptions, CtcGraphOptions
 from latflow.options import (
     Fraction,
@@ -279,6 +283,11 @@ class LfmmiSystemOptions(Options):
     """Tree and denominator of a network trained with lattice-free MMI."""
     supervision: SupervisionOptions = SupervisionOptions()
     """Times that the supervision allows."""
+    supervision_lattices: TranscriptLatticeOptions | None = None
+    """Makes the supervision from lattices of all likely pronunciations of the
+    transcripts, silences between words among them, as Kaldi's chain recipes do; by the
+    GMM system that `alignments` names. null for one pronunciation of each word, that
+    of the alignment. `{}` for the defaults."""
     graph: ChainGraphOptions = ChainGraphOptions()
     """Scales of the transition probabilities in graphs of LF-MMI networks."""
     criterion: LfmmiOptions = LfmmiOptions()

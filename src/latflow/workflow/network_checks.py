@@ -271,7 +271,19 @@ def _check_flat_start(recipe: Recipe, name: str, network: LfmmiSystemOptions) ->
                 "the tree is made from its alignments",
                 remedy="leave alignments out, or take those of a GMM system",
             )
+        if network.supervision_lattices and recipe.is_network(network.alignments):
+            raise UserError(
+                f"{key}.supervision_lattices: {network.alignments} is a network, and "
+                "lattices of pronunciations are made by GMM systems",
+                remedy="leave it out, or name a GMM system in alignments",
+            )
         return
+    if network.supervision_lattices is not None:
+        raise UserError(
+            f"{key}.supervision_lattices: without alignments supervision has all "
+            "pronunciations as it is",
+            remedy="leave it out, or name a GMM system in alignments",
+        )
     unused = {"supervision": ["left_tolerance", "right_tolerance"]}
     unused["tree"] = ["num_leaves", "split_threshold", "cluster_threshold"]
     for section, names in unused.items():
