@@ -24,7 +24,7 @@ from latflow.errors import UserError
 from latflow.features.source import open_frames
 from latflow.files import write_json
 from latflow.fst.determinize import by_source
-from latflow.graphs.chain import save_chain_system
+from latflow.graphs.chain import note_missing_pdfs, save_chain_system
 from latflow.graphs.options import ChainTreeOptions
 from latflow.graphs.training import TrainingGraphCompiler
 from latflow.hmm.topology import chain_topology
@@ -152,14 +152,7 @@ def build_full_tree(
                 ledger.record(utterance, error.what)
 
     sizes = save_chain_system(out_dir, sequences(), options.phone_lm, tree, transitions)
-    missing = sizes["num_pdfs"] - sizes["pdfs_in_denominator"]
-    if missing:
-        ledger.record(
-            out_dir.name,  # of no single utterance
-            f"{missing} of {sizes['num_pdfs']} pdfs are not in the denominator: no "
-            "phone sequence of the data has them",
-            action="noted",
-        )
+    note_missing_pdfs(ledger, out_dir.name, sizes)
     ledger.write(out_dir / "ledger.jsonl")
     facts = {
         "options": options.values(),

@@ -24,7 +24,7 @@ from latflow.files import write_json
 from latflow.gmm.apply import open_adapted
 from latflow.gmm.source import FrameSource
 from latflow.gmm.train import grow_tree, known_alignments
-from latflow.graphs.chain import save_chain_system
+from latflow.graphs.chain import note_missing_pdfs, save_chain_system
 from latflow.graphs.options import ChainTreeOptions
 from latflow.hmm.alignment import segments, subsampled_lengths
 from latflow.hmm.topology import chain_topology
@@ -71,7 +71,7 @@ def build_chain_tree(
             given, or a phone of the alignments has no root in the language directory.
     """
     began = time.perf_counter()
-    lang, ledger = Lang.load(lang_dir), Ledger(f"build_chain_tree_{out_dir.name}")
+    lang, ledger = Lang.load(lang_dir), Ledger("build_chain_tree")
     source, system = open_adapted(source_dir, frames_dir, transforms)
     old = system.model.transitions
     statistics = _tree_statistics(
@@ -82,6 +82,7 @@ def build_chain_tree(
     transitions = TransitionModel.from_tree(tree, topology)
     phones = (segments(ids, old)[0] for _, ids in known_alignments(source, alignments))
     sizes = save_chain_system(out_dir, phones, options.phone_lm, tree, transitions)
+    note_missing_pdfs(ledger, out_dir.name, sizes)
     ledger.write(out_dir / "ledger.jsonl")
     facts = {
         "options": options.values(),

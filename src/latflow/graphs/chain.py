@@ -11,7 +11,7 @@ the share of the first frames that are spent in each. The *normalization graph* 
 denominator with these and with all states final; supervisions are composed with it, so
 that the numerator's score never exceeds the denominator's.
 
-Public: `ChainGraphs`, `make_chain_graphs`, `save_chain_system`,
+Public: `ChainGraphs`, `make_chain_graphs`, `save_chain_system`, `note_missing_pdfs`,
 `initial_probabilities`.
 
 Source: Kaldi `chain/chain-den-graph.{h,cc}` (`CreateDenominatorFst`,
@@ -21,7 +21,7 @@ Source: Kaldi `chain/chain-den-graph.{h,cc}` (`CreateDenominatorFst`,
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -39,6 +39,7 @@ from latflow.graphs.phone_lm import estimate_phone_lm
 from latflow.hmm.transducer import HmmCache, add_self_loops, compose_hmms
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
+from latflow.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
@@ -129,6 +130,24 @@ def save_chain_system(
         "normalization_states": graphs.normalization.num_states,
         "normalization_arcs": graphs.normalization.num_arcs,
     }
+
+
+def note_missing_pdfs(ledger: Ledger, network: str, sizes: Mapping[str, int]) -> None:
+    """Note in a ledger that the denominator lacks pdfs, if it does.
+
+    Args:
+        ledger: of the stage.
+        network: its name stands for that of an utterance: it is of no single one.
+        sizes: as of `save_chain_system`.
+    """
+    missing = sizes["num_pdfs"] - sizes["pdfs_in_denominator"]
+    if missing:
+        ledger.record(
+            network,
+            f"{missing} of {sizes['num_pdfs']} pdfs are not in the denominator: no "
+            "phone sequence of the data has them",
+            action="noted",
+        )
 
 
 def make_chain_graphs(
