@@ -58,6 +58,8 @@ def write_networks(folder: Path, score_options: ScoreOptions) -> None:
         target.mkdir(parents=True)
         (target / "network.yaml").write_text(DESCRIPTION)
         meta = {"dim_in": 13, "classes": {"output": 40}, "num_parameters": 680}
+        if name == "mmi":
+            meta["scales"] = {"acoustic_scale": 0.2, "silence": "keep"}
         write_json(target / "meta.json", meta)
         is_sequence = name in DEV_ERRORS
         lines = sequence_log(name) if is_sequence else frame_log(generator)

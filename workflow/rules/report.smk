@@ -1,5 +1,6 @@
 # What the jobs took, and the results report: one HTML file that opens offline.
-# Products: <results>/cost.tsv, <results>/report.html, <results>/RESULTS.md
+# Products: <results>/cost.tsv, <results>/report.html, <results>/RESULTS.md,
+# <results>/slices.tsv
 
 
 rule summarize_cost:
@@ -73,6 +74,7 @@ rule make_report:
             category="Report",
         ),
         markdown="<results>/RESULTS.md",
+        slices="<results>/slices.tsv",
     log:
         "<logs>/make_report/report.log",
     benchmark:

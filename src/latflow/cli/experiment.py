@@ -174,7 +174,8 @@ def _report(arguments: Arguments) -> None:
         )
     out = Path(arguments.out) if arguments.out else folder / "report.html"
     markdown = out.with_name("RESULTS.md")
-    make_report(folder, out, markdown, config=read_recipe(arguments).options)
+    slices = out.with_name("slices.tsv")
+    make_report(folder, out, markdown, slices, config=read_recipe(arguments).options)
     sys.stdout.write(f"report: {out.resolve()}\n")
 
 

@@ -16,6 +16,7 @@ from importlib import resources
 from pathlib import Path
 
 import jinja2
+import pandas as pd
 
 from latflow.errors import UserError
 from latflow.files import write_text
@@ -41,12 +42,14 @@ from latflow.report.scores import (
 )
 from latflow.report.sequence import sequence_section
 from latflow.report.simulation import simulation_section
+from latflow.report.slices import DECIMALS, slices_of, slices_section
 from latflow.report.suspects import suspects_section
 from latflow.report.training import (
     alignment_section,
     networks_section,
     training_section,
 )
+from latflow.scoring.results import write_table
 from latflow.workflow.experiment import Experiment
 from latflow.workflow.recipe import Recipe
 
@@ -56,7 +59,12 @@ _OUTCOME = {"decision", "wer", "data"}  # sections that RESULTS.md has
 
 
 def make_report(
-    results_dir: Path, html: Path, markdown: Path, *, config: Experiment
+    results_dir: Path,
+    html: Path,
+    markdown: Path,
+    slices: Path | None = None,
+    *,
+    config: Experiment,
 ) -> None:
     """Write the results report.
 
@@ -64,6 +72,7 @@ def make_report(
         results_dir: folder `results/<experiment>/`.
         html: file to write.
         markdown: file to write: the outcome, without figures and details.
+        slices: file to write: table of the slices of the test sets; none if None.
         config: the recipe.
 
     Raises:
@@ -73,13 +82,16 @@ def make_report(
     results = Results(results_dir, Recipe(config))
     _check(results)
     date = now()
-    sections = _sections(results, date)
+    sliced = slices_of(results)
+    sections = _sections(results, sliced, date)
     summary = headline(results)
     facts = [*summary.facts, *_data_facts(results)]
     title = config.experiment
     write_page(html, title, summary.sentence, sections, facts=facts, date=date)
     outcome = [each for each in sections if each.key in _OUTCOME]
     write_text(markdown, as_markdown(title, summary.sentence, outcome))
+    if slices is not None:
+        write_table(slices, sliced, DECIMALS)
     log.info("report of %d sections, %.1f MB", len(sections), html.stat().st_size / 1e6)
 
 
@@ -120,13 +132,14 @@ def now() -> str:
     return datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _sections(results: Results, date: str) -> list[Section]:
+def _sections(results: Results, sliced: pd.DataFrame, date: str) -> list[Section]:
     """Return all sections in reading order."""
     has_systems = bool(results.recipe.systems)  # else a flat start
     gaussians = (training_section, alignment_section) if has_systems else ()
     sections = [
         decision_section(results),
         rates_section(results),
+        slices_section(results, sliced),
         scales_section(results),
         lattices_section(results),
         examples_section(results),

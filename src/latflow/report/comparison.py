@@ -19,7 +19,14 @@ from latflow.errors import UserError
 from latflow.report.costs import read_costs, sum_by_rule
 from latflow.report.inputs import read_json, read_log, read_table
 from latflow.report.page import Block, Note, Row, Section, Table
-from latflow.report.scores import compare_scores, reading
+from latflow.report.significance import (
+    Joined,
+    compare_joined,
+    interval_text,
+    join_scores,
+    p_text,
+    reading,
+)
 from latflow.scoring.bootstrap import holm
 from latflow.scoring.options import BootstrapOptions
 
@@ -59,32 +66,39 @@ def comparison_sections(
 def _rates(old: Path, new: Path, bootstrap: BootstrapOptions, seed: int) -> Section:
     """Compare the systems that both have, set by set."""
     lead = (
-        "Systems by name, on the utterances that both runs scored (paired bootstrap; p "
-        "is two-sided and corrected for the number of comparisons by Holm). A negative "
-        "change is an improvement."
+        "Systems by name, on the utterances that both runs scored against the same "
+        "words (paired bootstrap; p is two-sided and corrected for the number of "
+        "comparisons by Holm). A negative change is an improvement."
     )
     section = Section("wer", "Word error rates", lead)
     before, after = (_table(folder) for folder in (old, new))
     shared = [key for key in before.index if key in after.index]
-    found = []
+    found, notes = {}, []
     for system, name in shared:
         path = f"score/{system}/{name}/per_utterance.tsv"
-        if (old / path).is_file() and (new / path).is_file():
-            each = compare_scores(old / path, new / path, bootstrap, seed)
-            if each is not None:
-                found.append(((system, name), each))
-    corrected = holm([each.p_value for _, each in found])
+        if not ((old / path).is_file() and (new / path).is_file()):
+            continue
+        joined = join_scores(old / path, new / path)
+        notes += _left_out(joined, system, name)
+        each = compare_joined(joined.table, bootstrap, seed)
+        if each is not None:
+            found[system, name] = joined.table, each
+    corrected = holm([each.p_value for _, each in found.values()])
     rows = []
-    for ((system, name), each), p in zip(found, corrected, strict=True):
+    for ((system, name), (table, each)), p in zip(
+        found.items(), corrected, strict=True
+    ):
+        sums = table[["words", "errors", "errors_after"]].sum()
+        rates = 100 * sums[["errors", "errors_after"]] / sums["words"]
         rows.append(
             {
                 "system": system,
                 "set": name,
-                "old WER (%)": before.loc[(system, name), "wer"],
-                "new WER (%)": after.loc[(system, name), "wer"],
+                "old WER (%)": f"{rates['errors']:.2f}",
+                "new WER (%)": f"{rates['errors_after']:.2f}",
                 "change (absolute %)": f"{each.difference:+.2f}",
-                "interval (%)": f"{each.low:+.2f} to {each.high:+.2f}",
-                "p": f"{p:.3f}" if p >= 0.001 else "< 0.001",
+                "interval (%)": interval_text(each),
+                "p": p_text(p),
                 "reading": reading(each.difference, p),
             }
         )
@@ -92,11 +106,30 @@ def _rates(old: Path, new: Path, bootstrap: BootstrapOptions, seed: int) -> Sect
         section.blocks.append(Table(rows, {"system", "set", "reading"}))
     else:
         section.blocks.append(Note("The runs share no scored system and set."))
+    section.blocks += notes
     for folder, keys, other in ((old, before.index, after), (new, after.index, before)):
         alone = [f"{system} on {name}" for system, name in keys.difference(other.index)]
         if alone:
             section.blocks.append(Note(f"Only in {folder}: {', '.join(alone)}."))
     return section
+
+
+def _left_out(joined: Joined, system: str, name: str) -> Iterator[Note]:
+    """Say which utterances of a set cannot be compared."""
+    if joined.differing:
+        together = len(joined.table) + len(joined.differing)
+        yield Note(
+            f"{system} on {name}: {len(joined.differing)} of {together} utterances, "
+            f"{joined.differing[0]} first, have other reference words in the two runs "
+            "and are left out: other transcripts, or other score.ignore_words or "
+            "score.fold_case.",
+            is_missing=True,
+        )
+    if joined.num_single:
+        yield Note(
+            f"{system} on {name}: {joined.num_single} utterances are in one run alone "
+            "and are left out."
+        )
 
 
 def _table(folder: Path) -> pd.DataFrame:
@@ -165,8 +198,7 @@ def _training(old: Path, new: Path) -> Section:
     lead = "Means a frame on dev at the end of epochs: the first, the middle, the last."
     section = Section("training", "Training of networks", lead)
     rows: list[Row] = []
-    for path in sorted((new / "nnet").glob("*/log.jsonl")):
-        name = path.parent.name
+    for name in _networks(old, new):
         for run, folder in (("old", old), ("new", new)):
             log = read_log(folder / f"nnet/{name}/log.jsonl")
             if log is None or not log.epochs:
@@ -186,6 +218,12 @@ def _training(old: Path, new: Path) -> Section:
         Table(rows, {"network", "run"}) if rows else Note("No network in either.")
     )
     return section
+
+
+def _networks(old: Path, new: Path) -> list[str]:
+    """Return the names of the networks that either run has trained, sorted."""
+    paths = [path for run in (old, new) for path in run.glob("nnet/*/log.jsonl")]
+    return sorted({path.parent.name for path in paths})
 
 
 def _costs(old: Path, new: Path) -> Section:

@@ -5,7 +5,7 @@ variables, so the same drawing suits light and dark pages. The output is determi
 
 Public: `canvas`, `render`, `bare`, `series_colour`, `INK`, `MUTED`, `LINE`, `WIDTH`,
 and the drawings `error_rates`, `training_curves`, `scale_sweep`, `beam_sweep`,
-`speaker_rates`, `phone_durations`, `rule_costs`, `latencies`.
+`speaker_rates`, `slice_rates`, `phone_durations`, `rule_costs`, `latencies`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -306,6 +307,40 @@ def speaker_rates(rates: Mapping[str, float], mean: float) -> str:
         axes.margins(x=0.01)
         bare(axes, grid="y")
         return render(figure, "Word error rate of each speaker")
+
+
+def slice_rates(
+    rates: Mapping[str, tuple[float, float, float]],
+    names: tuple[str, str],
+    before: Sequence[float] | None,
+) -> str:
+    """Draw the word error rate of each slice of a set, in their order.
+
+    Args:
+        rates: slice -> (rate, lower bound, upper bound), per cent.
+        names: of the system and of its baseline.
+        before: rates of the baseline; None where there is none.
+    """
+    with canvas(WIDTH, 0.9 + 0.3 * len(rates)) as figure:
+        axes = figure.subplots()
+        places = np.arange(len(rates))
+        middle, low, high = np.array(list(rates.values()), dtype=float).T
+        bounds = np.maximum(0.0, [middle - low, high - middle])
+        colour = series_colour(0)
+        axes.errorbar(
+            middle, places, xerr=bounds, fmt="o", color=colour, label=names[0]
+        )
+        if before is not None:
+            axes.scatter(
+                before, places, 18, series_colour(1), marker="D", label=names[1]
+            )
+            axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        axes.set_yticks(places, list(rates))
+        axes.set_ylim(len(rates) - 0.5, -0.5)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("word error rate (%)")
+        bare(axes, grid="x")
+        return render(figure, "Word error rate of each slice")
 
 
 def phone_durations(

@@ -20,7 +20,10 @@ import pandas as pd
 from latflow.features.frame_times import FrameTimes
 from latflow.files import read_lines
 from latflow.nnet.described import frame_subsampling
+from latflow.report.choice import Decision, decide, rates_of
+from latflow.report.significance import Pair, Verdict, compare_pairs, turned
 from latflow.scoring import results as tables
+from latflow.scoring.bootstrap import Comparison
 from latflow.sequence.options import SequenceSystemOptions
 from latflow.workflow.experiment import Experiment
 from latflow.workflow.recipe import Recipe
@@ -67,14 +70,73 @@ class Results:
     @cached_property
     def split_sizes(self) -> dict[str, SplitSize]:
         """Sizes of the parts of the corpus that are there, each read once."""
-        words = _vocabulary(self / "lang/words.txt")
         splits = [*self.recipe.splits, *self.recipe.training_sets[1:]]
         paths = {split: self / f"corpus/{split}/cuts.jsonl.gz" for split in splits}
         return {
-            split: _measured(path, words)
+            split: _measured(path, self.vocabulary)
             for split, path in paths.items()
             if path.is_file()
         }
+
+    @cached_property
+    def vocabulary(self) -> frozenset[str] | None:
+        """Words of the lexicon; None where it is not there yet."""
+        return _vocabulary(self / "lang/words.txt")
+
+    @cached_property
+    def rates(self) -> dict[tuple[str, str], float]:
+        """Word error rates in per cent by (system, set), as far as they are scored."""
+        table = read_table(self / "wer.tsv")
+        return {} if table is None else rates_of(table)
+
+    @property
+    def decision(self) -> Decision | None:
+        """The system to ship; None where dev or a test set is not scored."""
+        return decide(self.rates, self.recipe.test_sets)
+
+    @cached_property
+    def comparisons(self) -> dict[Pair, Comparison]:
+        """All that the report compares, by (old system, new system, set).
+
+        Each system with its baseline on all sets, and the one to ship with all others
+        on the test set. p is corrected for their number (Holm): a pair has one p, and
+        one reading, wherever it is shown.
+        """
+        pairs: dict[Pair, None] = {}
+        for system in self.recipe.decodings:
+            old = self.baseline_of(system)
+            if old is not None:
+                sets = self.recipe.evaluation_sets
+                pairs |= dict.fromkeys((old, system, name) for name in sets)
+        decision = self.decision
+        if decision is not None:
+            test, chosen = decision.test, decision.system
+            against = ((other, chosen, test) for other in decision.others)
+            pairs |= {pair: None for pair in against if turned(pair) not in pairs}
+        files = {
+            (old, new, name): (self.scores_of(old, name), self.scores_of(new, name))
+            for old, new, name in pairs
+        }
+        options = self.options
+        return compare_pairs(files, options.score.bootstrap, options.seed)
+
+    def comparison(self, old: str, new: str, name: str) -> Comparison | None:
+        """Return one of `comparisons`, or its reverse; None where it is not made."""
+        pair = (old, new, name)
+        if pair in self.comparisons:
+            return self.comparisons[pair]
+        reverse = self.comparisons.get(turned(pair))
+        return None if reverse is None else reverse.reversed()
+
+    def verdict(self, system: str, name: str) -> Verdict | None:
+        """Compare a system with its baseline (`baseline_of`) on a set.
+
+        Returns:
+            None where there is no baseline, or either has no scores of any word.
+        """
+        old = self.baseline_of(system)
+        found = None if old is None else self.comparison(old, system, name)
+        return None if old is None or found is None else Verdict(old, found)
 
     def frame_shift(self, network: str) -> float:
         """Return the seconds from one frame of a network's output to the next."""
@@ -94,8 +156,12 @@ class Results:
         """Return the system that a system is to be better than; None for the first.
 
         A sequence-trained network starts from another network; other networks learn
-        from a GMM system, or nothing precedes them; a GMM system follows another.
+        from a GMM system, or nothing precedes them; a GMM system follows another. What
+        was rescored is compared with what it was.
         """
+        acoustic = self.recipe.system_of(system)
+        if acoustic != system:
+            return acoustic
         if self.recipe.is_network(system):
             options = self.options.nnet.systems[system]
             has_parent = isinstance(options, SequenceSystemOptions)
@@ -119,6 +185,10 @@ class Results:
     def score_folder(self, system: str, name: str) -> Path:
         """Return the folder of the scores of a system on a set."""
         return self.folder / "score" / system / name
+
+    def scores_of(self, system: str, name: str) -> Path:
+        """Return the file with the scores of each utterance of a set."""
+        return self.score_folder(system, name) / "per_utterance.tsv"
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,13 @@
 """Sections on word errors: rates, comparisons, scales, lattices, errors in detail.
 
 Public: `rates_section`, `scales_section`, `lattices_section`, `errors_section`,
-`compare`, `compare_systems`, `compare_scores`, `Verdict`, `reading`,
-`COULD_BE_CHANCE`, `aligned`, `real_time_factor`.
+`aligned`, `real_time_factor`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -29,19 +26,17 @@ from latflow.report.page import (
     missing,
     rows_of,
 )
-from latflow.scoring.bootstrap import Comparison, paired_bootstrap
-from latflow.scoring.options import BootstrapOptions
+from latflow.report.significance import p_text
 from latflow.scoring.results import GAP, by_speaker, confusions, read_scores, totals
 from latflow.scoring.transcripts import read_text
 
-_CHANCE = 0.05
-COULD_BE_CHANCE = "could be chance"  # a reading
 _COMPARED = (
     "A network trained on lattices is compared with the network that it started from, "
     "another network with the GMM system whose alignments it learnt, and a GMM system "
-    "with the one before it. Both are judged on the same redrawn utterances (paired "
-    "bootstrap). A negative change is an improvement; p is how often chance alone "
-    "would undo or reverse it (two-sided)."
+    "with the one before it; what a second language model rescored, with what it was. "
+    "Both are judged on the same redrawn utterances (paired bootstrap). A negative "
+    "change is an improvement; p is how often chance alone would undo or reverse it "
+    "(two-sided), corrected for all comparisons of the report (Holm)."
 )
 # Columns of wer.tsv -> titles in the report.
 _RATES = {
@@ -67,7 +62,7 @@ def rates_section(results: Results) -> Section:
     lead = (
         "The word error rate is the number of wrongly inserted, deleted and "
         "substituted words per 100 words that were said; lower is better. The interval "
-        f"says how far chance in the choice of the {_drawn(results)}s moves it: "
+        f"says how far chance in the choice of {_drawn(results)} moves it: "
         f"{100 * bootstrap.confidence:g} % of {bootstrap.samples} sets drawn "
         "anew from the same recordings fall inside; with few errors it is at least the "
         "exact binomial interval. The set dev chose the scales, so "
@@ -105,10 +100,19 @@ def rates_section(results: Results) -> Section:
 
 
 def _drawn(results: Results) -> str:
-    """Return the unit that the intervals of the test set are drawn by."""
-    path = results.score_folder(results.shown_system, results.shown_set) / "wer.json"
-    default = {"by": results.options.score.bootstrap.unit(())}
-    return str((read_json(path) or {}).get("confidence_interval", default)["by"])
+    """Return what the intervals are drawn by, by set where sets differ."""
+    sets: dict[str, list[str]] = {}
+    for name in results.recipe.evaluation_sets:
+        folders = (results.score_folder(s, name) for s in results.recipe.decodings)
+        found = (read_json(folder / "wer.json") for folder in folders)
+        known = next((each for each in found if each is not None), None)
+        if known is not None:
+            unit = f"{known['confidence_interval']['by']}s"
+            sets.setdefault(unit, []).append(name)
+    if len(sets) == 1:
+        return next(iter(sets))
+    named = [f"{unit} ({', '.join(names)})" for unit, names in sets.items()]
+    return " or ".join(named) or "utterances or speakers"
 
 
 def _without_references(results: Results) -> Iterator[Block]:
@@ -134,116 +138,14 @@ def _without_references(results: Results) -> Iterator[Block]:
         yield Table(rows, {"set", "system", "file"})
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The change of the word error rate of a set from one system to another.
-
-    Attributes:
-        old: the system compared with.
-        found: difference, interval and p; per cent absolute.
-    """
-
-    old: str
-    found: Comparison
-
-    @property
-    def change(self) -> str:
-        """The difference with its sign, per cent absolute."""
-        return f"{self.found.difference:+.2f}"
-
-    @property
-    def interval(self) -> str:
-        """Bounds of the difference, per cent absolute."""
-        return f"{self.found.low:+.2f} to {self.found.high:+.2f}"
-
-    @property
-    def reading(self) -> str:
-        """The outcome in words."""
-        return reading(self.found.difference, self.found.p_value)
-
-
-def reading(difference: float, p_value: float) -> str:
-    """Say a difference of word error rates in words."""
-    if difference == 0:
-        return "equal"
-    if p_value >= _CHANCE:
-        return COULD_BE_CHANCE
-    return "better" if difference < 0 else "worse"
-
-
-def compare(results: Results, system: str, name: str) -> Verdict | None:
-    """Compare a system with its baseline (`Results.baseline_of`) on a set.
-
-    Args:
-        results: the experiment.
-        system: the system in question.
-        name: the set.
-
-    Returns:
-        None where there is no baseline, or either has no scores of any word.
-    """
-    old = results.baseline_of(system)
-    if old is None:
-        return None
-    found = compare_systems(results, old, system, name)
-    return None if found is None else Verdict(old, found)
-
-
-def compare_systems(
-    results: Results, old: str, new: str, name: str
-) -> Comparison | None:
-    """Compare two systems on the same utterances of a set.
-
-    Args:
-        results: the experiment.
-        old: the system compared with.
-        new: the system in question.
-        name: the set.
-
-    Returns:
-        None where either has no scores of any word.
-    """
-    old_path, new_path = (
-        results.score_folder(each, name) / "per_utterance.tsv" for each in (old, new)
-    )
-    if not (old_path.is_file() and new_path.is_file()):
-        return None
-    options = results.options
-    return compare_scores(old_path, new_path, options.score.bootstrap, options.seed)
-
-
-def compare_scores(
-    old: Path, new: Path, bootstrap: BootstrapOptions, seed: int
-) -> Comparison | None:
-    """Compare two `per_utterance.tsv` on the utterances that both have.
-
-    Returns:
-        None where there is no word among them.
-    """
-    before, after = (read_scores(path).set_index("utterance") for path in (old, new))
-    both = before.join(after["errors"].rename("errors_after"), how="inner").sort_index()
-    if not both["words"].sum():
-        return None
-    return paired_bootstrap(
-        both["errors"].to_numpy(),
-        both["errors_after"].to_numpy(),
-        both["words"].to_numpy(),
-        samples=bootstrap.samples,
-        confidence=bootstrap.confidence,
-        seed=seed,
-        blocks=bootstrap.blocks(list(both["speaker"])),
-    )
-
-
 def _comparisons(results: Results) -> Iterator[Block]:
     """Compare each system with its baseline."""
     rows = []
-    for system in results.recipe.decoded_systems:
+    for system in results.recipe.decodings:
         for name in results.recipe.evaluation_sets:
-            verdict = compare(results, system, name)
+            verdict = results.verdict(system, name)
             if verdict is None:
                 continue
-            p = verdict.found.p_value
             better = 100 * verdict.found.probability_of_improvement
             rows.append(
                 {
@@ -253,7 +155,7 @@ def _comparisons(results: Results) -> Iterator[Block]:
                     "change (absolute %)": verdict.change,
                     "interval (%)": verdict.interval,
                     "better in (% of draws)": f"{better:.1f}",
-                    "p": f"{p:.4f}" if p >= 0.001 else "< 0.001",
+                    "p": p_text(verdict.found.p_value),
                     "reading": verdict.reading,
                 }
             )
@@ -274,6 +176,7 @@ def scales_section(results: Results) -> Section:
     section = Section("scales", "Choice of scales", lead)
     sweeps: dict[str, pd.DataFrame] = {}
     chosen: dict[str, tuple[float, float]] = {}
+    at_edge = []
     for system in results.recipe.decodings:
         table = read_table(results / f"tune/{system}/sweep.tsv")
         if table is not None:
@@ -281,18 +184,17 @@ def scales_section(results: Results) -> Section:
         scales = read_json(results / f"tune/{system}/scales.json")
         if scales is not None:
             chosen[system] = float(scales["lmwt"]), float(scales["wip"])
+            if scales.get("at_edge"):
+                at_edge.append(system)
     if not sweeps:
         section.blocks.append(missing("sweep of scales", "score"))
         return section
     caption = "Word error rate on dev over the language model weight."
     section.blocks.append(Figure(figures.scale_sweep(sweeps, chosen), caption))
-    for system, (weight, _) in chosen.items():
-        weights = sweeps[system]["lmwt"] if system in sweeps else pd.Series(dtype=float)
-        if weights.nunique() > 1 and weight in {weights.min(), weights.max()}:
-            text = (
-                f"{system}: the chosen weight {weight:g} is at the edge of the sweep."
-            )
-            section.blocks.append(Note(text))
+    for system in at_edge:
+        weight = chosen[system][0]
+        text = f"{system}: the chosen weight {weight:g} is at the edge of the sweep."
+        section.blocks.append(Note(text))
     return section
 
 
@@ -373,7 +275,7 @@ def errors_section(results: Results) -> Section:
         "utterance."
     )
     section = Section("errors", "Errors in detail", lead)
-    path = results.score_folder(system, name) / "per_utterance.tsv"
+    path = results.scores_of(system, name)
     if not path.is_file():
         section.blocks.append(missing(f"scores of {system} on {name}", "score"))
         return section

@@ -19,7 +19,6 @@ from latflow.report.page import (
     Table,
     missing,
 )
-from latflow.report.scores import compare
 from latflow.report.sequence_curves import curves, dev_errors
 from latflow.report.training import outlier_facts, time_shares
 from latflow.sequence.options import SequenceSystemOptions
@@ -199,7 +198,7 @@ def _outcome(
     rows = []
     for name, options in systems.items():
         for where in results.recipe.evaluation_sets:
-            verdict = compare(results, name, where)
+            verdict = results.verdict(name, where)
             if (name, where) in rates and verdict is not None:
                 both = rates.get((options.parent, where), "nan"), rates[name, where]
                 before, after = map(float, both)
@@ -225,7 +224,8 @@ def _outcome(
         "Word error rates of each network beside those of its seed. Dev chose the "
         "epoch and the scales and flatters them; only test sets judge. A change could "
         "be chance where the paired bootstrap (see Word error rates) cannot tell it "
-        "from none. Relative is the change as a share of the seed's errors."
+        "from none, corrected for all comparisons of the report. Relative is the "
+        "change as a share of the seed's errors."
     )
     yield Table(rows, {"network", "seed", "set", "reading"})
 

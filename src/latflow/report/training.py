@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -229,9 +230,36 @@ def networks_section(results: Results) -> Section | None:
     section.blocks += [
         _columns(facts, "of the network"),
         *time_shares(trained),
+        *_scale_card(results),
         *_drawings(results, list(trained)),
     ]
     return section
+
+
+def _scale_card(results: Results) -> Iterator[Block]:
+    """List what weighs the parts of each criterion, and of the decoding after it."""
+    cards = {}
+    for name in results.recipe.networks:
+        meta = read_json(results / f"nnet/{name}/meta.json") or {}
+        if not (scales := meta.get("scales")):
+            continue
+        chosen = read_json(results / f"tune/{name}/scales.json") or {}
+        searched = read_json(results / f"decode/{name}/dev/decode.json") or {}
+        decoding = {
+            "decoding.acoustic_scale": searched.get("acoustic_scale"),
+            "decoding.lmwt": chosen.get("lmwt"),
+            "decoding.word_insertion_penalty": chosen.get("wip"),
+        }
+        known = {key: value for key, value in decoding.items() if value is not None}
+        cards[name] = _scalars({**scales, **known})
+    if cards:
+        caption = (
+            "Effective scales: of the criterion, of the denominator that its lattices "
+            "come from, and of decoding. Where acoustic scales differ much, training "
+            "weighs the language model otherwise than decoding does."
+        )
+        yield Heading("Scales")
+        yield replace(_columns(cards, "scale"), caption=caption)
 
 
 def time_shares(trained: Mapping[str, Log]) -> Iterator[Block]:

@@ -61,6 +61,11 @@ class Comparison:
     probability_of_improvement: float
     p_value: float
 
+    def reversed(self) -> Comparison:
+        """Return the comparison of the old system against the new one."""
+        better = 1.0 - self.probability_of_improvement
+        return Comparison(-self.difference, -self.high, -self.low, better, self.p_value)
+
 
 def bootstrap_interval(
     errors: np.ndarray,

@@ -10,7 +10,8 @@ Written files:
 
 * `sweep.tsv`: lmwt, wip, wer (per cent), ins, del, sub, words, a row per setting;
 * `scales.json`: the chosen `lmwt` and `wip`, their `wer`, and `at_edge`, whether the
-  weight lies at an end of those tried (only where the sweep may not go further).
+  weight lies at an end of those tried (only where the sweep may not go further; 1, the
+  least there is, is no such end).
 
 Public: `tune_scales`, `beyond`, `choose`, `read_scales`.
 
@@ -89,7 +90,7 @@ def tune_scales(
         if not fresh:
             break
         log.info("weight %d is the last one tried: going on to %s", lmwt, fresh)
-    at_edge = not is_fixed and lmwt in (tried[0], tried[-1])
+    at_edge = not is_fixed and (lmwt == tried[-1] or lmwt == tried[0] > 1)
     if at_edge:
         log.warning(
             "the best language model weight, %d, is at the edge of %d ... %d",

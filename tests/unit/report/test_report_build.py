@@ -73,7 +73,7 @@ def test_report_is_one_well_formed_file_that_fetches_nothing(report):
     assert sources
     assert all(source.startswith(("data:", "#")) for source in sources)
     assert len(report) < 3_000_000
-    assert len(found.ids) == len(set(found.ids)) == 13
+    assert len(found.ids) == len(set(found.ids)) == 14
 
 
 def test_report_shows_every_part(report):
@@ -115,23 +115,27 @@ def test_decision_names_what_dev_chose_and_what_it_is_worth(report, experiment):
     rows = [line for line in told.splitlines() if line.startswith("| tri1 |")]
     # tri1 makes less than half the errors of mono, on 40 utterances of many words.
     assert "ship this" in rows[0]
-    assert re.search(r"\| mono \|.*\| -\d+\.\d\d \| -\d+\.\d \|.*better", told)
+    found = re.search(
+        r"\| mono \|.*\| (-\d+\.\d\d) \| (-\S+) to (-\S+) \| -\d+\.\d \|.*better", told
+    )
+    change, low, high = map(float, found.groups())
+    assert low < change < high
+    assert f"{change:+.2f} beside mono (interval {low:+.2f} to {high:+.2f}, p " in told
 
 
 def test_findings_come_with_their_evidence(experiment, quick, tmp_path):
     shutil.copytree(experiment, tmp_path / "found")
     scores = tmp_path / "found/tune/tri1"
-    sweep = read_table(scores / "sweep.tsv")
-    edge = sweep["lmwt"].astype(float).max()
     chosen = json.loads((scores / "scales.json").read_text())
-    (scores / "scales.json").write_text(json.dumps({**chosen, "lmwt": edge}))
+    (scores / "scales.json").write_text(json.dumps({**chosen, "at_edge": True}))
     words = tmp_path / "found/lang/words.txt"
     words.write_text(words.read_text().replace("NINE", "TEN"))
     make_report(
         tmp_path / "found", tmp_path / "r.html", tmp_path / "r.md", config=quick
     )
     told = (tmp_path / "r.md").read_text()
-    assert "lies at the edge of the sweep" in told
+    assert "weight of tri1, 12, lies at the edge of the sweep" in told
+    assert "decode.tune.lmwt" in told
     assert re.search(r"\d+\.\d % of test's words are not in the lexicon", told)
     assert "lies at the edge" not in (experiment / "report.md").read_text()
 

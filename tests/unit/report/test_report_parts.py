@@ -14,9 +14,10 @@ from reference.made_up_results import (
 )
 
 from latflow.report import examples, figures
+from latflow.report.choice import chosen_on_dev
 from latflow.report.costs import speed_section
 from latflow.report.data import data_section, language_section, packages_section
-from latflow.report.decision import chosen_on_dev, decision_section
+from latflow.report.decision import decision_section
 from latflow.report.examples import Tier
 from latflow.report.figures import canvas, render, series_colour
 from latflow.report.inputs import Results

@@ -1,0 +1,79 @@
+"""Which system dev is best with, out of the word error rates alone.
+
+Public: `rates_of`, `chosen_on_dev`, `decide`, `Decision`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+Rates = Mapping[tuple[str, str], float]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The system to ship.
+
+    Attributes:
+        system: its name.
+        test: the set that judges it.
+        rates: word error rates in per cent by (system, set); systems in their order.
+    """
+
+    system: str
+    test: str
+    rates: Rates
+
+    @property
+    def others(self) -> list[str]:
+        """The other systems that are scored on the test set, in their order."""
+        return [name for name in self.systems if name != self.system]
+
+    @property
+    def systems(self) -> list[str]:
+        """All systems that are scored on the test set, in their order."""
+        return [name for name, each in self.rates if each == self.test]
+
+
+def rates_of(table: pd.DataFrame) -> dict[tuple[str, str], float]:
+    """Return the word error rates of `wer.tsv`, per cent, by (system, set)."""
+    known = table[table["wer"] != "nan"]
+    keys = zip(known["system"], known["set"], strict=True)
+    return dict(zip(keys, known["wer"].astype(float), strict=True))
+
+
+def chosen_on_dev(rates: Rates, name: str) -> str | None:
+    """Choose, among the systems scored on a set, the one that dev is best with.
+
+    Args:
+        rates: of `rates_of`.
+        name: the set.
+
+    Returns:
+        Of equal systems the later; those that dev has not scored come last. None where
+        no system is scored on the set.
+    """
+    systems = [system for system, each in reversed(list(rates)) if each == name]
+    dev = {system: rates.get((system, "dev"), math.inf) for system in systems}
+    return min(systems, key=dev.__getitem__, default=None)
+
+
+def decide(rates: Rates, test_sets: Sequence[str]) -> Decision | None:
+    """Choose the system to ship, see `chosen_on_dev`; the first test set judges it.
+
+    Args:
+        rates: of `rates_of`.
+        test_sets: with transcripts, in the order of the recipe.
+
+    Returns:
+        None where no system is scored on dev and on a test set.
+    """
+    test = next(iter(test_sets), None)
+    system = None if test is None else chosen_on_dev(rates, test)
+    if test is None or system is None or (system, "dev") not in rates:
+        return None
+    return Decision(system, test, rates)

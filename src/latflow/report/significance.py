@@ -1,0 +1,164 @@
+"""Paired comparisons of systems on the same utterances, and what they mean in words.
+
+Public: `join_scores`, `Joined`, `compare_joined`, `compare_pairs`, `turned`, `Pair`,
+`Verdict`, `reading`, `p_text`, `interval_text`, `COULD_BE_CHANCE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from latflow.scoring.bootstrap import Comparison, holm, paired_bootstrap
+from latflow.scoring.options import BootstrapOptions
+from latflow.scoring.results import GAP, read_scores
+
+Pair = tuple[str, str, str]  # old system, new system, set
+_CHANCE = 0.05
+COULD_BE_CHANCE = "could be chance"  # a reading
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The change of the word error rate of a set from one system to another.
+
+    Attributes:
+        old: the system compared with.
+        found: difference, interval and p; per cent absolute.
+    """
+
+    old: str
+    found: Comparison
+
+    @property
+    def change(self) -> str:
+        """The difference with its sign, per cent absolute."""
+        return f"{self.found.difference:+.2f}"
+
+    @property
+    def interval(self) -> str:
+        """Bounds of the difference, per cent absolute."""
+        return interval_text(self.found)
+
+    @property
+    def reading(self) -> str:
+        """The outcome in words."""
+        return reading(self.found.difference, self.found.p_value)
+
+
+def reading(difference: float, p_value: float) -> str:
+    """Say a difference of word error rates in words."""
+    if difference == 0:
+        return "equal"
+    if p_value >= _CHANCE:
+        return COULD_BE_CHANCE
+    return "better" if difference < 0 else "worse"
+
+
+def p_text(p_value: float) -> str:
+    """Return a p as tables show it."""
+    return f"{p_value:.3f}" if p_value >= 0.001 else "< 0.001"
+
+
+def interval_text(found: Comparison) -> str:
+    """Return the bounds of a difference, per cent absolute, with their signs."""
+    return f"{found.low:+.2f} to {found.high:+.2f}"
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Scores of the same utterances by two systems.
+
+    Attributes:
+        table: a row an utterance by its id, sorted: `speaker`, `words`, `errors` of the
+            old system, `errors_after` of the new one.
+        differing: utterances that both have with other reference words, sorted; left
+            out, since their errors are not of the same words.
+        num_single: utterances that only one of them has.
+    """
+
+    table: pd.DataFrame
+    differing: list[str]
+    num_single: int
+
+
+def join_scores(old: Path, new: Path) -> Joined:
+    """Join two `per_utterance.tsv` on the utterances that both have.
+
+    Raises:
+        UserError: a file is no table of scores.
+    """
+    before, after = (read_scores(path).set_index("utterance") for path in (old, new))
+    columns = {"errors": "errors_after", "reference": "reference_after"}
+    both = before.join(after[list(columns)].rename(columns=columns), how="inner")
+    both = both.sort_index()
+    said = _spoken(both["reference"]) == _spoken(both["reference_after"])
+    table = both.loc[said, ["speaker", "words", "errors", "errors_after"]]
+    single = len(before) + len(after) - 2 * len(both)
+    return Joined(table, [*both.index[~said]], single)
+
+
+def _spoken(references: pd.Series) -> pd.Series:
+    """Return aligned references without the gaps, which depend on what was heard."""
+    texts = (text.split() for text in references.tolist())
+    spoken = [" ".join(word for word in words if word != GAP) for words in texts]
+    return pd.Series(spoken, references.index, dtype=object)
+
+
+def compare_joined(
+    table: pd.DataFrame, bootstrap: BootstrapOptions, seed: int
+) -> Comparison | None:
+    """Compare two systems on the same utterances.
+
+    Args:
+        table: of `Joined`, or rows of it.
+        bootstrap: of the paired comparison.
+        seed: of its draws.
+
+    Returns:
+        None where there is no word among them.
+    """
+    if not table["words"].sum():
+        return None
+    return paired_bootstrap(
+        table["errors"].to_numpy(),
+        table["errors_after"].to_numpy(),
+        table["words"].to_numpy(),
+        samples=bootstrap.samples,
+        confidence=bootstrap.confidence,
+        seed=seed,
+        blocks=bootstrap.blocks(table["speaker"].tolist()),
+    )
+
+
+def compare_pairs(
+    files: Mapping[Pair, tuple[Path, Path]], bootstrap: BootstrapOptions, seed: int
+) -> dict[Pair, Comparison]:
+    """Compare pairs of systems, with p corrected for the number of them (Holm).
+
+    Args:
+        files: `per_utterance.tsv` of the old and the new system of each pair.
+        bootstrap: of the paired comparisons.
+        seed: of their draws.
+
+    Returns:
+        The pairs whose files are there and have words.
+    """
+    found = {}
+    for pair, (old, new) in files.items():
+        if old.is_file() and new.is_file():
+            each = compare_joined(join_scores(old, new).table, bootstrap, seed)
+            if each is not None:
+                found[pair] = each
+    corrected = holm([each.p_value for each in found.values()])
+    items = zip(found.items(), corrected, strict=True)
+    return {pair: replace(each, p_value=p) for (pair, each), p in items}
+
+
+def turned(pair: Pair) -> Pair:
+    """Return a pair with old and new exchanged."""
+    old, new, name = pair
+    return new, old, name
