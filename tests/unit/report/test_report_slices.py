@@ -20,7 +20,6 @@ from latflow.report.slices import (
     slices_of,
     slices_section,
 )
-from latflow.scoring.bootstrap import holm
 from latflow.scoring.results import read_scores, read_table
 from latflow.workflow.recipe import Recipe
 
@@ -66,8 +65,8 @@ def test_slices_are_by_all_columns_of_the_manifest(slices):
     assert list(slices.columns) == list(COLUMNS)
     numbers = {name: len(own) for name, own in slices.groupby("column", sort=False)}
     assert numbers == {
-        "duration (s)": 4,
-        "speaking rate (words/s)": 4,
+        "duration (s)": 5,  # of few values each
+        "speaking rate (words/s)": 5,
         "words out of the lexicon": 2,
         "gender": 2,
         "room": 2,
@@ -92,8 +91,10 @@ def test_a_slice_has_the_errors_of_its_utterances(slices, results):
         wrong = (own["wer"] * own["words"]).sum() / 100
         assert wrong == pytest.approx(new["errors"].sum())
     row = slices.query("column == 'gender' and slice == 'f'").iloc[0]
+    women = attributes(results / "corpus/test/cuts.jsonl.gz", None).index[1::2]
+    inside = new["utterance"].isin(women)
     errors, before, words = (
-        each[1::2].sum() for each in (new["errors"], old["errors"], new["words"])
+        each[inside].sum() for each in (new["errors"], old["errors"], new["words"])
     )
     assert row["wer"] == pytest.approx(100 * errors / words)
     assert row["baseline_wer"] == pytest.approx(100 * before / words)
@@ -102,9 +103,9 @@ def test_a_slice_has_the_errors_of_its_utterances(slices, results):
     assert row["change_low"] <= row["change"] <= row["change_high"]
     some = slices.query("slice == 'some'").iloc[0]
     assert some["utterances"] == 1  # ELEVEN is not in the lexicon
-    assert some["p"] > slices["p"].min()
     assert slices["p"].between(0, 1).all()
-    assert (slices["p"] == holm([0.0] * len(slices))).sum() == 0
+    # 200 draws cannot give a p below 2 / 201, which is corrected for all slices
+    assert slices["p"].min() >= len(slices) * 2 / 201 - 1e-9
 
 
 def test_speakers_are_drawn_where_a_slice_has_ten(folder, tmp_path):
