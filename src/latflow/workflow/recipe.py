@@ -178,6 +178,7 @@ class Recipe(Sets, Systems):
             "units",
             "tree",
             "supervision",
+            "supervision_lattices",
             "graph",
         )
         nnet, options = self.options.nnet, self.networks[system]
