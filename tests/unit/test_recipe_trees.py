@@ -4,6 +4,8 @@ import pytest
 import yaml
 
 from latflow.errors import UserError
+from latflow.options import read_options
+from latflow.training.options import LfmmiRunOptions
 from latflow.workflow.recipe import Recipe
 
 CHAIN = {"type": "lfmmi", "network": "chain.yaml", "alignments": "tri1"}
@@ -146,6 +148,16 @@ def test_trees_are_not_grown_without_a_gmm(recipe_of, tmp_path):
     second = {**CHAIN, "alignments": "ce"}
     with pytest.raises(UserError, match=r"second\.alignments: no GMM system is behind"):
         recipe_of({"first": first, "ce": ce, "second": second})
+
+
+def test_the_stage_takes_what_the_recipe_gives(recipe_of):
+    aligned = {**CHAIN, "supervision_lattices": {"beam": 15.0}}
+    recipe = recipe_of({"chain": aligned, "flat": FLAT})
+    for name in ("chain", "flat"):
+        given = recipe.network_options(name)
+        taken = read_options(LfmmiRunOptions, given, name)
+        assert taken.values() == given
+    assert recipe.chain_system("chain").supervision_lattices.beam == 15.0
 
 
 def test_networks_make_no_lattices_of_pronunciations(recipe_of, tmp_path):
