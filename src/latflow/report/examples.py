@@ -22,14 +22,22 @@ from matplotlib.axes import Axes
 from latflow.corpus.ctm import read_ctm
 from latflow.report.figures import INK, LINE, MUTED, canvas, render, series_colour
 from latflow.report.inputs import Results
-from latflow.report.page import Example, Note, Section, missing, rows_of
+from latflow.report.page import (
+    ERROR_KINDS,
+    ErrorFilter,
+    Example,
+    Note,
+    Section,
+    missing,
+    rows_of,
+)
 from latflow.report.scores import aligned
 from latflow.scoring.results import read_scores
 
 LEAD = (
     "Some utterances, from recognized without error to worst: what was said, what was "
     "recognized, and when the recognizer heard each phone and word. Play one and "
-    "follow the line."
+    "follow the line; the buttons leave those with one kind of error."
 )
 # The time axis, in per cent of the picture's width.
 AXIS_LEFT, AXIS_WIDTH = 8.5, 90.0
@@ -75,6 +83,11 @@ def examples_section(results: Results) -> Section:
         for f in ("hyp_phones.ctm", "hyp.ctm")
     ]
     section.blocks.append(Note(f"System {system}, set {name}."))
+    kinds = [_error_kinds(score) for score in rows_of(chosen)]
+    counts = {kind: sum(kind in own for own in kinds) for kind in ERROR_KINDS}
+    present = {kind: count for kind, count in counts.items() if count}
+    if len(present) > 1:
+        section.blocks.append(ErrorFilter(present, len(chosen)))
     for score in rows_of(chosen):
         utt = score["utterance"]
         named = zip(("phones", "words"), spans, strict=True)
@@ -94,18 +107,39 @@ def _has_audio(cut: Cut) -> bool:
     return recording is None or bool(recording.sources)
 
 
+def _error_kinds(score: Mapping[str, Any]) -> list[str]:
+    """Return the kinds of an utterance's errors, or that it has none."""
+    kinds = [kind for kind in ("sub", "del", "ins") if score[kind]]
+    return kinds or ["ok"]
+
+
 def _spread(scores: pd.DataFrame, number: int) -> pd.DataFrame:
     """Choose utterances evenly from the best to the worst; the choice is fixed.
 
-    Utterances of few words say little, so of equal ones the longer come first.
+    Each kind of error that there is has an utterance, as far as the number allows, that
+    with the fewest errors. Utterances of few words say little, so of equal ones the
+    longer come first.
     """
     ordered = scores[scores["words"] > 0].sort_values(
         ["errors", "words", "utterance"], ascending=[True, False, True]
     )
     if len(ordered) <= number:
         return ordered
-    places = np.unique(np.linspace(0, len(ordered) - 1, number).round().astype(int))
-    return ordered.iloc[places]
+    places = np.linspace(0, len(ordered) - 1, number).round().astype(int)
+    chosen = dict.fromkeys(places.tolist())
+    kinds = [_error_kinds(score) for score in rows_of(ordered)]
+    for kind in ERROR_KINDS:
+        having = [place for place, own in enumerate(kinds) if kind in own]
+        if not having or not chosen.keys().isdisjoint(having):
+            continue
+        # one that is of no kind alone makes room
+        for place in list(chosen):
+            others = [own for p in chosen if p != place for own in kinds[p]]
+            if set(kinds[place]) <= set(others):
+                del chosen[place]
+                chosen[having[0]] = None
+                break
+    return ordered.iloc[sorted(chosen)]
 
 
 def _spans(path: Path, utterances: Collection[str]) -> dict[str, list[Span]]:
@@ -148,6 +182,7 @@ def _example(cut: Cut, score: Mapping[str, Any], tiers: Sequence[Tier]) -> Examp
         width=AXIS_WIDTH,
         reference=reference,
         hypothesis=hypothesis,
+        errors=_error_kinds(score),
     )
 
 

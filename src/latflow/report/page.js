@@ -52,6 +52,22 @@ for (const example of document.querySelectorAll(".example")) {
     if (audio.duration && share >= 0 && share <= 1) audio.currentTime = share * audio.duration;
   });
 }
+// Buttons leave the examples of a section that have one kind of error.
+for (const filter of document.querySelectorAll(".filter")) {
+  const buttons = [...filter.querySelectorAll("button")];
+  const examples = [...filter.closest("section").querySelectorAll(".example")];
+  for (const button of buttons) {
+    button.addEventListener("click", () => {
+      const wanted = button.dataset.errors;
+      for (const each of buttons) each.setAttribute("aria-pressed", String(each === button));
+      for (const example of examples) {
+        const has = (example.dataset.errors || "").split(" ").includes(wanted);
+        example.hidden = wanted !== "" && !has;
+        if (example.hidden) example.querySelector("audio").pause();
+      }
+    });
+  }
+}
 // The contents mark the section in view.
 const links = new Map([...document.querySelectorAll("nav a")].map((a) => [a.hash.slice(1), a]));
 const watcher = new IntersectionObserver((entries) => {

@@ -25,6 +25,13 @@ class Words:
 
 
 Row = Mapping[str, str | int | Words]
+#: Kinds of errors as `Words` has them, and none; what a reader calls them.
+ERROR_KINDS = {
+    "sub": "substitutions",
+    "del": "deletions",
+    "ins": "insertions",
+    "ok": "no error",
+}
 
 
 def rows_of(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -106,6 +113,7 @@ class Example:
         width: length of the time axis, per cent of the drawing's width.
         reference: what was said.
         hypothesis: what was recognized, aligned with the reference.
+        errors: kinds of its errors, of `ERROR_KINDS`.
     """
 
     utterance: str
@@ -117,6 +125,7 @@ class Example:
     width: float
     reference: Words
     hypothesis: Words
+    errors: Collection[str] = ()
     kind: ClassVar[str] = "example"
 
 
@@ -128,7 +137,22 @@ class Beside:
     kind: ClassVar[str] = "beside"
 
 
-Block = Table | Figure | Note | Heading | Details | Example | Beside
+@dataclass(frozen=True)
+class ErrorFilter:
+    """Buttons that leave the section's examples with a kind of error alone.
+
+    Attributes:
+        counts: examples that have each kind, of `ERROR_KINDS`.
+        total: examples of the section.
+    """
+
+    counts: Mapping[str, int]
+    total: int
+    names: ClassVar[Mapping[str, str]] = ERROR_KINDS
+    kind: ClassVar[str] = "filter"
+
+
+Block = Table | Figure | Note | Heading | Details | Example | Beside | ErrorFilter
 
 
 @dataclass

@@ -222,3 +222,28 @@ def test_speech_of_hours_keeps_its_digits(tmp_path):
     section = speed_section(Results(tmp_path, Recipe(made_up_recipe())))
     (row,) = next(block for block in section.blocks if isinstance(block, Table)).rows
     assert (row["speech (s)"], row["wall time (s)"]) == ("19452", "0.1235")
+
+
+def scored(*errors):
+    """Scores of utterances of ten words by their (insertions, deletions, subs)."""
+    rows = [
+        {"utterance": f"u{i}", "words": 10, "errors": sum(own)}
+        | dict(zip(("ins", "del", "sub"), own, strict=True))
+        for i, own in enumerate(errors)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_examples_have_each_kind_of_error_that_there_is():
+    scores = scored(*[(0, 0, i) for i in range(30)], (0, 2, 1), (1, 0, 0))
+    chosen = examples._spread(scores, 4)
+    assert len(chosen) == 4
+    assert (chosen[["ins", "del", "sub"]].max() > 0).all()
+    assert (chosen["errors"] == 0).any()
+    assert chosen["errors"].is_monotonic_increasing
+    assert list(examples._spread(scores, 40)["utterance"][:1]) == ["u0"]
+
+
+def test_examples_are_spread_where_there_is_no_room_for_kinds():
+    scores = scored((0, 0, 0), (1, 0, 0), (0, 0, 3))
+    assert list(examples._spread(scores, 2)["utterance"]) == ["u0", "u2"]
