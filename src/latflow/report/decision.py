@@ -131,9 +131,8 @@ def _rows(results: Results, decision: Decision) -> Iterator[Row]:
         if found is not None:
             row["change (absolute %)"] = f"{found.difference:+.2f}"
             row["interval (absolute %)"] = interval_text(found)
-            before = decision.rates[decision.system, decision.test] - found.difference
-            if before > 0:
-                row["change (relative %)"] = f"{100 * found.difference / before:+.1f}"
+            if rate > 0:
+                row["change (relative %)"] = f"{100 * found.difference / rate:+.1f}"
             row["p"] = p_text(found.p_value)
             row["reading"] = reading(found.difference, found.p_value)
         elif system == decision.system:
