@@ -1,7 +1,7 @@
 """Stage that makes lattices of all pronunciations of each transcript.
 
-Where an alignment has one pronunciation of each word, and a silence or none between
-words, such a lattice has all that are likely: supervision of LF-MMI may allow them all.
+Such a lattice has all likely pronunciations of the words, and silences or none between
+them, of which an alignment has one each: supervision of LF-MMI may allow them all.
 Utterances are searched in their training graphs, and lattices determinized on words and
 phones, so that each phone sequence has its best alignment. Written files:
 
@@ -17,7 +17,7 @@ Source: Kaldi `steps/align_fmllr_lats.sh`.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from latflow.decode.decoder import Attempt
@@ -139,9 +139,7 @@ class _Work:
             )
         except UserError as error:
             return utterance, result, error.what
-        # Labels of phones are no words, and supervision asks for transition-ids alone.
-        lattice = phones.to_lattice()
-        return utterance, result, replace(lattice, word=0 * lattice.word)
+        return utterance, result, phones.to_lattice()
 
 
 def _complete(attempt: Attempt) -> Lattice | str:

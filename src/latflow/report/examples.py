@@ -75,7 +75,7 @@ def examples_section(results: Results) -> Section:
     if not any(_has_audio(cut) for cut in candidates.values()):
         section.blocks.append(Note(f"The set {name} has no audio to play."))
         return section
-    scores = read_scores(folder / "per_utterance.tsv")
+    scores = read_scores(results.scores_of(system, name))
     scores = scores[scores["utterance"].isin(candidates)]
     chosen = _spread(scores, options.num_examples)
     spans = [

@@ -153,13 +153,13 @@ def _slices_of_set(
     results: Results, system: str, name: str, cuts: Path
 ) -> Iterator[dict[str, Any]]:
     """Yield the slices of a set, p not corrected yet."""
-    path = results.score_folder(system, name) / "per_utterance.tsv"
+    path = results.scores_of(system, name)
     if not path.is_file():
         return
     scores = read_scores(path).set_index("utterance")
     baseline = results.baseline_of(system)
-    old = results.score_folder(baseline or "", name) / "per_utterance.tsv"
-    joined = join_scores(old, path).table if baseline and old.is_file() else None
+    old = results.scores_of(baseline, name) if baseline else None
+    joined = join_scores(old, path).table if old and old.is_file() else None
     known = attributes(cuts, results.vocabulary).reindex(scores.index)
     for key, simulated in _simulated(cuts.with_name("records.jsonl")).items():
         known[key] = pd.Series(simulated).reindex(scores.index)
