@@ -51,9 +51,10 @@ def draw_conversations(
         base = drawing.draw(name, num_samples, whole_pass=0)
         speakers = list(dict.fromkeys(turn.speaker for turn in turns))
         if base.room is not None:
-            room = base.room
             # as the only speaker of an utterance, the first has the place chosen for it
-            places = (room.source, *room.others)
+            taken = {noise.place for noise in base.noises}
+            free = (place for place in base.room.others if place not in taken)
+            places = (base.room.source, *free)
             at = {name: places[k % len(places)] for k, name in enumerate(speakers)}
             turns = [turn.replace(place=at[turn.speaker]) for turn in turns]
         yield base.replace(turns=tuple(turns))

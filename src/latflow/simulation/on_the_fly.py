@@ -30,17 +30,24 @@ class SimulationOnTheFly:
         speech: the corpus.
         rate: of all samples, Hz.
         seed: of the training.
+        purpose: of its rooms, see `Drawing`.
 
     Raises:
         UserError: see `Drawing`.
     """
 
     def __init__(
-        self, options: SimulationDraws, speech: Speech, *, rate: int, seed: int
+        self,
+        options: SimulationDraws,
+        speech: Speech,
+        *,
+        rate: int,
+        seed: int,
+        purpose: str = "training",
     ) -> None:
         self._fresh_every = options.fresh_every
         self._speech = speech
-        self._drawing = Drawing(options, speech, rate=rate, seed=seed)
+        self._drawing = Drawing(options, speech, rate=rate, seed=seed, purpose=purpose)
         self._simulator = Simulator(speech, rate=rate, cache_mb=options.cache_mb)
 
     def in_pass(self, whole_pass: int) -> PassSimulation:

@@ -494,7 +494,9 @@ def open_batches(
             fit the subsampling.
     """
     return BatchSource(
-        open_reader(open_features(frames_dir, options), normalizer),
+        open_reader(
+            open_features(frames_dir, options), normalizer, is_training=is_training
+        ),
         labels,
         options if is_training else options.for_evaluation(),
         graphs=graphs,

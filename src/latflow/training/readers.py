@@ -256,6 +256,7 @@ class LiveReader(FrameReader):
         normalizer: applied to what is read.
         perturbation: speeds and volumes of the utterances; None for their own.
         simulation: what is done to them; None for nothing.
+        purpose: of simulated rooms: those of training and of dev differ.
     """
 
     def __init__(
@@ -264,9 +265,11 @@ class LiveReader(FrameReader):
         normalizer: Normalizer | None = None,
         perturbation: Perturbation | None = None,
         simulation: PassSimulation | None = None,
+        *,
+        purpose: str = "training",
     ) -> None:
         super().__init__(live, normalizer)
-        self.live = live
+        self.live, self._purpose = live, purpose
         self.perturbation, self.simulation = perturbation, simulation
         self._on_the_fly: SimulationOnTheFly | None = None
         self.center = live.center
@@ -295,9 +298,12 @@ class LiveReader(FrameReader):
                 f"data.simulation {what}", file=self.live.folder, remedy=remedy
             )
         if self._on_the_fly is None:
-            rate = self.live.sample_rate
             self._on_the_fly = SimulationOnTheFly(
-                options, self.live, rate=rate, seed=seed
+                options,
+                self.live,
+                rate=self.live.sample_rate,
+                seed=seed,
+                purpose=self._purpose,
             )
         simulation = self._on_the_fly.in_pass(whole_pass)
         return LiveReader(self.live, self.normalizer, self.perturbation, simulation)
@@ -364,10 +370,13 @@ def estimate_normalizer(frames_dir: str | Path, options: DataOptions) -> Normali
     return Normalizer.estimate(options.normalization, features)
 
 
-def open_reader(frames: Frames, normalizer: Normalizer) -> FrameReader:
-    """Return the reader of features for batches."""
+def open_reader(
+    frames: Frames, normalizer: Normalizer, *, is_training: bool = True
+) -> FrameReader:
+    """Return the reader of features for batches: of training, or of dev."""
     if isinstance(frames, LiveFrames):
-        return LiveReader(frames, normalizer)
+        purpose = "training" if is_training else "dev"
+        return LiveReader(frames, normalizer, purpose=purpose)
     return StoreReader(frames, normalizer)
 
 

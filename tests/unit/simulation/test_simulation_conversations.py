@@ -215,6 +215,27 @@ def test_conversations_in_rooms_and_noise_are_the_same_again(tmp_path, cuts):
             assert 10 * np.log10(ratio) == pytest.approx(10.0, abs=0.1)
 
 
+@pytest.mark.parametrize(("number", "least"), [(1, 4), (3, 2), (4, 1)])
+def test_nobody_speaks_where_a_noise_is(tmp_path, number, least):
+    """Speakers share what places noises leave; all are half a metre apart."""
+    soundfile.write(tmp_path / "n.wav", np.ones(100), RATE)
+    options = options_of(
+        {"speakers": exactly(6)},
+        rooms={"type": "generated", "number": 20},
+        noises={"hum": {"type": "recorded", "files": str(tmp_path), "number": number}},
+    )
+    for record in draw_conversations(options, Lengths(), rate=RATE, seed=1):
+        noises = {noise.place for noise in record.noises}
+        speakers = {turn.place for turn in record.turns}
+        assert len(noises) == number
+        assert len(speakers) <= 5 - number
+        sources = np.array([*noises, *speakers])
+        apart = np.linalg.norm(sources[:, None] - sources, axis=-1)
+        assert apart[np.triu_indices(len(sources), 1)].min() >= 0.499
+        if len({turn.speaker for turn in record.turns}) == 6:
+            assert len(speakers) >= least
+
+
 def test_conversations_before_an_array(tmp_path, cuts):
     pair = {"microphones": [[-0.2, 0, 0], [0.2, 0, 0]]}
     room = {"type": "generated", "number": 1, "t60": exactly(0.15)}

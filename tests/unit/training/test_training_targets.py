@@ -21,12 +21,12 @@ from latflow.nnet.model_dir import load_model
 from latflow.nnet.normalization import Normalizer
 from latflow.simulation.on_the_fly import SimulationOnTheFly
 from latflow.simulation.options import SimulationDraws
-from latflow.training.batches import BatchSource
+from latflow.training.batches import BatchSource, open_batches
 from latflow.training.data_options import DataOptions
 from latflow.training.forward import Forward
 from latflow.training.frame_targets import SimulatedTargets, is_counted
 from latflow.training.options import CeRunOptions
-from latflow.training.readers import LiveReader
+from latflow.training.readers import LiveReader, in_pass
 from latflow.training.train import train_network
 
 RATE, BINS = 8000, 12
@@ -278,6 +278,28 @@ def test_dev_is_simulated_where_outputs_learn_of_it(folder):
     without = DataOptions(simulation=draws_of(folder, targets={}))
     assert with_targets.for_evaluation().simulation is not None
     assert without.for_evaluation().simulation is None
+
+
+def test_dev_is_in_other_rooms_than_training(folder):
+    rooms = {"type": "generated", "number": 2}
+    data = DataOptions.model_validate(
+        {
+            "sequences": {"type": "utterances"},
+            "normalization": "none",
+            "simulation": draws_of(folder, rooms=rooms).values(),
+        }
+    )
+    sizes = []
+    for is_training in (True, False):
+        source = open_batches(
+            folder / "frames", {}, data, normalizer=Normalizer(), seed=3,
+            is_training=is_training,
+        )  # fmt: skip
+        reader = in_pass(source.reader, source.options, seed=3, whole_pass=0)
+        drawn = [reader.simulation.record(i, 4000).room for i in range(6)]
+        sizes.append({room.size for room in drawn})
+    assert [len(rooms_of) for rooms_of in sizes] == [2, 2]
+    assert not sizes[0] & sizes[1]
 
 
 def test_a_training_learns_masks_and_clean_features(folder, tmp_path):
