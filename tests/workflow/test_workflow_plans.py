@@ -188,7 +188,11 @@ def test_simulated_sets_are_made_decoded_and_scored(repository, tmp_path):
     noise.parent.mkdir()
     noise.touch()
     recorded = {"rain": {"type": "recorded", "files": str(noise.parent)}}
-    config["corpus"]["simulated"] = {"noisy": {"of": test, "noises": recorded}}
+    records = tmp_path / "records.jsonl"
+    records.touch()
+    again = {"of": test, "records": str(records), "noises": recorded}
+    noisy = {"of": test, "noises": recorded}
+    config["corpus"]["simulated"] = {"noisy": noisy, "again": again}
     path = tmp_path / "recipe.yaml"
 
     def plan():
@@ -199,16 +203,19 @@ def test_simulated_sets_are_made_decoded_and_scored(repository, tmp_path):
     assert done.returncode == 0, done.stderr
     for message in (
         "Put utterances into rooms and noise: noisy",
+        "Put utterances into rooms and noise: again",
         "Extract features of noisy",
         "Score",
     ):
         assert message in done.stdout
-    noise.unlink()
-    refused = plan()
-    assert refused.returncode != 0
-    said = refused.stdout + refused.stderr
-    assert "Missing input files for rule simulate_corpus" in said
-    assert str(noise.parent) in said
+    for missing, told in ((noise, noise.parent), (records, records)):
+        missing.unlink()
+        refused = plan()
+        assert refused.returncode != 0
+        said = refused.stdout + refused.stderr
+        assert "Missing input files for rule simulate_corpus" in said
+        assert str(told) in said
+        noise.touch()
 
 
 def test_jobs_share_the_work_on_a_set(repository, tmp_path):

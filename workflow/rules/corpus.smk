@@ -161,6 +161,10 @@ rule simulate_corpus:
         files=lambda wildcards: recipe.simulation_files(
             recipe.options.corpus.simulated[wildcards.split]
         ),
+        drawn=lambda wildcards: recipe.options.corpus.simulated[
+            wildcards.split
+        ].records
+        or [],
     output:
         multiext(
             "<results>/corpus/{split}/",

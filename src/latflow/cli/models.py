@@ -39,6 +39,38 @@ def _features(arguments: Arguments) -> None:
 
 
 @COMMANDS.command(
+    "simulation-records",
+    option("system", "network of the recipe whose data have simulation"),
+    option("frames", "features of its training set, streams/<name>/frames/train"),
+    option("out", "file to write, e.g. records.jsonl"),
+    option("--epoch", "epoch, as log.jsonl counts them, from 1", 1),
+    *RECIPE,
+    example="simulation-records noise results/x/streams/logmel/frames/train "
+    "records.jsonl --epoch 3 --configfile recipe.yaml",
+)
+def _simulation_records(arguments: Arguments) -> None:
+    """Write what training draws for its utterances in an epoch, as records."""
+    from latflow.files import atomic_output
+    from latflow.options import check_choice
+    from latflow.simulation.records import record_line
+    from latflow.training.readers import drawn_records
+
+    recipe = read_recipe(arguments)
+    known = [n for n, s in recipe.networks.items() if s.data.simulation is not None]
+    check_choice("systems with data.simulation", arguments.system, known)
+    if arguments.epoch < 1:
+        raise UserError(f"--epoch is {arguments.epoch}, below 1")
+    records = drawn_records(
+        arguments.frames,
+        recipe.networks[arguments.system].data,
+        seed=recipe.options.seed,
+        epoch=arguments.epoch - 1,
+    )
+    with atomic_output(arguments.out) as path, path.open("w", encoding="utf-8") as file:
+        file.writelines(map(record_line, records))
+
+
+@COMMANDS.command(
     "lang",
     option("lexicon", "WORD PHONE PHONE ... lines"),
     option("out_dir", "lang directory to write"),

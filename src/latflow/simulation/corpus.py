@@ -9,6 +9,9 @@ import os
 import re
 import threading
 from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -33,12 +36,18 @@ from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
 from latflow.simulation.conversations import draw_conversations, speech_and_overlap
+from latflow.simulation.counts import Counts
 from latflow.simulation.drawing import Drawing
 from latflow.simulation.options import SimulatedSetOptions
-from latflow.simulation.records import Record, record_line
+from latflow.simulation.records import AudioFiles, Record, record_line
+from latflow.simulation.replay import replayed
 from latflow.simulation.simulator import Simulator
 
 RECORDS, SUMMARY = "records.jsonl", "simulation.json"
+_REASONS = {
+    "noises_repeated": "noise too short: repeated",
+    "noises_moved": "noise silent where it began: begins elsewhere",
+}
 
 
 class CutSpeech:
@@ -139,92 +148,146 @@ def simulate_corpus(
     Ids, speakers and transcripts stay. Audio is FLAC of 16 bits in `audio/`, a file for
     each utterance, or for each conversation, of which the utterances are segments.
     Beside the manifests are `records.jsonl` (what was done to each utterance or
-    conversation, in their order), `simulation.json` (counts) and a ledger that notes
-    noises that repeat or begin elsewhere, files that are resampled (at their first use)
-    and rooms drawn anew (likewise). An utterance that cannot be simulated fails the
-    stage.
+    conversation, in their order; see `AudioFiles` for the names of recordings),
+    `simulation.json` (counts) and a ledger that notes noises that repeat or begin
+    elsewhere, files that are resampled (at their first use) and rooms drawn anew
+    (likewise). An utterance that cannot be simulated fails the stage.
 
     Args:
         cuts: manifest of the other set.
         out_dir: corpus folder to write, replaced as a whole.
-        options: what utterances are put into.
+        options: what utterances are put into, or the records that say it.
         seed: of the draws.
         threads: utterances at the same time.
 
     Raises:
-        UserError: see `Drawing`, `Simulator.apply` and `CutSpeech.samples`.
+        UserError: see `Drawing`, `replayed`, `Simulator.apply` and `CutSpeech.samples`.
     """
     final = Path(os.path.abspath(out_dir))
     with atomic_directory(out_dir) as folder, CutSpeech(cuts, folder) as speech:
         (folder / "audio").mkdir()
-        if options.conversation is not None:
-            _simulate_conversations(
-                speech, folder, final, options, seed=seed, threads=threads
-            )
-            return
-        drawing = Drawing(
-            options, speech, rate=speech.rate, seed=seed, purpose=options.purpose
-        )
-        simulator = Simulator(speech, rate=speech.rate, cache_mb=options.cache_mb)
-
-        def simulate(i: int) -> tuple[MonoCut, Record]:
-            cut = speech.cut(i)
-            samples = speech.samples(i)
-            record = drawing.draw(cut.id, len(samples), whole_pass=0)
-            name = f"{i:06d}-{re.sub(r'[^A-Za-z0-9_.-]', '_', cut.id)[:100]}.flac"
-            simulated = simulator.apply(record, samples)
-            soundfile.write(folder / "audio" / name, simulated.T, speech.rate)
-            made = _as_recording(cut, final / "audio" / name, simulated.shape)
-            return made, record
-
-        counts = _Counts(simulator)
+        if options.records is not None:  # all are checked before the first is done
+            for _ in replayed(options, speech, rate=speech.rate):
+                pass
+        drawn = _records(options, speech, seed)
+        first = next(drawn)
+        make = _simulate_conversations if first.turns else _simulate_utterances
+        total = None if first.turns else len(speech)
+        counts, audio = _Counts(), AudioFiles(options)
         with (
             (folder / RECORDS).open("w", encoding="utf-8") as records,
-            ManifestWriter(folder / "recordings.jsonl.gz") as recordings,
-            ManifestWriter(folder / "supervisions.jsonl.gz") as supervisions,
-            ManifestWriter(folder / "cuts.jsonl.gz") as cut_writer,
-            worker_pool(threads) as pool,
+            closing(
+                make(
+                    speech,
+                    chain((first,), drawn),
+                    folder,
+                    final,
+                    options=options,
+                    threads=threads,
+                )
+            ) as made,
         ):
-            numbers = range(len(speech))
-            made = in_order(pool, simulate, numbers)
-            for cut, record in progress(made, "simulate", total=len(numbers)):
-                assert cut.recording is not None
-                recordings.write(cut.recording)
-                supervisions.write(cut.supervisions[0])
-                cut_writer.write(cut)
-                records.write(record_line(record))
-                counts.add(record)
+            for record, events in progress(made, "simulate", total=total):
+                records.write(record_line(audio.relative(record)))
+                counts.add(record, events)
         counts.write(folder)
+
+
+def _records(
+    options: SimulatedSetOptions, speech: CutSpeech, seed: int
+) -> Iterator[Record]:
+    """Yield the records of a set: of a file, or drawn."""
+    rate = speech.rate
+    if options.records is not None:
+        yield from replayed(options, speech, rate=rate)
+    elif options.conversation is not None:
+        yield from draw_conversations(options, speech, rate=rate, seed=seed)
+    else:
+        drawing = Drawing(
+            options, speech, rate=rate, seed=seed, purpose=options.purpose
+        )
+        for i in range(len(speech)):
+            yield drawing.draw(speech.utt_id(i), speech.num_samples(i), whole_pass=0)
+
+
+def _simulate_utterances(
+    speech: CutSpeech,
+    drawn: Iterable[Record],
+    folder: Path,
+    final: Path,
+    *,
+    options: SimulatedSetOptions,
+    threads: int,
+) -> Generator[tuple[Record, Counter[str]]]:
+    """Write utterances, each by itself, and their manifests.
+
+    Args:
+        speech: the utterances.
+        drawn: a record of each, in their order.
+        folder: that is written.
+        final: its name once it is whole.
+        options: see `simulate_corpus`.
+        threads: see `simulate_corpus`.
+
+    Yields:
+        What was done, and what came of it; see `Simulator.apply`.
+    """
+    simulator = Simulator(speech, rate=speech.rate, cache_mb=options.cache_mb)
+
+    def simulate(item: tuple[int, Record]) -> tuple[MonoCut, Record, Counter[str]]:
+        i, record = item
+        cut, events = speech.cut(i), Counter[str]()
+        name = f"{i:06d}-{re.sub(r'[^A-Za-z0-9_.-]', '_', cut.id)[:100]}.flac"
+        simulated = simulator.apply(record, speech.samples(i), events=events)
+        soundfile.write(folder / "audio" / name, simulated.T, speech.rate)
+        made = _as_recording(cut, final / "audio" / name, simulated.shape)
+        return made, record, events
+
+    with (
+        ManifestWriter(folder / "recordings.jsonl.gz") as recordings,
+        ManifestWriter(folder / "supervisions.jsonl.gz") as supervisions,
+        ManifestWriter(folder / "cuts.jsonl.gz") as cut_writer,
+        worker_pool(threads) as pool,
+    ):
+        for cut, record, events in in_order(pool, simulate, enumerate(drawn)):
+            assert cut.recording is not None
+            recordings.write(cut.recording)
+            supervisions.write(cut.supervisions[0])
+            cut_writer.write(cut)
+            yield record, events
 
 
 def _simulate_conversations(
     speech: CutSpeech,
+    drawn: Iterable[Record],
     folder: Path,
     final: Path,
-    options: SimulatedSetOptions,
     *,
-    seed: int,
+    options: SimulatedSetOptions,
     threads: int,
-) -> None:
+) -> Generator[tuple[Record, Counter[str]]]:
     """Write conversations, and the manifests of their utterances.
 
     Args:
         speech: the utterances.
-        folder: that is written.
-        final: its name once it is whole.
+        drawn: the conversations, in which each is said once.
+        folder: see `_simulate_utterances`.
+        final: see `_simulate_utterances`.
         options: see `simulate_corpus`.
-        seed: see `simulate_corpus`.
         threads: see `simulate_corpus`.
+
+    Yields:
+        See `_simulate_utterances`.
     """
     rate = speech.rate
     simulator = Simulator(speech, rate=rate, cache_mb=options.cache_mb)
 
-    def simulate(record: Record) -> Record:
-        made = simulator.conversation(record)
+    def simulate(record: Record) -> tuple[Record, Counter[str]]:
+        events = Counter[str]()
+        made = simulator.conversation(record, events=events)
         soundfile.write(folder / "audio" / f"{record.utterance}.flac", made.T, rate)
-        return record
+        return record, events
 
-    counts = _Counts(simulator)
     made: list[tuple[str, int]] = []  # id and length of each conversation
 
     def recording(number: int) -> Recording:
@@ -241,18 +304,15 @@ def _simulate_conversations(
 
     places = np.full((len(speech), 2), -1, np.int64)  # conversation and offset
     with (
-        (folder / RECORDS).open("w", encoding="utf-8") as records,
         ManifestWriter(folder / "recordings.jsonl.gz") as recordings,
         worker_pool(threads) as pool,
     ):
-        drawn = draw_conversations(options, speech, rate=rate, seed=seed)
-        for record in progress(in_order(pool, simulate, drawn), "simulate"):
+        for record, events in in_order(pool, simulate, drawn):
             for turn in record.turns:
                 places[speech.position(turn.utterance)] = len(made), turn.offset
             made.append((record.utterance, record.num_samples))
             recordings.write(recording(len(made) - 1))
-            records.write(record_line(record))
-            counts.add(record)
+            yield record, events
     with (
         ManifestWriter(folder / "supervisions.jsonl.gz") as supervisions,
         ManifestWriter(folder / "cuts.jsonl.gz") as cut_writer,
@@ -262,7 +322,6 @@ def _simulate_conversations(
             cut = _as_segment(speech.cut(i), talk, offset, length)
             supervisions.write(cut.supervisions[0].with_offset(cut.start))
             cut_writer.write(cut)
-    counts.write(folder)
 
 
 def _as_segment(
@@ -324,57 +383,34 @@ def _as_recording(cut: MonoCut, path: Path, shape: tuple[int, ...]) -> MonoCut:
     )
 
 
-class _Counts:
-    """Counts of what was done, drawn anew, repeated or resampled.
+class _Counts(Counts):
+    """Counts of a set, with a ledger of what was drawn anew, repeated or resampled."""
 
-    Args:
-        simulator: that does it.
-    """
-
-    def __init__(self, simulator: Simulator) -> None:
-        self._simulator = simulator
+    def __init__(self) -> None:
+        super().__init__()
         self._ledger = Ledger("simulate_corpus")
-        self._kinds: Counter[str] = Counter()
         self._files: dict[str, bool] = {}  # of recordings: whether of another rate
-        self._rooms: dict[int, int] = {}
         self._speech = np.zeros(2)  # time with one speaker at least, with two; s
 
-    def add(self, record: Record) -> None:
-        """Count an utterance."""
-        kinds = ("room", "movement", "response", "noises", "speakers", "device")
-        number = max(1, len(record.turns))
-        self._kinds["utterances"] += number
+    def add(self, record: Record, events: Mapping[str, int]) -> None:
+        """Count an utterance or a conversation, and note what happened."""
         if record.turns:
             self._kinds["conversations"] += 1
             self._speech += np.array(speech_and_overlap(record.turns)) / record.rate
-        self._kinds["simulated"] += number * record.is_simulated
-        for kind in kinds:
-            self._kinds[f"with_{kind}"] += bool(getattr(record, kind))
-        self._add_events(record)
-
-    def _add_events(self, record: Record) -> None:
-        """Count what was drawn anew, repeated, moved or resampled; note it."""
         utt_id = record.turns[0].utterance if record.turns else record.utterance
-        if (room := record.room) is not None and room.number not in self._rooms:
-            self._rooms[room.number] = room.redraws
-            if room.redraws:
-                self._note(utt_id, "room drawn anew: not its T60, or no place")
-        for noise in record.noises:
-            if noise.file is None:
-                continue
-            part = self._simulator.part(noise, record)
-            self._kinds["noises_repeated"] += part.repeats
-            self._kinds["noises_moved"] += part.is_moved
-            if part.repeats:
-                self._note(utt_id, "noise too short: repeated")
-            if part.is_moved:
-                self._note(utt_id, "noise silent where it began: begins elsewhere")
+        room = record.room
+        if room is not None and room.redraws and room.number not in self._rooms:
+            self._note(utt_id, "room drawn anew: not its T60, or no place")
+        for event, reason in _REASONS.items():
+            for _ in range(events.get(event, 0)):
+                self._note(utt_id, reason)
         for file in (record.response, *(noise.file for noise in record.noises)):
             if file is not None and file not in self._files:
                 rate = Recording.from_file(file).sampling_rate
                 self._files[file] = rate != record.rate
                 if self._files[file]:
                     self._note(utt_id, "noise or response of another rate: resampled")
+        super().add(record, events)
 
     def _note(self, utt_id: str, reason: str) -> None:
         """Note an event in the ledger."""
@@ -387,12 +423,7 @@ class _Counts:
 
     def values(self) -> dict[str, float]:
         """Return the counts by name; times in seconds."""
-        counts: dict[str, float] = {
-            **self._kinds,
-            "rooms": len(self._rooms),
-            "rooms_drawn_anew": sum(self._rooms.values()),
-            "files_resampled": sum(self._files.values()),
-        }
+        counts = {**super().values(), "files_resampled": sum(self._files.values())}
         speech, overlap = (round(float(seconds), 3) for seconds in self._speech)
         if speech:
             counts |= {

@@ -31,6 +31,7 @@ from latflow.simulation.options import (
     Uniform,
 )
 from latflow.simulation.records import (
+    AudioFiles,
     DeviceDraw,
     MovementDraw,
     NoiseDraw,
@@ -38,7 +39,6 @@ from latflow.simulation.records import (
     RoomDraw,
     SpeakerDraw,
     Speech,
-    list_audio,
 )
 
 _DRAWS, _ROOMS = zlib.crc32(b"simulation"), zlib.crc32(b"simulated room")
@@ -61,6 +61,9 @@ class Drawing:
         seed: of all draws.
         purpose: what rooms are for: those of training and those of test sets differ.
 
+    Attributes:
+        audio: recordings that draws are of.
+
     Raises:
         UserError: a folder or pattern names no audio, or a device leaves no band.
     """
@@ -77,7 +80,7 @@ class Drawing:
         self._options, self._speech, self._array = options, speech, options.array
         self._rate, self._seed = rate, seed
         self._purpose = zlib.crc32(purpose.encode())
-        self._files = {files: list_audio(files) for files in options.files}
+        self.audio = AudioFiles(options)
         self._room = lru_cache(maxsize=4096)(self._draw_room)
         self._others = lru_cache(maxsize=8)(self._list_others)
         low = options.device.low_cut if options.device else None
@@ -171,7 +174,7 @@ class Drawing:
         if rooms is None or rng.random() >= rooms.probability:
             return None, None
         if isinstance(rooms, MeasuredRooms):
-            files = self._files[rooms.files]
+            files = self.audio.of("rooms")
             return None, files[int(rng.integers(len(files)))]
         return self._room(int(rng.integers(rooms.number))), None
 
@@ -283,7 +286,7 @@ class Drawing:
                 snr=drawn(options.snr, rng),
             )
             return
-        files = self._files[options.files]
+        files = self.audio.of(f"noises.{name}")
         for _ in range(options.number):
             yield NoiseDraw(
                 name=name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -84,6 +84,7 @@ def _between(low: float, high: float) -> AfterValidator:
 
 
 _TAGGED = Field(discriminator="type")
+Spectrum = Literal["white", "pink", "hoth"]
 Decibels = Annotated[_Any, _TAGGED, _between(-60, 100)]
 Metres = Annotated[_Any, _TAGGED, _between(0.3, 100)]
 RoomMetres = Annotated[_Any, _TAGGED, _between(1.5, 100)]
@@ -192,7 +193,7 @@ class GeneratedNoise(Options):
     """Stationary noise with a spectrum, from everywhere."""
 
     type: Literal["generated"] = "generated"
-    spectrum: Literal["white", "pink", "hoth"] = "hoth"
+    spectrum: Spectrum = "hoth"
     """Spectrum: even, falling by 3 dB an octave, or that of a room by Hoth (ITU-T
     P.800)."""
     snr: Decibels = Uniform(low=10.0, high=30.0)
@@ -299,8 +300,8 @@ class SimulationOptions(Options):
 
     @model_validator(mode="after")
     def _check_anything(self) -> Self:
-        conversation = getattr(self, "conversation", None)  # of stored sets
-        kinds = (self.rooms, self.noises, self.speakers, self.device, conversation)
+        of_sets = (getattr(self, name, None) for name in ("conversation", "records"))
+        kinds = (self.rooms, self.noises, self.speakers, self.device, *of_sets)
         if not any(kinds):
             raise ValueError("name rooms, noises, speakers or device")
         if self.array is not None and isinstance(self.rooms, MeasuredRooms):
@@ -313,11 +314,23 @@ class SimulationOptions(Options):
         return 1 if self.array is None else len(self.array.microphones)
 
     @property
+    def recordings(self) -> dict[str, str]:
+        """Folders and patterns of recordings that are needed, by the key they are of.
+
+        Keys are `rooms`, of measured ones, and `noises.<name>`.
+        """
+        noises = {f"noises.{name}": noise for name, noise in self.noises.items()}
+        kinds: dict[str, Options | None] = {"rooms": self.rooms, **noises}
+        return {
+            key: options.files
+            for key, options in kinds.items()
+            if isinstance(options, MeasuredRooms | RecordedNoise)
+        }
+
+    @property
     def files(self) -> list[str]:
         """Folders and patterns of recordings that are needed."""
-        recorded = [n for n in self.noises.values() if isinstance(n, RecordedNoise)]
-        measured = [self.rooms] if isinstance(self.rooms, MeasuredRooms) else []
-        return [options.files for options in (*recorded, *measured)]
+        return list(self.recordings.values())
 
 
 EarlyMs = Annotated[float, Field(gt=0, le=1000)]
@@ -436,6 +449,12 @@ class SimulatedSetOptions(SimulationOptions):
     conversation: ConversationOptions | None = None
     """Utterances are put into conversations, which are then what is simulated; null
     leaves each by itself."""
+    records: Text | None = None
+    """File of records (`records.jsonl` of a simulated set), which are done again in the
+    place of draws; null for draws. Of the other options only those go with it that say
+    where recordings are, `noises.<name>.files` and `rooms.files` of measured rooms
+    (names in the file are relative to these folders), `array.microphones` for their
+    number, and `cache_mb`."""
 
     @property
     def purpose(self) -> str:
@@ -450,6 +469,39 @@ class SimulatedSetOptions(SimulationOptions):
         if self.conversation is not None and walks:
             raise ValueError("rooms.movement: speakers of a conversation stay")
         return self
+
+    @model_validator(mode="after")
+    def _check_records(self) -> Self:
+        """Refuse draws where there are records."""
+        drawn = [] if self.records is None else list(self._drawn_keys())
+        if drawn:
+            raise ValueError(f"records say what is drawn; leave out {', '.join(drawn)}")
+        return self
+
+    def _drawn_keys(self) -> Iterator[str]:
+        """Yield the keys of draws that are not at their defaults."""
+        noises = {f"noises.{name}": noise for name, noise in self.noises.items()}
+        kinds: dict[str, Options | None] = {
+            "rooms": self.rooms,
+            "array": self.array,
+            **noises,
+        }
+        others = ("rooms", "array", "noises")
+        yield from _set_but(self, "of", "records", "cache_mb", *others)
+        for key, options in kinds.items():
+            if isinstance(options, GeneratedRooms | GeneratedNoise):
+                yield key
+            elif options is not None:
+                names = _set_but(options, "files", "microphones")
+                yield from (f"{key}.{name}" for name in names)
+
+
+def _set_but(options: Options, *left_out: str) -> Iterator[str]:
+    """Yield the names of options that are not at their defaults, but for some."""
+    for name, field in type(options).model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        if name not in left_out and getattr(options, name) != default:
+            yield name
 
 
 class CorpusSectionOptions(CorpusOptions):

@@ -4,7 +4,12 @@ A `Record` says all: the room, the places of all sources, which noise from where
 which ratio. `latflow.simulation.drawing` draws them, `latflow.simulation.simulator`
 does what they say.
 
-Public: `Record` and its parts, `Speech`, `record_line`, `read_records`, `list_audio`.
+A file of records has a line of JSON for each. Recordings are there named relative to
+the folder that the options name for them, so that it holds on another machine; see
+`AudioFiles`.
+
+Public: `Record` and its parts, `Speech`, `record_line`, `read_records`, `AudioFiles`,
+`list_audio`.
 """
 
 from __future__ import annotations
@@ -12,17 +17,28 @@ from __future__ import annotations
 import glob
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
+from pydantic import Field
 
 from latflow.errors import UserError
 from latflow.files import read_lines
-from latflow.options import Options, read_options
-from latflow.simulation.options import Place
+from latflow.options import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    Options,
+    PositiveFloat,
+    PositiveInt,
+    Text,
+    read_options,
+)
+from latflow.simulation.options import Place, SimulationOptions, Spectrum
 
+Level = Annotated[float, Field(ge=-100, le=100)]  # dB
 AUDIO = (".flac", ".wav", ".ogg", ".opus", ".mp3", ".aif", ".aiff", ".sph", ".w64")
 
 
@@ -36,9 +52,9 @@ class RoomDraw(Options):
     """Place of the speaker."""
     others: tuple[Place, ...]
     """Places of further sources, taken in turn."""
-    t60: float
+    t60: Annotated[float, Field(gt=0, le=10)]
     """Reverberation time, s."""
-    high_t60: float | None = None
+    high_t60: Annotated[float, Field(gt=0, le=1)] | None = None
     """Reverberation time at 8 kHz over that; None for the same."""
     redraws: int
     """Rooms drawn before it that could not be."""
@@ -49,9 +65,9 @@ class MovementDraw(Options):
 
     end: Place
     """Where the speaker stops, if the utterance is long enough."""
-    speed: float
+    speed: NonNegativeFloat
     """Speed, m/s."""
-    step: float
+    step: PositiveFloat
     """Greatest distance of points whose responses are computed, m."""
 
 
@@ -62,14 +78,14 @@ class NoiseDraw(Options):
     """Kind of noise, of the options."""
     file: str | None = None
     """Recording; None for a generated noise."""
-    spectrum: str | None = None
+    spectrum: Spectrum | None = None
     """Spectrum of a generated noise."""
-    begin: float = 0.0
+    begin: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Where in the recording it begins, as a share of the places where it need not
     repeat, or of its length; see `cut_noise`."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Of a generated noise."""
-    snr: float
+    snr: Level
     """Power of the speech over that of the noise, dB."""
     place: Place | None = None
     """Place in the room; None for everywhere."""
@@ -82,7 +98,7 @@ class SpeakerDraw(Options):
     """What is said: id of an utterance of the same set."""
     offset: int
     """When the other one begins, samples from the start of the utterance."""
-    sir: float
+    sir: Level
     """Power of the utterance over that of the other one, dB."""
     overlap: float
     """Share of the utterance's time in which both speak."""
@@ -93,10 +109,10 @@ class SpeakerDraw(Options):
 class DeviceDraw(Options):
     """Effects of the device; None for those it has not."""
 
-    gain: float | None = None
-    low_cut: float | None = None
-    high_cut: float | None = None
-    clipped: float | None = None
+    gain: Level | None = None
+    low_cut: PositiveFloat | None = None
+    high_cut: PositiveFloat | None = None
+    clipped: Annotated[float, Field(ge=0, lt=1)] | None = None
     telephone: bool = False
 
 
@@ -106,11 +122,11 @@ class TurnDraw(Options):
     utterance: str
     """What is said: id of an utterance of the set."""
     speaker: str
-    offset: int
+    offset: NonNegativeInt
     """When it begins, samples from the start of the conversation."""
-    num_samples: int
+    num_samples: PositiveInt
     """Its length."""
-    level: float
+    level: Level
     """Change of its level, dB."""
     place: Place | None = None
     """Place of the speaker; None where there is no generated room."""
@@ -119,13 +135,13 @@ class TurnDraw(Options):
 class Record(Options):
     """All that is done to an utterance, or to a conversation."""
 
-    utterance: str
+    utterance: Text
     """Id of the utterance, or of the conversation."""
-    whole_pass: int
+    whole_pass: NonNegativeInt
     """Pass over the data that it was drawn for, from 0."""
-    rate: int
+    rate: PositiveInt
     """Sample rate, Hz."""
-    num_samples: int
+    num_samples: PositiveInt
     """Length of the utterance."""
     array: tuple[Place, ...] | None = None
     """Places of the microphones from `room.microphone`, m; None for one microphone."""
@@ -194,13 +210,94 @@ def list_audio(files: str) -> list[str]:
     return found
 
 
+class AudioFiles:
+    """Recordings that the options of a simulation name, by the key they are of.
+
+    Records in memory name them by their absolute paths; in files of records they are
+    relative to the folder of their key: that which is named, or of a pattern the one
+    before its first wildcard.
+
+    Args:
+        options: see `SimulationOptions.recordings`.
+
+    Raises:
+        UserError: a folder or pattern names no audio.
+    """
+
+    def __init__(self, options: SimulationOptions) -> None:
+        self._named = options.recordings
+        self._files = {key: list_audio(files) for key, files in self._named.items()}
+        self._known = {key: set(files) for key, files in self._files.items()}
+
+    def of(self, key: str) -> list[str]:
+        """Return the absolute paths of the recordings of a key, sorted."""
+        return self._files[key]
+
+    def relative(self, record: Record) -> Record:
+        """Return a record as files of records have it."""
+
+        def name(key: str, file: str) -> str:
+            return os.path.relpath(file, _folder(self._named[key]))
+
+        return _with_files(record, name)
+
+    def absolute(self, record: Record) -> Record:
+        """Return a record of a file as the simulation has it.
+
+        Raises:
+            UserError: a recording is not among those of the options.
+        """
+
+        def find(key: str, file: str) -> str:
+            if key not in self._known:
+                kind = "measured" if key == "rooms" else "recorded"
+                raise UserError(
+                    f"has {file} of {key}, which the options do not name",
+                    utterance=record.utterance,
+                    remedy=f"give {key} the type {kind}, and the folder as files",
+                )
+            path = os.path.normpath(os.path.join(_folder(self._named[key]), file))
+            if path not in self._known[key]:
+                raise UserError(
+                    f"has {file}, which is not among the recordings of {key} "
+                    f"({self._named[key]})",
+                    utterance=record.utterance,
+                    remedy=f"name the recordings that it was drawn from in {key}.files",
+                )
+            return path
+
+        return _with_files(record, find)
+
+
+def _with_files(record: Record, change: Callable[[str, str], str]) -> Record:
+    """Return a record with other names of recordings: change(key, name)."""
+
+    def changed(noise: NoiseDraw) -> NoiseDraw:
+        if noise.file is None:
+            return noise
+        file = change(f"noises.{noise.name}", noise.file)
+        return noise.model_copy(update={"file": file})
+
+    response = record.response and change("rooms", record.response)
+    noises = tuple(map(changed, record.noises))
+    return record.model_copy(update={"noises": noises, "response": response})
+
+
+def _folder(files: str) -> Path:
+    """Return the folder that all audio of a folder, or of a pattern, lies below."""
+    path = Path(os.path.abspath(files))
+    if path.is_dir():
+        return path
+    return Path(*takewhile(lambda part: not glob.has_magic(part), path.parts[:-1]))
+
+
 def record_line(record: Record) -> str:
-    """Return a record as a line of a file of records."""
+    """Return a record as a line of a file of records; see `AudioFiles.relative`."""
     return json.dumps(record.values()) + "\n"
 
 
 def read_records(path: str | Path) -> Iterator[Record]:
-    """Yield the records of a file.
+    """Yield the records of a file; see `AudioFiles.absolute`.
 
     Raises:
         UserError: the file is missing, or a line is no record.

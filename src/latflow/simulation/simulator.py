@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
@@ -25,7 +26,7 @@ from latflow.errors import UserError
 from latflow.simulation.convolution import convolved
 from latflow.simulation.devices import through_device
 from latflow.simulation.diffuse import diffuse_noise
-from latflow.simulation.noise_parts import NoisePart, cut_noise
+from latflow.simulation.noise_parts import cut_noise
 from latflow.simulation.records import (
     MovementDraw,
     NoiseDraw,
@@ -56,12 +57,21 @@ class Simulator:
         self._speech, self._rate = speech, rate
         self._cache = ArrayCache(cache_mb * 10**6)
 
-    def apply(self, record: Record, samples: np.ndarray) -> np.ndarray:
+    def apply(
+        self,
+        record: Record,
+        samples: np.ndarray,
+        *,
+        events: Counter[str] | None = None,
+    ) -> np.ndarray:
         """Return an utterance as its record says that it sounds.
 
         Args:
             record: of the utterance.
             samples: float32 [L].
+            events: gets the numbers of noises that are too short and repeat
+                (`noises_repeated`), and of those that were silent where they were to
+                begin, and begin elsewhere (`noises_moved`).
 
         Returns:
             float32 [L], or [C, L] where the record has an array of microphones; within
@@ -73,10 +83,12 @@ class Simulator:
         """
         if not _is_changed(record, samples):
             return _at_all(samples, record)
-        mixed, _ = self._mixture(record, samples, math.inf)
+        mixed, _ = self._mixture(record, samples, math.inf, events)
         return self._recorded_as(mixed, record)
 
-    def conversation(self, record: Record) -> np.ndarray:
+    def conversation(
+        self, record: Record, *, events: Counter[str] | None = None
+    ) -> np.ndarray:
         """Return a conversation as its record says that it sounds.
 
         Utterances keep their power, but for the level that was drawn. Signal-to-noise
@@ -84,6 +96,7 @@ class Simulator:
 
         Args:
             record: of the conversation.
+            events: see `apply`.
 
         Returns:
             float32 [L], or [C, L] with an array; within -1 and 1.
@@ -103,7 +116,8 @@ class Simulator:
             mixed[..., turn.offset : last] += heard * 10 ** (turn.level / 20)
             is_speech[turn.offset : turn.offset + len(said)] = True
         if mixed.any():
-            self._add_noises(mixed, _power(mixed[..., is_speech]), record)
+            power = _power(mixed[..., is_speech])
+            self._add_noises(mixed, power, record, events)
         mixed /= max(1.0, float(np.abs(mixed).max()))
         return self._recorded_as(mixed, record)
 
@@ -144,7 +158,11 @@ class Simulator:
         return wanted.astype(np.float32), (mixed - wanted).astype(np.float32)
 
     def _mixture(
-        self, record: Record, samples: np.ndarray, early: float
+        self,
+        record: Record,
+        samples: np.ndarray,
+        early: float,
+        events: Counter[str] | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return all that is heard, and the wanted speech in it; see `split`.
 
@@ -159,7 +177,7 @@ class Simulator:
         mixed = speech.copy()
         for speaker in record.speakers:
             self._add_speaker(mixed, power, record, speaker)
-        self._add_noises(mixed, power, record)
+        self._add_noises(mixed, power, record, events)
         if early == 0.0:
             wanted = _at_all(dry, record)
         elif math.isinf(early) or not (record.room or record.response):
@@ -273,13 +291,25 @@ class Simulator:
             ) from None
         return self._speech.samples(i)
 
-    def _add_noises(self, mixed: np.ndarray, power: float, record: Record) -> None:
-        """Add the noises of a record to speech of some power."""
+    def _add_noises(
+        self,
+        mixed: np.ndarray,
+        power: float,
+        record: Record,
+        events: Counter[str] | None,
+    ) -> None:
+        """Add the noises of a record to speech of some power; events as of `apply`."""
         for noise in record.noises:
-            heard = self._noise(noise, record, mixed.shape[-1])
+            heard = self._noise(noise, record, mixed.shape[-1], events)
             mixed += heard * math.sqrt(power / _power(heard) / 10 ** (noise.snr / 10))
 
-    def _noise(self, draw: NoiseDraw, record: Record, length: int) -> np.ndarray:
+    def _noise(
+        self,
+        draw: NoiseDraw,
+        record: Record,
+        length: int,
+        events: Counter[str] | None,
+    ) -> np.ndarray:
         """Return a noise of some length, as it arrives, at any level.
 
         Where there is an array, noise without a place is diffuse: of as many parts of
@@ -291,36 +321,24 @@ class Simulator:
                 draw.spectrum or "white", draw.seed, (number, length), self._rate
             )
             return _diffuse(made, record)
-        lead = self._lead(draw, record)  # the noise has been there before
-        samples = self._part(draw, record, length).samples
-        if record.room is None or draw.place is None:
-            return _diffuse(samples, record)
-        response = self._response(record.room, draw.place, record.array)
-        return convolved(samples[0], response)[..., lead : lead + length]
-
-    def part(self, draw: NoiseDraw, record: Record) -> NoisePart:
-        """Return the part of a recording that a noise is made of."""
-        return self._part(draw, record, record.num_samples)
-
-    def _part(self, draw: NoiseDraw, record: Record, length: int) -> NoisePart:
-        """See `part`; the part is for `length` samples that are heard."""
-        assert draw.file is not None
-        is_at_point = record.room is not None and draw.place is not None
-        lead = self._lead(draw, record)
-        return cut_noise(
+        room = None if draw.place is None else record.room
+        # a noise at a point has been there before
+        lead = 0 if room is None else math.ceil(room.t60 * self._rate) - 1
+        part = cut_noise(
             self._recorded(draw.file),
             draw.begin,
             length + lead,
-            number=1 if is_at_point else len(record.array or (0,)),
+            number=number if room is None else 1,
             lead=lead,
             rate=self._rate,
         )
-
-    def _lead(self, draw: NoiseDraw, record: Record) -> int:
-        """Return the samples of a noise before the utterance that are heard in it."""
-        if record.room is None or draw.place is None:
-            return 0
-        return math.ceil(record.room.t60 * self._rate) - 1
+        if events is not None:
+            events["noises_repeated"] += part.repeats
+            events["noises_moved"] += part.is_moved
+        if room is None or draw.place is None:
+            return _diffuse(part.samples, record)
+        response = self._response(room, draw.place, record.array)
+        return convolved(part.samples[0], response)[..., lead : lead + length]
 
     def _recorded(self, file: str) -> np.ndarray:
         """Return a recording at the rate, without the silence at its ends."""

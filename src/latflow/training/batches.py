@@ -316,8 +316,9 @@ class BatchSource:
         return Prefetched(make, range(first_batch, len(plan)), ahead=ahead)
 
     def take_statistics(self) -> dict[str, Any]:
-        """Return what the cache did since the last call, for a log."""
-        return {} if self.pages is None else {"cache": self.pages.take_counts()}
+        """Return what cache and simulation did since the last call, for a log."""
+        cache = {} if self.pages is None else {"cache": self.pages.take_counts()}
+        return {**cache, **self.reader.take_statistics()}
 
     def _plan(self, epoch: int) -> EpochPlan:
         """Return the global batches of an epoch; the last epoch's are kept."""

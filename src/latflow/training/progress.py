@@ -9,7 +9,9 @@ Lines of `log.jsonl` have a `kind`:
   clipped;
 * `epoch`: `progress`, means of training and of dev at the end of an epoch; with
   `data.cache_mb` also `cache`: pieces of stored data that rank 0 asked for, the share
-  of them that was held already, MB read and dropped;
+  of them that was held already, MB read and dropped; with `data.simulation` also
+  `simulation`: utterances that rank 0 read, how many of them were simulated, with what,
+  noises that repeated or began elsewhere, rooms in use, and rooms drawn before them;
 * `final`: those of dev with the parameters that were chosen, and their `epochs`.
 """
 

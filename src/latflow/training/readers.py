@@ -14,8 +14,9 @@ first touched (`latflow.training.moments`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -24,7 +25,7 @@ from latflow.errors import UserError
 from latflow.features.frames import FrameStore
 from latflow.features.live import LiveFrames
 from latflow.features.options import PerturbationDraws
-from latflow.features.perturb import Perturbation
+from latflow.features.perturb import Perturbation, num_samples_at
 from latflow.features.source import Frames, open_frames
 from latflow.nnet.normalization import Normalizer
 from latflow.page_cache import PageBudget
@@ -35,6 +36,7 @@ from latflow.simulation.options import (
     MaskTarget,
     SimulationDraws,
 )
+from latflow.simulation.records import Record
 from latflow.training.data_options import BatchOptions, DataOptions, MixingDraws
 from latflow.training.mixing import FeatureMixing, PassMixing
 from latflow.training.moments import Moments
@@ -135,6 +137,10 @@ class FrameReader(ABC):
             file=self._frames.folder,
             remedy="leave it out; data.simulation adds noises on the fly",
         )
+
+    def take_statistics(self) -> dict[str, Any]:
+        """Return what was read since the last call, for a log: what is drawn here."""
+        return {}
 
     def hold(
         self,
@@ -281,6 +287,13 @@ class LiveReader(FrameReader):
             return super().lengths
         return self.live.lengths_at(self.perturbation.speed)
 
+    def num_samples(self, i: int) -> int:
+        """Return the samples of utterance i, at the speed that it has here."""
+        own = self.live.num_samples(i)
+        if self.perturbation is None:
+            return own
+        return num_samples_at(own, float(self.perturbation.speed[i]))
+
     def perturbed(
         self, options: PerturbationDraws, *, seed: int, whole_pass: int
     ) -> LiveReader:
@@ -307,6 +320,12 @@ class LiveReader(FrameReader):
             )
         simulation = self._on_the_fly.in_pass(whole_pass)
         return LiveReader(self.live, self.normalizer, self.perturbation, simulation)
+
+    def take_statistics(self) -> dict[str, Any]:
+        """See `FrameReader.take_statistics`."""
+        if self._on_the_fly is None:
+            return {}
+        return {"simulation": self._on_the_fly.take_counts()}
 
     def learnt(
         self, target: CleanTarget | EarlyTarget | MaskTarget, numbers: Sequence[int]
@@ -395,6 +414,31 @@ def in_pass(
     if (draws := options.mixing) is not None:
         reader = reader.mixed(draws, seed=seed, whole_pass=whole_pass)
     return reader
+
+
+def drawn_records(
+    frames_dir: str | Path, options: BatchOptions, *, seed: int, epoch: int
+) -> Iterator[Record]:
+    """Yield what a training draws for each utterance of its set, for a file of records.
+
+    Epochs of one pass share the draws of an utterance: that of each is yielded, whether
+    the epoch has it or not.
+
+    Args:
+        frames_dir: features of the training split.
+        options: with `simulation`.
+        seed: of the training.
+        epoch: from 0.
+
+    Raises:
+        UserError: see `FrameReader.simulated`.
+    """
+    reader = open_reader(open_features(frames_dir, options), Normalizer())
+    reader = in_pass(reader, options, seed, options.pass_of(epoch))
+    assert isinstance(reader, LiveReader)
+    assert reader.simulation is not None
+    for i in range(len(reader.utt_ids)):
+        yield reader.simulation.written(i, reader.num_samples(i))
 
 
 @njit(cache=True, nogil=True)

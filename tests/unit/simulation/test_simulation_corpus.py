@@ -19,7 +19,7 @@ from latflow.ledger import read_ledger
 from latflow.options import read_options
 from latflow.simulation.corpus import CutSpeech, simulate_corpus
 from latflow.simulation.options import SimulatedSetOptions
-from latflow.simulation.records import read_records
+from latflow.simulation.records import AudioFiles, read_records
 from latflow.simulation.simulator import Simulator
 
 RATE = 8000
@@ -81,7 +81,8 @@ def test_simulated_set_has_the_utterances_and_their_records(tmp_path, cuts):
     assert [r.utterance for r in records] == ids
     with CutSpeech(cuts, tmp_path) as speech:
         simulator = Simulator(speech, rate=speech.rate)
-        for i, record in enumerate(records):
+        files = AudioFiles(options)
+        for i, record in enumerate(map(files.absolute, records)):
             np.testing.assert_array_equal(first[ids[i]], second[ids[i]])
             replayed = simulator.apply(record, speech.samples(i))
             np.testing.assert_allclose(first[ids[i]], replayed, atol=2**-15)

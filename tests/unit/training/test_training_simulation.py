@@ -3,18 +3,23 @@
 import numpy as np
 import pytest
 import soundfile
+import yaml
 from lhotse import MonoCut, Recording, SupervisionSegment
 
+from latflow.cli.main import main
 from latflow.corpus.manifests import ManifestWriter
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.live import LiveFrames, prepare_live_features
 from latflow.features.options import NoCmvn, StreamOptions
 from latflow.nnet.normalization import Normalizer
+from latflow.simulation.options import SimulationDraws
+from latflow.simulation.records import read_records
+from latflow.simulation.simulator import Simulator
 from latflow.training.batches import BatchSource, open_batches
 from latflow.training.data_options import DataOptions
 from latflow.training.labels import LabelStore, LabelWriter
-from latflow.training.readers import StoreReader
+from latflow.training.readers import StoreReader, drawn_records
 
 RATE = 8000
 FBANK = StreamOptions(
@@ -164,6 +169,101 @@ def test_labels_are_those_of_the_speech_in_its_room(folder):
                 assert abs(int(rise.argmax()) - 3) <= 1
                 onsets += 1
     assert onsets >= 3
+
+
+def test_records_of_an_epoch_are_those_that_training_draws(folder, monkeypatch):
+    """Of each part of the pass, and at the speeds that the pass has."""
+    used = {}
+    apply = Simulator.apply
+
+    def noted(self, record, samples, **keywords):
+        assert record.num_samples == len(samples)
+        used[record.utterance] = record
+        return apply(self, record, samples, **keywords)
+
+    monkeypatch.setattr(Simulator, "apply", noted)
+    source = source_of(
+        folder, partition_epoch=2, perturbation={"speeds": [0.9, 1.1], "volume": None}
+    )
+    for epoch in (2, 3):
+        contents(source.epoch(epoch))
+    given = {"seed": 3, "epoch": 2}
+    records = list(drawn_records(folder / "frames", source.options, **given))
+    assert {record.utterance: record for record in records} == used
+    assert {record.whole_pass for record in records} == {1}
+    given["epoch"] = 3
+    assert list(drawn_records(folder / "frames", source.options, **given)) == records
+
+
+def test_records_of_an_epoch_are_written(repository, folder, tmp_path, capsys):
+    """By a command, for a system of a recipe; noises relative to their folder."""
+    (tmp_path / "noise/street").mkdir(parents=True)
+    soundfile.write(tmp_path / "noise/street/a.wav", np.full(RATE, 0.1), RATE)
+    config = yaml.safe_load((repository / "tests/e2e/tiny.yaml").read_text())
+    street = {"type": "recorded", "files": str(tmp_path / "noise")}
+    stream = {"type": "fbank", "stored": False, "cmvn": {"type": "none"}}
+    system = {
+        "type": "ce",
+        "network": "x.yaml",
+        "alignments": "tri1",
+        "features": "mel",
+    }
+    simulated = {"data": {"simulation": {"rooms": ROOM, "noises": {"street": street}}}}
+    systems = {"clean": system, "noisy": {**system, **simulated}}
+    config |= {"nnet": {"features": {"mel": stream}, "systems": systems}, "seed": 7}
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(config))
+
+    def run(name, *further):
+        out = tmp_path / "records.jsonl"
+        arguments = [name, folder / "frames", out, "--configfile", recipe, *further]
+        return main(["simulation-records", *map(str, arguments)])
+
+    assert run("noisy", "--epoch", "3") == 0
+    records = list(read_records(tmp_path / "records.jsonl"))
+    assert [record.utterance for record in records] == [f"u{i}" for i in range(6)]
+    assert {record.whole_pass for record in records} == {2}
+    assert {record.noises[0].file for record in records} == {"street/a.wav"}
+    simulation = SimulationDraws.model_validate(simulated["data"]["simulation"])
+    data = DataOptions(simulation=simulation)
+    drawn = drawn_records(folder / "frames", data, seed=7, epoch=2)
+    assert list(drawn) == records
+    assert run("clean") == 1
+    assert "systems with data.simulation: no 'clean'" in capsys.readouterr().err
+    assert run("noisy", "--epoch", "0") == 1
+
+
+def test_what_is_simulated_is_counted(folder, tmp_path):
+    """Each utterance once, in whatever threads and pieces it is read."""
+    soundfile.write(tmp_path / "short.wav", np.full(RATE // 4, 0.1), RATE)
+    short = {"type": "recorded", "files": str(tmp_path), "probability": 0.5}
+    simulation = {"probability": 0.8, "rooms": ROOM, "noises": {"short": short}}
+    counts = []
+    for threads, cache_mb in ((1, 100), (3, 0)):
+        source = source_of(
+            folder, seed=5, simulation=simulation,
+            sequences={"type": "chunks", "size": 20, "step": 10},
+            on_the_fly={"threads": threads, "cache_mb": cache_mb},
+        )  # fmt: skip
+        assert source.take_statistics() == {}
+        contents(source.epoch(1))
+        counts.append(source.take_statistics()["simulation"])
+    records = list(drawn_records(folder / "frames", source.options, seed=5, epoch=1))
+    simulated = [record for record in records if record.is_simulated]
+    with_noise = sum(bool(record.noises) for record in records)
+    assert 0 < with_noise < len(simulated) < 6
+    assert counts[0] == counts[1]
+    rooms = {record.room.number: record.room.redraws for record in simulated}
+    assert {name: n for name, n in counts[0].items() if n} == {
+        "utterances": 6,
+        "simulated": len(simulated),
+        "with_room": len(simulated),
+        "with_noises": with_noise,
+        "noises_repeated": with_noise,
+        "rooms": len(rooms),
+        **({"rooms_drawn_anew": sum(rooms.values())} if any(rooms.values()) else {}),
+    }
+    assert source.take_statistics()["simulation"]["utterances"] == 0
 
 
 def test_dev_is_left_alone_and_stored_features_are_refused(folder, tmp_path):
