@@ -16,6 +16,7 @@ from latflow.features.extract import extract_features, make_extractor
 from latflow.features.live import LiveFrames, prepare_live_features
 from latflow.features.options import FrontEndOptions
 from latflow.nnet.description import NetworkDescription
+from latflow.nnet.layers.beamforming import beamformed
 from latflow.nnet.network import Network
 from latflow.options import read_options
 from latflow.simulation.acoustics import SPEED_OF_SOUND
@@ -257,6 +258,55 @@ def test_one_microphone_hears_what_it_did_without_arrays(cuts, tmp_path):
         mixed += noise * math.sqrt(level)
     mixed /= max(1.0, np.abs(mixed).max())
     np.testing.assert_array_equal(found, mixed.astype(np.float32))
+
+
+def test_the_beamformer_takes_noise_away(cuts, tmp_path):
+    """With ideal masks the MVDR beamformer is better than the best microphone."""
+    line = {"microphones": [[0.04 * k - 0.06, 0, 0] for k in range(4)]}
+    street = {"type": "recorded", "files": str(cuts.parent / "noise")}
+    level = {"type": "choice", "of": [5.0]}
+    options = read_options(
+        SimulatedSetOptions,
+        {
+            "of": "test",
+            "rooms": {**SMALL, "number": 8},
+            "noises": {
+                "street": {**street, "snr": level},
+                "hiss": {"type": "generated", "snr": level},
+            },
+            "array": line,
+        },
+    )
+
+    def spectra(channels):  # [F, C, T]
+        window = torch.hann_window(256)
+        found = torch.stft(
+            torch.from_numpy(channels), 256, 64, window=window, return_complex=True
+        )
+        return found.transpose(0, 1)
+
+    def ratio(wanted, rest):
+        return 10 * math.log10(wanted.abs().square().sum() / rest.abs().square().sum())
+
+    gains = []
+    with CutSpeech(cuts, tmp_path) as speech:
+        simulator = Simulator(speech, rate=RATE)
+        drawing = Drawing(options, speech, rate=RATE, seed=1)
+        i = speech.position("long")
+        wave = speech.samples(i) * np.repeat([1, 0.01] * 8, RATE // 2)  # has pauses
+        wave = wave.astype(np.float32)
+        for whole_pass in range(8):
+            record = drawing.draw("long", len(wave), whole_pass=whole_pass)
+            parts = simulator.split(record, wave, early=math.inf)
+            wanted, rest = map(spectra, parts)
+            power = [part[:, 0].abs().square() for part in (wanted, rest)]
+            mask = (power[0] / (power[0] + power[1]))[None]
+            found = beamformed(
+                (wanted + rest)[None], mask, 1 - mask, reference=0, loading=1e-4
+            )[0]
+            alone = max(ratio(wanted[:, c], rest[:, c]) for c in range(4))
+            gains.append(ratio(wanted[:, 0], found - wanted[:, 0]) - alone)
+    assert min(gains) > 3.0  # dB
 
 
 # -- a recipe --------------------------------------------------------------------------

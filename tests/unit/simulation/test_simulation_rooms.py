@@ -73,7 +73,7 @@ def test_each_room_of_a_batch_has_the_response_that_it_has_alone():
 
 
 def test_reverberation_time_is_the_wanted_one():
-    size, source, microphone, wanted = draw_rooms(24, seed=3, t60=(0.1, 0.5))
+    size, source, microphone, wanted = draw_rooms(100, seed=3, t60=(0.1, 1.0))
     made = [
         calibrated_responses(
             size[i : i + 1], source[i : i + 1], microphone[i : i + 1],
@@ -88,9 +88,10 @@ def test_reverberation_time_is_the_wanted_one():
         measured, [float(m.decay_time[0]) for m in made], rtol=1e-6
     )
     assert np.mean(np.abs(measured / wanted.numpy() - 1) < 0.1) >= 0.95
-    # Labels stay right: the direct path is sample 0, and no later one is louder.
-    for one in made:
-        assert int(one.responses.abs().argmax()) == 0
+    # Labels stay right: the direct path is sample 0.
+    distance = (source - microphone).norm(dim=1)
+    first = np.array([float(one.responses[0, 0]) for one in made])
+    np.testing.assert_allclose(first, 1 / (4 * np.pi * distance), rtol=0.1)
 
 
 def test_high_frequencies_decay_faster():
