@@ -354,6 +354,12 @@ def test_a_training_learns_masks_and_clean_features(folder, tmp_path):
     for name in ("mse", "mse.mask", "mse.speech"):
         losses = [epoch[name] for epoch in info["history"]]
         assert losses[-1] < 0.6 * losses[0]
+    lines = (tmp_path / "model/log.jsonl").read_text().splitlines()
+    epochs = [line for line in map(json.loads, lines) if line["kind"] == "epoch"]
+    assert len(epochs) == 8
+    for line in epochs:
+        counts = line["simulation"]
+        assert counts["utterances"] == counts["simulated"] == counts["with_noises"] == 6
     meta = load_model(tmp_path / "model").meta["targets"]
     assert meta["mel"] == {"type": "none"}
     level = np.concatenate([live.frames(i) for i in range(len(live))]).mean()
