@@ -191,32 +191,39 @@ def test_scales_are_chosen_on_the_references(golden, tmp_path):
     write_cuts(tmp_path / "cuts.jsonl.gz", texts)
     tune(golden, tmp_path, TuneOptions())
     scales = json.loads((tmp_path / "tune" / "scales.json").read_text())
-    assert scales == {"lmwt": 23, "wip": 0.0, "wer": 0.0, "at_edge": False}
+    assert scales == {"lmwt": 23, "wip": 0.0, "wer": 0.0, "at_edge": []}
     rows = (tmp_path / "tune" / "sweep.tsv").read_text().splitlines()
     assert rows[0].split("\t") == ["lmwt", "wip", "wer", "ins", "del", "sub", "words"]
-    assert len(rows) == 1 + 34 * 3
-    assert rows[1].split("\t") == ["7", "0", "0.0000", "0", "0", "0", "31"]
+    # All are as good: 0, the penalty nearest to 0, is an edge of 0, 0.5, 1.
+    assert len(rows) == 1 + 34 * 5
+    assert rows[1].split("\t") == ["7", "-1", "0.0000", "0", "0", "0", "31"]
 
 
 def test_sweep_goes_on_beyond_its_edge(golden, tmp_path):
     write_cuts(tmp_path / "cuts.jsonl.gz", read_text(golden / "align" / "text"))
-    tune(golden, tmp_path, TuneOptions(lmwt=LmwtOptions(min=10, max=11)))
+    bounds = LmwtOptions(min=10, max=11)
+    tune(golden, tmp_path, TuneOptions(lmwt=bounds, word_insertion_penalties=(2, 1)))
     scales = json.loads((tmp_path / "tune" / "scales.json").read_text())
-    # All weights are as good: 10, the middle of 10 and 11, is an edge, 8 is not.
-    assert (scales["lmwt"], scales["at_edge"]) == (8, False)
+    # All are as good: 10, the middle of 10 and 11, is an edge, 8 is not; nor is 0 as 1.
+    assert (scales["lmwt"], scales["wip"], scales["at_edge"]) == (8, 0, [])
     sweep = read_table(tmp_path / "tune" / "sweep.tsv")
     assert sorted(set(sweep["lmwt"].astype(int))) == list(range(5, 12))
+    assert sorted(set(sweep["wip"].astype(float))) == [-2, -1, 0, 1, 2]
+    tune(golden, tmp_path, TuneOptions(lmwt=bounds, word_insertion_penalties=(1,)))
+    scales = json.loads((tmp_path / "tune" / "scales.json").read_text())
+    assert (scales["wip"], scales["at_edge"]) == (1, [])
 
 
 def test_edges_and_missing_lattices_are_told(golden, tmp_path, caplog):
     texts = read_text(golden / "align" / "text")
     write_cuts(tmp_path / "cuts.jsonl.gz", {**texts, "zoe": ["ONE", "<SIL>", "TWO"]})
-    options = TuneOptions(lmwt=LmwtOptions(min=10, max=11, widen=False))
+    options = TuneOptions(lmwt=LmwtOptions(min=10, max=11), widen=False)
     tune(golden, tmp_path, options)
     scales = json.loads((tmp_path / "tune" / "scales.json").read_text())
-    assert scales["at_edge"]
+    assert scales["at_edge"] == ["lmwt", "wip"]
     assert scales["wer"] == pytest.approx(100 * 2 / 33)
     assert "at the edge of 10 ... 11" in caplog.text
+    assert "penalty, 0, is at the edge of 0 ... 1" in caplog.text
     with pytest.raises(UserError, match="min 12 is above max 11"):
         tune(golden, tmp_path, TuneOptions(lmwt=LmwtOptions(min=12, max=11)))
     write_cuts(tmp_path / "cuts.jsonl.gz", {"zoe": ["ONE"]})

@@ -212,8 +212,14 @@ def scale_sweep(
 def _draw_sweep(
     axes: Axes, sweep: pd.DataFrame, chosen: tuple[float, float] | None
 ) -> None:
-    """Draw one system's sweep, its chosen point circled."""
-    for i, (penalty, rows) in enumerate(sweep.groupby("wip")):
+    """Draw one system's sweep, its chosen point circled.
+
+    Of many penalties those nearest to the chosen one are drawn.
+    """
+    centre = 0.0 if chosen is None else chosen[1]
+    nearest = sorted(set(sweep["wip"]), key=lambda wip: abs(wip - centre))
+    drawn = sweep[sweep["wip"].isin(nearest[:NUM_SERIES])]
+    for i, (penalty, rows) in enumerate(drawn.groupby("wip")):
         rates = rows.set_index("lmwt")["wer"].sort_index()
         axes.plot(rates.index, rates, color=series_colour(i), label=f"{penalty:g}")
         if chosen is not None and chosen[1] == penalty and chosen[0] in rates.index:

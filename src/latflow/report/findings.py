@@ -11,6 +11,7 @@ from latflow.ledger import read_ledger
 from latflow.report.choice import Decision
 from latflow.report.inputs import Results, read_json, read_log
 from latflow.report.significance import COULD_BE_CHANCE, p_text
+from latflow.scoring.tune import SCALES
 from latflow.sequence.options import SequenceSystemOptions
 
 _MISMATCH = 1.5  # test over dev
@@ -40,14 +41,14 @@ def _mismatch(results: Results, decision: Decision) -> Findings:  # noqa: ARG001
 
 
 def _edges(results: Results, decision: Decision) -> Findings:  # noqa: ARG001
-    """Find systems whose best language model weight is an end of those tried."""
+    """Find systems whose best weight or penalty is an end of those tried."""
     for system in results.recipe.decodings:
         scales = read_json(results / f"tune/{system}/scales.json") or {}
-        if scales.get("at_edge"):
+        for name in scales.get("at_edge", ()):
             yield (
-                f"the best language model weight of {system}, {scales['lmwt']:g}, lies "
-                "at the edge of the sweep",
-                "other bounds of decode.tune.lmwt, or its widen: true",
+                f"the best {SCALES[name]} of {system}, {scales[name]:g}, lies at the "
+                "edge of the sweep",
+                "decode.tune.widen: true, or other bounds in decode.tune",
             )
 
 

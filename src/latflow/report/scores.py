@@ -29,6 +29,7 @@ from latflow.report.page import (
 from latflow.report.significance import p_text
 from latflow.scoring.results import GAP, by_speaker, confusions, read_scores, totals
 from latflow.scoring.transcripts import read_text
+from latflow.scoring.tune import SCALES
 
 _COMPARED = (
     "A network trained on lattices is compared with the network that it started from, "
@@ -170,13 +171,14 @@ def scales_section(results: Results) -> Section:
     lead = (
         "Decoding weighs the acoustic model against the language model. The weight and "
         "a penalty for each inserted word are chosen where dev has the fewest errors, "
-        "and then used on the test sets. A best point at the edge of the sweep would "
-        "mean that the sweep is too narrow."
+        "and then used on the test sets. The sweep goes on beyond the values of the "
+        "recipe until the best are inside; one at the edge would mean that it was not "
+        "let go on (`decode.tune.widen`)."
     )
     section = Section("scales", "Choice of scales", lead)
     sweeps: dict[str, pd.DataFrame] = {}
     chosen: dict[str, tuple[float, float]] = {}
-    at_edge = []
+    at_edge: list[Note] = []
     for system in results.recipe.decodings:
         table = read_table(results / f"tune/{system}/sweep.tsv")
         if table is not None:
@@ -184,17 +186,16 @@ def scales_section(results: Results) -> Section:
         scales = read_json(results / f"tune/{system}/scales.json")
         if scales is not None:
             chosen[system] = float(scales["lmwt"]), float(scales["wip"])
-            if scales.get("at_edge"):
-                at_edge.append(system)
+            at_edge += [
+                Note(f"{system}: the {SCALES[name]}, {scales[name]:g}, is at the edge.")
+                for name in scales.get("at_edge", ())
+            ]
     if not sweeps:
         section.blocks.append(missing("sweep of scales", "score"))
         return section
     caption = "Word error rate on dev over the language model weight."
     section.blocks.append(Figure(figures.scale_sweep(sweeps, chosen), caption))
-    for system in at_edge:
-        weight = chosen[system][0]
-        text = f"{system}: the chosen weight {weight:g} is at the edge of the sweep."
-        section.blocks.append(Note(text))
+    section.blocks += at_edge
     return section
 
 

@@ -11,6 +11,7 @@ from latflow.options import Options, PositiveFloat, PositiveInt, Text, Unique
 
 _ENOUGH_SPEAKERS = 10
 MAX_LMWT = 1000
+MAX_PENALTY = 20.0
 Decision = Literal["best_path", "mbr"]
 
 
@@ -80,9 +81,6 @@ class LmwtOptions(Options):
     """Lowest weight."""
     max: Annotated[int, Field(ge=1, le=MAX_LMWT)] = 40
     """Highest weight."""
-    widen: bool = True
-    """Try weights beyond these as long as the best one is the lowest or the
-    highest of all."""
 
 
 class TuneOptions(Options):
@@ -98,7 +96,11 @@ class TuneOptions(Options):
     word_insertion_penalties: Annotated[
         tuple[float, ...], Field(min_length=1), Unique
     ] = (0.0, 0.5, 1.0)
-    """Costs of each word (negated log); more means fewer words."""
+    """Costs of each word (negated log); more means fewer words, below 0 a bonus."""
+    widen: bool = True
+    """Try weights and penalties beyond these as long as the best one is the lowest or
+    the highest of all (weights from 1 to 1000, penalties from -20 to 20). Where one
+    weight or one penalty is given, it stays."""
     word_bonuses: Annotated[tuple[PositiveFloat, ...], Unique] = (1.0, 2.0, 4.0)
     """Bonuses of each word (costs below 0), tried beside these penalties for decoders
     with attention, which rather leave words out than add some."""

@@ -3,17 +3,17 @@
 Each lattice of the dev set is read once; its best path under every setting comes from
 one sweep. The setting with the fewest word errors is chosen. Word error rates are flat
 near their minimum: of equally good settings the middle of the plateau is taken, which
-depends least on chance. While the best weight lies at an end of those tried, the sweep
-goes on beyond it.
+depends least on chance. While the best weight or the best penalty lies at an end of
+those tried, the sweep goes on beyond it.
 
 Written files:
 
 * `sweep.tsv`: lmwt, wip, wer (per cent), ins, del, sub, words, a row per setting;
-* `scales.json`: the chosen `lmwt` and `wip`, their `wer`, and `at_edge`, whether the
-  weight lies at an end of those tried (only where the sweep may not go further; 1, the
-  least there is, is no such end).
+* `scales.json`: the chosen `lmwt` and `wip`, their `wer`, and `at_edge`, which of the
+  two lie at an end of those tried (only where the sweep may not go further; a weight of
+  1, the least there is, is no such end).
 
-Public: `tune_scales`, `beyond`, `choose`, `read_scales`.
+Public: `tune_scales`, `weights_beyond`, `penalties_beyond`, `choose`, `read_scales`.
 
 Source: Kaldi `steps/score_kaldi.sh` (LMWT and penalty), which looks at the test set.
 """
@@ -33,13 +33,19 @@ from latflow.lattice.best_path import Scales, best_paths
 from latflow.lattice.edit_distance import ErrorCounts, count_errors
 from latflow.lattice.io.archives import read_lattices
 from latflow.logs import progress
-from latflow.scoring.options import MAX_LMWT, ComparisonOptions, TuneOptions
+from latflow.scoring.options import (
+    MAX_LMWT,
+    MAX_PENALTY,
+    ComparisonOptions,
+    TuneOptions,
+)
 from latflow.scoring.results import write_rows
 from latflow.scoring.transcripts import names_of, read_references
 
 log = logging.getLogger(__name__)
 
 COLUMNS = ("lmwt", "wip", "wer", "ins", "del", "sub", "words")
+SCALES = {"lmwt": "language model weight", "wip": "word insertion penalty"}
 Setting = tuple[int, float]  # language model weight, word insertion penalty
 
 
@@ -72,10 +78,14 @@ def tune_scales(
             f"configuration decode.tune.lmwt: min {low} is above max {high}",
             remedy="swap them",
         )
+    weights = list(range(low, high + 1))
+    penalties = sorted(options.word_insertion_penalties)
+    widens_weights = options.widen and len(weights) > 1
+    widens_penalties = options.widen and len(penalties) > 1
     by_setting: dict[Setting, ErrorCounts] = {}
-    fresh, is_fixed = range(low, high + 1), low == high
     while True:
-        settings = [(w, wip) for w in fresh for wip in options.word_insertion_penalties]
+        grid = [(weight, penalty) for weight in weights for penalty in penalties]
+        settings = [setting for setting in grid if setting not in by_setting]
         counts = _count(lattices, cuts, lang_dir, settings, comparison)
         if counts[0].words == 0:
             raise UserError(
@@ -85,19 +95,19 @@ def tune_scales(
             )
         by_setting.update(zip(settings, counts, strict=True))
         lmwt, wip = choose({setting: c.errors for setting, c in by_setting.items()})
-        tried = sorted({weight for weight, _ in by_setting})
-        fresh = beyond(tried, lmwt) if options.lmwt.widen and not is_fixed else range(0)
-        if not fresh:
+        further = weights_beyond(weights, lmwt) if widens_weights else range(0)
+        costlier = penalties_beyond(penalties, wip) if widens_penalties else []
+        if not further and not costlier:
             break
-        log.info("weight %d is the last one tried: going on to %s", lmwt, fresh)
-    at_edge = not is_fixed and (lmwt == tried[-1] or lmwt == tried[0] > 1)
-    if at_edge:
-        log.warning(
-            "the best language model weight, %d, is at the edge of %d ... %d",
-            lmwt,
-            tried[0],
-            tried[-1],
-        )
+        for name, best, fresh in (("lmwt", lmwt, further), ("wip", wip, costlier)):
+            if fresh:
+                log.info(
+                    "the best %s, %g, is the last one tried: going on with %g ... %g",
+                    *(SCALES[name], best, fresh[0], fresh[-1]),
+                )
+        weights = sorted({*weights, *further})
+        penalties = sorted({*penalties, *costlier})
+    at_edge = _at_edge({"lmwt": (lmwt, weights), "wip": (wip, penalties)})
     rows = [
         (lmwt, f"{wip:g}", c.wer, c.ins, c.del_, c.sub, c.words)
         for (lmwt, wip), c in sorted(by_setting.items())
@@ -108,7 +118,7 @@ def tune_scales(
     write_json(out_dir / "scales.json", chosen)
 
 
-def beyond(tried: Sequence[int], best: int) -> range:
+def weights_beyond(tried: Sequence[int], best: int) -> range:
     """Return the weights to try next, where the best one is the first or the last.
 
     Below: down to half of it; above: up to twice.
@@ -122,6 +132,24 @@ def beyond(tried: Sequence[int], best: int) -> range:
     if best == tried[-1]:
         return range(tried[-1] + 1, min(MAX_LMWT, 2 * tried[-1]) + 1)
     return range(0)
+
+
+def penalties_beyond(tried: Sequence[float], best: float) -> list[float]:
+    """Return the penalties to try next, where the best one is the first or the last.
+
+    As far beyond it as those tried reach, at the distance of the last two.
+
+    Args:
+        tried: penalties tried so far, ascending, two or more.
+        best: the best of them.
+    """
+    if best not in (tried[0], tried[-1]):
+        return []
+    step = tried[1] - tried[0] if best == tried[0] else tried[-1] - tried[-2]
+    count = max(1, round((tried[-1] - tried[0]) / step))
+    sign = -1 if best == tried[0] else 1
+    fresh = (round(best + sign * step * k, 6) for k in range(1, count + 1))
+    return sorted(penalty for penalty in fresh if abs(penalty) <= MAX_PENALTY)
 
 
 def choose(errors: Mapping[Setting, int]) -> Setting:
@@ -145,6 +173,20 @@ def choose(errors: Mapping[Setting, int]) -> Setting:
                 best = (len(run), run, wip)
     _, run, wip = best
     return run[(len(run) - 1) // 2], wip
+
+
+def _at_edge(found: Mapping[str, tuple[float, Sequence[float]]]) -> list[str]:
+    """Return the scales whose best value is an end of those tried, and warn of each."""
+    names: list[str] = []
+    for name, (best, tried) in found.items():
+        is_least = name == "lmwt" and best == 1
+        if len(tried) > 1 and best in (tried[0], tried[-1]) and not is_least:
+            names.append(name)
+            log.warning(
+                "the best %s, %g, is at the edge of %g ... %g",
+                *(SCALES[name], best, tried[0], tried[-1]),
+            )
+    return names
 
 
 def read_scales(path: str | Path) -> dict[str, Any]:

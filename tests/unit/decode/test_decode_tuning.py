@@ -11,7 +11,7 @@ from latflow.lattice.best_path import Scales, best_paths
 from latflow.lattice.lattice import Lattice
 from latflow.options import read_options
 from latflow.scoring.options import TuneOptions
-from latflow.scoring.tune import beyond, choose
+from latflow.scoring.tune import choose, penalties_beyond, weights_beyond
 
 
 def table(*rows):
@@ -95,10 +95,34 @@ def test_the_sweep_ends_wherever_the_best_weight_lies(low, high, best):
     tried = list(range(low, high + 1))
     for _ in range(20):
         nearest = min(tried, key=lambda weight: abs(weight - best))
-        fresh = beyond(tried, nearest)
+        fresh = weights_beyond(tried, nearest)
         assert not set(fresh) & set(tried)
         if not fresh:
             break
         tried = sorted({*tried, *fresh})
         assert tried == list(range(tried[0], tried[-1] + 1))
     assert tried[0] < best < tried[-1] or best in {1, 1000} or low == high
+
+
+@given(st.floats(0.1, 3), st.integers(-5, 5), st.integers(2, 5), st.floats(-30, 30))
+def test_penalties_go_on_until_the_best_is_inside(step, first, count, best):
+    tried = [step * (first + k) for k in range(count)]
+    for _ in range(20):
+        nearest = min(tried, key=lambda penalty: abs(penalty - best))
+        fresh = penalties_beyond(tried, nearest)
+        assert not set(fresh) & set(tried)
+        assert all(abs(penalty) <= 20 for penalty in fresh)
+        if not fresh:
+            break
+        tried = sorted({*tried, *fresh})
+        np.testing.assert_allclose(np.diff(tried), step, atol=1e-5)
+    assert tried[0] < best < tried[-1] or abs(best) > 20 - step
+
+
+def test_penalties_keep_the_distance_of_that_end():
+    assert penalties_beyond([0.0, 0.5, 1.0], 1.0) == [1.5, 2.0]
+    assert penalties_beyond([0.0, 0.5, 1.0], 0.0) == [-1.0, -0.5]
+    assert penalties_beyond([-4.0, -2.0, -1.0, 0.0, 0.1], -4.0) == [-8.0, -6.0]
+    assert penalties_beyond([0.0, 0.1, 0.3], 0.0) == [-0.3, -0.2, -0.1]
+    assert penalties_beyond([0.0, 0.5, 1.0], 0.5) == []
+    assert penalties_beyond([0.0, 30.0], 30.0) == []

@@ -127,7 +127,7 @@ def test_findings_come_with_their_evidence(experiment, quick, tmp_path):
     shutil.copytree(experiment, tmp_path / "found")
     scores = tmp_path / "found/tune/tri1"
     chosen = json.loads((scores / "scales.json").read_text())
-    (scores / "scales.json").write_text(json.dumps({**chosen, "at_edge": True}))
+    (scores / "scales.json").write_text(json.dumps({**chosen, "at_edge": ["lmwt"]}))
     words = tmp_path / "found/lang/words.txt"
     words.write_text(words.read_text().replace("NINE", "TEN"))
     make_report(
@@ -135,7 +135,7 @@ def test_findings_come_with_their_evidence(experiment, quick, tmp_path):
     )
     told = (tmp_path / "r.md").read_text()
     assert "weight of tri1, 12, lies at the edge of the sweep" in told
-    assert "decode.tune.lmwt" in told
+    assert "decode.tune.widen" in told
     assert re.search(r"\d+\.\d % of test's words are not in the lexicon", told)
     assert "lies at the edge" not in (experiment / "report.md").read_text()
 

@@ -88,9 +88,9 @@ def test_networks_whose_dev_loss_rose_again(folder, told, last, is_found):
     assert (wanted in told()) == is_found
 
 
-def test_weights_at_the_edge_of_the_sweep_of_any_system(folder, told):
+def test_scales_at_the_edge_of_the_sweep_of_any_system(folder, told):
     assert "lies at the edge of the sweep" not in told()
-    write_json(
-        folder / "tune/mono/scales.json", {"lmwt": 20, "wip": 0, "at_edge": True}
-    )
+    chosen = {"lmwt": 20, "wip": -0.5, "at_edge": ["lmwt", "wip"]}
+    write_json(folder / "tune/mono/scales.json", chosen)
     assert "the best language model weight of mono, 20, lies at the edge" in told()
+    assert "the best word insertion penalty of mono, -0.5, lies at" in told()
