@@ -110,6 +110,8 @@ def test_a_set_is_made_again_of_its_records_elsewhere(tmp_path, folder, kind):
         else None,
         array=PAIR if kind == "array" else None,
     )
+    # as rules give them, with all defaults
+    assert read_options(SimulatedSetOptions, again.values()) == again
     cuts = folder / "cuts.jsonl.gz"
     simulate_corpus(cuts, tmp_path / "again", options=again, seed=2, threads=1)
     first, second = heard(drawn), heard(tmp_path / "again")
