@@ -125,8 +125,8 @@ def experiment(python, environment, tmp_path_factory):
     (folder / "recipe.yaml").write_text(yaml.safe_dump(RECIPE, sort_keys=False))
     program = python.with_name("latflow")
     call(
-        folder, {**environment, "CALLS": str(calls)}, program, "run", "recipe.yaml",
-        "gmm_mono", "--cores", "2", "--quiet", "rules",
+        folder, {**environment, "CALLS": str(calls), "LATFLOW_FORK_SERVER": "off"},
+        program, "run", "recipe.yaml", "gmm_mono", "--cores", "2", "--quiet", "rules",
     )  # fmt: skip
     return folder
 

@@ -101,9 +101,14 @@ def imported(path):
             pending += [n for n in ast.iter_child_nodes(node) if isinstance(n, inner)]
 
 
-def needs(script, source):
-    """Foreign modules that a script imports, itself or by modules of ours."""
-    reached, pending, found = set(), [script], set()
+def needs(path, source):
+    """Foreign modules that a script or module needs, itself or by modules of ours."""
+    stages = re.findall(r'^run\("(\S+)\.\w+", snakemake\)', path.read_text(), re.M)
+    pending = [
+        path,
+        *(source.joinpath(*s.split(".")).with_suffix(".py") for s in stages),
+    ]
+    reached, found = set(), set()
     while pending:
         if (path := pending.pop()) in reached:
             continue

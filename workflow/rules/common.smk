@@ -12,6 +12,7 @@ if SOURCE.is_dir():
 
 from latflow.errors import UserError
 from latflow.files import remove_leftovers
+from latflow.workflow import fork_server
 from latflow.workflow.jobs import above_limit, check_writable
 from latflow.workflow.machine import capacity
 from latflow.workflow.code_digest import source_digest
@@ -96,6 +97,8 @@ onstart:
     # Snakemake's lock is ours: no other run works here.
     if leftovers := remove_leftovers(RESULTS):
         logger.info(f"Removed {len(leftovers)} outputs that killed jobs left.")
+    if workflow.local_exec:
+        fork_server.start()
 
 
 wildcard_constraints:

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.serving.adapting import adapt_package
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(adapt_package, snakemake)
+run("latflow.serving.adapting.adapt_package", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.gmm.alignment import align_gmm
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(align_gmm, snakemake)
+run("latflow.gmm.alignment.align_gmm", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.decode.align import align_network
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(align_network, snakemake)
+run("latflow.decode.align.align_network", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.serving.aligning import align_package
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(align_package, snakemake)
+run("latflow.serving.aligning.align_package", snakemake)

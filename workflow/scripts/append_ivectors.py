@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.gmm.ivector import append_ivectors
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(append_ivectors, snakemake)
+run("latflow.gmm.ivector.append_ivectors", snakemake)

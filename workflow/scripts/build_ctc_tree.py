@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.align.ctc import build_ctc_tree
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(build_ctc_tree, snakemake)
+run("latflow.align.ctc.build_ctc_tree", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.align.cleanup import clean_corpus
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(clean_corpus, snakemake)
+run("latflow.align.cleanup.clean_corpus", snakemake)

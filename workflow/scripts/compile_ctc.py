@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.align.ctc import compile_ctc
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(compile_ctc, snakemake)
+run("latflow.align.ctc.compile_ctc", snakemake)

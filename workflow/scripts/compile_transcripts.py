@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.align.graphs import compile_transcripts
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(compile_transcripts, snakemake)
+run("latflow.align.graphs.compile_transcripts", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.lang.completion import complete_lexicon
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(complete_lexicon, snakemake)
+run("latflow.lang.completion.complete_lexicon", snakemake)

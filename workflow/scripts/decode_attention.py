@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.decode.attention import decode_attention
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(decode_attention, snakemake)
+run("latflow.decode.attention.decode_attention", snakemake)

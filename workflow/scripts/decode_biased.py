@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.decode.biased import decode_biased
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(decode_biased, snakemake)
+run("latflow.decode.biased.decode_biased", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.features.live import prepare_live_features
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(prepare_live_features, snakemake)
+run("latflow.features.live.prepare_live_features", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.corpus.download import fetch
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(fetch, snakemake)
+run("latflow.corpus.download.fetch", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.align.export import export_alignments
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(export_alignments, snakemake)
+run("latflow.align.export.export_alignments", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.features.extract import extract_features
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(extract_features, snakemake)
+run("latflow.features.extract.extract_features", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.corpus.hold_out import hold_out
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(hold_out, snakemake)
+run("latflow.corpus.hold_out.hold_out", snakemake)

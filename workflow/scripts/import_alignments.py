@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.gmm.kaldi_import import import_alignments
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(import_alignments, snakemake)
+run("latflow.gmm.kaldi_import.import_alignments", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.training.hdf5 import import_split
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(import_split, snakemake)
+run("latflow.training.hdf5.import_split", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.features.joining import join_features
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(join_features, snakemake)
+run("latflow.features.joining.join_features", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.graphs.denominator import make_denominator
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(make_denominator, snakemake)
+run("latflow.graphs.denominator.make_denominator", snakemake)

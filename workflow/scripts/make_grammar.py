@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.lang.prepare import make_grammar
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(make_grammar, snakemake)
+run("latflow.lang.prepare.make_grammar", snakemake)

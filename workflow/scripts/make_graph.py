@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.graphs.hclg import make_graph
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(make_graph, snakemake)
+run("latflow.graphs.hclg.make_graph", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.report.build import make_report
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(make_report, snakemake)
+run("latflow.report.build.make_report", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.align.supervision_store import make_supervisions
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(make_supervisions, snakemake)
+run("latflow.align.supervision_store.make_supervisions", snakemake)

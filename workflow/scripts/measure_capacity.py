@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.serving.capacity import measure_capacity
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(measure_capacity, snakemake)
+run("latflow.serving.capacity.measure_capacity", snakemake)

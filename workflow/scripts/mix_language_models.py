@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.decode.rescore_n_best import mix_language_models
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(mix_language_models, snakemake)
+run("latflow.decode.rescore_n_best.mix_language_models", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.features.cmvn import normalize_features
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(normalize_features, snakemake)
+run("latflow.features.cmvn.normalize_features", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.corpus.perturb import perturb_corpus
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(perturb_corpus, snakemake)
+run("latflow.corpus.perturb.perturb_corpus", snakemake)

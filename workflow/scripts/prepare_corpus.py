@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.corpus.prepare import prepare_corpus
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(prepare_corpus, snakemake)
+run("latflow.corpus.prepare.prepare_corpus", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.align.reestimate import reestimate_lexicon
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(reestimate_lexicon, snakemake)
+run("latflow.align.reestimate.reestimate_lexicon", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.align.boundaries import refine_boundaries
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(refine_boundaries, snakemake)
+run("latflow.align.boundaries.refine_boundaries", snakemake)

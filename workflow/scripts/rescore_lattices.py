@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.decode.rescore import rescore_lattices
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(rescore_lattices, snakemake)
+run("latflow.decode.rescore.rescore_lattices", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.scoring.score import score
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(score, snakemake)
+run("latflow.scoring.score.score", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.simulation.corpus import simulate_corpus
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(simulate_corpus, snakemake)
+run("latflow.simulation.corpus.simulate_corpus", snakemake)

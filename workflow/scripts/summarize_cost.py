@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.report.costs import summarize_costs
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(summarize_costs, snakemake)
+run("latflow.report.costs.summarize_costs", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.scoring.results import summarize_wer
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(summarize_wer, snakemake)
+run("latflow.scoring.results.summarize_wer", snakemake)

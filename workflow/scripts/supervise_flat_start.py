@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.align.flat_start import supervise_flat_start
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(supervise_flat_start, snakemake)
+run("latflow.align.flat_start.supervise_flat_start", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.decode.lattices import sweep_beams
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(sweep_beams, snakemake)
+run("latflow.decode.lattices.sweep_beams", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.training.language_model import train_language_model
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(train_language_model, snakemake)
+run("latflow.training.language_model.train_language_model", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.gmm.lda_mllt import train_lda_mllt
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(train_lda_mllt, snakemake)
+run("latflow.gmm.lda_mllt.train_lda_mllt", snakemake)

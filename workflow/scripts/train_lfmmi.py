@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.training.lfmmi import train_lfmmi
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(train_lfmmi, snakemake)
+run("latflow.training.lfmmi.train_lfmmi", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.gmm.train import train_mono
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(train_mono, snakemake)
+run("latflow.gmm.train.train_mono", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.training.train import train_network
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(train_network, snakemake)
+run("latflow.training.train.train_network", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.sequence.train import train_sequence
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(train_sequence, snakemake)
+run("latflow.sequence.train.train_sequence", snakemake)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.serving.transcribe import transcribe_recordings
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(transcribe_recordings, snakemake)
+run("latflow.serving.transcribe.transcribe_recordings", snakemake)

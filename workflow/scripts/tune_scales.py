@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from latflow.scoring.tune import tune_scales
-from latflow.workflow.jobs import run
+from latflow.workflow.fork_server import run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run(tune_scales, snakemake)
+run("latflow.scoring.tune.tune_scales", snakemake)

@@ -47,6 +47,13 @@ _DECIMALS = {
     "audio_hours": 4,
     "audio_hours_per_hour": 2,
 }
+# What Snakemake calls a figure of a job -> what the job itself calls it.
+_BOTH = {
+    "cpu_time": "cpu_seconds",
+    "max_rss": "peak_memory_mib",
+    "io_in": "read_mib",
+    "io_out": "written_mib",
+}
 # Columns of the table on rules: title and form of the number.
 _RULES = {
     "jobs": ("jobs", ".0f"),
@@ -184,12 +191,16 @@ def _with_rates(costs: pd.DataFrame) -> pd.DataFrame:
 
 def _measured(measured: Mapping[str, Any], record: Mapping[str, Any]) -> list[Any]:
     """Return time, memory, traffic and GPU of a job; not all of them are numbers."""
-    # Snakemake looks every 30 s and misses what comes after its last look; the job
-    # knows to the end, but not of children that it has left behind.
-    times = pd.Series([measured.get("cpu_time"), record.get("cpu_seconds")])
-    cpu_seconds = pd.to_numeric(times, errors="coerce").max()
-    io = [measured.get(key) for key in ("max_rss", "io_in", "io_out")]
-    return [measured.get("s"), cpu_seconds, *io, record.get("gpu_share")]
+    # Snakemake looks every 30 s, misses what comes after its last look, and sees no job
+    # of the fork server; a job knows to its end, but not of children left behind.
+    found = [
+        pd.to_numeric(
+            pd.Series([measured.get(theirs), record.get(ours)]), errors="coerce"
+        )
+        for theirs, ours in _BOTH.items()
+    ]
+    largest = [figures.max() for figures in found]
+    return [measured.get("s"), *largest, record.get("gpu_share")]
 
 
 def split_of(record: Mapping[str, Any], splits: Collection[str]) -> str | None:

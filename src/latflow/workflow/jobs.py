@@ -19,10 +19,11 @@ import json
 import logging
 import os
 import re
+import resource
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -76,6 +77,7 @@ def job(task: Any) -> Iterator[None]:
         facts["started"] = started.isoformat(timespec="seconds")
         facts["seconds"] = round(time.monotonic() - clock, 3)
         facts["cpu_seconds"] = round(sum(os.times()[:4]), 3)
+        facts |= _memory_and_traffic()
         if gpu.share is not None:
             facts["gpu_share"] = round(gpu.share, 4)
         write_json(record, facts)
@@ -102,6 +104,18 @@ def run(stage: Callable[..., object], task: Any) -> None:
     """
     with job(task):
         stage(**_arguments(stage, task))
+
+
+def _memory_and_traffic() -> dict[str, float]:
+    """Return largest memory, and what was read and written, of this process; MiB."""
+    found = {}
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found["peak_memory_mib"] = round(largest / 1024, 1)
+    with suppress(OSError), Path("/proc/self/io").open() as lines:
+        traffic = dict(line.split(": ") for line in lines)
+        found["read_mib"] = round(int(traffic["read_bytes"]) / 2**20, 1)
+        found["written_mib"] = round(int(traffic["write_bytes"]) / 2**20, 1)
+    return found
 
 
 def _arguments(stage: Callable[..., object], task: Any) -> dict[str, Any]:

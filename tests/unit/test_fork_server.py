@@ -1,0 +1,179 @@
+"""A job in a fork of the run's server is to everybody as if it were its own process."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+# Stages, and the object `snakemake` of their scripts; the server imports them too.
+MODULE = """
+import os, signal, sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from latflow.errors import UserError
+
+IMPORTED_BY = os.getpid()
+
+class Named(list):
+    def __init__(self, **named):
+        super().__init__(named.values())
+        self.named = named
+    def items(self):
+        return self.named.items()
+
+def task(threads=1):
+    return SimpleNamespace(
+        rule="try", log=["results/toy/logs/try/one.log"], input=Named(),
+        output=Named(told="results/toy/told/one.txt"), params=Named(),
+        wildcards=Named(), config={}, threads=threads, resources={},
+    )
+
+def tell(out_dir: Path) -> None:
+    out_dir.mkdir(parents=True, exist_ok=True)
+    facts = [IMPORTED_BY, os.getppid(), os.getpid(), os.environ["MINE"], sys.argv[0]]
+    (out_dir / "one.txt").write_text(" ".join(map(str, facts)))
+    print("said", sys.stdin.read())
+
+def fail(out_dir: Path) -> None:
+    raise UserError("no good", remedy="try again")
+
+def leave(out_dir: Path) -> None:
+    sys.exit(7)
+
+def die(out_dir: Path) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def wait(out_dir: Path) -> None:
+    out_dir.mkdir(parents=True, exist_ok=True)
+    (out_dir / "one.txt").write_text(str(os.getpid()))
+    time.sleep(60)
+
+def listen(out_dir: Path) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+    wait(out_dir)
+"""
+SCRIPT = """
+import sys, stages
+from latflow.workflow.fork_server import run
+run(sys.argv[1], stages.task(int(sys.argv[2])))
+"""
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Environment of the jobs of a run, which has a server, and the run itself."""
+    (tmp_path / "stages.py").write_text(MODULE)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    program = (
+        "import os, time; from latflow.workflow import fork_server as f; f.start();"
+        "print(os.environ[f._ADDRESS], flush=True); time.sleep(300)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path)}
+    environment.pop("LATFLOW_FORK_SERVER", None)
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=environment,
+        cwd="/",
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        address = process.stdout.readline().strip()
+        yield {**environment, "LATFLOW_FORK_SERVER": address, "MINE": "yes"}, process
+        process.kill()
+
+
+def started(environment, folder, stage, threads=1, **options):
+    """Start the process of a job."""
+    return subprocess.Popen(
+        [sys.executable, "script.py", f"stages.{stage}", str(threads)],
+        env=environment, cwd=folder, text=True, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+    )  # fmt: skip
+
+
+def told(folder):
+    """What the job has written, when it has."""
+    path = folder / "results/toy/told/one.txt"
+    for _ in range(600):
+        if path.exists() and path.read_text():
+            return path.read_text()
+        time.sleep(0.05)
+    raise AssertionError("the job has told nothing")
+
+
+def has_ended(pid):
+    """Whether a process ends soon."""
+    for _ in range(200):
+        if not psutil.pid_exists(pid):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_job_has_what_its_process_has(server, tmp_path):
+    environment, process = server
+    job = started(environment, tmp_path, "tell")
+    out, err = job.communicate("hello")
+    assert (job.returncode, out.strip()) == (0, "said hello"), err
+    imported_by, parent, pid, mine, script = told(tmp_path).split()
+    (child,) = psutil.Process(process.pid).children()
+    assert {imported_by, parent} == {str(child.pid)}  # a fork of the server
+    assert pid not in {imported_by, str(job.pid)}
+    assert (mine, script) == ("yes", "script.py")
+
+
+@pytest.mark.parametrize(
+    ("stage", "status", "said"),
+    [("fail", 1, "no good - try again"), ("leave", 7, ""), ("die", 1, "was killed")],
+)
+def test_a_job_ends_as_it_would_without_a_server(server, tmp_path, stage, status, said):
+    job = started(server[0], tmp_path, stage)
+    _, err = job.communicate()
+    assert job.returncode == status
+    if said:
+        assert said in err
+        assert "Traceback" not in err
+    if stage != "die":
+        alone = started({**server[0], "LATFLOW_FORK_SERVER": "off"}, tmp_path, stage)
+        assert alone.communicate()[1].splitlines()[-1:] == err.splitlines()[-1:]
+        assert alone.returncode == status
+
+
+@pytest.mark.parametrize(("stage", "status"), [("listen", 3), ("wait", -15)])
+def test_signals_reach_the_job(server, tmp_path, stage, status):
+    job = started(server[0], tmp_path, stage)
+    pid = int(told(tmp_path))
+    job.send_signal(signal.SIGTERM)
+    job.communicate()
+    assert job.returncode == status
+    assert has_ended(pid)
+
+
+def test_a_job_ends_with_the_process_that_waits_for_it(server, tmp_path):
+    job = started(server[0], tmp_path, "wait")
+    pid = int(told(tmp_path))
+    assert pid != job.pid
+    job.kill()
+    job.communicate()
+    assert has_ended(pid)
+
+
+def test_jobs_with_threads_and_without_a_server_are_done_by_their_process(
+    server, tmp_path
+):
+    environment, process = server
+    (child,) = psutil.Process(process.pid).children()
+    for threads, address in [(2, None), (1, "off"), (1, "/nowhere/jobs")]:
+        mine = dict(environment)
+        if address is not None:
+            mine["LATFLOW_FORK_SERVER"] = address
+        job = started(mine, tmp_path, "tell", threads)
+        job.communicate("")
+        assert told(tmp_path).split()[0] == str(job.pid)
+    process.kill()
+    assert has_ended(child.pid)  # the server ends with the run
+    assert not os.path.exists(environment["LATFLOW_FORK_SERVER"])
