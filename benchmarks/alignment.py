@@ -46,7 +46,8 @@ import soundfile
 from latflow.align.export import export_alignments
 from latflow.align.options import ExportOptions
 from latflow.corpus.grammar import draw_sentence
-from latflow.corpus.manifests import ManifestWriter, read_cuts
+from latflow.corpus.json_lines import ManifestWriter
+from latflow.corpus.manifests import read_cuts
 from latflow.corpus.synthetic import ACCENTS, VOICES
 from latflow.corpus.textgrid import Interval, textgrid
 from latflow.files import write_json

@@ -27,14 +27,8 @@ from lhotse.utils import fastcopy
 
 from latflow.align.agreement import Line, Segment, agreeing_segments, compare
 from latflow.corpus.ctm import TimedWord, read_ctm
-from latflow.corpus.manifests import (
-    ManifestWriter,
-    Spool,
-    count_cuts,
-    read_cuts,
-    read_recordings,
-    text_of,
-)
+from latflow.corpus.json_lines import ManifestWriter, Spool, count_cuts
+from latflow.corpus.manifests import read_cuts, read_recordings, text_of
 from latflow.corpus.options import CleanedSetOptions
 from latflow.errors import UserError
 from latflow.files import atomic_directory, write_json

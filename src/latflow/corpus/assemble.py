@@ -21,8 +21,8 @@ from lhotse import MonoCut, Recording, SupervisionSegment
 from lhotse.utils import fastcopy
 
 from latflow.corpus.audio import BadAudio
+from latflow.corpus.json_lines import ManifestWriter, Spool
 from latflow.corpus.kaldi_tables import split_fields
-from latflow.corpus.manifests import ManifestWriter, Spool
 from latflow.corpus.options import GivenSource
 from latflow.errors import UserError
 from latflow.files import read_lines

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from latflow.corpus.json_lines import ManifestWriter
 from latflow.corpus.manifests import (
-    ManifestWriter,
     read_cuts,
     read_recordings,
     read_supervisions,

@@ -27,13 +27,14 @@ from lhotse import AudioSource, Recording, SupervisionSegment
 
 from latflow.corpus.assemble import CorpusWriter, RecordingJob
 from latflow.corpus.audio import BadAudio, probe
+from latflow.corpus.json_lines import Spool
 from latflow.corpus.kaldi_tables import (
     Table,
     check_field,
     split_fields,
     write_table,
 )
-from latflow.corpus.manifests import Spool, read_recordings, read_supervisions, spools
+from latflow.corpus.manifests import read_recordings, read_supervisions, spools
 from latflow.corpus.options import GivenSource
 from latflow.errors import UserError
 from latflow.files import atomic_directory

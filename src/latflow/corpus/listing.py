@@ -23,7 +23,7 @@ from lhotse import AudioSource, SupervisionSegment
 
 from latflow.corpus.assemble import CorpusWriter, RecordingJob
 from latflow.corpus.audio import probe
-from latflow.corpus.manifests import Spool
+from latflow.corpus.json_lines import Spool
 from latflow.corpus.options import FileSource
 from latflow.ledger import Ledger
 

@@ -13,38 +13,35 @@ What needs no more than their JSON is in `latflow.corpus.json_lines`.
 
 Public: `read_recordings`, `read_supervisions`, `read_cuts`, `spools`, `renamed`; of
 cuts `at_rate`, `load_samples`, `samples_or_reason`, `file_of`, `volume_of`,
-`speaker_of`, `text_of`; `refuse_damaged`; and, of `json_lines`, `ManifestWriter`,
-`Spool`, `count_cuts`.
+`speaker_of`, `text_of`; `refuse_damaged`.
 """
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
+from lhotse import MonoCut, Recording, SupervisionSegment
 from lhotse.audio import AudioLoadingError, DurationMismatchError
 from lhotse.utils import fastcopy
 
 from latflow.corpus.json_lines import (
     REMEDY,
     ItemT,
-    ManifestWriter,  # noqa: F401 - importers have it from here
     Spool,
-    count_cuts,  # noqa: F401 - likewise
+    read_cut_lines,
+    read_manifest,
 )
 from latflow.errors import UserError
-from latflow.files import read_lines
 
 # Field of a cut: factor of its samples, where a corpus with changed volumes has one.
 VOLUME = "volume"
 
 
+_WRITE = "write the manifest with Lhotse, as .jsonl or .jsonl.gz"
 _RESTORE = "restore it, or prepare the corpus again"
 # Errors that Lhotse and its readers raise on damaged audio.
 _UNREADABLE = (
@@ -60,64 +57,33 @@ _UNREADABLE = (
 
 def read_recordings(path: str | Path) -> Iterator[Recording]:
     """Yield the recordings of a JSONL manifest (`.gz` or plain)."""
-    return _read(path, Recording.from_dict, "recording")
+    return read_manifest(path, Recording.from_dict, "a Lhotse recording", _WRITE)
 
 
 def read_supervisions(path: str | Path) -> Iterator[SupervisionSegment]:
     """Yield the supervisions of a JSONL manifest (`.gz` or plain)."""
-    return _read(path, SupervisionSegment.from_dict, "supervision")
-
-
-def _read(
-    path: str | Path, make: Callable[[dict[str, Any]], ItemT], kind: str
-) -> Iterator[ItemT]:
-    """Yield items, with line numbers in errors.
-
-    Raises:
-        UserError: the file is missing, or a line is not an item of the kind.
-    """
-    for number, line in read_lines(path):
-        if not line:
-            continue
-        try:
-            yield make(json.loads(line))
-        except (ValueError, KeyError, TypeError, AssertionError) as error:
-            raise UserError(
-                f"line {number} is not a Lhotse {kind} ({error})",
-                file=path,
-                remedy="write the manifest with Lhotse, as .jsonl or .jsonl.gz",
-            ) from error
+    make = SupervisionSegment.from_dict
+    return read_manifest(path, make, "a Lhotse supervision", _WRITE)
 
 
 def read_cuts(path: str | Path) -> Iterator[MonoCut]:
     """Yield the cuts of a `cuts.jsonl.gz`.
 
     Raises:
-        UserError: the file is missing or garbled, an id comes twice or out of order, or
-            a cut is not one channel of one recording.
+        UserError: as of `read_cut_lines`, or a line is not a Lhotse cut.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise UserError("no such file", file=path, remedy=REMEDY)
-    last = ""
-    try:
-        for cut in CutSet.from_jsonl_lazy(path):
-            if not isinstance(cut, MonoCut):
-                raise UserError(
-                    "is not a cut of one channel of one recording",
-                    file=path,
-                    utterance=cut.id,
-                    remedy="cut the channel that is to be recognized",
-                )
-            if cut.id <= last:
-                twice = "comes twice" if cut.id == last else f"comes after {last}"
-                raise UserError(twice, file=path, utterance=cut.id, remedy=REMEDY)
-            last = cut.id
-            yield cut
-    except (EOFError, OSError, ValueError, KeyError, TypeError, zlib.error) as error:
-        raise UserError(
-            f"is not a manifest of cuts ({error})", file=path, remedy=REMEDY
-        ) from error
+    for line in read_cut_lines(path):
+        del line.values["type"]
+        try:
+            cut = MonoCut.from_dict(line.values)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"is not a Lhotse cut ({error})",
+                file=path,
+                utterance=line.id,
+                remedy=REMEDY,
+            ) from error
+        yield cut
 
 
 def at_rate(

@@ -19,10 +19,10 @@ import numpy as np
 from lhotse import MonoCut, Recording, SupervisionSegment
 from lhotse.utils import fastcopy
 
+from latflow.corpus.json_lines import ManifestWriter
 from latflow.corpus.manifests import (
     VOLUME,
     ItemT,
-    ManifestWriter,
     read_cuts,
     read_recordings,
     read_supervisions,

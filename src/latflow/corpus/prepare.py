@@ -22,14 +22,10 @@ from latflow.corpus.combine import combine_corpora
 from latflow.corpus.cut_set import read_cut_set
 from latflow.corpus.folder import list_folder
 from latflow.corpus.hdf5 import read_hdf_corpus
+from latflow.corpus.json_lines import Spool
 from latflow.corpus.kaldi_dir import read_kaldi_dir
 from latflow.corpus.listing import Listing, write_listing
-from latflow.corpus.manifests import (
-    Spool,
-    read_recordings,
-    read_supervisions,
-    spools,
-)
+from latflow.corpus.manifests import read_recordings, read_supervisions, spools
 from latflow.corpus.options import (
     CombinedSource,
     CutSource,

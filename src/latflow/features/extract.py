@@ -30,9 +30,9 @@ import torch
 from lhotse import MonoCut
 from lhotse.features.base import FeatureExtractor, register_extractor
 
+from latflow.corpus.json_lines import count_cuts
 from latflow.corpus.manifests import (
     at_rate,
-    count_cuts,
     file_of,
     read_cuts,
     samples_or_reason,

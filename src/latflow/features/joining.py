@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from lhotse import MonoCut
 
-from latflow.corpus.manifests import count_cuts
+from latflow.corpus.json_lines import count_cuts
 from latflow.errors import UserError
 from latflow.features.extract import prepare
 from latflow.features.frames import FrameStore

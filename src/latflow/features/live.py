@@ -30,9 +30,9 @@ import torch
 from lhotse import MonoCut
 
 from latflow.array_cache import ArrayCache
+from latflow.corpus.json_lines import count_cuts
 from latflow.corpus.manifests import (
     at_rate,
-    count_cuts,
     load_samples,
     read_cuts,
     speaker_of,

@@ -22,13 +22,8 @@ from lhotse import MonoCut
 
 from latflow.align.aligner import Aligner
 from latflow.align.corpus import AlignmentSummary, Split, align_all
-from latflow.corpus.manifests import (
-    Spool,
-    at_rate,
-    read_cuts,
-    samples_or_reason,
-    text_of,
-)
+from latflow.corpus.json_lines import Spool
+from latflow.corpus.manifests import at_rate, read_cuts, samples_or_reason, text_of
 from latflow.errors import UserError
 from latflow.features.cmvn import normalize_features
 from latflow.features.extract import extract_features

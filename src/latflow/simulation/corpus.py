@@ -21,9 +21,8 @@ import soundfile
 from lhotse import AudioSource, MonoCut, Recording
 from lhotse.utils import fastcopy
 
+from latflow.corpus.json_lines import ManifestWriter, Spool
 from latflow.corpus.manifests import (
-    ManifestWriter,
-    Spool,
     at_rate,
     file_of,
     load_samples,

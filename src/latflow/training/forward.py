@@ -342,7 +342,8 @@ def _lhotse(
     from lhotse.array import Array, TemporalArray
     from lhotse.utils import fastcopy
 
-    from latflow.corpus.manifests import ManifestWriter, read_cuts
+    from latflow.corpus.json_lines import ManifestWriter
+    from latflow.corpus.manifests import read_cuts
     from latflow.features.storage import FeatureStorage
 
     if hasattr(MonoCut, name) or not name.isidentifier():

@@ -13,7 +13,7 @@ from latflow.align.export import export_alignments
 from latflow.align.options import ExportOptions
 from latflow.align.timing import PhoneScores
 from latflow.corpus.ctm import read_ctm
-from latflow.corpus.manifests import ManifestWriter
+from latflow.corpus.json_lines import ManifestWriter
 from latflow.errors import UserError
 from latflow.files import write_json
 from latflow.kaldi.io import write_int_vectors

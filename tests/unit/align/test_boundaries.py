@@ -11,7 +11,7 @@ from latflow.align.boundaries import REACH, refine_boundaries
 from latflow.align.export import export_alignments
 from latflow.align.options import ExportOptions
 from latflow.align.timing import PhoneTimes, Timer
-from latflow.corpus.manifests import ManifestWriter
+from latflow.corpus.json_lines import ManifestWriter
 from latflow.corpus.textgrid import read_tiers
 from latflow.errors import UserError
 from latflow.files import write_json

@@ -7,12 +7,8 @@ import pytest
 import soundfile
 from lhotse import MonoCut, Recording, SupervisionSegment
 
-from latflow.corpus.manifests import (
-    ManifestWriter,
-    read_cuts,
-    read_recordings,
-    read_supervisions,
-)
+from latflow.corpus.json_lines import ManifestWriter
+from latflow.corpus.manifests import read_cuts, read_recordings, read_supervisions
 from latflow.corpus.options import PerturbationOptions
 from latflow.corpus.perturb import perturb_corpus
 from latflow.errors import UserError

@@ -18,14 +18,9 @@ from lhotse import (
 
 from latflow.corpus.combine import source_of
 from latflow.corpus.hold_out import hold_out
+from latflow.corpus.json_lines import ManifestWriter, Spool
 from latflow.corpus.kaldi_dir import import_kaldi_dir
-from latflow.corpus.manifests import (
-    ManifestWriter,
-    Spool,
-    read_cuts,
-    read_recordings,
-    read_supervisions,
-)
+from latflow.corpus.manifests import read_cuts, read_recordings, read_supervisions
 from latflow.corpus.options import (
     CorpusOptions,
     GivenSource,

@@ -357,7 +357,7 @@ def test_full_disk_leaves_the_old_output(corpus, monkeypatch):
     ("write", "what"),
     [
         (lambda p: None, "no such file"),
-        (lambda p: p.write_bytes(b"no gzip"), "not a manifest of cuts"),
+        (lambda p: p.write_bytes(b"no gzip"), "is not a whole gzip file"),
         (lambda p: save([], p), "holds no utterances"),
     ],
 )

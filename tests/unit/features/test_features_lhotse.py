@@ -11,7 +11,7 @@ from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 from lhotse.features.base import FEATURE_EXTRACTORS
 from lhotse.features.kaldifeat import KaldifeatFbankConfig
 
-from latflow.corpus.manifests import ManifestWriter
+from latflow.corpus.json_lines import ManifestWriter
 from latflow.errors import UserError
 from latflow.features.cmvn import normalize_features
 from latflow.features.extract import extract_features

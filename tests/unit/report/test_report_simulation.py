@@ -6,7 +6,7 @@ import soundfile
 from lhotse import MonoCut, Recording, SupervisionSegment
 from reference.made_up_results import made_up_recipe
 
-from latflow.corpus.manifests import ManifestWriter
+from latflow.corpus.json_lines import ManifestWriter
 from latflow.report.build import write_page
 from latflow.report.inputs import Results
 from latflow.report.page import Beside, Heading, Note, Table

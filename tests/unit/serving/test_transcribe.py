@@ -14,7 +14,7 @@ import soundfile
 from latflow.cli.main import main
 from latflow.corpus.ctm import read_ctm
 from latflow.corpus.espeak import resample
-from latflow.corpus.manifests import ManifestWriter
+from latflow.corpus.json_lines import ManifestWriter
 from latflow.decode.options import (
     RecordingsOptions,
     SegmentationOptions,

@@ -10,7 +10,8 @@ import yaml
 from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 from scipy import signal
 
-from latflow.corpus.manifests import ManifestWriter, load_samples, read_cuts
+from latflow.corpus.json_lines import ManifestWriter
+from latflow.corpus.manifests import load_samples, read_cuts
 from latflow.errors import UserError
 from latflow.features.extract import extract_features, make_extractor
 from latflow.features.live import LiveFrames, prepare_live_features

@@ -7,8 +7,8 @@ import pytest
 import soundfile
 from lhotse import MonoCut, Recording, SupervisionSegment
 
+from latflow.corpus.json_lines import ManifestWriter
 from latflow.corpus.manifests import (
-    ManifestWriter,
     load_samples,
     read_cuts,
     read_recordings,

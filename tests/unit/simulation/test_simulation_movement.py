@@ -8,7 +8,8 @@ import soundfile
 from lhotse import MonoCut, Recording, SupervisionSegment
 from scipy import signal
 
-from latflow.corpus.manifests import ManifestWriter, load_samples, read_cuts
+from latflow.corpus.json_lines import ManifestWriter
+from latflow.corpus.manifests import load_samples, read_cuts
 from latflow.errors import UserError
 from latflow.options import read_options
 from latflow.simulation.acoustics import SPEED_OF_SOUND

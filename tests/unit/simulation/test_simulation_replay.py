@@ -8,7 +8,8 @@ import pytest
 import soundfile
 from lhotse import MonoCut, Recording, SupervisionSegment
 
-from latflow.corpus.manifests import ManifestWriter, load_samples, read_cuts
+from latflow.corpus.json_lines import ManifestWriter
+from latflow.corpus.manifests import load_samples, read_cuts
 from latflow.errors import UserError
 from latflow.options import read_options
 from latflow.simulation.corpus import simulate_corpus

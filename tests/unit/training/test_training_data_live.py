@@ -9,7 +9,7 @@ import soundfile
 import torch
 from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 
-from latflow.corpus.manifests import ManifestWriter
+from latflow.corpus.json_lines import ManifestWriter
 from latflow.errors import UserError
 from latflow.features.cmvn import normalize_features
 from latflow.features.extract import extract_features, on_device

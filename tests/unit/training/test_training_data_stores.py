@@ -13,7 +13,7 @@ from lhotse import MonoCut, Recording, SupervisionSegment
 from reference.small_model import small_model
 from reference.training_data_naive import data_of
 
-from latflow.corpus.manifests import ManifestWriter
+from latflow.corpus.json_lines import ManifestWriter
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.kaldi.io import write_int_vectors

@@ -9,7 +9,7 @@ from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 from reference.small_model import small_model
 from reference.training_task import training_options
 
-from latflow.corpus.manifests import ManifestWriter
+from latflow.corpus.json_lines import ManifestWriter
 from latflow.errors import UserError
 from latflow.features.front_end import mel_filters
 from latflow.features.live import prepare_live_features

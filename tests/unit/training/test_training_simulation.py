@@ -7,7 +7,7 @@ import yaml
 from lhotse import MonoCut, Recording, SupervisionSegment
 
 from latflow.cli.main import main
-from latflow.corpus.manifests import ManifestWriter
+from latflow.corpus.json_lines import ManifestWriter
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.live import LiveFrames, prepare_live_features

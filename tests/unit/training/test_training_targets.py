@@ -10,7 +10,7 @@ from lhotse import MonoCut, Recording, SupervisionSegment
 from reference.small_model import small_model
 from reference.training_task import training_options
 
-from latflow.corpus.manifests import ManifestWriter
+from latflow.corpus.json_lines import ManifestWriter
 from latflow.errors import UserError
 from latflow.features.live import LiveFrames, prepare_live_features
 from latflow.features.options import NoCmvn, StreamOptions
