@@ -182,14 +182,26 @@ def _report(arguments: Arguments) -> None:
 @COMMANDS.command(
     "compare",
     option("old", "results/<experiment> of the run compared with"),
-    option("new", "results/<experiment> of the run in question"),
+    option(
+        "new",
+        "results/<experiment> of the run in question; by default, for two systems of "
+        "one run, the same",
+        nargs="?",
+    ),
+    option(
+        "--systems",
+        "compare this system of the old run with that of the new one, instead of those "
+        "of the same name",
+        nargs=2,
+        metavar="SYSTEM",
+    ),
     option("--out", "HTML file to write instead of text on standard output"),
     option("--samples", "sets drawn for each paired comparison", 10000),
     option("--seed", "of the draws", 1),
     example="compare results/before results/after --out compare.html",
 )
 def _compare(arguments: Arguments) -> None:
-    """Put two runs side by side: word errors, settings, code, training, costs."""
+    """Put two runs or systems side by side: errors, settings, code, training, costs."""
     from latflow.options import read_options
     from latflow.report.build import now, write_page
     from latflow.report.comparison import comparison_sections
@@ -197,9 +209,16 @@ def _compare(arguments: Arguments) -> None:
     from latflow.scoring.options import BootstrapOptions
 
     draws = read_options(BootstrapOptions, {"samples": arguments.samples}, "--samples")
-    old, new = Path(arguments.old), Path(arguments.new)
-    sections = comparison_sections(old, new, bootstrap=draws, seed=arguments.seed)
-    title, summary = f"{old} and {new}", f"{new} (new) compared with {old} (old)."
+    old, new = Path(arguments.old), Path(arguments.new or arguments.old)
+    systems = tuple(arguments.systems) if arguments.systems else None
+    sections = comparison_sections(
+        old, new, systems=systems, bootstrap=draws, seed=arguments.seed
+    )
+    sides = [str(old), str(new)]
+    if systems:
+        sides = [f"{name} of {run}" for name, run in zip(systems, sides, strict=True)]
+    title = " and ".join(sides)
+    summary = f"{sides[1]} (new) compared with {sides[0]} (old)."
     if arguments.out is None:
         sys.stdout.write(markdown(title, summary, sections))
         return

@@ -1,4 +1,4 @@
-"""Two runs side by side: word errors, what was set differently, code, costs.
+"""Two runs, or two systems, side by side: errors, settings, code, training, costs.
 
 All comes from the folders `results/<experiment>/` alone: scores, `log.jsonl`, and the
 records that each job left behind (`latflow.workflow.jobs`).
@@ -9,7 +9,8 @@ Public: `comparison_sections`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ import pandas as pd
 
 from latflow.errors import UserError
 from latflow.report.costs import read_costs, sum_by_rule
-from latflow.report.inputs import read_json, read_log, read_table
-from latflow.report.page import Block, Note, Row, Section, Table
+from latflow.report.figures import training_curves
+from latflow.report.inputs import Line, Log, read_json, read_log, read_table
+from latflow.report.page import Block, Figure, Note, Row, Section, Table
+from latflow.report.sequence_curves import Panel, panels
 from latflow.report.significance import (
     Joined,
     compare_joined,
@@ -27,91 +30,131 @@ from latflow.report.significance import (
     p_text,
     reading,
 )
-from latflow.scoring.bootstrap import holm
+from latflow.scoring.bootstrap import Comparison, holm
 from latflow.scoring.options import BootstrapOptions
 
 _LONGEST = 80  # characters of a value that is shown
 
 
 def comparison_sections(
-    old: Path, new: Path, *, bootstrap: BootstrapOptions, seed: int
+    old: Path,
+    new: Path,
+    *,
+    systems: tuple[str, str] | None = None,
+    bootstrap: BootstrapOptions,
+    seed: int,
 ) -> list[Section]:
-    """Compare two experiments' folders.
+    """Compare two experiments' folders, or two systems of them.
 
     Args:
         old: results folder of the run compared with.
-        new: results folder of the run in question.
+        new: results folder of the run in question; may be the same.
+        systems: one of the old run and one of the new, that are compared; None for
+            those of the same name.
         bootstrap: of the paired comparisons.
         seed: of its draws.
 
     Raises:
-        UserError: a folder is not there, or holds no scores.
+        UserError: a folder is not there, holds no scores, or lacks the system; or it is
+            compared with itself.
     """
     for folder in (old, new):
         if not (folder / "wer.tsv").is_file():
             raise UserError(
                 "no results of a finished run here (wer.tsv)",
                 file=folder,
-                remedy="name two folders results/<experiment>",
+                remedy="name folders results/<experiment>",
             )
-    return [
-        _rates(old, new, bootstrap, seed),
-        _options(old, new),
-        _code(old, new),
-        _training(old, new),
-        _costs(old, new),
+    is_one = old.resolve() == new.resolve()
+    if is_one and (systems is None or systems[0] == systems[1]):
+        raise UserError(
+            "this would be compared with itself",
+            file=new,
+            remedy="name another folder, or two systems (--systems A B)",
+        )
+    sections = [
+        _rates(old, new, systems, bootstrap, seed),
+        _training(old, new, systems),
     ]
+    if is_one:
+        return sections
+    rates, training = sections
+    return [rates, _options(old, new), _code(old, new), training, _costs(old, new)]
 
 
-def _rates(old: Path, new: Path, bootstrap: BootstrapOptions, seed: int) -> Section:
-    """Compare the systems that both have, set by set."""
+def _rates(
+    old: Path,
+    new: Path,
+    systems: tuple[str, str] | None,
+    bootstrap: BootstrapOptions,
+    seed: int,
+) -> Section:
+    """Compare the systems that both have, or the two, set by set."""
     lead = (
-        "Systems by name, on the utterances that both runs scored against the same "
-        "words (paired bootstrap; p is two-sided and corrected for the number of "
-        "comparisons by Holm). A negative change is an improvement."
+        "On the utterances that both scored against the same words (paired bootstrap; "
+        "p is two-sided and corrected for the number of comparisons by Holm). A "
+        "negative change is an improvement."
     )
     section = Section("wer", "Word error rates", lead)
     before, after = (_table(folder) for folder in (old, new))
-    shared = [key for key in before.index if key in after.index]
+    if systems is not None:
+        before, after = (
+            _only(table, name, folder)
+            for table, name, folder in zip(
+                (before, after), systems, (old, new), strict=True
+            )
+        )
+    title = None if systems is None else " -> ".join(systems)
     found, notes = {}, []
-    for system, name in shared:
-        path = f"score/{system}/{name}/per_utterance.tsv"
-        if not ((old / path).is_file() and (new / path).is_file()):
+    for key in before.index:
+        if key not in after.index:
             continue
-        joined = join_scores(old / path, new / path)
+        paths = [
+            folder / f"score/{table.loc[key, 'of']}/{key[1]}/per_utterance.tsv"
+            for folder, table in ((old, before), (new, after))
+        ]
+        if not all(path.is_file() for path in paths):
+            continue
+        system, name = title or key[0], key[1]
+        joined = join_scores(*paths)
         notes += _left_out(joined, system, name)
         each = compare_joined(joined.table, bootstrap, seed)
         if each is not None:
             found[system, name] = joined.table, each
     corrected = holm([each.p_value for _, each in found.values()])
-    rows = []
-    for ((system, name), (table, each)), p in zip(
-        found.items(), corrected, strict=True
-    ):
-        sums = table[["words", "errors", "errors_after"]].sum()
-        rates = 100 * sums[["errors", "errors_after"]] / sums["words"]
-        rows.append(
-            {
-                "system": system,
-                "set": name,
-                "old WER (%)": f"{rates['errors']:.2f}",
-                "new WER (%)": f"{rates['errors_after']:.2f}",
-                "change (absolute %)": f"{each.difference:+.2f}",
-                "interval (%)": interval_text(each),
-                "p": p_text(p),
-                "reading": reading(each.difference, p),
-            }
-        )
+    rows = [
+        _rate(key, table, replace(each, p_value=p))
+        for (key, (table, each)), p in zip(found.items(), corrected, strict=True)
+    ]
     if rows:
         section.blocks.append(Table(rows, {"system", "set", "reading"}))
     else:
         section.blocks.append(Note("The runs share no scored system and set."))
     section.blocks += notes
     for folder, keys, other in ((old, before.index, after), (new, after.index, before)):
-        alone = [f"{system} on {name}" for system, name in keys.difference(other.index)]
+        alone = [
+            name if systems else f"{system} on {name}"
+            for system, name in keys.difference(other.index)
+        ]
         if alone:
             section.blocks.append(Note(f"Only in {folder}: {', '.join(alone)}."))
     return section
+
+
+def _rate(key: tuple[str, str], table: pd.DataFrame, found: Comparison) -> Row:
+    """Return the row of a comparison; `table` as of `Joined`."""
+    sums = table[["words", "errors", "errors_after"]].sum()
+    rates = 100 * sums[["errors", "errors_after"]] / sums["words"]
+    return {
+        "system": key[0],
+        "set": key[1],
+        "old WER (%)": f"{rates['errors']:.2f}",
+        "new WER (%)": f"{rates['errors_after']:.2f}",
+        "change (absolute %)": f"{found.difference:+.2f}",
+        "interval (%)": interval_text(found),
+        "p": p_text(found.p_value),
+        "reading": reading(found.difference, found.p_value),
+    }
 
 
 def _left_out(joined: Joined, system: str, name: str) -> Iterator[Note]:
@@ -133,10 +176,26 @@ def _left_out(joined: Joined, system: str, name: str) -> Iterator[Note]:
 
 
 def _table(folder: Path) -> pd.DataFrame:
-    """Return `wer.tsv` by system and set."""
+    """Return the systems `of` a run by system and set."""
     table = read_table(folder / "wer.tsv")
     assert table is not None
-    return table.set_index(["system", "set"])
+    return table.assign(of=table["system"]).set_index(["system", "set"])[["of"]]
+
+
+def _only(table: pd.DataFrame, system: str, folder: Path) -> pd.DataFrame:
+    """Return the rows of a system, under the name that both have in a comparison.
+
+    Raises:
+        UserError: the run has no such system.
+    """
+    known = dict.fromkeys(table["of"])
+    if system not in known:
+        raise UserError(
+            f"{system} is not among its scored systems",
+            file=folder / "wer.tsv",
+            remedy=f"name one of {', '.join(known)}",
+        )
+    return table.loc[[system]].rename(index={system: ""}, level="system")
 
 
 def _options(old: Path, new: Path) -> Section:
@@ -193,36 +252,63 @@ def _code(old: Path, new: Path) -> Section:
     return section
 
 
-def _training(old: Path, new: Path) -> Section:
-    """Compare the courses of the networks' trainings."""
+def _training(old: Path, new: Path, systems: tuple[str, str] | None) -> Section:
+    """Compare the courses of trainings: of networks with the same name, or of two."""
     lead = "Means a frame on dev at the end of epochs: the first, the middle, the last."
-    section = Section("training", "Training of networks", lead)
+    section = Section("training", "Training", lead)
+    pairs = [systems] if systems else [(name, name) for name in _trained(old, new)]
     rows: list[Row] = []
-    for name in _networks(old, new):
-        for run, folder in (("old", old), ("new", new)):
+    drawn: list[Panel] = []
+    iterations: dict[str, pd.DataFrame] = {}
+    for pair in pairs:
+        runs = list(zip(("old", "new"), (old, new), pair, strict=True))
+        courses: dict[str, Log] = {}
+        for run, folder, name in runs:
             log = read_log(folder / f"nnet/{name}/log.jsonl")
-            if log is None or not log.epochs:
-                continue
-            epochs = log.epochs
-            row: dict[str, str | int] = {
-                "network": name,
-                "run": run,
-                "epochs": len(epochs),
-            }
-            chosen = {"first": 0, "middle": len(epochs) // 2, "last": len(epochs) - 1}
-            for title, at in chosen.items():
-                loss = epochs[at].get("dev", {}).get("loss")
-                row[f"dev loss, {title}"] = "" if loss is None else f"{loss:.4f}"
-            rows.append(row)
+            if log is not None and log.epochs:
+                courses[run] = log
+                rows.append(_course(name, run, log.epochs))
+            table = read_table(folder / f"gmm/{name}/iterations.tsv")
+            if table is not None and len(table):
+                iterations[f"{name}, {run}"] = table
+        title = " -> ".join(dict.fromkeys(pair))
+        for key in ("loss", "objective"):
+            lines = {run: _points(log.epochs, key) for run, log in courses.items()}
+            lines = {run: points for run, points in lines.items() if points}
+            if lines:
+                drawn.append(Panel(f"{title}: {key} on dev", lines))
+    if drawn:
+        curves = panels(drawn, ["old", "new"])
+        section.blocks.append(Figure(curves, "Means a frame on dev over the epochs."))
     section.blocks.append(
         Table(rows, {"network", "run"}) if rows else Note("No network in either.")
     )
+    if iterations:
+        caption = "GMMs: log-likelihood per frame and number of Gaussians."
+        section.blocks.append(Figure(training_curves(iterations), caption))
     return section
 
 
-def _networks(old: Path, new: Path) -> list[str]:
-    """Return the names of the networks that either run has trained, sorted."""
-    paths = [path for run in (old, new) for path in run.glob("nnet/*/log.jsonl")]
+def _course(name: str, run: str, epochs: Sequence[Line]) -> Row:
+    """Return the row of a network's training."""
+    row: Row = {"network": name, "run": run, "epochs": len(epochs)}
+    chosen = {"first": 0, "middle": len(epochs) // 2, "last": len(epochs) - 1}
+    for title, at in chosen.items():
+        loss = epochs[at].get("dev", {}).get("loss")
+        row[f"dev loss, {title}"] = "" if loss is None else f"{loss:.4f}"
+    return row
+
+
+def _points(epochs: Sequence[Line], key: str) -> list[tuple[float, float]]:
+    """Return the means of dev over the epochs that have them."""
+    dev = [(line["epoch"], line.get("dev", {}).get(key)) for line in epochs]
+    return [(epoch, value) for epoch, value in dev if value is not None]
+
+
+def _trained(old: Path, new: Path) -> list[str]:
+    """Return the names of the systems that either run has trained, sorted."""
+    patterns = ("nnet/*/log.jsonl", "gmm/*/iterations.tsv")
+    paths = [path for run in (old, new) for each in patterns for path in run.glob(each)]
     return sorted({path.parent.name for path in paths})
 
 

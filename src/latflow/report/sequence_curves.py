@@ -226,4 +226,4 @@ def panels(quantities: Sequence[Panel], names: Sequence[str]) -> str:
             loc="outside upper left",
             ncols=min(6, len(shown)),
         )
-        return render(figure, "Quantities of sequence training over epochs")
+        return render(figure, "Quantities of training over epochs")

@@ -1,15 +1,17 @@
 """Two runs side by side."""
 
 import json
+import random
 import shutil
 
 import pytest
+from reference.made_up_networks import frame_log
 from reference.made_up_results import made_up_recipe, write_experiment
 
 from latflow.cli.main import main
 from latflow.errors import UserError
 from latflow.report.comparison import comparison_sections
-from latflow.report.page import Note, Table
+from latflow.report.page import Figure, Note, Table
 from latflow.scoring.options import BootstrapOptions
 
 DRAWS = BootstrapOptions(samples=200)
@@ -19,7 +21,15 @@ DRAWS = BootstrapOptions(samples=200)
 def old(tmp_path_factory):
     folder = tmp_path_factory.mktemp("old") / "made_up"
     write_experiment(folder, made_up_recipe().score)
+    write_training(folder, "wide", 1)
     return folder
+
+
+def write_training(folder, name, seed):
+    path = folder / "nnet" / name / "log.jsonl"
+    path.parent.mkdir(parents=True)
+    lines = frame_log(random.Random(seed))
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def record(folder, rule, job, **content):
@@ -44,8 +54,8 @@ def new(old, tmp_path_factory):
     return folder
 
 
-def sections(old, new):
-    found = comparison_sections(old, new, bootstrap=DRAWS, seed=1)
+def sections(old, new, systems=None):
+    found = comparison_sections(old, new, systems=systems, bootstrap=DRAWS, seed=1)
     return {section.key: section for section in found}
 
 
@@ -92,9 +102,99 @@ def test_command_prints_or_writes(old, new, tmp_path, capsys):
     out = tmp_path / "compare.html"
     arguments = ["compare", str(old), str(new), "--samples", "100", "--out", str(out)]
     assert main(arguments) == 0
-    assert "decode.beam" in out.read_text()
+    page = out.read_text()
+    assert "decode.beam" in page
+    assert page.count("<svg") == 2  # networks, GMMs
+    assert "wide: loss on dev" in page
+    assert "tri1, new" in page
 
 
 def test_unfinished_run_is_refused(old, tmp_path):
     with pytest.raises(UserError, match=r"no results of a finished run here"):
         sections(old, tmp_path)
+
+
+def test_courses_of_training_are_put_side_by_side(old, new, tmp_path):
+    shutil.copytree(new, tmp_path / "other")
+    shutil.rmtree(tmp_path / "other/nnet")
+    write_training(tmp_path / "other", "tall", 2)
+    rates = tmp_path / "other/wer.tsv"
+    rates.write_text(rates.read_text().replace("tri1", "tall"))
+    shutil.copytree(tmp_path / "other/score/tri1", tmp_path / "other/score/tall")
+    found = sections(old, tmp_path / "other", ("tri1", "tall"))
+    table = rows(found["training"])
+    assert [(row["network"], row["run"]) for row in table] == [
+        ("tall", "new"),
+    ]
+    assert any(isinstance(block, Figure) for block in found["training"].blocks)
+
+
+def test_two_systems_of_one_run(old, capsys):
+    found = sections(old, old, ("mono", "tri1"))
+    assert list(found) == ["wer", "training"]
+    table = rows(found["wer"])
+    assert [(row["system"], row["set"]) for row in table] == [
+        ("mono -> tri1", "dev"),
+        ("mono -> tri1", "test"),
+    ]
+    assert {row["reading"] for row in table} == {"better"}
+    back = rows(sections(old, old, ("tri1", "mono"))["wer"])
+    assert [row["old WER (%)"] for row in back] == [r["new WER (%)"] for r in table]
+    arguments = ["compare", str(old), "--systems", "mono", "tri1", "--samples", "100"]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert f"# mono of {old} and tri1 of {old}" in printed
+
+
+def test_two_systems_of_two_runs(old, new):
+    (dev, test) = rows(sections(old, new, ("mono", "tri1"))["wer"])
+    assert dev["reading"] == test["reading"] == "equal"  # the new tri1 is the old mono
+
+
+@pytest.mark.parametrize(
+    ("systems", "told"),
+    [
+        (None, "compared with itself"),
+        (("mono", "mono"), "compared with itself"),
+        (("mono", "tri9"), r"wer\.tsv: tri9 is not among.*name one of mono, tri1"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(old, systems, told):
+    with pytest.raises(UserError, match=told):
+        sections(old, old, systems)
+
+
+def test_utterances_with_other_references_are_left_out(old, new, tmp_path):
+    folder = tmp_path / "other"
+    shutil.copytree(new, folder)
+    path = folder / "score/mono/test/per_utterance.tsv"
+    head, first, second, *others = path.read_text().splitlines()
+    fields = first.split("\t")
+    columns = dict(zip(head.split("\t"), range(len(fields)), strict=True))
+    said = fields[columns["reference"]].split()
+    fields[columns["reference"]] = " ".join(["***", "NEVER", *said[2:]])
+    path.write_text("\n".join([head, "\t".join(fields), *others]) + "\n")
+    notes = {
+        b.text: b.is_missing
+        for b in sections(old, folder)["wer"].blocks
+        if isinstance(b, Note)
+    }
+    (differing,) = [text for text, is_missing in notes.items() if is_missing]
+    assert differing.startswith("mono on test: 1 of 39 utterances, ")
+    assert f", {fields[0]} first, have other reference words" in differing
+    assert "mono on test: 1 utterances are in one run alone and are left out." in notes
+    assert len(notes) == 2
+    assert second.split("\t")[0] != fields[0]
+
+
+def test_gaps_in_references_do_not_make_them_differ(old, tmp_path):
+    folder = tmp_path / "other"
+    shutil.copytree(old, folder)
+    path = folder / "score/mono/test/per_utterance.tsv"
+    head, first, *others = path.read_text().splitlines()
+    fields = first.split("\t")
+    at = head.split("\t").index("reference")
+    fields[at] = f"{fields[at]} ***"
+    path.write_text("\n".join([head, "\t".join(fields), *others]) + "\n")
+    blocks = sections(old, folder)["wer"].blocks
+    assert not [block for block in blocks if isinstance(block, Note)]
