@@ -1,6 +1,7 @@
 """Tables of scores: by utterance, by speaker, by word pair, and of all sets.
 
-pandas is imported where a table is made: stages that only write one go without.
+pandas is imported where a table is made, Numba where words are compared: stages that
+only write tables go without.
 
 Public: `score_utterances`, `by_speaker`, `confusions`, `totals`, `interval`,
 `read_scores`, `summarize_wer`, `format_table`, `read_table`, `write_table`,
@@ -18,12 +19,13 @@ import numpy as np
 
 from latflow.errors import UserError
 from latflow.files import read_lines, write_text
-from latflow.lattice.edit_distance import ErrorCounts, align_words
 from latflow.scoring.bootstrap import Interval, bootstrap_interval
 from latflow.scoring.options import BootstrapOptions, ComparisonOptions
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from latflow.lattice.edit_distance import ErrorCounts
 
 GAP = "***"  # stands where the other side has a word and this one has none
 COUNTS = ["words", "ins", "del", "sub", "errors"]
@@ -59,6 +61,8 @@ def score_utterances(
         UserError: a hypothesis has no reference.
     """
     import pandas as pd
+
+    from latflow.lattice.edit_distance import align_words
 
     unknown = sorted(hypotheses.keys() - references.keys())
     if unknown:
@@ -96,6 +100,8 @@ def read_scores(path: str | Path) -> pd.DataFrame:
 
 def totals(scores: pd.DataFrame) -> ErrorCounts:
     """Return the errors of all utterances together."""
+    from latflow.lattice.edit_distance import ErrorCounts
+
     words, ins, deletions, sub, _ = scores[COUNTS].sum().astype(int)
     return ErrorCounts(ins, deletions, sub, words)
 
