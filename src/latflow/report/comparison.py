@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,14 @@ from latflow.report.sequence_curves import Panel, panels
 from latflow.report.significance import (
     Joined,
     compare_joined,
+    corrected,
     interval_text,
     join_scores,
     p_text,
     reading,
+    too_few_draws,
 )
-from latflow.scoring.bootstrap import Comparison, holm
+from latflow.scoring.bootstrap import Comparison
 from latflow.scoring.options import BootstrapOptions
 
 _LONGEST = 80  # characters of a value that is shown
@@ -105,7 +106,9 @@ def _rates(
             )
         )
     title = None if systems is None else " -> ".join(systems)
-    found, notes = {}, []
+    found: dict[tuple[str, str], Comparison] = {}
+    tables: dict[tuple[str, str], pd.DataFrame] = {}
+    notes: list[Note] = []
     for key in before.index:
         if key not in after.index:
             continue
@@ -120,17 +123,13 @@ def _rates(
         notes += _left_out(joined, system, name)
         each = compare_joined(joined.table, bootstrap, seed)
         if each is not None:
-            found[system, name] = joined.table, each
-    corrected = holm([each.p_value for _, each in found.values()])
-    rows = [
-        _rate(key, table, replace(each, p_value=p))
-        for (key, (table, each)), p in zip(found.items(), corrected, strict=True)
-    ]
+            found[system, name], tables[system, name] = each, joined.table
+    rows = [_rate(key, tables[key], each) for key, each in corrected(found).items()]
     if rows:
         section.blocks.append(Table(rows, {"system", "set", "reading"}))
     else:
         section.blocks.append(Note("The runs share no scored system and set."))
-    section.blocks += notes
+    section.blocks += [*too_few_draws(len(found), bootstrap), *notes]
     for folder, keys, other in ((old, before.index, after), (new, after.index, before)):
         alone = [
             name if systems else f"{system} on {name}"

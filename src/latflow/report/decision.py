@@ -25,6 +25,7 @@ from latflow.report.significance import (
     interval_text,
     p_text,
     reading,
+    too_few_draws,
 )
 
 # Rules that make a system, as opposed to using it; their jobs begin with its name.
@@ -79,16 +80,17 @@ def decision_section(results: Results) -> Section:
         return section
     rows = list(_rows(results, decision))
     section.lead = _lead(results, decision, rows)
-    confidence = results.options.score.bootstrap.confidence
+    bootstrap = results.options.score.bootstrap
     caption = (
         f"{decision.system} against each system on the same redrawn {decision.test} "
         f"utterances: the change of the word error rate with its "
-        f"{100 * confidence:g} % interval, and p, two-sided and corrected for all "
-        "comparisons of the report (Holm). Training time is that of all jobs that the "
-        "system is built on."
+        f"{100 * bootstrap.confidence:g} % interval, and p, two-sided and corrected "
+        "for all comparisons of the report (Holm). Training time is that of all jobs "
+        "that the system is built on."
     )
     words = {"system", "reading"}
     section.blocks.append(Table(rows, words, caption))
+    section.blocks += too_few_draws(len(results.comparisons), bootstrap)
     section.blocks += _advice(results, decision)
     return section
 

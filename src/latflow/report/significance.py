@@ -1,17 +1,21 @@
 """Paired comparisons of systems on the same utterances, and what they mean in words.
 
-Public: `join_scores`, `Joined`, `compare_joined`, `compare_pairs`, `turned`, `Pair`,
-`Verdict`, `reading`, `p_text`, `interval_text`, `COULD_BE_CHANCE`.
+Public: `join_scores`, `Joined`, `compare_joined`, `compare_pairs`, `corrected`,
+`too_few_draws`, `turned`, `Pair`, `Verdict`, `reading`, `p_text`, `interval_text`,
+`COULD_BE_CHANCE`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 
+from latflow.report.page import Note
 from latflow.scoring.bootstrap import Comparison, holm, paired_bootstrap
 from latflow.scoring.options import BootstrapOptions
 from latflow.scoring.results import GAP, read_scores
@@ -153,9 +157,34 @@ def compare_pairs(
             each = compare_joined(join_scores(old, new).table, bootstrap, seed)
             if each is not None:
                 found[pair] = each
-    corrected = holm([each.p_value for each in found.values()])
-    items = zip(found.items(), corrected, strict=True)
-    return {pair: replace(each, p_value=p) for (pair, each), p in items}
+    return corrected(found)
+
+
+Key = TypeVar("Key")
+
+
+def corrected(found: Mapping[Key, Comparison]) -> dict[Key, Comparison]:
+    """Return comparisons with p corrected for the number of them (Holm)."""
+    p_values = holm([each.p_value for each in found.values()])
+    items = zip(found.items(), p_values, strict=True)
+    return {key: replace(each, p_value=p) for (key, each), p in items}
+
+
+def too_few_draws(num_comparisons: int, bootstrap: BootstrapOptions) -> Iterator[Note]:
+    """Say where no difference can be told from chance, however large it is.
+
+    The least p of a comparison is 2 / (draws + 1), and Holm's correction multiplies the
+    least of all by the number of comparisons.
+    """
+    least = 2 * num_comparisons / (bootstrap.samples + 1)
+    if least >= _CHANCE:
+        enough = math.ceil(2 * num_comparisons / _CHANCE)
+        yield Note(
+            f"{bootstrap.samples} draws are too few for {num_comparisons} comparisons: "
+            f"corrected for these, p is {min(1.0, least):.2f} or more, and no "
+            f"difference can be told from chance. Draw {enough} or more "
+            "(score.bootstrap.samples; --samples of latflow compare)."
+        )
 
 
 def turned(pair: Pair) -> Pair:

@@ -33,7 +33,13 @@ from latflow.report.page import (
     missing,
     rows_of,
 )
-from latflow.report.significance import compare_joined, join_scores, p_text, reading
+from latflow.report.significance import (
+    compare_joined,
+    join_scores,
+    p_text,
+    reading,
+    too_few_draws,
+)
 from latflow.scoring.bootstrap import holm
 from latflow.scoring.results import interval, read_scores, totals
 from latflow.simulation.records import Record, read_records
@@ -75,6 +81,8 @@ def slices_section(results: Results, table: pd.DataFrame) -> Section:
     system, baseline = first["system"], first["baseline"]
     against = f", beside {baseline}" if baseline else ""
     section.blocks.append(Note(f"System {system}, which dev chose{against}; {name}."))
+    num_compared = int(shown["p"].notna().sum())
+    section.blocks += too_few_draws(num_compared, results.options.score.bootstrap)
     corrected = "; p is corrected for the number of slices (Holm)" if baseline else ""
     for column, own in shown.groupby("column", sort=False):
         rows = rows_of(own)

@@ -198,3 +198,17 @@ def test_gaps_in_references_do_not_make_them_differ(old, tmp_path):
     path.write_text("\n".join([head, "\t".join(fields), *others]) + "\n")
     blocks = sections(old, folder)["wer"].blocks
     assert not [block for block in blocks if isinstance(block, Note)]
+
+
+def test_too_few_draws_are_told(old, new):
+    few = BootstrapOptions(samples=100)
+    found = comparison_sections(old, new, bootstrap=few, seed=1)
+    (told,) = [b.text for b in found[0].blocks if isinstance(b, Note)]
+    assert told.startswith("100 draws are too few for 4 comparisons: ")
+    assert "p is 0.08 or more" in told
+    assert "Draw 160 or more" in told
+    assert {row["reading"] for row in rows(found[0])} == {"equal", "could be chance"}
+    enough = BootstrapOptions(samples=160)
+    found = comparison_sections(old, new, bootstrap=enough, seed=1)
+    assert not [b for b in found[0].blocks if isinstance(b, Note)]
+    assert "worse" in {row["reading"] for row in rows(found[0])}
