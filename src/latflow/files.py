@@ -147,6 +147,27 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
             yield number, line.rstrip("\r\n")
 
 
+def read_json_lines(
+    path: str | Path, remedy: str
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number from 1, object) of a file with a JSON object a line.
+
+    Raises:
+        UserError: as of `read_lines`, or a line is no JSON object (names the line).
+    """
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+        except ValueError:
+            values = None
+        if not isinstance(values, dict):
+            what = f"line {number} is no JSON object"
+            raise UserError(what, file=path, remedy=remedy)
+        yield number, values
+
+
 def _raw_lines(stream: Iterable[bytes], source: Path) -> Iterator[bytes]:
     """Yield the lines of an open file, which may turn out not to be gzip's."""
     try:

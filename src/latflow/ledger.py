@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from latflow.errors import UserError
-from latflow.files import atomic_output, read_lines
+from latflow.files import atomic_output, read_json_lines
 from latflow.parts import in_order_of_ids
 
 Action = Literal["skipped", "retried", "partial", "truncated", "noted", "excluded"]
@@ -109,6 +109,15 @@ def _rounded_up(share: float) -> float:
 
 
 def read_ledger(path: str | Path) -> Iterator[Entry]:
-    """Yield the entries of a `ledger.jsonl`."""
-    for _, line in read_lines(path):
-        yield Entry(**json.loads(line))
+    """Yield the entries of a `ledger.jsonl`.
+
+    Raises:
+        UserError: the file is missing, or a line is no entry.
+    """
+    remedy = "remove the file, and run its stage again"
+    for number, values in read_json_lines(path, remedy):
+        try:
+            yield Entry(**values)
+        except TypeError as error:
+            what = f"line {number} is no entry of a ledger"
+            raise UserError(what, file=path, remedy=remedy) from error

@@ -6,6 +6,7 @@ in the slow set, their first 300 without it.
 
 import gzip
 import json
+import random
 import shutil
 import warnings
 from itertools import islice
@@ -13,19 +14,35 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 import torch
+import yaml
+from lhotse.audio import AudioSource
 from reference.decode_paths import random_graph
 from reference.determinize_naive import tangled_lattice
 from reference.kaldi_nnet3 import HandWritten, xconfig_lines
+from reference.made_up_networks import frame_log
+from reference.made_up_results import made_up_recipe
 from reference.small_model import small_model
 
+from latflow.align.corpus import AlignmentArchive
+from latflow.corpus.audio import AudioReader, BadAudio, examine
 from latflow.corpus.ctm import read_ctm
-from latflow.corpus.manifests import read_cuts
+from latflow.corpus.cut_set import supervisions_of
+from latflow.corpus.json_lines import read_cut_lines, read_items
+from latflow.corpus.kaldi_dir import import_kaldi_dir
+from latflow.corpus.listing import Listing
+from latflow.corpus.manifests import read_cuts, read_recordings, read_supervisions
+from latflow.corpus.options import TableSource
+from latflow.corpus.table import list_table
+from latflow.corpus.textgrid import Interval, textgrid
 from latflow.decode.decoder import LatticeDecoder
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.fst.graph import Graph
+from latflow.gmm.ivector import Extractor, FrameProjection, IvectorModel
 from latflow.gmm.model import AcousticModel, DiagGmms, load_transform
+from latflow.gmm.options import IvectorOptions
 from latflow.graphs.hclg import load_model as load_transitions
 from latflow.hmm.topology import Topology
 from latflow.hmm.tree import ContextDependency
@@ -37,7 +54,12 @@ from latflow.kaldi.io import (
     write_matrices,
 )
 from latflow.lang.arpa import perplexity, read_arpa
-from latflow.lang.directory import read_symbols
+from latflow.lang.directory import Lang, read_symbols
+from latflow.lang.g2p import G2p, train_g2p
+from latflow.lang.lexicon import read_lexicon
+from latflow.lang.lm_trie import LmTrie
+from latflow.lang.options import LangOptions, LstmLmOptions
+from latflow.lang.prepare import make_grammar, make_lang
 from latflow.lattice.best_path import Scales, best_paths
 from latflow.lattice.determinize.pruned import determinize
 from latflow.lattice.io.archives import (
@@ -46,19 +68,35 @@ from latflow.lattice.io.archives import (
     write_lattices,
 )
 from latflow.lattice.path_sums import forward_backward
+from latflow.lattice.posteriors import (
+    alignment_posteriors,
+    read_posteriors,
+    write_posteriors,
+)
 from latflow.lattice.prune import prune
+from latflow.ledger import Ledger, read_ledger
 from latflow.nnet.description import NetworkDescription
+from latflow.nnet.language_model import NeuralLm, WordLstm
 from latflow.nnet.model_dir import AcousticNetwork, load_model, save_model
 from latflow.nnet.network import Network
 from latflow.nnet.nnet3 import Nnet3
 from latflow.nnet.nnet3_import import import_nnet3
+from latflow.report.costs import read_costs
+from latflow.report.inputs import read_log
+from latflow.scoring.boundaries import read_labels
+from latflow.scoring.options import ComparisonOptions
+from latflow.scoring.results import read_scores, score_utterances, totals, write_table
 from latflow.scoring.transcripts import read_references, read_text
 from latflow.scoring.tune import read_scales
 from latflow.serving.package import read_info
+from latflow.serving.vosk_import import read_conf
 from latflow.serving.vosk_import import read_model as read_nnet3_model
+from latflow.simulation.records import Record, read_records, record_line
 from latflow.training.checkpoint import CheckpointStore, Position
 from latflow.training.hdf5 import export_hdf, import_hdf
 from latflow.training.labels import LabelStore, LabelWriter
+from latflow.workflow.experiment import load as load_recipe
+from latflow.workflow.settings import read_config
 
 TID_TO_PDF = np.array([0, 0, 1, 1, 2], np.int32)
 LOG_LIKES = np.random.default_rng(7).normal(size=(6, 3)).astype(np.float32)
@@ -317,6 +355,205 @@ def use_scales(path):
     Scales.from_lmwt(chosen["lmwt"], chosen["wip"])
 
 
+def write_parts(path, rng, key):
+    """Write the recordings or supervisions of the cuts."""
+    items = (cut[key] for cut in cuts(rng))
+    parts = (each[0] if isinstance(each, list) else each for each in items)
+    path.write_text("".join(json.dumps(part) + "\n" for part in parts))
+
+
+def use_trie(path):
+    trie = LmTrie.load(path, {"one": 1, "two": 2})
+    trie.sentence_costs(np.array([1, 2, 1]))
+
+
+def write_g2p(path, rng):
+    entries = [
+        ("one", ("W", "AH", "N")),
+        ("two", ("T", "UW")),
+        ("ton", ("T", "AH", "N")),
+    ]
+    train_g2p(entries, order=2).trie.save(path)
+
+
+LEXICON = "<UNK> SPN\nONE W AH N\nTWO T UW\nTWO T AX\n"
+
+
+def write_lang(folder, rng):
+    lexicon = folder / "given.txt"
+    lexicon.write_text(LEXICON)
+    make_lang(lexicon, folder / "lang", options=LangOptions())
+    (folder / "lm.arpa").write_text(ARPA.replace("one", "ONE").replace("two", "TWO"))
+
+
+def use_lang(folder):
+    Lang.load(folder / "lang")
+    make_grammar(folder / "lm.arpa", folder / "lang", folder / "G.fst")
+
+
+def write_textgrid(path, rng):
+    words = [Interval(0.1, 0.5, "ONE"), Interval(0.5, 0.9, "TWO")]
+    path.write_text(textgrid({"words": words, "phones": words}, 1.0))
+
+
+def write_ivectors(path, rng):
+    ubm = DiagGmms.from_moments(
+        np.array([0, 2]), np.ones(2) / 2, rng.normal(size=(2, 2)), np.ones((2, 2))
+    )
+    extractor = Extractor(rng.normal(size=(2, 2, 2)), np.stack([np.eye(2)] * 2), 5.0)
+    options = IvectorOptions(features="x", dim=2, num_gaussians=2)
+    IvectorModel(
+        FrameProjection(0, np.zeros(2), np.eye(2)), ubm, extractor, options
+    ).save(path)
+
+
+def write_neural_lm(folder, rng):
+    options = LstmLmOptions(size=4)
+    words = ["</s>", "ONE", "TWO"]
+    NeuralLm(WordLstm(3, options).eval(), words, options, {}).save(folder / "lm")
+
+
+def write_record(path, rng):
+    room = {
+        "number": 3, "size": (4.0, 3.0, 2.5), "microphone": (1.0, 1.0, 1.2),
+        "source": (2.0, 2.0, 1.6), "others": [(3.0, 1.0, 1.0)], "t60": 0.4,
+        "redraws": 0,
+    }  # fmt: skip
+    noise = {
+        "name": "white",
+        "spectrum": "white",
+        "snr": 10.0,
+        "place": (1.0, 2.0, 1.0),
+    }
+    speaker = {"utterance": "u1", "offset": 100, "sir": 5.0, "overlap": 0.5}
+    values = {
+        "utterance": "u0", "whole_pass": 0, "rate": 8000, "num_samples": 8000,
+        "room": room, "noises": [noise], "speakers": [speaker],
+        "device": {"gain": 3.0},
+    }  # fmt: skip
+    record = Record.model_validate(values)
+    path.write_text(record_line(record) * 2)
+
+
+def write_wave(path, rng, num_channels=1):
+    samples = rng.uniform(-0.5, 0.5, (4000, num_channels))
+    soundfile.write(path, samples, 8000)
+
+
+def use_wave(path):
+    """Bad audio is a finding: importers name it, and go on or refuse it."""
+    try:
+        examine(AudioSource("file", [0], str(path)), verify=True)
+        with AudioReader(path) as reader:
+            list(reader.blocks(1000))
+    except BadAudio:
+        pass
+
+
+def write_kaldi_dir(folder, rng):
+    for name in ("r0", "r1"):
+        write_wave(folder / f"{name}.wav", rng)
+    waves = "".join(f"{name} {folder / name}.wav\n" for name in ("r0", "r1"))
+    tables = {
+        "wav.scp": waves,
+        "segments": "a-0 r0 0 0.2\na-1 r0 0.2 0.4\nb-0 r1 0 0.5\n",
+        "text": "a-0 ONE\na-1 TWO\nb-0 ONE TWO\n",
+        "utt2spk": "a-0 a\na-1 a\nb-0 b\n",
+        "spk2gender": "a f\nb m\n",
+    }
+    for name, text in tables.items():
+        (folder / name).write_text(text)
+
+
+def write_listed(path, rng, separator):
+    write_wave(path.with_name("a.wav"), rng)
+    write_wave(path.with_name("b.wav"), rng)
+    rows = (("path", "text", "speaker"), ("a.wav", "ONE", "s"), ("b.wav", "TWO", "t"))
+    path.write_text("".join(separator.join(row) + "\n" for row in rows))
+
+
+def use_listed(path):
+    with Listing(path.parent) as listing:
+        list_table(TableSource(path=str(path)), listing)
+
+
+def write_ledger(path, rng):
+    ledger = Ledger("align_frames")
+    ledger.record("u0", "no path", action="skipped")
+    ledger.record("u1", "beam widened", action="retried", beam=40.0)
+    ledger.write(path)
+
+
+def write_gammas(path, rng, *, binary):
+    items = [(f"u{i}", alignment_posteriors(rng.integers(0, 9, 4))) for i in range(2)]
+    write_posteriors(path, items, binary=binary)
+
+
+def write_scores(path, rng):
+    said, heard = {"u0": ["A", "B"], "u1": ["B"]}, {"u0": ["A"], "u1": ["B", "C"]}
+    speakers = {"u0": "s", "u1": "t"}
+    scores = score_utterances(said, heard, speakers, options=ComparisonOptions())
+    write_table(path, scores, {"wer": 2}, missing="nan")
+
+
+def write_log(path, rng):
+    lines = frame_log(random.Random(1))
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def write_costs(folder, rng):
+    path = folder / "benchmarks/make_graph/tri1.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"s": 1.5, "max_rss": 100.0, "io_in": 1.0, "cpu_time": "NA"}\n')
+    record = folder / "provenance/make_graph/tri1.json"
+    record.parent.mkdir(parents=True)
+    record.write_text('{"rule": "make_graph", "wildcards": {}, "params": {}}\n')
+
+
+def write_conf(folder, rng):
+    (folder / "mfcc.conf").write_text("--sample-frequency=8000\n--num-mel-bins=23\n")
+    (folder / "model.conf").write_text(
+        "--beam=13.0\n--max-active=7000\n--acoustic-scale=1.0\n"
+        "--frame-subsampling-factor=3\n--endpoint.silence-phones=1:2\n"
+        "--endpoint.rule2.min-trailing-silence=0.5\n"
+    )
+
+
+def write_recipe(path, rng):
+    values = made_up_recipe().model_dump(mode="json", exclude_unset=True, by_alias=True)
+    path.write_text(yaml.safe_dump(values))
+
+
+def read_arpa_text(path):
+    """Return the model of `ARPA`, read beside a path."""
+    given = path.with_suffix(".arpa")
+    given.write_text(ARPA)
+    model = read_arpa(given)
+    given.unlink()
+    return model
+
+
+def use_log(path):
+    log = read_log(path)
+    [log.epochs_at(line) for line in log.steps]
+
+
+PACKAGE = {
+    "experiment": "made_up", "name": "tri3", "kind": "gmm",
+    "front_end": {"type": "mfcc"}, "format": 1, "sample_rate": 8000,
+    "frame_shift": 0.01, "subsampling": 1,
+    "acoustic_scale": 0.1, "lattice_scale": 1.0, "prior_scale": 1.0, "lmwt": 9.0,
+    "wip": 0.5, "silence_phones": [1], "is_streaming": True, "why_not_streaming": None,
+    "licence": "", "versions": {"numpy": "2"}, "digests": {"model/final.mdl": "0a"},
+}  # fmt: skip
+
+
+def use_alignments(path):
+    archive = AlignmentArchive(path)
+    archive.get("u0")
+    archive.get("u1")
+
+
 #: Name of file or folder, how it is written, how it is used.
 KINDS = {
     "graph": ("HCLG.fst", lambda p, rng: write_graph(p, rng, {}), use_graph),
@@ -358,7 +595,7 @@ KINDS = {
     ),
     "package": (
         "package.json",
-        lambda p, _: p.write_text('{"format": 1, "name": "tri3", "kind": "gmm"}\n'),
+        lambda p, _: p.write_text(json.dumps(PACKAGE)),
         lambda path: read_info(path.parent),
     ),
     "references": ("cuts.jsonl.gz", write_cuts, read_references),
@@ -371,6 +608,81 @@ KINDS = {
     "checkpoint": ("", write_checkpoint, use_checkpoint),
     "frames": ("", write_frames, use_frames),
     "HDF5": ("a.hdf", write_hdf, use_hdf),
+    "lexicon": ("lexicon.txt", lambda p, _: p.write_text(LEXICON), read_lexicon),
+    "lexicon with probabilities": (
+        "lexiconp.txt",
+        lambda p, _: p.write_text("ONE 1.0 W AH N\nTWO 0.8 T UW\nTWO 0.2 T AX\n"),
+        read_lexicon,
+    ),
+    "compressed ARPA": (
+        "lm.arpa.gz",
+        lambda p, _: p.write_bytes(gzip.compress(ARPA.encode(), mtime=0)),
+        use_arpa,
+    ),
+    "mapped n-grams": (
+        "lm.trie",
+        lambda p, _: LmTrie.from_model(read_arpa_text(p), {"one": 1, "two": 2}).save(p),
+        use_trie,
+    ),
+    "graphones": ("g2p", write_g2p, lambda p: G2p.load(p).pronounce("tow", 2)),
+    "language directory": ("", write_lang, use_lang),
+    "neural language model": (
+        "",
+        write_neural_lm,
+        lambda folder: NeuralLm.load(folder / "lm").log_probs([["ONE", "TWO"]]),
+    ),
+    "TextGrid": ("a.TextGrid", write_textgrid, lambda p: read_labels(p, "words")),
+    "labels of CTM": (
+        "a.ctm",
+        lambda p, _: p.write_text("u0 1 0.1 0.2 ONE 0.9\nu0 1 0.3 0.2 TWO\n"),
+        lambda p: read_labels(p, "words"),
+    ),
+    "i-vectors": (
+        "extractor.npz",
+        write_ivectors,
+        lambda p: IvectorModel.load(p).online(np.zeros((12, 2), np.float32)),
+    ),
+    "records of simulation": ("records.jsonl", write_record, use_all(read_records)),
+    "RIFF": ("a.wav", write_wave, use_wave),
+    "FLAC": ("a.flac", lambda p, rng: write_wave(p, rng, 2), use_wave),
+    "Kaldi's data": ("", write_kaldi_dir, lambda p: import_kaldi_dir(p, p / "out")),
+    "CSV": ("a.csv", lambda p, rng: write_listed(p, rng, ","), use_listed),
+    "TSV": ("a.tsv", lambda p, rng: write_listed(p, rng, "\t"), use_listed),
+    "CutSet": ("cuts.jsonl", write_cuts, use_all(supervisions_of)),
+    "lines of cuts": ("cuts.jsonl", write_cuts, use_all(read_cut_lines)),
+    "items": ("cuts.jsonl.gz", write_cuts, use_all(read_items)),
+    "recordings": (
+        "recordings.jsonl",
+        lambda p, rng: write_parts(p, rng, "recording"),
+        use_all(read_recordings),
+    ),
+    "supervisions": (
+        "supervisions.jsonl",
+        lambda p, rng: write_parts(p, rng, "supervisions"),
+        use_all(read_supervisions),
+    ),
+    "ledger": ("ledger.jsonl", write_ledger, use_all(read_ledger)),
+    "topology": (
+        "topo",
+        lambda p, _: Topology.standard([2, 3], [1], 2, 1).save(p),
+        Topology.load,
+    ),
+    "posteriors, binary": (
+        "a.post",
+        lambda p, rng: write_gammas(p, rng, binary=True),
+        use_all(read_posteriors),
+    ),
+    "posteriors, text": (
+        "a.post",
+        lambda p, rng: write_gammas(p, rng, binary=False),
+        use_all(read_posteriors),
+    ),
+    "alignments": ("ali.ark", write_vector_archive, use_alignments),
+    "scores": ("u.tsv", write_scores, lambda p: totals(read_scores(p))),
+    "log of a training": ("log.jsonl", write_log, use_log),
+    "costs": ("", write_costs, read_costs),
+    "options of Vosk": ("", write_conf, read_conf),
+    "recipe": ("a.yaml", write_recipe, lambda p: load_recipe(read_config(p))),
 }
 
 
@@ -382,6 +694,8 @@ def check(kind, folder, cases):
     source.mkdir()
     write(source / name if name else source, rng)
     files = sorted(path for path in source.rglob("*") if path.is_file())
+    shutil.copytree(source, folder / "whole")
+    use(folder / "whole" / name if name else folder / "whole")
     for case in range(cases):
         copy = folder / f"case{case}"
         shutil.copytree(source, copy)

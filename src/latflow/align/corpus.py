@@ -261,7 +261,11 @@ class AlignmentArchive:
             end = begin + count * _ITEM.itemsize
             if width != 4 or count < 0 or end > len(mapped):
                 _refuse(path)
-            self._index[mapped[at:blank].decode()] = (mapped, begin, count)
+            try:
+                utterance = mapped[at:blank].decode()
+            except UnicodeDecodeError:
+                _refuse(path)
+            self._index[utterance] = (mapped, begin, count)
             at = end
 
     def __len__(self) -> int:

@@ -235,6 +235,8 @@ def _check_size(path: str) -> None:
     """Refuse a file that is not there, or empty."""
     try:
         size = os.stat(path).st_size
+    except ValueError as error:  # a zero byte
+        raise BadAudio(f"{path!r} is no path of a file", RESTORE) from error
     except OSError as error:
         raise BadAudio(
             f"audio file {path} {_why_not(error)}", f"{RESTORE}{_archive_hint(path)}"

@@ -26,6 +26,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -216,7 +217,7 @@ class IvectorModel:
             UserError: the file is missing or garbled.
         """
         try:
-            with np.load(file) as arrays:
+            with file.open("rb") as stream, np.load(stream) as arrays:
                 found = {name: arrays[name] for name in arrays.files}
             parts: dict[str, dict] = {"projection": {}, "ubm": {}, "extractor": {}}
             for name, value in found.items():
@@ -229,7 +230,7 @@ class IvectorModel:
                 Extractor(**parts["extractor"]),
                 IvectorOptions.model_validate_json(str(found["options"])),
             )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, BadZipFile) as error:
             raise UserError(
                 f"not readable as an i-vector extractor ({type(error).__name__})",
                 file=file,

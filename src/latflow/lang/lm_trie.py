@@ -254,7 +254,11 @@ def _with_words(
 
 
 def _open(file: Path, word_ids: Mapping[str, int]) -> LmTrie:
-    """Map a file that `LmTrie.save` wrote."""
+    """Map a file that `LmTrie.save` wrote.
+
+    Raises:
+        UserError: it is cut off or damaged, so that a walk could leave the arrays.
+    """
     with file.open("rb") as stream:
         content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     at = len(_MAGIC) + 8
@@ -263,16 +267,36 @@ def _open(file: Path, word_ids: Mapping[str, int]) -> LmTrie:
     try:
         head = json.loads(content[at : at + length])
         at += length
-        num_states, num_arcs = head["num_states"], head["num_arcs"]
+        num_states, num_arcs = int(head["num_states"]), int(head["num_arcs"])
+        order, start = int(head["order"]), int(head["start"])
+        words = [str(word) for word in head["words"]]
         sizes = (num_states + 1, *[num_arcs] * 3, *[num_states] * 2)
         for size, dtype in zip(sizes, ("q", "i", "f", "i", "i", "f"), strict=True):
             at += -at % _ALIGNMENT
             arrays.append(np.frombuffer(content, np.dtype(dtype), size, at))
             at += arrays[-1].nbytes
-    except ValueError:
+    except (ValueError, KeyError, TypeError, OverflowError):
         raise UserError(
             "the language model's file is cut off", file=file, remedy="make it again"
         ) from None
-    return _with_words(
-        LmArrays(*arrays), head["order"], head["start"], head["words"], word_ids
+    found = LmArrays(*arrays)
+    if not (_is_whole(found) and 0 <= start < num_states and SENTENCE_END in words):
+        raise UserError(
+            "the language model's file is damaged", file=file, remedy="make it again"
+        )
+    return _with_words(found, order, start, words, word_ids)
+
+
+def _is_whole(lm: LmArrays) -> bool:
+    """Return whether a walk through the arrays stays in them, and ends."""
+    num_states, num_arcs = len(lm.backoff_state), len(lm.label)
+    begin, states = lm.arc_begin, lm.next_state
+    return bool(
+        num_states
+        and begin[0] == 0
+        and begin[-1] == num_arcs
+        and (np.diff(begin) >= 0).all()
+        and (not num_arcs or (states.min() >= 0 and states.max() < num_states))
+        and lm.backoff_state.min() >= -1
+        and (lm.backoff_state < np.arange(num_states)).all()  # shorter ones come first
     )

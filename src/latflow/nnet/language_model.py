@@ -191,7 +191,10 @@ class NeuralLm:
             options = LstmLmOptions.model_validate(meta.pop("options"))
             network = WordLstm(len(words), options)
             network.load_state_dict(load_file(folder / "weights.safetensors"))
-        except (ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        except (
+            *(AttributeError, KeyError, RuntimeError, SafetensorError, TypeError),
+            ValueError,
+        ) as error:
             what = " ".join(str(error).split())
             raise UserError(
                 f"not a readable language model: {what}",

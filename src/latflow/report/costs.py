@@ -10,14 +10,13 @@ Public: `summarize_costs`, `read_costs`, `sum_by_rule`, `speed_section`,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
 import pandas as pd
 
-from latflow.files import read_lines
+from latflow.files import read_json_lines
 from latflow.parts import share_of
 from latflow.report import figures
 from latflow.report.inputs import Results, read_json, read_table
@@ -116,12 +115,11 @@ def read_costs(results_dir: Path) -> pd.DataFrame:
     for path in sorted((results_dir / "benchmarks").glob("*/*.jsonl")):
         rule, job = path.parent.name, path.name.removesuffix(path.suffix)
         record = read_json(results_dir / "provenance" / rule / f"{job}.json") or {}
-        for _, line in read_lines(path):
-            if line.strip():
-                speech = hours.get(split_of(record, hours) or "")
-                if speech is not None:
-                    speech *= share_of_split(record)
-                rows.append([rule, job, *_measured(json.loads(line), record), speech])
+        for _, measured in read_json_lines(path, "remove it, and run its rule again"):
+            speech = hours.get(split_of(record, hours) or "")
+            if speech is not None:
+                speech *= share_of_split(record)
+            rows.append([rule, job, *_measured(measured, record), speech])
     names = ["wall_seconds", "cpu_seconds", "peak_memory_mib", "read_mib"]
     names += ["written_mib", "gpu_share", "audio_hours"]
     costs = pd.DataFrame(rows, columns=["rule", "job", *names])

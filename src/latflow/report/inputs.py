@@ -17,8 +17,9 @@ from typing import Any
 
 import pandas as pd
 
+from latflow.errors import UserError
 from latflow.features.frame_times import FrameTimes
-from latflow.files import read_lines
+from latflow.files import read_json_lines, read_lines
 from latflow.nnet.described import frame_subsampling
 from latflow.report.choice import Decision, decide, rates_of
 from latflow.report.significance import Pair, Verdict, compare_pairs, turned
@@ -29,6 +30,8 @@ from latflow.workflow.experiment import Experiment
 from latflow.workflow.recipe import Recipe
 
 Line = Mapping[str, Any]
+_COUNTED = ("step", "epoch", "dev")
+_AGAIN = "run the stage that wrote it again: latflow provenance names it"
 
 
 @dataclass(frozen=True)
@@ -223,17 +226,32 @@ class Log:
 
 
 def read_log(path: Path) -> Log | None:
-    """Read the lines of a log; None if it is not there."""
+    """Read the lines of a log; None if it is not there.
+
+    Raises:
+        UserError: a line is not one of a log.
+    """
     if not path.is_file():
         return None
     by_kind: dict[str, list[Line]] = {}
-    for _, line in read_lines(path):
-        record: Line = json.loads(line)
+    for number, record in read_json_lines(path, _AGAIN):
+        if not _is_logged(record):
+            what = f"line {number} is none of a training's log"
+            raise UserError(what, file=path, remedy=_AGAIN)
         by_kind.setdefault(record["kind"], []).append(record)
     steps, epochs, dev, final = (
         by_kind.get(kind, []) for kind in ("step", "epoch", "dev", "final")
     )
     return Log(steps, epochs, dev, chosen=final[-1]["epochs"] if final else [])
+
+
+def _is_logged(record: Line) -> bool:
+    """Return whether a line has what all lines of its kind have."""
+    kind = record.get("kind")
+    if kind == "final":
+        return isinstance(record.get("epochs"), list)
+    is_counted = all(isinstance(record.get(key), int) for key in ("epoch", "batch"))
+    return isinstance(kind, str) and (is_counted or kind not in _COUNTED)
 
 
 def read_table(path: Path) -> pd.DataFrame | None:
@@ -242,10 +260,20 @@ def read_table(path: Path) -> pd.DataFrame | None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None if it is not there."""
+    """Read a JSON object; None if it is not there.
+
+    Raises:
+        UserError: the file holds something else.
+    """
     if not path.is_file():
         return None
-    return json.loads(path.read_text(encoding="utf-8"))
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise UserError("is no JSON object", file=path, remedy=_AGAIN)
+    return found
 
 
 def read_manifest(path: Path) -> Iterator[dict[str, Any]]:

@@ -74,7 +74,7 @@ def read_config(recipe: str | Path, settings: Sequence[str] = ()) -> dict[str, A
 
     try:
         config = load_configfile(Path(recipe))
-    except (WorkflowError, yaml.YAMLError) as error:
+    except (WorkflowError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(" ".join(str(error).split()), file=recipe) from None
     if settings:
         update_config(config, nested_values(read_settings(settings)))
