@@ -230,7 +230,10 @@ class IvectorModel:
                 Extractor(**parts["extractor"]),
                 IvectorOptions.model_validate_json(str(found["options"])),
             )
-        except (OSError, ValueError, KeyError, TypeError, BadZipFile) as error:
+        except (
+            *(BadZipFile, KeyError, OSError, RuntimeError, TypeError),
+            ValueError,
+        ) as error:
             raise UserError(
                 f"not readable as an i-vector extractor ({type(error).__name__})",
                 file=file,
