@@ -9,6 +9,7 @@ import json
 import random
 import shutil
 import warnings
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -88,7 +89,9 @@ from latflow.scoring.options import ComparisonOptions
 from latflow.scoring.results import read_scores, score_utterances, totals, write_table
 from latflow.scoring.transcripts import read_references, read_text
 from latflow.scoring.tune import read_scales
+from latflow.serving.http import _read_arrays
 from latflow.serving.package import read_info
+from latflow.serving.service import RefusedError
 from latflow.serving.vosk_import import read_conf
 from latflow.serving.vosk_import import read_model as read_nnet3_model
 from latflow.simulation.records import Record, read_records, record_line
@@ -548,6 +551,11 @@ PACKAGE = {
 }  # fmt: skip
 
 
+def use_arrays(path):
+    with suppress(RefusedError):  # what the server answers with
+        _read_arrays(path.read_bytes(), limit=10**6)
+
+
 def use_alignments(path):
     archive = AlignmentArchive(path)
     archive.get("u0")
@@ -681,6 +689,11 @@ KINDS = {
     "scores": ("u.tsv", write_scores, lambda p: totals(read_scores(p))),
     "log of a training": ("log.jsonl", write_log, use_log),
     "costs": ("", write_costs, read_costs),
+    "arrays of a request": (
+        "body.npz",
+        lambda p, rng: np.savez(p, features=rng.normal(size=(3, 4))),
+        use_arrays,
+    ),
     "options of Vosk": ("", write_conf, read_conf),
     "recipe": ("a.yaml", write_recipe, lambda p: load_recipe(read_config(p))),
 }

@@ -329,7 +329,10 @@ def _read_arrays(body: bytes, limit: int) -> dict[str, np.ndarray]:
                 raise RefusedError("the arrays are too large", "upload size")
         with np.load(io.BytesIO(body), allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (zipfile.BadZipFile, zlib.error, ValueError, OSError, EOFError) as error:
+    except (
+        *(EOFError, KeyError, OSError, RuntimeError, ValueError),
+        *(zipfile.BadZipFile, zlib.error),
+    ) as error:
         raise RefusedError(f"the body is no .npz archive: {error}") from None
 
 
