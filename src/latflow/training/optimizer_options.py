@@ -64,6 +64,28 @@ class SgdOptions(Options):
         return self
 
 
+class NaturalGradientOptions(Options):
+    """Stochastic gradient descent along the natural gradient, as Kaldi trains.
+
+    Its learning rate is some 1: of a mean over frames, and the gradient as long as it
+    is. Best with `max_change`.
+    """
+
+    type: Literal["natural_gradient"] = "natural_gradient"
+    alpha: PositiveFloat = 4.0
+    """Smoothing of the moments, in means of their diagonals (Kaldi's alpha)."""
+    history: PositiveFloat = 2000.0
+    """Frames after which the weight of what was seen has fallen to 1 / e (Kaldi's
+    num-samples-history)."""
+    period: PositiveInt = 4
+    """Steps from one look at inputs and derivatives to the next (Kaldi's
+    update-period)."""
+    momentum: ProperFraction = 0.0
+    """Share of the step before that is kept."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Factor of the parameters that is added to the gradient, after it is changed."""
+
+
 class AdagradOptions(Options):
     """Adagrad."""
 
@@ -146,6 +168,7 @@ OptimizerOptions = Annotated[
     AdamOptions
     | AdamWOptions
     | SgdOptions
+    | NaturalGradientOptions
     | AdagradOptions
     | RmspropOptions
     | AdadeltaOptions

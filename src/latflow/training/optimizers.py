@@ -29,6 +29,7 @@ from torch import Tensor, nn, optim
 from torch.nn import Parameter
 
 from latflow.errors import UserError
+from latflow.training.natural_gradient import NaturalGradient
 from latflow.training.optimizer_options import (
     ConstantSchedule,
     CosineSchedule,
@@ -47,6 +48,7 @@ OPTIMIZERS: dict[str, Callable[..., optim.Optimizer]] = {
     "adam": optim.Adam,
     "adamw": optim.AdamW,
     "sgd": optim.SGD,
+    "natural_gradient": NaturalGradient,
     "adagrad": optim.Adagrad,
     "rmsprop": optim.RMSprop,
     "adadelta": optim.Adadelta,
@@ -77,8 +79,12 @@ def make_optimizer(
     params, arguments = list(network.parameters()), options.model_dump(exclude={"type"})
     if options.type in _WITH_FUSED and params and params[0].is_cuda:
         arguments["fused"] = True
+    if options.type == "natural_gradient":
+        arguments["network"] = network
     optimizer = OPTIMIZERS[options.type](
-        _groups(network, factors) if factors else params, lr=learning_rate, **arguments
+        params=_groups(network, factors) if factors else params,
+        lr=learning_rate,
+        **arguments,
     )
     set_learning_rate(optimizer, learning_rate)
     return optimizer

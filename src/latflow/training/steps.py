@@ -31,6 +31,7 @@ from latflow.training.batches import Batch
 from latflow.training.checkpoint import FRAMES
 from latflow.training.criterion import Criterion, Loss, Pending
 from latflow.training.distributed import Backend
+from latflow.training.natural_gradient import NaturalGradient
 from latflow.training.optimizers import (
     FlatGradient,
     limit_change,
@@ -233,6 +234,8 @@ class Stepper:
         limits = [x for x in (options.clip_norm, verdict.max_norm) if x is not None]
         gradient.clip(min(limits, default=None), norm)
         set_learning_rate(self.optimizer, learning_rate)
+        if isinstance(self.optimizer, NaturalGradient) and not self.averages_parameters:
+            self.optimizer.share(self.backend)
         with limit_change(gradient.parameters, options.max_change):
             self.optimizer.step()
         if options.max_norm is not None:

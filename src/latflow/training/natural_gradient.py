@@ -1,0 +1,227 @@
+"""Stochastic gradient descent along the natural gradient, as Kaldi trains networks.
+
+The gradient of the matrix W of an affine map y = W x + b is a sum over frames of g x^T,
+with the derivatives g to y. Let A be the second moments of x (and of 1, for b), and B
+those of g. In the place of the gradient G, a step takes
+
+    P(B) G P(A),    P(M) = c (M + alpha tr(M) / dim I)^-1
+
+where c is such that multiplying with P(M) leaves the mean square of x, or g, as it is.
+Directions in which inputs or derivatives vary little count for more. A and B are means
+that fade over `history` frames. Parameters of other kinds have the plain gradient.
+
+Kaldi multiplies each frame, with an estimate of low rank; here whole matrices are
+inverted, and the sum over frames is multiplied.
+
+Public: `NaturalGradient`.
+
+Source: Povey, Zhang & Khudanpur 2015, "Parallel training of DNNs with natural gradient
+and parameter averaging"; Kaldi `nnet3/natural-gradient-online.cc`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn, optim
+from torch.nn import functional
+
+from latflow.training.distributed import Backend
+
+_ROWS = 1024  # frames that a map's moments of a batch are taken of, at most
+_FIRST = 10  # steps before which moments are taken in each
+_NAMES = ("input_moments", "output_moments")  # in the state of a matrix
+_CHANNELS = 1  # dimension of the maps of a convolution's input and output
+
+
+class NaturalGradient(optim.SGD):
+    """Gradient descent of a network, preconditioned; see the module's description.
+
+    Steps with `is_observing` look at inputs and derivatives of all affine maps and
+    two-dimensional convolutions that the forward pass goes through in training; ranks
+    add up what they have seen by `share`, so that all make the same step.
+
+    Args:
+        network: its modules of type `nn.Linear` and `nn.Conv2d` are preconditioned.
+        params: as `optim.SGD`.
+        lr: as `optim.SGD`; of the mean over frames, so that Kaldi's learning rate of a
+            batch corresponds to that many times as much.
+        alpha: smoothing with the mean of the diagonal.
+        history: frames after which the weight of what was seen has fallen to 1 / e.
+        period: steps from one observation to the next.
+        momentum: as `optim.SGD`.
+        weight_decay: as `optim.SGD`; not preconditioned.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        params: Iterable[Any],
+        lr: float,
+        *,
+        alpha: float,
+        history: float,
+        period: int,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
+        self._alpha, self._history, self._period = alpha, history, period
+        self._maps = [
+            _Map(module)
+            for module in network.modules()
+            if isinstance(module, nn.Linear)
+            or (isinstance(module, nn.Conv2d) and module.groups == 1)
+        ]
+        self._maps = [own for own in self._maps if own.weight.requires_grad]
+        mine = weakref.ref[NaturalGradient](
+            self
+        )  # hooks outlive the optimizer where it is replaced
+        for own in self._maps:
+            own.module.register_forward_hook(_Look(mine, weakref.ref(own)))
+        self._steps = 0
+
+    @property
+    def is_observing(self) -> bool:
+        """Whether this step looks at inputs and derivatives."""
+        return self._steps < _FIRST or self._steps % self._period == 0
+
+    def share(self, backend: Backend) -> None:
+        """Add up what the ranks have seen in this step."""
+        if backend.size > 1 and self.is_observing:
+            backend.all_reduce_([m for own in self._maps for m in own.moments])
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Make a step."""
+        for own in self._maps:
+            if self.is_observing:
+                own.update(self.state[own.weight], self._history)
+                own.invert(self.state[own.weight], self._alpha)
+            own.precondition()
+        self._steps += 1
+        return super().step(closure)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state, with the number of steps."""
+        return {**super().state_dict(), "steps": self._steps}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        state = dict(state_dict)
+        self._steps = state.pop("steps")
+        super().load_state_dict(state)
+        for own in self._maps:
+            own.invert(self.state[own.weight], self._alpha)
+
+
+class _Map:
+    """What is seen of an affine map in a step.
+
+    Attributes:
+        moments: sums over frames of the outer products of inputs (with a 1 for the
+            offset) and of derivatives, in each with the number of frames behind it;
+            flat, float32.
+    """
+
+    def __init__(self, module: nn.Linear | nn.Conv2d) -> None:
+        self.module, self.weight = module, module.weight
+        size = self.weight[0].numel() + (module.bias is not None)
+        self._sizes = (size, len(self.weight))
+        self.moments = [self.weight.new_zeros(n * n + 1) for n in self._sizes]
+        self._factors: tuple[Tensor, ...] = ()
+
+    def look(self, which: int, values: Tensor) -> None:
+        """Add inputs (0), or derivatives to outputs (1), of a pass."""
+        rows = self._rows(which, values.detach())
+        weight = len(rows)
+        rows = rows[:: -(-len(rows) // _ROWS)].float()
+        if which == 0 and self.module.bias is not None:
+            rows = torch.cat((rows, rows.new_ones(len(rows), 1)), 1)
+        sums, size = self.moments[which], self._sizes[which]
+        if sums.device != rows.device:
+            self.moments[which] = sums = sums.to(rows.device)
+        product = torch.mm(rows.T, rows).mul_(weight / len(rows))
+        sums[:-1].view(size, size).add_(product)
+        sums[-1].add_(weight)
+
+    def _rows(self, which: int, values: Tensor) -> Tensor:
+        """Return inputs or derivatives, a row for each frame (and frequency)."""
+        module = self.module
+        if isinstance(module, nn.Linear):
+            return values.flatten(0, -2)
+        if which == 1:
+            return values.movedim(_CHANNELS, -1).flatten(0, -2)
+        some = values[:: max(1, len(values) // 2)].float()
+        assert not isinstance(module.padding, str)
+        patches = functional.unfold(
+            some, module.kernel_size, module.dilation, module.padding, module.stride
+        )
+        return patches.transpose(1, 2).flatten(0, 1)
+
+    def update(self, kept: dict[str, Any], history: float) -> None:
+        """Let the moments that are known fade, and add what was seen."""
+        for name, sums, size in zip(_NAMES, self.moments, self._sizes, strict=True):
+            seen = (sums[:-1] / sums[-1].clamp(min=1.0)).view(size, size)
+            if name in kept:
+                share = -torch.expm1(-sums[-1] / history)  # none of it if none is seen
+                seen = torch.lerp(kept[name], seen, share)
+            kept[name] = seen
+            sums.zero_()
+
+    def invert(self, kept: Mapping[str, Any], alpha: float) -> None:
+        """Make the factors of the gradient of the moments that are known."""
+        known = [kept[name] for name in _NAMES if name in kept]
+        self._factors = tuple(_inverse(moments, alpha) for moments in known)
+
+    def precondition(self) -> None:
+        """Multiply the gradient by both factors."""
+        own = [p for p in (self.weight, self.module.bias) if p is not None]
+        gradients = [p.grad for p in own if p.grad is not None]
+        if len(gradients) < len(own) or not self._factors:
+            return
+        rows = [g.flatten(1) if g.ndim > 1 else g[:, None] for g in gradients]
+        of_input, of_output = self._factors
+        changed = of_output @ torch.cat(rows, 1) @ of_input
+        sizes = [part.shape[1] for part in rows]
+        for gradient, part in zip(gradients, changed.split(sizes, 1), strict=True):
+            gradient.copy_(part.reshape(gradient.shape))
+
+
+class _Look:
+    """A hook that lets a map see its inputs, and the derivatives to its outputs."""
+
+    def __init__(
+        self, optimizer: weakref.ref[NaturalGradient], own: weakref.ref[_Map]
+    ) -> None:
+        self._optimizer, self._map = optimizer, own
+
+    def __call__(self, module: nn.Module, inputs: Sequence[Tensor], output: Tensor):
+        """See a pass of a training step."""
+        optimizer, own = self._optimizer(), self._map()
+        if optimizer is None or own is None or own.module is not module:
+            return
+        if module.training and output.requires_grad and optimizer.is_observing:
+            own.look(0, inputs[0])
+            output.register_hook(lambda gradient: own.look(1, gradient))
+
+
+def _inverse(moments: Tensor, alpha: float) -> Tensor:
+    """Return what directions are multiplied with; see the module's description.
+
+    Args:
+        moments: float32[D, D], symmetric; zeros where nothing varies.
+        alpha: smoothing.
+
+    Returns:
+        float32[D, D], which leaves the mean square as it is.
+    """
+    mean = moments.diagonal().mean().clamp(min=1e-30)
+    smooth = moments / mean
+    smooth.diagonal().add_(alpha)
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(smooth))
+    square = ((inverse @ moments) * inverse).sum() / mean
+    return inverse * (len(moments) / square.clamp(min=1e-30)).sqrt()

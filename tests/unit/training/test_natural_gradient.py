@@ -1,0 +1,171 @@
+"""Steps along the natural gradient are those of its definition, whoever makes them."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from latflow.training.distributed import Backend
+from latflow.training.natural_gradient import NaturalGradient
+from latflow.training.optimizer_options import NaturalGradientOptions
+from latflow.training.optimizers import make_optimizer
+
+
+def factor(rows, alpha):
+    """Twin of what directions are multiplied with, from its definition."""
+    moments = rows.T @ rows / len(rows)
+    dim = len(moments)
+    inverse = np.linalg.inv(moments + alpha * np.trace(moments) / dim * np.eye(dim))
+    changed = rows @ inverse
+    return inverse * np.sqrt((rows**2).sum() / (changed**2).sum())
+
+
+def optimizer_of(network, rate=0.5, **options):
+    return make_optimizer(network, NaturalGradientOptions(**options), rate)
+
+
+def test_a_step_is_that_of_the_definition():
+    torch.manual_seed(1)
+    network = nn.Linear(4, 3).double()
+    before = [p.detach().numpy().copy() for p in network.parameters()]
+    optimizer = optimizer_of(network, alpha=0.7)
+    x = torch.randn(50, 4).double() * torch.tensor([0.1, 1.0, 2.0, 5.0])
+    y = network(x)
+    y.retain_grad()
+    (y - torch.randn(50, 3)).square().sum().backward()
+    g = y.grad.numpy()
+    optimizer.step()
+    inputs = np.concatenate((x.numpy(), np.ones((50, 1))), 1)
+    change = factor(g, 0.7) @ (g.T @ inputs) @ factor(inputs, 0.7)
+    expected = np.concatenate((before[0], before[1][:, None]), 1) - 0.5 * change
+    assert network.weight.detach().numpy() == pytest.approx(expected[:, :4], rel=1e-4)
+    assert network.bias.detach().numpy() == pytest.approx(expected[:, 4], rel=1e-4)
+
+
+def test_moments_fade():
+    torch.manual_seed(2)
+    network = nn.Linear(3, 2, bias=False)
+    optimizer = optimizer_of(network, history=30.0)
+    seen = []
+    for frames in (20, 45):
+        x = torch.randn(frames, 3)
+        network(x).square().sum().backward()
+        optimizer.step()
+        seen.append(x.T @ x / frames)
+    share = 1.0 - np.exp(-45 / 30.0)
+    expected = (1.0 - share) * seen[0] + share * seen[1]
+    kept = optimizer.state[network.weight]["input_moments"]
+    torch.testing.assert_close(kept, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_convolution_is_an_affine_map_of_patches():
+    torch.manual_seed(3)
+    network = nn.Conv2d(2, 3, (3, 2), stride=(2, 1))
+    twin = nn.Linear(12, 3)
+    twin.weight.data.copy_(network.weight.detach().flatten(1))
+    twin.bias.data.copy_(network.bias.detach())
+    optimizer, other = optimizer_of(network), optimizer_of(twin)
+    x = torch.randn(2, 2, 9, 5)
+    goal = torch.randn(2, 3, 4, 4)
+    (network(x) - goal).square().sum().backward()
+    optimizer.step()
+    rows = functional.unfold(x, (3, 2), stride=(2, 1)).transpose(1, 2)
+    (twin(rows) - goal.flatten(2).transpose(1, 2)).square().sum().backward()
+    other.step()
+    torch.testing.assert_close(network.weight.flatten(1), twin.weight)
+    torch.testing.assert_close(network.bias, twin.bias)
+
+
+def step(network, optimizer, number):
+    torch.manual_seed(number)
+    optimizer.zero_grad()
+    network(torch.randn(30, 6)).square().mean().backward()
+    optimizer.step()
+
+
+def test_a_resumed_training_makes_the_same_steps():
+    torch.manual_seed(4)
+    network = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = optimizer_of(network, momentum=0.5, period=3)
+    for number in range(15):
+        step(network, optimizer, number)
+    other = copy.deepcopy(network)
+    kept = copy.deepcopy(optimizer.state_dict())
+    resumed = optimizer_of(other, momentum=0.5, period=3)
+    resumed.load_state_dict(kept)
+    for number in range(15, 25):
+        step(network, optimizer, number)
+        step(other, resumed, number)
+    for mine, theirs in zip(network.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+class Others(Backend):
+    """Ranks of which the others have seen what this one has."""
+
+    size = 3
+
+    def all_reduce_(self, tensors):
+        for tensor in tensors:
+            tensor.mul_(self.size)
+
+
+def test_ranks_share_what_they_have_seen():
+    torch.manual_seed(5)
+    network = nn.Linear(6, 2)
+    alone = copy.deepcopy(network)
+    shared, single = (
+        optimizer_of(network, history=40.0),
+        optimizer_of(alone, history=40.0),
+    )
+    for number in range(3):
+        x = torch.randn(30, 6, generator=torch.Generator().manual_seed(number))
+        for net, optimizer, rows in (
+            (network, shared, x),
+            (alone, single, x.repeat(3, 1)),
+        ):
+            optimizer.zero_grad()
+            net(rows).square().mean().backward()
+        shared.share(Others())
+        for optimizer in (shared, single):
+            optimizer.step()
+    # the mean over three times the frames has derivatives of a third
+    torch.testing.assert_close(network.weight, alone.weight, rtol=1e-4, atol=1e-5)
+
+
+def test_badly_scaled_inputs_are_learnt_faster():
+    losses = {}
+    for kind in ("natural", "plain"):
+        torch.manual_seed(6)
+        scales = torch.logspace(-1, 1, 10)
+        x = torch.randn(400, 10) * scales
+        goal = (x / scales) @ torch.randn(10, 4)
+        network = nn.Linear(10, 4)
+        rate = 0.02
+        optimizer = optimizer_of(network, rate, alpha=0.01)
+        if kind == "plain":
+            optimizer = torch.optim.SGD(network.parameters(), rate)
+        for _ in range(300):
+            optimizer.zero_grad()
+            loss = (network(x) - goal).square().mean()
+            loss.backward()
+            optimizer.step()
+        losses[kind] = float(loss.detach())
+    assert losses["natural"] < 0.5 * losses["plain"]
+
+
+def test_steps_without_data_and_frozen_maps_change_nothing():
+    torch.manual_seed(7)
+    network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    network[0].requires_grad_(False)
+    optimizer = optimizer_of(network)
+    for parameter in network[1].parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    before = copy.deepcopy(network.state_dict())
+    optimizer.step()
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert isinstance(optimizer, NaturalGradient)
