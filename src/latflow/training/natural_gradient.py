@@ -199,14 +199,18 @@ class _Look:
     ) -> None:
         self._optimizer, self._map = optimizer, own
 
-    def __call__(self, module: nn.Module, inputs: Sequence[Tensor], output: Tensor):
+    def __call__(
+        self, module: nn.Module, inputs: Sequence[Tensor], output: Tensor
+    ) -> Tensor | None:
         """See a pass of a training step."""
         optimizer, own = self._optimizer(), self._map()
         if optimizer is None or own is None or own.module is not module:
-            return
-        if module.training and output.requires_grad and optimizer.is_observing:
-            own.look(0, inputs[0])
-            output.register_hook(lambda gradient: own.look(1, gradient))
+            return None
+        if not (module.training and output.requires_grad and optimizer.is_observing):
+            return None
+        own.look(0, inputs[0])
+        output.register_hook(lambda gradient: own.look(1, gradient))
+        return output.clone()  # what follows may change it in place; the hook would go
 
 
 def _inverse(moments: Tensor, alpha: float) -> Tensor:
@@ -219,9 +223,12 @@ def _inverse(moments: Tensor, alpha: float) -> Tensor:
     Returns:
         float32[D, D], which leaves the mean square as it is.
     """
-    mean = moments.diagonal().mean().clamp(min=1e-30)
+    mean = moments.diagonal().mean()
+    is_seen = mean > 0
+    mean = torch.where(is_seen, mean, 1.0)
     smooth = moments / mean
     smooth.diagonal().add_(alpha)
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(smooth))
     square = ((inverse @ moments) * inverse).sum() / mean
-    return inverse * (len(moments) / square.clamp(min=1e-30)).sqrt()
+    scale = torch.where(is_seen, (len(moments) / square).sqrt(), alpha)
+    return inverse * scale  # nothing is changed where nothing was seen

@@ -1,6 +1,7 @@
 """Steps along the natural gradient are those of its definition, whoever makes them."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from latflow.nnet.layer import Padded, Shape
+from latflow.nnet.layers.convolution import TdnnF, TdnnFOptions
 from latflow.training.distributed import Backend
 from latflow.training.natural_gradient import NaturalGradient
 from latflow.training.optimizer_options import NaturalGradientOptions
@@ -155,6 +158,38 @@ def test_badly_scaled_inputs_are_learnt_faster():
             optimizer.step()
         losses[kind] = float(loss.detach())
     assert losses["natural"] < 0.5 * losses["plain"]
+
+
+def test_what_follows_a_map_may_change_its_output_in_place():
+    torch.manual_seed(8)
+    kept = []
+    for change in (functional.relu_, functional.relu):
+        torch.manual_seed(9)
+        network = nn.Linear(4, 5)
+        optimizer = optimizer_of(network)
+        change(network(torch.randn(3, 7, 4))).square().sum().backward()
+        optimizer.step()
+        kept.append(optimizer.state[network.weight]["output_moments"])
+    assert torch.equal(*kept)
+    assert (kept[0].diagonal() > 0).all()
+
+
+def test_all_maps_of_a_tdnnf_are_seen():
+    """In chunks with the frames around them, and in whole utterances."""
+    torch.manual_seed(10)
+    options = TdnnFOptions(size=6, bottleneck=3, num_layers=2)
+    for before in (None, 4):
+        layer = TdnnF(Shape(6), options)
+        optimizer = optimizer_of(layer)
+        values = torch.randn(2, 20, 6)
+        batch = Padded.of(values, torch.tensor([20, 20]))
+        if before is not None:
+            batch = replace(batch, before=before)
+        layer(batch).values.square().sum().backward()
+        optimizer.step()
+        moments = [m for state in optimizer.state.values() for m in state.values()]
+        assert len(moments) == 8
+        assert all((m.diagonal() > 0).any() for m in moments)
 
 
 def test_steps_without_data_and_frozen_maps_change_nothing():
