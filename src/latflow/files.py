@@ -15,13 +15,14 @@ import re
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from latflow.errors import UserError
 
+ItemT = TypeVar("ItemT")
 # Names that are being written, here and in scratch folders of stages.
 _TEMPORARY = re.compile(r"\.(\d+\.)?tmp\.")
 
@@ -148,24 +149,31 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
 
 
 def read_json_lines(
-    path: str | Path, remedy: str
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number from 1, object) of a file with a JSON object a line.
+    path: str | Path, make: Callable[[dict[str, Any]], ItemT], what: str, remedy: str
+) -> Iterator[ItemT]:
+    """Yield the items of a file with a JSON object a line (`.gz` or plain).
+
+    Args:
+        path: of the file; empty lines are passed over.
+        make: makes an item of an object.
+        what: an item is, with its article, for messages.
+        remedy: likewise.
 
     Raises:
-        UserError: as of `read_lines`, or a line is no JSON object (names the line).
+        UserError: as of `read_lines`, or a line is no such item (names the line).
     """
     for number, line in read_lines(path):
         if not line.strip():
             continue
         try:
             values = json.loads(line)
-        except ValueError:
-            values = None
-        if not isinstance(values, dict):
-            what = f"line {number} is no JSON object"
-            raise UserError(what, file=path, remedy=remedy)
-        yield number, values
+            if not isinstance(values, dict):
+                raise TypeError("no JSON object")
+            yield make(values)
+        except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as e:
+            raise UserError(
+                f"line {number} is not {what} ({e})", file=path, remedy=remedy
+            ) from e
 
 
 def _raw_lines(stream: Iterable[bytes], source: Path) -> Iterator[bytes]:

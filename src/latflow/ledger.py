@@ -115,9 +115,4 @@ def read_ledger(path: str | Path) -> Iterator[Entry]:
         UserError: the file is missing, or a line is no entry.
     """
     remedy = "remove the file, and run its stage again"
-    for number, values in read_json_lines(path, remedy):
-        try:
-            yield Entry(**values)
-        except TypeError as error:
-            what = f"line {number} is no entry of a ledger"
-            raise UserError(what, file=path, remedy=remedy) from error
+    return read_json_lines(path, lambda values: Entry(**values), "an entry", remedy)

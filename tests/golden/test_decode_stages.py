@@ -194,9 +194,9 @@ def test_scales_are_chosen_on_the_references(golden, tmp_path):
     assert scales == {"lmwt": 23, "wip": 0.0, "wer": 0.0, "at_edge": []}
     rows = (tmp_path / "tune" / "sweep.tsv").read_text().splitlines()
     assert rows[0].split("\t") == ["lmwt", "wip", "wer", "ins", "del", "sub", "words"]
-    # All are as good: 0, the penalty nearest to 0, is an edge of 0, 0.5, 1.
-    assert len(rows) == 1 + 34 * 5
-    assert rows[1].split("\t") == ["7", "-1", "0.0000", "0", "0", "0", "31"]
+    # All are as good: 0, the penalty nearest to 0, has -0.5 beside it from the start.
+    assert len(rows) == 1 + 34 * 4
+    assert rows[1].split("\t") == ["7", "-0.5", "0.0000", "0", "0", "0", "31"]
 
 
 def test_sweep_goes_on_beyond_its_edge(golden, tmp_path):

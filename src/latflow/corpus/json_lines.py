@@ -3,8 +3,8 @@
 Importing Lhotse imports torch, which takes longer than a short job. What only divides
 manifests, or looks up a field, reads and writes the JSON.
 
-Public: `read_manifest`, `read_items`, `read_cut_lines`, `CutLine`, `ManifestWriter`,
-`Spool`, `JsonItem`, `count_cuts`.
+Public: `read_items`, `read_cut_lines`, `CutLine`, `ManifestWriter`, `Spool`,
+`JsonItem`, `count_cuts`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from latflow.errors import UserError
-from latflow.files import read_lines
+from latflow.files import read_json_lines
 
 REMEDY = "run the prepare_corpus stage again"
 
@@ -65,31 +65,6 @@ class CutLine(JsonItem):
     text: str
 
 
-def read_manifest(
-    path: str | Path, make: Callable[[dict[str, Any]], ItemT], what: str, remedy: str
-) -> Iterator[ItemT]:
-    """Yield the items of a JSONL manifest (`.gz` or plain).
-
-    Args:
-        path: of the manifest.
-        make: makes an item of what a line holds.
-        what: is expected, for messages, with its article.
-        remedy: likewise.
-
-    Raises:
-        UserError: the file is missing, or a line is no such item; names the line.
-    """
-    for number, line in read_lines(path):
-        if not line:
-            continue
-        try:
-            yield make(json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as e:
-            raise UserError(
-                f"line {number} is not {what} ({e})", file=path, remedy=remedy
-            ) from e
-
-
 def read_items(path: str | Path, *fields: str) -> Iterator[JsonItem]:
     """Yield the items of a JSONL manifest (`.gz` or plain), as they stand there.
 
@@ -106,7 +81,7 @@ def read_items(path: str | Path, *fields: str) -> Iterator[JsonItem]:
             values[field]
         return JsonItem(str(values["id"]), values)
 
-    return read_manifest(path, make, "an item of a Lhotse manifest", REMEDY)
+    return read_json_lines(path, make, "an item of a Lhotse manifest", REMEDY)
 
 
 def read_cut_lines(path: str | Path) -> Iterator[CutLine]:

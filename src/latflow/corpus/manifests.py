@@ -33,9 +33,9 @@ from latflow.corpus.json_lines import (
     ItemT,
     Spool,
     read_cut_lines,
-    read_manifest,
 )
 from latflow.errors import UserError
+from latflow.files import read_json_lines
 
 # Field of a cut: factor of its samples, where a corpus with changed volumes has one.
 VOLUME = "volume"
@@ -57,13 +57,13 @@ _UNREADABLE = (
 
 def read_recordings(path: str | Path) -> Iterator[Recording]:
     """Yield the recordings of a JSONL manifest (`.gz` or plain)."""
-    return read_manifest(path, Recording.from_dict, "a Lhotse recording", _WRITE)
+    return read_json_lines(path, Recording.from_dict, "a Lhotse recording", _WRITE)
 
 
 def read_supervisions(path: str | Path) -> Iterator[SupervisionSegment]:
     """Yield the supervisions of a JSONL manifest (`.gz` or plain)."""
     make = SupervisionSegment.from_dict
-    return read_manifest(path, make, "a Lhotse supervision", _WRITE)
+    return read_json_lines(path, make, "a Lhotse supervision", _WRITE)
 
 
 def read_cuts(path: str | Path) -> Iterator[MonoCut]:

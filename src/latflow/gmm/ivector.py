@@ -41,6 +41,8 @@ from latflow.logs import progress
 log = logging.getLogger(__name__)
 
 MODEL = "extractor.npz"
+# What numpy raises of a damaged file.
+_GARBLED = (BadZipFile, KeyError, OSError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,10 +232,7 @@ class IvectorModel:
                 Extractor(**parts["extractor"]),
                 IvectorOptions.model_validate_json(str(found["options"])),
             )
-        except (
-            *(BadZipFile, KeyError, OSError, RuntimeError, TypeError),
-            ValueError,
-        ) as error:
+        except _GARBLED as error:
             raise UserError(
                 f"not readable as an i-vector extractor ({type(error).__name__})",
                 file=file,

@@ -45,6 +45,15 @@ OUTSIDE = -1  # a word outside the vocabulary
 _SCORES = 1 << 24  # scores of classes that are computed at once
 _BLOCK = 4096  # sentences that are scored together
 _LN_10 = float(np.log(10.0))
+# What is raised of a damaged description, or of parameters that do not fit it.
+_GARBLED = (
+    AttributeError,
+    KeyError,
+    RuntimeError,
+    SafetensorError,
+    TypeError,
+    ValueError,
+)
 
 
 class WordLstm(nn.Module):
@@ -191,10 +200,7 @@ class NeuralLm:
             options = LstmLmOptions.model_validate(meta.pop("options"))
             network = WordLstm(len(words), options)
             network.load_state_dict(load_file(folder / "weights.safetensors"))
-        except (
-            *(AttributeError, KeyError, RuntimeError, SafetensorError, TypeError),
-            ValueError,
-        ) as error:
+        except _GARBLED as error:
             what = " ".join(str(error).split())
             raise UserError(
                 f"not a readable language model: {what}",

@@ -115,7 +115,8 @@ def read_costs(results_dir: Path) -> pd.DataFrame:
     for path in sorted((results_dir / "benchmarks").glob("*/*.jsonl")):
         rule, job = path.parent.name, path.name.removesuffix(path.suffix)
         record = read_json(results_dir / "provenance" / rule / f"{job}.json") or {}
-        for _, measured in read_json_lines(path, "remove it, and run its rule again"):
+        remedy = "remove it, and run its rule again"
+        for measured in read_json_lines(path, dict, "of a benchmark", remedy):
             speech = hours.get(split_of(record, hours) or "")
             if speech is not None:
                 speech *= share_of_split(record)
@@ -191,13 +192,10 @@ def _measured(measured: Mapping[str, Any], record: Mapping[str, Any]) -> list[An
     """Return time, memory, traffic and GPU of a job; not all of them are numbers."""
     # Snakemake looks every 30 s, misses what comes after its last look, and sees no job
     # of the fork server; a job knows to its end, but not of children left behind.
-    found = [
-        pd.to_numeric(
-            pd.Series([measured.get(theirs), record.get(ours)]), errors="coerce"
-        )
-        for theirs, ours in _BOTH.items()
-    ]
-    largest = [figures.max() for figures in found]
+    largest = []
+    for theirs, ours in _BOTH.items():
+        both = pd.Series([measured.get(theirs), record.get(ours)])
+        largest.append(pd.to_numeric(both, errors="coerce").max())
     return [measured.get("s"), *largest, record.get("gpu_share")]
 
 

@@ -234,10 +234,7 @@ def read_log(path: Path) -> Log | None:
     if not path.is_file():
         return None
     by_kind: dict[str, list[Line]] = {}
-    for number, record in read_json_lines(path, _AGAIN):
-        if not _is_logged(record):
-            what = f"line {number} is none of a training's log"
-            raise UserError(what, file=path, remedy=_AGAIN)
+    for record in read_json_lines(path, _logged, "of a training's log", _AGAIN):
         by_kind.setdefault(record["kind"], []).append(record)
     steps, epochs, dev, final = (
         by_kind.get(kind, []) for kind in ("step", "epoch", "dev", "final")
@@ -245,13 +242,20 @@ def read_log(path: Path) -> Log | None:
     return Log(steps, epochs, dev, chosen=final[-1]["epochs"] if final else [])
 
 
-def _is_logged(record: Line) -> bool:
-    """Return whether a line has what all lines of its kind have."""
+def _logged(record: dict[str, Any]) -> Line:
+    """Return a line that has what all lines of its kind have.
+
+    Raises:
+        ValueError: it lacks some of it.
+    """
     kind = record.get("kind")
-    if kind == "final":
-        return isinstance(record.get("epochs"), list)
     is_counted = all(isinstance(record.get(key), int) for key in ("epoch", "batch"))
-    return isinstance(kind, str) and (is_counted or kind not in _COUNTED)
+    is_whole = isinstance(kind, str) and (is_counted or kind not in _COUNTED)
+    if kind == "final":
+        is_whole = isinstance(record.get("epochs"), list)
+    if not is_whole:
+        raise ValueError(f"of kind {kind}")
+    return record
 
 
 def read_table(path: Path) -> pd.DataFrame | None:

@@ -98,9 +98,9 @@ class TuneOptions(Options):
     ] = (0.0, 0.5, 1.0)
     """Costs of each word (negated log); more means fewer words, below 0 a bonus."""
     widen: bool = True
-    """Try weights and penalties beyond these as long as the best one is the lowest or
-    the highest of all (weights from 1 to 1000, penalties from -20 to 20). Where one
-    weight or one penalty is given, it stays."""
+    """Try a penalty below these, and weights and penalties beyond them as long as the
+    best one is the lowest or the highest of all (weights from 1 to 1000, penalties from
+    -20 to 20). Where one weight or one penalty is given, it stays."""
     word_bonuses: Annotated[tuple[PositiveFloat, ...], Unique] = (1.0, 2.0, 4.0)
     """Bonuses of each word (costs below 0), tried beside these penalties for decoders
     with attention, which rather leave words out than add some."""

@@ -82,6 +82,9 @@ def tune_scales(
     penalties = sorted(options.word_insertion_penalties)
     widens_weights = options.widen and len(weights) > 1
     widens_penalties = options.widen and len(penalties) > 1
+    if widens_penalties:
+        # the least is often the best: with one below it lattices are read but once
+        penalties = [*penalties_beyond(penalties, penalties[0])[-1:], *penalties]
     by_setting: dict[Setting, ErrorCounts] = {}
     while True:
         grid = [(weight, penalty) for weight in weights for penalty in penalties]

@@ -46,6 +46,16 @@ _Format = Literal["json", "text", "srt", "vtt", "verbose_json"]
 _GRANULARITIES = {"word", "segment"}
 _BLOCK_SECONDS = 10  # of a file, read and recognized at a time
 _FIELD_BYTES = 1 << 20
+# What numpy raises of an archive that is none, or damaged.
+_GARBLED = (
+    EOFError,
+    KeyError,
+    OSError,
+    RuntimeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 _GONE = 499  # status of a request whose client has left; nobody reads it
 
 
@@ -329,10 +339,7 @@ def _read_arrays(body: bytes, limit: int) -> dict[str, np.ndarray]:
                 raise RefusedError("the arrays are too large", "upload size")
         with np.load(io.BytesIO(body), allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (
-        *(EOFError, KeyError, OSError, RuntimeError, ValueError),
-        *(zipfile.BadZipFile, zlib.error),
-    ) as error:
+    except _GARBLED as error:
         raise RefusedError(f"the body is no .npz archive: {error}") from None
 
 

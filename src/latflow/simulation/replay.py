@@ -53,7 +53,7 @@ def replayed(
 
 
 class _Replay:
-    """What is known of the records so far.
+    """Checks records one after another, and knows those before.
 
     Attributes:
         is_said: bool [N], utterances that have had their record, or their turn.

@@ -47,8 +47,8 @@ class NaturalGradient(optim.SGD):
     Args:
         network: its modules of type `nn.Linear` and `nn.Conv2d` are preconditioned.
         params: as `optim.SGD`.
-        lr: as `optim.SGD`; of the mean over frames, so that Kaldi's learning rate of a
-            batch corresponds to that many times as much.
+        lr: as `optim.SGD`. Kaldi's gradients are sums: with that of a mean over the
+            frames of a batch, its learning rate times their number is as large.
         alpha: smoothing with the mean of the diagonal.
         history: frames after which the weight of what was seen has fallen to 1 / e.
         period: steps from one observation to the next.
@@ -73,26 +73,31 @@ class NaturalGradient(optim.SGD):
         self._maps = [
             _Map(module)
             for module in network.modules()
-            if isinstance(module, nn.Linear)
-            or (isinstance(module, nn.Conv2d) and module.groups == 1)
+            if isinstance(module, nn.Linear | nn.Conv2d)
+            and module.weight.requires_grad
+            and getattr(module, "groups", 1) == 1
         ]
-        self._maps = [own for own in self._maps if own.weight.requires_grad]
-        mine = weakref.ref[NaturalGradient](
-            self
-        )  # hooks outlive the optimizer where it is replaced
+        # hooks outlive the optimizer where it is replaced
+        mine = weakref.ref[NaturalGradient](self)
         for own in self._maps:
             own.module.register_forward_hook(_Look(mine, weakref.ref(own)))
         self._steps = 0
 
     @property
     def is_observing(self) -> bool:
-        """Whether this step looks at inputs and derivatives."""
+        """Tell whether this step looks at inputs and derivatives."""
         return self._steps < _FIRST or self._steps % self._period == 0
 
     def share(self, backend: Backend) -> None:
         """Add up what the ranks have seen in this step."""
         if backend.size > 1 and self.is_observing:
             backend.all_reduce_([m for own in self._maps for m in own.moments])
+
+    def forget(self) -> None:
+        """Drop what was seen in a step that is not made."""
+        for own in self._maps:
+            for moments in own.moments:
+                moments.zero_()
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -119,7 +124,7 @@ class NaturalGradient(optim.SGD):
 
 
 class _Map:
-    """What is seen of an affine map in a step.
+    """Gathers what is seen of an affine map in a step, and changes its gradient.
 
     Attributes:
         moments: sums over frames of the outer products of inputs (with a 1 for the
@@ -136,31 +141,36 @@ class _Map:
 
     def look(self, which: int, values: Tensor) -> None:
         """Add inputs (0), or derivatives to outputs (1), of a pass."""
-        rows = self._rows(which, values.detach())
-        weight = len(rows)
-        rows = rows[:: -(-len(rows) // _ROWS)].float()
-        if which == 0 and self.module.bias is not None:
-            rows = torch.cat((rows, rows.new_ones(len(rows), 1)), 1)
-        sums, size = self.moments[which], self._sizes[which]
-        if sums.device != rows.device:
-            self.moments[which] = sums = sums.to(rows.device)
-        product = torch.mm(rows.T, rows).mul_(weight / len(rows))
-        sums[:-1].view(size, size).add_(product)
-        sums[-1].add_(weight)
+        with torch.no_grad(), torch.autocast(values.device.type, enabled=False):
+            rows, count = self._rows(which, values.detach())
+            rows = rows[:: -(-len(rows) // _ROWS)].to(self.weight.dtype)
+            if which == 0 and self.module.bias is not None:
+                rows = torch.cat((rows, rows.new_ones(len(rows), 1)), 1)
+            sums, size = self.moments[which], self._sizes[which]
+            sums[:-1].view(size, size).add_(rows.T @ rows, alpha=count / len(rows))
+            sums[-1].add_(count)
 
-    def _rows(self, which: int, values: Tensor) -> Tensor:
-        """Return inputs or derivatives, a row for each frame (and frequency)."""
+    def _rows(self, which: int, values: Tensor) -> tuple[Tensor, int]:
+        """Return inputs or derivatives, a row for each frame (and frequency).
+
+        Returns:
+            Rows, of a convolution's inputs those of some sequences; and the number of
+            rows of all sequences.
+        """
         module = self.module
         if isinstance(module, nn.Linear):
-            return values.flatten(0, -2)
+            rows = values.flatten(0, -2)
+            return rows, len(rows)
         if which == 1:
-            return values.movedim(_CHANNELS, -1).flatten(0, -2)
-        some = values[:: max(1, len(values) // 2)].float()
+            rows = values.movedim(_CHANNELS, -1).flatten(0, -2)
+            return rows, len(rows)
+        some = values[:: max(1, len(values) // 2)].to(self.weight.dtype)
         assert not isinstance(module.padding, str)
         patches = functional.unfold(
             some, module.kernel_size, module.dilation, module.padding, module.stride
         )
-        return patches.transpose(1, 2).flatten(0, 1)
+        rows = patches.transpose(1, 2).flatten(0, 1)
+        return rows, len(rows) // len(some) * len(values)
 
     def update(self, kept: dict[str, Any], history: float) -> None:
         """Let the moments that are known fade, and add what was seen."""
@@ -228,7 +238,8 @@ def _inverse(moments: Tensor, alpha: float) -> Tensor:
     mean = torch.where(is_seen, mean, 1.0)
     smooth = moments / mean
     smooth.diagonal().add_(alpha)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(smooth))
+    # numbers that are none go on to the loss, which tells them with the utterances
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky_ex(smooth).L)
     square = ((inverse @ moments) * inverse).sum() / mean
     scale = torch.where(is_seen, (len(moments) / square).sqrt(), alpha)
     return inverse * scale  # nothing is changed where nothing was seen

@@ -229,13 +229,18 @@ class Stepper:
             gradient.pull(options.l2)
         norm = gradient.clip(None)
         verdict = self._judge(numbers, norm)
+        natural = (
+            self.optimizer if isinstance(self.optimizer, NaturalGradient) else None
+        )
         if not verdict.is_made:
+            if natural is not None:
+                natural.forget()
             return norm, True
         limits = [x for x in (options.clip_norm, verdict.max_norm) if x is not None]
         gradient.clip(min(limits, default=None), norm)
         set_learning_rate(self.optimizer, learning_rate)
-        if isinstance(self.optimizer, NaturalGradient) and not self.averages_parameters:
-            self.optimizer.share(self.backend)
+        if natural is not None and not self.averages_parameters:
+            natural.share(self.backend)
         with limit_change(gradient.parameters, options.max_change):
             self.optimizer.step()
         if options.max_norm is not None:

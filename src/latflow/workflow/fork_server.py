@@ -68,8 +68,15 @@ def run(stage: str, task: Any) -> None:
     """
     address = os.environ.get(_ADDRESS)
     if address and task.threads == 1 and not task.resources.get("gpu"):
-        process = dict(os.environ), str(Path.cwd()), [*sys.argv], [*sys.path]
-        job = _Job(stage, task, sys.executable, *process)
+        job = _Job(
+            stage,
+            task,
+            python=sys.executable,
+            environment=dict(os.environ),
+            folder=str(Path.cwd()),
+            arguments=[*sys.argv],
+            paths=[*sys.path],
+        )
         if (handed_over := _hand_over(address, job)) is not None:
             _wait(*handed_over)
     _do(stage, task)

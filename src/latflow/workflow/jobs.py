@@ -107,15 +107,20 @@ def run(stage: Callable[..., object], task: Any) -> None:
 
 
 def _memory_and_traffic() -> dict[str, float]:
-    """Return largest memory, and what was read and written, of this process; MiB."""
-    found = {}
-    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    found["peak_memory_mib"] = round(largest / 1024, 1)
+    """Return largest memory, and what was read and written, of this process; MiB.
+
+    Empty where the system is not Linux, whose units these are.
+    """
     with suppress(OSError), Path("/proc/self/io").open() as lines:
         traffic = dict(line.split(": ") for line in lines)
-        found["read_mib"] = round(int(traffic["read_bytes"]) / 2**20, 1)
-        found["written_mib"] = round(int(traffic["write_bytes"]) / 2**20, 1)
-    return found
+        largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        found = {
+            "peak_memory_mib": largest,
+            "read_mib": int(traffic["read_bytes"]),
+            "written_mib": int(traffic["write_bytes"]),
+        }
+        return {name: round(size / 2**20, 1) for name, size in found.items()}
+    return {}
 
 
 def _arguments(stage: Callable[..., object], task: Any) -> dict[str, Any]:

@@ -204,3 +204,48 @@ def test_steps_without_data_and_frozen_maps_change_nothing():
     for name, value in network.state_dict().items():
         assert torch.equal(value, before[name])
     assert isinstance(optimizer, NaturalGradient)
+
+
+def test_a_step_that_is_not_made_leaves_nothing_behind():
+    torch.manual_seed(11)
+    network = nn.Linear(3, 2)
+    optimizer = optimizer_of(network)
+    network(torch.full((5, 3), 1e9)).square().sum().backward()
+    optimizer.forget()
+    x = torch.randn(20, 3)
+    optimizer.zero_grad()
+    network(x).square().sum().backward()
+    optimizer.step()
+    kept = optimizer.state[network.weight]["input_moments"]
+    torch.testing.assert_close(kept[:3, :3], x.T @ x / 20)
+
+
+def test_all_sequences_of_a_convolution_count():
+    torch.manual_seed(12)
+    network = nn.Conv2d(1, 2, 3, padding=1)
+    optimizer = optimizer_of(network)
+    network(torch.randn(7, 1, 4, 5)).square().sum().backward()
+    of_inputs, of_outputs = optimizer._maps[0].moments
+    assert of_inputs[-1] == of_outputs[-1] == 7 * 4 * 5
+    assert of_inputs[-2] == pytest.approx(140.0)  # the square of 1, for the offset
+
+
+def test_moments_are_exact_in_mixed_precision():
+    torch.manual_seed(13)
+    network = nn.Linear(6, 2, bias=False)
+    optimizer = optimizer_of(network)
+    x = torch.randn(40, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = network(x).float().square().sum()
+    loss.backward()
+    optimizer.step()
+    kept = optimizer.state[network.weight]["input_moments"]
+    torch.testing.assert_close(kept, x.T @ x / 40)
+
+
+def test_numbers_that_are_none_are_left_to_the_loss():
+    network = nn.Linear(3, 2)
+    optimizer = optimizer_of(network)
+    network(torch.full((5, 3), float("nan"))).sum().backward()
+    optimizer.step()
+    assert network.weight.isnan().all()

@@ -456,23 +456,17 @@ class TdnnFBlock(nn.Module):
         reach, stride = self.reach, self.stride
         if not reach:
             return self.narrow(values[:, first::stride])
-        if self.narrow._forward_hooks:  # whoever looks on sees it called
+        count = -(-(values.shape[1] - first - 2 * reach) // stride)
+        last = first + stride * (count - 1) + 1
+        ends = [slice(first + at, last + at, stride) for at in (0, reach)]
+        if self.narrow._forward_hooks:  # the optimizer looks on: it has to be called
             pairs = self.narrow(torch.cat((values[:, :-reach], values[:, reach:]), 2))
-            count = -(-(values.shape[1] - first - 2 * reach) // stride)
-            last = first + stride * (count - 1) + 1
-            ends = [pairs[:, first + at : last + at : stride] for at in (0, reach)]
-            return torch.cat(ends, 2)
+            return torch.cat([pairs[:, frames] for frames in ends], 2)
         matrix = self.narrow.weight
         size = values.shape[2]
         halves = functional.linear(
             values, torch.cat((matrix[:, :size], matrix[:, size:]))
         )
         before, present = halves.chunk(2, 2)
-        count = -(-(values.shape[1] - first - 2 * reach) // stride)
-        last = first + stride * (count - 1) + 1
-
-        def bottleneck(at: int) -> Tensor:
-            earlier = before[:, first + at : last + at : stride]
-            return earlier + present[:, first + at + reach : last + at + reach : stride]
-
-        return torch.cat((bottleneck(0), bottleneck(reach)), 2)
+        present = present[:, reach:]
+        return torch.cat([before[:, at] + present[:, at] for at in ends], 2)
