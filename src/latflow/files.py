@@ -25,6 +25,11 @@ from latflow.errors import UserError
 ItemT = TypeVar("ItemT")
 # Names that are being written, here and in scratch folders of stages.
 _TEMPORARY = re.compile(r"\.(\d+\.)?tmp\.")
+# What is raised where JSON does not say what it should.
+_NOT_WANTED = (
+    *(ArithmeticError, AssertionError, AttributeError),
+    *(LookupError, TypeError, ValueError),
+)
 
 
 @contextmanager
@@ -170,10 +175,34 @@ def read_json_lines(
             if not isinstance(values, dict):
                 raise TypeError("no JSON object")
             yield make(values)
-        except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as e:
+        except _NOT_WANTED as e:
             raise UserError(
                 f"line {number} is not {what} ({e})", file=path, remedy=remedy
             ) from e
+
+
+def read_json(
+    path: str | Path, make: Callable[[dict[str, Any]], ItemT], what: str, remedy: str
+) -> ItemT:
+    """Return what is made of a file with a JSON object.
+
+    Args:
+        path: of the file.
+        make: makes it of the object.
+        what: it is, for messages.
+        remedy: likewise.
+
+    Raises:
+        UserError: the file is missing, or has no such object.
+    """
+    try:
+        values = json.loads(Path(path).read_bytes())
+        if not isinstance(values, dict):
+            raise TypeError("no JSON object")
+        return make(values)
+    except (OSError, *_NOT_WANTED) as error:
+        what = f"not {what} ({type(error).__name__}: {error})"
+        raise UserError(what, file=path, remedy=remedy) from error
 
 
 def _raw_lines(stream: Iterable[bytes], source: Path) -> Iterator[bytes]:

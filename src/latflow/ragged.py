@@ -17,7 +17,7 @@ A kind of store is a subclass that names its columns:
         writer.write("utterance-1", pitch, voiced)
     PitchStore.load(path)["pitch"][0]
 
-Public: `Ragged`, `RaggedStore`, `RaggedWriter`, `windows`, `pack`, `unpack`.
+Public: `Ragged`, `RaggedStore`, `RaggedWriter`, `windows`, `pack`, `unpack`, `reading`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -39,10 +40,11 @@ from numpy.lib import format as npy
 from latflow.errors import UserError
 
 INDEX, META = "index.npz", "meta.json"
-# What numpy and zipfile raise on damaged files.
+# What numpy, zipfile and JSON raise on damaged files.
 _DAMAGED = (
-    *(AttributeError, EOFError, KeyError, NotImplementedError, OSError, TypeError),
-    *(ValueError, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
+    *(AttributeError, EOFError, KeyError, MemoryError, NotImplementedError, OSError),
+    *(OverflowError, TypeError, ValueError),
+    *(tokenize.TokenError, zipfile.BadZipFile, zlib.error),
 )
 
 
@@ -109,7 +111,7 @@ class RaggedStore:
             UserError: there is no such store, or its files do not fit each other.
         """
         folder = Path(folder)
-        try:
+        with reading(folder, f"not a readable {cls.KIND}", cls.REMEDY):
             meta = json.loads((folder / META).read_text(encoding="utf-8"))
             if meta.get("format") != cls.FORMAT:
                 raise ValueError(f"its format is {meta.get('format')}")
@@ -122,15 +124,13 @@ class RaggedStore:
                 name: Ragged(_map(folder / f"{name}.npy", *kind), begins[name])
                 for name, kind in cls.COLUMNS.items()
             }
-        except _DAMAGED as error:
-            raise UserError(
-                f"not a readable {cls.KIND} ({error})", file=folder, remedy=cls.REMEDY
-            ) from error
+        first = next(iter(columns.values())).begin
         for name, column in columns.items():
             begin = column.begin
             if (
                 begin.ndim != 1
                 or begin.dtype.kind != "i"
+                or len(begin) != len(first)
                 or not len(begin)
                 or begin[0] != 0
                 or begin[-1] != len(column.flat)
@@ -179,15 +179,12 @@ class RaggedStore:
         Raises:
             UserError: the index is damaged.
         """
-        try:
-            with np.load(self.folder / INDEX) as arrays:
-                return arrays[name]
-        except _DAMAGED as error:
-            raise UserError(
-                f"{name} of the {self.KIND} cannot be read ({error})",
-                file=self.folder,
-                remedy=self.REMEDY,
-            ) from error
+        what = f"{name} of the {self.KIND} cannot be read"
+        with (
+            reading(self.folder, what, self.REMEDY),
+            np.load(self.folder / INDEX) as arrays,
+        ):
+            return arrays[name]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self).load, (self.folder,))
@@ -309,6 +306,15 @@ class _Column:
             "shape": (self.begin[-1], *self.row_shape),
         }
         npy.write_array_header_1_0(self.stream, header)
+
+
+@contextmanager
+def reading(file: Path, what: str, remedy: str) -> Iterator[None]:
+    """Make what is raised on damaged files a UserError."""
+    try:
+        yield
+    except _DAMAGED as error:
+        raise UserError(f"{what} ({error})", file=file, remedy=remedy) from error
 
 
 def windows(begin: np.ndarray, max_rows: int) -> Iterator[tuple[int, int]]:

@@ -22,30 +22,51 @@ from lhotse.audio import AudioSource
 from reference.decode_paths import random_graph
 from reference.determinize_naive import tangled_lattice
 from reference.kaldi_nnet3 import HandWritten, xconfig_lines
+from reference.made_up_alignments import cut as made_up_cut
+from reference.made_up_alignments import make_system, recording, states
 from reference.made_up_networks import frame_log
 from reference.made_up_results import made_up_recipe
 from reference.small_model import small_model
 
-from latflow.align.corpus import AlignmentArchive
+from latflow.align.aligner import Aligner
+from latflow.align.corpus import AlignmentArchive, LogLikes
+from latflow.align.ctc import CtcGraphs, compile_ctc
+from latflow.align.export import export_alignments
+from latflow.align.flat_start import supervise_flat_start
+from latflow.align.graphs import TrainingGraphs, compile_transcripts
+from latflow.align.options import AlignOptions, ExportOptions, SupervisionOptions
+from latflow.align.supervision import PhoneLattice, SupervisionCompiler
+from latflow.align.supervision_store import NORMALIZATION, Supervisions
+from latflow.align.timing import PhoneTimes
+from latflow.align.units import UnitGraphs, spell_transcripts
 from latflow.corpus.audio import AudioReader, BadAudio, examine
 from latflow.corpus.ctm import read_ctm
 from latflow.corpus.cut_set import supervisions_of
-from latflow.corpus.json_lines import read_cut_lines, read_items
+from latflow.corpus.json_lines import ManifestWriter, read_cut_lines, read_items
 from latflow.corpus.kaldi_dir import import_kaldi_dir
 from latflow.corpus.listing import Listing
 from latflow.corpus.manifests import read_cuts, read_recordings, read_supervisions
 from latflow.corpus.options import TableSource
 from latflow.corpus.table import list_table
 from latflow.corpus.textgrid import Interval, textgrid
+from latflow.criteria.ctc import evaluate_ctc
+from latflow.criteria.denominator import Denominator
+from latflow.criteria.lfmmi import evaluate_lfmmi
+from latflow.criteria.options import LfmmiOptions
 from latflow.decode.decoder import LatticeDecoder
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
+from latflow.features.live import LiveFrames, prepare_live_features
+from latflow.features.options import FrontEndOptions, StreamOptions
 from latflow.fst.graph import Graph
 from latflow.gmm.ivector import Extractor, FrameProjection, IvectorModel
 from latflow.gmm.model import AcousticModel, DiagGmms, load_transform
 from latflow.gmm.options import IvectorOptions
+from latflow.graphs.chain import ChainGraphs, save_chain_system
 from latflow.graphs.hclg import load_model as load_transitions
-from latflow.hmm.topology import Topology
+from latflow.graphs.options import GraphOptions, PhoneLmOptions
+from latflow.hmm.topology import Topology, chain_topology
+from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
 from latflow.kaldi.io import (
     KaldiWriter,
@@ -82,6 +103,8 @@ from latflow.nnet.model_dir import AcousticNetwork, load_model, save_model
 from latflow.nnet.network import Network
 from latflow.nnet.nnet3 import Nnet3
 from latflow.nnet.nnet3_import import import_nnet3
+from latflow.options import read_options
+from latflow.ragged import RaggedWriter
 from latflow.report.costs import read_costs
 from latflow.report.inputs import read_log
 from latflow.scoring.boundaries import read_labels
@@ -96,8 +119,11 @@ from latflow.serving.vosk_import import read_conf
 from latflow.serving.vosk_import import read_model as read_nnet3_model
 from latflow.simulation.records import Record, read_records, record_line
 from latflow.training.checkpoint import CheckpointStore, Position
+from latflow.training.data_options import LfmmiDataOptions
 from latflow.training.hdf5 import export_hdf, import_hdf
-from latflow.training.labels import LabelStore, LabelWriter
+from latflow.training.labels import LabelStore, LabelWriter, load_targets
+from latflow.training.readers import StoreReader
+from latflow.training.supervised import SupervisedSource, open_supervisions
 from latflow.workflow.experiment import load as load_recipe
 from latflow.workflow.settings import read_config
 
@@ -562,6 +588,209 @@ def use_alignments(path):
     archive.get("u1")
 
 
+def write_chain(folder, rng):
+    """Write a chain system, and frames and supervisions of three utterances."""
+    topology = chain_topology([1, 2, 3])
+    tree = ContextDependency.monophone([[1], [2], [3]], topology.pdf_class_counts())
+    model = TransitionModel.from_tree(tree, topology)
+    phones = [rng.integers(1, 4, 4) for _ in range(3)]
+    save_chain_system(folder, phones, PhoneLmOptions(), tree, model)
+    compiler = SupervisionCompiler(tree, model, SupervisionOptions())
+    meta = {"subsampling": 3, "num_pdfs": tree.num_pdfs}
+    store = folder / "supervisions"
+    with (
+        FrameWriter(folder.parent / "frames", dim=2) as frames,
+        RaggedWriter(store, Supervisions, meta=meta) as writer,
+    ):
+        for i, said in enumerate(phones):
+            durations = rng.integers(4, 9, len(said))
+            zeros = np.zeros((durations.sum(), 2), np.float32)
+            frames.append(f"u{i}", "s", "", zeros)
+            found = compiler.compile(PhoneLattice.linear(said, durations))
+            writer.write(f"u{i}", *found)
+    shutil.copy(folder / NORMALIZATION, store)
+
+
+def use_chain(folder):
+    _, model = load_transitions(folder)
+    graphs = ChainGraphs.read(folder)
+    use_supervisions(
+        open_supervisions(folder / "supervisions"),
+        folder.parent / "frames",
+        {"type": "chunks", "size": 12},
+        Denominator(graphs.denominator, graphs.initial_probs, model.num_pdfs),
+    )
+
+
+def use_supervisions(store, frames, sequences, denominator):
+    """Evaluate the criterion of all chunks."""
+    data = {"sequences": sequences, "max_sequences": 8, "normalization": "none"}
+    source = SupervisedSource(
+        StoreReader(FrameStore.load(frames)),
+        store,
+        read_options(LfmmiDataOptions, data),
+        context=(0, 0),
+        subsampling=3,
+    )
+    for batch in source.epoch(0):
+        counted = batch.counted.tolist()
+        logits = torch.zeros(len(batch), max(counted), denominator.num_pdfs)
+        evaluate_lfmmi(
+            logits, batch.supervisions, denominator, LfmmiOptions(), lengths=counted
+        )
+
+
+def write_spoken(folder):
+    """Write a language, a model of its phones, and frames of three utterances."""
+    _, lang, model = make_system(folder)
+    counts = lang.topology.pdf_class_counts()
+    tree = ContextDependency.monophone([[p] for p in sorted(counts)], counts)
+    tree.save(folder / "tree")
+    with FrameWriter(folder / "frames", dim=2) as writer:
+        for i, text in enumerate(("EIGHT TWO", "TWO", "THREE")):
+            writer.append(f"u{i}", "s", text, np.zeros((60, 2), np.float32))
+    return lang, tree, model
+
+
+def write_flat_start(folder, rng):
+    given = folder.parent / "given"
+    given.mkdir()
+    lang, tree, _ = write_spoken(given)
+    model = TransitionModel.load(given / "final.mdl")
+    phones = [rng.choice(sorted(lang.topology.phones), 4) for _ in range(3)]
+    save_chain_system(given / "chain", phones, PhoneLmOptions(), tree, model)
+    supervise_flat_start(given / "frames", given / "lang", given / "chain", folder / "s")
+
+
+def use_flat_start(folder):
+    given = folder.parent / "given"
+    graphs = ChainGraphs.read(given / "chain")
+    num_pdfs = TransitionModel.load(given / "final.mdl").num_pdfs
+    use_supervisions(
+        open_supervisions(folder / "s"),
+        given / "frames",
+        {"type": "utterances"},
+        Denominator(graphs.denominator, graphs.initial_probs, num_pdfs),
+    )
+
+
+def write_transcripts(folder, write, **options):
+    given = folder.parent / "given"
+    given.mkdir()
+    write_spoken(given)
+    write(given / "frames", given / "lang", folder / "graphs", **options)
+
+
+def use_ctc(folder):
+    store = CtcGraphs.load(folder / "graphs")
+    for i in range(len(store)):
+        evaluate_ctc(torch.zeros(1, 20, 17), [store.graph(i)], [20])
+
+
+def use_units(folder):
+    store = UnitGraphs.load(folder / "graphs")
+    for i in range(len(store)):
+        units = store.graph(i).ilabel.tolist()
+        assert [store.names[unit] for unit in units]
+
+
+def write_training_graphs(folder, rng):
+    given = folder.parent / "given"
+    given.mkdir()
+    write_spoken(given)
+    compile_transcripts(
+        given / "frames", given / "lang", given, folder / "graphs", threads=1
+    )
+
+
+def use_training_graphs(folder):
+    given = folder.parent / "given"
+    model = TransitionModel.load(given / "final.mdl")
+    aligner = Aligner(model, AlignOptions(), GraphOptions())
+    store = TrainingGraphs.load(folder / "graphs")
+    scores = np.zeros((60, model.num_pdfs), np.float32)
+    for key in store.utt_ids:
+        graph = store.get(key.split())
+        if not isinstance(graph, str):
+            aligner.align(graph, scores)
+    dict(store.failures)
+
+
+def write_aligned(folder, rng):
+    """Write alignments with scores and refined times, and what they are of."""
+    given = folder.parent / "given"
+    given.mkdir()
+    _, lang, model = make_system(given)
+    path = states(lang, model, ["EY_B", "T_E"], (13, 15))
+    with (
+        ManifestWriter(folder / "cuts.jsonl.gz") as manifest,
+        RaggedWriter(folder / "log_likes", LogLikes) as scores,
+        RaggedWriter(folder / "times", PhoneTimes) as times,
+    ):
+        for name in ("u0", "u1"):
+            held = recording(name, "a.wav", 0.3)
+            manifest.write(made_up_cut(name, held, "ann", "EIGHT"))
+            scores.write(name, rng.normal(size=len(path)))
+            times.write(name, np.array([0.0, 0.14, 0.3]))
+    write_int_vectors(folder / "ali.ark", [("u0", path), ("u1", path)])
+    known = {"frame_shift": 0.01, "first_middle": 0.0125}
+    (folder / "statistics.json").write_text(json.dumps(known))
+
+
+def use_aligned(folder):
+    given = folder.parent / "given"
+    export_alignments(
+        folder / "ali.ark",
+        folder / "statistics.json",
+        folder / "cuts.jsonl.gz",
+        given / "lang",
+        given,
+        folder / "out",
+        options=ExportOptions(formats=("ctm", "json", "textgrid")),
+        log_likes_dir=folder / "log_likes",
+        boundaries_dir=folder / "times",
+    )
+
+
+def write_live(folder, rng):
+    audio = folder.parent / "audio"
+    audio.mkdir()
+    with ManifestWriter(audio / "cuts.jsonl.gz") as writer:
+        for name in ("u0", "u1"):
+            write_wave(audio / f"{name}.wav", rng)
+            held = recording(name, audio / f"{name}.wav", 0.5)
+            writer.write(made_up_cut(name, held, "s", "ONE"))
+    prepare_live_features(
+        audio / "cuts.jsonl.gz",
+        folder / "live",
+        options=read_options(StreamOptions, {"cmvn": {"type": "none"}}),
+        max_skipped_fraction=0,
+    )
+
+
+def use_live(folder):
+    live = LiveFrames(folder / "live")
+    assert len(live.texts) == len(live.utt_ids) == len(live)
+    live.speaker_codes.max()
+    for i in range(len(live)):
+        live.frames(i)
+        live.speaker(i)
+
+
+def write_labels(folder, rng):
+    with LabelWriter(folder / "labels/pdf", 3) as writer:
+        for i in range(3):
+            writer.append(f"u{i}", np.array([0, 1, -1, 2], np.int32))
+
+
+def use_labels(folder):
+    for store in load_targets(folder / "labels").values():
+        store.counts()
+        store.counts(np.ones(len(store)))
+        for i, _ in enumerate(store.utt_ids):
+            store.labels(i)
+
+
 #: Name of file or folder, how it is written, how it is used.
 KINDS = {
     "graph": ("HCLG.fst", lambda p, rng: write_graph(p, rng, {}), use_graph),
@@ -695,6 +924,18 @@ KINDS = {
         use_arrays,
     ),
     "options of Vosk": ("", write_conf, read_conf),
+    "chain system and supervisions": ("", write_chain, use_chain),
+    "supervisions of flat start": ("", write_flat_start, use_flat_start),
+    "CTC graphs": ("", lambda p, _: write_transcripts(p, compile_ctc), use_ctc),
+    "units": (
+        "",
+        lambda p, _: write_transcripts(p, spell_transcripts, kind="phone"),
+        use_units,
+    ),
+    "training graphs": ("", write_training_graphs, use_training_graphs),
+    "alignments, scores, times": ("", write_aligned, use_aligned),
+    "live features": ("", write_live, use_live),
+    "labels": ("", write_labels, use_labels),
     "recipe": ("a.yaml", write_recipe, lambda p: load_recipe(read_config(p))),
 }
 

@@ -134,7 +134,8 @@ class Aligner:
             graph: transition-ids as input labels, no transition probabilities.
 
         Raises:
-            UserError: the scores have another number of pdfs than the model.
+            UserError: the scores have another number of pdfs than the model, or the
+                graph has transition-ids that the model has not.
         """
         num_frames, num_pdfs = scores.shape
         if num_pdfs != self._num_pdfs:
@@ -149,6 +150,13 @@ class Aligner:
             return AlignmentFailure(failure_reason(graph, num_frames), max(self.beams))
         searched = with_second_copy(graph) if self._is_careful else graph
         ids = np.array(searched.ilabel)
+        low, high = ids.min(initial=0), ids.max(initial=0)
+        if low < 0 or high >= len(self._pdf):
+            raise UserError(
+                f"a training graph with transition-ids {low} to {high}, where the "
+                f"model has 1 to {len(self._pdf) - 1}",
+                remedy="compile the training graphs with the model that aligns",
+            )
         arcs = (
             np.array(searched.arc_begin),
             self._pdf[ids],

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import kaldifst
 import numpy as np
@@ -161,11 +162,12 @@ class CtcGraphs(TranscriptGraphs):
 
     FORMAT = "latflow-ctc-1"
     KIND = "store of CTC graphs"
+    FACTS: ClassVar = {**TranscriptGraphs.FACTS, "num_pdfs": int}
 
     @property
     def num_classes(self) -> int:
         """Labels and the blank."""
-        return self.meta["num_pdfs"]
+        return int(self.meta["num_pdfs"])
 
 
 def build_ctc_tree(lang_dir: Path, out_dir: Path) -> None:

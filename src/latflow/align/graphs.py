@@ -13,25 +13,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
+from latflow.align.transcript_graphs import GraphStore
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
 from latflow.features.source import open_frames
 from latflow.files import atomic_directory
 from latflow.fst.graph import Graph
-from latflow.fst.openfst import ARC, STATE
 from latflow.graphs.hclg import load_model
 from latflow.graphs.training import TrainingGraphCompiler
 from latflow.lang.directory import Lang
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
-from latflow.ragged import RaggedStore, RaggedWriter
+from latflow.ragged import RaggedWriter
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +39,12 @@ Words = Sequence[int] | np.ndarray
 Graphs = Callable[[Words], Graph | str]
 
 
-class TrainingGraphs(RaggedStore):
+class TrainingGraphs(GraphStore):
     """The training graphs of transcripts; keys are word ids joined by blanks."""
 
     FORMAT = "latflow-training-graphs-1"
     KIND = "store of training graphs"
-    COLUMNS: ClassVar = {"arcs": (ARC, 1), "states": (STATE, 1)}
+    FACTS: ClassVar = {"failures": dict}
 
     @classmethod
     def write(
@@ -88,18 +87,12 @@ class TrainingGraphs(RaggedStore):
         """Reasons by key of the transcripts that no graph can be made of."""
         return self.meta["failures"]
 
-    @cached_property
-    def _starts(self) -> list[int]:
-        """Start state of each graph."""
-        return self.index("starts").tolist()
-
     def get(self, word_ids: Words) -> Graph | str:
         """Return the graph of a transcript, or the reason why there is none."""
         key = transcript_key(word_ids)
         if key not in self:
             return self.failures.get(key, "no training graph for its transcript")
-        i = self.position(key)
-        return Graph(self._starts[i], self["states"][i], self["arcs"][i])
+        return self.graph(self.position(key))
 
 
 class Transcripts:

@@ -58,6 +58,20 @@ class FrameGraph(NamedTuple):
         """T."""
         return len(self.first_state) - 2
 
+    def is_whole(self, num_pdfs: int) -> bool:
+        """Return whether kernels stay inside the arrays, and labels are of the pdfs."""
+        states = self.first_arc.astype(np.int64)
+        times = self.first_state.astype(np.int64)
+        for begin, end in ((times, len(states) - 1), (states, len(self.arcs))):
+            is_row = len(begin) > 1 and begin[0] == 0 and begin[-1] == end
+            if not is_row or (np.diff(begin) < 0).any():
+                return False
+        count = np.diff(states[times])  # arcs of the states of each time
+        target, label = self.arcs["next_state"], self.arcs["label"]
+        low, high = times[1:-1].repeat(count[:-1]), times[2:].repeat(count[:-1])
+        is_next = len(low) == len(target) and ((low <= target) & (target < high)).all()
+        return bool(is_next and ((label > 0) & (label <= num_pdfs)).all())
+
     def as_graph(self) -> Graph:
         """Return the same as a `Graph`."""
         arcs = np.zeros(len(self.arcs), ARC)

@@ -48,6 +48,7 @@ class Supervisions(RaggedStore):
 
     FORMAT = "latflow-supervisions-1"
     KIND = "store of supervisions"
+    FACTS: ClassVar = {"subsampling": int, "num_pdfs": int}
     COLUMNS: ClassVar = {
         "arcs": (FRAME_ARC, 1),
         "first_arc": ("<i4", 1),
@@ -62,7 +63,12 @@ class Supervisions(RaggedStore):
     @property
     def subsampling(self) -> int:
         """Input frames per output frame."""
-        return self.meta["subsampling"]
+        return int(self.meta["subsampling"])
+
+    @property
+    def num_pdfs(self) -> int:
+        """Pdfs of the chain system."""
+        return int(self.meta["num_pdfs"])
 
     @cached_property
     def normalization(self) -> Normalization:
@@ -72,15 +78,27 @@ class Supervisions(RaggedStore):
     @cached_property
     def _unweighted(self) -> Normalization:
         """A graph of one state that accepts all labels at no cost."""
-        num_pdfs = self.meta["num_pdfs"]
+        num_pdfs = self.num_pdfs
         arcs = np.zeros(num_pdfs, ARC)
         arcs["ilabel"] = arcs["olabel"] = np.arange(1, num_pdfs + 1)
         source, final = np.zeros(num_pdfs, np.int64), np.zeros(1, np.float32)
         return Normalization(Graph.from_arc_list(0, source, arcs, final))
 
     def supervision(self, index: int) -> FrameGraph:
-        """Return the supervision of a whole utterance, without weights."""
-        return FrameGraph(*(self[column][index] for column in self.COLUMNS))
+        """Return the supervision of a whole utterance, without weights.
+
+        Raises:
+            UserError: it is damaged.
+        """
+        found = FrameGraph(*(self[column][index] for column in self.COLUMNS))
+        if not found.is_whole(self.num_pdfs):
+            raise UserError(
+                "the supervision is damaged",
+                file=self.folder,
+                utterance=self.utt_ids[index],
+                remedy=self.REMEDY,
+            )
+        return found
 
     def chunk(self, index: int, first: int, count: int) -> Graph:
         """Return the weighted supervision of some frames of an utterance.

@@ -11,17 +11,17 @@ Public: `TimedPhone`, `AlignedWord`, `AlignedUtterance`, `Timer`, `PhoneScores`,
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from latflow.align.word_times import Pronunciations, phone_segments, split_phones
 from latflow.errors import UserError
+from latflow.files import read_json
 from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.directory import Lang
 from latflow.ragged import RaggedStore
@@ -192,17 +192,20 @@ class Timer:
                 None where `statistics.json` has it.
 
         Raises:
-            UserError: the lang directory or the model is missing or garbled.
+            UserError: one of them is missing or garbled.
         """
-        known = json.loads(statistics.read_text(encoding="utf-8"))
-        frame_shift = float(known["frame_shift"])
-        if first_middle is None:
-            first_middle = float(known["first_middle"])
+
+        def times(known: dict[str, Any]) -> tuple[float, float]:
+            middle = known["first_middle"] if first_middle is None else first_middle
+            return float(known["frame_shift"]), float(middle)
+
+        what = "statistics of alignments"
+        frame_shift, middle = read_json(statistics, times, what, "align the data again")
         return cls(
             Lang.load(lang_dir),
             TransitionModel.load(model_dir / "final.mdl"),
             frame_shift=frame_shift,
-            offset=first_middle - frame_shift / 2,
+            offset=middle - frame_shift / 2,
         )
 
     @property

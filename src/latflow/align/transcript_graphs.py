@@ -2,7 +2,7 @@
 
 They have no times: states have self-loops, and a path of any length may be taken.
 
-Public: `TranscriptGraphs`, `write_transcript_graphs`, `fewest_frames`.
+Public: `GraphStore`, `TranscriptGraphs`, `write_transcript_graphs`, `fewest_frames`.
 """
 
 from __future__ import annotations
@@ -32,30 +32,43 @@ log = logging.getLogger(__name__)
 Make = Callable[[str, int], Graph | str]
 
 
-class TranscriptGraphs(RaggedStore):
-    """The graphs of whole utterances; labels are pdf-id + 1."""
+class GraphStore(RaggedStore):
+    """Graphs, the base of the kinds of their stores."""
 
-    KIND = "store of graphs"
     COLUMNS: ClassVar = {"arcs": (ARC, 1), "states": (STATE, 1)}
-
-    @cached_property
-    def num_frames(self) -> np.ndarray:
-        """Frames of the output of each utterance, int64[N]."""
-        return self.index("num_frames")
 
     @cached_property
     def _starts(self) -> list[int]:
         """Start state of each graph."""
         return self.index("starts").tolist()
 
+    def graph(self, index: int) -> Graph:
+        """Return a graph, safe to call from several threads.
+
+        Raises:
+            UserError: it is damaged.
+        """
+        arrays = self["states"][index], self["arcs"][index]
+        graph = Graph(self._starts[index], *arrays)
+        graph.check(name=self.folder)
+        return graph
+
+
+class TranscriptGraphs(GraphStore):
+    """The graphs of whole utterances; labels are pdf-id + 1."""
+
+    KIND = "store of graphs"
+    FACTS: ClassVar = {"subsampling": int}
+
+    @cached_property
+    def num_frames(self) -> np.ndarray:
+        """Frames of the output of each utterance, int64[N]."""
+        return self.index("num_frames")
+
     @property
     def subsampling(self) -> int:
         """Input frames per output frame."""
-        return self.meta["subsampling"]
-
-    def graph(self, index: int) -> Graph:
-        """Return the graph of an utterance, safe to call from several threads."""
-        return Graph(self._starts[index], self["states"][index], self["arcs"][index])
+        return int(self.meta["subsampling"])
 
 
 def write_transcript_graphs(

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -152,6 +152,25 @@ class UnitGraphs(TranscriptGraphs):
 
     FORMAT = "latflow-units-1"
     KIND = "store of units"
+    FACTS: ClassVar = {
+        **TranscriptGraphs.FACTS,
+        "kind": str,
+        "names": " ".join,  # of strings alone
+    }
+
+    def graph(self, index: int) -> Graph:
+        """See `GraphStore.graph`."""
+        graph = super().graph(index)
+        units = graph.ilabel
+        if len(units) and not 1 <= units.min() <= units.max() < self.num_classes:
+            raise UserError(
+                f"units {units.min()} to {units.max()}, where 1 to "
+                f"{self.num_classes - 1} have names",
+                file=self.folder,
+                utterance=self.utt_ids[index],
+                remedy=self.REMEDY,
+            )
+        return graph
 
     @property
     def num_classes(self) -> int:

@@ -18,7 +18,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from latflow.hmm.alignment import segments
+from latflow.hmm.alignment import check_ids, segments
 from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.phones import POSITIONS
 
@@ -132,8 +132,13 @@ def phone_segments(
         (phone of each segment, first frame of each segment and T at the end, whether
         the last phone is cut off). A search that did not reach a final state of the
         graph leaves such a path.
+
+    Raises:
+        UserError: an id is out of range, or the ids before the last phone do not make
+            whole phones.
     """
     ids = np.asarray(transition_ids)
+    check_ids(ids, model)
     last = np.flatnonzero(model.is_final[ids])
     whole = int(last[-1]) + 1 if len(last) else 0
     # Self-loops that follow the last arc of a phone (reordered graphs) belong to it.

@@ -19,6 +19,7 @@ import json
 import zlib
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from itertools import repeat
@@ -69,7 +70,7 @@ from latflow.files import atomic_directory
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.options import read_options
-from latflow.ragged import pack, unpack
+from latflow.ragged import pack, reading, unpack
 
 FORMAT = "latflow-live-frames-1"
 INDEX, META = "index.npz", "meta.json"
@@ -186,21 +187,21 @@ class LiveFrames:
     ) -> None:
         self.folder = Path(folder)
         self._threads, self._device = threads, device
-        try:
+        with self._reading():
             self.meta = json.loads((self.folder / META).read_text(encoding="utf-8"))
+            self.sample_rate = int(self.meta["sample_rate"])
+            given = self.meta["options"]
             with np.load(self.folder / INDEX) as arrays:
                 self.begin = arrays["begin"]
                 self._offsets = arrays["offsets"]
                 self._num_samples = arrays["num_samples"]
                 self._packed_ids = arrays["utt_ids"]
             self._lines = np.memmap(self.folder / CUTS, np.uint8, "r")
-        except (OSError, ValueError, KeyError) as error:
-            remedy = "run the prepare_live_features stage again"
-            what = f"not readable as features on the fly ({error})"
-            raise UserError(what, file=self.folder, remedy=remedy) from error
         known = cast("type[StreamOptions | LhotseStreamOptions]", Stream)
-        options = read_options(known, self.meta["options"], "features")
-        self.sample_rate = int(self.meta["sample_rate"])
+        try:
+            options = read_options(known, given, "features")
+        except UserError as error:
+            raise error.at(file=self.folder / META) from None
         self.channels = options.channels
         self._may_repeat = options.single_channel == "repeat"
         self._cmvn = options.cmvn
@@ -231,13 +232,13 @@ class LiveFrames:
     @cached_property
     def texts(self) -> list[str]:
         """Transcript of each utterance, words separated by blanks."""
-        with np.load(self.folder / INDEX) as arrays:
+        with self._reading(), np.load(self.folder / INDEX) as arrays:
             return unpack(arrays["texts"], len(self))
 
     @cached_property
     def speaker_codes(self) -> np.ndarray:
         """Number of each utterance's speaker, in order of appearance, int32 [N]."""
-        with np.load(self.folder / INDEX) as arrays:
+        with self._reading(), np.load(self.folder / INDEX) as arrays:
             return arrays["speaker_codes"]
 
     @cached_property
@@ -444,7 +445,13 @@ class LiveFrames:
     def _cut(self, i: int) -> MonoCut:
         """Return the cut of utterance i."""
         line = self._lines[self._offsets[i] : self._offsets[i + 1]]
-        return MonoCut.from_dict(json.loads(line.tobytes()))
+        with self._reading():
+            return MonoCut.from_dict(json.loads(line.tobytes()))
+
+    def _reading(self) -> AbstractContextManager[None]:
+        """Refuse damaged files."""
+        remedy = "run the prepare_live_features stage again"
+        return reading(self.folder, "not readable as features on the fly", remedy)
 
     def utt_id(self, i: int) -> str:
         """Return the id of utterance i."""

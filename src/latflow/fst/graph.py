@@ -223,7 +223,8 @@ class Graph:
                 the start leads to a state that is not there.
         """
         fault = None
-        if (np.diff(self.arc_begin) != self.states["num_arcs"]).any():
+        counts = np.diff(self.arc_begin)
+        if self.arc_begin[0] or (counts != self.states["num_arcs"]).any():
             fault = "the states of the FST do not partition its arcs"
         if self.num_states and not 0 <= self.start < self.num_states:
             fault = "the FST has no start state"

@@ -37,6 +37,21 @@ def phones_of(alignment: np.ndarray, model: TransitionModel) -> np.ndarray:
     return model.phone[alignment]
 
 
+def check_ids(ids: np.ndarray, model: TransitionModel) -> None:
+    """Refuse transition-ids that a model does not have.
+
+    Raises:
+        UserError: there is one.
+    """
+    low, high = ids.min(initial=1), ids.max(initial=1)
+    if low < 1 or high > model.num_transition_ids:
+        raise UserError(
+            f"an alignment with transition-ids {low} to {high}, where the model has 1 "
+            f"to {model.num_transition_ids}",
+            remedy=_REMEDY,
+        )
+
+
 def segments(
     alignment: np.ndarray, model: TransitionModel
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -56,12 +71,7 @@ def segments(
     if ids.size == 0:
         empty = np.zeros(0, np.int32)
         return empty, empty, empty
-    if ids.min() < 1 or ids.max() > model.num_transition_ids:
-        raise UserError(
-            f"an alignment with transition-ids {ids.min()} to {ids.max()}, where the "
-            f"model has 1 to {model.num_transition_ids}",
-            remedy=_REMEDY,
-        )
+    check_ids(ids, model)
     ends, is_whole = _phone_ends(
         model.state[ids],
         model.phone[ids],

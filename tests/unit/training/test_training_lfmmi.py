@@ -86,12 +86,13 @@ def task(tmp_path_factory):
     with KaldiWriter.open(chain / "final.mdl") as writer:
         model.write(writer)
     compiler = SupervisionCompiler(tree, model, SupervisionOptions())
+    meta = {"subsampling": 3, "num_pdfs": model.num_pdfs}
     for split in ("train", "dev"):
         store = folder / "supervisions" / split
         store.mkdir(parents=True)
         with (
             FrameWriter(folder / split, dim=DIM) as frames,
-            RaggedWriter(store, Supervisions, meta={"subsampling": 3}) as writer,
+            RaggedWriter(store, Supervisions, meta=meta) as writer,
         ):
             for (of, name), (phones, durations) in utterances.items():
                 if of != split:
