@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, strict UTF-8 reads.
+"""Files that are whole or absent: atomic writes, strict reads.
 
 `atomic_output` and `atomic_directory` write beside the target and rename at the end,
 so a killed job or a full disk never leaves half an output that a later run would trust.
@@ -14,6 +14,8 @@ import os
 import re
 import shutil
 import tempfile
+import tokenize
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -25,10 +27,11 @@ from latflow.errors import UserError
 ItemT = TypeVar("ItemT")
 # Names that are being written, here and in scratch folders of stages.
 _TEMPORARY = re.compile(r"\.(\d+\.)?tmp\.")
-# What is raised where JSON does not say what it should.
-_NOT_WANTED = (
-    *(ArithmeticError, AssertionError, AttributeError),
-    *(LookupError, TypeError, ValueError),
+# What JSON, numpy and zipfile raise on damaged files, and those who use what they read.
+_DAMAGED = (
+    *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError),
+    *(MemoryError, OSError, RuntimeError, TypeError, ValueError),
+    *(tokenize.TokenError, zipfile.BadZipFile, zlib.error),
 )
 
 
@@ -175,7 +178,7 @@ def read_json_lines(
             if not isinstance(values, dict):
                 raise TypeError("no JSON object")
             yield make(values)
-        except _NOT_WANTED as e:
+        except _DAMAGED as e:
             raise UserError(
                 f"line {number} is not {what} ({e})", file=path, remedy=remedy
             ) from e
@@ -195,14 +198,26 @@ def read_json(
     Raises:
         UserError: the file is missing, or has no such object.
     """
-    try:
+    with reading(path, f"not {what}", remedy):
         values = json.loads(Path(path).read_bytes())
         if not isinstance(values, dict):
             raise TypeError("no JSON object")
         return make(values)
-    except (OSError, *_NOT_WANTED) as error:
-        what = f"not {what} ({type(error).__name__}: {error})"
-        raise UserError(what, file=path, remedy=remedy) from error
+
+
+@contextmanager
+def reading(path: str | Path, what: str, remedy: str) -> Iterator[None]:
+    """Make what is raised on a damaged file a UserError.
+
+    Args:
+        path: of the file.
+        what: is wrong, for the message.
+        remedy: likewise.
+    """
+    try:
+        yield
+    except _DAMAGED as error:
+        raise UserError(f"{what} ({error})", file=path, remedy=remedy) from error
 
 
 def _raw_lines(stream: Iterable[bytes], source: Path) -> Iterator[bytes]:

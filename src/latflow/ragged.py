@@ -17,18 +17,14 @@ A kind of store is a subclass that names its columns:
         writer.write("utterance-1", pitch, voiced)
     PitchStore.load(path)["pitch"][0]
 
-Public: `Ragged`, `RaggedStore`, `RaggedWriter`, `windows`, `pack`, `unpack`, `reading`.
+Public: `Ragged`, `RaggedStore`, `RaggedWriter`, `windows`, `pack`, `unpack`.
 """
 
 from __future__ import annotations
 
 import json
-import tokenize
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,14 +34,9 @@ import numpy as np
 from numpy.lib import format as npy
 
 from latflow.errors import UserError
+from latflow.files import reading
 
 INDEX, META = "index.npz", "meta.json"
-# What numpy, zipfile and JSON raise on damaged files.
-_DAMAGED = (
-    *(AttributeError, EOFError, KeyError, MemoryError, NotImplementedError, OSError),
-    *(OverflowError, TypeError, ValueError),
-    *(tokenize.TokenError, zipfile.BadZipFile, zlib.error),
-)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -306,15 +297,6 @@ class _Column:
             "shape": (self.begin[-1], *self.row_shape),
         }
         npy.write_array_header_1_0(self.stream, header)
-
-
-@contextmanager
-def reading(file: Path, what: str, remedy: str) -> Iterator[None]:
-    """Make what is raised on damaged files a UserError."""
-    try:
-        yield
-    except _DAMAGED as error:
-        raise UserError(f"{what} ({error})", file=file, remedy=remedy) from error
 
 
 def windows(begin: np.ndarray, max_rows: int) -> Iterator[tuple[int, int]]:

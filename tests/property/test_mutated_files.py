@@ -9,10 +9,12 @@ import json
 import random
 import shutil
 import warnings
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import chdir, suppress
 from itertools import islice
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import soundfile
@@ -26,6 +28,7 @@ from reference.made_up_alignments import cut as made_up_cut
 from reference.made_up_alignments import make_system, recording, states
 from reference.made_up_networks import frame_log
 from reference.made_up_results import made_up_recipe
+from reference.serving_package import words_of
 from reference.small_model import small_model
 
 from latflow.align.aligner import Aligner
@@ -34,19 +37,26 @@ from latflow.align.ctc import CtcGraphs, compile_ctc
 from latflow.align.export import export_alignments
 from latflow.align.flat_start import supervise_flat_start
 from latflow.align.graphs import TrainingGraphs, compile_transcripts
-from latflow.align.options import AlignOptions, ExportOptions, SupervisionOptions
+from latflow.align.options import (
+    AlignOptions,
+    AlignSplitOptions,
+    ExportOptions,
+    SupervisionOptions,
+)
 from latflow.align.supervision import PhoneLattice, SupervisionCompiler
 from latflow.align.supervision_store import NORMALIZATION, Supervisions
 from latflow.align.timing import PhoneTimes
 from latflow.align.units import UnitGraphs, spell_transcripts
 from latflow.corpus.audio import AudioReader, BadAudio, examine
 from latflow.corpus.ctm import read_ctm
-from latflow.corpus.cut_set import supervisions_of
+from latflow.corpus.cut_set import read_cut_set, supervisions_of
+from latflow.corpus.folder import list_folder
+from latflow.corpus.hdf5 import read_sequences
 from latflow.corpus.json_lines import ManifestWriter, read_cut_lines, read_items
 from latflow.corpus.kaldi_dir import import_kaldi_dir
 from latflow.corpus.listing import Listing
 from latflow.corpus.manifests import read_cuts, read_recordings, read_supervisions
-from latflow.corpus.options import TableSource
+from latflow.corpus.options import FolderSource, Hdf5Source, TableSource
 from latflow.corpus.table import list_table
 from latflow.corpus.textgrid import Interval, textgrid
 from latflow.criteria.ctc import evaluate_ctc
@@ -54,16 +64,39 @@ from latflow.criteria.denominator import Denominator
 from latflow.criteria.lfmmi import evaluate_lfmmi
 from latflow.criteria.options import LfmmiOptions
 from latflow.decode.decoder import LatticeDecoder
+from latflow.decode.joining import join_alignments, join_lattices
+from latflow.decode.options import SearchOptions
+from latflow.decode.rescore_n_best import rescore_n_best
+from latflow.decode.totals import Totals, write_summary
+from latflow.decode.vosk import export_vosk
 from latflow.errors import UserError
+from latflow.features.cmvn import normalize_features
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.live import LiveFrames, prepare_live_features
-from latflow.features.options import FrontEndOptions, StreamOptions
+from latflow.features.options import (
+    FeatureOptions,
+    FrontEndOptions,
+    SpeakerCmvn,
+    StreamOptions,
+)
+from latflow.features.storage import FeatureStorage
+from latflow.features.transform import Deltas
+from latflow.files import file_digest
 from latflow.fst.graph import Graph
 from latflow.gmm.ivector import Extractor, FrameProjection, IvectorModel
-from latflow.gmm.model import AcousticModel, DiagGmms, load_transform
+from latflow.gmm.kaldi_export import export_system
+from latflow.gmm.kaldi_import import import_alignments, import_graph, import_system
+from latflow.gmm.model import (
+    AcousticModel,
+    DiagGmms,
+    load_transform,
+    save_transform,
+)
 from latflow.gmm.options import IvectorOptions
+from latflow.gmm.source import SpeakerTransforms
 from latflow.graphs.chain import ChainGraphs, save_chain_system
 from latflow.graphs.hclg import load_model as load_transitions
+from latflow.graphs.hclg import make_graph
 from latflow.graphs.options import GraphOptions, PhoneLmOptions
 from latflow.hmm.topology import Topology, chain_topology
 from latflow.hmm.transition_model import TransitionModel
@@ -80,15 +113,18 @@ from latflow.lang.directory import Lang, read_symbols
 from latflow.lang.g2p import G2p, train_g2p
 from latflow.lang.lexicon import read_lexicon
 from latflow.lang.lm_trie import LmTrie
+from latflow.lang.ngram import text_sentences, transcript_sentences
 from latflow.lang.options import LangOptions, LstmLmOptions
 from latflow.lang.prepare import make_grammar, make_lang
 from latflow.lattice.best_path import Scales, best_paths
 from latflow.lattice.determinize.pruned import determinize
 from latflow.lattice.io.archives import (
+    LatticeArchive,
     read_compact_lattices,
     read_lattices,
     write_lattices,
 )
+from latflow.lattice.lattice import Lattice
 from latflow.lattice.path_sums import forward_backward
 from latflow.lattice.posteriors import (
     alignment_posteriors,
@@ -105,17 +141,27 @@ from latflow.nnet.nnet3 import Nnet3
 from latflow.nnet.nnet3_import import import_nnet3
 from latflow.options import read_options
 from latflow.ragged import RaggedWriter
+from latflow.report.cost_figures import read_figures
 from latflow.report.costs import read_costs
 from latflow.report.inputs import read_log
 from latflow.scoring.boundaries import read_labels
 from latflow.scoring.options import ComparisonOptions
-from latflow.scoring.results import read_scores, score_utterances, totals, write_table
+from latflow.scoring.results import (
+    COLUMNS,
+    format_table,
+    read_scores,
+    score_utterances,
+    summarize_wer,
+    totals,
+    write_table,
+)
 from latflow.scoring.transcripts import read_references, read_text
 from latflow.scoring.tune import read_scales
 from latflow.serving.http import _read_arrays
-from latflow.serving.package import read_info
+from latflow.serving.package import Model, read_info
+from latflow.serving.packaging import PackageOptions, write_package
 from latflow.serving.service import RefusedError
-from latflow.serving.vosk_import import read_conf
+from latflow.serving.vosk_import import import_vosk, read_conf
 from latflow.serving.vosk_import import read_model as read_nnet3_model
 from latflow.simulation.records import Record, read_records, record_line
 from latflow.training.checkpoint import CheckpointStore, Position
@@ -125,6 +171,7 @@ from latflow.training.labels import LabelStore, LabelWriter, load_targets
 from latflow.training.readers import StoreReader
 from latflow.training.supervised import SupervisedSource, open_supervisions
 from latflow.workflow.experiment import load as load_recipe
+from latflow.workflow.jobs import above_limit, describe, find_record
 from latflow.workflow.settings import read_config
 
 TID_TO_PDF = np.array([0, 0, 1, 1, 2], np.int32)
@@ -659,7 +706,9 @@ def write_flat_start(folder, rng):
     model = TransitionModel.load(given / "final.mdl")
     phones = [rng.choice(sorted(lang.topology.phones), 4) for _ in range(3)]
     save_chain_system(given / "chain", phones, PhoneLmOptions(), tree, model)
-    supervise_flat_start(given / "frames", given / "lang", given / "chain", folder / "s")
+    supervise_flat_start(
+        given / "frames", given / "lang", given / "chain", folder / "s"
+    )
 
 
 def use_flat_start(folder):
@@ -785,10 +834,311 @@ def write_labels(folder, rng):
 
 def use_labels(folder):
     for store in load_targets(folder / "labels").values():
-        store.counts()
-        store.counts(np.ones(len(store)))
         for i, _ in enumerate(store.utt_ids):
             store.labels(i)
+
+
+def write_system(folder, rng, *, kind):
+    """Write a system that knows no speech, its language, graph and scales."""
+    _, lang, model = make_system(folder)
+    shutil.move(folder / "final.mdl", folder / "transitions.mdl")
+    counts = lang.topology.pdf_class_counts()
+    tree = ContextDependency.monophone([[p] for p in sorted(counts)], counts)
+    (folder / "model").mkdir()
+    n = tree.num_pdfs
+    if kind == "gmm":
+        means = rng.normal(size=(n, 39))
+        moments = np.ones(n), means, np.full((n, 39), 3.0)
+        gmms = DiagGmms.from_moments(np.arange(n + 1), *moments)
+        AcousticModel(model, gmms).save(folder / "model/final.mdl")
+        save_transform(folder / "model", Deltas())
+    else:
+        layers = {"output": {"class": "output", "loss": "lfmmi"}}
+        description = NetworkDescription.from_config({"layers": layers})
+        network = Network(description, 13, {"pdf": n}, seed=3).eval()
+        meta = {"scores": "log_likelihoods", "normalization": {"type": "none"}}
+        save_model(folder / "model", network, description, None, meta)
+        model.save(folder / "model/final.mdl")
+    tree.save(folder / "model/tree")
+    arpa = folder / "lm.arpa"
+    arpa.write_text(ARPA.replace("one", "ONE").replace("two", "TWO"))
+    make_grammar(arpa, folder / "lang", folder / "G.fst")
+    graph = GraphOptions()
+    make_graph(
+        folder / "lang", folder / "G.fst", folder / "model", folder / "HCLG.fst",
+        options=graph,
+    )  # fmt: skip
+    (folder / "scales.json").write_text('{"lmwt": 9, "wip": 0.5}')
+    for name in ("transitions.mdl", "lexicon.txt", "lm.arpa", "G.fst"):
+        (folder / name).unlink()
+    return lang, model
+
+
+def package(folder, out, *, kind):
+    """Write the package of a system."""
+    options = PackageOptions(
+        experiment="e", name="s", kind=kind, front_end=FrontEndOptions(),
+        sample_rate=8000,
+    )  # fmt: skip
+    write_package(
+        folder / "model", folder / "HCLG.fst", folder / "lang", folder / "scales.json",
+        out, options=options,
+    )  # fmt: skip
+
+
+def use_system(folder, *, kind):
+    package(folder, folder / "package", kind=kind)
+    use_package(folder / "package")
+
+
+def write_whole_package(folder, rng):
+    given = folder.parent / "given"
+    given.mkdir()
+    write_system(given, rng, kind="gmm")
+    package(given, folder / "package", kind="gmm")
+
+
+def use_package(folder):
+    samples = np.random.default_rng(1).normal(size=2400).astype(np.float32)
+    words_of(Model.load(folder), samples)
+
+
+def use_repackaged(folder):
+    """Use a package with the digests of its files as they are."""
+    info = folder / "package/package.json"
+    with suppress(ValueError, TypeError):
+        told = json.loads(info.read_text())
+        told["digests"] = {
+            name: file_digest(folder / "package" / name) for name in told["digests"]
+        }
+        info.write_text(json.dumps(told))
+    use_package(folder / "package")
+
+
+def write_kaldi_system(folder, rng):
+    given = folder.parent / "given"
+    given.mkdir()
+    lang, model = write_system(given, rng, kind="gmm")
+    path = given / "ali.ark"
+    write_int_vectors(path, [("u0", states(lang, model, ["EY_B"], (3,)))])
+    write_matrices(given / "trans.ark", [("s", np.eye(39, 40))])
+    export_system(
+        given / "model", given / "lang", folder / "exp", graph=given / "HCLG.fst",
+        alignments=path, transforms=given / "trans.ark",
+    )  # fmt: skip
+    (folder / "exp/cmvn_opts").write_text("--norm-means=true --norm-vars=false\n")
+    frames = folder.parent / "frames"
+    with FrameWriter(frames, dim=13) as writer:
+        writer.append("u0", "s", "ONE", np.zeros((3, 13), np.float32))
+
+
+def use_kaldi_system(folder):
+    given, out = folder.parent / "given", folder / "out"
+    lang, exp = folder / "exp/lang", folder / "exp"
+    import_system(exp, lang, out / "gmm", features=FeatureOptions())
+    import_graph(exp / "graph", out / "gmm", lang, out / "HCLG.fst")
+    import_alignments(
+        exp, out / "gmm", given / "lang", folder.parent / "frames", out / "ali",
+        max_skipped_fraction=1.0,
+    )  # fmt: skip
+
+
+def write_vosk(folder, rng):
+    given = folder.parent / "given"
+    given.mkdir()
+    write_system(given, rng, kind="lfmmi")
+    export_vosk(
+        given / "model", given / "lang", given / "HCLG.fst", folder / "vosk",
+        features=FrontEndOptions(), sample_rate=8000,
+    )  # fmt: skip
+
+
+def use_vosk(folder):
+    import_vosk(folder / "vosk", folder / "out", "vosk")
+    use_package(folder / "out/package/vosk")
+
+
+def write_provenance(folder, rng):
+    write_costs(folder, rng)
+    (folder / "graph").mkdir()
+    (folder / "graph/ledger.jsonl").write_text("")
+    record = {
+        "rule": "make_graph", "wildcards": {"system": "tri1"}, "inputs": ["lang"],
+        "outputs": {"graph/ledger.jsonl": {"bytes": 0}}, "params": {"scale": 1.0},
+        "params_digest": "0a", "config_digest": "0b", "code_digest": "0c",
+        "seeds": {}, "versions": {"numpy": "2"}, "commit": "0d", "threads": 1,
+        "started": "2026-01-01", "seconds": 1.5,
+    }  # fmt: skip
+    (folder / "provenance/make_graph/tri1.json").write_text(json.dumps(record))
+    frames = folder / "frames/train/meta.json"
+    frames.parent.mkdir(parents=True)
+    frames.write_text('{"num_frames": 100, "frame_shift": 0.01, "num_utterances": 2}')
+
+
+def use_provenance(folder):
+    describe(find_record(folder / "graph/ledger.jsonl"))
+    list(above_limit(folder, 0.1))
+    read_figures(folder)
+
+
+def write_stored_features(folder, rng):
+    lines = []
+    kinds = ("numpy_files", "numpy_hdf5", "lilcom_chunky")
+    for cut, kind in zip(cuts(rng), kinds, strict=True):
+        storage = FeatureStorage(kind, folder, folder)
+        matrix = rng.normal(size=(20, 13)).astype(np.float32)
+        told = {"storage_type": kind, "storage_key": storage.write(cut["id"], matrix)}
+        storage.close()
+        path = Path(storage.path).relative_to(folder)
+        cut["features"] |= {**told, "storage_path": str(path)}
+        lines.append(json.dumps(cut) + "\n")
+    (folder / "cuts.jsonl").write_text("".join(lines))
+
+
+def use_stored_features(folder):
+    cmvn = read_options(SpeakerCmvn, {"norm_vars": True})
+    with chdir(folder):
+        normalize_features("cuts.jsonl", folder / "out", cmvn=cmvn)
+    FrameStore.load(folder / "out")
+
+
+def write_hdf_corpus(path, rng):
+    lengths = np.array([[4, 2, 2], [6, 1, 2]], np.int32)
+    with h5py.File(path, "w") as file:
+        file["inputs"] = rng.normal(size=(10, 2)).astype(np.float32)
+        file["seqLengths"] = lengths
+        file["seqTags"] = np.array([b"u0", b"u1"])
+        file["targets/data/classes"] = np.array([0, 1, 1], np.int32)
+        file["targets/data/sizes"] = np.array([2, 2, 2, 3], np.int32)
+        file.require_group("targets/size").attrs["classes"] = 2
+        file["targets/labels/classes"] = np.array([b"ONE", b"TWO"])
+
+
+def write_cut_set(folder, rng):
+    write_wave(folder / "a.wav", rng)
+    lines = []
+    for i, cut in enumerate(cuts(rng)):
+        del cut["features"]
+        cut["recording"] |= {"num_samples": 4000, "duration": 0.5}
+        cut["recording"]["sources"][0]["source"] = "a.wav"
+        cut |= {"duration": 0.4}
+        if i == 1:
+            cut["recording"]["transforms"] = [
+                {"name": "Speed", "kwargs": {"factor": 0.9}}
+            ]
+        lines.append(json.dumps(cut) + "\n")
+    (folder / "cuts.jsonl").write_text("".join(lines))
+
+
+def use_cut_set(folder):
+    with chdir(folder), ThreadPoolExecutor(1) as pool:
+        list(read_cut_set("cuts.jsonl", folder / "o", folder / "o", pool=pool, ahead=1))
+
+
+def write_folder(folder, rng):
+    for name in ("a", "b", "c"):
+        write_wave(folder / f"{name}.wav", rng)
+    (folder / "a.txt").write_text("ONE\n")
+    (folder / "b.lab").write_text("TWO\n")
+    write_textgrid(folder / "c.TextGrid", rng)
+
+
+def use_folder(folder):
+    out = folder.parent / f"{folder.name}.out"
+    out.mkdir()
+    with Listing(out) as listing:
+        list_folder(FolderSource(path=str(folder)), listing)
+    shutil.rmtree(out)
+
+
+def write_part(folder, rng):
+    """Write what decoding and aligning a part of a set leave."""
+    given = folder.parent / "given"
+    given.mkdir()
+    lang, _, model = write_spoken(given)
+    write_lattice_archive(folder / "lattices.ark", rng, binary=True, compact=True)
+    totals = Totals(0.01, 1, utterances=3, skipped=1, frames=300)
+    write_summary(folder, "1-of-1", totals, SearchOptions(), {"lattice_scale": 1.0})
+    path = states(lang, model, ["EY_B"], (5,))
+    (folder / "ali").mkdir()
+    write_ledger(folder / "ledger.jsonl", rng)
+    write_ledger(folder / "ali/ledger.jsonl", rng)
+    write_int_vectors(folder / "ali/ali.ark", [("u1", path)])
+    with RaggedWriter(folder / "ali/log_likes", LogLikes) as writer:
+        writer.write("u1", np.zeros(len(path)))
+    told = {"num_aligned": 1, "num_failed": 1, "frame_shift": 0.01}
+    (folder / "ali/statistics.json").write_text(json.dumps(told))
+
+
+def use_part(folder):
+    given = folder.parent / "given"
+    join_lattices(
+        [folder], folder / "joined", options=SearchOptions(), max_skipped_fraction=1.0
+    )
+    join_alignments(
+        [folder / "ali"], given / "lang", given, folder / "joined",
+        options=AlignSplitOptions(), max_skipped_fraction=1.0,
+    )  # fmt: skip
+
+
+def write_mixed(folder, rng):
+    """Write all that lattices are rescored with by a mixture."""
+    folder.joinpath("lang").mkdir()
+    words = ["<eps>", "ONE", "TWO", "#0", "<s>", "</s>"]
+    lines = (f"{word} {i}\n" for i, word in enumerate(words))
+    (folder / "lang/words.txt").write_text("".join(lines))
+    own, zeros = np.array([1, 2], np.int32), np.zeros(2, np.int32)
+    costs, final = np.ones(2, np.float32), np.ones(1, np.float32)
+    begin = np.array([0, 2])
+    Graph.from_arrays(0, begin, own, own, costs, zeros, final).save(folder / "G.fst")
+    write_neural_lm(folder, rng)
+    (folder / "mixture.json").write_text('{"weight": 0.3}')
+    (folder / "scales.json").write_text('{"lmwt": 9, "wip": 0.5}')
+    arcs = np.array([(0, 1, 9, 0), (1, 2, 7, 1), (1, 2, 7, 2)], np.int32)
+    costs = np.concatenate([[[0, 0]], rng.normal(size=(2, 2))]).astype(np.float32)
+    finals = np.array([[np.inf, np.inf]] * 2 + [[1.0, 2.0]], np.float32)
+    lattice = Lattice.from_arcs(arcs, costs, finals)
+    write_lattices(folder / "lattices.ark", [("u0", lattice)])
+
+
+def use_mixed(folder):
+    names = ("lattices.ark", "G.fst", "lm", "mixture.json", "lang", "out")
+    rescore_n_best(
+        *(folder / name for name in names),
+        scales=folder / "scales.json", n_best=5, beam=30.0, threads=1, device="cpu",
+    )  # fmt: skip
+
+
+def write_rates(folder, rng):
+    rates = folder / "tri1/dev/wer.json"
+    rates.parent.mkdir(parents=True)
+    bounds = {"low": 1.0, "high": 3.0}
+    told = dict.fromkeys(COLUMNS, 2) | {"confidence_interval": bounds}
+    rates.write_text(json.dumps(told))
+
+
+def use_rates(folder):
+    summarize_wer([folder / "tri1/dev/wer.json"], folder / "wer.tsv")
+    format_table(folder / "wer.tsv")
+
+
+def write_indexed(folder, rng):
+    write_lattice_archive(folder / "a.ark", rng, binary=True, compact=False)
+    lattices = list(read_lattices(folder / "a.ark"))
+    with chdir(folder):
+        write_lattices("a.ark", lattices, scp="a.scp")
+
+
+def use_indexed(folder):
+    archive = LatticeArchive(folder / "a.scp")
+    for utterance in archive.utterances:
+        best_paths(archive.lattice(utterance), [Scales.from_lmwt(7, 0.0)])
+
+
+def use_transforms(path):
+    transforms = SpeakerTransforms.load(path)
+    for speaker in transforms.matrices:
+        transforms.apply(speaker, np.zeros((2, 2), np.float32))
 
 
 #: Name of file or folder, how it is written, how it is used.
@@ -936,6 +1286,48 @@ KINDS = {
     "alignments, scores, times": ("", write_aligned, use_aligned),
     "live features": ("", write_live, use_live),
     "labels": ("", write_labels, use_labels),
+    "GMM system to package": (
+        "",
+        lambda p, rng: write_system(p, rng, kind="gmm"),
+        lambda p: use_system(p, kind="gmm"),
+    ),
+    "network to package": (
+        "",
+        lambda p, rng: write_system(p, rng, kind="lfmmi"),
+        lambda p: use_system(p, kind="lfmmi"),
+    ),
+    "whole package": ("", write_whole_package, lambda p: use_package(p / "package")),
+    "whole package, made of it": ("", write_whole_package, use_repackaged),
+    "Kaldi's system": ("", write_kaldi_system, use_kaldi_system),
+    "Vosk's folder": ("", write_vosk, use_vosk),
+    "provenance": ("", write_provenance, use_provenance),
+    "stored features": ("", write_stored_features, use_stored_features),
+    "HDF5 as a corpus": (
+        "a.hdf",
+        write_hdf_corpus,
+        lambda p: list(read_sequences(Hdf5Source(files=(str(p),)))),
+    ),
+    "CutSet that is heard": ("", write_cut_set, use_cut_set),
+    "folder of audio": ("", write_folder, use_folder),
+    "parts of a set": ("", write_part, use_part),
+    "mixture of language models": ("", write_mixed, use_mixed),
+    "word error rates": ("", write_rates, use_rates),
+    "lattices of an scp file": ("", write_indexed, use_indexed),
+    "speaker transforms": (
+        "trans.ark",
+        lambda p, rng: write_matrices(p, [(s, rng.normal(size=(2, 3))) for s in "ab"]),
+        use_transforms,
+    ),
+    "sentences": (
+        "text",
+        lambda p, _: p.write_text("ONE TWO\nTWO\n"),
+        use_all(text_sentences),
+    ),
+    "transcripts to learn from": (
+        "cuts.jsonl.gz",
+        write_cuts,
+        lambda p: list(transcript_sentences([p])),
+    ),
     "recipe": ("a.yaml", write_recipe, lambda p: load_recipe(read_config(p))),
 }
 

@@ -138,25 +138,13 @@ class Aligner:
                 graph has transition-ids that the model has not.
         """
         num_frames, num_pdfs = scores.shape
-        if num_pdfs != self._num_pdfs:
-            raise UserError(
-                f"scores of {num_pdfs} pdfs, where the model of the training graphs "
-                f"has {self._num_pdfs}",
-                remedy="train the network on alignments of the system of the graphs",
-            )
+        self._check(graph, num_pdfs)
         if isinstance(scores, np.ndarray):
             scores = np.ascontiguousarray(scores, np.float32)
         if not num_frames or not graph.num_states:
             return AlignmentFailure(failure_reason(graph, num_frames), max(self.beams))
         searched = with_second_copy(graph) if self._is_careful else graph
         ids = np.array(searched.ilabel)
-        low, high = ids.min(initial=0), ids.max(initial=0)
-        if low < 0 or high >= len(self._pdf):
-            raise UserError(
-                f"a training graph with transition-ids {low} to {high}, where the "
-                f"model has 1 to {len(self._pdf) - 1}",
-                remedy="compile the training graphs with the model that aligns",
-            )
         arcs = (
             np.array(searched.arc_begin),
             self._pdf[ids],
@@ -183,6 +171,22 @@ class Aligner:
                     return found
         why = f"{_BEYOND_BEAM}, and a wider one needs more memory than is allowed"
         return AlignmentFailure(why, _RESCUE_FACTOR * widest)
+
+    def _check(self, graph: Graph, num_pdfs: int) -> None:
+        """Refuse scores and graphs that are not of the model."""
+        if num_pdfs != self._num_pdfs:
+            raise UserError(
+                f"scores of {num_pdfs} pdfs, where the model of the training graphs "
+                f"has {self._num_pdfs}",
+                remedy="train the network on alignments of the system of the graphs",
+            )
+        low, high = graph.ilabel.min(initial=0), graph.ilabel.max(initial=0)
+        if low < 0 or high >= len(self._pdf):
+            raise UserError(
+                f"a training graph with transition-ids {low} to {high}, where the "
+                f"model has 1 to {len(self._pdf) - 1}",
+                remedy="compile the training graphs with the model that aligns",
+            )
 
     def _search(
         self,

@@ -9,11 +9,11 @@ Public: `join_lattices`, `join_alignments`.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from latflow.align.aligner import Alignment, AlignmentFailure
 from latflow.align.corpus import (
@@ -26,6 +26,7 @@ from latflow.align.corpus import (
 from latflow.align.options import AlignSplitOptions
 from latflow.decode.options import SearchOptions
 from latflow.decode.totals import PART, Totals, write_summary
+from latflow.files import read_json, reading
 from latflow.gmm.speaker_gains import SpeakerGain, summarize_gains
 from latflow.graphs.hclg import load_model
 from latflow.kaldi.io import read_matrices, write_matrices
@@ -35,7 +36,11 @@ from latflow.ledger import Ledger, read_ledger
 from latflow.logs import progress
 from latflow.parts import in_order_of_ids
 
+FactT = TypeVar("FactT")
+
 TRANSFORMS = "trans.ark"  # of speakers, in the folder of a part
+STATISTICS = "statistics.json"  # of alignments, likewise
+_AGAIN = "remove it, and run the job of the part again"
 
 
 def join_lattices(
@@ -60,18 +65,18 @@ def join_lattices(
         UserError: lattices, ledger or transforms of a part are missing or damaged; more
             utterances than allowed are skipped.
     """
-    said = _said(parts, PART)
-    totals = Totals.of_parts([Totals(**one["totals"]) for one in said])
+    totals = Totals.of_parts(_told(parts, PART, _totals))
     ledger = Ledger.of_parts("decode", [part / "ledger.jsonl" for part in parts])
     ledger.write(out_dir / "ledger.jsonl")
     ledger.check(totals.utterances, max_skipped_fraction=max_skipped_fraction)
     lattices = in_order_of_ids(read_lattices(part / "lattices.ark") for part in parts)
     number = totals.utterances - totals.skipped
     write_lattices(out_dir / "lattices.ark", progress(lattices, "join", number))
-    facts = said[0]["facts"]
+    facts = _told(parts, PART, lambda told: dict(told["facts"]))[0]
     if transforms is not None:
         _join_transforms(parts, transforms)
-        facts = _adaptation(said)
+        with reading(parts[0] / PART, "does not fit the other parts", _AGAIN):
+            facts = _adaptation(_told(parts, PART, dict))
     write_summary(out_dir, None, totals, options, facts)
 
 
@@ -101,28 +106,53 @@ def join_alignments(
         UserError: alignments, ledger or transforms of a part are missing or damaged;
             too many utterances failed.
     """
-    said = _said(parts, "statistics.json")
+    facts = {}
+    counts = _told(parts, STATISTICS, _num_utterances)
+    frame_shifts = _told(parts, STATISTICS, lambda told: float(told["frame_shift"]))
     _, transitions = load_model(model_dir)
     split = Split(
         Lang.load(lang_dir),
         model_dir.name,
         out_dir,
-        sum(one["num_aligned"] + one["num_failed"] for one in said),
+        sum(counts),
         max_skipped_fraction,
-        said[0]["frame_shift"],
+        frame_shifts[0],
     )
-    facts = {}
     if transforms is not None:
         _join_transforms(parts, transforms)
-        gains = [SpeakerGain(*gain) for one in said for gain in one["gains"]]
-        facts = {"adaptation": summarize_gains(gains)}
+        gains = _told(parts, STATISTICS, lambda told: _gains(told["gains"]))
+        facts = {"adaptation": summarize_gains([*chain.from_iterable(gains)])}
     found = in_order_of_ids(_alignments(part, options.beam) for part in parts)
     split.write(found, AlignmentSummary(options), transitions, facts)
 
 
-def _said(parts: Sequence[Path], name: str) -> list[dict[str, Any]]:
-    """Return what the JSON files of a name of all parts say."""
-    return [json.loads((part / name).read_text(encoding="utf-8")) for part in parts]
+def _told(
+    parts: Sequence[Path], name: str, make: Callable[[dict[str, Any]], FactT]
+) -> list[FactT]:
+    """Return what is made of the JSON files of a name of all parts."""
+    what = "what is known of a part of a set"
+    return [read_json(part / name, make, what, _AGAIN) for part in parts]
+
+
+def _totals(told: Mapping[str, Any]) -> Totals:
+    """Return the sizes and times of a part."""
+    numbers = told["totals"]
+    if any(not isinstance(number, int | float) for number in numbers.values()):
+        raise TypeError("totals that are no numbers")
+    return Totals(**numbers)
+
+
+def _num_utterances(told: Mapping[str, Any]) -> int:
+    """Return how many utterances of a part were aligned or failed."""
+    return int(told["num_aligned"]) + int(told["num_failed"])
+
+
+def _gains(told: Iterable[Sequence[Any]]) -> list[SpeakerGain]:
+    """Return gains by speakers' transforms."""
+    return [
+        SpeakerGain(float(frames), float(gain), bool(is_estimated))
+        for frames, gain, is_estimated in told
+    ]
 
 
 def _alignments(
@@ -159,7 +189,7 @@ def _join_transforms(parts: Sequence[Path], path: Path) -> None:
 def _adaptation(said: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what is said of adaptation to speakers, from what parts say of it."""
     rounds = [
-        [SpeakerGain(*gain) for gains in found for gain in gains]
+        [gain for gains in found for gain in _gains(gains)]
         for found in zip(*(one["gains"] for one in said), strict=True)
     ]
     seconds = [one["seconds"] for one in said]

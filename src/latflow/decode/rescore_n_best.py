@@ -28,12 +28,12 @@ lists rescored, the mixture); Kaldi `steps/rnnlmrescore.sh`.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +44,7 @@ from latflow.decode.rescore import (
     write_rescored,
 )
 from latflow.errors import UserError
-from latflow.files import write_json
+from latflow.files import read_json, write_json
 from latflow.fst.graph import Graph
 from latflow.lang.arpa import read_arpa
 from latflow.lang.directory import read_symbols
@@ -158,7 +158,8 @@ def rescore_n_best(
     word_ids = read_symbols(Path(lang_dir, "words.txt"))
     old = LmTrie.from_graph(Graph.load(grammar), word_ids, file=grammar)
     neural = NeuralLm.load(network_dir, choose_device(device))
-    weight = float(json.loads(mixture.read_text(encoding="utf-8"))["weight"])
+    what, remedy = "a mixture of language models", "choose its weight again"
+    weight = read_json(mixture, _weight, what, remedy)
     chosen = read_scales(scales)
     at = Scales.from_lmwt(chosen["lmwt"], chosen["wip"])
     totals = RescoreTotals(started, time.process_time() - before)
@@ -250,6 +251,14 @@ class _Sequences:
             (int(np.count_nonzero(lattice.transition_id)), size),
             time.thread_time() - started,
         )
+
+
+def _weight(mixture: Mapping[str, Any]) -> float:
+    """Return the weight of the network."""
+    weight = float(mixture["weight"])
+    if not 0 <= weight <= 1:
+        raise ValueError(f"weight {weight}")
+    return weight
 
 
 def _rescored(

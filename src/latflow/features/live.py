@@ -66,11 +66,11 @@ from latflow.features.perturb import (
     change_speed,
     num_samples_at,
 )
-from latflow.files import atomic_directory
+from latflow.files import atomic_directory, reading
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.options import read_options
-from latflow.ragged import pack, reading, unpack
+from latflow.ragged import pack, unpack
 
 FORMAT = "latflow-live-frames-1"
 INDEX, META = "index.npz", "meta.json"

@@ -195,7 +195,13 @@ def _read_options(
     values = dict(defaults)
     if not path.is_file():
         return values
-    for word in shlex.split(" ".join(line for _, line in read_lines(path))):
+    try:
+        words = shlex.split(" ".join(line for _, line in read_lines(path)))
+    except ValueError as error:
+        raise UserError(
+            f"not options: {error}", file=path, remedy="mend the file"
+        ) from None
+    for word in words:
         name, _, text = word.removeprefix("--").replace("_", "-").partition("=")
         if not word.startswith("--") or name not in defaults:
             raise UserError(

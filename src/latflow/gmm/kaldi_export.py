@@ -20,19 +20,18 @@ Public: `export_system`, `export_training_graphs`, `write_graph`.
 from __future__ import annotations
 
 import gzip
-import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
 from latflow.features.options import CmvnOptions
-from latflow.files import atomic_directory, atomic_output
+from latflow.files import atomic_directory, atomic_output, read_json
 from latflow.fst.graph import Graph
 from latflow.gmm.kaldi_dir import (
     ALIGNMENTS,
@@ -128,20 +127,26 @@ def _write_model(
     system.tree.save(folder / "tree")
     if system.is_speaker_adapted:
         system.alignment_model.save(folder / ALIGNMENT_MODEL)
-    cmvn = _known_cmvn(system_dir) if store is None else store.meta.get("cmvn")
+    cmvn = _known_cmvn(system_dir) if store is None else _cmvn(store.meta.get("cmvn"))
     if cmvn is not None:
-        write_cmvn(folder, adapter(CmvnOptions).validate_python(cmvn))
+        write_cmvn(folder, cmvn)
     write_transform(folder, system.transform, dim_out=system.model.gmms.dim)
     if (system_dir / FULL_MATRIX).is_file():
         shutil.copyfile(system_dir / FULL_MATRIX, folder / FULL_MATRIX)
 
 
-def _known_cmvn(system_dir: Path) -> dict | None:
+def _known_cmvn(system_dir: Path) -> CmvnOptions | None:
     """Return how the features were normalized, if the system's folder tells."""
     path = system_dir / "info.json"
     if not path.is_file():
         return None
-    return json.loads(path.read_text(encoding="utf-8")).get("cmvn")
+    what = "what is known of a system"
+    return read_json(path, lambda info: _cmvn(info.get("cmvn")), what, "train it again")
+
+
+def _cmvn(told: Any) -> CmvnOptions | None:
+    """Return how features were normalized, if it is told."""
+    return None if told is None else adapter(CmvnOptions).validate_python(told)
 
 
 def write_graph(path: Path, model: TransitionModel, lang: Lang, folder: Path) -> None:

@@ -30,7 +30,7 @@ from latflow.errors import UserError
 from latflow.features.frames import FrameStore
 from latflow.features.options import FeatureOptions, GmmFeatures
 from latflow.features.transform import FeatureTransform
-from latflow.files import write_json
+from latflow.files import read_lines, write_json
 from latflow.fst.graph import Graph
 from latflow.gmm.adaptation import SPEAKER_TRANSFORMS
 from latflow.gmm.kaldi_dir import (
@@ -250,7 +250,7 @@ def _check_num_pdfs(path: Path, model: TransitionModel) -> None:
     """Refuse a graph whose directory names another number of pdfs."""
     if not path.is_file():
         return
-    text = path.read_text(encoding="utf-8").strip()
+    text = " ".join(line for _, line in read_lines(path)).strip()
     if text != str(model.num_pdfs):
         raise UserError(
             f"the graph was made for {text} pdfs, the model has {model.num_pdfs}",

@@ -228,11 +228,19 @@ def load_model(model_dir: str | Path) -> tuple[ContextDependency, TransitionMode
     """Read the tree and the head of the model in a folder.
 
     Raises:
-        UserError: `tree` or `final.mdl` is missing or garbled.
+        UserError: `tree` or `final.mdl` is missing or garbled, or they do not have the
+            same pdfs.
     """
     folder = Path(model_dir)
     tree = ContextDependency.load(folder / "tree")
-    return tree, TransitionModel.load(folder / "final.mdl")
+    model = TransitionModel.load(folder / "final.mdl")
+    if tree.num_pdfs != model.num_pdfs:
+        raise UserError(
+            f"{model.num_pdfs} pdfs, but the tree beside it has {tree.num_pdfs}",
+            file=folder / "final.mdl",
+            remedy="take all files of a folder from one training",
+        )
+    return tree, model
 
 
 def make_graph(

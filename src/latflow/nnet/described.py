@@ -11,7 +11,6 @@ Public: `frame_subsampling`, `described_subsampling`, `described_outputs`,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import yaml
 
 from latflow.errors import UserError
+from latflow.files import read_json
 from latflow.nnet.options import PoolOptions, SubsampleOptions
 
 #: Targets of losses that have one of their own.
@@ -61,15 +61,10 @@ def frame_subsampling(model_dir: str | Path) -> int:
     folder = Path(model_dir)
     if not (folder / "network.yaml").is_file():
         return 1
-    path = folder / "meta.json"
-    try:
-        return int(json.loads(path.read_text(encoding="utf-8")).get("subsampling", 1))
-    except (OSError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"not readable as JSON: {error}",
-            file=path,
-            remedy="train the network again",
-        ) from None
+    what, remedy = "what is known of a network", "train the network again"
+    return read_json(
+        folder / "meta.json", lambda meta: int(meta.get("subsampling", 1)), what, remedy
+    )
 
 
 # Option of a layer's class that is its own subsampling; classes that are not named here
@@ -157,7 +152,7 @@ def _read_config(path: str | Path) -> Mapping[str, Any]:
     """Return a description; empty where it is no mapping."""
     try:
         config = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         what = " ".join(str(error).split())
         raise UserError(f"not readable as YAML: {what}", file=path) from None
     return config if isinstance(config, Mapping) else {}

@@ -10,15 +10,15 @@ Public: `score_utterances`, `by_speaker`, `confusions`, `totals`, `interval`,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from latflow.errors import UserError
-from latflow.files import read_lines, write_text
+from latflow.files import read_json, read_lines, write_text
 from latflow.scoring.bootstrap import Interval, bootstrap_interval
 from latflow.scoring.options import BootstrapOptions, ComparisonOptions
 
@@ -173,13 +173,21 @@ def summarize_wer(scores: Sequence[Path], table: Path) -> None:
             raise UserError(
                 "no such file", file=path, remedy="run the target score first"
             )
-        result = json.loads(path.read_text(encoding="utf-8"))
-        bounds = result["confidence_interval"]
         names = {"system": path.parent.parent.name, "set": path.parent.name}
-        result |= {**names, "ci_low": bounds["low"], "ci_high": bounds["high"]}
-        rows.append([result[column] for column in COLUMNS])
+        rows.append(read_json(path, partial(_row, names), "a score", "score again"))
     decimals = {"wer": 2, "ci_low": 2, "ci_high": 2}
     write_rows(table, COLUMNS, rows, decimals, missing="nan")
+
+
+def _row(names: Mapping[str, str], result: Mapping[str, Any]) -> list[Any]:
+    """Return the cells of a system and a set in the table of all."""
+    bounds = result["confidence_interval"]
+    known = {**result, "ci_low": bounds["low"], "ci_high": bounds["high"]}
+    numbers = {name: known[name] for name in COLUMNS if name not in names}
+    for number in numbers.values():
+        if number is not None:
+            float(number)
+    return [{**numbers, **names}[column] for column in COLUMNS]
 
 
 def format_table(path: str | Path) -> str:

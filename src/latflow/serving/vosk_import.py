@@ -277,16 +277,20 @@ def _write_lists(
         write_text(folder / f"phones/{name}.int", text)
     for path in (optional, graph / "phones/word_boundary.int"):
         if path.is_file():
-            text = path.read_text(encoding="utf-8")
-            write_text(folder / "phones" / path.name, text)
+            write_text(folder / "phones" / path.name, _text_of(path))
     lexicon = graph / "phones/align_lexicon.txt"
-    text = lexicon.read_text(encoding="utf-8") if lexicon.is_file() else ""
-    write_text(folder / "phones" / lexicon.name, text)
+    write_text(folder / "phones" / lexicon.name, _text_of(lexicon))
+
+
+def _text_of(path: Path) -> str:
+    """Return the lines of a file; none where there is no file."""
+    lines = read_lines(path) if path.is_file() else ()
+    return "".join(f"{line}\n" for _, line in lines)
 
 
 def _ids_in(path: Path) -> tuple[int, ...]:
     """Return the ids in a file; none where there is no file."""
-    return _ids(path.read_text(encoding="utf-8")) if path.is_file() else ()
+    return _ids(_text_of(path))
 
 
 def _ids(text: str) -> tuple[int, ...]:

@@ -240,6 +240,8 @@ def _inverse(moments: Tensor, alpha: float) -> Tensor:
     smooth.diagonal().add_(alpha)
     # numbers that are none go on to the loss, which tells them with the utterances
     inverse = torch.cholesky_inverse(torch.linalg.cholesky_ex(smooth).L)
-    square = ((inverse @ moments) * inverse).sum() / mean
-    scale = torch.where(is_seen, (len(moments) / square).sqrt(), alpha)
+    # tr(inverse moments inverse) / mean, since moments / mean is smooth - alpha I
+    trace = inverse.diagonal().sum(dtype=torch.float64)
+    square = trace - alpha * inverse.square().sum(dtype=torch.float64)
+    scale = torch.where(is_seen, (len(moments) / square).sqrt(), alpha).to(mean.dtype)
     return inverse * scale  # nothing is changed where nothing was seen

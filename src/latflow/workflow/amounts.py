@@ -5,9 +5,9 @@ Public: `Amount`, `split_sizes`, `split_amounts`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from latflow.corpus.options import (
     DevSource,
@@ -16,12 +16,14 @@ from latflow.corpus.options import (
     SyntheticSource,
 )
 from latflow.errors import UserError
+from latflow.files import read_json
 from latflow.workflow.recipe import Recipe
 from latflow.workflow.survey import Survey, survey_source
 
 # Mean length of what eSpeak NG says of the orders of `type: synthetic`.
 SYNTHETIC_SECONDS = 2.5
 
+_AGAIN = "run the normalize_features stage again"
 Amount = tuple[float, int | None]  # hours, utterances
 
 
@@ -32,13 +34,18 @@ def split_sizes(results: Path) -> dict[str, Amount]:
     """
     sizes: dict[str, Amount] = {}
     for path in sorted(results.glob("frames/*/meta.json")):
-        meta = json.loads(path.read_text(encoding="utf-8"))
-        hours = meta["num_frames"] * meta["frame_shift"] / 3600
-        sizes[path.parent.name] = hours, meta.get("num_utterances")
+        sizes[path.parent.name] = read_json(path, _amount, "of a frame store", _AGAIN)
     if (results / "corpus/full").is_dir() and {"train", "dev"} <= sizes.keys():
         (train, first), (dev, second) = sizes["train"], sizes["dev"]
         sizes["full"] = train + dev, (first or 0) + (second or 0) or None
     return sizes
+
+
+def _amount(meta: Mapping[str, Any]) -> Amount:
+    """Return hours and utterances of a frame store by its `meta.json`."""
+    hours = float(meta["num_frames"]) * float(meta["frame_shift"]) / 3600
+    utterances = meta.get("num_utterances")
+    return hours, None if utterances is None else int(utterances)
 
 
 def split_amounts(

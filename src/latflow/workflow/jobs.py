@@ -36,7 +36,7 @@ from latflow.files import file_digest, write_json
 from latflow.ledger import read_ledger
 from latflow.logs import log_to, log_to_terminal, watched
 from latflow.options import adapter, read_options
-from latflow.provenance import PACKAGE_ROOT, git_state, versions
+from latflow.provenance import PACKAGE_ROOT, git_state, read_record, versions
 from latflow.workflow.machine import GpuLoad
 
 log = logging.getLogger(__name__)
@@ -245,7 +245,7 @@ def above_limit(results: str | Path, limit: float) -> Iterator[str]:
     """
     folder = Path(results)
     for path in sorted(folder.glob("provenance/*/*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_record(path)
         then = record["params"].get("max_skipped_fraction", 0.0)
         is_free = then == 1.0 and record["rule"] in _WITHOUT_LIMIT
         if then <= limit or is_free:
@@ -418,15 +418,7 @@ def describe(found: Found) -> str:
 
 def _records(folder: Path) -> Iterator[Mapping[str, Any]]:
     """Return all records below a folder."""
-    for path in sorted(folder.glob("*/*.json")):
-        try:
-            yield json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UserError(
-                f"not a record of a job: {error}",
-                file=path,
-                remedy="remove it",
-            ) from error
+    return map(read_record, sorted(folder.glob("*/*.json")))
 
 
 def _state(path: Path, made: Mapping[str, Any]) -> str:
