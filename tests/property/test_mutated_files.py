@@ -854,7 +854,8 @@ def write_system(folder, rng, *, kind):
         save_transform(folder / "model", Deltas())
     else:
         layers = {"output": {"class": "output", "loss": "lfmmi"}}
-        description = NetworkDescription.from_config({"layers": layers})
+        config = {"edges": "repeat", "layers": layers}
+        description = NetworkDescription.from_config(config)
         network = Network(description, 13, {"pdf": n}, seed=3).eval()
         meta = {"scores": "log_likelihoods", "normalization": {"type": "none"}}
         save_model(folder / "model", network, description, None, meta)
