@@ -37,18 +37,18 @@ those of KenLM's `lmplz --interpolate_unigrams --discount_fallback`.
 
 from __future__ import annotations
 
-import json
 import logging
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from latflow.errors import UserError
-from latflow.files import read_lines
+from latflow.files import read_json_lines, read_lines
 from latflow.lang.arpa import LOG_ZERO, NONE, Level, NgramModel, pack
 from latflow.lang.lexicon import RESERVED_WORDS, SENTENCE_END, SENTENCE_START
 
@@ -300,19 +300,16 @@ def transcript_sentences(cuts: Iterable[str | Path]) -> Iterator[list[str]]:
     Raises:
         UserError: a file is missing, or a line is no cut.
     """
+
+    def make(cut: dict[str, Any]) -> list[list[str]]:
+        return [
+            str(item.get("text") or "").split() for item in cut.get("supervisions", ())
+        ]
+
     for path in cuts:
-        for number, line in read_lines(path):
-            try:
-                supervisions = json.loads(line).get("supervisions", ())
-                texts = [item.get("text") or "" for item in supervisions]
-            except (ValueError, AttributeError) as error:
-                raise UserError(
-                    f"line {number} is not a cut in JSON",
-                    file=path,
-                    remedy="prepare the corpus again",
-                ) from error
-            for text in texts:
-                yield text.split()
+        remedy = "prepare the corpus again"
+        for sentences in read_json_lines(path, make, "a cut in JSON", remedy):
+            yield from sentences
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ Public: `Results`, `SplitSize`, `Log`, `read_log`, `read_table`, `read_json`,
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -282,9 +281,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 def read_manifest(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the items of a Lhotse manifest (`.jsonl.gz`)."""
-    with gzip.open(path, "rt", encoding="utf-8") as stream:
-        for line in stream:
-            yield json.loads(line)
+    return read_json_lines(path, dict, "an item of a manifest", _AGAIN)
 
 
 def _vocabulary(path: Path) -> frozenset[str] | None:

@@ -6,16 +6,16 @@ Public: `References`, `read_references`, `read_text`, `write_text`, `names_of`,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from latflow.corpus.ctm import TimedWord
 from latflow.errors import UserError
-from latflow.files import atomic_output, read_lines
+from latflow.files import atomic_output, read_json_lines, read_lines
 from latflow.lattice.mbr import MbrResult
 
 _REMEDY = "remove the file and extract the features again"
@@ -48,32 +48,31 @@ def read_references(cuts: str | Path) -> References:
     words: dict[str, list[str]] = {}
     speakers: dict[str, str] = {}
     frame_shift = None
-    for number, line in read_lines(cuts):
-        try:
-            cut = json.loads(line)
-            utterance = str(cut["id"])
-            supervisions = cut["supervisions"]
-            # features of sets without audio lie elsewhere
-            framed = cut.get("features") or (
-                supervisions[0].get("custom") if supervisions else None
-            )
-            if len(supervisions) != 1 or not framed:
-                raise UserError(
-                    "cut needs one supervision and features",
-                    file=cuts,
-                    utterance=utterance,
-                    remedy=_REMEDY,
-                )
-            text, speaker = (supervisions[0].get(key) for key in ("text", "speaker"))
-            frame_shift = frame_shift or float(framed["frame_shift"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+
+    def make(cut: dict[str, Any]) -> tuple[str, str, str, float]:
+        utterance = str(cut["id"])
+        supervisions = cut["supervisions"]
+        # features of sets without audio lie elsewhere
+        framed = cut.get("features") or (
+            supervisions[0].get("custom") if supervisions else None
+        )
+        if len(supervisions) != 1 or not framed:
             raise UserError(
-                f"line {number} is not a Lhotse cut ({error})",
+                "cut needs one supervision and features",
                 file=cuts,
+                utterance=utterance,
                 remedy=_REMEDY,
-            ) from error
-        _add(words, utterance, str(text or "").split(), cuts)
-        speakers[utterance] = str(speaker or "unknown")
+            )
+        text, speaker = (supervisions[0].get(key) for key in ("text", "speaker"))
+        told = str(text or ""), str(speaker or "unknown")
+        return utterance, *told, float(framed["frame_shift"])
+
+    for utterance, text, speaker, shift in read_json_lines(
+        cuts, make, "a Lhotse cut", _REMEDY
+    ):
+        frame_shift = frame_shift or shift
+        _add(words, utterance, text.split(), cuts)
+        speakers[utterance] = speaker
     if frame_shift is None:
         raise UserError(
             "no utterance to score", file=cuts, remedy="check the set's corpus"

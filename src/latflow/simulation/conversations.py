@@ -19,13 +19,18 @@ import numpy as np
 
 from latflow.simulation.drawing import Drawing, drawn
 from latflow.simulation.options import ConversationOptions, SimulatedSetOptions
-from latflow.simulation.records import Record, Speech, TurnDraw
+from latflow.simulation.records import AudioFiles, Record, Speech, TurnDraw
 
 _CONVERSATIONS = zlib.crc32(b"conversations")
 
 
 def draw_conversations(
-    options: SimulatedSetOptions, speech: Speech, *, rate: int, seed: int
+    options: SimulatedSetOptions,
+    speech: Speech,
+    *,
+    rate: int,
+    seed: int,
+    audio: AudioFiles | None = None,
 ) -> Iterator[Record]:
     """Draw conversations in which each utterance of a set is said once.
 
@@ -37,12 +42,15 @@ def draw_conversations(
         speech: the set.
         rate: Hz.
         seed: of all draws.
+        audio: see `Drawing`.
 
     Raises:
         UserError: see `Drawing`.
     """
     assert options.conversation is not None
-    drawing = Drawing(options, speech, rate=rate, seed=seed, purpose=options.purpose)
+    drawing = Drawing(
+        options, speech, rate=rate, seed=seed, purpose=options.purpose, audio=audio
+    )
     talk = _Talk(options.conversation, speech, rate=rate, seed=seed)
     number = 0
     while talk.left:

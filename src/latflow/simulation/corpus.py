@@ -165,14 +165,15 @@ def simulate_corpus(
     final = Path(os.path.abspath(out_dir))
     with atomic_directory(out_dir) as folder, CutSpeech(cuts, folder) as speech:
         (folder / "audio").mkdir()
+        audio = AudioFiles(options)
         if options.records is not None:  # all are checked before the first is done
-            for _ in replayed(options, speech, rate=speech.rate):
+            for _ in replayed(options, speech, audio, rate=speech.rate):
                 pass
-        drawn = _records(options, speech, seed)
+        drawn = _records(options, speech, audio, seed)
         first = next(drawn)
         make = _simulate_conversations if first.turns else _simulate_utterances
         total = None if first.turns else len(speech)
-        counts, audio = _Counts(), AudioFiles(options)
+        counts = _Counts()
         with (
             (folder / RECORDS).open("w", encoding="utf-8") as records,
             closing(
@@ -193,17 +194,19 @@ def simulate_corpus(
 
 
 def _records(
-    options: SimulatedSetOptions, speech: CutSpeech, seed: int
+    options: SimulatedSetOptions, speech: CutSpeech, audio: AudioFiles, seed: int
 ) -> Iterator[Record]:
     """Yield the records of a set: of a file, or drawn."""
     rate = speech.rate
     if options.records is not None:
-        yield from replayed(options, speech, rate=rate)
+        yield from replayed(options, speech, audio, rate=rate)
     elif options.conversation is not None:
-        yield from draw_conversations(options, speech, rate=rate, seed=seed)
+        yield from draw_conversations(
+            options, speech, rate=rate, seed=seed, audio=audio
+        )
     else:
         drawing = Drawing(
-            options, speech, rate=rate, seed=seed, purpose=options.purpose
+            options, speech, rate=rate, seed=seed, purpose=options.purpose, audio=audio
         )
         for i in range(len(speech)):
             yield drawing.draw(speech.utt_id(i), speech.num_samples(i), whole_pass=0)

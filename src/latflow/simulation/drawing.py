@@ -60,6 +60,7 @@ class Drawing:
         rate: Hz.
         seed: of all draws.
         purpose: what rooms are for: those of training and those of test sets differ.
+        audio: recordings of the options, where they are listed already.
 
     Attributes:
         audio: recordings that draws are of.
@@ -76,11 +77,12 @@ class Drawing:
         rate: int,
         seed: int,
         purpose: str = "training",
+        audio: AudioFiles | None = None,
     ) -> None:
         self._options, self._speech, self._array = options, speech, options.array
         self._rate, self._seed = rate, seed
         self._purpose = zlib.crc32(purpose.encode())
-        self.audio = AudioFiles(options)
+        self.audio = audio or AudioFiles(options)
         self._room = lru_cache(maxsize=4096)(self._draw_room)
         self._others = lru_cache(maxsize=8)(self._list_others)
         low = options.device.low_cut if options.device else None

@@ -20,13 +20,13 @@ import os
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 from pydantic import Field
 
 from latflow.errors import UserError
-from latflow.files import read_lines
+from latflow.files import read_json_lines
 from latflow.options import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -302,10 +302,12 @@ def read_records(path: str | Path) -> Iterator[Record]:
     Raises:
         UserError: the file is missing, or a line is no record.
     """
-    for number, line in read_lines(path):
+
+    def make(values: dict[str, Any]) -> Record:
         try:
-            yield read_options(Record, json.loads(line), f"line {number}")
-        except (ValueError, UserError) as error:
-            raise UserError(
-                f"line {number} is no record of a simulation ({error})", file=path
-            ) from error
+            return read_options(Record, values)
+        except UserError as error:
+            raise ValueError(error) from error
+
+    remedy = "take the file that a simulation has written"
+    return read_json_lines(path, make, "a record of a simulation", remedy)

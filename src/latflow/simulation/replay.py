@@ -18,13 +18,14 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # of conversations: names of 
 
 
 def replayed(
-    options: SimulatedSetOptions, speech: Speech, *, rate: int
+    options: SimulatedSetOptions, speech: Speech, audio: AudioFiles, *, rate: int
 ) -> Iterator[Record]:
     """Yield the records of a file, which are those of a set.
 
     Args:
         options: with `records`, and the folders of the recordings.
         speech: the set.
+        audio: recordings of the options.
         rate: of the set, Hz.
 
     Raises:
@@ -34,7 +35,7 @@ def replayed(
             itself in the order of the set, or all in conversations.
     """
     assert options.records is not None
-    replay = _Replay(options, speech, rate)
+    replay = _Replay(options, speech, audio, rate)
     for record in read_records(options.records):
         try:
             yield replay.checked(record)
@@ -59,9 +60,15 @@ class _Replay:
         is_said: bool [N], utterances that have had their record, or their turn.
     """
 
-    def __init__(self, options: SimulatedSetOptions, speech: Speech, rate: int) -> None:
+    def __init__(
+        self,
+        options: SimulatedSetOptions,
+        speech: Speech,
+        audio: AudioFiles,
+        rate: int,
+    ) -> None:
         self._options, self._speech, self._rate = options, speech, rate
-        self._audio = AudioFiles(options)
+        self._audio = audio
         self._conversations: set[str] = set()
         self._next = 0
         self.is_said = np.zeros(len(speech), np.bool_)

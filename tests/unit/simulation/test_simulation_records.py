@@ -138,7 +138,7 @@ def test_records_that_were_written_do_the_same_again(tmp_path, noises):
         assert np.abs(simulated).max() <= 1
         assert not np.array_equal(simulated, wave)
     (tmp_path / "bad.jsonl").write_text('{"utterance": "u"}\n')
-    with pytest.raises(UserError, match="line 1 is no record"):
+    with pytest.raises(UserError, match="line 1 is not a record"):
         list(read_records(tmp_path / "bad.jsonl"))
 
 

@@ -165,9 +165,9 @@ SPEAKER = {"utterance": "u9", "offset": 0, "sir": 0.0, "overlap": 1.0}
         (changed(3, response="x.wav"), "u3: has x.wav of rooms, which the options"),
         (with_noise(file="c.wav"), "u2: has c.wav, which is not among .*noises.street"),
         (with_noise(name="rain"), "u2: has .*.wav of noises.rain, which the options"),
-        (with_noise(snr=300), "line 3 is no record .* less than or equal to 100"),
-        (with_noise(snr=None), "line 3 is no record of a simulation"),
-        (changed(4, level=1), "line 5 is no record .*unknown configuration key"),
+        (with_noise(snr=300), "line 3 is not a record .* less than or equal to 100"),
+        (with_noise(snr=None), "line 3 is not a record of a simulation"),
+        (changed(4, level=1), "line 5 is not a record .*unknown configuration key"),
     ],
 )  # fmt: skip
 def test_records_that_do_not_fit_are_one_line(tmp_path, folder, change, what):
