@@ -206,18 +206,24 @@ def read_json(
 
 
 @contextmanager
-def reading(path: str | Path, what: str, remedy: str) -> Iterator[None]:
+def reading(
+    path: str | Path, what: str, remedy: str, utterance: str | None = None
+) -> Iterator[None]:
     """Make what is raised on a damaged file a UserError.
 
     Args:
         path: of the file.
         what: is wrong, for the message.
         remedy: likewise.
+        utterance: that is read, likewise.
     """
     try:
         yield
     except _DAMAGED as error:
-        raise UserError(f"{what} ({error})", file=path, remedy=remedy) from error
+        told = " ".join(str(error).split())
+        raise UserError(
+            f"{what} ({told})", file=path, utterance=utterance, remedy=remedy
+        ) from error
 
 
 def _raw_lines(stream: Iterable[bytes], source: Path) -> Iterator[bytes]:

@@ -65,6 +65,7 @@ from latflow.nnet.language_model import (
 )
 from latflow.nnet.model_dir import choose_device
 from latflow.parallel import in_order, worker_pool
+from latflow.scoring.transcripts import names_of
 from latflow.scoring.tune import read_scales
 
 _UTTERANCES = 32  # whose sequences the network scores together
@@ -222,6 +223,7 @@ class _Sequences:
         """Find them, and what they cost under the grammar."""
         started = time.thread_time()
         paths: list[BestPath] = []
+        words: list[list[str]] = []
         costs: list[np.ndarray] = []
         error, size = None, 0
         try:
@@ -232,6 +234,7 @@ class _Sequences:
             for path in best_sequences(small, count, **scales._asdict()):
                 found = old.sentence_costs(path.words)
                 if np.isfinite(found).all():
+                    words.append(names_of(path.words, old.names))
                     paths.append(path)
                     costs.append(found)
             if not paths:
@@ -240,11 +243,11 @@ class _Sequences:
                     remedy="take the grammar that it was decoded with",
                 )
         except UserError as caught:
-            error, paths, costs = caught, [], []
+            error, paths, words, costs = caught, [], [], []
         return cls(
             utterance,
             paths,
-            [[old.names[word] for word in path.words.tolist()] for path in paths],
+            words,
             costs,
             error,
             lattice.num_frames,

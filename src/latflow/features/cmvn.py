@@ -21,7 +21,7 @@ from latflow.features.frames import FrameWriter
 from latflow.features.options import CmvnOptions, Extraction, NoCmvn, SlidingCmvn
 from latflow.features.storage_names import IN_MANIFEST
 from latflow.features.stored import StoredFeatures
-from latflow.files import atomic_directory
+from latflow.files import atomic_directory, reading
 from latflow.kaldi.io import KaldiWriter
 from latflow.logs import progress
 
@@ -275,6 +275,7 @@ def read_features(path: str | Path) -> Iterator[tuple[CutLine, np.ndarray]]:
         UserError: a cut has no features, or they cannot be read.
     """
     remedy = "run the extract_features stage again"
+    dim: int | None = None
     with StoredFeatures() as stored:
         for cut in read_cut_lines(path):
             manifest = cut.values.get("features")
@@ -282,19 +283,16 @@ def read_features(path: str | Path) -> Iterator[tuple[CutLine, np.ndarray]]:
                 raise UserError(
                     "has no features", file=path, utterance=cut.id, remedy=remedy
                 )
-            try:
+            is_there = manifest.get("storage_type") in IN_MANIFEST
+            place = None if is_there else manifest.get("storage_path")
+            what = "stored features cannot be read"
+            with reading(place or path, what, remedy, cut.id):
                 features = stored.load(manifest)
+                dim = features.shape[1] if dim is None else dim
+                if features.shape[1:] != (dim,):
+                    raise ValueError(f"{features.shape}, not frames of {dim}")
                 for field in ("type", "frame_shift", "sampling_rate"):
                     manifest[field]
-            except (OSError, KeyError, ValueError, RuntimeError, TypeError) as error:
-                is_there = manifest.get("storage_type") in IN_MANIFEST
-                place = None if is_there else manifest.get("storage_path")
-                raise UserError(
-                    f"stored features cannot be read ({type(error).__name__})",
-                    file=place or path,
-                    utterance=cut.id,
-                    remedy=remedy,
-                ) from error
             yield cut, features
 
 

@@ -186,7 +186,7 @@ class LmTrie:
             UserError: the model lacks a word, and has no unknown word.
         """
         is_word = words != 0
-        is_beyond = words >= len(self.label_of)
+        is_beyond = (words < 0) | (words >= len(self.label_of))
         labels = self.label_of[np.where(is_word & ~is_beyond, words, 0)]
         labels[is_beyond] = self._unknown
         labels[~is_word] = _NOT_LISTED
@@ -201,8 +201,8 @@ class LmTrie:
 
     def lacks(self, words: np.ndarray) -> np.ndarray:
         """Tell which word ids the model does not list, bool[N]."""
-        inside = np.minimum(words, len(self.label_of) - 1)
-        return (words >= len(self.label_of)) | (self.label_of[inside] < 0)
+        inside = np.clip(words, 0, len(self.label_of) - 1)
+        return (words != inside) | (self.label_of[inside] < 0)
 
     def sentence_costs(self, words: np.ndarray) -> np.ndarray:
         """Return the cost of each word of a sentence, and of its end, float64[N + 1].

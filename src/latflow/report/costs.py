@@ -31,6 +31,7 @@ from latflow.report.page import (
     rows_of,
 )
 from latflow.scoring.results import write_table
+from latflow.workflow.amounts import frames_amount
 
 # Inputs that stand for the speech of a split: a stage that reads one goes over it.
 _SPEECH = {"meta.json", "cuts.jsonl.gz", "lattices.ark", "recordings.jsonl.gz"}
@@ -217,8 +218,7 @@ def share_of_split(record: Mapping[str, Any]) -> float:
 def _split_hours(results_dir: Path) -> Iterator[tuple[str, float]]:
     """Yield (split, hours of its frames)."""
     for path in sorted(results_dir.glob("frames/*/meta.json")):
-        meta = read_json(path) or {}
-        yield path.parent.name, meta["num_frames"] * meta["frame_shift"] / 3600
+        yield path.parent.name, frames_amount(path)[0]
 
 
 def _rule_blocks(costs: pd.DataFrame) -> Iterator[Block]:

@@ -1,6 +1,6 @@
 """Hours of speech and utterances of an experiment's sets, before they are prepared.
 
-Public: `Amount`, `split_sizes`, `split_amounts`.
+Public: `Amount`, `frames_amount`, `split_sizes`, `split_amounts`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from latflow.workflow.survey import Survey, survey_source
 # Mean length of what eSpeak NG says of the orders of `type: synthetic`.
 SYNTHETIC_SECONDS = 2.5
 
-_AGAIN = "run the normalize_features stage again"
 Amount = tuple[float, int | None]  # hours, utterances
 
 
@@ -34,18 +33,27 @@ def split_sizes(results: Path) -> dict[str, Amount]:
     """
     sizes: dict[str, Amount] = {}
     for path in sorted(results.glob("frames/*/meta.json")):
-        sizes[path.parent.name] = read_json(path, _amount, "of a frame store", _AGAIN)
+        sizes[path.parent.name] = frames_amount(path)
     if (results / "corpus/full").is_dir() and {"train", "dev"} <= sizes.keys():
         (train, first), (dev, second) = sizes["train"], sizes["dev"]
         sizes["full"] = train + dev, (first or 0) + (second or 0) or None
     return sizes
 
 
-def _amount(meta: Mapping[str, Any]) -> Amount:
-    """Return hours and utterances of a frame store by its `meta.json`."""
-    hours = float(meta["num_frames"]) * float(meta["frame_shift"]) / 3600
-    utterances = meta.get("num_utterances")
-    return hours, None if utterances is None else int(utterances)
+def frames_amount(path: Path) -> Amount:
+    """Return hours and utterances of a frame store by its `meta.json`.
+
+    Raises:
+        UserError: it does not tell them.
+    """
+
+    def amount(meta: dict[str, Any]) -> Amount:
+        hours = float(meta["num_frames"]) * float(meta["frame_shift"]) / 3600
+        utterances = meta.get("num_utterances")
+        return hours, None if utterances is None else int(utterances)
+
+    remedy = "run the normalize_features stage again"
+    return read_json(path, amount, "of a frame store", remedy)
 
 
 def split_amounts(
