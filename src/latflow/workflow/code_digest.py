@@ -22,6 +22,7 @@ import hashlib
 import json
 import re
 import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
@@ -204,7 +205,7 @@ class _Kept:
         self._new: dict[str, dict[str, Definition]] = {}
         try:
             kept = json.loads(gzip.decompress(path.read_bytes()))
-        except (OSError, ValueError, EOFError):
+        except (OSError, ValueError, EOFError, zlib.error):
             return
         if kept["key"] == self._key:
             self._old = kept["files"]
