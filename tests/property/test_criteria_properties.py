@@ -47,11 +47,11 @@ def some_scores(lattice, seed):
 NO_WORDS = np.zeros(0, np.int32)
 
 
-def statistics_of(criterion, scores, lattice, alignment, teacher=None):
+def statistics_of(criterion, scores, lattice, alignment, teacher=None, words=NO_WORDS):
     """The statistics of a criterion."""
     scores = scores.detach().numpy()
     gradient = np.zeros_like(scores)
-    utterance = Utterance(scores, lattice, alignment, NO_WORDS, teacher)
+    utterance = Utterance(scores, lattice, alignment, words, teacher)
     return criterion.evaluate(utterance, gradient).statistics
 
 
@@ -98,6 +98,28 @@ def test_mmi_over_paths(lattice, seed, scales, absent, drop_by, boost, silence_e
     _, value = check(options, scores, lattice, alignment)
     if absent == "add" and scales["lm_scale"] == 0.0:
         assert value <= 1e-9
+
+
+@given(
+    lattice=random_lattices,
+    seed=seeds,
+    scales=scales,
+    absent=st.sampled_from(["keep", "drop", "add"]),
+    boost=st.sampled_from([0.0, 0.7]),
+    is_there=st.booleans(),
+)
+def test_mmi_of_words_over_paths(lattice, seed, scales, absent, boost, is_there):
+    scores, alignment = some_scores(lattice, seed)
+    said = enumeration.list_paths(lattice)[0].words if is_there else (3, 99)
+    words = np.array(said, np.int32)
+    given = {"numerator": "words", "absent_numerator": absent, "boost": boost}
+    options = MmiOptions(**scales, **given)
+    criterion, value = check(options, scores, lattice, alignment, words)
+    found = statistics_of(criterion, scores, lattice, alignment, words=words)
+    assert found["numerators_of_words"] == (lattice.num_frames if is_there else 0)
+    if is_there:
+        assert value <= 1e-9
+        assert found["dropped_frames"] == 0
 
 
 @given(

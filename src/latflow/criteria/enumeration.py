@@ -92,7 +92,7 @@ def value_over_paths(
     paths = list_paths(lattice)
     match criterion:
         case Mmi():
-            return _mmi(criterion, log_likes, paths, alignment)
+            return _mmi(criterion, log_likes, paths, alignment, tuple(map(int, words)))
         case Mbr():
             return _mbr(criterion, log_likes, paths, alignment)
         case PhoneMpe():
@@ -105,11 +105,22 @@ def value_over_paths(
 
 
 def _mmi(
-    criterion: Mmi, log_likes: Tensor, paths: Sequence[Path], alignment: np.ndarray
+    criterion: Mmi,
+    log_likes: Tensor,
+    paths: Sequence[Path],
+    alignment: np.ndarray,
+    words: tuple[int, ...],
 ) -> Tensor:
     """Compute MMI; see `latflow.criteria.mmi`."""
     options, model = criterion.options, criterion.model
     reference = model.pdf[alignment].tolist()
+    said = [path for path in paths if path.words == words]
+    if options.numerator == "words" and said:
+        score = _scores(criterion, log_likes, said, options.acoustic_scale)
+        scores = _scores(criterion, log_likes, paths, options.acoustic_scale)
+        wrong = [_boost_errors(criterion, path, alignment) for path in paths]
+        boosts = options.boost * torch.tensor(wrong, dtype=scores.dtype)
+        return torch.logsumexp(score, 0) - torch.logsumexp(scores + boosts, 0)
     if options.absent_numerator == "drop":
         label = model.pdf if options.drop_by == "pdf" else np.arange(len(model.pdf))
         held = [

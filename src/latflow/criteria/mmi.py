@@ -8,6 +8,12 @@ scores of an alignment are a constant, and left out. The gradient to the scaled
 log-likelihood of a pdf at a frame is its numerator occupancy minus its posterior in the
 lattice.
 
+A lattice has the words that were said with many alignments. With one of them as the
+numerator, most of what is learnt can be to prefer it to the others, as cross-entropy
+does. The option `numerator: words` takes all paths with the words of the transcript: F
+is then the log posterior of the words, at most 0. Where the lattice has no such path,
+the alignment is the numerator.
+
 Boosted MMI adds b times the number of its wrong frames to the score of each path of the
 lattice: it asks for a margin that grows with the errors.
 
@@ -70,8 +76,9 @@ from latflow.criteria.options import MmiOptions, TeacherOptions
 from latflow.errors import UserError
 from latflow.lattice.best_path import best_path
 from latflow.lattice.discriminative import boost
-from latflow.lattice.lattice import Lattice
+from latflow.lattice.lattice import CompactLattice, Lattice
 from latflow.lattice.path_sums import ForwardBackward, forward_backward
+from latflow.lattice.word_paths import word_paths
 
 
 class Mmi(PathCriterion):
@@ -80,11 +87,15 @@ class Mmi(PathCriterion):
     With a numerator lattice boosting and dropping still go by the alignment.
 
     Statistics: frames whose aligned pdf (or transition-id) is in the lattice, frames
-    dropped, and T or 0 as the numerator was added or not.
+    dropped; T or 0 as the numerator was added or not, and as paths with the words of
+    the transcript were the numerator or not.
     """
 
     name = "mmi"
-    statistics = ("held_frames", "dropped_frames", "added_numerators")
+    statistics = (
+        *("held_frames", "dropped_frames"),
+        *("added_numerators", "numerators_of_words"),
+    )
     options: MmiOptions
 
     def evaluate(self, utterance: Utterance, gradient: np.ndarray) -> Evaluation:
@@ -94,9 +105,13 @@ class Mmi(PathCriterion):
         arcs = self.arcs(utterance, boosts)
         sums = forward_backward(arcs)
         held = held_frames(arcs, self._labels(), alignment, sums.arc_posterior)
-        reference = self._numerator(utterance, gradient)
+        said, is_inside = utterance.numerator, False
+        if said is None and options.numerator == "words":
+            said = word_paths(utterance.raw, utterance.words)
+            is_inside = said is not None
+        reference = self._numerator(utterance, said, gradient)
         total, share = sums.log_like, 0.0
-        adds = options.absent_numerator == "add" and utterance.numerator is None
+        adds = options.absent_numerator == "add" and said is None
         if adds and not _is_path(arcs, alignment, model.pdf, sums.arc_posterior):
             path = reference - options.lm_scale * _graph_cost(arcs, utterance.raw)
             total = float(np.logaddexp(total, path))
@@ -105,10 +120,11 @@ class Mmi(PathCriterion):
         denominator = -options.acoustic_scale * (1.0 - share)
         add_arcs(arcs, sums.arc_posterior, model, denominator, gradient)
         dropped = 0
-        if options.absent_numerator == "drop":
+        if options.absent_numerator == "drop" and not is_inside:
             gradient[~held] = 0.0
             dropped = int(np.count_nonzero(~held))
-        values = float(held.sum()), float(dropped), len(held) * float(share > 0.0)
+        added, inside = len(held) * float(share > 0.0), len(held) * float(is_inside)
+        values = float(held.sum()), float(dropped), added, inside
         return self.evaluation(reference - total, len(held), *values)
 
     def _labels(self) -> np.ndarray:
@@ -131,15 +147,26 @@ class Mmi(PathCriterion):
         )
         return -self.options.boost * errors.graph_cost.astype(np.float64)
 
-    def _numerator(self, utterance: Utterance, gradient: np.ndarray) -> float:
-        """Return the numerator's score; add its occupancies, scaled, to gradient."""
+    def _numerator(
+        self,
+        utterance: Utterance,
+        said: Lattice | CompactLattice | None,
+        gradient: np.ndarray,
+    ) -> float:
+        """Return the numerator's score; add its occupancies, scaled, to gradient.
+
+        Args:
+            utterance: log-likelihoods and alignment.
+            said: the numerator lattice; None for the alignment.
+            gradient: [T, P].
+        """
         scale, model = self.options.acoustic_scale, self.model
         log_likes, alignment = utterance.log_likes, utterance.alignment
-        if utterance.numerator is None:
+        if said is None:
             gradient[np.arange(len(alignment)), model.pdf[alignment]] += scale
             return scale * alignment_score(log_likes, alignment, model)
         arcs = scored(
-            utterance.numerator,
+            said,
             log_likes,
             model,
             acoustic_scale=scale,

@@ -68,6 +68,10 @@ class MmiOptions(PathOptions):
     usual, 0 = no boosting."""
     max_silence_error: Fraction = 0.0
     """Share of `boost` for wrong frames that are silence in the lattice."""
+    numerator: Literal["alignment", "words"] = "alignment"
+    """What was said. `alignment` takes the one path of the alignment, `words` all paths
+    of the lattice with the words of the transcript, whatever their times; where it has
+    none of these, the alignment."""
     absent_numerator: Literal["drop", "keep", "add"] = "drop"
     """Treatment of a lattice that lacks the alignment. `drop` gives frames whose
     aligned pdf is nowhere in the lattice no gradient, `keep` does nothing, `add` adds

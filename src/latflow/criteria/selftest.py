@@ -99,6 +99,7 @@ CASES: dict[str, CriterionOptions | LfmmiOptions] = {
     "mmi, boosted": MmiOptions(
         acoustic_scale=0.5, absent_numerator="keep", boost=0.3, max_silence_error=0.5
     ),
+    "mmi, of words": MmiOptions(acoustic_scale=0.5, numerator="words", lm_scale=0.8),
     "smbr": MbrOptions(type="smbr", acoustic_scale=0.5),
     "smbr, silence is wrong": MbrOptions(
         type="smbr", acoustic_scale=0.5, one_silence_class=False
