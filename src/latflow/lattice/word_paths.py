@@ -27,71 +27,66 @@ def word_paths(lattice: Kind, words: np.ndarray) -> Kind | None:
         lattice: raw or compact; an arc whose graph cost is inf is on no path.
         words: word ids, int32[N].
     """
-    word = np.where(np.isfinite(lattice.graph_cost), lattice.word, _IMPOSSIBLE)
-    arcs = lattice.arc_begin, lattice.next_state, word
     words = np.ascontiguousarray(words, np.int32)
-    found = _product(*arcs, lattice.is_final, words)
-    return lattice.taken(*found) if len(found[0]) else None
+    word = np.where(np.isfinite(lattice.graph_cost), lattice.word, _IMPOSSIBLE)
+    arrays = lattice.arc_begin, lattice.next_state, word
+    number = _numbers(*arrays, words)
+    states, said = np.nonzero(number >= 0)
+    arcs, begin, target = _arcs(*arrays, words, number, states, said)
+    is_end = lattice.is_final[states] & (said == len(words))
+    found = lattice.taken(states, arcs, begin, target, is_end).connected()
+    return found if found.num_states else None
 
 
 @njit(cache=True, nogil=True)
-def _product(
+def _numbers(
+    arc_begin: np.ndarray, next_state: np.ndarray, word: np.ndarray, words: np.ndarray
+) -> np.ndarray:
+    """Number the states that are reached with words said, int32[S, N + 1]; else -1."""
+    number = np.full((len(arc_begin) - 1, len(words) + 1), -1, np.int32)
+    number[0, 0] = 0
+    count = 0
+    for state in range(len(number)):
+        for said in range(len(words) + 1):
+            if number[state, said] < 0:
+                continue
+            number[state, said] = count
+            count += 1
+            for arc in range(arc_begin[state], arc_begin[state + 1]):
+                then = _after(word[arc], said, words)
+                if then >= 0:
+                    number[next_state[arc], then] = 0
+    return number
+
+
+@njit(cache=True, nogil=True)
+def _arcs(
     arc_begin: np.ndarray,
     next_state: np.ndarray,
     word: np.ndarray,
-    is_final: np.ndarray,
     words: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return what `Lattice.taken` makes the paths of, all empty if there are none."""
-    num_states, num_words = len(is_final), len(words)
-    # whether some words of the transcript lead to a state, and the rest to an end
-    is_used = np.zeros((num_states, num_words + 1), np.bool_)
-    is_used[0, 0] = True
-    for state in range(num_states):
-        for said in range(num_words + 1):
-            if is_used[state, said]:
-                for arc in range(arc_begin[state], arc_begin[state + 1]):
-                    then = _after(word[arc], said, words)
-                    if then >= 0:
-                        is_used[next_state[arc], then] = True
-    number = np.full((num_states, num_words + 1), -1, np.int32)
-    num_nodes, num_arcs = 0, 0
-    for state in range(num_states - 1, -1, -1):
-        for said in range(num_words, -1, -1):
-            if not is_used[state, said]:
-                continue
-            goes_on = 0
-            for arc in range(arc_begin[state], arc_begin[state + 1]):
-                then = _after(word[arc], said, words)
-                if then >= 0 and is_used[next_state[arc], then]:
-                    goes_on += 1
-            is_used[state, said] = goes_on or (is_final[state] and said == num_words)
-            if is_used[state, said]:
-                number[state, said] = num_nodes
-                num_nodes += 1
-                num_arcs += goes_on
-    states = np.empty(num_nodes, np.int64)
-    is_end = np.empty(num_nodes, np.bool_)
-    begin = np.zeros(num_nodes + 1, np.int64)
-    arcs = np.empty(num_arcs, np.int64)
-    target = np.empty(num_arcs, np.int32)
-    node, made = 0, 0
-    for state in range(num_states):
-        for said in range(num_words + 1):
-            if not is_used[state, said]:
-                continue
-            states[node] = state
-            is_end[node] = is_final[state] and said == num_words
-            for arc in range(arc_begin[state], arc_begin[state + 1]):
-                then = _after(word[arc], said, words)
-                if then >= 0 and is_used[next_state[arc], then]:
-                    arcs[made] = arc
-                    # numbers were given out from the end
-                    target[made] = num_nodes - 1 - number[next_state[arc], then]
-                    made += 1
-            node += 1
-            begin[node] = made
-    return states, arcs, begin, target, is_end
+    number: np.ndarray,
+    states: np.ndarray,
+    said: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """List the arcs between what is reached.
+
+    Returns:
+        Their numbers in the lattice, int64[B]; where those of each start, int64[R + 1];
+        what they lead to, int32[B].
+    """
+    begin = np.zeros(len(states) + 1, np.int64)
+    most = (arc_begin[states + 1] - arc_begin[states]).sum()
+    arcs, target = np.empty(most, np.int64), np.empty(most, np.int32)
+    made = 0
+    for node in range(len(states)):
+        for arc in range(arc_begin[states[node]], arc_begin[states[node] + 1]):
+            then = _after(word[arc], said[node], words)
+            if then >= 0:
+                arcs[made], target[made] = arc, number[next_state[arc], then]
+                made += 1
+        begin[node + 1] = made
+    return arcs[:made], begin, target[:made]
 
 
 @njit(cache=True, nogil=True)
