@@ -1,24 +1,24 @@
 """Files that an experiment has left in its folder, as far as it got.
 
 Public: `Results`, `SplitSize`, `Log`, `read_log`, `read_table`, `read_json`,
-`read_manifest`.
+`read_manifest`, `read_numbers`.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pandas as pd
 
 from latflow.errors import UserError
 from latflow.features.frame_times import FrameTimes
-from latflow.files import read_json_lines, read_lines
+from latflow.files import read_json_lines, read_lines, reading
 from latflow.nnet.described import frame_subsampling
 from latflow.report.choice import Decision, decide, rates_of
 from latflow.report.significance import Pair, Verdict, compare_pairs, turned
@@ -262,8 +262,35 @@ def read_table(path: Path) -> pd.DataFrame | None:
     return tables.read_table(path) if path.is_file() else None
 
 
+def read_numbers(path: Path, columns: list[str]) -> pd.DataFrame | None:
+    """Read columns of a tab-separated table as numbers; None if it is not there.
+
+    Raises:
+        UserError: it lacks one of them, or a cell is no number.
+    """
+    table = read_table(path)
+    if table is None:
+        return None
+    with reading(path, f"no table of {', '.join(columns)}", _AGAIN):
+        return table[columns].astype(float)
+
+
+class _Facts(dict[str, Any]):
+    """An object of a JSON file; what it should have, and lacks, is an error."""
+
+    def __init__(self, pairs: Iterable[tuple[str, Any]], path: Path) -> None:
+        super().__init__(pairs)
+        self._path = path
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise UserError(f"has no {key}", file=self._path, remedy=_AGAIN)
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """Read a JSON object; None if it is not there.
+
+    Returns:
+        It; a key that is asked for, and not there, is a `UserError`.
 
     Raises:
         UserError: the file holds something else.
@@ -271,7 +298,8 @@ def read_json(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        found = json.loads(path.read_bytes())
+        hook = partial(_Facts, path=path)
+        found = json.loads(path.read_bytes(), object_pairs_hook=hook)
     except ValueError:
         found = None
     if not isinstance(found, dict):

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from latflow.report import figures
-from latflow.report.inputs import Results, read_json, read_table
+from latflow.report.inputs import Results, read_json, read_numbers, read_table
 from latflow.report.page import (
     Block,
     Figure,
@@ -180,9 +180,10 @@ def scales_section(results: Results) -> Section:
     chosen: dict[str, tuple[float, float]] = {}
     at_edge: list[Note] = []
     for system in results.recipe.decodings:
-        table = read_table(results / f"tune/{system}/sweep.tsv")
+        sweep = results / f"tune/{system}/sweep.tsv"
+        table = read_numbers(sweep, ["lmwt", "wip", "wer"])
         if table is not None:
-            sweeps[system] = table[["lmwt", "wip", "wer"]].astype(float)
+            sweeps[system] = table
         scales = read_json(results / f"tune/{system}/scales.json")
         if scales is not None:
             chosen[system] = float(scales["lmwt"]), float(scales["wip"])
@@ -213,11 +214,12 @@ def lattices_section(results: Results) -> Section:
         section.blocks.append(Table(rows, {"system", "set"}))
     else:
         section.blocks.append(missing("measured lattices", "report"))
-    sweeps = {
-        system: table[["beam", "rtf", "wer", "depth"]].astype(float)
-        for system in results.recipe.swept_systems
-        if (table := read_table(results / f"tune/{system}/beams.tsv")) is not None
-    }
+    sweeps = {}
+    for system in results.recipe.swept_systems:
+        beams = results / f"tune/{system}/beams.tsv"
+        table = read_numbers(beams, ["beam", "rtf", "wer", "depth"])
+        if table is not None:
+            sweeps[system] = table
     if sweeps:
         caption = (
             "Word error rate on dev over the real-time factor of log-likelihoods and "

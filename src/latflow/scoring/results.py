@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from latflow.errors import UserError
-from latflow.files import read_json, read_lines, write_text
+from latflow.files import read_json, read_lines, reading, write_text
 from latflow.scoring.bootstrap import Interval, bootstrap_interval
 from latflow.scoring.options import BootstrapOptions, ComparisonOptions
 
@@ -33,7 +33,8 @@ COLUMNS = (
     *("system", "set", "wer", "ins", "del", "sub", "words", "sentences"),
     *("sentence_errors", "lmwt", "wip", "ci_low", "ci_high"),
 )
-_UTTERANCE_COLUMNS = ["utterance", "speaker", *COUNTS, "wer", "reference", "hypothesis"]
+_SIDES = ["reference", "hypothesis"]
+_UTTERANCE_COLUMNS = ["utterance", "speaker", *COUNTS, "wer", *_SIDES]
 _KINDS = ["sub", "del", "ins"]
 
 
@@ -95,7 +96,8 @@ def read_scores(path: str | Path) -> pd.DataFrame:
     table = read_table(path)
     if list(table.columns) != _UTTERANCE_COLUMNS:
         raise UserError("not scores of utterances", file=path, remedy="score again")
-    return table.astype({**dict.fromkeys(COUNTS, int), "wer": float})
+    with reading(path, "not scores of utterances", "score again"):
+        return table.astype({**dict.fromkeys(COUNTS, int), "wer": float})
 
 
 def totals(scores: pd.DataFrame) -> ErrorCounts:
@@ -127,20 +129,26 @@ def confusions(scores: pd.DataFrame) -> pd.DataFrame:
     Returns:
         `kind` (`sub`, `del`, `ins`), `reference`, `hypothesis` (`GAP` for no word),
         `count`; the most frequent first within each kind.
+
+    Raises:
+        UserError: the words of an utterance are not aligned.
     """
     import pandas as pd
 
-    sides = ["reference", "hypothesis"]
-    words = {side: scores[side].astype(str).str.split() for side in sides}
-    pairs = pd.DataFrame(words).explode(sides).dropna()
+    words = {side: scores[side].astype(str).str.split() for side in _SIDES}
+    try:
+        pairs = pd.DataFrame(words).explode(_SIDES).dropna()
+    except ValueError as error:
+        what = "scores of utterances whose words are not aligned"
+        raise UserError(what, remedy="score again") from error
     wrong = pairs[pairs["reference"] != pairs["hypothesis"]]
     gaps = [wrong["hypothesis"] == GAP, wrong["reference"] == GAP]
     kind = pd.Categorical(np.select(gaps, _KINDS[1:], _KINDS[0]), _KINDS, ordered=True)
-    groups = wrong.assign(kind=kind).groupby(["kind", *sides], observed=True)
+    groups = wrong.assign(kind=kind).groupby(["kind", *_SIDES], observed=True)
     return (
         groups.size()
         .reset_index(name="count")
-        .sort_values(["kind", "count", *sides], ascending=[True, False, True, True])
+        .sort_values(["kind", "count", *_SIDES], ascending=[True, False, True, True])
     )
 
 
