@@ -17,7 +17,8 @@ A kind of store is a subclass that names its columns:
         writer.write("utterance-1", pitch, voiced)
     PitchStore.load(path)["pitch"][0]
 
-Public: `Ragged`, `RaggedStore`, `RaggedWriter`, `windows`, `pack`, `unpack`.
+Public: `Ragged`, `RaggedStore`, `RaggedWriter`, `open_index`, `windows`, `pack`,
+`unpack`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -108,7 +110,7 @@ class RaggedStore:
                 raise ValueError(f"its format is {meta.get('format')}")
             for name, kind in cls.FACTS.items():
                 kind(meta[name])
-            with (folder / INDEX).open("rb") as stream, np.load(stream) as index:
+            with open_index(folder) as index:
                 begins = {name: index[_begin(cls, name)] for name in cls.COLUMNS}
                 ids = index["utt_ids"]
             columns = {
@@ -171,11 +173,8 @@ class RaggedStore:
             UserError: the index is damaged.
         """
         what = f"{name} of the {self.KIND} cannot be read"
-        with (
-            reading(self.folder, what, self.REMEDY),
-            np.load(self.folder / INDEX) as arrays,
-        ):
-            return arrays[name]
+        with reading(self.folder, what, self.REMEDY), open_index(self.folder) as index:
+            return index[name]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self).load, (self.folder,))
@@ -297,6 +296,13 @@ class _Column:
             "shape": (self.begin[-1], *self.row_shape),
         }
         npy.write_array_header_1_0(self.stream, header)
+
+
+@contextmanager
+def open_index(folder: Path) -> Iterator[Mapping[str, np.ndarray]]:
+    """Open the index of a store; the file is closed where it is damaged, too."""
+    with (folder / INDEX).open("rb") as stream, np.load(stream) as arrays:
+        yield arrays
 
 
 def windows(begin: np.ndarray, max_rows: int) -> Iterator[tuple[int, int]]:

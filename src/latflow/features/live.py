@@ -70,10 +70,9 @@ from latflow.files import atomic_directory, reading
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.options import read_options
-from latflow.ragged import pack, unpack
+from latflow.ragged import INDEX, META, open_index, pack, unpack
 
 FORMAT = "latflow-live-frames-1"
-INDEX, META = "index.npz", "meta.json"
 
 
 def prepare_live_features(
@@ -191,7 +190,7 @@ class LiveFrames:
             self.meta = json.loads((self.folder / META).read_text(encoding="utf-8"))
             self.sample_rate = int(self.meta["sample_rate"])
             given = self.meta["options"]
-            with np.load(self.folder / INDEX) as arrays:
+            with open_index(self.folder) as arrays:
                 self.begin = arrays["begin"]
                 self._offsets = arrays["offsets"]
                 self._num_samples = arrays["num_samples"]
@@ -232,13 +231,13 @@ class LiveFrames:
     @cached_property
     def texts(self) -> list[str]:
         """Transcript of each utterance, words separated by blanks."""
-        with self._reading(), np.load(self.folder / INDEX) as arrays:
+        with self._reading(), open_index(self.folder) as arrays:
             return unpack(arrays["texts"], len(self))
 
     @cached_property
     def speaker_codes(self) -> np.ndarray:
         """Number of each utterance's speaker, in order of appearance, int32 [N]."""
-        with self._reading(), np.load(self.folder / INDEX) as arrays:
+        with self._reading(), open_index(self.folder) as arrays:
             return arrays["speaker_codes"]
 
     @cached_property
