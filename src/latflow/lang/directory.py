@@ -259,8 +259,11 @@ class Lang:
     def _align_lexicon(self) -> Pronunciations:
         """Return the pronunciations from phones/align_lexicon.txt."""
         found: Pronunciations = {}
-        for _, line in read_lines(self.folder / "phones/align_lexicon.txt"):
-            word, _, *phones = line.split()
+        path = self.folder / "phones/align_lexicon.txt"
+        for number, fields in _fields(path):
+            if len(fields) < 2:
+                _refuse(path, f"line {number} is not a word, twice, and its phones")
+            word, _, *phones = fields
             if word != EPSILON:
                 if self.word_boundary is not None:
                     phones = [_POSITION.sub("", phone) for phone in phones]
