@@ -907,7 +907,7 @@ def use_package(folder):
 def use_repackaged(folder):
     """Use a package with the digests of its files as they are."""
     info = folder / "package/package.json"
-    with suppress(ValueError, TypeError):
+    with suppress(OSError, ValueError, TypeError, KeyError):
         told = json.loads(info.read_text())
         told["digests"] = {
             name: file_digest(folder / "package" / name) for name in told["digests"]
