@@ -87,9 +87,14 @@ def test_setting_that_is_none_is_refused(tmp_path, setting):
 
 def test_recipe_that_is_no_yaml_is_refused(tmp_path):
     path = tmp_path / "recipe.yaml"
-    for text in ("a: [1\n", "- 1\n"):
+    for text, what in (
+        ("a: [1\n", "YAML"),
+        ("- 1\n", "YAML"),
+        ("a: 2001-99-99\n", "month"),
+        ("a: &x [*x]\n", "Circular"),
+    ):
         path.write_text(text)
-        with pytest.raises(UserError, match="YAML"):
+        with pytest.raises(UserError, match=what):
             read_config(path)
 
 

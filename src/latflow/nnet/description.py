@@ -153,6 +153,8 @@ class _UniqueKeys(yaml.SafeLoader):
         """Make a mapping; see `yaml.SafeLoader`."""
         seen = set()
         for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                continue  # refused below
             if key_node.value in seen and key_node.tag != "tag:yaml.org,2002:merge":
                 line = key_node.start_mark.line + 1
                 raise yaml.YAMLError(f"line {line}: {key_node.value} stands twice")

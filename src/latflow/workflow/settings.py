@@ -74,7 +74,8 @@ def read_config(recipe: str | Path, settings: Sequence[str] = ()) -> dict[str, A
 
     try:
         config = load_configfile(Path(recipe))
-    except (WorkflowError, yaml.YAMLError, UnicodeDecodeError) as error:
+        json.dumps(config, default=str)  # an alias within what it stands for has no end
+    except (WorkflowError, yaml.YAMLError, TypeError, ValueError) as error:
         raise UserError(" ".join(str(error).split()), file=recipe) from None
     if settings:
         update_config(config, nested_values(read_settings(settings)))

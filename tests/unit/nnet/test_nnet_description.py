@@ -236,6 +236,7 @@ def test_a_mistake_names_layer_and_key_and_proposes(case):
     ("text", "what"),
     [
         ("layers: [", "not readable as YAML"),
+        ("[a, b]: 1", "not readable as YAML"),
         ("- 1", "must be a mapping with the key layers"),
         ("description: x", "key layers is missing"),
         ("layer: {}", "unknown key layer.*did you mean layers"),
