@@ -14,6 +14,7 @@ import ast
 import difflib
 import inspect
 import json
+import re
 import textwrap
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -64,6 +65,7 @@ __all__ = [
 ]
 
 README = "see config/README.md for the keys and their ranges"
+_EXPONENT = re.compile(r"[+-]?\d+[eE][+-]?\d+")  # text in YAML 1.1, as 2e-5
 
 
 def _without_repetition(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -303,7 +305,10 @@ def _explain(error: ErrorDetails, annotation: Any, values: Any, key: str) -> Use
     what = error["msg"].removeprefix("Input ").removeprefix("Value error, ")
     if not isinstance(error["input"], Mapping):
         what += f", not {json.dumps(error['input'], default=str)}"
-    return UserError(f"configuration {where}: {what}", remedy=README)
+    remedy = README
+    if kind.startswith("float") and _EXPONENT.fullmatch(str(error["input"])):
+        remedy = f"YAML reads it as text: write {float(error['input']):.1e}"
+    return UserError(f"configuration {where}: {what}", remedy=remedy)
 
 
 def _chosen(annotation: Any, value: Any) -> Any:
