@@ -170,6 +170,7 @@ from latflow.training.hdf5 import export_hdf, import_hdf
 from latflow.training.labels import LabelStore, LabelWriter, load_targets
 from latflow.training.readers import StoreReader
 from latflow.training.supervised import SupervisedSource, open_supervisions
+from latflow.workflow.code_digest import _Kept
 from latflow.workflow.experiment import load as load_recipe
 from latflow.workflow.jobs import above_limit, describe, find_record
 from latflow.workflow.settings import read_config
@@ -1328,6 +1329,11 @@ KINDS = {
         "cuts.jsonl.gz",
         write_cuts,
         lambda p: list(transcript_sentences([p])),
+    ),
+    "definitions of the code": (
+        "definitions.json.gz",
+        lambda p, _: p.write_bytes(gzip.compress(b'{"key": "0a", "files": {}}')),
+        _Kept,
     ),
     "recipe": ("a.yaml", write_recipe, lambda p: load_recipe(read_config(p))),
 }
