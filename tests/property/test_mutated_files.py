@@ -837,6 +837,8 @@ def use_labels(folder):
     for store in load_targets(folder / "labels").values():
         for i, _ in enumerate(store.utt_ids):
             store.labels(i)
+        if store.num_classes < 1000:  # else much memory is taken
+            store.counts()
 
 
 def write_system(folder, rng, *, kind):

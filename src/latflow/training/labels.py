@@ -63,10 +63,20 @@ class LabelStore(RaggedStore):
 
         Returns:
             int64 [K], float64 [K] with weights.
+
+        Raises:
+            UserError: a label is no class.
         """
         total = np.zeros(self.num_classes, np.int64 if weights is None else np.float64)
         for first in range(0, len(self.flat), _BLOCK):
             block = self.flat[first : first + _BLOCK]
+            highest = int(block.max(initial=UNLABELLED))
+            if highest >= self.num_classes:
+                raise UserError(
+                    f"has a label {highest}, with {self.num_classes} classes",
+                    file=self.folder,
+                    remedy=self.REMEDY,
+                )
             is_label, of_frame = block >= 0, None
             if weights is not None:
                 frames = np.arange(first, first + len(block))
