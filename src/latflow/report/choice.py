@@ -34,16 +34,27 @@ class Decision:
         return [name for name in self.systems if name != self.system]
 
     @property
+    def ties(self) -> list[str]:
+        """The other systems that dev is as good with, in their order."""
+        best = self.rates[self.system, "dev"]
+        return [name for name in self.others if self.rates.get((name, "dev")) == best]
+
+    @property
     def systems(self) -> list[str]:
         """All systems that are scored on the test set, in their order."""
         return [name for name, each in self.rates if each == self.test]
 
 
 def rates_of(table: pd.DataFrame) -> dict[tuple[str, str], float]:
-    """Return the word error rates of `wer.tsv`, per cent, by (system, set)."""
+    """Return the word error rates of `wer.tsv`, per cent, by (system, set).
+
+    Of its counts: its rates are rounded.
+    """
     known = table[table["wer"] != "nan"]
+    errors = known[["ins", "del", "sub"]].astype(int).sum(axis=1)
+    rates = 100 * errors / known["words"].astype(int)
     keys = zip(known["system"], known["set"], strict=True)
-    return dict(zip(keys, known["wer"].astype(float), strict=True))
+    return dict(zip(keys, rates, strict=True))
 
 
 def chosen_on_dev(rates: Rates, name: str) -> str | None:

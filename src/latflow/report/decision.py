@@ -99,7 +99,10 @@ def _lead(results: Results, decision: Decision, rows: list[Row]) -> str:
     """Say the answer in a sentence or two."""
     system, test = decision.system, decision.test
     rate = decision.rates[system, test]
-    lead = f"{system}: dev chose it, and it gets {rate:.2f} % of {test}'s words wrong"
+    lead = f"{system}: dev chose it"
+    if decision.ties:
+        lead += f" (as good there: {', '.join(decision.ties)})"
+    lead += f", and it gets {rate:.2f} % of {test}'s words wrong"
     verdict = results.verdict(system, test)
     if verdict is not None:
         lead += (

@@ -14,7 +14,7 @@ from reference.made_up_results import (
 )
 
 from latflow.report import examples, figures
-from latflow.report.choice import chosen_on_dev
+from latflow.report.choice import chosen_on_dev, decide, rates_of
 from latflow.report.costs import speed_section
 from latflow.report.data import data_section, language_section, packages_section
 from latflow.report.decision import decision_section
@@ -149,6 +149,15 @@ def test_dev_chooses_the_later_of_equal_systems_and_those_without_dev_come_last(
     assert chosen_on_dev(rates, "test") == "b"
     assert chosen_on_dev({("d", "test"): 1.0, ("e", "test"): 2.0}, "test") == "e"
     assert chosen_on_dev(rates, "nowhere") is None
+    decision = decide(rates, ["test"])
+    assert (decision.system, decision.ties) == ("b", ["a"])
+
+
+def test_rates_are_those_of_the_counts():
+    columns = {"system": ["a", "b"], "set": ["dev", "dev"], "wer": ["0.34", "nan"]}
+    counts = {"ins": ["0", "0"], "del": ["1", "0"], "sub": ["0", "0"]}
+    table = pd.DataFrame({**columns, **counts, "words": ["297", "0"]})
+    assert rates_of(table) == {("a", "dev"): pytest.approx(100 / 297)}
 
 
 def test_networks_that_lattices_made_worse_are_findings(tmp_path):
