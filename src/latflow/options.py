@@ -305,9 +305,9 @@ def _explain(error: ErrorDetails, annotation: Any, values: Any, key: str) -> Use
     what = error["msg"].removeprefix("Input ").removeprefix("Value error, ")
     if not isinstance(error["input"], Mapping):
         what += f", not {json.dumps(error['input'], default=str)}"
-    remedy = README
-    if kind.startswith("float") and _EXPONENT.fullmatch(str(error["input"])):
-        remedy = f"YAML reads it as text: write {float(error['input']):.1e}"
+    remedy, given = README, str(error["input"])
+    if kind.startswith("float") and _EXPONENT.fullmatch(given):
+        remedy = f"YAML reads it as text: write {float(given):.1e}"
     return UserError(f"configuration {where}: {what}", remedy=remedy)
 
 
