@@ -49,7 +49,7 @@ from latflow.corpus.manifests import read_cuts, samples_or_reason
 from latflow.corpus.signal_faults import SignalMeasures, measure_signal
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
-from latflow.files import write_text
+from latflow.files import read_lines, write_text
 from latflow.hmm.alignment import segments
 from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.directory import Lang
@@ -57,7 +57,6 @@ from latflow.lattice.edit_distance import WordAlignment, align_words
 from latflow.ledger import read_ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
-from latflow.scoring.transcripts import read_text
 
 log = logging.getLogger(__name__)
 
@@ -433,10 +432,11 @@ def _misheard(
 ) -> Iterator[Suspect]:
     """Yield utterances whose recognized words differ from their transcripts."""
     is_decoded = np.zeros(len(frames), np.bool_)
-    for name, heard in read_text(hypotheses).items():
+    for number, line in read_lines(hypotheses):
+        name, *heard = line.split() or [""]
         if name not in frames:
             raise UserError(
-                "an utterance that the set has not",
+                f"line {number}: an utterance that the set has not",
                 file=hypotheses,
                 utterance=name,
                 remedy="decode the set again",

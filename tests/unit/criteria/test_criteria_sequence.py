@@ -103,6 +103,7 @@ def test_mmi_of_two_paths():
         "held_frames": 4.0,
         "dropped_frames": 0.0,
         "added_numerators": 0.0,
+        "numerators_of_words": 0.0,
     }
 
 
