@@ -15,8 +15,6 @@ from latflow.errors import UserError
 EXEMPT = {
     ("latflow.lattice.path_sums", "_log_sums"): "of lattices with extreme scores",
     ("latflow.lattice.path_sums", "_log_sums_to_end"): "no stage asks for `beta`",
-    ("latflow.lattice.word_paths", "_numbers"): "of MMI with `numerator: words`",
-    ("latflow.lattice.word_paths", "_arcs"): "of MMI with `numerator: words`",
 }
 
 SOURCE = """

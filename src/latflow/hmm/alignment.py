@@ -43,7 +43,9 @@ def check_ids(ids: np.ndarray, model: TransitionModel) -> None:
     Raises:
         UserError: there is one.
     """
-    low, high = ids.min(initial=1), ids.max(initial=1)
+    if not len(ids):
+        return
+    low, high = ids.min(), ids.max()
     if low < 1 or high > model.num_transition_ids:
         raise UserError(
             f"an alignment with transition-ids {low} to {high}, where the model has 1 "

@@ -31,7 +31,7 @@ def word_paths(lattice: Kind, words: np.ndarray) -> Kind | None:
     word = np.where(np.isfinite(lattice.graph_cost), lattice.word, _IMPOSSIBLE)
     arrays = lattice.arc_begin, lattice.next_state, word
     number = _numbers(*arrays, words)
-    states, said = np.nonzero(number >= 0)
+    states, said = map(np.ascontiguousarray, np.nonzero(number >= 0))
     arcs, begin, target = _arcs(*arrays, words, number, states, said)
     is_end = lattice.is_final[states] & (said == len(words))
     found = lattice.taken(states, arcs, begin, target, is_end).connected()

@@ -206,7 +206,7 @@ def test_words_that_differ_are_listed_in_the_words_of_the_transcript(faulty, tmp
 
 def test_hypotheses_of_another_set_are_refused(faulty, tmp_path):
     (tmp_path / "hyp.txt").write_text("other ab\n")
-    with pytest.raises(UserError, match="line 1: an utterance that the set has not"):
+    with pytest.raises(UserError, match="other: line 1: an utterance that the set"):
         search(faulty, hypotheses=tmp_path / "hyp.txt")
 
 

@@ -176,7 +176,7 @@ def test_an_empty_alignment_has_no_segments(model):
         ([4, 3, 6], "not a row of whole phones"),  # starts inside phone 1
         ([2, 6], "not a row of whole phones"),  # phone 1 is left early
         ([0, 6], "transition-ids 0 to 6"),
-        ([6, 9], "transition-ids 1 to 9"),
+        ([6, 9], "transition-ids 6 to 9"),
     ],
 )
 def test_alignments_that_are_none_are_refused(model, alignment, fault):
