@@ -275,7 +275,7 @@ def test_a_training_preempted_ten_times_with_two_retries_makes_the_same_model(
     # with one that is ended for good, which Snakemake then tries again.
     ends = ["requeue", "cancel"] * (PREEMPTIONS // 2)
     chance.shuffle(ends)
-    reached = 0
+    reached, within = 0, 0
     for step, end in zip(steps, ends, strict=True):
         # Further than the attempt before came, by one step at least.
         run.meet_step(max(step, reached + 1))
@@ -285,7 +285,9 @@ def test_a_training_preempted_ten_times_with_two_retries_makes_the_same_model(
         # SLURM calls a job out while its ranks still write their checkpoint.
         wait_until("its processes are gone", lambda job=job: not pids_of(job))
         reached = run.course()[-1]["step"]
-    assert run.within_epoch()
+        within += bool(run.within_epoch())
+    # Not all: a step where an attempt ends may be an epoch's last.
+    assert within > PREEMPTIONS // 2
     run.finish()
     found = run.jobs("train_network")
     assert [j["JobState"] for j in found[:-1]] == ["CANCELLED"] * ends.count("cancel")

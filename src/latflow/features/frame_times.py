@@ -1,11 +1,13 @@
-"""Times and sizes of the frames that a front end gives, known without audio.
+"""Times and numbers of the frames that a front end gives, known without reading them.
 
-Public: `FrameTimes`, `feature_dim`.
+Public: `Amount`, `FrameTimes`, `feature_dim`, `frames_amount`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from latflow.features.options import (
     ExtractionOptions,
@@ -13,6 +15,9 @@ from latflow.features.options import (
     FrontEndOptions,
     LhotseExtractionOptions,
 )
+from latflow.files import read_json
+
+Amount = tuple[float, int | None]  # hours, utterances
 
 
 @dataclass(frozen=True)
@@ -78,3 +83,19 @@ def feature_dim(options: ExtractionOptions | LhotseExtractionOptions) -> int:
     from latflow.features.lhotse_extractors import LhotseExtractor
 
     return LhotseExtractor(options, options.sample_rate).dim
+
+
+def frames_amount(path: Path) -> Amount:
+    """Return hours and utterances of a frame store by its `meta.json`.
+
+    Raises:
+        UserError: it does not tell them.
+    """
+
+    def amount(meta: dict[str, Any]) -> Amount:
+        hours = float(meta["num_frames"]) * float(meta["frame_shift"]) / 3600
+        utterances = meta.get("num_utterances")
+        return hours, None if utterances is None else int(utterances)
+
+    remedy = "run the normalize_features stage again"
+    return read_json(path, amount, "of a frame store", remedy)

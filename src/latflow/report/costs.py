@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 
+from latflow.features.frame_times import frames_amount
 from latflow.files import read_json_lines
 from latflow.parts import share_of
 from latflow.report import figures
@@ -31,7 +32,6 @@ from latflow.report.page import (
     rows_of,
 )
 from latflow.scoring.results import write_table
-from latflow.workflow.amounts import frames_amount
 
 # Inputs that stand for the speech of a split: a stage that reads one goes over it.
 _SPEECH = {"meta.json", "cuts.jsonl.gz", "lattices.ark", "recordings.jsonl.gz"}

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from latflow.errors import UserError
-from latflow.features.frame_times import feature_dim
+from latflow.features.frame_times import Amount, feature_dim
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network
 from latflow.report.cost_figures import MIB, size_of, work_of
@@ -28,7 +28,6 @@ from latflow.report.cost_model import (
 from latflow.report.costs import share_of_split, split_of
 from latflow.report.schedule import Estimate, Machines, Plan
 from latflow.sequence.options import SequenceSystemOptions
-from latflow.workflow.amounts import Amount
 from latflow.workflow.job_graph import PlannedJob
 from latflow.workflow.recipe import Recipe
 

@@ -1,13 +1,12 @@
 """Hours of speech and utterances of an experiment's sets, before they are prepared.
 
-Public: `Amount`, `frames_amount`, `split_sizes`, `split_amounts`.
+Public: `split_sizes`, `split_amounts`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from latflow.corpus.options import (
     DevSource,
@@ -16,14 +15,12 @@ from latflow.corpus.options import (
     SyntheticSource,
 )
 from latflow.errors import UserError
-from latflow.files import read_json
+from latflow.features.frame_times import Amount, frames_amount
 from latflow.workflow.recipe import Recipe
 from latflow.workflow.survey import Survey, survey_source
 
 # Mean length of what eSpeak NG says of the orders of `type: synthetic`.
 SYNTHETIC_SECONDS = 2.5
-
-Amount = tuple[float, int | None]  # hours, utterances
 
 
 def split_sizes(results: Path) -> dict[str, Amount]:
@@ -38,22 +35,6 @@ def split_sizes(results: Path) -> dict[str, Amount]:
         (train, first), (dev, second) = sizes["train"], sizes["dev"]
         sizes["full"] = train + dev, (first or 0) + (second or 0) or None
     return sizes
-
-
-def frames_amount(path: Path) -> Amount:
-    """Return hours and utterances of a frame store by its `meta.json`.
-
-    Raises:
-        UserError: it does not tell them.
-    """
-
-    def amount(meta: dict[str, Any]) -> Amount:
-        hours = float(meta["num_frames"]) * float(meta["frame_shift"]) / 3600
-        utterances = meta.get("num_utterances")
-        return hours, None if utterances is None else int(utterances)
-
-    remedy = "run the normalize_features stage again"
-    return read_json(path, amount, "of a frame store", remedy)
 
 
 def split_amounts(
