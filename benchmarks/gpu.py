@@ -57,6 +57,7 @@ PACKAGES = {
     "safetensors": "safetensors",
     "sortedcontainers": "sortedcontainers",
     "soundfile": "soundfile",
+    "threadpoolctl": "threadpoolctl",
     "toolz": "toolz",
     "tqdm": "tqdm",
     "typing_inspection": "typing-inspection",

@@ -11,7 +11,7 @@ HEAVY = ("torch", "lhotse", "matplotlib")
 # Rules whose stages go over lattices, graphs, alignments or text alone, or have GMMs.
 LIGHT = [
     *("adapt_frames", "align_adapted", "align_frames", "align_lattices"),
-    "append_ivectors",
+    *("append_ivectors", "complete_lexicon", "spell_transcripts", "sweep_beams"),
     *("build_chain_tree", "build_ctc_tree", "build_full_tree", "compile_ctc"),
     *("decode_adapted", "decode_biased", "decode_lattices"),
     *("download", "export_alignments", "hold_out", "normalize_features"),

@@ -85,8 +85,9 @@ def decision_section(results: Results) -> Section:
         f"{decision.system} against each system on the same redrawn {decision.test} "
         f"utterances: the change of the word error rate with its "
         f"{100 * bootstrap.confidence:g} % interval, and p, two-sided and corrected "
-        "for all comparisons of the report (Holm). Training time is that of all jobs "
-        "that the system is built on."
+        "for all comparisons of the report (Holm). Training time is that of the "
+        "trainings and alignments that the system is built on; decoding includes a "
+        "first pass that adapts to speakers."
     )
     words = {"system", "reading"}
     section.blocks.append(Table(rows, words, caption))
@@ -151,14 +152,23 @@ def _costs(
     """Return what a system costs in use and in training, where it was measured."""
     shown: dict[str, str] = {}
     acoustic = results.recipe.system_of(system)
-    shown["passes"] = str(_passes(results, acoustic))
-    summary = read_json(results / f"decode/{system}/{test}/decode.json")
-    factor = None if summary is None else real_time_factor(summary)
-    if factor is not None:
-        shown["real-time factor a core"] = f"{factor:.3f}"
+    first = _first_pass(results, acoustic)
+    is_adapted = first is not None or acoustic in results.recipe.adapted_systems
+    shown["passes"] = "2" if is_adapted else "1"
+    decodings = [system] if first is None else [first, system]
+    summaries = [
+        read_json(results / f"decode/{d}/{test}/decode.json") for d in decodings
+    ]
+    factors = [None if one is None else real_time_factor(one) for one in summaries]
+    if None not in factors:
+        shown["real-time factor a core"] = f"{sum(filter(None, factors)):.3f}"
     # Of the whole set, or of the largest part of it.
-    jobs = costs[(costs["job"] + ".").str.startswith(f"{acoustic}.{test}.")]
-    memory = jobs.loc[jobs["rule"].str.startswith("decode_"), "peak_memory_mib"].max()
+    job = costs["job"] + "."
+    of_set = job.str.startswith(f"{acoustic}.{test}.")
+    if first is not None:
+        of_set |= job.str.startswith(f"{first}.{test}.")
+    decodes = costs["rule"].str.startswith("decode_")
+    memory = costs.loc[of_set & decodes, "peak_memory_mib"].max()
     if not math.isnan(memory):
         shown["decoding memory (MiB)"] = f"{memory:.0f}"
     makers = results.recipe.lineage_of(acoustic)
@@ -168,11 +178,11 @@ def _costs(
     return shown
 
 
-def _passes(results: Results, system: str) -> int:
-    """Return how often an utterance is decoded: twice where speakers are adapted to."""
+def _first_pass(results: Results, system: str) -> str | None:
+    """Return the GMM system whose decoding adapts a network's features to speakers."""
     recipe = results.recipe
-    reads = recipe.stream_of(system) if recipe.is_network(system) else system
-    return 2 if reads in recipe.adapted_systems else 1
+    reads = recipe.stream_of(system) if recipe.is_network(system) else None
+    return reads if reads in recipe.adapted_systems else None
 
 
 def _making_seconds(costs: pd.DataFrame, system: str) -> float:

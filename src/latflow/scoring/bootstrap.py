@@ -88,15 +88,20 @@ def bootstrap_interval(
 
     Returns:
         Percentiles (1 - confidence) / 2 and (1 + confidence) / 2 of the drawn rates; of
-        sets with few errors at least the exact binomial interval.
+        sets with few errors, or few words that have none, at least the exact binomial
+        interval.
     """
     counts = _totals(np.stack([errors, words]), blocks)
     rates = np.concatenate([_rate(drawn) for drawn in _draws(counts, samples, seed)])
     low, high = _percentiles(rates, confidence)
     num_errors, num_words = map(int, counts.sum(axis=1))
-    if num_errors < min(_FEW_ERRORS, num_words):
+    num_correct = num_words - num_errors  # less than 0 with many insertions
+    if num_words and num_errors < min(_FEW_ERRORS, num_words):
         exact = _binomial_interval(num_errors, num_words, confidence)
         low, high = min(low, exact.low), max(high, exact.high)
+    elif num_words and 0 <= num_correct < _FEW_ERRORS:
+        exact = _binomial_interval(num_correct, num_words, confidence)
+        low, high = min(low, 100 - exact.high), max(high, 100 - exact.low)
     return Interval(low, high)
 
 

@@ -189,6 +189,38 @@ def test_networks_that_lattices_made_worse_are_findings(tmp_path):
     assert "more speech in dev" in str(told["smbr"]["try"])
 
 
+def test_a_network_on_adapted_features_costs_the_first_pass_too(tmp_path):
+    ce = {"type": "ce", "network": "n.yaml", "alignments": "tri3"}
+    systems = {"plain": {**ce, "features": "tri1"}, "net": {**ce, "features": "tri3"}}
+    tri1 = {"type": "deltas", "alignments": "mono"}
+    gmm = {"mono": {"type": "mono"}, "tri1": tri1}
+    gmm["tri3"] = {"type": "sat", "alignments": "tri1"}
+    experiment = made_up_recipe(gmm={"systems": gmm}, nnet={"systems": systems})
+    rates = {"tri3": 0.3, "plain": 0.2, "net": 0.1}
+    factors = {"tri3": 0.05, "plain": 0.01, "net": 0.02}
+    generator = random.Random(1)
+    for name in SETS:
+        write_corpus(tmp_path, name, 4, generator)
+        for system, rate in rates.items():
+            write_scores(tmp_path, system, name, rate, experiment.score)
+            told = {"real_time_factor_per_core": {"both": factors[system]}}
+            told |= {"audio_seconds": 100.0}
+            if system == "tri3":
+                told["other_cpu_seconds"] = {"adapt": 3.0}
+            write_json(tmp_path / f"decode/{system}/{name}/decode.json", told)
+    write_rates(tmp_path, rates)
+    table, *_ = decision_section(Results(tmp_path, Recipe(experiment))).blocks
+    assert isinstance(table, Table)
+    found = {
+        r["system"]: (r["passes"], r["real-time factor a core"]) for r in table.rows
+    }
+    assert found == {
+        "tri3": ("2", "0.080"),
+        "plain": ("1", "0.010"),
+        "net": ("2", "0.100"),
+    }
+
+
 def test_generated_pronunciations_are_listed(tmp_path):
     recipe = made_up_recipe(lang={"g2p": {"num_pronunciations": 1}})
     results = Results(tmp_path, Recipe(recipe))

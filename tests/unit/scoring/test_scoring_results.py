@@ -193,6 +193,16 @@ def test_few_errors_have_the_exact_interval_at_least(errors, words):
         np.testing.assert_allclose([found.low, found.high], [0, 300 / words], rtol=0.01)
 
 
+def test_all_words_wrong_is_no_certainty_either():
+    settings = {"samples": 1000, "confidence": 0.95, "seed": 1}
+    none = bootstrap_interval(np.zeros(4, int), np.full(4, 3), **settings)
+    every = bootstrap_interval(np.full(4, 3), np.full(4, 3), **settings)
+    np.testing.assert_allclose([every.low, every.high], [100 - none.high, 100])
+    assert every.low < 80
+    more = bootstrap_interval(np.full(4, 5), np.full(4, 3), **settings)  # insertions
+    assert more.low == more.high == pytest.approx(500 / 3)
+
+
 @given(st.lists(st.floats(0, 1), max_size=12))
 def test_holm_is_that_of_the_textbook(p_values):
     found = holm(p_values)
