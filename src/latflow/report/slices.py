@@ -3,7 +3,8 @@
 An utterance has a duration, a speaking rate, perhaps words that the lexicon lacks, and
 whatever the manifest says of it or its speaker (gender, language, custom fields such as
 `snr_db` or `spk2age`), or the simulation that made it. Numbers are cut at quantiles
-into slices of about as many utterances; other columns have a slice for each value.
+into slices of about as many utterances; other columns have a slice for each value, the
+last for each speaker.
 
 Only these values are held in memory, none of the audio or features.
 
@@ -56,6 +57,7 @@ DECIMALS = dict.fromkeys(
 _NUM_BINS = 4
 _FEW_VALUES = 6  # so many distinct numbers or fewer are slices themselves
 _MOST_VALUES = 12  # further ones, the rarest, are one slice
+_MOST_SPEAKERS = 40
 _OTHERS, _UNKNOWN = "other values", "not given"
 
 
@@ -171,8 +173,9 @@ def _slices_of_set(
     known = attributes(cuts, results.vocabulary).reindex(scores.index)
     for key, simulated in _simulated(cuts.with_name("records.jsonl")).items():
         known[key] = pd.Series(simulated).reindex(scores.index)
-    for column in known:
-        labels = slice_labels(known[column])
+    labels_of = {column: slice_labels(known[column]) for column in known}
+    labels_of["speaker"] = _speaker_labels(scores["speaker"])
+    for column, labels in labels_of.items():
         for label in labels.cat.categories if labels is not None else ():
             inside = scores.index[labels == label]
             row = _scored(results, scores.loc[inside])
@@ -296,13 +299,21 @@ def slice_labels(values: pd.Series) -> pd.Series | None:
     if len(known) and np.isfinite(numbers.astype(float)).all():
         names, order = _bins(numbers.astype(float))
     else:
-        names, order = _values(known.astype(str))
+        names, order = _values(known.astype(str), _MOST_VALUES)
     if len(order) < 2 and not (order and len(known) < len(values)):
         return None
     if len(known) < len(values):
         order = [*order, _UNKNOWN]
     labels = names.reindex(values.index).fillna(_UNKNOWN)
     return labels.astype(pd.CategoricalDtype(order, ordered=True))
+
+
+def _speaker_labels(speakers: pd.Series) -> pd.Series | None:
+    """Return categories of speakers; None of one alone, or of one an utterance."""
+    names, order = _values(speakers.astype(str), _MOST_SPEAKERS)
+    if len(order) < 2:
+        return None
+    return names.astype(pd.CategoricalDtype(order, ordered=True))
 
 
 def _bins(numbers: pd.Series) -> tuple[pd.Series, list[str]]:
@@ -325,13 +336,13 @@ def _bins(numbers: pd.Series) -> tuple[pd.Series, list[str]]:
     return names, list(dict.fromkeys(titles.values()))
 
 
-def _values(texts: pd.Series) -> tuple[pd.Series, list[str]]:
-    """Return the slice of each value, and the slices in their order."""
+def _values(texts: pd.Series, most: int) -> tuple[pd.Series, list[str]]:
+    """Return the slice of each value, and the slices (`most`) in their order."""
     counts = texts.value_counts()
     if len(counts) > max(_MOST_VALUES, len(texts) / 2):
         return texts, []
     kept = sorted(counts.index, key=lambda value: (-counts[value], value))
-    if len(kept) > _MOST_VALUES:
-        kept = kept[: _MOST_VALUES - 1]
+    if len(kept) > most:
+        kept = kept[: most - 1]
         return texts.where(texts.isin(kept), _OTHERS), [*sorted(kept), _OTHERS]
     return texts, sorted(kept)

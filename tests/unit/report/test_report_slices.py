@@ -72,6 +72,7 @@ def test_slices_are_by_all_columns_of_the_manifest(slices):
         "room": 2,
         "snr_db": 4,
         "spk2age": 3,
+        "speaker": 8,
     }
     assert set(slices["set"]) == {"test"}
     assert set(slices["baseline"]) == {"mono"}
@@ -84,7 +85,7 @@ def test_a_slice_has_the_errors_of_its_utterances(slices, results):
     old, new = (
         read_scores(results.scores_of(system, "test")) for system in ("mono", "tri1")
     )
-    for column in ("gender", "room", "snr_db", "words out of the lexicon"):
+    for column in ("gender", "room", "snr_db", "words out of the lexicon", "speaker"):
         own = slices[slices["column"] == column]
         assert own["words"].sum() == new["words"].sum()
         assert own["utterances"].sum() == len(new)
@@ -101,6 +102,12 @@ def test_a_slice_has_the_errors_of_its_utterances(slices, results):
     assert row["change"] == pytest.approx(100 * (errors - before) / words)
     assert row["ci_low"] < row["wer"] < row["ci_high"]
     assert row["change_low"] <= row["change"] <= row["change_high"]
+    for _speaker, own in new.groupby("speaker"):
+        row = slices.query("column == 'speaker' and slice == @_speaker").iloc[0]
+        assert row["wer"] == pytest.approx(
+            100 * own["errors"].sum() / own["words"].sum()
+        )
+        assert row["drawn"] == "utterances"
     some = slices.query("slice == 'some'").iloc[0]
     assert some["utterances"] == 1  # ELEVEN is not in the lexicon
     assert slices["p"].between(0, 1).all()
@@ -126,7 +133,7 @@ def test_section_shows_each_slice_beside_the_baseline(slices, results):
     assert "tri1, which dev chose, beside mono" in section.blocks[0].text
     tables = [block for block in section.blocks if isinstance(block, Table)]
     figures = [block for block in section.blocks if isinstance(block, Figure)]
-    assert len(tables) == len(figures) == 7
+    assert len(tables) == len(figures) == 8
     assert sum(len(table.rows) for table in tables) == len(slices)
     assert {"change (absolute %)", "p", "reading"} <= set(tables[0].titles)
     assert "tri1</text>" in figures[0].svg
