@@ -10,7 +10,8 @@ million n-grams of 560,000 tokens), tree and HMMs are those of a trained system,
 lexicon has the same phones. Each graph is made in a process of its own, kernels
 compiled before. Prints JSON: processor seconds, peak memory of the process in GB
 (10^9 bytes, with 0.3 of Python and its libraries), states and arcs. With `--peer`
-composition with H and minimization are kaldifst's, too, whose HCLG must be as large.
+composition with H and minimization are kaldifst's, too: as many states, 0.3 % more
+arcs, and the same best costs within 0.004 (docs/benchmarks.md).
 """
 
 from __future__ import annotations

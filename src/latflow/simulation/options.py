@@ -127,8 +127,9 @@ class GeneratedRooms(Options):
     is put into one of them. Responses are kept (`cache_mb`), so that fewer rooms cost
     less time."""
     t60: Seconds = Uniform(low=0.1, high=0.5)
-    """Reverberation time, s. The measured one is within 10 % of it: the reflection of
-    the walls is corrected until it is."""
+    """Reverberation time, s. That measured between speaker and microphone is within
+    10 % of it (without `high_t60`): the reflection of the walls is corrected until it
+    is. From places of noises and other speakers it is up to a quarter off."""
     high_t60: HighShare | None = None
     """Reverberation time at 8 kHz, as a share of `t60`, which is then that up to 1 kHz;
     it falls from octave to octave. null for walls that absorb all frequencies alike."""

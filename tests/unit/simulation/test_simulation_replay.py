@@ -198,6 +198,24 @@ def test_conversations_that_do_not_fit_are_one_line(tmp_path, folder, change, wh
         simulated(folder, tmp_path / "out", records=str(path))
 
 
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ({"source": [99.0, 1.0, 1.0]}, "source at 99.00 x .* is outside of its room"),
+        ({"source": None}, "source and microphone are at one place"),
+    ],
+)
+def test_rooms_that_cannot_be_name_their_record(tmp_path, folder, values, what):
+    rooms = {"type": "generated", "number": 1, "t60": exactly(0.3)}
+    records = records_of(simulated(folder, tmp_path / "drawn", rooms=rooms))
+    room = records[3]["room"]
+    room |= {"source": values["source"] or room["microphone"]}
+    path = tmp_path / "changed.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    with pytest.raises(UserError, match=rf"changed\.jsonl: u3: .*{what}"):
+        simulated(folder, tmp_path / "out", records=str(path))
+
+
 def test_a_file_that_is_missing_is_one_line(tmp_path, folder):
     with pytest.raises(UserError, match=r"none\.jsonl: no such file"):
         simulated(folder, tmp_path / "out", records=str(tmp_path / "none.jsonl"))
