@@ -141,6 +141,9 @@ class SequenceTrainingOptions(TrainingOptions):
 
     epochs: PositiveInt = 2
     """Passes over the training data (over a part each, where `data` splits epochs)."""
+    learning_rate: PositiveFloat = 0.0001
+    """Learning rate that the schedule starts from: a tenth of that of other trainings,
+    since the network has learnt already."""
     micro_sequences: PositiveInt | None = 4
     """Utterances that go through the network at once: while lattices of one such part
     are made, the network works on the next."""
