@@ -39,7 +39,7 @@ def finished(make_checkout, recipe):
     checkout = make_checkout()
     path = checkout.folder / "tiny.yaml"
     path.write_text(yaml.safe_dump(recipe, sort_keys=False))
-    done = checkout.run("--max-threads", "1", "--configfile", path)
+    done = checkout.run("--configfile", path)
     assert done.returncode == 0, done.stderr[-6000:] + done.stdout[-3000:]
     return checkout
 
