@@ -96,7 +96,7 @@ def bootstrap_interval(
     low, high = _percentiles(rates, confidence)
     num_errors, num_words = map(int, counts.sum(axis=1))
     num_correct = num_words - num_errors  # less than 0 with many insertions
-    if num_words and num_errors < min(_FEW_ERRORS, num_words):
+    if num_errors < min(_FEW_ERRORS, num_words):
         exact = _binomial_interval(num_errors, num_words, confidence)
         low, high = min(low, exact.low), max(high, exact.high)
     elif num_words and 0 <= num_correct < _FEW_ERRORS:
