@@ -128,8 +128,11 @@ class Run:
 
         wait_until(f"training is after {epochs} epochs", is_within, 6 * MINUTES)
 
-    def meet_step(self, step: int):
-        """Wait until the training has made so many steps."""
+    def meet_step(self, step: int) -> Job:
+        """Wait until the training has made so many steps, and stop it there.
+
+        SLURM lets stopped processes go on when it ends their job.
+        """
 
         def is_there() -> bool:
             assert self.process.poll() is None, self.told()
@@ -137,6 +140,10 @@ class Run:
             return bool(course) and course[-1]["step"] >= step
 
         wait_until(f"training has made {step} steps", is_there, 6 * MINUTES)
+        job = self.jobs("train_network")[-1]
+        for pid in pids_of(job):
+            os.kill(pid, signal.SIGSTOP)
+        return job
 
     def within_epoch(self) -> list[Path]:
         """Checkpoints that lie within an epoch."""
@@ -197,7 +204,7 @@ def start(cluster, checkout):
 def undisturbed(start, tmp_path_factory):
     """The whole pipeline, with a training on both nodes."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    for name in ("experiment.yaml", "network.yaml"):
+    for name in ("experiment.yaml", "network.yaml", "slow.py"):
         shutil.copy(HERE / name, folder)
     run = start(folder, train_network=RANKS)
     run.finish(20)
@@ -278,8 +285,7 @@ def test_a_training_preempted_ten_times_with_two_retries_makes_the_same_model(
     reached, within = 0, 0
     for step, end in zip(steps, ends, strict=True):
         # Further than the attempt before came, by one step at least.
-        run.meet_step(max(step, reached + 1))
-        job = run.jobs("train_network")[-1]
+        job = run.meet_step(max(step, reached + 1))
         command = ["scontrol", "requeue"] if end == "requeue" else ["scancel"]
         subprocess.run([*command, job.id], check=True)
         # SLURM calls a job out while its ranks still write their checkpoint.

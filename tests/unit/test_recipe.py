@@ -132,6 +132,20 @@ def test_a_system_may_take_its_lexicon_from_alignments(recipe_of):
     assert "lexicon" not in recipe.system_options("tri2")
 
 
+@pytest.mark.parametrize(
+    ("report", "message"),
+    [
+        ({"example_system": "tri9"}, "example_system: no 'tri9' - choose from: mono"),
+        ({"example_set": "tset"}, "example_set: no 'tset' - choose from: dev"),
+        ({"baselines": {"tri9": "mono"}}, "baselines: no 'tri9'"),
+        ({"baselines": {"tri2": "tri2"}}, "baselines.tri2: no 'tri2'"),
+    ],
+)
+def test_a_report_on_what_is_not_there_is_refused(recipe_of, report, message):
+    with pytest.raises(UserError, match=f"configuration report.{message}"):
+        recipe_of(gmm={"systems": SYSTEMS}, report=report)
+
+
 @pytest.mark.parametrize("key", ["alignments", "lexicon"])
 def test_a_system_cannot_build_on_a_later_one(recipe_of, key):
     systems = {**SYSTEMS, "tri1": {**SYSTEMS["tri1"], key: "tri2"}}

@@ -157,10 +157,13 @@ class Results:
     def baseline_of(self, system: str) -> str | None:
         """Return the system that a system is to be better than; None for the first.
 
-        A sequence-trained network starts from another network; other networks learn
-        from a GMM system, or nothing precedes them; a GMM system follows another. What
-        was rescored is compared with what it was.
+        That of `report.baselines`, if any. Else: a sequence-trained network starts from
+        another network; other networks learn from a GMM system, or nothing precedes
+        them; a GMM system follows another. What was rescored is compared with what it
+        was.
         """
+        if system in self.options.report.baselines:
+            return self.options.report.baselines[system]
         acoustic = self.recipe.system_of(system)
         if acoustic != system:
             return acoustic

@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 from torch.nn import functional
+from torch.utils.hooks import RemovableHandle
 
 from latflow.training.distributed import Backend
 
@@ -77,11 +78,9 @@ class NaturalGradient(optim.SGD):
             and module.weight.requires_grad
             and getattr(module, "groups", 1) == 1
         ]
-        # hooks outlive the optimizer where it is replaced
-        mine = weakref.ref[NaturalGradient](self)
-        for own in self._maps:
-            own.module.register_forward_hook(_Look(mine, weakref.ref(own)))
+        self._hooks: list[RemovableHandle] = []
         self._steps = 0
+        self._set_hooks()
 
     @property
     def is_observing(self) -> bool:
@@ -99,6 +98,21 @@ class NaturalGradient(optim.SGD):
             for moments in own.moments:
                 moments.zero_()
 
+    def _set_hooks(self) -> None:
+        """Have hooks in steps that observe alone: layers are faster without."""
+        if self.is_observing == bool(self._hooks):
+            return
+        for hook in self._hooks:
+            hook.remove()
+        # hooks outlive the optimizer where it is replaced
+        mine = weakref.ref[NaturalGradient](self)
+        looks = [(own, _Look(mine, weakref.ref(own))) for own in self._maps]
+        self._hooks = [
+            own.module.register_forward_hook(look)
+            for own, look in looks
+            if self.is_observing
+        ]
+
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Make a step."""
@@ -108,6 +122,7 @@ class NaturalGradient(optim.SGD):
                 own.invert(self.state[own.weight], self._alpha)
             own.precondition()
         self._steps += 1
+        self._set_hooks()
         return super().step(closure)
 
     def state_dict(self) -> dict[str, Any]:
@@ -118,6 +133,7 @@ class NaturalGradient(optim.SGD):
         """Go on from a state."""
         state = dict(state_dict)
         self._steps = state.pop("steps")
+        self._set_hooks()
         super().load_state_dict(state)
         for own in self._maps:
             own.invert(self.state[own.weight], self._alpha)

@@ -232,6 +232,14 @@ class CosineSchedule(Options):
     """Learning rate at the end over that at the start."""
 
 
+class ExponentialSchedule(Options):
+    """It falls by the same factor in each step of the whole training (Kaldi's nnet3)."""
+
+    type: Literal["exponential"] = "exponential"
+    final_ratio: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """Learning rate at the end over that at the start."""
+
+
 class CustomSchedule(Options):
     """A function of your own, see docs/training.md."""
 
@@ -253,6 +261,7 @@ ScheduleOptions = Annotated[
     | NewbobSchedule
     | NoamSchedule
     | CosineSchedule
+    | ExponentialSchedule
     | CustomSchedule,
     Field(discriminator="type"),
 ]

@@ -34,6 +34,7 @@ from latflow.training.optimizer_options import (
     ConstantSchedule,
     CosineSchedule,
     CustomSchedule,
+    ExponentialSchedule,
     HalvingSchedule,
     NewbobSchedule,
     NoamSchedule,
@@ -277,6 +278,8 @@ def _factor(options: TrainingOptions, moment: Moment, history: History) -> float
         case CosineSchedule() as cosine:
             share = 0.5 * (1.0 + math.cos(math.pi * min(1.0, moment.progress)))
             return cosine.final_ratio + (1.0 - cosine.final_ratio) * share
+        case ExponentialSchedule() as exponential:
+            return exponential.final_ratio ** min(1.0, moment.progress)
         case CustomSchedule() as custom:
             return _custom(custom, moment, history)
         case ConstantSchedule():

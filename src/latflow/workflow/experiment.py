@@ -109,6 +109,10 @@ class ReportOptions(Options):
     example_system: str | None = None
     """System that the examples, speakers, confusions and worst utterances are from; the
     last one if null."""
+    baselines: dict[str, str] = Field(default_factory=dict)
+    """Systems that others are compared with, by the name of the other: what training on
+    more, or otherwise, is worth. A network that is not here is compared with the one
+    that it starts from, or with the GMM system behind its labels."""
     num_confusions: Annotated[int, Field(ge=1, le=500)] = 15
     """Rows of each table of confusions."""
     num_utterances: Annotated[int, Field(ge=1, le=5000)] = 100

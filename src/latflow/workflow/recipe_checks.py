@@ -41,6 +41,7 @@ def check(recipe: Recipe) -> None:
     _check_transcriptions(recipe)
     check_capacity(recipe)
     _check_export(recipe)
+    _check_report(recipe)
     _check_suspects(recipe)
     _check_without_dev(recipe)
 
@@ -100,6 +101,21 @@ def _check_export(recipe: Recipe) -> None:
             "configuration export_alignments.package: a system is called package",
             remedy="give the system another name",
         )
+
+
+def _check_report(recipe: Recipe) -> None:
+    """Refuse to show, or compare, systems and sets that are not there."""
+    report = recipe.options.report
+    key = "configuration report"
+    if report.example_system is not None:
+        choices = recipe.decoded_systems
+        check_choice(f"{key}.example_system", report.example_system, choices)
+    if report.example_set is not None:
+        check_choice(f"{key}.example_set", report.example_set, recipe.evaluation_sets)
+    for system, baseline in report.baselines.items():
+        check_choice(f"{key}.baselines", system, recipe.decodings)
+        others = [name for name in recipe.decodings if name != system]
+        check_choice(f"{key}.baselines.{system}", baseline, others)
 
 
 def _check_without_dev(recipe: Recipe) -> None:

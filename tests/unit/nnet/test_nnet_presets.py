@@ -18,6 +18,7 @@ SMALL = (
 # parameters with 40 features and 2000 pdfs, look-ahead in frames
 CHAIN = {
     "tdnnf_chain": (5_004_448, 28),
+    "tdnnf_chain_large": (18_444_704, 40),
     "cnn_tdnnf_chain": (4_294_976, 29),
     "tdnnf_chain_small": (1_459_360, 21),
     "tdnnf_chain_small_augmented": (1_459_360, 21),

@@ -238,17 +238,6 @@ def test_options_do_what_they_say(experiment, tmp_path, changes, shows):
         assert max(map(float, lengths)) <= 2.0
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("example_system", "tri9"), ("example_set", "tset")]
-)
-def test_unknown_choice_is_refused(experiment, tmp_path, key, value):
-    changed = made_up_recipe(report={key: value})
-    with pytest.raises(UserError, match=f"report.{key}: '{value}' is not part"):
-        make_report(
-            experiment, tmp_path / "report.html", tmp_path / "report.md", config=changed
-        )
-
-
 def test_missing_folder_is_refused(tmp_path, config):
     with pytest.raises(UserError, match="no such results folder"):
         make_report(

@@ -107,6 +107,12 @@ def test_cosine_ends_at_its_ratio():
     assert rates == pytest.approx([0.1, 0.06, 0.02])
 
 
+def test_exponential_falls_by_equal_factors():
+    schedule = {"type": "exponential", "final_ratio": 0.01}
+    rates = [rate(schedule, progress=p) for p in (0.0, 0.5, 1.0)]
+    assert rates == pytest.approx([0.1, 0.01, 0.001])
+
+
 def test_patience():
     def history(*losses):
         return [{"loss": loss} for loss in losses]
