@@ -10,7 +10,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -39,7 +39,7 @@ from latflow.simulation.counts import Counts
 from latflow.simulation.drawing import Drawing
 from latflow.simulation.options import SimulatedSetOptions
 from latflow.simulation.records import AudioFiles, Record, record_line
-from latflow.simulation.replay import replayed
+from latflow.simulation.replay import naming, replayed
 from latflow.simulation.simulator import Simulator
 
 RECORDS, SUMMARY = "records.jsonl", "simulation.json"
@@ -240,7 +240,7 @@ def _simulate_utterances(
         i, record = item
         cut, events = speech.cut(i), Counter[str]()
         name = f"{i:06d}-{re.sub(r'[^A-Za-z0-9_.-]', '_', cut.id)[:100]}.flac"
-        with _naming(record, options):
+        with naming(record, options.records):
             simulated = simulator.apply(record, speech.samples(i), events=events)
         soundfile.write(folder / "audio" / name, simulated.T, speech.rate)
         made = _as_recording(cut, final / "audio" / name, simulated.shape)
@@ -258,18 +258,6 @@ def _simulate_utterances(
             supervisions.write(cut.supervisions[0])
             cut_writer.write(cut)
             yield record, events
-
-
-@contextmanager
-def _naming(record: Record, options: SimulatedSetOptions) -> Iterator[None]:
-    """Name the record's utterance, and the file of records, in errors."""
-    try:
-        yield
-    except UserError as error:
-        raise error.at(
-            file=error.file or options.records,
-            utterance=error.utterance or record.utterance,
-        ) from error
 
 
 def _simulate_conversations(
@@ -299,7 +287,7 @@ def _simulate_conversations(
 
     def simulate(record: Record) -> tuple[Record, Counter[str]]:
         events = Counter[str]()
-        with _naming(record, options):
+        with naming(record, options.records):
             made = simulator.conversation(record, events=events)
         soundfile.write(folder / "audio" / f"{record.utterance}.flac", made.T, rate)
         return record, events

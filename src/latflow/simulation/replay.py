@@ -1,12 +1,13 @@
 """Records of a file in the place of draws: the same simulation again, anywhere.
 
-Public: `replayed`.
+Public: `replayed`, `naming`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -15,6 +16,18 @@ from latflow.simulation.options import SimulatedSetOptions
 from latflow.simulation.records import AudioFiles, Record, Speech, read_records
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # of conversations: names of files
+
+
+@contextmanager
+def naming(record: Record, records: str | None) -> Iterator[None]:
+    """Name a record's utterance, and the file that it is from, in errors."""
+    try:
+        yield
+    except UserError as error:
+        raise error.at(
+            file=error.file or records,
+            utterance=error.utterance or record.utterance,
+        ) from error
 
 
 def replayed(
@@ -37,12 +50,9 @@ def replayed(
     assert options.records is not None
     replay = _Replay(options, speech, audio, rate)
     for record in read_records(options.records):
-        try:
-            yield replay.checked(record)
-        except UserError as error:
-            raise error.at(
-                file=options.records, utterance=error.utterance or record.utterance
-            ) from error
+        with naming(record, options.records):
+            checked = replay.checked(record)
+        yield checked
     if not replay.is_said.all():
         missing = speech.utt_id(int(replay.is_said.argmin()))
         raise UserError(
