@@ -204,8 +204,8 @@ def start(cluster, checkout):
 def undisturbed(start, tmp_path_factory):
     """The whole pipeline, with a training on both nodes."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    for name in ("experiment.yaml", "network.yaml", "slow.py"):
-        shutil.copy(HERE / name, folder)
+    for path in ("experiment.yaml", "network.yaml", "../e2e/paced.py"):
+        shutil.copy(HERE / path, folder)
     run = start(folder, train_network=RANKS)
     run.finish(20)
     return run
