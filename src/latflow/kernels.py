@@ -9,7 +9,7 @@ has changed since, is compiled when it is called.
 The file is written from the caches of runs: `latflow compile-kernels --update` in a
 fresh checkout, after `make demo` and the recipe `tests/e2e/tiny.yaml`.
 
-Public: `compile_kernels`, `write_signatures`.
+Public: `compile_kernels`, `load_kernels`, `write_signatures`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from __future__ import annotations
 import importlib
 import json
 import pickle
+import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 from multiprocessing import get_context
@@ -139,8 +140,25 @@ def _number(form: Form, forms: list[Form]) -> int:
     return forms.index(form)
 
 
-def _cached() -> Iterator[tuple[str, str, list[Form], int]]:
+def load_kernels(modules: Container[str]) -> None:
+    """Load the machine code that the kernels of imported modules have on this machine.
+
+    Args:
+        modules: their names.
+    """
+    for module, function, forms, _ in _cached(modules):
+        kernel = getattr(sys.modules[module], function, None)
+        if hasattr(kernel, "compile"):
+            kernel.compile(tuple(map(_type_of, forms)))
+
+
+def _cached(
+    modules: Container[str] | None = None,
+) -> Iterator[tuple[str, str, list[Form], int]]:
     """Yield (module, function, types of its arguments, bytes) of what is compiled.
+
+    Args:
+        modules: those that are looked at; None for all.
 
     Functions that the interpreter never calls by themselves, whose arguments have types
     of the compiler's own, come with those that call them.
@@ -150,6 +168,9 @@ def _cached() -> Iterator[tuple[str, str, list[Form], int]]:
     for index in sorted(ROOT.rglob("__pycache__/*.nbi")):
         source, function = index.name.split("-")[0].split(".", 1)
         place = (index.parent.parent / source).relative_to(ROOT.parent)
+        module = ".".join(place.parts)
+        if modules is not None and module not in modules:
+            continue
         with index.open("rb") as file:
             pickle.load(file)  # noqa: S301 - Numba's version; our own cache
             _, overloads = pickle.loads(file.read())  # noqa: S301
@@ -159,7 +180,7 @@ def _cached() -> Iterator[tuple[str, str, list[Form], int]]:
             except TypeError:
                 continue
             size = (index.parent / data).stat().st_size
-            yield ".".join(place.parts), function, forms, size
+            yield module, function, forms, size
 
 
 def _form_of(kind: Any) -> Form:

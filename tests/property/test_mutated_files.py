@@ -1,6 +1,6 @@
 """Files with mutations: readers and their first users give a result or a `UserError`.
 
-Bytes are changed, lost, doubled or moved, lines too: 20,000 cases of all kinds together
+Bytes are changed, lost, doubled or moved, lines too: 10,000 cases of all kinds together
 in the slow set, their first 300 without it.
 """
 
@@ -1370,7 +1370,7 @@ def check(kind, folder, cases):
         shutil.rmtree(copy)
 
 
-@pytest.mark.parametrize("cases", [300, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cases", [300, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_mutated_file_gives_a_result_or_one_clear_line(tmp_path: Path, kind, cases):
     check(kind, tmp_path, -(-cases // len(KINDS)))

@@ -77,6 +77,15 @@ def test_what_is_compiled_ahead_is_not_compiled_again(package):
     assert len(package.total.signatures) == 1
 
 
+def test_what_is_compiled_is_loaded_from_its_cache(package):
+    call(package)
+    for modules, loaded in (("some.other",), 0), ((package.__name__,), 1):
+        package.total.overloads.clear()
+        kernels.load_kernels(modules)
+        assert len(package.total.overloads) == loaded
+    assert sum(package.total.stats.cache_hits.values()) == 1
+
+
 def test_a_kernel_that_has_changed_is_counted(package):
     rows = [["gone", [0]], ["total", [0]]]
     listed = {"types": ["int64"], "kernels": {package.__name__: rows}}

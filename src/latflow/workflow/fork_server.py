@@ -216,12 +216,17 @@ def _receive(connection: socket.socket) -> tuple[_Job, list[int]] | None:
 
 
 def _import(job: _Job) -> None:
-    """Import a stage, the runner, and what Numba loads before its first kernel."""
+    """Import a stage, and what it would first load when it runs.
+
+    That is the runner, pandas, and the kernels of Numba that are compiled.
+    """
+    before = set(sys.modules)
     _function(job.stage)
-    importlib.import_module("latflow.workflow.jobs")
-    if (registry := sys.modules.get("numba.core.registry")) is not None:
-        registry.cpu_target.typing_context.refresh()
-        registry.cpu_target.target_context.refresh()
+    for module in ("latflow.workflow.jobs", "pandas"):
+        importlib.import_module(module)
+    if "numba" in sys.modules:
+        kernels = importlib.import_module("latflow.kernels")
+        kernels.load_kernels(sys.modules.keys() - before)
 
 
 def _work(connection: socket.socket, job: _Job) -> int:
