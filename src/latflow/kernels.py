@@ -148,7 +148,7 @@ def load_kernels(modules: Container[str]) -> None:
     """
     for module, function, forms, _ in _cached(modules):
         kernel = getattr(sys.modules[module], function, None)
-        if hasattr(kernel, "compile"):
+        if kernel is not None and hasattr(kernel, "compile"):
             kernel.compile(tuple(map(_type_of, forms)))
 
 

@@ -233,7 +233,7 @@ class CosineSchedule(Options):
 
 
 class ExponentialSchedule(Options):
-    """It falls by the same factor in each step of the whole training (Kaldi's nnet3)."""
+    """It falls by the same factor in each step of the training (Kaldi's nnet3)."""
 
     type: Literal["exponential"] = "exponential"
     final_ratio: Annotated[float, Field(gt=0, le=1)] = 0.1

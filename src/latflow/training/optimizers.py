@@ -275,15 +275,20 @@ def _factor(options: TrainingOptions, moment: Moment, history: History) -> float
             return _newbob(newbob, options.learning_rate, history)
         case NoamSchedule() as noam:
             return min(moment.step**-0.5, moment.step * noam.warmup**-1.5)
-        case CosineSchedule() as cosine:
-            share = 0.5 * (1.0 + math.cos(math.pi * min(1.0, moment.progress)))
-            return cosine.final_ratio + (1.0 - cosine.final_ratio) * share
-        case ExponentialSchedule() as exponential:
-            return exponential.final_ratio ** min(1.0, moment.progress)
+        case CosineSchedule() | ExponentialSchedule() as falling:
+            return _falling(falling, min(1.0, moment.progress))
         case CustomSchedule() as custom:
             return _custom(custom, moment, history)
         case ConstantSchedule():
             return 1.0
+
+
+def _falling(schedule: CosineSchedule | ExponentialSchedule, progress: float) -> float:
+    """Return a factor that falls from 1 to `final_ratio` over the whole training."""
+    if isinstance(schedule, ExponentialSchedule):
+        return schedule.final_ratio**progress
+    share = 0.5 * (1.0 + math.cos(math.pi * progress))
+    return schedule.final_ratio + (1.0 - schedule.final_ratio) * share
 
 
 def _newbob(schedule: NewbobSchedule, start: float, history: History) -> float:

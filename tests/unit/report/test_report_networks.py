@@ -9,7 +9,6 @@ from reference.made_up_networks import CONFIG, DEV_ERRORS, DRIFT, write_networks
 from reference.made_up_results import made_up_recipe, write_experiment
 
 from latflow.criteria.options import CriterionOptions
-from latflow.errors import UserError
 from latflow.report import sequence, sequence_curves
 from latflow.report.build import make_report
 from latflow.report.inputs import Results, read_log
