@@ -95,7 +95,7 @@ class NnetOptions(Options):
 class ReportOptions(Options):
     """Contents of the results report; the report itself is always written."""
 
-    num_examples: Annotated[int, Field(ge=0, le=20)] = 4
+    num_examples: Annotated[int, Field(ge=0, le=100)] = 12
     """Utterances shown with audio, spectrogram, phones and words; each adds some 100 kB
     per five seconds of speech."""
     max_example_duration: Annotated[float, Field(gt=0, le=60)] = 10.0

@@ -78,7 +78,7 @@ def test_report_is_one_well_formed_file_that_fetches_nothing(report):
 
 def test_report_shows_every_part(report):
     found = structure(report)
-    assert found.counts["audio"] == 4
+    assert found.counts["audio"] == 12
     assert "data:audio/flac;base64,ZkxhQ" in report
     assert "data:image/png;base64," in report
     assert report.count('class="missing"') == 1  # graphs are not made up
@@ -89,7 +89,7 @@ def test_report_shows_every_part(report):
         "Is the difference real?",
         "text has # words",
         "train_deltas",
-        "num_examples: 4",
+        "num_examples: 12",
         "source commit",
         "OOV (% of words)",
         "oracle WER (%)",
