@@ -28,6 +28,7 @@ from typing import Any, cast
 
 import numpy as np
 from numba import from_dtype, types
+from numba.core.dispatcher import Dispatcher
 from numba.core.errors import NumbaError
 from numba.np.numpy_support import as_dtype
 
@@ -143,13 +144,19 @@ def _number(form: Form, forms: list[Form]) -> int:
 def load_kernels(modules: Container[str]) -> None:
     """Load the machine code that the kernels of imported modules have on this machine.
 
+    Kernels whose source has changed since are left to be compiled by who calls them.
+
     Args:
         modules: their names.
     """
     for module, function, forms, _ in _cached(modules):
-        kernel = getattr(sys.modules[module], function, None)
-        if kernel is not None and hasattr(kernel, "compile"):
-            kernel.compile(tuple(map(_type_of, forms)))
+        kernel: Any = getattr(sys.modules[module], function, None)
+        if not isinstance(kernel, Dispatcher):
+            continue
+        types_of, cache = tuple(map(_type_of, forms)), cast("Any", kernel)._cache
+        key = cache._index_key(types_of, cast("Any", kernel).targetctx.codegen())
+        if key in cache._cache_file._load_index():  # else it would be compiled
+            kernel.compile(types_of)
 
 
 def _cached(

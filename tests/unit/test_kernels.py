@@ -86,6 +86,15 @@ def test_what_is_compiled_is_loaded_from_its_cache(package):
     assert sum(package.total.stats.cache_hits.values()) == 1
 
 
+def test_what_has_changed_is_not_compiled_to_be_loaded(package):
+    call(package)
+    with open(package.__file__, "a") as source:
+        source.write("# edited\n")
+    importlib.reload(package)
+    kernels.load_kernels((package.__name__,))
+    assert len(package.total.overloads) == 0
+
+
 def test_a_kernel_that_has_changed_is_counted(package):
     rows = [["gone", [0]], ["total", [0]]]
     listed = {"types": ["int64"], "kernels": {package.__name__: rows}}
