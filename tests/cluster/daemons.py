@@ -30,8 +30,9 @@ SlurmctldPort={ports[0]}
 CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 AuthType=auth/munge
 CryptoType=crypto/munge
-# A requeued job may start after so many seconds (2 minutes by default).
-AuthInfo=cred_expire=5
+# A requeued job may start after so many seconds (2 minutes by default): no earlier than
+# the processes of the attempt before are killed at the latest.
+AuthInfo=cred_expire={kill_wait}
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation={run}/state

@@ -128,10 +128,13 @@ class Run:
 
         wait_until(f"training is after {epochs} epochs", is_within, 6 * MINUTES)
 
-    def meet_step(self, step: int) -> Job:
+    def meet_step(self, step: int) -> tuple[Job, list[int]]:
         """Wait until the training has made so many steps, and stop it there.
 
         SLURM lets stopped processes go on when it ends their job.
+
+        Returns:
+            The job, and the pids that were stopped.
         """
 
         def is_there() -> bool:
@@ -141,9 +144,10 @@ class Run:
 
         wait_until(f"training has made {step} steps", is_there, 6 * MINUTES)
         job = self.jobs("train_network")[-1]
-        for pid in pids_of(job):
+        pids = pids_of(job)
+        for pid in pids:
             os.kill(pid, signal.SIGSTOP)
-        return job
+        return job, pids
 
     def within_epoch(self) -> list[Path]:
         """Checkpoints that lie within an epoch."""
@@ -285,11 +289,16 @@ def test_a_training_preempted_ten_times_with_two_retries_makes_the_same_model(
     reached, within = 0, 0
     for step, end in zip(steps, ends, strict=True):
         # Further than the attempt before came, by one step at least.
-        job = run.meet_step(max(step, reached + 1))
+        job, pids = run.meet_step(max(step, reached + 1))
         command = ["scontrol", "requeue"] if end == "requeue" else ["scancel"]
         subprocess.run([*command, job.id], check=True)
-        # SLURM calls a job out while its ranks still write their checkpoint.
-        wait_until("its processes are gone", lambda job=job: not pids_of(job))
+        # SLURM calls a job out while its ranks still write their checkpoint; and those
+        # of the next attempt, which has the same number, may be there before they end.
+        before = set(pids)
+        wait_until(
+            "its processes are gone",
+            lambda job=job, before=before: before.isdisjoint(pids_of(job)),
+        )
         reached = run.course()[-1]["step"]
         within += bool(run.within_epoch())
     # Not all: a step where an attempt ends may be an epoch's last.
