@@ -24,9 +24,10 @@ from latflow.decode.decoder import LatticeDecoder
 from latflow.decode.options import SearchOptions
 from latflow.decode.vosk import export_vosk
 from latflow.errors import UserError
+from latflow.features.cmvn import cmvn_statistics, normalize
 from latflow.features.frames import FrameWriter
 from latflow.features.front_end import KaldiFrontEnd
-from latflow.features.options import FrontEndOptions
+from latflow.features.options import FrontEndOptions, OnlineCmvn
 from latflow.fst.graph import Graph
 from latflow.gmm.ivector import IvectorModel
 from latflow.gmm.ivector_training import train_ivectors
@@ -34,7 +35,7 @@ from latflow.gmm.options import IvectorOptions
 from latflow.graphs.hclg import build_hclg, load_model
 from latflow.graphs.options import ChainGraphOptions
 from latflow.hmm.transition_model import TransitionModel
-from latflow.kaldi.io import KaldiWriter, read_matrices
+from latflow.kaldi.io import KaldiWriter, read_matrices, write_matrices
 from latflow.lang.directory import Lang
 from latflow.lattice.best_path import Scales, best_paths
 from latflow.nnet.description import NetworkDescription
@@ -215,6 +216,58 @@ def test_vosk_recognizes_the_same(system, lang, audio, tmp_path):
     export(results, features, model)
     inputs = [(features_of(features, path), None) for path in audio]
     check_the_same(list(vosks(model, audio)), list(ours(results, lang, inputs)))
+
+
+def test_vosk_normalizes_online_as_we_do(
+    golden, lang, audio, repository, tmp_path, capsys
+):
+    features, cmvn = FRONT_ENDS["tdnnf_chain_small"], OnlineCmvn()
+    # and one longer than the window, whose first frames leave it
+    waves = [soundfile.read(path, dtype="int16")[0] for path in audio]
+    soundfile.write(tmp_path / "long.flac", np.concatenate(waves * 6), RATE)
+    audio = [*audio, tmp_path / "long.flac"]
+    plain = [features_of(features, path) for path in audio]
+    assert len(plain[-1]) > cmvn.window + 100
+    # no more like these than a training set is
+    stats = cmvn_statistics(np.concatenate(plain) + np.float32(4.0))
+    frames = [normalize(found, cmvn, stats) for found in plain]
+    results = tmp_path / "results"
+    description = NetworkDescription.load(
+        repository / "config/networks/tdnnf_chain_small.yaml"
+    )
+    make_system(results, golden, lang, description, frames)
+    training = results / "streams/hires/frames/train"
+    training.mkdir(parents=True)
+    write_matrices(training / "cmvn.ark", [("global", stats)])
+    recipe = recipe_of(tmp_path / "a.yaml", results, features, cmvn={"type": "online"})
+    model = tmp_path / "model"
+    told = ["export-kaldi", "vosk", results, "chain", model, "--configfile"]
+    assert main([*map(str, told), str(recipe)]) == 0, capsys.readouterr().err
+    theirs = list(vosks(model, audio))
+    check_the_same(theirs, list(ours(results, lang, [(f, None) for f in frames])))
+    # without the statistics it is another model
+    (model / "am/global_cmvn.stats").rename(tmp_path / "stats")
+    others = list(vosks(model, audio))
+    assert abs(others[0][1] - theirs[0][1]) > 1.0
+    (tmp_path / "stats").rename(model / "am/global_cmvn.stats")
+    # and the way back
+    import_vosk(model, tmp_path / "again", "chain")
+    package = Model.load(tmp_path / "again/package/chain")
+    assert (package.info.cmvn, package.is_streaming) == (cmvn, True)
+    stream = package.front_end()
+    samples = waves[0].astype(np.float32) / 32768
+    found = [stream.accept(piece) for piece in np.array_split(samples, 7)]
+    found = np.concatenate([*found, stream.finish()])
+    np.testing.assert_allclose(found, frames[0], atol=1e-3)
+    # what Vosk computes otherwise
+    for stream, said in (
+        ({"type": "online", "window": 300}, "window: 300, and Vosk has 600 built in"),
+        ({"type": "online", "norm_vars": True}, "norm_vars: true, and Vosk has false"),
+    ):
+        recipe = recipe_of(tmp_path / "b.yaml", results, features, cmvn=stream)
+        told[4] = tmp_path / "other"
+        assert main([*map(str, told), str(recipe)]) == 1
+        assert said in capsys.readouterr().err
 
 
 def check_the_same(theirs, mine):

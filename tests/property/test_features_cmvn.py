@@ -1,4 +1,4 @@
-"""CMVN: zero means, unit variances, additive statistics, Kaldi's sliding window."""
+"""CMVN: zero means, unit variances, additive statistics, Kaldi's windows."""
 
 import numpy as np
 import pytest
@@ -8,12 +8,14 @@ from reference import features as reference
 
 from latflow.errors import UserError
 from latflow.features.cmvn import (
+    OnlineCmvnStream,
     SlidingCmvnStream,
     apply_cmvn,
     cmvn_statistics,
+    normalize,
     sliding_cmvn,
 )
-from latflow.features.options import SlidingCmvn
+from latflow.features.options import OnlineCmvn, SlidingCmvn
 
 
 def random_frames(T, seed, D=4):
@@ -103,6 +105,31 @@ def test_frames_in_pieces_are_normalized_as_the_whole(
     if T:
         given = {"window": window, "min_window": min_window, "norm_vars": norm_vars}
         np.testing.assert_allclose(whole, sliding_cmvn(frames, **given), atol=1e-3)
+
+
+@given(
+    st.integers(0, 60), st.integers(2, 40), st.integers(1, 50), st.booleans(),
+    st.lists(st.integers(0, 60), max_size=4), st.integers(0, 100),
+)  # fmt: skip
+def test_online_equals_windows_one_by_one_however_frames_are_cut(
+    T, window, global_frames, norm_vars, cuts, seed
+):
+    given = {"window": window, "global_frames": global_frames, "norm_vars": norm_vars}
+    frames, others = random_frames(T, seed), random_frames(90, seed + 1) + 3.0
+    stats = cmvn_statistics(others)
+
+    def streamed(cuts):
+        stream = OnlineCmvnStream(OnlineCmvn(**given), stats)
+        found = [stream.accept(piece) for piece in np.split(frames, sorted(cuts))]
+        assert stream.finish().shape == (0, frames.shape[1])
+        return np.concatenate(found)
+
+    whole = normalize(frames, OnlineCmvn(**given), stats)
+    assert whole.dtype == np.float32
+    np.testing.assert_array_equal(streamed([min(cut, T) for cut in cuts]), whole)
+    exact = others.astype(np.float64)
+    wanted = reference.online_cmvn(frames, exact.mean(0), exact.var(0), **given)
+    np.testing.assert_allclose(whole, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_a_window_around_the_frame_does_not_stream():

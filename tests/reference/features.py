@@ -64,6 +64,22 @@ def splice(frames, left, right):
     return np.array(rows)
 
 
+def online_cmvn(frames, mean, variance, *, window, global_frames, norm_vars):
+    """Each frame normalized by those up to it, with so many of the training set's."""
+    out = np.empty(frames.shape)
+    for t in range(len(frames)):
+        part = frames[max(0, t + 1 - window) : t + 1].astype(np.float64)
+        weight = min(global_frames, window - len(part))
+        count = len(part) + weight
+        centre = (part.sum(axis=0) + weight * mean) / count
+        out[t] = frames[t] - centre
+        if norm_vars:
+            spread = ((part - centre) ** 2).sum(axis=0)
+            spread += weight * (variance + (mean - centre) ** 2)
+            out[t] /= np.sqrt(spread / count)
+    return out
+
+
 def sliding_cmvn(frames, *, window, min_window, center, norm_vars):
     """Each frame normalized by its window, statistics computed anew every time."""
     T = len(frames)

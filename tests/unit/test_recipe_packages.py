@@ -31,6 +31,7 @@ def config(**package):
                 "by_speaker": {**plain, "cmvn": {"type": "speaker"}},
                 "centred": {**plain, "cmvn": {"type": "sliding"}},
                 "causal": {**plain, "cmvn": {"type": "sliding", "center": False}},
+                "online": {**plain, "cmvn": {"type": "online"}},
                 "by_all": {**plain, "sample_rate": 8000, "cmvn": {"type": "global"}},
             },
             "ivectors": {"vectors": {"features": "plain"}},
@@ -44,6 +45,7 @@ def config(**package):
                 "centred_net": {**network, "features": "centred"},
                 "causal_net": {**network, "features": "causal"},
                 "global_net": {**network, "features": "by_all"},
+                "online_net": {**network, "features": "online"},
                 "vector_net": {**network, "features": "vectors"},
                 "sat_net": {**network, "features": "sat"},
                 "mean_net": {
@@ -79,7 +81,8 @@ def test_what_cannot_be_packaged_is_refused_when_the_recipe_is_read(system, said
 
 
 def test_a_package_has_the_files_of_its_system():
-    systems = ["plain_net", "mpe", "causal_net", "global_net", "vector_net"]
+    systems = ["plain_net", "mpe", "causal_net", "global_net", "online_net"]
+    systems.append("vector_net")
     recipe = Recipe.from_config(config(systems=systems))
     found = {name: PackagePlan(recipe, name).files("R") for name in systems}
     assert found["mpe"] == {
@@ -96,6 +99,7 @@ def test_a_package_has_the_files_of_its_system():
     }
     assert found["global_net"]["frames"] == "R/streams/by_all/frames/train/meta.json"
     assert found["global_net"]["recordings"] == []
+    assert found["online_net"]["frames"] == "R/streams/online/frames/train/meta.json"
     assert found["vector_net"]["ivectors"] == "R/ivectors/vectors/extractor.npz"
     options = {name: PackagePlan(recipe, name).options() for name in systems}
     assert options["mpe"]["kind"] == "sequence"

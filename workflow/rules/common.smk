@@ -224,6 +224,17 @@ def split_of(wildcards, split):
     return split.format(**wildcards)
 
 
+def statistics_before(wildcards):
+    """Frames of the training set, where others begin with its statistics (CMVN)."""
+    stream = wildcards.get("stream")
+    options, above = recipe.options.features, RESULTS
+    if stream is not None:
+        options, above = recipe.options.nnet.features[stream], f"{RESULTS}/streams/{stream}"
+    if options.cmvn.type != "online" or wildcards.split == "train":
+        return []
+    return f"{above}/frames/train/meta.json"
+
+
 def frames_of(split):
     """Frames of a split, or of the split that the job names, which a system reads."""
 

@@ -36,6 +36,7 @@ rule extract_features:
 rule normalize_features:
     input:
         cuts="<results>/features/{split}/cuts.jsonl.gz",
+        training=statistics_before,
     output:
         frames="<results>/frames/{split}/frames.npy",
         index="<results>/frames/{split}/index.npz",
@@ -85,6 +86,7 @@ use rule extract_features as extract_stream with:
 use rule normalize_features as normalize_stream with:
     input:
         cuts="<results>/streams/{stream}/features/{split}/cuts.jsonl.gz",
+        training=statistics_before,
     output:
         frames="<results>/streams/{stream}/frames/{split}/frames.npy",
         index="<results>/streams/{stream}/frames/{split}/index.npz",

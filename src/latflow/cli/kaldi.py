@@ -13,7 +13,7 @@ from latflow.cli.commands import RECIPE, Arguments, Group, flag, option, read_re
 from latflow.errors import UserError
 
 if TYPE_CHECKING:
-    from latflow.features.options import ExtractionOptions
+    from latflow.features.options import ExtractionOptions, OnlineCmvn
     from latflow.workflow.recipe import Recipe
 
 COMMANDS = Group()
@@ -177,9 +177,10 @@ def _export_vosk(arguments: Arguments) -> None:
     from latflow.decode.vosk import export_vosk
 
     recipe, results = read_recipe(arguments), Path(arguments.results)
-    features = _plain_features(recipe, arguments.system)
+    base, features, cmvn = _plain_features(recipe, arguments.system)
     stream = recipe.stream_of(arguments.system)
     has_ivectors = stream in recipe.options.nnet.ivectors
+    above = results if base is None else results / "streams" / base
     rate = features.sample_rate
     if rate is None:
         rate = next(read_cuts(results / "corpus/train/cuts.jsonl.gz")).sampling_rate
@@ -192,20 +193,28 @@ def _export_vosk(arguments: Arguments) -> None:
         sample_rate=rate,
         search=recipe.options.decode.part(SearchOptions),
         acoustic_scale=recipe.scores_options(arguments.system)["acoustic_scale"] or 1.0,
+        cmvn=cmvn,
+        frames_dir=above / "frames/train",
         ivectors=results / f"ivectors/{stream}/extractor.npz" if has_ivectors else None,
     )
 
 
-def _plain_features(recipe: Recipe, network: str) -> ExtractionOptions:
+def _plain_features(
+    recipe: Recipe, network: str
+) -> tuple[str | None, ExtractionOptions, OnlineCmvn | None]:
     """Return how a network's features are computed of a signal alone.
 
     I-vectors that follow them are left out.
+
+    Returns:
+        The stream of the features, None for those of GMM systems; their computation;
+        their normalization, None for none.
 
     Raises:
         UserError: there is no such network; or its features depend on an utterance or a
             speaker as a whole, or are a GMM system's.
     """
-    from latflow.features.options import ExtractionOptions, NoCmvn
+    from latflow.features.options import ExtractionOptions, NoCmvn, OnlineCmvn
 
     if not recipe.is_network(network):
         known = ", ".join(recipe.networks) or "none"
@@ -222,11 +231,13 @@ def _plain_features(recipe: Recipe, network: str) -> ExtractionOptions:
             remedy="train one on features of nnet.features",
         )
     found = recipe.options.features if stream is None else streams[stream]
-    if not isinstance(found.cmvn, NoCmvn):
+    cmvn = None if isinstance(found.cmvn, NoCmvn) else found.cmvn
+    if not isinstance(cmvn, OnlineCmvn | None):
         raise UserError(
             f"network {network} reads features with cmvn of type {found.cmvn.type}, "
             "which Vosk does not compute",
-            remedy="train one on features of nnet.features with cmvn: {type: none}",
+            remedy="train one on features of nnet.features with cmvn: {type: online}, "
+            "or none",
         )
     if not isinstance(found, ExtractionOptions):
         raise UserError(
@@ -234,7 +245,7 @@ def _plain_features(recipe: Recipe, network: str) -> ExtractionOptions:
             "which Vosk does not compute",
             remedy="train one on features of type mfcc or fbank",
         )
-    return found.extraction
+    return stream, found.extraction, cmvn
 
 
 @EXPORT.command("features", *_ARCHIVE)

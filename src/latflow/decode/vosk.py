@@ -2,19 +2,22 @@
 
     am/final.mdl          transition model and nnet3
     am/tree
+    am/global_cmvn.stats  of the training set, if features are normalized online
     graph/                HCLG.fst, words.txt, phones/ (word_boundary.int), ...
     conf/mfcc.conf        how features are computed (fbank.conf for log-mel energies)
     conf/model.conf       beams, scales, phones of silence for endpoints
     ivector/              i-vectors, if the network takes them: see
                           `latflow.gmm.kaldi_ivector`
 
-Vosk computes plain features, and i-vectors: systems that normalize by speaker or
-utterance, or that read transformed or adapted features, cannot be exported.
+Vosk computes plain features, normalizes them online, and computes i-vectors: systems
+that normalize by speaker or utterance, or that read transformed or adapted features,
+cannot be exported.
 
 Public: `export_vosk`.
 
 Source: what `libvosk` 0.3.45 opens; Kaldi `feat/feature-window.h`,
-`feat/feature-{mfcc,fbank}.h`, `online2/online-endpoint.h` for the options' names.
+`feat/feature-{mfcc,fbank}.h`, `online2/online-endpoint.h` for the options' names,
+`feat/online-feature.h` for those of online CMVN.
 """
 
 from __future__ import annotations
@@ -23,14 +26,15 @@ from pathlib import Path
 
 from latflow.decode.options import SearchOptions
 from latflow.errors import UserError
-from latflow.features.options import FrontEndOptions
+from latflow.features.cmvn import read_global_statistics
+from latflow.features.options import FrontEndOptions, OnlineCmvn
 from latflow.files import atomic_directory, write_text
 from latflow.gmm.ivector import IvectorModel
 from latflow.gmm.kaldi_export import write_graph
 from latflow.gmm.kaldi_ivector import write_ivectors
 from latflow.gmm.options import IvectorOptions
 from latflow.graphs.hclg import load_model as load_transitions
-from latflow.kaldi.io import KaldiWriter
+from latflow.kaldi.io import KaldiWriter, write_matrix
 from latflow.lang.directory import Lang, check_phones
 from latflow.nnet.model_dir import load_model
 from latflow.nnet.nnet3 import Nnet3
@@ -44,6 +48,7 @@ _IVECTOR_OPTIONS = {
     "max_count": 100.0,
 }
 _SUBSAMPLING = 3
+_CMVN = OnlineCmvn()  # whose options no file of the folder tells Vosk either
 
 
 def export_vosk(
@@ -56,6 +61,8 @@ def export_vosk(
     sample_rate: int,
     search: SearchOptions | None = None,
     acoustic_scale: float = 1.0,
+    cmvn: OnlineCmvn | None = None,
+    frames_dir: Path | None = None,
     ivectors: Path | None = None,
 ) -> None:
     """Write a model folder of Vosk, see the module.
@@ -70,11 +77,13 @@ def export_vosk(
         sample_rate: of the features, Hz.
         search: beams; the retries of ours have no counterpart.
         acoustic_scale: factor of the network's outputs in the search.
+        cmvn: normalization of the features; None for none.
+        frames_dir: folder with the `cmvn.ark` of the training set, for `cmvn`.
         ivectors: `extractor.npz` of the i-vectors that follow the features, if any do.
 
     Raises:
-        UserError: the folder is not empty, parts do not fit each other, or Kaldi has no
-            form for a layer.
+        UserError: the folder is not empty, parts do not fit each other, Kaldi has no
+            form for a layer, or Vosk computes features otherwise.
     """
     out, lang = Path(out_dir), Lang.load(lang_dir)
     if out.is_dir() and any(out.iterdir()):
@@ -86,6 +95,11 @@ def export_vosk(
     check_phones(transitions, lang, Path(model_dir) / "final.mdl")
     network = model.network
     extractor = None if ivectors is None else IvectorModel.load(ivectors)
+    statistics = None
+    if cmvn is not None:
+        assert frames_dir is not None
+        _check_cmvn(Path(model_dir), cmvn, extractor)
+        statistics = read_global_statistics(frames_dir)
     if extractor is not None:
         _check_ivectors(Path(model_dir), extractor.options, network.subsampling)
     ivector_dim = 0 if extractor is None else extractor.extractor.dim
@@ -105,6 +119,8 @@ def export_vosk(
             transitions.write(writer)
             nnet.write(writer)
         tree.save(folder / "am/tree")
+        if statistics is not None:
+            write_matrix(folder / "am/global_cmvn.stats", statistics)
         if extractor is not None:
             (folder / "ivector").mkdir()
             write_ivectors(extractor, folder / "ivector")
@@ -120,6 +136,29 @@ def export_vosk(
             f"--endpoint.silence-phones={':'.join(map(str, lang.silence_phones))}",
         ]
         write_text(folder / "conf/model.conf", "".join(f"{line}\n" for line in lines))
+
+
+def _check_cmvn(
+    model_dir: Path, cmvn: OnlineCmvn, extractor: IvectorModel | None
+) -> None:
+    """Refuse online CMVN that Vosk would compute otherwise."""
+    if cmvn != _CMVN:
+        given, fixed = cmvn.values(), _CMVN.values()
+        name = next(name for name in fixed if given[name] != fixed[name])
+        raise UserError(
+            f"the features have online CMVN with {name}: {_told(given[name])}, and "
+            f"Vosk has {_told(fixed[name])} built in",
+            file=model_dir,
+            remedy=f"train the network with {name}: {_told(fixed[name])}",
+        )
+    if extractor is not None:
+        raise UserError(
+            "the i-vectors are of normalized frames, and Vosk takes them of frames as "
+            "they are",
+            file=model_dir,
+            remedy="train extractor and network with cmvn: {type: none}, or without "
+            "i-vectors",
+        )
 
 
 def _check_ivectors(model_dir: Path, options: IvectorOptions, subsampling: int) -> None:

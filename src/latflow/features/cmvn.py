@@ -4,7 +4,7 @@ Statistics are float64 [2, D + 1] in Kaldi's form: sums and the number of frames
 first row, sums of squares (and a zero) in the second; they add up.
 
 Public: `normalize_features` (stage), `normalize`, `apply_cmvn`, `sliding_cmvn`,
-`SlidingCmvnStream`, `cmvn_statistics`.
+`SlidingCmvnStream`, `OnlineCmvnStream`, `cmvn_statistics`, `read_global_statistics`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,22 @@ import numpy as np
 from latflow.corpus.json_lines import CutLine, count_cuts, read_cut_lines
 from latflow.errors import UserError
 from latflow.features.frames import FrameWriter
-from latflow.features.options import CmvnOptions, Extraction, NoCmvn, SlidingCmvn
+from latflow.features.options import (
+    CmvnOptions,
+    Extraction,
+    GlobalCmvn,
+    NoCmvn,
+    OnlineCmvn,
+    SlidingCmvn,
+    SpeakerCmvn,
+)
 from latflow.features.storage_names import IN_MANIFEST
 from latflow.features.stored import StoredFeatures
 from latflow.files import atomic_directory, reading
-from latflow.kaldi.io import KaldiWriter
+from latflow.kaldi.io import read_matrices, write_matrices
 from latflow.logs import progress
 
+STATISTICS = "cmvn.ark"  # in a folder of frames
 GLOBAL = "global"  # key of the statistics of all speakers
 _SMALLEST_VARIANCE = 1e-20  # Kaldi's floors
 _SMALLEST_SLIDING_VARIANCE = 1e-10
@@ -38,7 +47,7 @@ def normalize(
     Args:
         frames: [T, D].
         stats: of the speaker or the corpus, where `options` is about these; None takes
-            the utterance's own.
+            the utterance's own, which `online` cannot do with.
     """
     if isinstance(options, NoCmvn):
         return frames
@@ -50,6 +59,9 @@ def normalize(
             center=options.center,
             norm_vars=options.norm_vars,
         )
+    if isinstance(options, OnlineCmvn):
+        assert stats is not None
+        return OnlineCmvnStream(options, stats).accept(frames)
     if stats is None:
         stats = cmvn_statistics(frames)
     return apply_cmvn(frames, stats, norm_vars=options.norm_vars)
@@ -86,18 +98,23 @@ def apply_cmvn(
 
     Source: Kaldi `transform/cmvn.cc:ApplyCmvn`; a variance below 1e-20 counts as 1e-20.
     """
+    mean, variance = _moments(stats)
+    if not norm_vars:
+        return frames.astype(np.float32) - mean.astype(np.float32)
+    scale = 1.0 / np.sqrt(np.maximum(variance, _SMALLEST_VARIANCE))
+    scaled = frames.astype(np.float32) * scale.astype(np.float32)
+    return scaled - (mean * scale).astype(np.float32)
+
+
+def _moments(stats: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and variance, [D] each, of statistics of at least one frame."""
     count = stats[0, -1]
     if count < 1:
         raise UserError(
             "CMVN statistics of no frames", remedy="check the speaker's utterances"
         )
     mean = stats[0, :-1] / count
-    if not norm_vars:
-        return frames.astype(np.float32) - mean.astype(np.float32)
-    variance = np.maximum(stats[1, :-1] / count - mean**2, _SMALLEST_VARIANCE)
-    scale = 1.0 / np.sqrt(variance)
-    scaled = frames.astype(np.float32) * scale.astype(np.float32)
-    return scaled - (mean * scale).astype(np.float32)
+    return mean, stats[1, :-1] / count - mean**2
 
 
 def sliding_cmvn(
@@ -162,6 +179,37 @@ def _window_sums(values: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.n
     return sums[end] - sums[begin]
 
 
+class _RunningSums:
+    """Sums of frames and of their squares over windows of the frames so far.
+
+    They do not depend on how the frames are cut. Float64 keeps their precision where
+    frames are small beside their spread: about an origin.
+
+    Args:
+        dim: elements of a frame.
+    """
+
+    def __init__(self, dim: int) -> None:
+        # [T', 2, D], over the frames before `_first`, before the next one, ...
+        self._sums = np.zeros((1, 2, dim))
+        self._first = 0
+
+    def add(self, frames: np.ndarray) -> None:
+        """Take the next frames, float64 [T, D]."""
+        powers = np.stack([frames, frames**2], axis=1)
+        sums = np.cumsum(np.concatenate([self._sums[-1:], powers]), axis=0)
+        self._sums = np.concatenate([self._sums, sums[1:]])
+
+    def over(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Return sums over frames begin[t]..end[t]-1 for every t, [T, 2, D]."""
+        return self._sums[end - self._first] - self._sums[begin - self._first]
+
+    def forget(self, frame: int) -> None:
+        """Drop what only windows that begin before a frame need."""
+        drop = max(0, frame - self._first)
+        self._sums, self._first = self._sums[drop:], self._first + drop
+
+
 class SlidingCmvnStream:
     """Sliding normalization of frames that arrive in pieces.
 
@@ -183,13 +231,12 @@ class SlidingCmvnStream:
         self._waiting: list[np.ndarray] = []
         self._num_frames = self._num_done = 0
         self._origin: np.ndarray | None = None
-        self._sums = np.zeros((1, 2, 0))  # over frames before the first, ..., the last
-        self._first = 0  # frame that the first of them stand before
+        self._sums = _RunningSums(0)
+        self._dim = 0
 
     def accept(self, frames: np.ndarray) -> np.ndarray:
         """Take the next frames [T, D]; return those ready, float32 [T', D]."""
-        if self._origin is None:
-            self._sums = np.zeros((1, 2, frames.shape[1]))
+        self._dim = frames.shape[1]
         if len(frames):
             self._add(frames.astype(np.float64))
         is_enough = self._num_frames >= self._options.min_window
@@ -202,18 +249,16 @@ class SlidingCmvnStream:
     def _add(self, exact: np.ndarray) -> None:
         """Sum up frames."""
         if self._origin is None:
-            self._origin = exact[0]
-        exact = exact - self._origin  # keeps sums small
-        powers = np.stack([exact, exact**2], axis=1)
-        sums = np.cumsum(np.concatenate([self._sums[-1:], powers]), axis=0)
-        self._sums = np.concatenate([self._sums, sums[1:]])
+            self._origin, self._sums = exact[0], _RunningSums(self._dim)
+        exact = exact - self._origin
+        self._sums.add(exact)
         self._waiting.append(exact)
         self._num_frames += len(exact)
 
     def _advance(self, end: int) -> np.ndarray:
         """Normalize frames up to `end`, forget what is no longer needed."""
         if end <= self._num_done:
-            return np.empty((0, self._sums.shape[2]), np.float32)
+            return np.empty((0, self._dim), np.float32)
         options = self._options
         t = np.arange(self._num_done, end)
         behind = np.maximum(t + 1, options.min_window)
@@ -221,7 +266,7 @@ class SlidingCmvnStream:
         behind = behind - overshoot
         begin = np.maximum(np.maximum(t - options.window, 0) - overshoot, 0)
         count = (behind - begin)[:, np.newaxis].astype(np.float64)
-        sums = self._sums[behind - self._first] - self._sums[begin - self._first]
+        sums = self._sums.over(begin, behind)
         mean = sums[:, 0] / count
         centred = np.concatenate(self._waiting) - mean
         if options.norm_vars:
@@ -229,9 +274,57 @@ class SlidingCmvnStream:
             centred /= np.sqrt(np.maximum(variance, _SMALLEST_SLIDING_VARIANCE))
             centred[count[:, 0] == 1] = 0.0
         self._waiting, self._num_done = [], end
-        drop = max(0, end - options.window) - self._first
-        self._sums, self._first = self._sums[drop:], self._first + drop
+        self._sums.forget(end - options.window)
         return centred.astype(np.float32)
+
+
+class OnlineCmvnStream:
+    """Online normalization of frames that arrive in pieces; none waits.
+
+    A frame has the statistics of the last `window` frames up to it. Where there are
+    fewer yet, those of the training set are added with the weight of `global_frames`
+    frames, or of as many as lack. However frames are cut, the result has the same bits.
+
+    Args:
+        options: window and weight.
+        stats: of the training set, float64 [2, D + 1].
+
+    Raises:
+        UserError: the statistics hold no frame.
+
+    Source: Kaldi `feat/online-feature.cc:OnlineCmvn` (apply-cmvn-online), with no
+    statistics of the speaker.
+    """
+
+    def __init__(self, options: OnlineCmvn, stats: np.ndarray) -> None:
+        self._options = options
+        self._origin, self._variance = _moments(stats)
+        self._sums = _RunningSums(len(self._origin))
+        self._num_frames = 0
+
+    def accept(self, frames: np.ndarray) -> np.ndarray:
+        """Normalize the next frames [T, D]: float32 [T, D]."""
+        options = self._options
+        exact = frames.astype(np.float64) - self._origin
+        self._sums.add(exact)
+        end = self._num_frames + np.arange(1, len(exact) + 1)
+        begin = np.maximum(end - options.window, 0)
+        weight = np.minimum(options.window - (end - begin), options.global_frames)
+        count = (end - begin + weight)[:, np.newaxis]
+        sums = self._sums.over(begin, end)
+        mean = sums[:, 0] / count  # about that of the training set, which adds nothing
+        normalized = exact - mean
+        if options.norm_vars:
+            squares = sums[:, 1] + weight[:, np.newaxis] * self._variance
+            variance = squares / count - mean**2
+            normalized /= np.sqrt(np.maximum(variance, _SMALLEST_VARIANCE))
+        self._num_frames += len(exact)
+        self._sums.forget(self._num_frames - options.window)
+        return normalized.astype(np.float32)
+
+    def finish(self) -> np.ndarray:
+        """Return nothing: no frame waits, float32 [0, D]."""
+        return np.empty((0, len(self._origin)), np.float32)
 
 
 def normalize_features(
@@ -240,30 +333,36 @@ def normalize_features(
     *,
     cmvn: CmvnOptions,
     extraction: Extraction | None = None,
+    training_dir: str | Path | None = None,
 ) -> None:
     """Normalize stored features and lay them out flat, as a `FrameStore`.
 
     Two passes over the features where statistics of more than an utterance are needed;
     these are kept in `cmvn.ark`, a Kaldi archive of double matrices [2, D + 1] by
-    speaker, or under the key `global`.
+    speaker, or under the key `global`; with `online`, those of the training set.
 
     Args:
         cuts: `cuts.jsonl.gz` with features, sorted by id.
         out_dir: replaced as a whole, or left as it was on an error.
         extraction: what the features were computed by, for whoever computes others of
             the kind; None where nobody will.
+        training_dir: folder with the `cmvn.ark` of the training set, which `online`
+            begins with; None where `cuts` are that set.
 
     Raises:
-        UserError: a cut has no features, its stored features cannot be read, or the
-            disk is full.
+        UserError: a cut has no features, its stored features cannot be read, there are
+            no statistics in `training_dir`, or the disk is full.
     """
     total = count_cuts(cuts)
     with atomic_directory(out_dir) as folder:
         statistics: dict[str, np.ndarray] = {}
-        if cmvn.type in {"speaker", GLOBAL}:
+        if isinstance(cmvn, OnlineCmvn) and training_dir is not None:
+            statistics = {GLOBAL: read_global_statistics(training_dir)}
+        elif isinstance(cmvn, SpeakerCmvn | GlobalCmvn | OnlineCmvn):
             bar = progress(read_features(cuts), "CMVN statistics", total=total)
             statistics = _statistics(bar, by_speaker=cmvn.type == "speaker")
-            _write_statistics(folder / "cmvn.ark", statistics)
+        if statistics:
+            write_matrices(folder / STATISTICS, sorted(statistics.items()))
         bar = progress(read_features(cuts), "normalize features", total=total)
         _write_frames(bar, folder, cmvn, statistics, extraction)
 
@@ -311,12 +410,21 @@ def _statistics(
     return statistics
 
 
-def _write_statistics(path: Path, statistics: Mapping[str, np.ndarray]) -> None:
-    """Write a Kaldi archive of statistics, sorted by key."""
-    with path.open("wb") as stream:
-        for key, stats in sorted(statistics.items()):
-            stream.write(key.encode() + b" ")
-            KaldiWriter(stream).write_float_matrix(stats)
+def read_global_statistics(folder: str | Path) -> np.ndarray:
+    """Return the statistics of all speakers in a folder's `cmvn.ark`: [2, D + 1].
+
+    Raises:
+        UserError: there are none.
+    """
+    path = Path(folder) / STATISTICS
+    for key, stats in read_matrices(path):
+        if key == GLOBAL:
+            return stats
+    raise UserError(
+        f"no statistics of the key {GLOBAL}",
+        file=path,
+        remedy="normalize the training set with cmvn of type online or global",
+    )
 
 
 def _write_frames(

@@ -95,7 +95,7 @@ def prepare_live_features(
         UserError: CMVN that needs statistics of several utterances, different sample
             rates, or too many utterances without a frame.
     """
-    if options.cmvn.type in {"speaker", "global"}:
+    if options.cmvn.type in {"speaker", "global", "online"}:
         raise UserError(
             f"features.cmvn {options.cmvn.type} needs all features beforehand",
             remedy="use utterance, sliding or none with features computed on the fly "

@@ -153,6 +153,22 @@ class SlidingCmvn(Options):
     """Let the window lie around the frame; else it ends with it."""
 
 
+class OnlineCmvn(Options):
+    """By the frames up to each frame, and at first those of the training set too.
+
+    Kaldi's apply-cmvn-online, which Vosk has; no frame waits, and utterances begin
+    without what was known of their speaker.
+    """
+
+    type: Literal["online"] = "online"
+    norm_vars: bool = False
+    """Scale variances to one too, not only means to zero."""
+    window: PositiveInt = 600
+    """Frames, up to each frame, that statistics are taken from."""
+    global_frames: PositiveInt = 200
+    """Weight of the training set, as so many frames, where `window` is not full yet."""
+
+
 class NoCmvn(Options):
     """Not at all."""
 
@@ -160,7 +176,7 @@ class NoCmvn(Options):
 
 
 CmvnOptions = Annotated[
-    SpeakerCmvn | UtteranceCmvn | GlobalCmvn | SlidingCmvn | NoCmvn,
+    SpeakerCmvn | UtteranceCmvn | GlobalCmvn | SlidingCmvn | OnlineCmvn | NoCmvn,
     Field(discriminator="type"),
 ]
 

@@ -172,9 +172,9 @@ def write_cmvn(folder: str | Path, cmvn: CmvnOptions) -> None:
     """Write `cmvn_opts`: the options of apply-cmvn that do what a configuration says.
 
     Args:
-        cmvn: normalization of the frames. For `sliding` apply-cmvn is told to do
-            nothing: such features come from apply-cmvn-sliding, which no script for
-            GMMs calls.
+        cmvn: normalization of the frames. For `sliding` and `online` apply-cmvn is told
+            to do nothing: such features come from apply-cmvn-sliding and
+            apply-cmvn-online, which no script for training GMMs calls.
     """
     norm_means = norm_vars = False
     if isinstance(cmvn, _BY_STATISTICS):
@@ -182,7 +182,8 @@ def write_cmvn(folder: str | Path, cmvn: CmvnOptions) -> None:
     elif not isinstance(cmvn, NoCmvn):
         log.warning(
             "Kaldi's scripts must be given features that went through "
-            "apply-cmvn-sliding (latflow export-kaldi features writes such)"
+            "apply-cmvn-%s (latflow export-kaldi features writes such)",
+            cmvn.type,
         )
     line = f"--norm-means={norm_means} --norm-vars={norm_vars}".lower()
     _write_line(Path(folder) / CMVN, line)

@@ -127,7 +127,8 @@ class AlignmentTask:
 
         Args:
             info: of the package; tells the front end and the normalization, which has
-                the statistics of these utterances, as in the recipe.
+                the statistics of these utterances, and of the training set with
+                `online`, as in the recipe.
             out_dir: for the alignments; gets `lang/` and `features/ledger.jsonl`.
             system: name of what aligns.
 
@@ -154,7 +155,12 @@ class AlignmentTask:
             ledger = out_dir / "features/ledger.jsonl"
             ledger.parent.mkdir(exist_ok=True)
             shutil.copyfile(made / "ledger.jsonl", ledger)
-            normalize_features(made / "cuts.jsonl.gz", frames, cmvn=info.cmvn)
+            normalize_features(
+                made / "cuts.jsonl.gz",
+                frames,
+                cmvn=info.cmvn,
+                training_dir=self.package_dir / "model",
+            )
             shutil.rmtree(made)
             store = FrameStore.load(frames)
             shift = store.frame_shift

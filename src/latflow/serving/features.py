@@ -9,7 +9,12 @@ from typing import Protocol
 
 import numpy as np
 
-from latflow.features.cmvn import SlidingCmvnStream, apply_cmvn, normalize
+from latflow.features.cmvn import (
+    OnlineCmvnStream,
+    SlidingCmvnStream,
+    apply_cmvn,
+    normalize,
+)
 from latflow.features.front_end import KaldiFrontEnd, StreamingFrontEnd
 from latflow.features.lhotse_extractors import LhotseExtractor
 from latflow.features.options import (
@@ -18,6 +23,7 @@ from latflow.features.options import (
     FrontEndOptions,
     GlobalCmvn,
     NoCmvn,
+    OnlineCmvn,
     SlidingCmvn,
 )
 from latflow.gmm.ivector import IvectorModel, IvectorStream
@@ -46,7 +52,7 @@ def is_causal(options: CmvnOptions) -> bool:
     """Return whether a normalization needs no frames to come (but for the first)."""
     if isinstance(options, SlidingCmvn):
         return not options.center
-    return isinstance(options, NoCmvn | GlobalCmvn)
+    return isinstance(options, NoCmvn | GlobalCmvn | OnlineCmvn)
 
 
 class _Stage(Protocol):
@@ -70,7 +76,8 @@ class FeatureStream:
     Args:
         front_end: shared between streams.
         cmvn: normalization of the features.
-        statistics: of the training set, float64 [2, D + 1], for global normalization.
+        statistics: of the training set, float64 [2, D + 1], for normalization by
+            `global` or `online`.
         ivectors: what gives the i-vectors that follow each frame, if they do.
     """
 
@@ -142,6 +149,9 @@ def _stages(
     stages: list[_Stage] = []
     if isinstance(cmvn, SlidingCmvn) and not cmvn.center:
         stages.append(SlidingCmvnStream(cmvn))
+    elif isinstance(cmvn, OnlineCmvn):
+        assert statistics is not None
+        stages.append(OnlineCmvnStream(cmvn, statistics))
     elif isinstance(cmvn, GlobalCmvn):
         assert statistics is not None
         stages.append(_Global(statistics, norm_vars=cmvn.norm_vars))

@@ -38,7 +38,7 @@ from latflow.decode.options import (
 from latflow.decode.rescore import LanguageModels
 from latflow.decode.search_graph import GraphFile
 from latflow.errors import UserError
-from latflow.features.cmvn import GLOBAL
+from latflow.features.cmvn import read_global_statistics
 from latflow.features.front_end import KaldiFrontEnd
 from latflow.features.lhotse_extractors import LhotseExtractor
 from latflow.features.options import (
@@ -47,13 +47,13 @@ from latflow.features.options import (
     FrontEnd,
     GlobalCmvn,
     NoCmvn,
+    OnlineCmvn,
 )
 from latflow.files import file_digest
 from latflow.fst.graph import Graph
 from latflow.gmm.ivector import IvectorModel
 from latflow.gmm.model import GmmSystem
 from latflow.hmm.transition_model import TransitionModel
-from latflow.kaldi.io import read_matrices
 from latflow.lang.directory import Lang, check_phones
 from latflow.lattice.best_path import Scales
 from latflow.lattice.lattice import Lattice
@@ -72,7 +72,6 @@ _AGAIN = "write the package again with latflow package"
 _MAPPED_BYTES = 64 << 20  # graphs above this are packed to a file that processes share
 # Scores between prunings of the search: many sessions hold their links at a time.
 _PRUNE_INTERVAL = 25
-STATISTICS = "model/cmvn.ark"
 IVECTORS = "ivectors/extractor.npz"
 GRAMMAR, LM = "rescore/G.fst", "rescore/lm.bin"
 
@@ -317,8 +316,8 @@ class Model:
             ivectors = IvectorModel.load(folder / IVECTORS)
         if info.rescoring is not None:
             models = LanguageModels.load(folder / GRAMMAR, folder / LM, lang.word_ids)
-        if isinstance(info.cmvn, GlobalCmvn):
-            statistics = dict(read_matrices(folder / STATISTICS))[GLOBAL]
+        if isinstance(info.cmvn, GlobalCmvn | OnlineCmvn):
+            statistics = read_global_statistics(folder / "model")
         transcriber = Transcriber(
             lang,
             found.transitions,

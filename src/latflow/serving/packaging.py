@@ -15,7 +15,8 @@ from pathlib import Path
 from latflow.corpus.manifests import read_cuts
 from latflow.decode.options import NetworkScoreOptions
 from latflow.errors import UserError
-from latflow.features.options import GlobalCmvn, LhotseFrontEndOptions
+from latflow.features.cmvn import STATISTICS
+from latflow.features.options import GlobalCmvn, LhotseFrontEndOptions, OnlineCmvn
 from latflow.files import atomic_directory, file_digest
 from latflow.gmm.model import ALIGNMENT_MODEL, MATRIX
 from latflow.lang.directory import Lang
@@ -31,7 +32,6 @@ from latflow.serving.package import (
     INFO,
     IVECTORS,
     LM,
-    STATISTICS,
     GmmPackage,
     Model,
     PackageInfo,
@@ -90,7 +90,7 @@ def write_package(
         recordings: `cuts.jsonl.gz` of the training set, for its sample rate where the
             options have none.
         frames_dir: folder of the frames of the training set, with its statistics in
-            `cmvn.ark`, for global normalization.
+            `cmvn.ark`, for normalization by `global` or `online`.
         ivectors: `extractor.npz` of the i-vectors that the network takes.
         grammar: `G.fst` of the graph, where lattices are rescored.
         arpa: the second language model, where they are.
@@ -111,9 +111,9 @@ def write_package(
             _copy(path, folder / "lang/phones" / path.name)
         if why_aligning is None:
             _copy(_given(graph, "graph"), folder / "graph/HCLG.fst")
-        if isinstance(options.cmvn, GlobalCmvn):
+        if isinstance(options.cmvn, GlobalCmvn | OnlineCmvn):
             frames = _given(frames_dir, "frames of the training set")
-            _copy(frames / "cmvn.ark", folder / STATISTICS)
+            _copy(frames / STATISTICS, folder / "model" / STATISTICS)
         if ivectors is not None:
             _copy(ivectors, folder / IVECTORS)
         lang = Lang.load(folder / "lang")

@@ -1,6 +1,7 @@
 """A model folder of Vosk as a system of ours: the way back from `latflow.decode.vosk`.
 
     am/final.mdl, am/tree            -> nnet/<system>/
+    am/global_cmvn.stats, if there   -> nnet/<system>/cmvn.ark, for online CMVN
     graph/HCLG.fst                   -> graph/<system>/HCLG.fst
     graph/words.txt, phones.txt, ... -> lang/, unless a lang directory is given
     all of it, conf/                 -> package/<system>/
@@ -10,8 +11,9 @@ which multiplies graph costs by 0.9.
 
 Public: `import_vosk`.
 
-Source: what `libvosk` 0.3.45 opens; Kaldi `feat/feature-{window,mfcc,fbank}.h` and
-`online2/online-endpoint.h` for the options' names and defaults.
+Source: what `libvosk` 0.3.45 opens; Kaldi `feat/feature-{window,mfcc,fbank}.h`,
+`feat/online-feature.h` and `online2/online-endpoint.h` for the options' names and
+defaults.
 """
 
 from __future__ import annotations
@@ -23,16 +25,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from latflow.decode.options import EndpointOptions, NetworkScoreOptions, SearchOptions
 from latflow.errors import UserError
-from latflow.features.options import FrontEndOptions
+from latflow.features.cmvn import GLOBAL, STATISTICS
+from latflow.features.options import FrontEndOptions, NoCmvn, OnlineCmvn
 from latflow.files import atomic_directory, read_lines, write_json, write_text
 from latflow.fst.graph import Graph
 from latflow.gmm.kaldi_dir import check_tree
 from latflow.gmm.kaldi_import import check_graph
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
-from latflow.kaldi.io import KaldiReader
+from latflow.kaldi.io import KaldiReader, read_matrix, write_matrices
 from latflow.lang.directory import (
     Lang,
     check_phone_table,
@@ -121,6 +126,7 @@ def import_vosk(
     lang = _write_lang(source, out / "lang", transitions, conf, lang_dir)
     graph = Graph.load(source / "graph/HCLG.fst")
     check_graph(graph, transitions, lang, source / "graph/HCLG.fst")
+    cmvn = _write_statistics(source, system, conf.front_end.dim)
     graph_file = out / "graph" / name / "HCLG.fst"
     graph_file.parent.mkdir(parents=True, exist_ok=True)
     graph.save(graph_file, is_aligned=True)
@@ -131,13 +137,20 @@ def import_vosk(
         name=name,
         kind="lfmmi",
         front_end=conf.front_end,
+        cmvn=cmvn,
         search=conf.search,
         endpoint=conf.endpoint,
         sample_rate=conf.sample_rate,
         scores=NetworkScoreOptions(acoustic_scale=conf.acoustic_scale),
     )
     write_package(
-        system, graph_file, lang.folder, scales, out / "package" / name, options=options
+        system,
+        graph_file,
+        lang.folder,
+        scales,
+        out / "package" / name,
+        options=options,
+        frames_dir=system,
     )
 
 
@@ -207,6 +220,21 @@ def _write_system(
 
 
 # -- language ------------------------------------------------------------------------
+
+
+def _write_statistics(source: Path, system: Path, dim: int) -> OnlineCmvn | NoCmvn:
+    """Write the statistics of online CMVN, if there are any; return the CMVN."""
+    path = source / "am/global_cmvn.stats"
+    if not path.is_file():
+        return NoCmvn()
+    statistics = read_matrix(path)
+    if statistics.shape != (2, dim + 1):
+        rows, columns = statistics.shape
+        raise UserError(
+            f"statistics of {rows} x {columns} numbers, for frames of {dim}", file=path
+        )
+    write_matrices(system / STATISTICS, [(GLOBAL, statistics.astype(np.float64))])
+    return OnlineCmvn()
 
 
 def _write_lang(

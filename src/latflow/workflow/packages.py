@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from latflow.workflow.recipe import Recipe
 
 _BY_WHOLE = {"speaker", "utterance"}  # CMVN that knows all frames beforehand
+_BY_TRAINING_SET = {"global", "online"}  # CMVN of packages with statistics of training
 
 
 def check_packages(recipe: Recipe) -> None:
@@ -193,7 +194,7 @@ class PackagePlan:
         ivectors = recipe.options.nnet.ivectors.get(stream or "")
         base = stream if ivectors is None else ivectors.features
         above = results if base is None else f"{results}/streams/{base}"
-        is_global = self._features.cmvn.type == "global"
+        has_statistics = self._features.cmvn.type in _BY_TRAINING_SET
         has_rate = self._features.sample_rate is not None or isinstance(
             self._features, LhotseExtractionOptions
         )
@@ -207,7 +208,7 @@ class PackagePlan:
             "lang": f"{results}/{recipe.lang_folder(name)}/words.txt",
             "scales": scales if recognizes else [],
             "recordings": [] if has_rate else f"{results}/corpus/train/cuts.jsonl.gz",
-            "frames": f"{above}/frames/train/meta.json" if is_global else [],
+            "frames": f"{above}/frames/train/meta.json" if has_statistics else [],
             "ivectors": (
                 [] if ivectors is None else f"{results}/ivectors/{stream}/extractor.npz"
             ),
@@ -262,7 +263,7 @@ class PackagePlan:
         recipe, cmvn = self.recipe, self._features.cmvn
         if cmvn.type in _BY_WHOLE or getattr(cmvn, "center", False):
             why = f"cmvn of type {cmvn.type} normalizes features with frames to come"
-            return why, "take features with cmvn: {type: none}"
+            return why, "take features with cmvn: {type: online}, or none"
         if isinstance(self._features, LhotseExtractionOptions):
             why = f"the extractor {self._features.extractor} takes whole signals"
             return why, "take features of type mfcc or fbank"

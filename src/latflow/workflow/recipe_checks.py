@@ -190,7 +190,7 @@ def _check_streams(recipe: Recipe) -> None:
                 remedy="give the features another",
             )
         cmvn = stream.cmvn.type
-        if cmvn in {"speaker", "global"} and not stream.stored:
+        if cmvn in {"speaker", "global", "online"} and not stream.stored:
             raise UserError(
                 f"{key}.cmvn: statistics of type {cmvn} need stored features",
                 remedy="set its type to utterance, sliding or none, or `stored: true`",

@@ -21,7 +21,11 @@ from pydantic import ValidationError
 from latflow import parallel
 from latflow.errors import UserError
 from latflow.features import frames as frames_module
-from latflow.features.cmvn import normalize_features, read_features
+from latflow.features.cmvn import (
+    cmvn_statistics,
+    normalize_features,
+    read_features,
+)
 from latflow.features.extract import extract_features, make_extractor
 from latflow.features.frames import FrameStore
 from latflow.features.joining import join_features
@@ -32,7 +36,7 @@ from latflow.features.options import (
     NoCmvn,
     SpeakerCmvn,
 )
-from latflow.kaldi.io import read_matrices
+from latflow.kaldi.io import read_matrices, write_matrices
 from latflow.ledger import read_ledger
 from latflow.options import read_options
 
@@ -391,13 +395,14 @@ def test_cut_of_several_channels_is_refused(tmp_path):
         run([cut], tmp_path)
 
 
-def normalize(folder, **cmvn):
+def normalize(folder, name="frames", training_dir=None, **cmvn):
     normalize_features(
         folder / "out/cuts.jsonl.gz",
-        folder / "frames",
+        folder / name,
         cmvn=read_options(CmvnOptions, cmvn),
+        training_dir=training_dir,
     )
-    return FrameStore.load(folder / "frames")
+    return FrameStore.load(folder / name)
 
 
 def test_speaker_cmvn_gives_zero_mean_per_speaker(corpus):
@@ -446,6 +451,38 @@ def test_kinds_of_cmvn(corpus, cmvn):
             np.testing.assert_allclose(everything.mean(axis=0), 0.0, atol=1e-4)
             np.testing.assert_allclose(everything.var(axis=0), 1.0, atol=1e-2)
     assert store.meta["cmvn"]["type"] == cmvn["type"]
+
+
+def test_online_cmvn_begins_with_the_training_set(corpus):
+    folder, cuts = corpus
+    made = run(cuts, folder)
+    training = folder / "training"
+    training.mkdir()
+    stats = cmvn_statistics(np.ones((5, FeatureOptions().dim), np.float32))
+    write_matrices(training / "cmvn.ark", [("global", stats)])
+    # of the set itself, and of another
+    own = normalize(folder, type="online", window=10, global_frames=5)
+    other = normalize(
+        folder, "other", training, type="online", window=10, global_frames=5
+    )
+    raw = np.concatenate([cut.load_features() for cut in made])
+    means = raw.mean(axis=0), np.ones(raw.shape[1])
+    for store, name, mean in zip((own, other), ("frames", "other"), means, strict=True):
+        first = made[0].load_features()[0]
+        np.testing.assert_allclose(
+            store.frames(0)[0], first - (first + 5 * mean) / 6, rtol=1e-4, atol=1e-4
+        )
+        copied = dict(read_matrices(folder / name / "cmvn.ark"))["global"]
+        np.testing.assert_allclose(copied[0, :-1] / copied[0, -1], mean, rtol=1e-6)
+    # far from the beginning, only of the window
+    late = made[0].load_features()[20 - 9 : 21]
+    for store in (own, other):
+        np.testing.assert_allclose(
+            store.frames(0)[20], late[-1] - late.mean(axis=0), atol=1e-3
+        )
+    write_matrices(training / "cmvn.ark", [("s0", stats)])
+    with pytest.raises(UserError, match=r"cmvn.ark: no statistics of the key global"):
+        normalize(folder, "other", training, type="online")
 
 
 def test_speaker_and_text_may_be_unknown(corpus):
