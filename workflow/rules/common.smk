@@ -229,7 +229,10 @@ def statistics_before(wildcards):
     stream = wildcards.get("stream")
     options, above = recipe.options.features, RESULTS
     if stream is not None:
-        options, above = recipe.options.nnet.features[stream], f"{RESULTS}/streams/{stream}"
+        options, above = (
+            recipe.options.nnet.features[stream],
+            f"{RESULTS}/streams/{stream}",
+        )
     if options.cmvn.type != "online" or wildcards.split == "train":
         return []
     return f"{above}/frames/train/meta.json"
