@@ -70,6 +70,13 @@ def test_training_raises_the_likelihood(results):
         assert values.iloc[-1] > values.iloc[0]
 
 
+def test_online_normalization_begins_with_the_training_set(results):
+    frames = results / "streams/online/frames"
+    training = (frames / "train/cmvn.ark").read_bytes()
+    assert (frames / "dev/cmvn.ark").read_bytes() == training
+    assert (frames / "test/cmvn.ark").read_bytes() == training
+
+
 def test_networks_learn(results):
     for network in NETWORKS:
         lines = (results / "nnet" / network / "log.jsonl").read_text().splitlines()
