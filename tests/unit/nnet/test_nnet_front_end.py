@@ -246,6 +246,7 @@ def test_digital_silence_has_finite_gradients():
 FRAMES = 4
 FRONT_ENDS = {
     "log_mel": ({"s": SPECTRA, "m": TINY_MEL}, 1),
+    "weights": ({"s": SPECTRA, "m": {**TINY_MEL, "filters": "weights"}}, 1),
     "pcen": (
         {
             "s": SPECTRA,
@@ -274,6 +275,8 @@ def chain_of(name, classes):
     with torch.no_grad():
         # outputs that differ between frames, so that no gradient is nearly zero
         net.body.layers["hidden"].map.weight.mul_(0.3)
+        if name == "weights":  # away from 0, below which they count as 0
+            net.body.layers["m"].weight.add_(0.1)
 
     def scores(waves):
         """[C, L] -> [T, P]."""
