@@ -65,6 +65,7 @@ def system(request, golden, tmp_path):
     return files, scores, alignments
 
 
+@pytest.mark.slow
 def test_alignments_are_kaldis(system):
     files, scores, alignments = system
     _, model = load_model(files.model_dir)

@@ -218,6 +218,7 @@ def test_vosk_recognizes_the_same(system, lang, audio, tmp_path):
     check_the_same(list(vosks(model, audio)), list(ours(results, lang, inputs)))
 
 
+@pytest.mark.slow
 def test_vosk_normalizes_online_as_we_do(
     golden, lang, audio, repository, tmp_path, capsys
 ):
@@ -323,6 +324,7 @@ def test_the_command_does_as_the_recipe_says(system, tmp_path, capsys):
     assert "cmvn of type speaker" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_imported_folder_recognizes_the_same(system, lang, audio, tmp_path, capsys):
     results, features = system
     model, again = tmp_path / "model", tmp_path / "again"
@@ -372,6 +374,7 @@ def test_an_imported_folder_recognizes_the_same(system, lang, audio, tmp_path, c
             assert (again / name).read_bytes() == (model / name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_components_of_kaldis_training_are_read_as_kaldi_reads_them(
     system, lang, audio, tmp_path
 ):

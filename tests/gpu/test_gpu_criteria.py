@@ -34,6 +34,7 @@ def leaf(scores, device):
     return scores.to(device).detach().requires_grad_()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.float64, 1e-11)]
 )
@@ -60,6 +61,7 @@ def test_denominator_without_triton(device, monkeypatch):
     torch.testing.assert_close(there.posteriors.cpu(), here.posteriors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.float64, 1e-11)]
 )

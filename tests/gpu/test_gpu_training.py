@@ -74,6 +74,7 @@ def passed(network, features, lengths, place):
     return [x.detach().cpu() for x in logits], inputs.grad.cpu(), gradients
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "name"), cases(PRESETS, MORE_PRESETS), indirect=["device"]
 )

@@ -100,6 +100,7 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_going_out_and_in_is_the_identity(audio, data):
     recordings, supervisions = data.draw(corpora(audio))

@@ -77,6 +77,7 @@ def assert_same(ours, naive, scores):
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
+@pytest.mark.slow
 @given(
     lattice=random_lattices,
     seed=seeds,

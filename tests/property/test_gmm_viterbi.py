@@ -172,6 +172,7 @@ def tile_row(x, mixtures, first, pdf):
     return row
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(1, 5), min_size=1, max_size=4),
     st.integers(1, 5),

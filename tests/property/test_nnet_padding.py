@@ -103,6 +103,7 @@ CASES += [(name, "train") for name in STACKS if name not in HAS_BATCH_NORM]
 UNKNOWN_TO_ONEDNN = pytest.mark.filterwarnings("ignore:LSTM with projections")
 
 
+@pytest.mark.slow
 @UNKNOWN_TO_ONEDNN
 @pytest.mark.parametrize(("name", "mode"), CASES)
 @given(
@@ -124,6 +125,7 @@ def test_a_batch_gives_each_sequence_what_it_gets_alone(name, mode, lengths, mor
         assert (output.logits[i, frames:] == 0).all()
 
 
+@pytest.mark.slow
 @UNKNOWN_TO_ONEDNN
 @pytest.mark.parametrize("name", STACKS)
 @given(lengths=st.lists(st.integers(1, 12), min_size=2, max_size=3))

@@ -151,6 +151,7 @@ def test_init_writes_a_recipe_that_is_complete(capsys, tmp_path, monkeypatch):
     assert "is there already" in err
 
 
+@pytest.mark.slow
 def test_run_prints_what_it_does_and_does_it(tmp_path):
     done = subprocess.run(
         [

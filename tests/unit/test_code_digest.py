@@ -149,6 +149,7 @@ def copy(tmp_path):
     return Path(shutil.copytree(PACKAGE_ROOT, tmp_path / "latflow", ignore=ignored))
 
 
+@pytest.mark.slow
 def test_comments_and_docstrings_change_no_digest(stages, copy):
     before = Sources(copy)
     digests = {stage: before.digest(stage) for stage in stages}
@@ -196,6 +197,7 @@ class Numbers(ast.NodeTransformer):
         return node
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(data=st.data())
 def test_any_number_in_what_is_reached_matters(stages, tmp_path_factory, data):

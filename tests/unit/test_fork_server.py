@@ -126,6 +126,7 @@ def test_a_job_has_what_its_process_has(server, tmp_path):
     assert (mine, script) == ("yes", "script.py")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "status", "said"),
     [("fail", 1, "no good - try again"), ("leave", 7, ""), ("die", 1, "was killed")],
@@ -162,6 +163,7 @@ def test_a_job_ends_with_the_process_that_waits_for_it(server, tmp_path):
     assert has_ended(pid)
 
 
+@pytest.mark.slow
 def test_jobs_with_threads_and_without_a_server_are_done_by_their_process(
     server, tmp_path
 ):

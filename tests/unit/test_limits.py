@@ -20,6 +20,7 @@ def test_that_leaves_a_file_open(tmp_path):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("test", "said"),

@@ -69,6 +69,7 @@ assert torch.get_num_threads() == expected, "torch was changed by a finalizer"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ABANDONED)
 def test_what_is_abandoned_is_collected_without_waiting(name):
     script = COLLECTED_IN_A_STARTING_THREAD.replace("{abandoned}", ABANDONED[name])

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from latflow.workflow.retries import Retries
 
 # Each attempt of `goes` writes one more checkpoint and dies, of `stands` it just dies.
@@ -75,6 +77,7 @@ def test_folders_of_checkpoints_have_counts_of_their_own(tmp_path):
     assert retries.note_failure(one) == 0
 
 
+@pytest.mark.slow
 def test_snakemake_tries_again_by_what_attempts_reached(tmp_path):
     (tmp_path / "Snakefile").write_text(SNAKEFILE)
     command = [sys.executable, "-m", "snakemake", "--cores", "1", "--keep-going"]

@@ -133,6 +133,7 @@ def test_usual_seconds_grow_with_the_speech():
     assert usual_seconds("a rule of tomorrow") > 0
 
 
+@pytest.mark.slow
 def test_a_run_shows_stages_and_errors_with_their_logs(tmp_path):
     (tmp_path / "Snakefile").write_text(SNAKEFILE)
     (tmp_path / "fail").touch()

@@ -142,6 +142,7 @@ def brought(package):
     return found
 
 
+@pytest.mark.slow
 def test_environments_have_what_scripts_import(repository):
     packages = metadata.packages_distributions()
     present = {}

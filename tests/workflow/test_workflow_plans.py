@@ -22,6 +22,7 @@ def snakemake(repository, folder, *arguments):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", REAL)
 def test_recipes_for_real_speech_plan(repository, corpora, tmp_path, recipe):
     done = snakemake(
@@ -33,6 +34,7 @@ def test_recipes_for_real_speech_plan(repository, corpora, tmp_path, recipe):
     assert "make_report" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", LARGE)
 def test_recipes_for_librispeech_plan(repository, tmp_path, recipe):
     config = repository / f"config/recipes/{recipe}.yaml"
@@ -42,6 +44,7 @@ def test_recipes_for_librispeech_plan(repository, tmp_path, recipe):
         assert rule in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [*TARGETS, "report"])
 def test_named_targets_plan_on_the_default(repository, tmp_path, target):
     config = repository / "config/config.yaml"
@@ -49,6 +52,7 @@ def test_named_targets_plan_on_the_default(repository, tmp_path, target):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("system", "is_adapted"), [("tri1", False), ("tri3b", True)])
 def test_a_system_of_kaldi_takes_the_place_of_training(
     repository, golden, corpora, tmp_path, system, is_adapted
@@ -184,6 +188,7 @@ def test_supervision_is_made_from_lattices_where_they_are_asked_for(
     assert "ali.ark" not in supervision
 
 
+@pytest.mark.slow
 def test_simulated_sets_are_made_decoded_and_scored(repository, tmp_path):
     config = yaml.safe_load((repository / "tests/e2e/tiny.yaml").read_text())
     test = next(iter(config["corpus"]["test"]))
@@ -221,6 +226,7 @@ def test_simulated_sets_are_made_decoded_and_scored(repository, tmp_path):
         noise.touch()
 
 
+@pytest.mark.slow
 def test_jobs_share_the_work_on_a_set(repository, tmp_path):
     """Parts of each kind of system, and what joins them, in the place of one job."""
     config = repository / "tests/e2e/tiny.yaml"
@@ -261,6 +267,7 @@ def test_misspelt_key_is_refused_when_the_workflow_is_read(repository, tmp_path)
     assert "Traceback" not in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "network", "learns"),
     [
@@ -314,6 +321,7 @@ def test_a_network_with_a_tree_of_its_own_plans(repository, tmp_path):
         assert f"/{name}" in done.stdout, name
 
 
+@pytest.mark.slow
 def test_a_test_set_without_transcripts_is_decoded_and_not_scored(repository, tmp_path):
     config = yaml.safe_load((repository / "tests/e2e/tiny.yaml").read_text())
     (tmp_path / "calls").mkdir()

@@ -71,6 +71,7 @@ def test_all_variants_of_a_phone_are_a_label_and_silence_is_none(lang):
     assert tree.num_pdfs == transitions.num_pdfs == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["OX SO", "SO OX", "OX"])
 @pytest.mark.parametrize("num_frames", [2, 4, 5])
 def test_graph_has_each_frame_sequence_once(lang, text, num_frames):

@@ -82,6 +82,7 @@ options = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(systems(), lattices(), options, st.integers(1, 3), normalizations(), st.data())
 def test_all_paths_and_their_weights(
     system, lattice, options, subsampling, normalization, data

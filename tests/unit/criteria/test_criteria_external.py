@@ -77,6 +77,7 @@ def assert_same(one, other):
     np.testing.assert_array_equal(other[1], one[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -97,6 +98,7 @@ def test_a_process_gives_the_same_bits(start, kind, options):
             assert_same(evaluate(here, task, dtype), evaluate(there, task, dtype))
 
 
+@pytest.mark.slow
 def test_threads_have_processes_of_their_own(start):
     criterion = start(program("import time; time.sleep(0.3)"))
     with ThreadPoolExecutor(3) as pool:
@@ -112,6 +114,7 @@ def test_threads_have_processes_of_their_own(start):
     assert all(process.poll() is not None for process in processes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("at", "message"),
     [

@@ -109,6 +109,7 @@ def test_what_was_said_decides_between_pronunciations(root, tmp_path):
         assert {spoken(root, ids) for ids in paths(found[name])} == {said}
 
 
+@pytest.mark.slow
 def test_a_wide_beam_has_all_pronunciations_each_phone_sequence_once(root, tmp_path):
     found = lattices(root, tmp_path, **WIDE)
     _, transitions = load_model(root / "mono")

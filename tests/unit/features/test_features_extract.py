@@ -174,6 +174,7 @@ def test_number_of_threads_never_changes_a_byte(corpus, storage):
     assert any(name.startswith("storage/") for name in first)
 
 
+@pytest.mark.slow
 def test_dasks_workers_compute_the_same_bytes(corpus, monkeypatch):
     folder, cuts = corpus
     run(cuts, folder, storage="numpy_hdf5", dither=1.0)

@@ -135,6 +135,7 @@ def frames_by_gradient(net, num_frames, frame):
     return features.grad[0].abs().sum(1).nonzero().flatten().tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAYERS)
 def test_receptive_field_is_what_autograd_finds(name):
     torch.manual_seed(3)

@@ -191,6 +191,7 @@ def test_a_large_preset_trains(preset, name):
     assert loss_of(net.eval(), features, lengths, labels).item() != before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_a_small_preset_learns_two_utterances_by_heart(preset, name):
     torch.manual_seed(2)

@@ -66,6 +66,7 @@ def structure(text):
     return parser
 
 
+@pytest.mark.slow
 def test_report_is_one_well_formed_file_that_fetches_nothing(report):
     found = structure(report)
     assert not re.search(r"https?:|//\w+\.\w+/|@import|<link", report)
@@ -123,6 +124,7 @@ def test_decision_names_what_dev_chose_and_what_it_is_worth(report, experiment):
     assert f"{change:+.2f} beside mono (interval {low:+.2f} to {high:+.2f}, p " in told
 
 
+@pytest.mark.slow
 def test_findings_come_with_their_evidence(experiment, quick, tmp_path):
     shutil.copytree(experiment, tmp_path / "found")
     scores = tmp_path / "found/tune/tri1"
@@ -140,6 +142,7 @@ def test_findings_come_with_their_evidence(experiment, quick, tmp_path):
     assert "lies at the edge" not in (experiment / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_report_is_the_same_each_time(experiment, config, report, tmp_path):
     make_report(
         experiment, tmp_path / "again.html", tmp_path / "again.md", config=config
@@ -163,6 +166,7 @@ def test_empty_folder_says_what_is_missing(tmp_path, quick):
         assert f"run the target {target}." in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["gmm", "align", "tune", "score", "corpus", "lang"])
 def test_partial_results_still_make_a_report(experiment, quick, part, tmp_path):
     shutil.copytree(experiment, tmp_path / "part")
@@ -212,6 +216,7 @@ def test_words_are_escaped(experiment, quick, tmp_path):
     assert structure(text).counts["script"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "shows"),
     [

@@ -76,6 +76,7 @@ def drawing(section, heading):
     return found.svg
 
 
+@pytest.mark.slow
 def test_whole_report_has_both_sections(folder, config):
     make_report(folder, folder / "report.html", folder / "report.md", config=config)
     text = unescape((folder / "report.html").read_text())

@@ -140,6 +140,7 @@ def test_section_shows_each_slice_beside_the_baseline(slices, results):
     assert "mono</text>" in figures[0].svg
 
 
+@pytest.mark.slow
 def test_report_writes_the_table(folder, slices, tmp_path):
     paths = [tmp_path / name for name in ("r.html", "r.md", "slices.tsv")]
     make_report(folder, *paths, config=made_up_recipe(**QUICK))

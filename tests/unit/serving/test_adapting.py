@@ -66,6 +66,7 @@ def mean_score(package, digits, folder, out):
     return json.loads((out / "statistics.json").read_text())["log_like_per_frame"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", ["mono", "sat"])
 def test_adapted_package_fits_the_corpus_better(corpus, adapted, system, caplog):
     caplog.set_level(logging.INFO)

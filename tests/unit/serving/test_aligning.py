@@ -61,6 +61,7 @@ def align(package, digits, folder, lexicon=None):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("system", "frame"), [("mono", 0.01), ("tdnnf", 0.03)])
 def test_package_aligns_and_is_exported(corpus, digits, package, system, frame):
     if system == "mono":

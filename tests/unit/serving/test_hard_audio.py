@@ -67,6 +67,7 @@ def align(digits, folder, spoil):
     return aligned.keys(), list(read_ledger(folder / "ali/ledger.jsonl"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", FAULTS)
 def test_it_is_aligned(digits, tmp_path, spoil):
     aligned, ledger = align(digits, tmp_path, spoil)

@@ -654,6 +654,7 @@ def anything(rng):
     return text.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33 or later"
 )

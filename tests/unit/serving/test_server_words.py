@@ -233,6 +233,7 @@ def test_the_client_of_vosk_s_wheel(server, model, digits, tmp_path):
     assert lines
 
 
+@pytest.mark.slow
 def test_a_command_serves_until_it_is_told_to_end(model, package, digits):
     samples = pcm(digits.samples(next(iter(digits.texts))))
     with serving(package) as (process, url), connect(url) as talk:

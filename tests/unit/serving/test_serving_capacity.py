@@ -45,6 +45,7 @@ def test_trials_are_listed_up_to_the_limit(package, cuts, tmp_path):
     assert not servers()
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_start_is_told(tmp_path):
     options = ServerOptions(port=0)
     with (

@@ -197,6 +197,7 @@ def test_ranks_share_the_threads_of_their_machine(hosts, expected):
     assert threads_of_rank(16, 8, hosts) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "backend",
     ["torch", pytest.param("horovod", marks=[NEEDS_HOROVOD, pytest.mark.slow])],

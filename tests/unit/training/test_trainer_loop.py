@@ -89,6 +89,7 @@ class StopAfter:
         return self._left == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stops", [(1,), (3, 2, 4)])
 def test_stopped_and_gone_on_it_ends_with_the_same_bits(task, tmp_path, stops):
     settings = {"training": ALL_RANDOM, "layers": DROPOUT, "data": {"max_sequences": 5}}

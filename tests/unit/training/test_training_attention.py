@@ -138,6 +138,7 @@ def decoded(task):
     return task / "decode"
 
 
+@pytest.mark.slow
 def test_training_learns_units_and_labels_together(task):
     info = json.loads((task / "model/info.json").read_text())
     dev = info["dev"]
