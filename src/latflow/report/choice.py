@@ -65,10 +65,10 @@ def chosen_on_dev(rates: Rates, name: str) -> str | None:
         name: the set.
 
     Returns:
-        Of equal systems the later; those that dev has not scored come last. None where
-        no system is scored on the set.
+        Of equal systems the earlier, which is not built on the other; those that dev
+        has not scored come last. None where no system is scored on the set.
     """
-    systems = [system for system, each in reversed(list(rates)) if each == name]
+    systems = [system for system, each in rates if each == name]
     dev = {system: rates.get((system, "dev"), math.inf) for system in systems}
     return min(systems, key=dev.__getitem__, default=None)
 

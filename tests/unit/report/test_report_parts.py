@@ -143,14 +143,14 @@ def test_packages_are_told_of_where_the_recipe_asks_for_some(tmp_path):
     assert (row["system"], row["streams"], row["LMWT"]) == ("tri1", why, "9")
 
 
-def test_dev_chooses_the_later_of_equal_systems_and_those_without_dev_come_last():
+def test_dev_chooses_the_earlier_of_equal_systems_and_those_without_dev_come_last():
     rates = {("a", "dev"): 3.0, ("b", "dev"): 3.0, ("c", "dev"): 4.0}
     rates |= {(system, "test"): 1.0 for system in "abcd"} | {("e", "other"): 1.0}
-    assert chosen_on_dev(rates, "test") == "b"
-    assert chosen_on_dev({("d", "test"): 1.0, ("e", "test"): 2.0}, "test") == "e"
+    assert chosen_on_dev(rates, "test") == "a"
+    assert chosen_on_dev({("d", "test"): 2.0, ("e", "test"): 1.0}, "test") == "d"
     assert chosen_on_dev(rates, "nowhere") is None
     decision = decide(rates, ["test"])
-    assert (decision.system, decision.ties) == ("b", ["a"])
+    assert (decision.system, decision.ties) == ("a", ["b"])
 
 
 def test_rates_are_those_of_the_counts():
