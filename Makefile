@@ -77,8 +77,10 @@ bench: env  ## benchmarks on speechocean (set CORPORA), all but RETURNN's, JSON 
 	$(BIN)/python benchmarks/criteria.py
 	$(BIN)/python benchmarks/lfmmi_denominator.py
 	$(BIN)/python benchmarks/mdlstm.py
-	$(BIN)/python benchmarks/ce_training.py
-	$(BIN)/python benchmarks/sequence_training.py --system tri3 \
+	$(BIN)/python benchmarks/network_training.py
+	$(BIN)/python benchmarks/network_training.py --network cnn_tdnnf_chain_small \
+	  --optimizer natural_gradient --batches 16 --results results/speechocean --split train_sp
+	$(BIN)/python benchmarks/sequennetwork_training.py --system tri3 \
 	  --frames streams/tri3/frames --model results/speechocean/nnet/tdnnf
 	$(BIN)/python benchmarks/memory_scaling.py --shared $(CORPORA)/..
 

@@ -21,7 +21,7 @@ from reference.vosk_ivectors import vosk_frames
 
 from latflow.cli.main import main
 from latflow.decode.decoder import LatticeDecoder
-from latflow.decode.options import SearchOptions
+from latflow.decode.options import NetworkScoreOptions, SearchOptions
 from latflow.decode.vosk import export_vosk
 from latflow.errors import UserError
 from latflow.features.cmvn import cmvn_statistics, normalize
@@ -29,13 +29,20 @@ from latflow.features.frames import FrameWriter
 from latflow.features.front_end import KaldiFrontEnd
 from latflow.features.options import FrontEndOptions, OnlineCmvn
 from latflow.fst.graph import Graph
-from latflow.gmm.ivector import IvectorModel
+from latflow.gmm.ivector import MODEL, Extractor, IvectorModel
 from latflow.gmm.ivector_training import train_ivectors
+from latflow.gmm.kaldi_ivector import write_ivectors
+from latflow.gmm.model import DiagGmms
 from latflow.gmm.options import IvectorOptions
 from latflow.graphs.hclg import build_hclg, load_model
 from latflow.graphs.options import ChainGraphOptions
 from latflow.hmm.transition_model import TransitionModel
-from latflow.kaldi.io import KaldiWriter, read_matrices, write_matrices
+from latflow.kaldi.io import (
+    KaldiWriter,
+    read_matrices,
+    write_matrices,
+    write_matrix,
+)
 from latflow.lang.directory import Lang
 from latflow.lattice.best_path import Scales, best_paths
 from latflow.nnet.description import NetworkDescription
@@ -44,6 +51,7 @@ from latflow.nnet.model_dir import save_model
 from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
 from latflow.serving.package import Model
+from latflow.serving.packaging import PackageOptions, write_package
 from latflow.serving.vosk_import import import_vosk
 from latflow.training.forward import forward
 
@@ -442,22 +450,39 @@ def num_ready(features, path):
     return [len(front_end.extract(samples[:end])) for end in ends]
 
 
-def test_vosk_computes_our_ivectors(with_ivectors, lang, audio, tmp_path):
+def with_cmvn(results, features, audio, path):
+    """Write an extractor whose Gaussians are chosen on frames with online CMVN."""
+    model = IvectorModel.load(results / "ivectors/hires_iv/extractor.npz")
+    frames = np.concatenate([features_of(features, file) for file in audio])
+    stats = cmvn_statistics(frames + np.float32(1.0))  # of more than these
+    # the mixture is as far away as the frames are
+    projection = model.projection
+    mean = np.tile(stats[0, :-1] / stats[0, -1], 2 * projection.context + 1)
+    ubm = DiagGmms.from_moments(
+        model.ubm.begin, model.ubm.weights,
+        model.ubm.means - projection.matrix @ mean, model.ubm.variances,
+    )  # fmt: skip
+    changes = {"ubm": ubm, "cmvn": OnlineCmvn(), "cmvn_stats": stats}
+    dataclasses.replace(model, **changes).save(path)
+
+
+@pytest.fixture(params=["plain", "online CMVN"])
+def extractor(request, with_ivectors, audio, tmp_path):
+    """An extractor for the system, `extractor.npz`."""
     results, features = with_ivectors
-    path, folder = results / "ivectors/hires_iv/extractor.npz", tmp_path / "model"
+    if request.param == "plain":
+        return results / "ivectors/hires_iv/extractor.npz"
+    with_cmvn(results, features, audio, tmp_path / "extractor.npz")
+    return tmp_path / "extractor.npz"
+
+
+def test_vosk_computes_our_ivectors(with_ivectors, extractor, lang, audio, tmp_path):
+    results, features = with_ivectors
+    path, folder = extractor, tmp_path / "model"
     export(results, features, folder, ivectors=path)
-    # Vosk gives silence less weight, and cuts at it: here no phone is silence.
-    conf = (folder / "conf/model.conf").read_text().splitlines()
-    kept = [line for line in conf if "silence-phones" not in line]
-    assert len(kept) == len(conf) - 1
-    kept.append("--endpoint.silence-phones=1000")
-    (folder / "conf/model.conf").write_text("\n".join(kept) + "\n")
-    model, inputs = IvectorModel.load(path), []
+    without_silence(folder)
     right = load_network(results / "nnet/chain").network.context[1]
-    for file in audio:
-        frames = features_of(features, file)
-        padded = vosk_frames(model, frames, num_ready(features, file), right)
-        inputs.append((padded, -(-len(frames) // 3)))
+    inputs = inputs_of_vosk(IvectorModel.load(path), features, audio, right)
     theirs, mine = list(vosks(folder, audio)), list(ours(results, lang, inputs))
     check_the_same(theirs, mine)
     # The i-vectors matter: without them the log-likelihoods are others.
@@ -465,6 +490,174 @@ def test_vosk_computes_our_ivectors(with_ivectors, lang, audio, tmp_path):
         frames[:, features.dim :] = 0.0
     for (_, score), (_, other) in zip(theirs, ours(results, lang, inputs), strict=True):
         assert abs(score - other) > 1.0
+
+
+def test_an_imported_folder_has_the_same_ivectors(
+    with_ivectors, extractor, lang, audio, tmp_path, capsys
+):
+    results, features = with_ivectors
+    folder, new = tmp_path / "model", tmp_path / "results"
+    export(results, features, folder, ivectors=extractor)
+    told = ["import-kaldi", "vosk", folder, new, "--name", "chain"]
+    assert main([str(word) for word in told]) == 0, capsys.readouterr().err
+    # the same numbers
+    model = IvectorModel.load(extractor)
+    found = IvectorModel.load(new / "ivectors/chain/extractor.npz")
+    assert found.cmvn == model.cmvn
+    for part in ("matrices", "inverses"):
+        expected = getattr(model.extractor, part)
+        np.testing.assert_allclose(getattr(found.extractor, part), expected, rtol=1e-12)
+    assert found.extractor.offset == model.extractor.offset
+    np.testing.assert_array_equal(found.ubm.factors, model.ubm.factors)
+    # the same i-vectors, also of samples that arrive in pieces
+    package = Model.load(new / "package/chain")
+    assert package.is_streaming
+    inputs = []
+    for file in audio:
+        frames, (samples, _) = features_of(features, file), soundfile.read(file)
+        one, other = (
+            np.repeat(m.online(frames), model.options.period, axis=0)[: len(frames)]
+            for m in (model, found)
+        )
+        np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-3)
+        inputs.append((np.hstack((frames, one)), None))
+        stream = package.front_end()
+        pieces = np.array_split(samples.astype(np.float32), 9)
+        got = [*(stream.accept(piece) for piece in pieces), stream.finish()]
+        np.testing.assert_allclose(np.concatenate(got), inputs[-1][0], atol=1e-2)
+    # the same log-likelihoods and words
+    check_same_scores((results, new), [frames for frames, _ in inputs])
+    expected = list(ours(results, lang, inputs))
+    check_the_same(expected, list(ours(new, lang, inputs)))
+    write_package(
+        results / "nnet/chain", results / "graph/chain/HCLG.fst", new / "lang",
+        new / "nnet/chain/scales.json", tmp_path / "package", ivectors=extractor,
+        options=PackageOptions(
+            experiment="mine", name="chain", kind="lfmmi", front_end=features,
+            search=SEARCH, sample_rate=RATE,
+            scores=NetworkScoreOptions(acoustic_scale=1.0),
+        ),
+    )  # fmt: skip
+    texts = []
+    for number, path in enumerate((tmp_path / "package", new / "package/chain")):
+        out = tmp_path / f"texts{number}"
+        told = ["transcribe", path, *audio, "--out", out, "--segmentation", "none"]
+        assert main([*map(str, told)]) == 0
+        texts.append([(out / f"{file.stem}.txt").read_text() for file in audio])
+    assert texts[0] == texts[1]
+    assert [text.strip() for text in texts[1]] == [words for words, _ in expected]
+    # exported again, the same bytes, but for statistics that nothing is made of
+    export(new, features, tmp_path / "again", ivectors=new / "ivectors/chain" / MODEL)
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder)
+        is_used = path.name != "global_cmvn.stats" or model.cmvn is not None
+        if path.is_file() and is_used and name.parts[0] in {"am", "ivector"}:
+            assert (tmp_path / "again" / name).read_bytes() == path.read_bytes(), name
+
+
+def check_same_scores(folders, inputs):
+    """Networks of two folders of results score frames alike."""
+    models = [load_network(folder / "nnet/chain") for folder in folders]
+    for frames in inputs:
+        scores = []
+        for model in models:
+            normalizer = Normalizer.from_meta(model.meta["normalization"])
+            batch = torch.from_numpy(normalizer(frames))[None]
+            scores.append(model.log_likelihoods(batch, torch.tensor([len(frames)]))[0])
+        expected, found = (score.numpy() for score in scores)
+        atol = 1e-5 * np.abs(expected).max()
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=atol)
+
+
+def test_ivectors_of_kaldis_recipes_are_read_as_kaldi_reads_them(
+    with_ivectors, lang, audio, tmp_path
+):
+    """Components of training, i-vectors behind deltas, CMVN of the mixture's frames."""
+    results, features = with_ivectors
+    folder, new = tmp_path / "model", tmp_path / "results"
+    with_cmvn(results, features, audio, tmp_path / "extractor.npz")
+    model = IvectorModel.load(tmp_path / "extractor.npz")
+    export(results, features, folder, ivectors=tmp_path / "extractor.npz")
+    written = HandWritten(*xconfig_lines(56, features.dim, IVECTORS.dim))
+    matrix, bias = written.values["idct"]
+    frames = [features_of(features, path) @ matrix.T + bias for path in audio]
+    mean, variance = written.values["batchnorm0"]
+    mean[...] = np.concatenate(frames).mean(0)
+    variance[...] = np.concatenate(frames).var(0)
+    matrix, bias = written.values["output.affine"]
+    matrix *= 8.0
+    bias[...] = 0.0
+    with KaldiWriter.open(folder / "am/final.mdl") as writer:
+        load_model(results / "nnet/chain")[1].write(writer)
+        writer.write_bytes(written.raw())
+    without_silence(folder)
+    (folder / "ivector/online_cmvn.conf").write_text("# all as Kaldi has it\n")
+    import_vosk(folder, new, "chain", lang_dir=results / "lang")
+    found = IvectorModel.load(new / "ivectors/chain" / MODEL)
+    assert found.cmvn == OnlineCmvn()
+    right = load_network(new / "nnet/chain").network.context[1]
+    inputs = inputs_of_vosk(found, features, audio, right)
+    check_the_same(list(vosks(folder, audio)), list(ours(new, lang, inputs)))
+    # CMVN matters
+    plain = dataclasses.replace(model, cmvn=None)
+    inputs = inputs_of_vosk(plain, features, audio, right)
+    others = [score for _, score in ours(new, lang, inputs)]
+    theirs = [score for _, score in vosks(folder, audio)]
+    assert max(abs(a - b) for a, b in zip(theirs, others, strict=True)) > 0.1
+
+
+def inputs_of_vosk(model, features, audio, right):
+    """Frames with Vosk's i-vectors, and scores that count, of each file."""
+    inputs = []
+    for file in audio:
+        frames = features_of(features, file)
+        padded = vosk_frames(model, frames, num_ready(features, file), right)
+        inputs.append((padded, -(-len(frames) // 3)))
+    return inputs
+
+
+def without_silence(folder):
+    """Let Vosk hold no phone for silence, which it would weigh less and cut at."""
+    path = folder / "conf/model.conf"
+    conf = path.read_text().splitlines()
+    kept = [line for line in conf if "silence-phones" not in line]
+    assert len(kept) == len(conf) - 1
+    kept.append("--endpoint.silence-phones=1000")
+    path.write_text("\n".join(kept) + "\n")
+
+
+def test_folders_whose_ivectors_do_not_fit_are_refused(with_ivectors, audio, tmp_path):
+    results, features = with_ivectors
+    folder = tmp_path / "model"
+    path = results / "ivectors/hires_iv" / MODEL
+    export(results, features, folder, ivectors=path)
+
+    def refused(what):
+        with pytest.raises(UserError) as told:
+            import_vosk(folder, tmp_path / "results", "chain")
+        assert what in str(told.value)
+        assert "\n" not in str(told.value)
+
+    (folder / "conf/ivector_extractor.conf").write_text("--max-count=-1\n")
+    refused("ivector_extractor.conf: ")
+    (folder / "conf/ivector_extractor.conf").unlink()
+    (folder / "ivector/splice.conf").write_text("--left-context=2\n")
+    refused("ivector/splice.conf: frames are spliced with 2 to the left and 4 to the")
+    model = IvectorModel.load(path)
+    fewer = Extractor(
+        model.extractor.matrices[:, :, :4].copy(),
+        model.extractor.inverses,
+        model.extractor.offset,
+    )
+    write_ivectors(dataclasses.replace(model, extractor=fewer), folder / "ivector")
+    refused("final.ie: i-vectors of 4 numbers, and the network takes 6")
+    stats = cmvn_statistics(features_of(features, audio[0]))
+    write_matrix(folder / "am/global_cmvn.stats", stats)
+    refused("am/global_cmvn.stats: the network takes normalized features and i-vectors")
+    (folder / "am/global_cmvn.stats").unlink()
+    shutil.rmtree(folder / "ivector")
+    refused("ivector: no such folder, and the network takes i-vectors of 6 numbers")
+    assert not (tmp_path / "results/package").exists()
 
 
 def test_the_command_finds_the_extractor(with_ivectors, tmp_path):

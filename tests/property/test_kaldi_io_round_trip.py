@@ -89,6 +89,28 @@ def test_doubles_stay_doubles(array):
     np.testing.assert_array_equal(vector, array[0])
 
 
+@given(size=st.integers(0, 5), dtype=st.sampled_from([np.float32, np.float64]))
+def test_triangles_become_symmetric_matrices(size, dtype):
+    matrix = np.random.default_rng(size).normal(size=(size, size)).astype(dtype)
+    matrix += matrix.T
+    stream = io.BytesIO()
+    KaldiWriter(stream).write_symmetric_matrix(matrix)
+    stream.seek(0)
+    found = KaldiReader(stream).symmetric_matrix()
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, matrix)
+    below = matrix[np.tril_indices(size)]
+    text = io.BytesIO(f"[ {' '.join(f'{x:.9g}' for x in below)} ]".encode())
+    found = KaldiReader(text, binary=False).symmetric_matrix()
+    np.testing.assert_allclose(found, matrix, rtol=1e-6)
+
+
+def test_what_is_no_triangle_is_refused():
+    reader = KaldiReader(io.BytesIO(b"[ 1 2 ]"), binary=False)
+    with pytest.raises(UserError, match="2 numbers are no triangle"):
+        reader.symmetric_matrix()
+
+
 @given(names=keys, data=st.data())
 def test_archives_of_integers_round_trip(tmp_path_factory, names, data):
     vectors = [(n, np.array(data.draw(st.lists(int32s, max_size=6)))) for n in names]

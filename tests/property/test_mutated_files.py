@@ -76,6 +76,7 @@ from latflow.features.live import LiveFrames, prepare_live_features
 from latflow.features.options import (
     FeatureOptions,
     FrontEndOptions,
+    OnlineCmvn,
     SpeakerCmvn,
     StreamOptions,
 )
@@ -86,6 +87,7 @@ from latflow.fst.graph import Graph
 from latflow.gmm.ivector import Extractor, FrameProjection, IvectorModel
 from latflow.gmm.kaldi_export import export_system
 from latflow.gmm.kaldi_import import import_alignments, import_graph, import_system
+from latflow.gmm.kaldi_ivector import read_ivectors, write_ivectors
 from latflow.gmm.model import (
     AcousticModel,
     DiagGmms,
@@ -341,7 +343,7 @@ def write_nnet3(path, rng):
 def write_xconfig(path, rng):
     with KaldiWriter.open(path) as writer:
         small_model().write(writer)
-        writer.write_bytes(HandWritten(*xconfig_lines(dim=3)).raw())
+        writer.write_bytes(HandWritten(*xconfig_lines(dim=3, ivector_dim=2)).raw())
 
 
 def use_nnet3(path):
@@ -473,15 +475,19 @@ def write_textgrid(path, rng):
     path.write_text(textgrid({"words": words, "phones": words}, 1.0))
 
 
-def write_ivectors(path, rng):
+def ivector_model(rng):
     ubm = DiagGmms.from_moments(
         np.array([0, 2]), np.ones(2) / 2, rng.normal(size=(2, 2)), np.ones((2, 2))
     )
     extractor = Extractor(rng.normal(size=(2, 2, 2)), np.stack([np.eye(2)] * 2), 5.0)
     options = IvectorOptions(features="x", dim=2, num_gaussians=2)
-    IvectorModel(
-        FrameProjection(0, np.zeros(2), np.eye(2)), ubm, extractor, options
-    ).save(path)
+    projection = FrameProjection(0, np.zeros(2), np.eye(2))
+    stats = np.array([[1.0, 2.0, 3.0], [5.0, 6.0, 0.0]])
+    return IvectorModel(projection, ubm, extractor, options, OnlineCmvn(), stats)
+
+
+def use_ivectors(folder):
+    read_ivectors(folder, 2, features="x").online(np.zeros((12, 2), np.float32))
 
 
 def write_neural_lm(folder, rng):
@@ -1230,8 +1236,13 @@ KINDS = {
     ),
     "i-vectors": (
         "extractor.npz",
-        write_ivectors,
+        lambda p, rng: ivector_model(rng).save(p),
         lambda p: IvectorModel.load(p).online(np.zeros((12, 2), np.float32)),
+    ),
+    "Kaldi's i-vector extractor": (
+        "",
+        lambda p, rng: write_ivectors(ivector_model(rng), p),
+        use_ivectors,
     ),
     "records of simulation": ("records.jsonl", write_record, use_all(read_records)),
     "RIFF": ("a.wav", write_wave, use_wave),

@@ -99,15 +99,18 @@ def network_of(config, seed):
     return network
 
 
-def written(model, *, binary=True):
+def written(model, ivector_dim, *, binary=True):
     stream = io.BytesIO()
-    Nnet3(model).write(KaldiWriter(stream, binary=binary, mark=False))
+    Nnet3(model, ivector_dim=ivector_dim).write(
+        KaldiWriter(stream, binary=binary, mark=False)
+    )
     return stream.getvalue()
 
 
-def read_again(raw, subsampling, *, binary=True):
+def read_again(raw, subsampling, ivector_dim, *, binary=True):
     file = read_nnet3(KaldiReader(io.BytesIO(raw), binary=binary))
     found = import_nnet3(file, subsampling)
+    assert found.ivector_dim == ivector_dim
     meta = {"scores": "log_likelihoods", "normalization": found.normalizer.to_meta()}
     return AcousticNetwork(found.network, None, meta)
 
@@ -120,8 +123,10 @@ def scores(model, features):
 
 @pytest.mark.parametrize("binary", [True, False])
 @settings(deadline=None)
-@given(layers(), st.integers(0, 99), st.booleans())
-def test_export_and_import_give_the_same_network(binary, config, seed, normalizes):
+@given(layers(), st.integers(0, 99), st.booleans(), st.integers(0, DIM - 1))
+def test_export_and_import_give_the_same_network(
+    binary, config, seed, normalizes, ivector_dim
+):
     network, rng = network_of(config, seed), np.random.default_rng(seed)
     normalizer = Normalizer()
     if normalizes:
@@ -129,12 +134,12 @@ def test_export_and_import_give_the_same_network(binary, config, seed, normalize
         normalizer = Normalizer("global", *np.array([mean, scale], np.float32))
     meta = {"scores": "log_likelihoods", "normalization": normalizer.to_meta()}
     model = AcousticNetwork(network, None, meta)
-    raw = written(model, binary=binary)
-    again = read_again(raw, network.subsampling, binary=binary)
+    raw = written(model, ivector_dim, binary=binary)
+    again = read_again(raw, network.subsampling, ivector_dim, binary=binary)
     features = rng.normal(size=(20, DIM)).astype(np.float32)
     expected, found = scores(model, features), scores(again, features)
     exactness = 1e-5 if binary else 1e-4  # text has seven digits
     np.testing.assert_allclose(
         found, expected, rtol=exactness, atol=exactness * np.abs(expected).max()
     )
-    assert written(again, binary=binary) == raw
+    assert written(again, ivector_dim, binary=binary) == raw

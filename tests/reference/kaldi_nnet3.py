@@ -11,13 +11,16 @@ import struct
 import numpy as np
 
 
-def xconfig_lines(num_pdfs=7, dim=6):
-    """Return the nodes that Kaldi's xconfig makes of a small TDNN-F without i-vectors.
+def xconfig_lines(num_pdfs=7, dim=6, ivector_dim=0):
+    """Return the nodes that Kaldi's xconfig makes of a small TDNN-F.
 
-    Lines as in mini_librispeech's recipe: idct, batch norm, SpecAugment, deltas, TDNN,
-    factorized layers (time strides 1, 0 and 3), prefinal layers and both outputs.
+    Lines as in mini_librispeech's recipe: idct, batch norm, SpecAugment, deltas, with
+    the i-vector if there is one behind them, TDNN, factorized layers (time strides 1, 0
+    and 3), prefinal layers and both outputs.
     """
     lines = [f"input-node name=input dim={dim}"]
+    if ivector_dim:
+        lines.insert(0, f"input-node name=ivector dim={ivector_dim}")
     components = {}
 
     def node(name, kind, source, **config):
@@ -42,8 +45,11 @@ def xconfig_lines(num_pdfs=7, dim=6):
     at = node("delta_2", "NoOpComponent", deltas, dim=3 * dim)
     at = node("delta", "BatchNormComponent", at, dim=3 * dim)
     size, narrow = 8, 3
+    if ivector_dim:
+        both = f"Append({at}, Scale(0.4, ReplaceIndex(ivector, t, 0)))"
+        at = node("input2", "NoOpComponent", both, dim=3 * dim + ivector_dim)
     at = node("tdnn1.affine", "NaturalGradientAffineComponent", at, rows=size,
-              columns=3 * dim)  # fmt: skip
+              columns=3 * dim + ivector_dim)  # fmt: skip
     at = node("tdnn1.relu", "RectifiedLinearComponent", at, dim=size)
     at = node("tdnn1.batchnorm", "BatchNormComponent", at, dim=size)
     at = node("tdnn1.dropout", "GeneralDropoutComponent", at, dim=size)
@@ -182,7 +188,7 @@ class HandWritten:
 
     # -- evaluation ------------------------------------------------------------------
 
-    def evaluate(self, features, subsampling, output="output"):
+    def evaluate(self, features, subsampling, output="output", ivector=None):
         """Return the output of an utterance, [ceil(T / subsampling), K], float64."""
         cache = {}
         last = len(features) - 1
@@ -190,6 +196,9 @@ class HandWritten:
         def at(node, time):
             if node == "input":
                 return features[min(max(time, 0), last)].astype(np.float64)
+            if node == "ivector":
+                assert time == 0  # there is one
+                return ivector.astype(np.float64)
             if node in self._ranges:
                 source, begin, count = self._ranges[node]
                 return at(source, time)[begin : begin + count]
@@ -213,6 +222,9 @@ class HandWritten:
                 return sum(told(piece, time) for piece in pieces)
             if name == "Offset":
                 return told(pieces[0], time + int(pieces[1]))
+            if name == "ReplaceIndex":
+                assert [piece.strip() for piece in pieces[1:]] == ["t", "0"]
+                return told(pieces[0], 0)
             if name == "Scale":
                 return float(pieces[0]) * told(pieces[1], time)
             return at(name, time)

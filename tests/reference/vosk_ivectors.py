@@ -14,11 +14,26 @@ SUBSAMPLING = 3
 CHUNK = 24  # frames: what libvosk 0.3.45 has without `--frames-per-chunk`
 
 
+def _normalized(frames, stats, window=600, global_frames=200):
+    """Each frame less the mean of those up to it, and at first of all training."""
+    found = []
+    for t in range(len(frames)):
+        heard = frames[max(0, t + 1 - window) : t + 1].astype(float)
+        weight = min(global_frames, window - len(heard))
+        sums = heard.sum(0) + weight * stats[0, :-1] / stats[0, -1]
+        found.append(frames[t] - sums / (len(heard) + weight))
+    return np.array(found, np.float32)
+
+
 class _Statistics:
     """I-vectors of frames that are counted with weights, which may change later."""
 
     def __init__(self, model, frames):
         self._model, self._frames = model, model.projection(frames)
+        self._chosen_on = self._frames
+        if model.cmvn is not None:
+            chosen_on = _normalized(frames, model.cmvn_stats)
+            self._chosen_on = model.projection(chosen_on)
         self._past = model.begin()
         self._waiting = defaultdict(float)
         self._num_seen = 0
@@ -48,7 +63,7 @@ class _Statistics:
         """Share a frame out, with a threshold that grows as its weight shrinks."""
         if not weight:
             return
-        options, x = self._model.options, self._frames[frame]
+        options, x = self._model.options, self._chosen_on[frame]
         ubm = self._model.ubm
         scores = ubm.gconsts + ubm.means_invvars @ x - ubm.inv_vars @ (x * x) / 2
         best = np.sort(scores)[-min(options.num_gselect, len(scores)) :]
@@ -58,7 +73,7 @@ class _Statistics:
         shares[(shares < least) & (shares < shares.max())] = 0.0
         shares *= options.posterior_scale * weight / shares.sum()
         self._past.occupancy += shares
-        self._past.first += shares[:, None] * x
+        self._past.first += shares[:, None] * self._frames[frame]
 
 
 def vosk_frames(model, frames, num_ready, right):

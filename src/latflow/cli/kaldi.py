@@ -141,7 +141,7 @@ def _export_system(arguments: Arguments) -> None:
 
 @IMPORT.command(
     "vosk",
-    option("model_dir", "model folder of Vosk: am/, graph/, conf/"),
+    option("model_dir", "model folder of Vosk: am/, graph/, conf/, ivector/"),
     option("results", "folder of an experiment, results/<name>"),
     option(
         "--name", "name of the system; by default as the workflow writes model_dir's"
@@ -150,7 +150,7 @@ def _export_system(arguments: Arguments) -> None:
     example="import-kaldi vosk vosk-model results/mine --name chain",
 )
 def _import_vosk(arguments: Arguments) -> None:
-    """Turn a model folder of Vosk into nnet/, graph/, lang/ and package/."""
+    """Turn a model folder of Vosk into nnet/, graph/, lang/, ... and package/."""
     from latflow.serving.vosk_import import import_vosk
     from latflow.workflow.systems import name_of_import
 

@@ -44,30 +44,43 @@ def _features(arguments: Arguments) -> None:
     option("frames", "features of its training set, streams/<name>/frames/train"),
     option("out", "file to write, e.g. records.jsonl"),
     option("--epoch", "epoch, as log.jsonl counts them, from 1", 1),
+    option("--audio", "folder for utterances to hear: WAV, clean and simulated"),
+    option("--number", "utterances that are written there, evenly from the set", 10),
     *RECIPE,
     example="simulation-records noise results/x/streams/logmel/frames/train "
-    "records.jsonl --epoch 3 --configfile recipe.yaml",
+    "records.jsonl --epoch 3 --audio heard --configfile recipe.yaml",
 )
 def _simulation_records(arguments: Arguments) -> None:
     """Write what training draws for its utterances in an epoch, as records."""
     from latflow.files import atomic_output
     from latflow.options import check_choice
     from latflow.simulation.records import record_line
-    from latflow.training.readers import drawn_records
+    from latflow.simulation.replay import evenly, write_audio
+    from latflow.training.records import DrawnRecords
 
     recipe = read_recipe(arguments)
     known = [n for n, s in recipe.networks.items() if s.data.simulation is not None]
     check_choice("systems with data.simulation", arguments.system, known)
-    if arguments.epoch < 1:
-        raise UserError(f"--epoch is {arguments.epoch}, below 1")
-    records = drawn_records(
+    for name in ("epoch", "number"):
+        if (given := getattr(arguments, name)) < 1:
+            raise UserError(f"--{name} is {given}, below 1")
+    drawn = DrawnRecords(
         arguments.frames,
         recipe.networks[arguments.system].data,
         seed=recipe.options.seed,
         epoch=arguments.epoch - 1,
     )
     with atomic_output(arguments.out) as path, path.open("w", encoding="utf-8") as file:
-        file.writelines(map(record_line, records))
+        file.writelines(map(record_line, drawn))
+    if arguments.audio is not None:
+        chosen = evenly(range(len(drawn)), arguments.number)
+        write_audio(
+            map(drawn.of, chosen),
+            arguments.audio,
+            speech=drawn.speech,
+            audio=drawn.audio,
+            rate=drawn.speech.sample_rate,
+        )
 
 
 @COMMANDS.command(

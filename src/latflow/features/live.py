@@ -464,6 +464,10 @@ class LiveFrames:
         """Return the samples of utterance i, at its own speed."""
         return int(self._num_samples[i])
 
+    def volume(self, i: int) -> float:
+        """Return the volume that the manifest gives utterance i; see `volume_of`."""
+        return volume_of(self._cut(i))
+
     def samples(self, i: int) -> np.ndarray:
         """Return the samples of utterance i at its own speed, one channel.
 

@@ -12,6 +12,9 @@ of the frames, the posterior of v is normal:
 Both sums are additive over frames, so that an i-vector can be had at any time: that of
 frame t depends on the frames up to t alone.
 
+Kaldi's recipes choose the Gaussians on frames with online CMVN and count them without;
+what is trained here has no CMVN in either.
+
 Public: `Extractor`, `IvectorModel`, `IvectorStream`, `Past`, `FrameProjection`,
 `gaussian_posteriors`, `append_ivectors`.
 
@@ -31,7 +34,9 @@ from zipfile import BadZipFile
 import numpy as np
 
 from latflow.errors import UserError
+from latflow.features.cmvn import OnlineCmvnStream
 from latflow.features.frames import FrameStore, FrameWriter
+from latflow.features.options import OnlineCmvn
 from latflow.features.transform import Splice
 from latflow.files import atomic_directory
 from latflow.gmm.model import DiagGmms
@@ -145,17 +150,28 @@ class IvectorModel:
         ubm: one mixture, which chooses the Gaussians.
         extractor: G Gaussians as well.
         options: of posteriors, period and decay.
+        cmvn: of the frames that Gaussians are chosen on; None for none.
+        cmvn_stats: of the training set, float64 [2, D + 1], for `cmvn`.
     """
 
     projection: FrameProjection
     ubm: DiagGmms
     extractor: Extractor
     options: IvectorOptions
+    cmvn: OnlineCmvn | None = None
+    cmvn_stats: np.ndarray | None = None
 
     def begin(self) -> Past:
         """Return the statistics of a speaker not heard yet."""
         num_gaussians, dim, _ = self.extractor.matrices.shape
         return Past(np.zeros(num_gaussians), np.zeros((num_gaussians, dim)))
+
+    def normalizer(self) -> OnlineCmvnStream | None:
+        """Begin the CMVN of an utterance's frames that Gaussians are chosen on."""
+        if self.cmvn is None:
+            return None
+        assert self.cmvn_stats is not None
+        return OnlineCmvnStream(self.cmvn, self.cmvn_stats)
 
     def online(self, frames: np.ndarray, past: Past | None = None) -> np.ndarray:
         """Return the i-vectors of an utterance, one for `period` frames.
@@ -173,8 +189,10 @@ class IvectorModel:
         options = self.options
         past = past or self.begin()
         past.limit(options.max_remembered_frames * options.posterior_scale)
-        projected = self.projection(frames)
-        posteriors = gaussian_posteriors(self.ubm, projected, options)
+        chosen = projected = self.projection(frames)
+        if (normalizer := self.normalizer()) is not None:
+            chosen = self.projection(normalizer.accept(frames))
+        posteriors = gaussian_posteriors(self.ubm, chosen, options)
         # pieces: frame 0, then `period` frames each, then the rest
         edges = np.arange(1, len(frames), options.period)
         begin = np.concatenate(([0], edges))
@@ -209,6 +227,9 @@ class IvectorModel:
             for part, values in parts.items()
             for name, value in values.items()
         }
+        if self.cmvn is not None:
+            arrays |= {"cmvn_stats": self.cmvn_stats}
+            arrays |= {"cmvn": np.array(self.cmvn.model_dump_json())}
         np.savez(file, options=self.options.model_dump_json(), **arrays)
 
     @classmethod
@@ -226,11 +247,14 @@ class IvectorModel:
                 part, _, field = name.partition(".")
                 if field:
                     parts[part][field] = value if value.ndim else value.item()
+            cmvn = found.get("cmvn")
             return cls(
                 FrameProjection(**parts["projection"]),
                 DiagGmms(**parts["ubm"]),
                 Extractor(**parts["extractor"]),
                 IvectorOptions.model_validate_json(str(found["options"])),
+                None if cmvn is None else OnlineCmvn.model_validate_json(str(cmvn)),
+                None if cmvn is None else found["cmvn_stats"],
             )
         except _GARBLED as error:
             raise UserError(
@@ -255,6 +279,8 @@ class IvectorStream:
         self._model, self._past = model, model.begin()
         width = 2 * model.projection.context + 1
         self._frames = np.empty((0, len(model.projection.mean) // width), np.float32)
+        self._normalizer = model.normalizer()
+        self._normalized = self._frames  # where there is a normalizer
         self._first = 0  # number of the first frame that is kept
         self._num_done = 0
         self._vector = np.empty(0, np.float32)
@@ -267,6 +293,9 @@ class IvectorStream:
     def accept(self, frames: np.ndarray) -> np.ndarray:
         """Take the next frames, float32 [T, D]; return those ready, [T', D + S]."""
         self._frames = np.concatenate([self._frames, frames])
+        if self._normalizer is not None:
+            normalized = self._normalizer.accept(frames)
+            self._normalized = np.concatenate([self._normalized, normalized])
         return self._advance(is_over=False)
 
     def finish(self) -> np.ndarray:
@@ -290,6 +319,7 @@ class IvectorStream:
             self._num_done = end
         drop = max(0, self._num_done - period - context - self._first)
         self._frames, self._first = self._frames[drop:], self._first + drop
+        self._normalized = self._normalized[drop:]
         return np.concatenate(ready)
 
     def _update(self, last: int) -> None:
@@ -297,9 +327,12 @@ class IvectorStream:
         context, model = self._model.projection.context, self._model
         first = max(0, last - model.options.period + 1) if last else 0
         rows = np.arange(first - context, last + context + 1) - self._first
-        spliced = self._frames[rows.clip(0, len(self._frames) - 1)]
-        projected = model.projection(spliced)[context : context + last + 1 - first]
-        posteriors = gaussian_posteriors(model.ubm, projected, model.options)
+        rows = rows.clip(0, len(self._frames) - 1)
+        inner = slice(context, context + last + 1 - first)
+        chosen = projected = model.projection(self._frames[rows])[inner]
+        if self._normalizer is not None:
+            chosen = model.projection(self._normalized[rows])[inner]
+        posteriors = gaussian_posteriors(model.ubm, chosen, model.options)
         past = self._past
         past.occupancy = past.occupancy + posteriors.sum(0)
         past.first = past.first + posteriors.T @ projected

@@ -201,6 +201,18 @@ class DiagGmms:
         begin = np.concatenate([[0], np.cumsum(sizes)])
         return cls(begin, weights, constants, means_invvars, inv_vars)
 
+    @classmethod
+    def read_only_mixture(cls, reader: KaldiReader) -> DiagGmms:
+        """Read Kaldi's `DiagGmm` as a model of one mixture.
+
+        Raises:
+            UserError: it is truncated, garbled or inconsistent.
+        """
+        arrays = [array.astype(np.float32) for array in _read_mixture(reader)]
+        constants, weights, means_invvars, inv_vars = arrays
+        begin = np.array([0, len(weights)])
+        return cls(begin, weights, constants, means_invvars, inv_vars)
+
     def write(self, writer: KaldiWriter) -> None:
         """Write Kaldi's `AmDiagGmm`."""
         writer.write_token("<DIMENSION>")

@@ -202,6 +202,28 @@ class KaldiReader(BufferedBytes):
         dtype = "<f4" if kind == "FM" else "<f8"
         return self._raw(dtype, rows * columns).reshape(rows, columns)
 
+    def symmetric_matrix(self) -> np.ndarray:
+        """Return a matrix written as its lower triangle (Kaldi's `SpMatrix`).
+
+        Returns:
+            float32[R, R] or float64[R, R] (text: float32).
+        """
+        if self.binary:
+            kind = self.expect("FP", "DP")
+            rows = self._size()
+            half = rows * (rows + 1) // 2
+            values = self._raw("<f4" if kind == "FP" else "<f8", half)
+        else:
+            self.expect("[")
+            values = self._numbers(self.take_until(b"]"), float).astype(np.float32)
+            rows = int((2 * len(values)) ** 0.5)
+            if rows * (rows + 1) != 2 * len(values):
+                self.fail(f"{len(values)} numbers are no triangle")
+        out = np.empty((rows, rows), values.dtype)
+        below = np.tril_indices(rows)
+        out[below] = out.T[below] = values
+        return out
+
     def _size(self) -> int:
         """Return a length written as an int32 with its width byte."""
         self._width(4)

@@ -3,6 +3,9 @@
 Nodes that do nothing in recognition are passed over; nodes that the output does not
 need are left out. A node is refused by its name, and its component's.
 
+A frame has all that a network of ours reads: the features, and behind them the i-vector
+if there are any, an input of its own in Kaldi.
+
 Public: `operations_of`.
 
 Source: Kaldi `nnet3/nnet-{simple,tdnn,normalize,general}-component.cc` (`Propagate`).
@@ -16,9 +19,17 @@ from dataclasses import replace
 import numpy as np
 
 from latflow.errors import UserError
-from latflow.nnet.nnet3_file import REMEDY, TYPES, Component, Nnet3File, Node, Term
+from latflow.nnet.nnet3_file import (
+    REMEDY,
+    TYPES,
+    Component,
+    Nnet3File,
+    Node,
+    Part,
+    Term,
+)
 from latflow.nnet.nnet3_operations import (
-    INPUT,
+    FRAME,
     Affine,
     Function,
     Join,
@@ -27,9 +38,11 @@ from latflow.nnet.nnet3_operations import (
     Range,
     What,
     put_together,
+    readers_of,
 )
 
-_OUTPUT = "output"
+_INPUT, _IVECTOR, _OUTPUT = "input", "ivector", "output"
+_WHOLE = ((Term(_INPUT),), (Term(_IVECTOR),))
 _FAR = 1000  # frames that no layer looks away
 _FUNCTIONS = {
     "RectifiedLinearComponent": "relu",
@@ -39,15 +52,19 @@ _FUNCTIONS = {
 }
 
 
-def operations_of(file: Nnet3File) -> tuple[dict[str, Operation], str, int]:
+def operations_of(
+    file: Nnet3File,
+) -> tuple[dict[str, Operation], str, tuple[int, int]]:
     """Return the operations behind the output, each after those that it reads.
 
     Returns:
-        (operations by their node, node of the output, numbers of an input frame).
+        (operations by their node, node of the output, numbers of the features and of
+        the i-vector in a frame).
 
     Raises:
         UserError: there is no output or no features; a node reads what is not there,
-            i-vectors, or what has another size; or nodes feed each other in a circle.
+            i-vectors of several times, or what has another size; or nodes feed each
+            other in a circle.
     """
     return _Builder(file).operations()
 
@@ -66,13 +83,14 @@ class _Builder:
         self._same: dict[str, Term] = {}  # nodes that are others, shifted and scaled
         self._dims: dict[str, int] = {}
 
-    def operations(self) -> tuple[dict[str, Operation], str, int]:
+    def operations(self) -> tuple[dict[str, Operation], str, tuple[int, int]]:
         """Return what `operations_of` does."""
         nodes = self._file.nodes
         if nodes.get(_OUTPUT) is None or nodes[_OUTPUT].kind != "output":
             raise UserError("there is no output-node named output", remedy=REMEDY)
-        if nodes.get(INPUT) is None or nodes[INPUT].kind != "input":
+        if nodes.get(_INPUT) is None or nodes[_INPUT].kind != "input":
             raise UserError("there is no input-node named input", remedy=REMEDY)
+        sizes = self._make_inputs()
         for node in self._sources_first(nodes[_OUTPUT], ()):
             self._make(node)
         end = self._operation(nodes[_OUTPUT], Join())
@@ -81,25 +99,29 @@ class _Builder:
             last = _OUTPUT
         else:
             last = end.single
-        return put_together(self._made), last, nodes[INPUT].dim
+        readers = readers_of(self._made)  # a part of the frame may have none
+        made = {n: o for n, o in self._made.items() if readers[n] or n == last}
+        return put_together(made), last, sizes
 
     def _sources_first(self, node: Node, path: tuple[str, ...]) -> Iterator[Node]:
         """Yield what a node needs, however deep, and then the node, if not yet made."""
         if node.name in path:
             raise _refuse(node.name, "", "nodes feed each other in a circle")
         if node.fault:
-            others = [
-                n.name
-                for n in self._file.nodes.values()
-                if n.kind == "input" and n.name != INPUT
-            ]
-            more = f"; i-vectors (input {others[0]}) are not read" if others else ""
-            raise _refuse(node.name, node.component, node.fault + more)
+            raise _refuse(node.name, node.component, node.fault)
         for part in node.parts:
             for term in part:
                 source = self._file.nodes.get(term.node)
                 if source is None or source.kind == "output":
                     raise _refuse(node.name, "", f"there is no node {term.node[:60]}")
+                is_ivector = (source.kind, source.name) == ("input", _IVECTOR)
+                if term.is_fixed != is_ivector:
+                    raise _refuse(
+                        node.name,
+                        node.component,
+                        f"i-vectors are read as ReplaceIndex({_IVECTOR}, t, 0), and "
+                        "nothing else is",
+                    )
                 if source.name not in self._dims:
                     yield from self._sources_first(source, (*path, node.name))
         if node.name not in self._dims and node.kind != "output":
@@ -108,8 +130,7 @@ class _Builder:
     def _make(self, node: Node) -> None:
         """Make the operation of a node."""
         if node.kind == "input":
-            self._make_input(node)
-            return
+            raise _refuse(node.name, "", f"an input that is no {_INPUT} or {_IVECTOR}")
         operation = self._operation(node, Join())
         if node.kind == "range":
             if node.begin + node.dim > operation.dim or node.dim < 1:
@@ -128,13 +149,30 @@ class _Builder:
             operation = replace(operation, parts=((Term(source),),))
         self._add(operation)
 
-    def _make_input(self, node: Node) -> None:
-        """Take the features; there is no other input."""
-        if node.name != INPUT:
-            raise _refuse(node.name, "", "i-vectors are not read")
-        if not 0 < node.dim <= 1 << 16:
-            raise _refuse(node.name, "", f"{node.dim} numbers a frame")
-        self._dims[INPUT] = node.dim
+    def _make_inputs(self) -> tuple[int, int]:
+        """Make the parts of a frame: the features, and the i-vector if it is read."""
+        nodes = self._file.nodes
+        names = [_INPUT, _IVECTOR] if self._has_ivectors() else [_INPUT]
+        for name in names:
+            if not 0 < nodes[name].dim <= 1 << 16:
+                raise _refuse(name, "", f"{nodes[name].dim} numbers a frame")
+        dim = nodes[_INPUT].dim
+        self._dims[FRAME] = sum(nodes[name].dim for name in names)
+        if len(names) == 1:
+            self._same[_INPUT], self._dims[_INPUT] = Term(FRAME), dim
+        else:
+            for name, begin in zip(names, (0, dim), strict=True):
+                what, parts = Range(begin), ((Term(FRAME),),)
+                self._add(Operation(name, what, parts, nodes[name].dim))
+        return dim, self._dims[FRAME] - dim
+
+    def _has_ivectors(self) -> bool:
+        """Tell whether a node reads i-vectors."""
+        nodes = self._file.nodes
+        if nodes.get(_IVECTOR) is None or nodes[_IVECTOR].kind != "input":
+            return False
+        parts = (part for node in nodes.values() for part in node.parts)
+        return any(term.node == _IVECTOR for part in parts for term in part)
 
     def _applied(self, node: Node, operation: Operation) -> Operation:
         """Return the operation of a component on what its node reads."""
@@ -159,7 +197,9 @@ class _Builder:
 
     def _operation(self, node: Node, what: What) -> Operation:
         """Return an operation on what a node reads, as wide as that."""
-        parts = tuple(tuple(map(self._found, part)) for part in node.parts)
+        parts = _with_whole_frames(
+            tuple(tuple(map(self._found, part)) for part in node.parts)
+        )
         for part in parts:
             if len({self._dims[term.node] for term in part}) > 1:
                 raise _refuse(node.name, node.component, "a sum of different sizes")
@@ -177,10 +217,22 @@ class _Builder:
     def _found(self, term: Term) -> Term:
         """Return what a term is where its node is another."""
         same = self._same.get(term.node)
-        return term if same is None else same.moved(term.offset, term.scale)
+        found = term if same is None else same.moved(term.offset, term.scale)
+        return replace(found, is_fixed=False)  # a frame has its i-vector
 
     def _size(self, operation: Operation) -> int:
         return sum(self._dims[part[0].node] for part in operation.parts)
+
+
+def _with_whole_frames(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Take features with the i-vector behind them as the frame that they are."""
+    found: list[Part] = []
+    for part in parts:
+        if (*found[-1:], part) == _WHOLE:
+            found[-1] = (Term(FRAME),)
+        else:
+            found.append(part)
+    return tuple(found)
 
 
 def _spliced(operation: Operation, offsets: list[int]) -> Operation:

@@ -5,7 +5,8 @@ a list of tokens with values. Values of tokens that tell of training alone are r
 over.
 
 A descriptor is read as what it means: pieces side by side (`Append`), each a sum of
-nodes, shifted in time and scaled.
+nodes, shifted in time and scaled; or at one time whatever the frame, as i-vectors are
+(`ReplaceIndex(ivector, t, 0)`).
 
 Public: `Nnet3File`, `Node`, `Component`, `Term`, `read_nnet3`.
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ import numpy as np
 from latflow.errors import UserError
 from latflow.kaldi.io import KaldiReader
 
-REMEDY = "import a network of tdnn and tdnnf layers without i-vectors"
+REMEDY = "import a network of tdnn and tdnnf layers"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _WORD = re.compile(r"[(),]|[^\s(),]+")
 _VALUES = re.compile(r"([a-z][a-z-]*)=(.*?)(?=\s+[a-z][a-z-]*=|\s*$)")
@@ -35,15 +36,20 @@ _VALUES = re.compile(r"([a-z][a-z-]*)=(.*?)(?=\s+[a-z][a-z-]*=|\s*$)")
 
 @dataclass(frozen=True)
 class Term:
-    """A node in a sum: `scale` times its frame `offset` frames later."""
+    """A node in a sum: `scale` times its frame `offset` frames later.
+
+    With `is_fixed` its frame 0, whatever the frame: shifts leave it as it is.
+    """
 
     node: str
     offset: int = 0
     scale: float = 1.0
+    is_fixed: bool = False
 
     def moved(self, offset: int, scale: float) -> Term:
         """Return the term shifted and scaled."""
-        return Term(self.node, self.offset + offset, self.scale * scale)
+        later = 0 if self.is_fixed else self.offset + offset
+        return replace(self, offset=later, scale=self.scale * scale)
 
 
 Part = tuple[Term, ...]
@@ -224,6 +230,15 @@ def _scale(words: list[str], depth: int) -> tuple[Part, ...]:
     return _moved(parts, 0, scale)
 
 
+def _replace_index(words: list[str], depth: int) -> tuple[Part, ...]:
+    parts = _expression(words, depth)
+    _taken(words, ",")
+    variable, _, time, _ = (_taken(words, *marks) for marks in ((), ",", (), ")"))
+    if (variable, time) != ("t", "0") or any(t.offset for part in parts for t in part):
+        raise ValueError("descriptor ReplaceIndex with another index than t, 0")
+    return tuple(tuple(replace(t, is_fixed=True) for t in part) for part in parts)
+
+
 def _append(words: list[str], depth: int) -> tuple[Part, ...]:
     return tuple(part for piece in _pieces(words, depth) for part in piece)
 
@@ -244,10 +259,14 @@ def _pieces(words: list[str], depth: int) -> list[tuple[Part, ...]]:
 
 
 _DEEPEST = 50
-_READERS = {"Append": _append, "Sum": _sum, "Offset": _offset, "Scale": _scale}
-_OTHERS = frozenset(
-    ("ReplaceIndex", "IfDefined", "Failover", "Switch", "Round", "Const")
-)
+_READERS = {
+    "Append": _append,
+    "Sum": _sum,
+    "Offset": _offset,
+    "Scale": _scale,
+    "ReplaceIndex": _replace_index,
+}
+_OTHERS = frozenset(("IfDefined", "Failover", "Switch", "Round", "Const"))
 
 
 def _moved(parts: tuple[Part, ...], offset: int, scale: float) -> tuple[Part, ...]:

@@ -26,7 +26,7 @@ from latflow.nnet.network import Network
 from latflow.nnet.nnet3_components import operations_of
 from latflow.nnet.nnet3_file import REMEDY, Nnet3File, Part, Term
 from latflow.nnet.nnet3_operations import (
-    INPUT,
+    FRAME,
     Affine,
     Factorized,
     Function,
@@ -49,10 +49,12 @@ class ImportedNetwork:
     Attributes:
         network: in evaluation mode; its output has the loss `lfmmi`.
         normalizer: `global` or `none`.
+        ivector_dim: how many of the last numbers of a frame are an i-vector.
     """
 
     network: Network
     normalizer: Normalizer
+    ivector_dim: int
 
 
 def import_nnet3(file: Nnet3File, subsampling: int) -> ImportedNetwork:
@@ -65,10 +67,11 @@ def import_nnet3(file: Nnet3File, subsampling: int) -> ImportedNetwork:
     Raises:
         UserError: no layers of ours compute it; names node and component.
     """
-    operations, last, dim = operations_of(file)
+    operations, last, (num_features, ivector_dim) = operations_of(file)
+    dim = num_features + ivector_dim
     normalizer = _normalizer(operations)
     if normalizer.kind != "none":
-        last = INPUT if last == _NORMALIZED else last
+        last = FRAME if last == _NORMALIZED else last
         operations = _without_normalization(operations)
     if last not in operations:
         raise UserError("the output is the input: no layers", remedy=REMEDY)
@@ -83,7 +86,7 @@ def import_nnet3(file: Nnet3File, subsampling: int) -> ImportedNetwork:
     network.load_state_dict(
         {**network.state_dict(), **{f"body.layers.{k}": v for k, v in layers.state()}}
     )
-    return ImportedNetwork(network.eval(), normalizer)
+    return ImportedNetwork(network.eval(), normalizer, ivector_dim)
 
 
 # -- normalization of the features ---------------------------------------------------
@@ -94,8 +97,8 @@ _NORMALIZED = "normalized.offset"  # as our export names it
 def _normalizer(operations: dict[str, Operation]) -> Normalizer:
     """Return the normalization of the features that an export of ours has written."""
     found = operations.get(_NORMALIZED)
-    is_first = found is not None and found.single == INPUT
-    if not is_first or len(readers_of(operations)[INPUT]) > 1:
+    is_first = found is not None and found.single == FRAME
+    if not is_first or len(readers_of(operations)[FRAME]) > 1:
         return Normalizer()
     what = found.what if found else None
     if not isinstance(what, Normalization) or not what.is_plain:
@@ -117,7 +120,7 @@ def _without_normalization(operations: dict[str, Operation]) -> dict[str, Operat
 
     def renamed(part: Part) -> Part:
         return tuple(
-            replace(term, node=INPUT) if term.node == _NORMALIZED else term
+            replace(term, node=FRAME) if term.node == _NORMALIZED else term
             for term in part
         )
 
@@ -157,10 +160,10 @@ class _Layers:
         self.config: dict[str, dict[str, Any]] = {}
         self._state: dict[str, np.ndarray] = {}
         self._operations, self._factor = operations, subsampling
-        self._dims = {INPUT: dim, **{n: o.dim for n, o in operations.items()}}
+        self._dims = {FRAME: dim, **{n: o.dim for n, o in operations.items()}}
         self._readers = readers_of(operations)
         self._strides = self._wanted_strides(last)
-        self._made = {INPUT: _Made(DATA, 1)}
+        self._made = {FRAME: _Made(DATA, 1)}
         self._joined: dict[str, list[str]] = {}  # joins that their readers do
         self._stacks: dict[str, tuple[str, int]] = {}  # node: its stack, its number
         for operation in operations.values():

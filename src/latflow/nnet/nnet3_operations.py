@@ -8,7 +8,7 @@ Batch normalization of `tdnnf` has no scale of its own: one that our export fold
 taken apart into mean and variance, such that the export gives the same bits again.
 
 Public: `Affine`, `Normalization`, `Function`, `Join`, `Range`, `Factorized`, `What`,
-`Operation`, `put_together`, `readers_of`, `neighbours`, `INPUT`.
+`Operation`, `put_together`, `readers_of`, `neighbours`, `FRAME`.
 
 Source: Kaldi `steps/libs/nnet3/xconfig/{basic,composite}_layers.py`; Povey et al. 2018.
 """
@@ -23,7 +23,7 @@ import torch
 
 from latflow.nnet.nnet3_file import Part, Term
 
-INPUT = "input"
+FRAME = "<frame>"  # all that a network of ours reads: no name of a node
 FACTORIZED_EPSILON = 1e-3  # of the batch normalization in `tdnnf`
 PLAIN_EPSILON = 1e-5  # of normalizations that are a scale and an offset
 _SHORTEST, _LONGEST = 4, 6  # nodes of a factorized layer without what does nothing
@@ -190,7 +190,7 @@ def neighbours(values: np.ndarray) -> Iterable[np.ndarray]:
 
 def readers_of(operations: dict[str, Operation]) -> dict[str, set[str]]:
     """Return the nodes that read each node."""
-    found: dict[str, set[str]] = {INPUT: set(), **{node: set() for node in operations}}
+    found: dict[str, set[str]] = {FRAME: set(), **{node: set() for node in operations}}
     for operation in operations.values():
         for term in operation.terms:
             found[term.node].add(operation.node)
@@ -304,7 +304,7 @@ def _without_scales(operations: dict[str, Operation]) -> dict[str, Operation]:
     for operation in operations.values():
         scaled = [term for term in operation.terms if term.scale != 1.0]
         is_join = isinstance(operation.what, Join) and operation.offsets == {0}
-        if not is_join or any(term.node == INPUT for term in scaled):
+        if not is_join or any(term.node == FRAME for term in scaled):
             found[operation.node] = operation
             continue
         names = {term: f"{operation.node}.scale{n}" for n, term in enumerate(scaled, 1)}

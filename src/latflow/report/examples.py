@@ -1,6 +1,7 @@
 """The section of utterances to hear and see: audio, spectrogram, phones and words.
 
-Public: `examples_section`, `sound_and_picture`, `Tier`, `draw`, `log_spectrum`.
+Public: `examples_section`, `sound_and_picture`, `heard_and_seen`, `Tier`, `draw`,
+`log_spectrum`.
 """
 
 from __future__ import annotations
@@ -159,7 +160,13 @@ def sound_and_picture(cut: Cut, tiers: Sequence[Tier]) -> tuple[str, str]:
         OSError: the recording is not there; or Lhotse's error, it cannot be read.
     """
     samples = np.asarray(cut.load_audio(), dtype=np.float32)[0]
-    rate = int(cut.sampling_rate)
+    return heard_and_seen(samples, int(cut.sampling_rate), tiers)
+
+
+def heard_and_seen(
+    samples: np.ndarray, rate: int, tiers: Sequence[Tier]
+) -> tuple[str, str]:
+    """Return samples, float32 [L], as a data address, and their drawing."""
     stream = io.BytesIO()
     soundfile.write(stream, samples, rate, format="FLAC", subtype="PCM_16")
     audio = base64.b64encode(stream.getvalue()).decode()

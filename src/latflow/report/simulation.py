@@ -1,11 +1,11 @@
-"""The section of simulated sets: what was done, and utterances to hear beside others.
+"""The section of simulation: what was done, and utterances to hear beside others.
 
 Public: `simulation_section`, `told`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,15 @@ from lhotse import CutSet
 from lhotse.audio.utils import AudioLoadingError, DurationMismatchError
 from lhotse.cut import Cut
 
-from latflow.report.examples import AXIS_LEFT, AXIS_WIDTH, sound_and_picture
+from latflow.errors import UserError
+from latflow.features.frames import CUTS
+from latflow.features.live import LiveFrames
+from latflow.report.examples import (
+    AXIS_LEFT,
+    AXIS_WIDTH,
+    heard_and_seen,
+    sound_and_picture,
+)
 from latflow.report.inputs import Results, read_json
 from latflow.report.page import (
     Beside,
@@ -27,19 +35,24 @@ from latflow.report.page import (
     missing,
 )
 from latflow.simulation.records import Record, read_records
+from latflow.simulation.replay import evenly
+from latflow.simulation.simulator import Simulator
+from latflow.training.records import DrawnRecords
 
 LEAD = (
     "Test sets that were made of others by simulation: what was done to them, and the "
-    "same utterance in each."
+    "same utterance in each; utterances of the training set beside what systems that "
+    "simulate in training read in their first epoch."
 )
 
 
 def simulation_section(results: Results) -> Section | None:
-    """Show the simulated sets; None where the recipe has none."""
+    """Show simulated sets and training data; None where the recipe has none."""
     made = results.options.corpus.simulated
-    if not made:
+    trained = _trained(results)
+    if not made and not trained:
         return None
-    section = Section("simulation", "Simulated sets", LEAD)
+    section = Section("simulation", "Simulation", LEAD)
     there = {
         name: read_json(_folder(results, name) / "simulation.json") for name in made
     }
@@ -60,7 +73,76 @@ def simulation_section(results: Results) -> Section | None:
         names = [n for n in made if made[n].of == source and there[n] is not None]
         if names and (_folder(results, source) / "cuts.jsonl.gz").is_file():
             section.blocks += _compared(results, source, names)
-    return section
+    for frames, systems in trained.items():
+        section.blocks += _drawn(results, frames, systems)
+    return section if section.blocks else None
+
+
+def _trained(results: Results) -> dict[Path, list[str]]:
+    """Return the systems that simulate in training, by the frames that they read."""
+    recipe, found = results.recipe, dict[Path, list[str]]()
+    for name, system in recipe.networks.items():
+        if system.data.simulation is not None:
+            split = recipe.training_set_of(name)
+            frames = f"streams/{recipe.stream_of(name)}/frames/{split}"
+            found.setdefault(results / frames, []).append(name)
+    return found
+
+
+def _drawn(results: Results, frames: Path, systems: list[str]) -> Iterator[Block]:
+    """Yield utterances of training, as they are beside what systems draw for them."""
+    if not results.options.report.num_simulated:
+        return
+    names = ", ".join(systems)
+    if not (frames / CUTS).is_file():
+        yield missing(f"training data of {names}", f"nnet_{systems[0]}")
+        return
+    seed, networks = results.options.seed, results.recipe.networks
+    try:
+        drawn = {
+            name: DrawnRecords(frames, networks[name].data, seed=seed, epoch=0)
+            for name in systems
+        }
+        for i in _short(drawn[systems[0]].speech, results):
+            yield from _draws_of(i, drawn)
+    except UserError as error:
+        yield Note(f"Draws of {names} cannot be shown: {error}", is_missing=True)
+
+
+def _short(speech: LiveFrames, results: Results) -> list[int]:
+    """Return the utterances of a training set that are shown."""
+    options = results.options.report
+    longest = options.max_example_duration * speech.sample_rate
+    possible = [i for i in range(len(speech)) if speech.num_samples(i) <= longest]
+    return evenly(possible, options.num_simulated)
+
+
+def _draws_of(i: int, drawn: Mapping[str, DrawnRecords]) -> Iterator[Block]:
+    """Yield utterance i as it is, beside what systems draw for it."""
+    speech = next(iter(drawn.values())).speech
+    simulator = Simulator(speech, rate=speech.sample_rate)
+    clean = speech.samples(i)
+    heard = {"as it is": ("as it is", clean)}
+    for name, records in drawn.items():
+        record = records.of(i)
+        made = simulator.apply(records.audio.absolute(record), clean)
+        made = np.atleast_2d(made)[0]
+        # volumes may go above full scale, which files of integers do not
+        heard[name] = told(record), made / max(1.0, float(np.abs(made).max()))
+    yield Heading(f"{speech.utt_id(i)}: {speech.texts[i]}")
+    yield Beside(
+        [
+            _example(
+                name,
+                what,
+                heard_and_seen(samples, speech.sample_rate, []),
+                seconds=len(samples) / speech.sample_rate,
+                speaker=speech.speaker(i),
+                text=speech.texts[i],
+            )
+            for name, (what, samples) in heard.items()
+        ]
+    )
 
 
 def _folder(results: Results, name: str) -> Path:
@@ -78,9 +160,7 @@ def _compared(results: Results, source: str, names: list[str]) -> Iterator[Block
         for utterance, num_samples in _utterances(record)
         if record.is_simulated and num_samples <= longest * record.rate
     ]
-    number = min(options.num_simulated, len(possible))
-    parts = range(1, 2 * number, 2)  # the middle of each of as many equal parts
-    chosen = [possible[i * len(possible) // (2 * number)] for i in parts]
+    chosen = evenly(possible, options.num_simulated)
     cuts = {name: _cuts(_folder(results, name), chosen) for name in (source, *names)}
     records = {name: _records(_folder(results, name), chosen) for name in names}
     for utterance in chosen:
@@ -90,7 +170,17 @@ def _compared(results: Results, source: str, names: list[str]) -> Iterator[Block
         for name in (source, *names):
             what = told(records[name][utterance]) if name in records else "as it is"
             try:
-                examples.append(_example(cuts[name][utterance], name, what))
+                cut = cuts[name][utterance]
+                examples.append(
+                    _example(
+                        name,
+                        what,
+                        sound_and_picture(cut, []),
+                        seconds=cut.duration,
+                        speaker=cut.supervisions[0].speaker or "",
+                        text=cut.supervisions[0].text or "",
+                    )
+                )
             except (OSError, AudioLoadingError, DurationMismatchError) as error:
                 reason = str(error).partition("\n")[0]
                 note = f"{utterance} of {name} cannot be read any more: {reason}"
@@ -122,19 +212,26 @@ def _utterances(record: Record) -> Iterator[tuple[str, int]]:
         yield turn.utterance, turn.num_samples
 
 
-def _example(cut: Cut, name: str, what: str) -> Example:
+def _example(
+    name: str,
+    what: str,
+    shown: tuple[str, str],
+    *,
+    seconds: float,
+    speaker: str,
+    text: str,
+) -> Example:
     """Return an utterance of a set to hear and see; of several channels the first."""
-    supervision = cut.supervisions[0]
-    audio, svg = sound_and_picture(cut, [])
+    audio, svg = shown
     return Example(
         utterance=name,
-        speaker=supervision.speaker or "",
-        summary=f"{cut.duration:.1f} s: {what}",
+        speaker=speaker,
+        summary=f"{seconds:.1f} s: {what}",
         audio=audio,
         svg=svg,
         left=AXIS_LEFT,
         width=AXIS_WIDTH,
-        reference=Words([(word, "ok") for word in (supervision.text or "").split()]),
+        reference=Words([(word, "ok") for word in text.split()]),
         hypothesis=Words([]),
     )
 
@@ -146,8 +243,16 @@ def told(record: Record) -> str:
 
 def _told(record: Record) -> Iterator[str]:
     """Yield what was done, one thing after another."""
-    if not record.is_simulated:
-        return
+    if record.speed is not None and record.speed != 1.0:
+        yield f"speed {record.speed:g}"
+    if record.is_simulated:
+        yield from _told_of_sounds(record)
+    if record.volume is not None:
+        yield f"volume {record.volume:.2f}"
+
+
+def _told_of_sounds(record: Record) -> Iterator[str]:
+    """Yield what is heard beside the speech, and how it is recorded."""
     if record.turns:
         number = len({turn.speaker for turn in record.turns})
         yield f"in a conversation of {number} speakers"

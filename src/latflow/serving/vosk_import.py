@@ -2,6 +2,7 @@
 
     am/final.mdl, am/tree            -> nnet/<system>/
     am/global_cmvn.stats, if there   -> nnet/<system>/cmvn.ark, for online CMVN
+    ivector/, if i-vectors are taken -> ivectors/<system>/extractor.npz
     graph/HCLG.fst                   -> graph/<system>/HCLG.fst
     graph/words.txt, phones.txt, ... -> lang/, unless a lang directory is given
     all of it, conf/                 -> package/<system>/
@@ -20,12 +21,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from latflow.decode.options import EndpointOptions, NetworkScoreOptions, SearchOptions
 from latflow.errors import UserError
@@ -33,11 +30,14 @@ from latflow.features.cmvn import GLOBAL, STATISTICS
 from latflow.features.options import FrontEndOptions, NoCmvn, OnlineCmvn
 from latflow.files import atomic_directory, read_lines, write_json, write_text
 from latflow.fst.graph import Graph
+from latflow.gmm.ivector import MODEL
 from latflow.gmm.kaldi_dir import check_tree
 from latflow.gmm.kaldi_import import check_graph
+from latflow.gmm.kaldi_ivector import read_ivectors, read_statistics
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
-from latflow.kaldi.io import KaldiReader, read_matrix, write_matrices
+from latflow.kaldi.conf import options_of, read_conf_file, read_known
+from latflow.kaldi.io import KaldiReader, write_matrices
 from latflow.lang.directory import (
     Lang,
     check_phone_table,
@@ -49,12 +49,12 @@ from latflow.lang.prepare import import_lang
 from latflow.nnet.model_dir import save_model
 from latflow.nnet.nnet3_file import Nnet3File, read_nnet3
 from latflow.nnet.nnet3_import import import_nnet3
-from latflow.options import read_options
 from latflow.serving.packaging import PackageOptions, write_package
 
 log = logging.getLogger(__name__)
 # Weight of the language model where acoustic costs are times 10: Vosk's 0.9.
 _LMWT = 9.0
+_STATISTICS = "global_cmvn.stats"
 _UNKNOWN = ("<unk>", "<UNK>", "[unk]", "<spoken_noise>", "<SPOKEN_NOISE>")
 # Options of Kaldi's front end whose other values ours has not, and that value; options
 # that only say how a program goes about it.
@@ -74,6 +74,7 @@ _FRONT_END = {
     "dither": "dither", "snip-edges": "snip_edges", "num-mel-bins": "num_mel_bins",
     "low-freq": "low_freq", "high-freq": "high_freq", "use-energy": "use_energy",
     "num-ceps": "num_ceps", "cepstral-lifter": "cepstral_lifter",
+    "sample-frequency": "sample-frequency",
 }  # fmt: skip
 # Kaldi's defaults.
 _SEARCH = {
@@ -122,7 +123,11 @@ def import_vosk(
     _check_graph_is_whole(source)
     transitions, nnet = read_model(source / "am/final.mdl")
     system = out / "nnet" / name
-    _write_system(source, system, transitions, nnet, conf)
+    ivector_dim = _write_system(source, system, transitions, nnet, conf)
+    ivectors = None
+    if ivector_dim:
+        ivectors = out / "ivectors" / name / MODEL
+        _write_ivectors(source, ivectors, conf.front_end, ivector_dim)
     lang = _write_lang(source, out / "lang", transitions, conf, lang_dir)
     graph = Graph.load(source / "graph/HCLG.fst")
     check_graph(graph, transitions, lang, source / "graph/HCLG.fst")
@@ -151,6 +156,7 @@ def import_vosk(
         out / "package" / name,
         options=options,
         frames_dir=system,
+        ivectors=ivectors,
     )
 
 
@@ -185,8 +191,8 @@ def _write_system(
     transitions: TransitionModel,
     nnet: Nnet3File,
     conf: _Conf,
-) -> None:
-    """Write the folder of the network."""
+) -> int:
+    """Write the folder of the network; return the numbers of its i-vectors."""
     path = source / "am/final.mdl"
     try:
         found = import_nnet3(nnet, conf.subsampling)
@@ -197,9 +203,9 @@ def _write_system(
     fault = None
     if classes != transitions.num_pdfs:
         fault = f"{classes} outputs, and {transitions.num_pdfs} pdfs"
-    elif network.dim_in != conf.front_end.dim:
+    elif (dim := network.dim_in - found.ivector_dim) != conf.front_end.dim:
         fault = (
-            f"the network takes {network.dim_in} features a frame, conf/ gives "
+            f"the network takes {dim} features a frame, conf/ gives "
             f"{conf.front_end.dim}"
         )
     if fault:
@@ -217,6 +223,43 @@ def _write_system(
             found_tree = ContextDependency.load(tree)
             check_tree(found_tree, transitions, path)
             found_tree.save(folder / "tree")
+    return found.ivector_dim
+
+
+def _write_ivectors(
+    source: Path, target: Path, front_end: FrontEndOptions, dim: int
+) -> None:
+    """Write the extractor of the i-vectors."""
+    if (source / "am" / _STATISTICS).is_file():
+        raise UserError(
+            "the network takes normalized features and i-vectors of features as they "
+            "are: packages have both of the same",
+            file=source / "am" / _STATISTICS,
+            remedy="import a model without online CMVN, or without i-vectors",
+        )
+    folder = source / "ivector"
+    if not folder.is_dir():
+        raise UserError(
+            f"no such folder, and the network takes i-vectors of {dim} numbers",
+            file=folder,
+            remedy="put the files of the extractor there",
+        )
+    name = "ivector*.conf"  # which Kaldi's programs read; Vosk has no such file
+    confs = sorted([*(source / "conf").glob(name), *folder.glob(name)])
+    model = read_ivectors(
+        folder,
+        front_end.dim,
+        features=front_end.type,
+        conf=confs[0] if confs else None,
+    )
+    if model.extractor.dim != dim:
+        raise UserError(
+            f"i-vectors of {model.extractor.dim} numbers, and the network takes {dim}",
+            file=folder / "final.ie",
+            remedy="am/ and ivector/ must be of one model",
+        )
+    with atomic_directory(target.parent) as out:
+        model.save(out / target.name)
 
 
 # -- language ------------------------------------------------------------------------
@@ -224,16 +267,10 @@ def _write_system(
 
 def _write_statistics(source: Path, system: Path, dim: int) -> OnlineCmvn | NoCmvn:
     """Write the statistics of online CMVN, if there are any; return the CMVN."""
-    path = source / "am/global_cmvn.stats"
+    path = source / "am" / _STATISTICS
     if not path.is_file():
         return NoCmvn()
-    statistics = read_matrix(path)
-    if statistics.shape != (2, dim + 1):
-        rows, columns = statistics.shape
-        raise UserError(
-            f"statistics of {rows} x {columns} numbers, for frames of {dim}", file=path
-        )
-    write_matrices(system / STATISTICS, [(GLOBAL, statistics.astype(np.float64))])
+    write_matrices(system / STATISTICS, [(GLOBAL, read_statistics(path, dim))])
     return OnlineCmvn()
 
 
@@ -338,7 +375,7 @@ def read_conf(folder: Path) -> _Conf:
     kind = "mfcc" if (folder / "mfcc.conf").is_file() else "fbank"
     front_end, rate = _front_end(folder / f"{kind}.conf", kind)
     path = folder / "model.conf"
-    values = _options_of(path)
+    values = read_conf_file(path)
     search = {
         key.replace("-", "_"): values.pop(key, default)
         for key, default in _SEARCH.items()
@@ -355,12 +392,12 @@ def read_conf(folder: Path) -> _Conf:
         log.warning("%s: --%s is not used", path, key)
     if not re.fullmatch(r"[1-9]\d?", factor):
         raise UserError(f"frame-subsampling-factor is {factor[:40]}", file=path)
-    scores = _read(NetworkScoreOptions, {"acoustic_scale": scale}, path)
+    scores = options_of(NetworkScoreOptions, {"acoustic_scale": scale}, path)
     return _Conf(
         front_end,
         rate,
-        _read(SearchOptions, search, path),
-        _read(EndpointOptions, rules, path),
+        options_of(SearchOptions, search, path),
+        options_of(EndpointOptions, rules, path),
         scores.acoustic_scale or 1.0,
         int(factor),
         phones,
@@ -369,24 +406,11 @@ def read_conf(folder: Path) -> _Conf:
 
 def _front_end(path: Path, kind: str) -> tuple[FrontEndOptions, int]:
     """Read how features are computed, and the sample rate."""
-    given = _options_of(path)
+    given = read_known(path, _FRONT_END, fixed=_FIXED, ignored=_IGNORED)
     rate = given.pop("sample-frequency", "16000")
     # Kaldi's defaults, where ours differ
-    values = {"use-energy": "true"} if kind == "mfcc" else {}
-    for key, value in given.items():
-        if key in _FRONT_END:
-            values[key] = value
-        elif key in _FIXED:
-            if _plain(value) != _FIXED[key]:
-                raise UserError(
-                    f"--{key}={value[:40]} is not supported",
-                    file=path,
-                    remedy=f"only {_FIXED[key]} is",
-                )
-        elif key not in _IGNORED:
-            raise UserError(f"--{key[:60]} is not known", file=path)
-    named = {_FRONT_END[key]: value for key, value in values.items()}
-    options = _read(FrontEndOptions, {"type": kind, **named}, path)
+    values = {"use_energy": "true"} if kind == "mfcc" else {}
+    options = options_of(FrontEndOptions, {"type": kind, **values, **given}, path)
     try:
         found = float(rate)
     except ValueError:
@@ -394,54 +418,3 @@ def _front_end(path: Path, kind: str) -> tuple[FrontEndOptions, int]:
     if not 1000 <= found <= 192000 or found != int(found):
         raise UserError(f"sample-frequency is {rate[:40]}", file=path)
     return options, int(found)
-
-
-def _plain(value: str) -> str:
-    """Return a number without what does not count."""
-    try:
-        return f"{float(value):g}"
-    except ValueError:
-        return value.strip().lower()
-
-
-def _options_of(path: Path) -> dict[str, str]:
-    """Read lines of `--option=value`; `#` begins a comment."""
-    found = {}
-    for number, line in read_lines(path):
-        text = line.partition("#")[0].strip()
-        if not text:
-            continue
-        key, _, value = text.removeprefix("--").partition("=")
-        if not text.startswith("--") or not key:
-            raise UserError(f"line {number} is not --option=value", file=path)
-        found[key.strip()] = value.strip() or "true"
-    return found
-
-
-def _read(model: type[Any], values: Mapping[str, Any], path: Path) -> Any:
-    """Read options of words; errors name the file."""
-    try:
-        return read_options(model, _typed(values))
-    except UserError as error:
-        raise UserError(error.what, file=path, remedy=error.remedy) from None
-
-
-def _typed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return words as the numbers and truth values that they stand for."""
-    return {
-        key: _typed(value) if isinstance(value, Mapping) else _value(value)
-        for key, value in values.items()
-    }
-
-
-def _value(word: str) -> bool | float | str | None:
-    if word in {"true", "false"}:
-        return word == "true"
-    if word == "inf":  # of a relative cost: any
-        return None
-    for kind in (int, float):
-        try:
-            return kind(word)
-        except ValueError:
-            continue
-    return word

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from latflow.simulation.drawing import Drawing, drawn
+from latflow.simulation.distributions import drawn
+from latflow.simulation.drawing import Drawing
 from latflow.simulation.options import ConversationOptions, SimulatedSetOptions
 from latflow.simulation.records import AudioFiles, Record, Speech, TurnDraw
 

@@ -6,7 +6,6 @@ Public: `simulate_corpus`, `CutSpeech`.
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -23,6 +22,7 @@ from lhotse.utils import fastcopy
 
 from latflow.corpus.json_lines import ManifestWriter, Spool
 from latflow.corpus.manifests import (
+    VOLUME,
     at_rate,
     file_of,
     load_samples,
@@ -39,7 +39,7 @@ from latflow.simulation.counts import Counts
 from latflow.simulation.drawing import Drawing
 from latflow.simulation.options import SimulatedSetOptions
 from latflow.simulation.records import AudioFiles, Record, record_line
-from latflow.simulation.replay import naming, replayed
+from latflow.simulation.replay import audio_name, naming, replayed
 from latflow.simulation.simulator import Simulator
 
 RECORDS, SUMMARY = "records.jsonl", "simulation.json"
@@ -146,6 +146,8 @@ def simulate_corpus(
 
     Ids, speakers and transcripts stay. Audio is FLAC of 16 bits in `audio/`, a file for
     each utterance, or for each conversation, of which the utterances are segments.
+    What records of a training say of the speed is done to the audio; their volumes are
+    in the cuts, as those of `perturb_corpus`: what is above full scale is not cut off.
     Beside the manifests are `records.jsonl` (what was done to each utterance or
     conversation, in their order; see `AudioFiles` for the names of recordings),
     `simulation.json` (counts) and a ledger that notes noises that repeat or begin
@@ -239,11 +241,14 @@ def _simulate_utterances(
     def simulate(item: tuple[int, Record]) -> tuple[MonoCut, Record, Counter[str]]:
         i, record = item
         cut, events = speech.cut(i), Counter[str]()
-        name = f"{i:06d}-{re.sub(r'[^A-Za-z0-9_.-]', '_', cut.id)[:100]}.flac"
+        name = audio_name(i, cut.id) + ".flac"
+        full = record.model_copy(update={"volume": None})
         with naming(record, options.records):
-            simulated = simulator.apply(record, speech.samples(i), events=events)
+            simulated = simulator.apply(full, speech.samples(i), events=events)
         soundfile.write(folder / "audio" / name, simulated.T, speech.rate)
         made = _as_recording(cut, final / "audio" / name, simulated.shape)
+        if record.volume is not None:
+            made.custom = {**(made.custom or {}), VOLUME: record.volume}
         return made, record, events
 
     with (

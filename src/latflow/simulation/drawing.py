@@ -18,17 +18,15 @@ import numpy as np
 
 from latflow.errors import UserError
 from latflow.simulation.acoustics import shortest_decay_time
+from latflow.simulation.distributions import drawn
 from latflow.simulation.options import (
-    Choice,
     DeviceOptions,
-    Gaussian,
     GeneratedNoise,
     GeneratedRooms,
     MeasuredRooms,
     Place,
     SimulationOptions,
     SpeakerOptions,
-    Uniform,
 )
 from latflow.simulation.records import (
     AudioFiles,
@@ -375,18 +373,6 @@ def _draw_device(
         if (distribution := getattr(options, name)) is not None
     }
     return DeviceDraw(telephone=is_telephone, **effects)
-
-
-def drawn(distribution: Uniform | Choice | Gaussian, rng: np.random.Generator) -> float:
-    """Draw a value of a distribution."""
-    match distribution:
-        case Uniform():
-            return float(rng.uniform(distribution.low, distribution.high))
-        case Choice():
-            return distribution.of[int(rng.integers(len(distribution.of)))]
-        case Gaussian():
-            value = rng.normal(distribution.mean, distribution.std)
-            return float(np.clip(value, distribution.low, distribution.high))
 
 
 def _free_places(

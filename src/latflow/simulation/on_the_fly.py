@@ -133,10 +133,6 @@ class PassSimulation:
         utt_id = self.speech.utt_id(i)
         return self.drawing.draw(utt_id, num_samples, whole_pass=self.drawn_pass)
 
-    def written(self, i: int, num_samples: int) -> Record:
-        """Return the same as a file of records has it."""
-        return self.drawing.audio.relative(self.record(i, num_samples))
-
     def __call__(self, i: int, samples: np.ndarray) -> np.ndarray:
         """See `features.perturb.Simulation`."""
         record, events = self.record(i, len(samples)), Counter[str]()

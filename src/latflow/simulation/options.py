@@ -6,99 +6,31 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from latflow.corpus.options import CorpusOptions, NoSource, SetName
-from latflow.options import (
-    Fraction,
-    Name,
-    Options,
-    PositiveFloat,
-    PositiveInt,
-    Text,
+from latflow.options import Fraction, Name, Options, PositiveInt, Text
+from latflow.simulation.distributions import (
+    TAGGED,
+    Choice,
+    ClippedShare,
+    Decibels,
+    Degrees,
+    Hertz,
+    HighShare,
+    Metres,
+    MetresPerSecond,
+    Others,
+    OverlapShare,
+    Pause,
+    RoomMetres,
+    Seconds,
+    Share,
+    Speakers,
+    Uniform,
 )
 
-
-class _Range(Options):
-    """A distribution whose values are within a range."""
-
-    low: float
-    """Lower end."""
-    high: float
-    """Upper end."""
-
-    @model_validator(mode="after")
-    def _check_order(self) -> Self:
-        if self.low > self.high:
-            raise ValueError(f"{self.low:g} is above {self.high:g}")
-        return self
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Least and greatest value."""
-        return self.low, self.high
-
-
-class Uniform(_Range):
-    """Evenly from a range."""
-
-    type: Literal["uniform"] = "uniform"
-
-
-class Choice(Options):
-    """One of some values, each as likely as the others; of one value: always it."""
-
-    type: Literal["choice"] = "choice"
-    of: Annotated[tuple[float, ...], Field(min_length=1)]
-    """Values; one that stands there twice is twice as likely."""
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Least and greatest value."""
-        return min(self.of), max(self.of)
-
-
-class Gaussian(_Range):
-    """Normally distributed, brought to the nearer end where it is out of a range."""
-
-    type: Literal["gaussian"] = "gaussian"
-    mean: float
-    """Mean."""
-    std: PositiveFloat
-    """Standard deviation."""
-
-
-_Any = Uniform | Choice | Gaussian
-
-
-def _between(low: float, high: float) -> AfterValidator:
-    """Return a check that all values of a distribution are in a range."""
-
-    def check(distribution: _Any) -> _Any:
-        for value in distribution.bounds:
-            if not low <= value <= high:
-                raise ValueError(f"{value:g} is not within {low:g} and {high:g}")
-        return distribution
-
-    return AfterValidator(check)
-
-
-_TAGGED = Field(discriminator="type")
 Spectrum = Literal["white", "pink", "hoth"]
-Decibels = Annotated[_Any, _TAGGED, _between(-60, 100)]
-Metres = Annotated[_Any, _TAGGED, _between(0.3, 100)]
-RoomMetres = Annotated[_Any, _TAGGED, _between(1.5, 100)]
-Seconds = Annotated[_Any, _TAGGED, _between(0.05, 5)]
-Hertz = Annotated[_Any, _TAGGED, _between(20, 96000)]
-Share = Annotated[_Any, _TAGGED, _between(0, 1)]
-HighShare = Annotated[_Any, _TAGGED, _between(0.1, 1)]
-ClippedShare = Annotated[_Any, _TAGGED, _between(0, 0.9)]
-MetresPerSecond = Annotated[_Any, _TAGGED, _between(0, 3)]
-Degrees = Annotated[_Any, _TAGGED, _between(-360, 360)]
-Pause = Annotated[_Any, _TAGGED, _between(0, 60)]
-OverlapShare = Annotated[_Any, _TAGGED, _between(0, 0.5)]
-Speakers = Annotated[_Any, _TAGGED, _between(1, 16)]
-Others = Annotated[_Any, _TAGGED, _between(0, 2)]
 Count = Annotated[int, Field(ge=1, le=8)]
 Place = tuple[float, float, float]
 _MAX_RADIUS = 5.0  # of arrays, m
@@ -283,9 +215,9 @@ class SimulationOptions(Options):
 
     probability: Fraction = 1.0
     """Share of the utterances that are simulated; the others stay as they are."""
-    rooms: Annotated[GeneratedRooms | MeasuredRooms, _TAGGED] | None = None
+    rooms: Annotated[GeneratedRooms | MeasuredRooms, TAGGED] | None = None
     """Rooms; null for none."""
-    noises: dict[Name, Annotated[RecordedNoise | GeneratedNoise, _TAGGED]] = Field(
+    noises: dict[Name, Annotated[RecordedNoise | GeneratedNoise, TAGGED]] = Field(
         default_factory=dict
     )
     """Noises by a name of their kind, which add up."""
@@ -368,7 +300,7 @@ class MaskTarget(Options):
     all of them."""
 
 
-Target = Annotated[CleanTarget | EarlyTarget | MaskTarget, _TAGGED]
+Target = Annotated[CleanTarget | EarlyTarget | MaskTarget, TAGGED]
 
 
 class SimulationDraws(SimulationOptions):

@@ -25,6 +25,7 @@ from typing import Annotated, Any, Protocol
 import numpy as np
 from pydantic import Field
 
+from latflow.corpus.options import Speed
 from latflow.errors import UserError
 from latflow.files import read_json_lines
 from latflow.options import (
@@ -132,6 +133,11 @@ class TurnDraw(Options):
     """Place of the speaker; None where there is no generated room."""
 
 
+def _is_none(value: float | None) -> bool:
+    """Tell whether a value is left out of files."""
+    return value is None
+
+
 class Record(Options):
     """All that is done to an utterance, or to a conversation."""
 
@@ -142,7 +148,13 @@ class Record(Options):
     rate: PositiveInt
     """Sample rate, Hz."""
     num_samples: PositiveInt
-    """Length of the utterance."""
+    """Length of the utterance, at its speed here."""
+    speed: Speed | None = Field(default=None, exclude_if=_is_none)
+    """Speed that it is first brought to, of a training that draws it: factor of
+    frequencies, and of the inverse of the duration."""
+    volume: PositiveFloat | None = Field(default=None, exclude_if=_is_none)
+    """Volume that it has in the end, of a training: factor of samples, that of the
+    manifest by that drawn."""
     array: tuple[Place, ...] | None = None
     """Places of the microphones from `room.microphone`, m; None for one microphone."""
     room: RoomDraw | None = None
@@ -158,7 +170,7 @@ class Record(Options):
 
     @property
     def is_simulated(self) -> bool:
-        """Tell whether anything is done to the utterance."""
+        """Tell whether anything but its speed and volume is changed."""
         added = self.noises or self.speakers or self.turns
         return bool(self.room or self.response or added or self.device)
 

@@ -1,21 +1,85 @@
 """Records of a file in the place of draws: the same simulation again, anywhere.
 
-Public: `replayed`, `naming`.
+Public: `replayed`, `naming`, `write_audio`, `audio_name`, `evenly`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
+import soundfile
 
+from latflow.corpus.perturb import check_speed
 from latflow.errors import UserError
+from latflow.features.perturb import num_samples_at
+from latflow.files import atomic_output
+from latflow.parallel import in_order, worker_pool
 from latflow.simulation.options import SimulatedSetOptions
 from latflow.simulation.records import AudioFiles, Record, Speech, read_records
+from latflow.simulation.simulator import Simulator
 
+Item = TypeVar("Item")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # of conversations: names of files
+
+
+def audio_name(number: int, utt_id: str) -> str:
+    """Return what files of an utterance are called: in the order of their set."""
+    return f"{number:06d}-{re.sub(r'[^A-Za-z0-9_.-]', '_', utt_id)[:100]}"
+
+
+def evenly(items: Sequence[Item], number: int) -> list[Item]:
+    """Return some items, or all: the middle of each of as many equal parts."""
+    count = len(items)
+    number = min(number, count)
+    return [items[i * count // (2 * number)] for i in range(1, 2 * number, 2)]
+
+
+def write_audio(
+    records: Iterable[Record],
+    folder: str | Path,
+    *,
+    speech: Speech,
+    audio: AudioFiles,
+    rate: int,
+    threads: int = 1,
+) -> None:
+    """Write utterances as their set has them, and beside it as records say.
+
+    Each has the files `<number>-<id>.clean.wav` and `.simulated.wav`, of floats: above
+    full scale nothing is cut off, and no bit is lost.
+
+    Args:
+        records: as files of records have them.
+        folder: made if it is not there; what else is in it stays.
+        speech: the set.
+        audio: recordings of the options.
+        rate: of the set, Hz.
+        threads: utterances at the same time.
+
+    Raises:
+        UserError: see `AudioFiles.absolute` and `Simulator.apply`.
+    """
+    simulator = Simulator(speech, rate=rate)
+
+    def write(record: Record) -> None:
+        with naming(record, None):
+            i = speech.position(record.utterance)
+            clean = speech.samples(i)
+            simulated = simulator.apply(audio.absolute(record), clean)
+        name = audio_name(i, record.utterance)
+        for kind, samples in (("clean", clean), ("simulated", simulated)):
+            with atomic_output(Path(folder, f"{name}.{kind}.wav")) as path:
+                soundfile.write(path, samples.T, rate, subtype="FLOAT")
+
+    # torch has other bits of another speed with other numbers of threads
+    with worker_pool(threads) as pool:
+        for _ in in_order(pool, write, records):
+            pass
 
 
 @contextmanager
@@ -113,6 +177,8 @@ class _Replay:
                 f"is of {there} microphones, and array of {wanted}",
                 remedy="name as many in array.microphones; none for one",
             )
+        if record.speed is not None:
+            check_speed(self._rate, record.speed)
 
     def _check_utterance(self, record: Record) -> None:
         """Refuse an utterance that is not the next of the set, or of another length."""
@@ -122,11 +188,16 @@ class _Replay:
                 "is not the next utterance of the set",
                 remedy="leave one record of each utterance, in the order of the set",
             )
-        self._say(i, record.num_samples)
+        self._say(i, record.num_samples, record.speed or 1.0)
 
     def _check_conversation(self, record: Record) -> None:
         """Refuse turns of others than the set's utterances, each once."""
         name = record.utterance
+        if record.speed is not None or record.volume is not None:
+            raise UserError(
+                "is a conversation with a speed or a volume",
+                remedy="leave them to records of utterances",
+            )
         is_name = _NAME.fullmatch(name) and name not in self._conversations
         if not is_name or len(self._conversations) != self._next:
             raise UserError(
@@ -156,12 +227,13 @@ class _Replay:
                 remedy="take records of this set",
             ) from None
 
-    def _say(self, i: int, num_samples: int) -> None:
+    def _say(self, i: int, num_samples: int, speed: float = 1.0) -> None:
         """Note an utterance as said; refuse another length."""
-        length = self._speech.num_samples(i)
+        length = num_samples_at(self._speech.num_samples(i), speed)
         if length != num_samples:
+            there = f" at speed {speed:g}" if speed != 1.0 else ""
             raise UserError(
-                f"has {length} samples in the set {self._options.of}, and "
+                f"has {length} samples in the set {self._options.of}{there}, and "
                 f"{num_samples} in its record",
                 utterance=self._speech.utt_id(i),
                 remedy="take records of these recordings",

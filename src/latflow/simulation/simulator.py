@@ -1,28 +1,28 @@
 """What records say is done to the samples of utterances.
 
 Sound arrives when it did without the room, and no utterance gets longer, so that
-transcripts and alignments stay right. The order: speech into its room (its power
-stays), other speakers, noises, the whole to full scale where it is louder, effects of
-the device. An utterance of digital silence stays as it is, and so does one with samples
-that are not numbers, which features are refused for.
+transcripts and alignments stay right. The order: the speed of a training's utterance,
+speech into its room (its power stays), other speakers, noises, the whole to full scale
+where it is louder, effects of the device, the volume of a training's utterance. An
+utterance of digital silence stays as it is but for these two, and so does one with
+samples that are not numbers, which features are refused for.
 
 Public: `Simulator`, `faded`, `sounding`.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
-import torch
 from lhotse import Recording
 
 from latflow.array_cache import ArrayCache
 from latflow.corpus.manifests import refuse_damaged
 from latflow.errors import UserError
+from latflow.features.perturb import change_speed
 from latflow.simulation.convolution import convolved
 from latflow.simulation.devices import through_device
 from latflow.simulation.diffuse import diffuse_noise
@@ -36,10 +36,8 @@ from latflow.simulation.records import (
     SpeakerDraw,
     Speech,
 )
-from latflow.simulation.rooms import absorbed, calibrated_responses, room_responses
+from latflow.simulation.responses import RoomResponses
 from latflow.simulation.spectra import noise_with_spectrum
-
-log = logging.getLogger(__name__)
 
 _MAX_RESPONSE = 5.0  # of measured responses, s
 
@@ -56,6 +54,7 @@ class Simulator:
     def __init__(self, speech: Speech, *, rate: int, cache_mb: int = 200) -> None:
         self._speech, self._rate = speech, rate
         self._cache = ArrayCache(cache_mb * 10**6)
+        self._responses = RoomResponses(rate, self._cache)
 
     def apply(
         self,
@@ -66,25 +65,33 @@ class Simulator:
     ) -> np.ndarray:
         """Return an utterance as its record says that it sounds.
 
+        The bits at another speed depend on torch's number of threads: trainings, and
+        stored sets, have one (`worker_pool`).
+
         Args:
             record: of the utterance.
-            samples: float32 [L].
+            samples: float32 [L], at the utterance's own speed if the record has one.
             events: gets the numbers of noises that are too short and repeat
                 (`noises_repeated`), and of those that were silent where they were to
                 begin, and begin elsewhere (`noises_moved`).
 
         Returns:
-            float32 [L], or [C, L] where the record has an array of microphones; within
-            -1 and 1 (where anything is done).
+            float32 [L], or [C, L] where the record has an array of microphones: as many
+            samples as the record says; within -1 and 1 where more than the speed is
+            changed, before the volume.
 
         Raises:
             UserError: a file is missing, not audio, or silent; a source is outside of
                 the room; an utterance of another speaker is not there.
         """
-        if not _is_changed(record, samples):
-            return _at_all(samples, record)
-        mixed, _ = self._mixture(record, samples, math.inf, events)
-        return self._recorded_as(mixed, record)
+        if record.speed is not None:
+            samples = change_speed(samples, self._rate, record.speed)
+        if _is_changed(record, samples):
+            mixed, _ = self._mixture(record, samples, math.inf, events)
+            heard = self._recorded_as(mixed, record)
+        else:
+            heard = _at_all(samples, record)
+        return heard if record.volume is None else heard * np.float32(record.volume)
 
     def conversation(
         self, record: Record, *, events: Counter[str] | None = None
@@ -136,8 +143,8 @@ class Simulator:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return what of an utterance is wanted, and what is not.
 
-        Their sum is what `apply` gives, but for the device; levels are those that both
-        have there.
+        Their sum is what `apply` gives, but for speed, device and volume; levels are
+        those that both have there.
 
         Args:
             record: of the utterance.
@@ -219,7 +226,7 @@ class Simulator:
         """
         last = None if rings_on else len(wave)
         if record.room is not None and place is not None:
-            response = self._response(record.room, place, record.array)
+            response = self._responses.of_place(record.room, place, record.array)
             response = self._beginning(response, until)
             return convolved(wave, response)[..., :last]
         if record.response is not None:
@@ -256,7 +263,7 @@ class Simulator:
         number = int(np.searchsorted(times, len(wave))) + 1  # those that are needed
         points = (np.add(room.source, share * way) for share in shares[:number])
         responses = (
-            self._beginning(self._compute_response(room, point, record.array), until)
+            self._beginning(self._responses.computed(room, point, record.array), until)
             for point in points
         )
         return faded(wave, times[:number], responses)
@@ -337,7 +344,7 @@ class Simulator:
             events["noises_moved"] += part.is_moved
         if room is None or draw.place is None:
             return _diffuse(part.samples, record)
-        response = self._response(room, draw.place, record.array)
+        response = self._responses.of_place(room, draw.place, record.array)
         return convolved(part.samples[0], response)[..., lead : lead + length]
 
     def _recorded(self, file: str) -> np.ndarray:
@@ -354,85 +361,12 @@ class Simulator:
         found = found[int(np.abs(found).argmax()) :]
         return found[: int(_MAX_RESPONSE * self._rate)]
 
-    def _response(
-        self, room: RoomDraw, place: Place, array: tuple[Place, ...] | None
-    ) -> np.ndarray:
-        """Return the response of a room from a place, the direct path first.
-
-        Returns:
-            [R], or of an array [C, R]: the direct path to the nearest microphone first.
-        """
-        self._reflection(room)  # finds that of the speaker, too
-        key = (*_walls(room), place, array)
-        found = self._cache.get(key)
-        if found is None:
-            found = self._compute_response(room, np.array(place), array)
-            self._cache.put(key, found)
-        return found
-
-    def _compute_response(
-        self, room: RoomDraw, place: np.ndarray, array: tuple[Place, ...] | None
-    ) -> np.ndarray:
-        """See `_response`; the place is float64 [3], and nothing is kept."""
-        microphones = np.add(room.microphone, array or ((0.0, 0.0, 0.0),))
-        points = torch.from_numpy(microphones)
-        there = torch.from_numpy(place).expand(len(points), 3)
-        nearest = (there - points).norm(dim=1).min()
-        responses = room_responses(
-            torch.tensor([room.size], dtype=torch.float64).expand(len(points), 3),
-            there,
-            points,
-            torch.from_numpy(self._reflection(room)).expand(len(points)),
-            rate=self._rate,
-            num_samples=math.ceil(room.t60 * self._rate),
-            advance=nearest.expand(len(points)),
-        )
-        response = absorbed(responses, room.t60, room.high_t60, rate=self._rate).numpy()
-        return response[0] if array is None else response
-
-    def _reflection(self, room: RoomDraw) -> np.ndarray:
-        """Return the reflection of a room's walls, float64 [1].
-
-        The response from the speaker to a microphone is kept too, where it is final.
-        """
-        found = self._cache.get(_walls(room))
-        if found is not None:
-            return found
-        size, microphone, source = (
-            torch.tensor([point], dtype=torch.float64)
-            for point in (room.size, room.microphone, room.source)
-        )
-        made = calibrated_responses(
-            size,
-            source,
-            microphone,
-            torch.tensor([room.t60], dtype=torch.float64),
-            rate=self._rate,
-        )
-        measured = float(made.decay_time[0])
-        if abs(measured / room.t60 - 1) > 0.1:
-            log.warning(
-                "room %d: reverberation time %.3f s, not %.3f s",
-                *(room.number, measured, room.t60),
-            )
-        reflection = made.reflection.numpy()
-        self._cache.put(_walls(room), reflection)
-        if room.high_t60 is None:
-            heard = (*_walls(room), room.source, None)
-            self._cache.put(heard, made.responses[0].numpy())
-        return reflection
-
 
 def _is_changed(record: Record, samples: np.ndarray) -> bool:
     """Tell whether anything is done to an utterance; see the module's docstring."""
     return (
         record.is_simulated and bool(samples.any()) and bool(np.isfinite(samples).all())
     )
-
-
-def _walls(room: RoomDraw) -> tuple[Place | float | None, ...]:
-    """Return what the reflection of a room's walls depends on."""
-    return room.size, room.microphone, room.source, room.t60, room.high_t60
 
 
 def _at_all(wave: np.ndarray, record: Record) -> np.ndarray:

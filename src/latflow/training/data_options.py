@@ -19,7 +19,8 @@ from latflow.options import (
     Text,
     Unique,
 )
-from latflow.simulation.options import Decibels, SimulationDraws, Uniform
+from latflow.simulation.distributions import Decibels, Uniform
+from latflow.simulation.options import SimulationDraws
 
 
 class ContextOptions(Options):

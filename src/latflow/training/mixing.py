@@ -37,7 +37,7 @@ from latflow.features.options import (
     LhotseExtractionOptions,
 )
 from latflow.options import read_options
-from latflow.simulation.drawing import drawn
+from latflow.simulation.distributions import drawn
 from latflow.simulation.records import list_audio
 from latflow.simulation.simulator import sounding
 from latflow.training.data_options import MixingDraws

@@ -14,7 +14,7 @@ first touched (`latflow.training.moments`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,6 @@ from latflow.simulation.options import (
     MaskTarget,
     SimulationDraws,
 )
-from latflow.simulation.records import Record
 from latflow.training.data_options import BatchOptions, DataOptions, MixingDraws
 from latflow.training.mixing import FeatureMixing, PassMixing
 from latflow.training.moments import Moments
@@ -414,31 +413,6 @@ def in_pass(
     if (draws := options.mixing) is not None:
         reader = reader.mixed(draws, seed=seed, whole_pass=whole_pass)
     return reader
-
-
-def drawn_records(
-    frames_dir: str | Path, options: BatchOptions, *, seed: int, epoch: int
-) -> Iterator[Record]:
-    """Yield what a training draws for each utterance of its set, for a file of records.
-
-    Epochs of one pass share the draws of an utterance: that of each is yielded, whether
-    the epoch has it or not.
-
-    Args:
-        frames_dir: features of the training split.
-        options: with `simulation`.
-        seed: of the training.
-        epoch: from 0.
-
-    Raises:
-        UserError: see `FrameReader.simulated`.
-    """
-    reader = open_reader(open_features(frames_dir, options), Normalizer())
-    reader = in_pass(reader, options, seed, options.pass_of(epoch))
-    assert isinstance(reader, LiveReader)
-    assert reader.simulation is not None
-    for i in range(len(reader.utt_ids)):
-        yield reader.simulation.written(i, reader.num_samples(i))
 
 
 @njit(cache=True, nogil=True)

@@ -102,7 +102,9 @@ class ReportOptions(Options):
     """Longest utterance shown as an example, in seconds."""
     num_simulated: Annotated[int, Field(ge=0, le=20)] = 1
     """Utterances of `corpus.simulated` that are shown, as they are beside what the
-    simulated sets have of them; each adds as much as an example, a set."""
+    simulated sets have of them, and of each training set that systems simulate, beside
+    what these read in their first epoch; each adds as much as an example, a set and a
+    system."""
     example_set: str | None = None
     """Set that the examples, speakers, confusions and worst utterances are from; the
     first test set if null."""

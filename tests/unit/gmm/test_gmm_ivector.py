@@ -1,14 +1,19 @@
 """I-vectors against dense Gaussians: posteriors, EM, online extraction."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from latflow.errors import UserError
+from latflow.features.cmvn import cmvn_statistics, normalize
 from latflow.features.frames import FrameStore, FrameWriter
+from latflow.features.options import OnlineCmvn
 from latflow.gmm.ivector import (
     Extractor,
     FrameProjection,
     IvectorModel,
+    IvectorStream,
     append_ivectors,
     gaussian_posteriors,
 )
@@ -214,6 +219,39 @@ def test_online_is_offline_on_the_same_frames(num_frames):
     longer = np.vstack((frames, 9 * rng.normal(size=(30, D)).astype(np.float32)))
     again = model.online(longer)[: len(got)]
     np.testing.assert_allclose(again, got, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("norm_vars", [False, True])
+def test_gaussians_may_be_chosen_on_normalized_frames(tmp_path, norm_vars):
+    rng = np.random.default_rng(10)
+    cmvn = OnlineCmvn(norm_vars=norm_vars, window=20, global_frames=5)
+    frames = 2 * rng.normal(size=(47, D)).astype(np.float32) + np.float32(3.0)
+    stats = cmvn_statistics(3 * rng.normal(size=(30, D)))
+    splice = FrameProjection(1, np.zeros(3 * D), rng.normal(size=(D, 3 * D)) / 3)
+    model = dataclasses.replace(
+        make_model(rng), projection=splice, cmvn=cmvn, cmvn_stats=stats
+    )
+    model.save(tmp_path / "extractor.npz")
+    model = IvectorModel.load(tmp_path / "extractor.npz")
+    assert model.cmvn == cmvn
+    chosen = splice(normalize(frames, cmvn, stats))
+    posteriors = gaussian_posteriors(model.ubm, chosen, model.options)
+    counted = splice(frames)
+    got = model.online(frames)
+    for k, ivector in enumerate(got):
+        heard = slice(0, 10 * k + 1)
+        wanted, _ = one(model.extractor, counted[heard], posteriors[heard], 100.0)
+        np.testing.assert_allclose(ivector, wanted - [5.0, 0.0], rtol=1e-4, atol=1e-4)
+    plain = dataclasses.replace(model, cmvn=None, cmvn_stats=None)
+    assert np.abs(plain.online(frames) - got).max() > 0.01
+    # in pieces
+    for pieces in (1, 5, 47):
+        stream = IvectorStream(model)
+        found = [stream.accept(piece) for piece in np.array_split(frames, pieces)]
+        found = np.concatenate([*found, stream.finish()])
+        np.testing.assert_array_equal(found[:, :D], frames)
+        expected = np.repeat(got, 10, axis=0)[:47]
+        np.testing.assert_allclose(found[:, D:], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_speakers_utterances_go_on_and_decay():

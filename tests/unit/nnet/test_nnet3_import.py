@@ -5,6 +5,7 @@
 """
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -17,9 +18,11 @@ from latflow.nnet.nnet3_file import read_nnet3
 from latflow.nnet.nnet3_import import import_nnet3
 
 
-def imported(written, subsampling=3):
+def imported(written, subsampling=3, ivector_dim=0):
     reader = KaldiReader(io.BytesIO(written.raw()), binary=True)
-    return import_nnet3(read_nnet3(reader), subsampling).network
+    found = import_nnet3(read_nnet3(reader), subsampling)
+    assert found.ivector_dim == ivector_dim
+    return found.network
 
 
 def outputs(network, features):
@@ -28,14 +31,17 @@ def outputs(network, features):
     return next(iter(found.values())).logits[0].numpy()
 
 
-def check(written, subsampling=3, dim=6):
+def check(written, subsampling=3, dim=6, ivector_dim=0):
     """A network gives what the naive evaluation of the nodes does."""
-    network = imported(written, subsampling)
+    network = imported(written, subsampling, ivector_dim)
+    assert network.dim_in == dim + ivector_dim
     for frames in (1, 2, 31):
-        features = np.random.default_rng(frames).normal(size=(frames, dim))
-        features = features.astype(np.float32)
-        expected = written.evaluate(features, subsampling)
-        found = outputs(network, features)
+        rng = np.random.default_rng(frames)
+        features = rng.normal(size=(frames, dim)).astype(np.float32)
+        ivector = rng.normal(size=ivector_dim).astype(np.float32)
+        expected = written.evaluate(features, subsampling, ivector=ivector)
+        beside = np.tile(ivector, (frames, 1))
+        found = outputs(network, np.hstack((features, beside)))
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-5)
     return network.description.config["layers"]
 
@@ -55,6 +61,14 @@ def test_layers_of_xconfig_compute_the_same(subsampling):
     assert layers["prefinal-l"]["semi_orthogonal"]
     assert layers["output"]["class"] == "output"
     assert not [name for name in layers if "xent" in name]
+
+
+@pytest.mark.parametrize("subsampling", [1, 3])
+def test_ivectors_of_xconfig_are_parts_of_our_frames(subsampling):
+    written = HandWritten(*xconfig_lines(ivector_dim=4))
+    layers = check(written, subsampling, ivector_dim=4)
+    slices = [x for x in layers.values() if x["class"] == "slice"]
+    assert [(x["begin"], x["size"]) for x in slices] == [(0, 6), (6, 4)]
 
 
 def small(tail, **components):
@@ -102,13 +116,57 @@ def test_any_sum_shift_and_scale_is_read(tail, components, subsampling):
     check(small(tail, **components), subsampling)
 
 
+WHOLE = "Append(input, ReplaceIndex(ivector, t, 0))"
+
+
+@pytest.mark.parametrize(
+    ("tail", "components", "classes"),
+    [
+        # the `lda` of Kaldi's recipes
+        (["name=lda component=lda input=Append(Offset(input, -1), input, "
+          "Offset(input, 1), ReplaceIndex(ivector, t, 0))", "name=output input=lda"],
+         {"lda": ("FixedAffineComponent", {"rows": 5, "columns": 20})},
+         ["slice", "slice", "tdnn"]),
+        # a map of its own
+        (["name=i component=i input=ReplaceIndex(ivector, t, 0)",
+          "name=n component=n input=i", "name=output input=Append(first, n)"],
+         {"i": ("LinearComponent", {"rows": 3, "columns": 2}),
+          "n": ("BatchNormComponent", {"dim": 3, "rms": 0.025})},
+         ["slice", "linear", "slice", "linear", "batch_norm", "concat"]),
+        # what our export writes
+        ([f"name=both component=both input={WHOLE}",
+          "name=x component=x input=both", "name=output input=x"],
+         {"both": ("NoOpComponent", {"dim": 8}), "x": AFFINE}, ["output"]),
+        # a shift of an i-vector is none
+        ([f"name=x component=x input=Offset({WHOLE}, 3)", "name=output input=x"],
+         {"x": AFFINE}, ["slice", "slice", "tdnn"]),
+        (["name=output input=Sum(ReplaceIndex(ivector, t, 0), "
+          "ReplaceIndex(Scale(0.5, ivector), t, 0))"], {}, None),
+        ([f"name=output input={WHOLE.replace('input,', 'first,')}"], {}, None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("subsampling", [1, 3])
+def test_ivectors_are_read_in_any_place(tail, components, classes, subsampling):
+    layers = check(small(tail, **components), subsampling, ivector_dim=2)
+    if classes is not None and subsampling == 1:
+        found = sorted(x["class"].replace("output", "linear") for x in layers.values())
+        assert found == sorted(x.replace("output", "linear") for x in classes)
+
+
 @pytest.mark.parametrize(
     ("tail", "what"),
     [
-        (["name=x component=x input=ReplaceIndex(ivector, t, 0)",
-          "name=output input=x"],
-         "node x, component x: descriptor ReplaceIndex is not read; i-vectors"),
-        (["name=output input=Append(first, ivector)"], "node ivector: i-vectors"),
+        (["name=output input=ReplaceIndex(ivector, t, 1)"],
+         "node output: descriptor ReplaceIndex with another index than t, 0"),
+        (["name=output input=ReplaceIndex(ivector, x, 0)"], "another index than t, 0"),
+        (["name=output input=ReplaceIndex(Offset(ivector, 1), t, 0)"],
+         "another index than t, 0"),
+        (["name=output input=Append(first, ivector)"],
+         "node output: i-vectors are read as ReplaceIndex(ivector, t, 0)"),
+        (["name=output input=ReplaceIndex(first, t, 0)"],
+         "node output: i-vectors are read as ReplaceIndex(ivector, t, 0)"),
+        (["name=output input=Append(first, Round(ivector, 10))"],
+         "node output: descriptor Round"),
         (["name=output input=Switch(first, first)"], "node output: descriptor Switch"),
         (["name=output input=IfDefined(first)"], "node output: descriptor IfDefined"),
         (["name=output input=Sum(first, input)"], "a sum of different sizes"),
@@ -125,7 +183,7 @@ def test_any_sum_shift_and_scale_is_read(tail, components, subsampling):
     ],
 )  # fmt: skip
 def test_what_cannot_be_computed_is_refused(tail, what):
-    with pytest.raises(UserError, match=what.replace("(", r"\(")):
+    with pytest.raises(UserError, match=re.escape(what)):
         imported(small(tail, x=NOOP))
 
 

@@ -1,4 +1,7 @@
-"""The section of simulated sets: counts, what was done, players side by side."""
+"""The section of simulation: counts, what was done, players side by side."""
+
+import base64
+import io
 
 import numpy as np
 import pytest
@@ -7,6 +10,8 @@ from lhotse import MonoCut, Recording, SupervisionSegment
 from reference.made_up_results import made_up_recipe
 
 from latflow.corpus.json_lines import ManifestWriter
+from latflow.errors import UserError
+from latflow.features.live import prepare_live_features
 from latflow.report.build import write_page
 from latflow.report.inputs import Results
 from latflow.report.page import Beside, Heading, Note, Table
@@ -135,6 +140,78 @@ def test_utterances_of_conversations_are_shown(folder, names):
         assert [*told_of] == ["test", *names]
         assert told_of["talks"].startswith("1.0 s: in a conversation of ")
     assert len(shown) == 2
+
+
+TRAINED = {
+    "type": "ce", "network": "x.yaml", "alignments": "tri1", "features": "mel",
+}  # fmt: skip
+DRAWN = {
+    "clean": TRAINED,
+    "near": {**TRAINED, "data": {"simulation": {"noises": HISS}}},
+    "loud": {**TRAINED, "data": {
+        "simulation": {"rooms": {**ROOM, "movement": None}},
+        "perturbation": {"speeds": [0.8], "volume": [30.0, 30.0]},
+    }},
+}  # fmt: skip
+
+
+def trained(folder, **report):
+    """Results of systems that simulate in training, on the utterances of the test."""
+    mel = {"type": "fbank", "stored": False, "cmvn": {"type": "none"}}
+    nnet = {"features": {"mel": mel}, "systems": DRAWN}
+    recipe = made_up_recipe(
+        nnet=nnet, report={"max_example_duration": 1.5, **report}, seed=3
+    )
+    return Results(folder, Recipe(recipe))
+
+
+def heard(example):
+    samples = base64.b64decode(example.audio.partition(",")[2])
+    return soundfile.read(io.BytesIO(samples), dtype="float32")[0]
+
+
+def test_draws_of_trainings_are_heard(folder, tmp_path):
+    (missing,) = simulation_section(trained(tmp_path)).blocks
+    assert "No training data of near, loud yet" in missing.text
+    results = trained(tmp_path)
+    frames = tmp_path / "streams/mel/frames/train"
+    prepare_live_features(
+        folder / "corpus/test/cuts.jsonl.gz", frames, max_skipped_fraction=0,
+        options=results.options.nnet.features["mel"],
+    )  # fmt: skip
+    heading, beside = simulation_section(results).blocks
+    assert heading.text == "u1: ONE TWO"
+    clean, near, loud = beside.examples
+    assert [e.utterance for e in beside.examples] == ["as it is", "near", "loud"]
+    assert clean.summary == "1.0 s: as it is"
+    assert near.summary == "1.0 s: hiss (hoth noise), SNR 10.0 dB"
+    assert loud.summary.startswith("1.2 s: speed 0.8; room of ")
+    assert loud.summary.endswith(" m; volume 30.00")
+    own = soundfile.read(folder / "1.wav", dtype="float32")[0]
+    np.testing.assert_array_equal(heard(clean), own)
+    rest = heard(near) - own
+    ratio = np.square(own).mean() / np.square(rest).mean()
+    assert 10 * np.log10(ratio) == pytest.approx(10, abs=0.1)
+    samples = heard(loud)  # brought to full scale, nothing cut off
+    assert np.mean(np.abs(samples) > 0.99) < 3 / len(samples)
+    assert len(samples) == RATE / 0.8
+    assert simulation_section(trained(tmp_path, num_simulated=0)) is None
+
+
+def test_draws_that_cannot_be_made_again_are_told(folder, tmp_path, monkeypatch):
+    results = trained(tmp_path)
+    prepare_live_features(
+        folder / "corpus/test/cuts.jsonl.gz", tmp_path / "streams/mel/frames/train",
+        max_skipped_fraction=0, options=results.options.nnet.features["mel"],
+    )  # fmt: skip
+
+    def gone(*_, **__):
+        raise UserError("no audio for the simulation", file="noise")
+
+    monkeypatch.setattr("latflow.report.simulation.DrawnRecords", gone)
+    (note,) = simulation_section(results).blocks
+    assert note.is_missing
+    assert note.text.startswith("Draws of near, loud cannot be shown: noise: no audio")
 
 
 def test_without_simulated_sets_there_is_no_section(tmp_path):

@@ -9,11 +9,13 @@ import soundfile
 from lhotse import MonoCut, Recording, SupervisionSegment
 
 from latflow.corpus.json_lines import ManifestWriter
-from latflow.corpus.manifests import load_samples, read_cuts
+from latflow.corpus.manifests import load_samples, read_cuts, volume_of
 from latflow.errors import UserError
 from latflow.options import read_options
 from latflow.simulation.corpus import simulate_corpus
 from latflow.simulation.options import SimulatedSetOptions
+from latflow.simulation.records import AudioFiles, read_records
+from latflow.simulation.simulator import Simulator
 
 RATE = 8000
 
@@ -126,6 +128,36 @@ def test_a_set_is_made_again_of_its_records_elsewhere(tmp_path, folder, kind):
     assert files <= {"rain.wav", "street/a.wav", "street/b.wav"}
 
 
+def test_speeds_and_volumes_of_training_are_replayed(tmp_path, folder):
+    """Speeds in the audio, volumes in the cuts, where they cut nothing off."""
+    noises = {"street": recorded(folder / "noise/street")}
+    drawn = simulated(folder, tmp_path / "drawn", noises=noises)
+    records = records_of(drawn)
+    assert not {"speed", "volume"} & {key for record in records for key in record}
+    records[1] |= {"speed": 1.25, "volume": 30.0, "num_samples": 3280}
+    records[2] |= {"speed": 1.0, "noises": []}
+    path = tmp_path / "changed.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    again = simulated(folder, tmp_path / "out", records=str(path), noises=noises)
+    assert records_of(again) == records
+    before, after = heard(drawn), heard(again)
+    for utt_id in ("u0", "u3", "u4", "u5"):
+        np.testing.assert_array_equal(before[utt_id], after[utt_id])
+    cuts = {cut.id: cut for cut in read_cuts(again / "cuts.jsonl.gz")}
+    assert cuts["u1"].num_samples == 3280
+    assert cuts["u1"].supervisions[0].duration == cuts["u1"].duration == 3280 / RATE
+    assert {u: volume_of(cut) for u, cut in cuts.items() if cut.custom} == {"u1": 30.0}
+    own, _ = soundfile.read(folder / "u1.wav", dtype="float32")
+    options = options_of(records=str(path), noises=noises)
+    record = AudioFiles(options).absolute(list(read_records(path))[1])
+    louder = Simulator(None, rate=RATE).apply(record, own)
+    np.testing.assert_allclose(30 * after["u1"][0], louder, atol=30 / 2**15)
+    assert np.abs(louder).max() > 1
+    np.testing.assert_array_equal(
+        after["u2"][0], soundfile.read(folder / "u2.wav", dtype="float32")[0]
+    )
+
+
 def changed(number, **values):
     """Return a change of one record."""
 
@@ -159,6 +191,9 @@ SPEAKER = {"utterance": "u9", "offset": 0, "sir": 0.0, "overlap": 1.0}
         (swapped, "u1: is not the next utterance of the set"),
         (changed(3, utterance="u9"), "u9: is not in the set test"),
         (changed(3, num_samples=7), "u3: has 4300 samples .* and 7 in its record"),
+        (changed(3, speed=0.8), "u3: has 5375 samples .* at speed 0.8, and 4300 in"),
+        (changed(3, speed=0.90001), "u3: .*8000 Hz at speed 0.90001 cannot be"),
+        (changed(3, speed=3), "line 4 is not a record .* less than or equal to 2"),
         (changed(3, rate=16000), "u3: is of 16000 Hz, and the set test of 8000 Hz"),
         (changed(3, array=PAIR["microphones"]), "u3: is of 2 microphones, and array"),
         (changed(3, speakers=[SPEAKER]), "u9: is not in the set test"),
@@ -187,6 +222,7 @@ def test_records_that_do_not_fit_are_one_line(tmp_path, folder, change, what):
         (changed(0, utterance="../x"), "is no conversation with a name of its own"),
         (changed(0, num_samples=10), "u.: ends behind the end of conversation-000000"),
         (lambda records: [records[0], records[0]], "no conversation with a name"),
+        (changed(1, volume=2), "conversation-000001: is a conversation with a speed"),
         (changed(1, turns=[]), "conversation-000001: is not in the set"),
     ],
 )

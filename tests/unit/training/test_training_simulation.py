@@ -3,23 +3,27 @@
 import numpy as np
 import pytest
 import soundfile
+import torch
 import yaml
 from lhotse import MonoCut, Recording, SupervisionSegment
 
 from latflow.cli.main import main
 from latflow.corpus.json_lines import ManifestWriter
+from latflow.corpus.manifests import read_cuts
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.live import LiveFrames, prepare_live_features
 from latflow.features.options import NoCmvn, StreamOptions
 from latflow.nnet.normalization import Normalizer
 from latflow.simulation.options import SimulationDraws
-from latflow.simulation.records import read_records
+from latflow.simulation.records import AudioFiles, read_records, record_line
+from latflow.simulation.replay import write_audio
 from latflow.simulation.simulator import Simulator
 from latflow.training.batches import BatchSource, open_batches
 from latflow.training.data_options import DataOptions
 from latflow.training.labels import LabelStore, LabelWriter
-from latflow.training.readers import StoreReader, drawn_records
+from latflow.training.readers import LiveReader, StoreReader, in_pass
+from latflow.training.records import DrawnRecords
 
 RATE = 8000
 FBANK = StreamOptions(
@@ -188,11 +192,100 @@ def test_records_of_an_epoch_are_those_that_training_draws(folder, monkeypatch):
     for epoch in (2, 3):
         contents(source.epoch(epoch))
     given = {"seed": 3, "epoch": 2}
-    records = list(drawn_records(folder / "frames", source.options, **given))
-    assert {record.utterance: record for record in records} == used
+    records = list(DrawnRecords(folder / "frames", source.options, **given))
+    assert {record.speed for record in records} == {0.9, 1.1}
+    assert {record.volume for record in records} == {None}
+    assert used == {
+        record.utterance: record.model_copy(update={"speed": None})
+        for record in records
+    }
     assert {record.whole_pass for record in records} == {1}
     given["epoch"] = 3
-    assert list(drawn_records(folder / "frames", source.options, **given)) == records
+    assert list(DrawnRecords(folder / "frames", source.options, **given)) == records
+
+
+STREET = {"type": "recorded", "files": "noise", "probability": 0.5}
+EVERYTHING = {
+    "probability": 0.7, "rooms": ROOM, "noises": {**NOISE, "street": STREET},
+    "speakers": {"probability": 0.5}, "device": {"telephone": 0.5},
+}  # fmt: skip
+PAIR = {"microphones": [[-0.1, 0, 0], [0.1, 0, 0]]}
+DRAWS = {
+    "everything": (EVERYTHING, {"speeds": [0.9, 1.0, 1.1], "volume": [0.3, 20.0]}),
+    "speeds": ({"noises": NOISE}, {"speeds": [0.9, 1.1], "volume": None}),
+    "array": ({"rooms": ROOM, "array": PAIR}, {"volume": [0.5, 2.0]}),
+    "neither": ({"noises": NOISE, "fresh_every": 2}, None),
+}
+
+
+@pytest.mark.parametrize("volume", [None, 0.7], ids=["as_recorded", "manifest_volume"])
+@pytest.mark.parametrize("kind", DRAWS)
+def test_replayed_records_give_the_features_of_training(
+    folder, tmp_path, monkeypatch, kind, volume
+):
+    """To the bit: from a file, in any number of threads, above full scale, too."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "noise").mkdir()
+    soundfile.write(tmp_path / "noise/a.wav", np.linspace(-0.1, 0.1, RATE), RATE)
+    simulation, perturbation = DRAWS[kind]
+    stream = FBANK.replace(channels=(0, 1) if kind == "array" else None)
+    cuts = list(read_cuts(folder / "cuts.jsonl.gz"))
+    for cut in cuts:
+        cut.custom = volume and {"volume": volume}
+    write_cuts(tmp_path / "cuts.jsonl.gz", cuts)
+    frames = tmp_path / "frames"
+    prepare_live_features(
+        tmp_path / "cuts.jsonl.gz", frames, options=stream, max_skipped_fraction=0
+    )
+    data = DataOptions.model_validate(
+        {"simulation": simulation, "perturbation": perturbation}
+    )
+    drawn = DrawnRecords(frames, data, seed=3, epoch=3)
+    (tmp_path / "records.jsonl").write_text("".join(map(record_line, drawn)))
+    records = list(read_records(tmp_path / "records.jsonl"))
+    assert records == list(drawn)
+    torch.set_num_threads(2)  # which resampling must not take
+    write_audio(
+        records, tmp_path / "heard", speech=drawn.speech,
+        audio=AudioFiles(data.simulation), rate=RATE, threads=2,
+    )  # fmt: skip
+    heard = sorted((tmp_path / "heard").glob("*.simulated.wav"))
+    for i, (path, record) in enumerate(zip(heard, records, strict=True)):
+        recording = Recording.from_file(path, recording_id=record.utterance)
+        assert recording.num_samples == record.num_samples
+        assert path.name == f"{i:06d}-{record.utterance}.simulated.wav"
+        clean, _ = soundfile.read(str(path).replace("simulated", "clean"))
+        np.testing.assert_array_equal(clean, drawn.speech.samples(i))
+        whole = recording.duration
+        said = SupervisionSegment(record.utterance, record.utterance, 0, whole)
+        cuts[i] = MonoCut(record.utterance, 0, whole, 0, [said], recording=recording)
+    write_cuts(tmp_path / "heard/cuts.jsonl.gz", cuts)
+    prepare_live_features(
+        tmp_path / "heard/cuts.jsonl.gz", tmp_path / "again", options=stream,
+        max_skipped_fraction=0,
+    )  # fmt: skip
+    again = LiveFrames(tmp_path / "again")
+    for threads in (1, 3):
+        live = LiveFrames(frames, threads=threads, cache_bytes=0)
+        reader = in_pass(LiveReader(live), data, 3, data.pass_of(3))
+        lengths = reader.lengths
+        trained = np.empty((6, lengths.max(), live.dim), np.float32)
+        reader.fill(np.arange(6), np.zeros(6, np.int64), lengths, trained)
+        for i in range(6):
+            np.testing.assert_array_equal(trained[i, : lengths[i]], again.frames(i))
+    if kind == "everything":
+        assert len({record.speed for record in records}) > 1
+        assert 0 < sum(record.is_simulated for record in records) < 6
+        assert max(np.abs(soundfile.read(path)[0]).max() for path in heard) > 1
+    drawn_volumes = perturbation and perturbation["volume"]
+    has_volumes = bool(drawn_volumes or volume)
+    assert {record.volume is not None for record in records} == {has_volumes}
+
+
+def write_cuts(path, cuts):
+    with ManifestWriter(path) as writer:
+        for cut in cuts:
+            writer.write(cut)
 
 
 def test_records_of_an_epoch_are_written(repository, folder, tmp_path, capsys):
@@ -226,11 +319,18 @@ def test_records_of_an_epoch_are_written(repository, folder, tmp_path, capsys):
     assert {record.noises[0].file for record in records} == {"street/a.wav"}
     simulation = SimulationDraws.model_validate(simulated["data"]["simulation"])
     data = DataOptions(simulation=simulation)
-    drawn = drawn_records(folder / "frames", data, seed=7, epoch=2)
+    drawn = DrawnRecords(folder / "frames", data, seed=7, epoch=2)
     assert list(drawn) == records
     assert run("clean") == 1
     assert "systems with data.simulation: no 'clean'" in capsys.readouterr().err
     assert run("noisy", "--epoch", "0") == 1
+    assert "--epoch is 0, below 1" in capsys.readouterr().err
+    there = tmp_path / "heard"
+    assert run("noisy", "--audio", there, "--number", "2") == 0
+    assert [path.name for path in sorted(there.iterdir())] == [
+        f"00000{i}-u{i}.{kind}.wav" for i in (1, 4) for kind in ("clean", "simulated")
+    ]
+    assert run("noisy", "--audio", there, "--number", "0") == 1
 
 
 def test_what_is_simulated_is_counted(folder, tmp_path):
@@ -248,7 +348,7 @@ def test_what_is_simulated_is_counted(folder, tmp_path):
         assert source.take_statistics() == {}
         contents(source.epoch(1))
         counts.append(source.take_statistics()["simulation"])
-    records = list(drawn_records(folder / "frames", source.options, seed=5, epoch=1))
+    records = list(DrawnRecords(folder / "frames", source.options, seed=5, epoch=1))
     simulated = [record for record in records if record.is_simulated]
     with_noise = sum(bool(record.noises) for record in records)
     assert 0 < with_noise < len(simulated) < 6
