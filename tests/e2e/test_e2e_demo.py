@@ -99,7 +99,7 @@ def test_lattice_free_networks_come_from_alignments_or_from_transcripts(results)
     logs = results / "logs"
     ran = {path.relative_to(logs).as_posix() for path in logs.glob("*/*.log")}
     made = {
-        "chain": ("build_chain_tree/chain", "make_supervisions/chain.train"),
+        "chain": ("build_chain_tree/chain", "align_lattices/chain.train"),
         "flat": ("build_full_tree/flat", "supervise_flat_start/flat.train"),
     }
     for network in LATTICE_FREE:

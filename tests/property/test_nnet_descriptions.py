@@ -22,6 +22,7 @@ def values_of(option):
         "integer": st.integers(-1, 7),
         "number": st.floats(-0.5, 1.5),
         "boolean": st.booleans(),
+        "string": st.text(max_size=3),
         "array": st.lists(st.integers(-3, 3), max_size=3),
     }[option.kind] | st.none()
 

@@ -27,6 +27,7 @@ def recipe_of(repository):
         config["nnet"] = {
             "systems": systems, "features": features or {}, "ivectors": ivectors or {},
             "hdf5": more.get("hdf5", {}), "device": more.get("device", "auto"),
+            "pasted": more.get("pasted", {}),
         }  # fmt: skip
         return Recipe.from_config(config)
 
@@ -661,3 +662,93 @@ def test_doctor_says_where_networks_are_trained(
     recipe = recipe_of({"x": {**CE, "network": network_file(layers)}}, device=device)
     found = [f for f in examine_experiment(recipe) if f.file == "nnet.device"]
     assert [f.severity for f in found] == ([severity] if severity else [])
+
+
+BOTH = {"both": {"features": ["hires", "tri3"]}}
+APART = """layers:
+  mel: {class: slice, from: data, features: hires}
+  adapted: {class: slice, from: data, features: tri3}
+  output: {class: output, from: [mel, adapted]}
+"""
+
+
+def test_networks_read_several_streams_side_by_side(recipe_of, tmp_path):
+    network = tmp_path / "two.yaml"
+    network.write_text(APART)
+    ce = {**CE, "features": "both", "network": str(network)}
+    recipe = recipe_of({"tdnn": ce, "mmi": MMI}, HIRES, pasted=BOTH)
+    assert recipe.stream_of("mmi") == "both"
+    assert recipe.streams_read("mmi") == ("hires", "tri3")
+    assert recipe.streams_read("tri1") == ()
+    assert recipe.lineage_of("tdnn")[:3] == ["tdnn", "tri1", "tri3"]
+    assert recipe.first_middle("tdnn") == 0.0125
+    check_descriptions(recipe)
+    one = {**ce, "features": "hires"}
+    told = "network: features of layer mel: the network reads one stream"
+    with pytest.raises(UserError, match=told):
+        recipe_of({"tdnn": one}, HIRES)
+    other = {"both": {"features": ["hires", "tri1"]}}
+    with pytest.raises(UserError, match="features of layer adapted: no 'tri3'"):
+        recipe_of({"tdnn": ce}, HIRES, pasted=other)
+    with pytest.raises(UserError, match="reads features of several streams"):
+        PackagePlan(recipe, "tdnn").check()
+
+
+def test_labels_come_with_hdf5_files_among_them(recipe_of, tmp_path):
+    network = tmp_path / "two.yaml"
+    network.write_text(TWO_OUTPUTS)
+    pasted = {"both": {"features": ["hires", "given"]}}
+    ce = {**CE, "features": "both", "network": str(network)}
+    given = {**HDF, "targets": ["place"]}
+    recipe = recipe_of({"tdnn": ce}, HIRES, hdf5={"given": given}, pasted=pasted)
+    assert recipe.targets_given("tdnn") == ("place",)
+    assert recipe.labelled_stream("tdnn") == "given"
+    given = {"files": {"train": ["a.hdf"]}, "targets": ["place"]}
+    with pytest.raises(UserError, match="files of dev .* needed"):
+        recipe_of({"tdnn": ce}, HIRES, hdf5={"given": given}, pasted=pasted)
+
+
+@pytest.mark.parametrize(
+    ("pasted", "network", "told"),
+    [
+        ({"both": {"features": ["hires"]}}, {}, "both.features: .*at least 2 items"),
+        ({"both": {"features": ["hires", "hires"]}}, {}, "'hires' stands there twice"),
+        ({"both": {"features": ["hires", "tri9"]}}, {}, "both.features: no 'tri9'"),
+        ({"both": {"features": ["hires", "live"]}}, {}, "live are computed when"),
+        ({"both": {"features": ["hires", "both"]}}, {}, "both stand side by side al"),
+        ({"tri3": BOTH["both"]}, {}, "pasted.tri3: .* have this name"),
+        ({"iv": BOTH["both"]}, {}, "pasted.iv: .* have this name"),
+        (BOTH, {"features": "boht"}, "tdnn.features: no 'boht'"),
+        (BOTH, {"data": {"perturbation": {}}}, "its features are stored"),
+        (
+            BOTH,
+            {"data": {"simulation": {"noises": {"hiss": {"type": "generated"}}}}},
+            "its features are stored",
+        ),
+        (
+            BOTH,
+            {"data": {"mixing": {"noises": {"street": {"files": "noise"}}}}},
+            "is for features of nnet.features",
+        ),
+        (
+            {"both": {"features": ["hires", "iv"]}},
+            {"data": {"normalization": "mean"}},
+            "normalization: would take the i-vectors away",
+        ),
+    ],
+)
+def test_streams_that_cannot_stand_side_by_side(recipe_of, pasted, network, told):
+    ce = {**CE, "features": "both" if "both" in pasted else None, **network}
+    with pytest.raises(UserError, match=told) as caught:
+        recipe_of({"tdnn": ce}, {**HIRES, **LIVE}, ivectors=IV, pasted=pasted)
+    assert "\n" not in str(caught.value)
+
+
+def test_samples_side_by_side_are_not_normalized_as_features(recipe_of):
+    features = {**HIRES, "samples": {"type": "waveform", "cmvn": {"type": "none"}}}
+    pasted = {"both": {"features": ["hires", "samples"]}}
+    ce = {**CE, "features": "both"}
+    with pytest.raises(UserError, match="normalization: mean_variance is for feat"):
+        recipe_of({"tdnn": ce}, features, pasted=pasted)
+    plain = {**ce, "data": {"normalization": "none"}}
+    recipe_of({"tdnn": plain}, features, pasted=pasted)

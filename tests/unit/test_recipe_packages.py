@@ -35,6 +35,7 @@ def config(**package):
                 "by_all": {**plain, "sample_rate": 8000, "cmvn": {"type": "global"}},
             },
             "ivectors": {"vectors": {"features": "plain"}},
+            "pasted": {"both": {"features": ["plain", "sat"]}},
             "systems": {
                 "plain_net": {**network, "features": "plain"},
                 "mpe": {
@@ -48,6 +49,7 @@ def config(**package):
                 "online_net": {**network, "features": "online"},
                 "vector_net": {**network, "features": "vectors"},
                 "sat_net": {**network, "features": "sat"},
+                "both_net": {**network, "features": "both"},
                 "mean_net": {
                     **network, "features": "plain", "data": {"normalization": "mean"},
                 },
@@ -65,6 +67,7 @@ def config(**package):
     [
         ("none", "package.systems: no system 'none' - choose from: mono, sat, plain"),
         ("sat_net", "sat_net reads features of the GMM system sat"),
+        ("both_net", "both_net reads features of several streams side by side (both)"),
         ("mono", "mono cannot be streamed: cmvn of type speaker"),
         ("speaker_net", "cmvn of type speaker"),
         ("centred_net", "cmvn of type sliding normalizes features with frames to come"),

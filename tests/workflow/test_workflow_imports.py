@@ -18,7 +18,7 @@ LIGHT = [
     *("import_alignments", "import_graph", "import_system"),
     *("train_deltas", "train_ivectors", "train_mono", "train_sat"),
     *("compile_transcripts", "import_lang", "join_alignments", "join_lattices"),
-    *("make_denominator", "make_grammar"),
+    *("make_denominator", "make_grammar", "paste_features"),
     *("make_graph", "make_lang", "make_lm", "make_supervisions", "recognize_words"),
     *("reestimate_lexicon", "rescore_lattices", "score_wer", "summarize_wer"),
     *("supervise_flat_start", "tune_scales", "write_language"),

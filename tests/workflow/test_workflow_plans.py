@@ -150,6 +150,37 @@ def test_a_network_learns_from_the_perturbed_set_that_its_system_aligns(
     assert "nnet/tdnn/weights.safetensors" in wide
 
 
+def test_features_of_several_streams_are_put_side_by_side(repository, tmp_path):
+    config = yaml.safe_load((repository / "tests/e2e/tiny.yaml").read_text())
+    config["corpus"]["perturbed"] = {"train_sp": {}}
+    config["nnet"] = {
+        "features": {"hires": {"type": "fbank"}},
+        "ivectors": {"iv": {"features": "hires"}},
+        "pasted": {"both": {"features": ["tri3", "iv"]}},
+        "systems": {
+            "tdnn": {
+                "type": "ce", "alignments": "tri3", "training_set": "train_sp",
+                "network": "tests/e2e/tiny_network.yaml", "features": "both",
+                "data": {"normalization": "global"},
+            },
+        },
+    }  # fmt: skip
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    target = f"results/{config['experiment']}/decode/tdnn/test/lattices.ark"
+    done = snakemake(repository, tmp_path, "--configfile", path, "-n", target)
+    assert done.returncode == 0, done.stderr
+    jobs = done.stdout.split("Job ")
+    for split in ("train_sp", "dev", "test"):
+        (job,) = [j for j in jobs if f"Put features of {split} side by side: both" in j]
+        assert f"streams/tri3/frames/{split}/meta.json" in job
+        assert f"streams/iv/frames/{split}/meta.json" in job
+    (trained,) = [job for job in jobs if "Train the network tdnn" in job]
+    for split in ("train_sp", "dev"):
+        assert f"streams/both/frames/{split}/meta.json" in trained
+    assert "Decode test with the network tdnn" in done.stdout
+
+
 def test_trees_of_lattice_free_mmi_are_of_the_set_trained_on(repository, tmp_path):
     config = yaml.safe_load((repository / "tests/e2e/tiny.yaml").read_text())
     config["corpus"]["perturbed"] = {"train_sp": {}}

@@ -255,6 +255,13 @@ def frames_below_ivectors(ivectors, split):
     return f"{RESULTS}/streams/{features}/frames/{split}/meta.json"
 
 
+def frames_to_paste(wildcards):
+    """Frames of a split that are put side by side."""
+    streams = recipe.options.nnet.pasted[wildcards.pasted].features
+    above = f"{RESULTS}/streams"
+    return [f"{above}/{s}/frames/{wildcards.split}/meta.json" for s in streams]
+
+
 def alignments_of(split):
     """Alignments of a split that a network is trained on."""
 
@@ -279,7 +286,8 @@ def given_labels_of(split):
     """Labels that come with a network's features in HDF5 files, where some do."""
 
     def find(wildcards):
-        folder = f"{RESULTS}/streams/{recipe.stream_of(wildcards.network)}/labels"
+        stream = recipe.labelled_stream(wildcards.network)
+        folder = f"{RESULTS}/streams/{stream}/labels"
         has_some = recipe.targets_given(wildcards.network)
         return [f"{folder}/{split_of(wildcards, split)}"] if has_some else []
 

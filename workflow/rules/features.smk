@@ -232,6 +232,36 @@ rule append_ivectors:
         "../scripts/append_ivectors.py"
 
 
+rule paste_features:
+    input:
+        frames=frames_to_paste,
+    output:
+        frames="<results>/streams/{pasted}/frames/{split}/frames.npy",
+        index="<results>/streams/{pasted}/frames/{split}/index.npz",
+        meta="<results>/streams/{pasted}/frames/{split}/meta.json",
+        ledger="<results>/streams/{pasted}/frames/{split}/ledger.jsonl",
+    log:
+        "<logs>/paste_features/{pasted}.{split}.log",
+    benchmark:
+        "<benchmarks>/paste_features/{pasted}.{split}.jsonl"
+    wildcard_constraints:
+        pasted="|".join(recipe.options.nnet.pasted) or "none",
+    conda:
+        "../../envs/corpus.yaml"
+    threads: 1
+    resources:
+        mem_mb=growing(4000),
+        runtime=growing(120),
+    params:
+        options=lambda wildcards: recipe.options.nnet.pasted[wildcards.pasted].values(),
+        max_skipped_fraction=skippable,
+        code=source_digest("latflow.features.pasting.paste_features"),
+    message:
+        "Put features of {wildcards.split} side by side: {wildcards.pasted}"
+    script:
+        "../scripts/paste_features.py"
+
+
 rule adapt_frames:
     input:
         frames="<results>/frames/{split}/meta.json",

@@ -226,8 +226,8 @@ def _plain_features(
         stream = ivectors[stream].features
     if stream is not None and stream not in streams:
         raise UserError(
-            f"network {network} reads {stream}: HDF5 files, or what a GMM system makes "
-            "of features",
+            f"network {network} reads {stream}: HDF5 files, what a GMM system makes of "
+            "features, or several features side by side",
             remedy="train one on features of nnet.features",
         )
     found = recipe.options.features if stream is None else streams[stream]

@@ -136,7 +136,12 @@ def _model_copy(arguments: Arguments) -> None:
 @COMMANDS.command(
     "network",
     option("description", "YAML file; docs/networks.md", nargs="?"),
-    option("--dim-in", "features a frame", 40),
+    option(
+        "--dim-in",
+        "features a frame; of several streams side by side NAME=N,NAME=N",
+        "40",
+        metavar="N",
+    ),
     option(
         "--classes",
         "number of classes, or TARGET=N for each target",
@@ -187,19 +192,31 @@ def _describe(arguments: Arguments) -> None:
     from latflow.nnet.network import Network
     from latflow.nnet.pretraining import shallower
 
-    description = NetworkDescription.load(arguments.description)
-    if arguments.dim_in < 1:
-        raise UserError(f"--dim-in is {arguments.dim_in}, below 1")
+    parts = _parts(arguments)
+    named = parts if "" not in parts else {}
+    description = NetworkDescription.load(arguments.description).with_parts(named)
     if arguments.step is not None:
         if arguments.step < 0:
             raise UserError(f"--step is {arguments.step}, below 0")
         description = shallower(description, arguments.step)
     targets = {loss.target for loss in description.outputs.values()}
-    network = Network(description, arguments.dim_in, _classes(arguments, targets))
+    network = Network(description, sum(parts.values()), _classes(arguments, targets))
     heading = f"{description.text}\n\n" if description.text else ""
     sys.stdout.write(f"{heading}{network.summary()}\n")
     if arguments.svg is not None:
         write_text(arguments.svg, network_svg(network.graph(), description.text))
+
+
+def _parts(arguments: Arguments) -> dict[str, int]:
+    """Return features a frame by stream; one of no name where there is one number."""
+    given = arguments.dim_in
+    pairs = [setting.rpartition("=") for setting in given.split(",")]
+    parts = {name: int(number) for name, _, number in pairs if number.isdecimal()}
+    if len(parts) < len(pairs) or ("" in parts and len(parts) > 1):
+        raise UserError(f"--dim-in {given} is neither N nor NAME=N,NAME=N")
+    if min(parts.values()) < 1:
+        raise UserError(f"--dim-in is {given}, below 1")
+    return parts
 
 
 def _classes(arguments: Arguments, targets: set[str]) -> dict[str, int]:

@@ -16,6 +16,7 @@ from latflow.corpus.options import Speed, VolumeRange
 from latflow.errors import UserError
 from latflow.options import (
     Fraction,
+    Name,
     NonNegativeFloat,
     NonNegativeInt,
     Options,
@@ -376,6 +377,17 @@ class LhotseStreamOptions(NetworkUse, LhotseExtractionOptions):
 
 
 Stream = Annotated[StreamOptions | LhotseStreamOptions, Field(discriminator="type")]
+
+
+class PasteOptions(Options):
+    """Features of several streams side by side in each frame (Kaldi's paste-feats)."""
+
+    features: Annotated[tuple[Name, ...], Field(min_length=2), Unique]
+    """Features, in the order in which they stand: two or more names of `nnet.features`
+    (stored), `nnet.ivectors`, `nnet.hdf5` or GMM systems."""
+    length_tolerance: NonNegativeInt = 2
+    """Frames that these may differ by in an utterance; what some have more is cut off
+    at its end."""
 
 
 class GmmUse(Options):

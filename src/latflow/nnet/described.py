@@ -6,7 +6,8 @@ network's scores (alignments, lattices, times) has a frame where the features ha
 many.
 
 Public: `frame_subsampling`, `described_subsampling`, `described_outputs`,
-`described_sample_rates`, `described_layers`, `OutputLoss`, `DEFAULT_TARGETS`.
+`described_sample_rates`, `described_parts`, `described_layers`, `OutputLoss`,
+`DEFAULT_TARGETS`.
 """
 
 from __future__ import annotations
@@ -129,6 +130,25 @@ def described_sample_rates(path: str | Path) -> dict[str, int]:
         if isinstance(layer, Mapping)
     }
     return {name: rate for name, rate in rates.items() if isinstance(rate, int)}
+
+
+def described_parts(path: str | Path) -> dict[str, str]:
+    """Return the features that layers take of those side by side, by layer.
+
+    Args:
+        path: see `latflow.nnet.description`.
+
+    Raises:
+        UserError: no YAML.
+    """
+    layers = _layers_of(_read_config(path))
+    return {
+        str(name): str(layer["features"])
+        for name, layer in layers.items()
+        if isinstance(layer, Mapping)
+        and layer.get("class") == "slice"
+        and "features" in layer
+    }
 
 
 def described_layers(path: str | Path) -> list[str]:

@@ -37,7 +37,7 @@ from latflow.nnet.described import DEFAULT_TARGETS, OutputLoss
 from latflow.nnet.graph import DATA, LayerDescription, Plan, SubnetworkOptions
 from latflow.nnet.layer import Layer
 from latflow.nnet.layers.decoder import AttentionDecoder
-from latflow.nnet.layers.simple import Linear
+from latflow.nnet.layers.simple import Linear, SliceOptions
 from latflow.nnet.layers.spectral import MelOptions, Pcen
 from latflow.nnet.options import Location, check_keys, nearest, read_layer_options
 from latflow.nnet.registry import layer_class
@@ -144,6 +144,37 @@ class NetworkDescription:
         if edges == "repeat":
             _check_context(plan)
         return cls(copy.deepcopy(dict(config)), plan, file)
+
+    def with_parts(self, parts: Mapping[str, int]) -> NetworkDescription:
+        """Return the network that takes features apart by numbers, not by names.
+
+        Layers of class `slice` that name `features` have `begin` and `size` instead.
+
+        Args:
+            parts: sizes of the features that stand side by side, in their order; empty
+                where they are of one stream.
+
+        Raises:
+            UserError: a layer names features that are not among them.
+        """
+        config, begin, places = copy.deepcopy(dict(self.config)), 0, {}
+        for name, size in parts.items():
+            places[name] = {"begin": begin, "size": size}
+            begin += size
+        for layer in self.plan.layers:
+            given = config["layers"][layer.name]
+            if not isinstance(layer.options, SliceOptions) or "features" not in given:
+                continue
+            if layer.inputs != (DATA,):
+                hint = "set from: data"
+                raise layer.location.error("only data is made of features", hint)
+            if clash := {"begin", "size"} & given.keys():
+                raise layer.location.error(f"features and {clash.pop()}", "keep one")
+            if (name := given.pop("features")) not in places:
+                hint = nearest(name, places) if places else "it is of one stream"
+                raise layer.location.error(f"no features {name} in data", hint)
+            given |= places[name]
+        return NetworkDescription.from_config(config, file=self.file)
 
 
 class _UniqueKeys(yaml.SafeLoader):

@@ -181,8 +181,8 @@ def _costs(
 def _first_pass(results: Results, system: str) -> str | None:
     """Return the GMM system whose decoding adapts a network's features to speakers."""
     recipe = results.recipe
-    reads = recipe.stream_of(system) if recipe.is_network(system) else None
-    return reads if reads in recipe.adapted_systems else None
+    adapted = recipe.adapted_systems
+    return next((x for x in recipe.streams_read(system) if x in adapted), None)
 
 
 def _making_seconds(costs: pd.DataFrame, system: str) -> float:

@@ -142,15 +142,11 @@ class Results:
 
     def frame_shift(self, network: str) -> float:
         """Return the seconds from one frame of a network's output to the next."""
-        nnet, name = self.options.nnet, self.recipe.stream_of(network) or ""
-        if name in nnet.ivectors:
-            name = nnet.ivectors[name].features
-        stream = nnet.features.get(name)
-        features = self.options.features if stream is None else stream
-        hdf5 = self.recipe.hdf5_of(network)
+        nnet, name = self.options.nnet, self.recipe.timed_as(network) or ""
+        features = nnet.features.get(name, self.options.features)
         subsampling = frame_subsampling(self.folder / "nnet" / network)
-        if hdf5 is not None:
-            return subsampling * hdf5.frame_shift_ms / 1000
+        if name in nnet.hdf5:
+            return subsampling * nnet.hdf5[name].frame_shift_ms / 1000
         times = FrameTimes.of(features, features.sample_rate)
         return subsampling * times.shift_ms / 1000
 

@@ -193,8 +193,10 @@ class _Networks:
         description = NetworkDescription.load(file)
         targets = {loss.target for loss in description.outputs.values()}
         classes = dict.fromkeys(targets, self._leaves(name))
+        parts = {x: self._dim(x) for x in self._recipe.streams_read(name) or ("",)}
         try:
-            network = Network(description, self._dim(name), classes)
+            description = description.with_parts(parts if len(parts) > 1 else {})
+            network = Network(description, sum(parts.values()), classes)
         except (UserError, ValueError):
             return None
         return sum(value.numel() for value in network.parameters()) / 1e6
@@ -209,10 +211,9 @@ class _Networks:
         options = recipe.options.gmm.systems.get(source or "")
         return int(getattr(options, "num_leaves", 0) or FEW_CLASSES)
 
-    def _dim(self, name: str) -> int:
+    def _dim(self, stream: str) -> int:
         """Return features a frame."""
-        nnet = self._recipe.options.nnet
-        stream, below = self._recipe.stream_of(name) or "", 0
+        nnet, below = self._recipe.options.nnet, 0
         if stream in nnet.ivectors:
             below = nnet.ivectors[stream].dim
             stream = nnet.ivectors[stream].features

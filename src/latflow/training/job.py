@@ -13,8 +13,8 @@ holds the model (`latflow.nnet.model_dir`), and beside it
 Checkpoints are in another folder, below the digest of what the training depends on, and
 are removed when the model is written.
 
-Public: `Job`, `Task`, `run_training`, `identity_of`, `digest_of_file`, `adopt`,
-`scale_card`.
+Public: `Job`, `Task`, `run_training`, `identity_of`, `digest_of_file`, `read_network`,
+`adopt`, `scale_card`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from pydantic import Field
 from latflow.align.transcript_graphs import TranscriptGraphs
 from latflow.criteria.options import Scales
 from latflow.errors import UserError
+from latflow.features.source import Frames
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger
 from latflow.nnet.description import NetworkDescription
@@ -393,6 +394,20 @@ def identity_of(
         },
         "parent": weights and hashlib.sha256(weights.read_bytes()).hexdigest(),
     }
+
+
+def read_network(file: Path, features: Frames) -> NetworkDescription:
+    """Return the network that a file describes, with the features' parts in place.
+
+    Args:
+        file: the description.
+        features: that the network reads.
+
+    Raises:
+        UserError: a wrong description, or one of parts that the features have not.
+    """
+    parts = features.meta.get("parts", ())
+    return NetworkDescription.load(file).with_parts(dict(parts))
 
 
 def adopt(network: Network, parent: Path) -> None:

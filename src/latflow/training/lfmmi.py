@@ -43,6 +43,7 @@ from latflow.training.job import (
     adopt,
     digest_of_file,
     identity_of,
+    read_network,
     run_training,
 )
 from latflow.training.options import LfmmiRunOptions
@@ -165,9 +166,10 @@ class LfmmiTask(Task):
         self.ledger = Ledger("train_lfmmi")
         normalizer = estimate_normalizer(job.frames_dir, options.data)
         _, transitions = load_transitions(job.source_dir)
+        features = open_features(job.frames_dir, options.data)
         network = Network(
-            NetworkDescription.load(job.network),
-            open_features(job.frames_dir, options.data).dim,
+            read_network(job.network, features),
+            features.dim,
             {"pdf": transitions.num_pdfs},
             seed=options.seed,
         )

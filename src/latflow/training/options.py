@@ -163,9 +163,10 @@ class CeSystemOptions(Options):
     """System whose alignments, tree and decoding graph are used:
     a GMM system, or an earlier network, which aligns as `nnet.align` says."""
     features: str | None = None
-    """Features that the network reads: a name of `nnet.features`, `nnet.ivectors` or
-    `nnet.hdf5`; or a GMM system's name, for its features (after LDA, MLLT, and the
-    transforms of the speakers); or null for the frames that GMM systems start from."""
+    """Features that the network reads: a name of `nnet.features`, `nnet.ivectors`,
+    `nnet.hdf5` or `nnet.pasted`; or a GMM system's name, for its features (after LDA,
+    MLLT, and the transforms of the speakers); or null for the frames that GMM systems
+    start from."""
     training_set: str = "train"
     """Set that the network is trained on: `train`, or one of `corpus.perturbed` or
     `corpus.cleaned`, which `alignments` then aligns."""
@@ -198,9 +199,10 @@ class CtcSystemOptions(Options):
     system, or an earlier network, which aligns as `nnet.align` says; null where there
     are none."""
     features: str | None = None
-    """Features that the network reads: a name of `nnet.features`, `nnet.ivectors` or
-    `nnet.hdf5`; or a GMM system's name, for its features (after LDA, MLLT, and the
-    transforms of the speakers); or null for the frames that GMM systems start from."""
+    """Features that the network reads: a name of `nnet.features`, `nnet.ivectors`,
+    `nnet.hdf5` or `nnet.pasted`; or a GMM system's name, for its features (after LDA,
+    MLLT, and the transforms of the speakers); or null for the frames that GMM systems
+    start from."""
     training_set: str = "train"
     """Set that the network is trained on: `train`, or one of `corpus.perturbed` or
     `corpus.cleaned`, which `alignments` then aligns."""
@@ -237,9 +239,10 @@ class AttentionSystemOptions(Options):
     alignments: None = None
     """Always null: transcripts alone are learnt from."""
     features: str | None = None
-    """Features that the network reads: a name of `nnet.features`, `nnet.ivectors` or
-    `nnet.hdf5`; or a GMM system's name, for its features (after LDA, MLLT, and the
-    transforms of the speakers); or null for the frames that GMM systems start from."""
+    """Features that the network reads: a name of `nnet.features`, `nnet.ivectors`,
+    `nnet.hdf5` or `nnet.pasted`; or a GMM system's name, for its features (after LDA,
+    MLLT, and the transforms of the speakers); or null for the frames that GMM systems
+    start from."""
     training_set: str = "train"
     """Set that the network is trained on: `train`, or one of `corpus.perturbed` or
     `corpus.cleaned`."""
@@ -273,9 +276,10 @@ class LfmmiSystemOptions(Options):
     alone: on whole utterances, with the full tree of `tree.context_width` phones (1
     unless set, or 2), and `criterion.l2` 5e-5 unless set."""
     features: str | None = None
-    """Features that the network reads: a name of `nnet.features`, `nnet.ivectors` or
-    `nnet.hdf5`; or a GMM system's name, for its features (after LDA, MLLT, and the
-    transforms of the speakers); or null for the frames that GMM systems start from."""
+    """Features that the network reads: a name of `nnet.features`, `nnet.ivectors`,
+    `nnet.hdf5` or `nnet.pasted`; or a GMM system's name, for its features (after LDA,
+    MLLT, and the transforms of the speakers); or null for the frames that GMM systems
+    start from."""
     training_set: str = "train"
     """Set that the network is trained on: `train`, or one of `corpus.perturbed` or
     `corpus.cleaned`, which `alignments` then aligns."""

@@ -44,6 +44,7 @@ from latflow.training.job import (
     adopt,
     digest_of_file,
     identity_of,
+    read_network,
     run_training,
 )
 from latflow.training.labels import LabelStore, load_targets, write_targets
@@ -92,14 +93,15 @@ class NetworkTask(Task):
         told = dict.fromkeys(("label", "unit"), graphs["train"]) if graphs else {}
         stores = {**self._labels, **told}
         targets = {**_stored_targets(job), **_simulated_targets(job, normalizer)}
-        description = NetworkDescription.load(job.network)
+        features = open_features(job.frames_dir, options.data)
+        description = read_network(job.network, features)
         sizes = {name: store.num_classes for name, store in stores.items()}
         for name, loss in description.outputs.items():
             if loss.name == "mse" and loss.target in targets:
                 sizes[name] = targets[loss.target]["train"].dim
         network = Network(
             description,
-            open_features(job.frames_dir, options.data).dim,
+            features.dim,
             sizes,
             seed=options.seed,
         )

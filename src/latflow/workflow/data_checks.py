@@ -49,11 +49,12 @@ def _check_chunks(recipe: Recipe, name: str) -> None:
 
 def _check_normalization(recipe: Recipe, name: str) -> None:
     """Refuse a normalization by utterance of i-vectors, and any of samples."""
-    network = recipe.networks[name]
-    stream = recipe.feature_streams.get(recipe.stream_of(name) or "")
-    if stream is not None and stream.type == "waveform":
-        _check_samples(recipe, name, stream)
-    if recipe.stream_of(name) not in recipe.options.nnet.ivectors:
+    network, read = recipe.networks[name], recipe.streams_read(name)
+    for stream in read:
+        options = recipe.feature_streams.get(stream)
+        if options is not None and options.type == "waveform":
+            _check_samples(recipe, name, options)
+    if recipe.options.nnet.ivectors.keys().isdisjoint(read):
         return
     if network.data.normalization in {"mean", "mean_variance"}:
         raise UserError(

@@ -18,7 +18,7 @@ from latflow.decode.options import (
     EndpointOptions,
     RecordingsOptions,
 )
-from latflow.features.options import FeatureOptions, GmmFeatures, Stream
+from latflow.features.options import FeatureOptions, GmmFeatures, PasteOptions, Stream
 from latflow.gmm.options import GmmOptions, IvectorOptions, MapOptions
 from latflow.graphs.options import DenominatorOptions, GraphOptions
 from latflow.lang.options import LangOptions, LmOptions
@@ -83,6 +83,9 @@ class NnetOptions(Options):
     hdf5: dict[Name, Hdf5Options] = Field(default_factory=dict)
     """Features of networks, and labels, from HDF5 files of RETURNN's layout, by name
     (see docs/network_data.md)."""
+    pasted: dict[Name, PasteOptions] = Field(default_factory=dict)
+    """Features of several streams side by side, for networks with several inputs, by
+    name (see docs/network_data.md)."""
     denominator: DenominatorOptions = DenominatorOptions()
     """The decoding graph that lattices are made with in training, from a weak language
     model of the training transcripts."""

@@ -70,7 +70,7 @@ def check_networks(recipe: Recipe) -> None:
                 _check_rates(recipe, name, network.alignments)
             if network.features is not None:
                 nnet = recipe.options.nnet
-                streams = [*nnet.features, *nnet.ivectors, *nnet.hdf5]
+                streams = [*nnet.features, *nnet.ivectors, *nnet.hdf5, *nnet.pasted]
                 known = [*streams, *recipe.systems]
                 check_choice(f"{key}.features", network.features, known)
             if isinstance(network, LfmmiSystemOptions):
@@ -78,10 +78,9 @@ def check_networks(recipe: Recipe) -> None:
                 _check_lattice_free(recipe, name, network)
             else:
                 _check_outputs(recipe, name, network)
-        if (stream := recipe.stream_of(name)) in recipe.options.nnet.hdf5:
-            for split in (recipe.training_set_of(name), *recipe.decoded_sets):
-                recipe.hdf5_files(stream, split)
+        _check_hdf5_files(recipe, name)
         _check_layers(recipe, name)
+        _check_parts(recipe, name)
         _check_own_files(recipe, name)
         check_simulation(recipe, name)
         check_data(recipe, name)
@@ -126,6 +125,27 @@ def _check_layers(recipe: Recipe, name: str) -> None:
     for pattern in training.freeze if known else ():
         if not fnmatch.filter(known, pattern):
             check_choice(f"{key}.freeze", pattern, known)
+
+
+def _check_hdf5_files(recipe: Recipe, name: str) -> None:
+    """Refuse HDF5 files that lack a set which the network is trained on or decodes."""
+    for stream in recipe.streams_read(name):
+        if stream in recipe.options.nnet.hdf5:
+            for split in (recipe.training_set_of(name), *recipe.decoded_sets):
+                recipe.hdf5_files(stream, split)
+
+
+def _check_parts(recipe: Recipe, name: str) -> None:
+    """Refuse to take features apart that do not stand side by side."""
+    pasted = recipe.options.nnet.pasted.get(recipe.stream_of(name) or "")
+    for layer, part in recipe.parts_of(name).items():
+        key = f"configuration nnet.systems.{name}.network: features of layer {layer}"
+        if pasted is None:
+            raise UserError(
+                f"{key}: the network reads one stream alone",
+                remedy="name one of nnet.pasted in features of the system",
+            )
+        check_choice(key, part, pasted.features)
 
 
 def _check_own_files(recipe: Recipe, name: str) -> None:

@@ -132,8 +132,14 @@ class PackagePlan:
     def _check_features(self, remedy: str) -> None:
         """Refuse a system whose features a package cannot compute."""
         recipe, name = self.recipe, self.system
-        stream = recipe.stream_of(name)
-        if recipe.hdf5_of(name) is not None:
+        stream, nnet = recipe.stream_of(name), recipe.options.nnet
+        if stream in nnet.pasted:
+            raise UserError(
+                f"{name} reads features of several streams side by side ({stream}), "
+                "which packages do not compute",
+                remedy=remedy,
+            )
+        if stream in nnet.hdf5:
             raise UserError(
                 f"{name} reads features of HDF5 files, which nothing computes of audio",
                 remedy=remedy,

@@ -236,12 +236,10 @@ class Recipe(Sets, Systems):
         """
         if system == PACKAGED:
             return None
-        nnet, stream = self.options.nnet, self.stream_of(system)
-        if (hdf5 := self.hdf5_of(system)) is not None:
-            return hdf5.first_middle_ms / 1000
-        if stream in nnet.ivectors:
-            stream = nnet.ivectors[stream].features
-        features = nnet.features.get(stream or "", self.options.features)
+        nnet, stream = self.options.nnet, self.timed_as(system) or ""
+        if stream in nnet.hdf5:
+            return nnet.hdf5[stream].first_middle_ms / 1000
+        features = nnet.features.get(stream, self.options.features)
         return FrameTimes.of(features, features.sample_rate).first_middle
 
     def extraction_options(self, stream: str | None = None) -> dict[str, Any]:

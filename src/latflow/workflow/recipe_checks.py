@@ -34,6 +34,7 @@ def check(recipe: Recipe) -> None:
     _check_simulated(recipe)
     _check_ivectors(recipe)
     _check_hdf5(recipe)
+    _check_pasted(recipe)
     check_networks(recipe)
     _check_without_audio(recipe)
     _check_rescorings(recipe)
@@ -253,6 +254,32 @@ def _check_hdf5(recipe: Recipe) -> None:
             check_choice(f"{key}.files", split, sets)
 
 
+def _check_pasted(recipe: Recipe) -> None:
+    """Refuse features side by side with others' names, or not stored as frames."""
+    nnet = recipe.options.nnet
+    others = [*nnet.ivectors, *nnet.hdf5, *recipe.systems]
+    known = [*recipe.streams_of(stored=True), *others]
+    for name, pasted in nnet.pasted.items():
+        key = f"configuration nnet.pasted.{name}"
+        if name in {*recipe.feature_streams, *others}:
+            raise UserError(
+                f"{key}: a GMM system or other features have this name",
+                remedy="give these another",
+            )
+        for chosen in pasted.features:
+            if chosen in recipe.streams_of(stored=False):
+                raise UserError(
+                    f"{key}.features: {chosen} are computed when they are read",
+                    remedy=f"set stored: true in nnet.features.{chosen}",
+                )
+            if chosen in nnet.pasted:
+                raise UserError(
+                    f"{key}.features: {chosen} stand side by side already",
+                    remedy="name each of their features here",
+                )
+            check_choice(f"{key}.features", chosen, known)
+
+
 def _check_without_audio(recipe: Recipe) -> None:
     """Refuse what reads audio where sets have none, being HDF5 files."""
     if all(map(recipe.has_audio, recipe.splits)):
@@ -265,7 +292,10 @@ def _check_without_audio(recipe: Recipe) -> None:
         ("corpus.simulated", options.corpus.simulated),
         ("nnet.features", options.nnet.features),
         *(
-            (f"nnet.systems.{name}.features", recipe.hdf5_of(name) is None)
+            (
+                f"nnet.systems.{name}.features",
+                not options.nnet.hdf5.keys() & set(recipe.streams_read(name)),
+            )
             for name in recipe.networks
         ),
     ):

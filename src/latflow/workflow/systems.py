@@ -17,12 +17,13 @@ from latflow.nnet.described import (
     OutputLoss,
     described_layers,
     described_outputs,
+    described_parts,
     described_sample_rates,
     described_subsampling,
 )
 from latflow.options import Options
 from latflow.sequence.options import SequenceSystemOptions
-from latflow.training.data_options import Hdf5Options, UtteranceOptions
+from latflow.training.data_options import UtteranceOptions
 from latflow.training.options import (
     AttentionSystemOptions,
     CeSystemOptions,
@@ -115,7 +116,8 @@ class Systems:
             if isinstance(network, SequenceSystemOptions):
                 used = [network.parent, self.teacher_of(system)]
             else:
-                used = [network.alignments, network.features, network.parent]
+                reads = self.streams_read(system)
+                used = [network.alignments, *reads, network.parent]
         else:
             options = self.systems[system]
             used = [getattr(options, key, None) for key in ("alignments", "lexicon")]
@@ -251,14 +253,37 @@ class Systems:
         is_network = self.is_network(system)
         return self._seed_options(system).features if is_network else None
 
-    def hdf5_of(self, system: str) -> Hdf5Options | None:
-        """Return the HDF5 files whose features a system reads; None for others."""
-        return self.options.nnet.hdf5.get(self.stream_of(system) or "")
+    def streams_read(self, system: str) -> tuple[str, ...]:
+        """Return the features that a network reads, those side by side one by one.
+
+        Empty where it reads the frames that GMM systems start from.
+        """
+        stream = self.stream_of(system)
+        if stream is None:
+            return ()
+        pasted = self.options.nnet.pasted.get(stream)
+        return (stream,) if pasted is None else pasted.features
+
+    def timed_as(self, system: str) -> str | None:
+        """Return the features whose frames have the times of those that a system reads.
+
+        Those below i-vectors, the first of several side by side; None for those of GMM
+        systems.
+        """
+        first = next(iter(self.streams_read(system)), None)
+        ivectors = self.options.nnet.ivectors.get(first or "")
+        return first if ivectors is None else ivectors.features
+
+    def labelled_stream(self, network: str) -> str | None:
+        """Return the HDF5 files, read as features, that have labels too, or None."""
+        hdf5 = self.options.nnet.hdf5
+        read = (name for name in self.streams_read(network) if name in hdf5)
+        return next((name for name in read if hdf5[name].targets), None)
 
     def targets_given(self, network: str) -> tuple[str, ...]:
         """Return the targets whose labels lie in HDF5 files with the features."""
-        hdf5 = self.hdf5_of(network)
-        return () if hdf5 is None else hdf5.targets
+        name = self.labelled_stream(network)
+        return () if name is None else self.options.nnet.hdf5[name].targets
 
     def learns_alignments(self, network: str) -> bool:
         """Return whether outputs of a network learn labels of alignments."""
@@ -311,6 +336,14 @@ class Systems:
         """
         found = self.description_of(network)
         return {} if found is None else described_sample_rates(found)
+
+    def parts_of(self, network: str) -> dict[str, str]:
+        """Return the features that layers take of those side by side, by layer.
+
+        None where its description is not there to be read yet.
+        """
+        found = self.description_of(network)
+        return {} if found is None else described_parts(found)
 
     def description_of(self, system: str) -> Path | None:
         """Return the file that describes a network, where it is there already."""

@@ -108,6 +108,7 @@ def test_the_command_prints_the_table_and_draws(capsys, repository, tmp_path):
         (["FILE", "--classes", "pdf"], "--classes pdf is neither"),
         (["FILE", "--classes", "phone=3"], "target pdf is not known"),
         (["FILE", "--dim-in", "0"], "--dim-in is 0"),
+        (["FILE", "--dim-in", "a=4,5"], "--dim-in a=4,5 is neither"),
         (["FILE", "--step", "-1"], "--step is -1"),
         (["--update", "none.md"], "no such document"),
     ],
@@ -150,13 +151,15 @@ def test_the_descriptions_in_the_docs_are_right(repository):
     import yaml
 
     blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    whole, inside, system, *on_samples = blocks
+    whole, inside, apart, system, *on_samples = blocks
     NetworkDescription.from_config(yaml.safe_load(whole))
     layers = {"input": {"class": "linear", "size": 256}, **yaml.safe_load(inside)}
     description = NetworkDescription.from_config(
         {"layers": {**layers, "output": {"class": "output"}}}
     )
     assert Network(description, 40, {"pdf": 3}).receptive_field == (8, 8)
+    described = NetworkDescription.from_config(yaml.safe_load(apart))
+    Network(described.with_parts({"hires": 40, "tri3": 40}), 80, {"pdf": 3})
     (name,) = read_options(NnetOptions, yaml.safe_load(system)["nnet"]).features
     assert name == "samples"
     for block, channels in zip(on_samples, (1, 4), strict=True):

@@ -237,6 +237,52 @@ def test_slices_are_the_numbers_that_were_there():
     assert torch.equal(found, plain(features, lengths)["output"].logits)
 
 
+APART = {
+    "back": {"class": "slice", "features": "tri3", "from": "data"},
+    "front": {"class": "slice", "features": "hires", "from": "data"},
+    "whole": {"class": "concat", "from": ["front", "back"]},
+    "output": {"class": "output"},
+}
+
+
+def test_features_side_by_side_are_taken_by_name():
+    described = NetworkDescription.from_config({"layers": APART})
+    found = described.with_parts({"hires": 4, "tri3": 2})
+    numbers = {
+        "back": {"class": "slice", "from": "data", "begin": 4, "size": 2},
+        "front": {"class": "slice", "from": "data", "begin": 0, "size": 4},
+    }
+    assert found.config["layers"] == {**APART, **numbers}
+    assert described.config["layers"] == APART
+    assert found.with_parts({}).config == found.config
+
+
+@pytest.mark.parametrize(
+    ("layer", "parts", "told"),
+    [
+        ({}, {}, "layer front: no features hires in data - it is of one stream"),
+        ({}, {"hires": 4, "tri": 2}, "layer back: no features tri3 in data - did you"),
+        ({"size": 3}, {"hires": 4, "tri3": 2}, "layer back: features and size - keep"),
+        ({"from": "front"}, {"hires": 4, "tri3": 2}, "layer back: only data is made"),
+    ],
+)
+def test_features_that_cannot_be_taken(layer, parts, told):
+    layers = {**APART, "back": {**APART["back"], **layer}}
+    described = NetworkDescription.from_config({"layers": layers})
+    with pytest.raises(UserError) as caught:
+        described.with_parts(parts)
+    assert told in str(caught.value)
+
+
+def test_layers_inside_a_subnetwork_see_no_features():
+    inner = {"x": {"class": "slice", "features": "hires"}}
+    block = {"class": "subnetwork", "layers": inner}
+    config = {"layers": {"block": block, "output": {"class": "output"}}}
+    described = NetworkDescription.from_config(config).with_parts({"hires": 6})
+    with pytest.raises(UserError, match="features hires: only data is made of some"):
+        Network(described, 6, {"pdf": 3})
+
+
 def test_training_counts_frames_of_context_but_not_what_is_beyond_them():
     layers = {"norm": {"class": "batch_norm"}}
     net = with_edges(layers | {"tdnn": LAYERS["tdnn"]}, "repeat").train()

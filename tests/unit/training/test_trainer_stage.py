@@ -25,6 +25,8 @@ from reference.training_task import (
 from latflow.cli.main import main
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
+from latflow.features.options import PasteOptions
+from latflow.features.pasting import paste_features
 from latflow.hmm.alignment import pdfs_of
 from latflow.hmm.topology import Topology
 from latflow.hmm.tree import ContextDependency
@@ -38,6 +40,7 @@ from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import load_model, save_model
 from latflow.nnet.network import Network
 from latflow.training.forward import Forward, forward
+from latflow.training.job import read_network
 from latflow.training.labels import LabelWriter
 from latflow.training.options import CeRunOptions
 from latflow.training.saliency import saliency
@@ -133,6 +136,50 @@ def test_the_folder_is_complete(inputs, trained):
     ledger = [json.loads(line) for line in lines]
     assert [entry["utterance"] for entry in ledger] == ["dev00", "train00"]
     assert not list((trained.parent / "checkpoints").iterdir())
+
+
+def test_a_network_takes_apart_what_stands_side_by_side(inputs, tmp_path):
+    for split in ("train", "dev"):
+        store = FrameStore.load(inputs / split)
+        with FrameWriter(tmp_path / "noise" / split, dim=3) as writer:
+            for i, name in enumerate(store.utt_ids):
+                noise = np.random.default_rng(i).normal(size=(len(store.frames(i)), 3))
+                writer.append(name, "s", "", noise)
+        paste_features(
+            [tmp_path / "noise" / split, inputs / split],
+            tmp_path / split,
+            options=PasteOptions(features=("noise", "means")),
+            max_skipped_fraction=0.0,
+        )
+    mine = tmp_path / "network.yaml"
+    layers = {
+        "noise": {"class": "slice", "from": "data", "features": "noise"},
+        "means": {"class": "slice", "from": "data", "features": "means"},
+        "hidden": {"class": "linear", "from": ["noise", "means"], "size": 12},
+        "output": {"class": "output", "from": ["hidden", "means"]},
+    }
+    mine.write_text(json.dumps({"layers": layers}))
+    out = tmp_path / "model"
+    train_network(
+        tmp_path / "train",
+        inputs / "train.ark",
+        inputs / "gmm",
+        tmp_path / "dev",
+        inputs / "dev.ark",
+        mine,
+        out_dir=out,
+        options=options(),
+        checkpoints=tmp_path / "checkpoints",
+    )
+    assert json.loads((out / "info.json").read_text())["dev"]["frame_errors"] < 0.6
+    found = load_model(out).network.description.config["layers"]
+    assert found["means"] == {
+        "class": "slice", "from": "data", "begin": 3, "size": DIM,
+    }  # fmt: skip
+    forward(tmp_path / "dev", out, tmp_path / "scores.ark")
+    assert len(dict(read_matrices(tmp_path / "scores.ark"))) == 6
+    with pytest.raises(UserError, match="layer noise: no features noise in data"):
+        read_network(mine, FrameStore.load(inputs / "train"))
 
 
 def test_labels_may_be_given_in_the_place_of_alignments(inputs, tmp_path):

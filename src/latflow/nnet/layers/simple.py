@@ -216,13 +216,16 @@ class SliceOptions(Options):
     """first number taken"""
     size: PositiveInt | None = None
     """numbers taken; null for all from `begin` on"""
+    features: str | None = None
+    """in the place of begin and size: one of the features side by side, by its name"""
 
 
 class Slice(Layer):
     """Some of the numbers of each frame, side by side as they were.
 
-    Of features with i-vectors it parts the two, so that convolutions over frequency
-    see the former alone.
+    Of features of several streams (`nnet.pasted`) it takes one by its name, and of
+    features with i-vectors it parts the two by numbers, so that convolutions over
+    frequency see the former alone.
     """
 
     USES_CONTEXT: ClassVar[bool] = True
@@ -231,6 +234,8 @@ class Slice(Layer):
 
     def __init__(self, shape: Shape, options: SliceOptions) -> None:
         super().__init__(shape)
+        if options.features is not None:
+            raise LayerError(f"features {options.features}: only data is made of some")
         self.begin = options.begin
         self.end = shape.dim if options.size is None else self.begin + options.size
         if not self.begin < self.end <= shape.dim:
