@@ -80,7 +80,7 @@ bench: env  ## benchmarks on speechocean (set CORPORA), all but RETURNN's, JSON 
 	$(BIN)/python benchmarks/network_training.py
 	$(BIN)/python benchmarks/network_training.py --network cnn_tdnnf_chain_small \
 	  --optimizer natural_gradient --batches 16 --results results/speechocean --split train_sp
-	$(BIN)/python benchmarks/sequennetwork_training.py --system tri3 \
+	$(BIN)/python benchmarks/sequence_training.py --system tri3 \
 	  --frames streams/tri3/frames --model results/speechocean/nnet/tdnnf
 	$(BIN)/python benchmarks/memory_scaling.py --shared $(CORPORA)/..
 

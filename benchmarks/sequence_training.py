@@ -25,8 +25,8 @@ All runs train on the same utterances, from the same network; they take turns fo
 The network is seeded by a short training on cross-entropy, so that lattices are those
 of a network that knows something; `--model` takes a trained one.
 
-    python benchmarks/sequennetwork_training.py             # results/speechocean, tri1
-    python benchmarks/sequennetwork_training.py --quick     # does it work? (no figures)
+    python benchmarks/sequence_training.py             # results/speechocean, tri1
+    python benchmarks/sequence_training.py --quick     # does it work? (no figures)
 
 Prints JSON.
 """
