@@ -126,7 +126,11 @@ def parts(device: str, results: Path, threads: int) -> list[Part]:
             denominator_rows,
         ),
         Part("ce_float32", script("network_training", *ce), 65, ce_rows),
-        Part("ce_bf16", script("network_training", *ce, "--precision", "bf16"), 65, ce_rows),
+        Part(
+            "ce_bf16",
+            script("network_training", *ce, "--precision", "bf16"),
+            *(65, ce_rows),
+        ),
         Part("mmi", script("sequence_training", *sequence), 110, sequence_rows),
         Part("rooms", script("room_responses", *rooms), 35, room_rows),
     ]  # fmt: skip
