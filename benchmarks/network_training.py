@@ -72,7 +72,7 @@ SETTINGS = {  # features a frame, classes
     "tdnnf_small": (40, 1000),
     "tdnnf": (40, 2000),
 }
-LFMMI = ("tdnnf_chain_small", "cnn_tdnnf_chain_small")
+LFMMI = ("tdnnf_chain_small", "cnn_tdnnf_chain_small", "cnn_tdnnf_chain_medium")
 OPTIMIZERS = {  # options of a training; the second as in speechocean's recipe
     "adam": {},
     "natural_gradient": {
