@@ -382,15 +382,9 @@ def test_an_imported_folder_recognizes_the_same(system, lang, audio, tmp_path, c
             assert (again / name).read_bytes() == (model / name).read_bytes(), name
 
 
-@pytest.mark.slow
-def test_components_of_kaldis_training_are_read_as_kaldi_reads_them(
-    system, lang, audio, tmp_path
-):
-    results, features = system
-    model, again = tmp_path / "model", tmp_path / "results"
-    export(results, features, model)
-    written = HandWritten(*xconfig_lines(num_pdfs=56, dim=features.dim))
-    matrix, bias = written.values["idct"]  # statistics of what is said
+def write_model(model, results, written, features, audio):
+    """Write a network of Kaldi's components, with statistics of what is said."""
+    matrix, bias = written.values["idct"]
     frames = [features_of(features, path) @ matrix.T + bias for path in audio]
     mean, variance = written.values["batchnorm0"]
     mean[...] = np.concatenate(frames).mean(0)
@@ -401,6 +395,17 @@ def test_components_of_kaldis_training_are_read_as_kaldi_reads_them(
     with KaldiWriter.open(model / "am/final.mdl") as writer:
         load_model(results / "nnet/chain")[1].write(writer)
         writer.write_bytes(written.raw())
+
+
+@pytest.mark.slow
+def test_components_of_kaldis_training_are_read_as_kaldi_reads_them(
+    system, lang, audio, tmp_path
+):
+    results, features = system
+    model, again = tmp_path / "model", tmp_path / "results"
+    export(results, features, model)
+    written = HandWritten(*xconfig_lines(num_pdfs=56, dim=features.dim))
+    write_model(model, results, written, features, audio)
     (model / "am/tree").unlink()  # Vosk needs none
     import_vosk(model, again, "chain", lang_dir=results / "lang")
     inputs = [(features_of(features, path), None) for path in audio]
@@ -579,17 +584,7 @@ def test_ivectors_of_kaldis_recipes_are_read_as_kaldi_reads_them(
     model = IvectorModel.load(tmp_path / "extractor.npz")
     export(results, features, folder, ivectors=tmp_path / "extractor.npz")
     written = HandWritten(*xconfig_lines(56, features.dim, IVECTORS.dim))
-    matrix, bias = written.values["idct"]
-    frames = [features_of(features, path) @ matrix.T + bias for path in audio]
-    mean, variance = written.values["batchnorm0"]
-    mean[...] = np.concatenate(frames).mean(0)
-    variance[...] = np.concatenate(frames).var(0)
-    matrix, bias = written.values["output.affine"]
-    matrix *= 8.0
-    bias[...] = 0.0
-    with KaldiWriter.open(folder / "am/final.mdl") as writer:
-        load_model(results / "nnet/chain")[1].write(writer)
-        writer.write_bytes(written.raw())
+    write_model(folder, results, written, features, audio)
     without_silence(folder)
     (folder / "ivector/online_cmvn.conf").write_text("# all as Kaldi has it\n")
     import_vosk(folder, new, "chain", lang_dir=results / "lang")

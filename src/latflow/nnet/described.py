@@ -12,7 +12,7 @@ Public: `frame_subsampling`, `described_subsampling`, `described_outputs`,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,12 +123,7 @@ def described_sample_rates(path: str | Path) -> dict[str, int]:
     Raises:
         UserError: no YAML.
     """
-    layers = _layers_of(_read_config(path))
-    rates = {
-        str(name): layer.get("sample_rate")
-        for name, layer in layers.items()
-        if isinstance(layer, Mapping)
-    }
+    rates = _given(path, "sample_rate")
     return {name: rate for name, rate in rates.items() if isinstance(rate, int)}
 
 
@@ -141,14 +136,8 @@ def described_parts(path: str | Path) -> dict[str, str]:
     Raises:
         UserError: no YAML.
     """
-    layers = _layers_of(_read_config(path))
-    return {
-        str(name): str(layer["features"])
-        for name, layer in layers.items()
-        if isinstance(layer, Mapping)
-        and layer.get("class") == "slice"
-        and "features" in layer
-    }
+    given = _given(path, "features", {"slice"})
+    return {name: str(features) for name, features in given.items()}
 
 
 def described_layers(path: str | Path) -> list[str]:
@@ -182,6 +171,19 @@ def _layers_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the layers of a description; none where they are no mapping."""
     layers = config.get("layers")
     return layers if isinstance(layers, Mapping) else {}
+
+
+def _given(
+    path: str | Path, option: str, classes: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return an option of the layers that give it, of some classes or of all."""
+    return {
+        str(name): layer[option]
+        for name, layer in _layers_of(_read_config(path)).items()
+        if isinstance(layer, Mapping)
+        and option in layer
+        and (not classes or layer.get("class") in classes)
+    }
 
 
 def _is_output(layer: Any) -> bool:

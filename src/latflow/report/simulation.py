@@ -103,8 +103,10 @@ def _drawn(results: Results, frames: Path, systems: list[str]) -> Iterator[Block
             name: DrawnRecords(frames, networks[name].data, seed=seed, epoch=0)
             for name in systems
         }
-        for i in _short(drawn[systems[0]].speech, results):
-            yield from _draws_of(i, drawn)
+        speech = drawn[systems[0]].speech
+        simulator = Simulator(speech, rate=speech.sample_rate)
+        for i in _short(speech, results):
+            yield from _draws_of(i, drawn, speech, simulator)
     except UserError as error:
         yield Note(f"Draws of {names} cannot be shown: {error}", is_missing=True)
 
@@ -117,10 +119,13 @@ def _short(speech: LiveFrames, results: Results) -> list[int]:
     return evenly(possible, options.num_simulated)
 
 
-def _draws_of(i: int, drawn: Mapping[str, DrawnRecords]) -> Iterator[Block]:
+def _draws_of(
+    i: int,
+    drawn: Mapping[str, DrawnRecords],
+    speech: LiveFrames,
+    simulator: Simulator,
+) -> Iterator[Block]:
     """Yield utterance i as it is, beside what systems draw for it."""
-    speech = next(iter(drawn.values())).speech
-    simulator = Simulator(speech, rate=speech.sample_rate)
     clean = speech.samples(i)
     heard = {"as it is": ("as it is", clean)}
     for name, records in drawn.items():

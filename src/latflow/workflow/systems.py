@@ -316,7 +316,7 @@ class Systems:
     def outputs_of(self, network: str) -> dict[str, OutputLoss]:
         """Return the losses of a network's outputs, that which is decoded first.
 
-        None where its description is not there to be read yet.
+        Empty where its description is not there to be read yet.
         """
         found = self.description_of(network)
         return {} if found is None else described_outputs(found)
@@ -324,7 +324,7 @@ class Systems:
     def layers_of(self, network: str) -> list[str]:
         """Return the names of a network's layers that share no other's parameters.
 
-        None where its description is not there to be read yet.
+        Empty where its description is not there to be read yet.
         """
         found = self.description_of(network)
         return [] if found is None else described_layers(found)
@@ -332,7 +332,7 @@ class Systems:
     def sample_rates_of(self, network: str) -> dict[str, int]:
         """Return the sample rates that layers of a network are for, Hz, by layer.
 
-        None where its description is not there to be read yet.
+        Empty where its description is not there to be read yet.
         """
         found = self.description_of(network)
         return {} if found is None else described_sample_rates(found)
@@ -340,7 +340,7 @@ class Systems:
     def parts_of(self, network: str) -> dict[str, str]:
         """Return the features that layers take of those side by side, by layer.
 
-        None where its description is not there to be read yet.
+        Empty where its description is not there to be read yet.
         """
         found = self.description_of(network)
         return {} if found is None else described_parts(found)
