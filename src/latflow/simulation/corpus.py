@@ -35,7 +35,7 @@ from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
 from latflow.simulation.conversations import draw_conversations, speech_and_overlap
-from latflow.simulation.counts import Counts
+from latflow.simulation.counts import Counts, recordings
 from latflow.simulation.drawing import Drawing
 from latflow.simulation.options import SimulatedSetOptions
 from latflow.simulation.records import AudioFiles, Record, record_line
@@ -398,7 +398,6 @@ class _Counts(Counts):
     def __init__(self) -> None:
         super().__init__()
         self._ledger = Ledger("simulate_corpus")
-        self._files: dict[str, bool] = {}  # of recordings: whether of another rate
         self._speech = np.zeros(2)  # time with one speaker at least, with two; s
 
     def add(self, record: Record, events: Mapping[str, int]) -> None:
@@ -413,12 +412,9 @@ class _Counts(Counts):
         for event, reason in _REASONS.items():
             for _ in range(events.get(event, 0)):
                 self._note(utt_id, reason)
-        for file in (record.response, *(noise.file for noise in record.noises)):
-            if file is not None and file not in self._files:
-                rate = Recording.from_file(file).sampling_rate
-                self._files[file] = rate != record.rate
-                if self._files[file]:
-                    self._note(utt_id, "noise or response of another rate: resampled")
+        for file, is_resampled in recordings(record).items():
+            if is_resampled and file not in self._files:
+                self._note(utt_id, "noise or response of another rate: resampled")
         super().add(record, events)
 
     def _note(self, utt_id: str, reason: str) -> None:
@@ -432,7 +428,7 @@ class _Counts(Counts):
 
     def values(self) -> dict[str, float]:
         """Return the counts by name; times in seconds."""
-        counts = {**super().values(), "files_resampled": sum(self._files.values())}
+        counts = super().values()
         speech, overlap = (round(float(seconds), 3) for seconds in self._speech)
         if speech:
             counts |= {

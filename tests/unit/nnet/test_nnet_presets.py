@@ -83,6 +83,18 @@ def test_sizes_and_look_ahead_of_networks_for_lfmmi(preset, name):
     assert losses == [("output", "lfmmi"), ("output_xent", "ce")]
 
 
+@pytest.mark.parametrize(
+    ("name", "width"), [("tdnnf_chain", 768), ("tdnnf_chain_large", 1536)]
+)
+def test_networks_take_ivectors_behind_the_spectrum(preset, name, width):
+    """They are spliced with it, and not masked."""
+    with torch.device("meta"):
+        net = Network(preset(name), 140, {"pdf": 2000})
+    assert net.num_parameters == CHAIN[name][0] + 3 * 100 * width
+    mask = preset(name).plan.layers[0]
+    assert (mask.name, mask.options.size) == ("mask", 40)
+
+
 @pytest.mark.parametrize("name", SAMPLES)
 def test_networks_on_samples_give_chunks_what_they_give_utterances(preset, name):
     net = Network(preset(name), 400, {"pdf": 2000}).eval()

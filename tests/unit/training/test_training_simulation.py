@@ -335,7 +335,7 @@ def test_records_of_an_epoch_are_written(repository, folder, tmp_path, capsys):
 
 def test_what_is_simulated_is_counted(folder, tmp_path):
     """Each utterance once, in whatever threads and pieces it is read."""
-    soundfile.write(tmp_path / "short.wav", np.full(RATE // 4, 0.1), RATE)
+    soundfile.write(tmp_path / "short.wav", np.full(RATE // 2, 0.1), 2 * RATE)
     short = {"type": "recorded", "files": str(tmp_path), "probability": 0.5}
     simulation = {"probability": 0.8, "rooms": ROOM, "noises": {"short": short}}
     counts = []
@@ -360,6 +360,7 @@ def test_what_is_simulated_is_counted(folder, tmp_path):
         "with_room": len(simulated),
         "with_noises": with_noise,
         "noises_repeated": with_noise,
+        "files_resampled": 1,
         "rooms": len(rooms),
         **({"rooms_drawn_anew": sum(rooms.values())} if any(rooms.values()) else {}),
     }
