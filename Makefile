@@ -61,9 +61,15 @@ format: env  ## put all code into the house format
 	$(BIN)/ruff format .
 	$(BIN)/snakefmt Snakefile workflow
 
+PEERS := results/peers
+$(PEERS)/.ready:  # packages that are compared with, and are none of ours
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip install --quiet pyroomacoustics==0.10.1 rir-generator==0.3.0
+	@touch $@
+
 # Kaldi's numbers (golden) lie beside the corpora.
 bench: export LATFLOW_SHARED ?= $(CORPORA)/..
-bench: env  ## benchmarks on speechocean (set CORPORA), all but RETURNN's, JSON on standard output
+bench: env $(PEERS)/.ready  ## benchmarks on speechocean (set CORPORA), all but RETURNN's, JSON on standard output
 	$(BIN)/snakemake --configfile config/recipes/speechocean.yaml --cores $(CORES) \
 	  --config corpora=$(CORPORA) --quiet all
 	$(BIN)/python benchmarks/feature_extraction.py results/speechocean/corpus/train/cuts.jsonl.gz
@@ -83,6 +89,12 @@ bench: env  ## benchmarks on speechocean (set CORPORA), all but RETURNN's, JSON 
 	$(BIN)/python benchmarks/sequence_training.py --system tri3 \
 	  --frames streams/tri3/frames --model results/speechocean/nnet/tdnnf
 	$(BIN)/python benchmarks/memory_scaling.py --shared $(CORPORA)/..
+	$(BIN)/python benchmarks/room_responses.py --peer-python $(PEERS)/bin/python --rooms 6
+	$(BIN)/snakemake results/speechocean_noisy/streams/logmel/frames/train/meta.json \
+	  --configfile config/recipes/speechocean_noisy.yaml --cores $(CORES) \
+	  --config corpora=$(CORPORA) --quiet all
+	$(BIN)/python benchmarks/simulation_training.py config/recipes/speechocean_noisy.yaml \
+	  results/speechocean_noisy/streams/logmel/frames/train --corpora $(CORPORA)
 
 # Neither needs `make env`: a lent machine has a Python with torch, and no network.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
