@@ -29,7 +29,8 @@ class UserError(Exception):
         self.remedy = remedy
         where = ": ".join(part for part in (self.file, utterance) if part)
         line = f"{where}: {what}" if where else what
-        super().__init__(f"{line} - {remedy}" if remedy else line)
+        line = f"{line} - {remedy}" if remedy else line
+        super().__init__(" ".join(line.splitlines()))  # what is quoted may hold ends
 
     def at(
         self,

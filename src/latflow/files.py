@@ -30,7 +30,7 @@ _TEMPORARY = re.compile(r"\.(\d+\.)?tmp\.")
 # What JSON, numpy and zipfile raise on damaged files, and those who use what they read.
 _DAMAGED = (
     *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError),
-    *(MemoryError, OSError, RuntimeError, TypeError, ValueError),
+    *(MemoryError, OSError, RuntimeError, SyntaxError, TypeError, ValueError),
     *(tokenize.TokenError, zipfile.BadZipFile, zlib.error),
 )
 

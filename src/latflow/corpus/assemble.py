@@ -20,7 +20,7 @@ from pathlib import Path
 from lhotse import MonoCut, Recording, SupervisionSegment
 from lhotse.utils import fastcopy
 
-from latflow.corpus.audio import BadAudio
+from latflow.corpus.audio import RESTORE, BadAudio, can_resample
 from latflow.corpus.json_lines import ManifestWriter, Spool
 from latflow.corpus.kaldi_tables import split_fields
 from latflow.corpus.options import GivenSource
@@ -106,12 +106,14 @@ class CorpusWriter:
         ):
             results = in_order(pool, _attempt, jobs, ahead=2 * threads)
             for recording_id, result in progress(results, "recordings", total):
-                if isinstance(result, BadAudio):
-                    self._refuse_recording(recording_id, result)
+                found = (
+                    result if isinstance(result, BadAudio) else self._resampled(result)
+                )
+                if isinstance(found, BadAudio):
+                    self._refuse_recording(recording_id, found)
                     continue
-                recording = self._resampled(result)
-                writer.write(recording)
-                self.recordings.add(recording, file=self._origin)
+                writer.write(found)
+                self.recordings.add(found, file=self._origin)
 
     def add_utterances(
         self, supervisions: Iterable[SupervisionSegment], *, total: int | None = None
@@ -192,11 +194,15 @@ class CorpusWriter:
         if self._checks.on_bad_utterance != "skip":
             self.reject_with_recording(recording_id, recording_id)
 
-    def _resampled(self, recording: Recording) -> Recording:
+    def _resampled(self, recording: Recording) -> Recording | BadAudio:
         """Return the recording at the wanted sample rate; resampled when it is read."""
         wanted = self._checks.sample_rate
         if wanted is None or wanted == recording.sampling_rate:
             return recording
+        if not can_resample(recording.sampling_rate, wanted):
+            rate = recording.sampling_rate
+            what = f"sample rate {rate} Hz cannot be resampled to {wanted} Hz"
+            return BadAudio(what, RESTORE)
         return recording.resample(wanted)
 
     def _check(

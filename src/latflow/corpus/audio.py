@@ -7,12 +7,14 @@ SPHERE, video containers) are left to Lhotse's readers.
 
 `AudioReader` reads a file of any length in blocks.
 
-Public: `AudioFacts`, `AudioReader`, `BadAudio`, `examine`, `probe`, `confirm`.
+Public: `AudioFacts`, `AudioReader`, `BadAudio`, `can_resample`, `examine`, `probe`,
+`confirm`.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 import subprocess
@@ -30,6 +32,8 @@ BLOCK_SAMPLES = 1 << 16
 MP3_SLACK_SAMPLES = 2 * 1152  # encoder delay and padding: two MPEG frames
 CONVERT = "convert it to FLAC or WAV"
 RESTORE = "restore the file, or mend its path"
+# Numbers of Lhotse's filters, at most: 44.1 kHz to 16 kHz has 70,000.
+_MOST_TAPS = 10_000_000
 _DATA_CHUNK = re.compile(r"^\s*data\s*:\s*(\d+)\s*\(should be (\d+)\)", re.MULTILINE)
 # Length fields that programs write when they do not know the length (pipes).
 _UNKNOWN_LENGTHS = range(0x7FFF0000, 0x1_0000_0000)
@@ -72,6 +76,14 @@ def examine(source: AudioSource, *, verify: bool) -> AudioFacts:
         f"audio of type {source.type} is not a file",
         "store the audio in files",
     )
+
+
+def can_resample(rate: float, wanted: int) -> bool:
+    """Return whether Lhotse's filters from a sample rate to another fit memory."""
+    if rate < 1 or not float(rate).is_integer():
+        return False
+    shared = math.gcd(int(rate), wanted)
+    return (int(rate) // shared) * (wanted // shared) <= _MOST_TAPS
 
 
 def probe(recording_id: str, source: AudioSource, *, verify: bool) -> Recording:

@@ -12,7 +12,6 @@ Public: `CutUtterance`, `read_cut_set`, `supervisions_of`.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -29,8 +28,10 @@ from lhotse.utils import fastcopy
 from latflow.corpus.audio import BadAudio
 from latflow.corpus.manifests import refuse_damaged
 from latflow.errors import UserError
+from latflow.files import reading
 from latflow.parallel import in_order
 
+_LONGEST_NAME = 255  # of files, bytes
 _REMEDY = "write it with Lhotse: cuts.to_file('cuts.jsonl.gz')"
 
 
@@ -93,11 +94,8 @@ def _cuts(path: str | Path) -> Iterator[Cut]:
     """Read the cuts."""
     if not Path(path).is_file():
         raise UserError("no such file", file=path, remedy="check the path")
-    try:
+    with reading(path, "is not a manifest of cuts", _REMEDY):
         yield from CutSet.from_jsonl_lazy(path)
-    except (EOFError, OSError, ValueError, KeyError, TypeError, zlib.error) as error:
-        what = f"is not a manifest of cuts ({error})"
-        raise UserError(what, file=path, remedy=_REMEDY) from error
 
 
 def _utterance(cut: Cut, folder: Path, final: Path) -> CutUtterance:
@@ -142,6 +140,8 @@ def _heard(cut: Cut, folder: Path, final: Path) -> Recording:
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{quote(cut.id, safe='+=@,:')}.wav"
+    if len(name) > _LONGEST_NAME:
+        raise BadAudio("has an id too long for a file's name", "give it a shorter one")
     try:
         with refuse_damaged(cut.id):
             samples = cut.load_audio()

@@ -28,6 +28,7 @@ from lhotse import MonoCut, Recording, SupervisionSegment
 from lhotse.audio import AudioLoadingError, DurationMismatchError
 from lhotse.utils import fastcopy
 
+from latflow.corpus.audio import can_resample
 from latflow.corpus.json_lines import (
     REMEDY,
     ItemT,
@@ -35,7 +36,7 @@ from latflow.corpus.json_lines import (
     read_cut_lines,
 )
 from latflow.errors import UserError
-from latflow.files import read_json_lines
+from latflow.files import read_json_lines, reading
 
 # Field of a cut: factor of its samples, where a corpus with changed volumes has one.
 VOLUME = "volume"
@@ -51,6 +52,7 @@ _UNREADABLE = (
     EOFError,
     OSError,
     RuntimeError,
+    TypeError,
     ValueError,
 )
 
@@ -74,15 +76,8 @@ def read_cuts(path: str | Path) -> Iterator[MonoCut]:
     """
     for line in read_cut_lines(path):
         del line.values["type"]
-        try:
+        with reading(path, "is not a Lhotse cut", REMEDY, line.id):
             cut = MonoCut.from_dict(line.values)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"is not a Lhotse cut ({error})",
-                file=path,
-                utterance=line.id,
-                remedy=REMEDY,
-            ) from error
         yield cut
 
 
@@ -92,13 +87,20 @@ def at_rate(
     """Yield the cuts, those with another sample rate to be resampled on reading.
 
     Raises:
-        UserError: a cut has another sample rate and may not be resampled.
+        UserError: a cut has another sample rate and may not, or cannot, be resampled.
     """
     for cut in cuts:
         if cut.sampling_rate == rate:
             yield cut
-        elif may_resample:
+        elif may_resample and can_resample(cut.sampling_rate, rate):
             yield cast("MonoCut", cut.resample(rate))
+        elif may_resample:
+            raise UserError(
+                f"sample rate {cut.sampling_rate} Hz cannot be resampled to {rate} Hz",
+                file=file_of(cut),
+                utterance=cut.id,
+                remedy="restore the recording, or leave it out",
+            )
         else:
             raise UserError(
                 f"sample rate {cut.sampling_rate} Hz, but others have {rate} Hz",

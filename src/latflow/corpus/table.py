@@ -121,7 +121,7 @@ def _json_rows(table: Path) -> Iterator[tuple[int, Row]]:
             continue
         try:
             row = json.loads(line)
-        except ValueError:
+        except (RecursionError, ValueError):
             row = None
         if not isinstance(row, dict):
             raise UserError(

@@ -296,7 +296,7 @@ def read_message(stream: IO[bytes]) -> Message:
         header = json.loads(_exactly(stream, length))
         listed = [(str(n), str(t), tuple(map(int, s))) for n, t, s in header["arrays"]]
         str(header["message"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise MessageError(f"a header that cannot be read: {error!r}") from error
     arrays = {}
     for name, kind, shape in listed:

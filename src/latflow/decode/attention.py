@@ -111,7 +111,7 @@ class AttentionRecognizer:
         _, transitions = load_transitions(model_dir)
         return cls(
             model,
-            Normalizer.from_meta(model.meta["normalization"]),
+            model.normalizer,
             PrefixTree(entries, lm),
             phones,
             PhoneClock.of(transitions, lang.optional_silence),

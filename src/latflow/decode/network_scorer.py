@@ -67,13 +67,14 @@ class NetworkScorer:
         _, transitions = load_transitions(model_dir)
         try:
             prior_scale = network.prior_scale(options.prior_scale)
+            normalizer = network.normalizer
         except UserError as error:
             raise error.at(file=model_dir) from None
         by_kind = 1.0 if network.has_full_scale else None
         return cls(
             store,
             network,
-            Normalizer.from_meta(network.meta["normalization"]),
+            normalizer,
             transitions,
             prior_scale,
             options.acoustic_scale or by_kind,

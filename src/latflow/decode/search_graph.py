@@ -178,9 +178,11 @@ def mapped_search_graph(
     return found or make_search_graph(graph, tid_to_pdf)
 
 
-_FORMAT = 0x4C41_5401  # of the file: changes with the layout
+_FORMAT = 0x4C41_5402  # of the file: changes with the layout
 _ALIGNMENT = 64  # of the arrays in it, a cache line
-_HEADER = np.dtype(("<i8", 9))  # key (4), start, has_epsilon_cycle, states, arcs, spare
+# Key (4), start, has_epsilon_cycle, states, arcs, checksum.
+_HEADER = np.dtype(("<i8", 9))
+_CHECKSUM_AT = 64  # byte of the file
 
 
 def _sections(num_states: int, num_arcs: int) -> list[tuple[np.dtype, int]]:
@@ -198,14 +200,24 @@ def _write(path: Path, key: tuple[int, ...], packed: SearchGraph) -> None:
     sizes = (len(packed.final), len(packed.arcs))
     header = (*key, packed.start, int(packed.has_epsilon_cycle), *sizes, 0)
     arrays = (packed.states, packed.arcs, packed.origin, packed.final)
-    with path.open("wb") as file:
+    with path.open("w+b") as file:
         for array in (np.array(header, np.int64), *arrays):
             file.write(b"\0" * (-file.tell() % _ALIGNMENT))
             file.write(array.data)
+        file.flush()
+        checksum = _checksum(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        file.seek(_CHECKSUM_AT)
+        file.write(checksum.to_bytes(8, "little"))
+
+
+def _checksum(content: mmap.mmap) -> int:
+    """Return the checksum of a file, its own place left out."""
+    view = memoryview(content)
+    return zlib.crc32(view[_HEADER.itemsize :], zlib.crc32(view[:_CHECKSUM_AT]))
 
 
 def _map(path: Path, key: tuple[int, ...]) -> SearchGraph | None:
-    """Map a packed graph; None if there is none with this key."""
+    """Map a packed graph; None if there is no whole one with this key."""
     try:
         with path.open("rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -216,12 +228,12 @@ def _map(path: Path, key: tuple[int, ...]) -> SearchGraph | None:
     header = np.frombuffer(content, np.int64, 9).tolist()
     if tuple(header[:4]) != key:
         return None
+    if header[8] != _checksum(content):  # the search would leave the arrays
+        return None
     start, has_cycle, num_states, num_arcs = header[4:8]
     arrays, at = [], _HEADER.itemsize
     for dtype, length in _sections(num_states, num_arcs):
         at += -at % _ALIGNMENT
-        if len(content) < at + length * dtype.itemsize:
-            return None
         arrays.append(np.frombuffer(content, dtype, length, at))
         at += length * dtype.itemsize
     states, arcs, origin, final = arrays

@@ -26,6 +26,9 @@ from latflow.errors import UserError
 _TILE = 4096  # numbers worked on together: they fit the first-level cache
 
 
+_MAX_CONTEXT = 1000  # frames on a side: more is a mistake that takes all memory
+
+
 class FeatureTransform(ABC):
     """Callable on the frames of one utterance, [T, D] -> float32 [T, dim_out(D)].
 
@@ -120,8 +123,11 @@ class Deltas(FeatureTransform):
     """
 
     def __init__(self, order: int = 2, window: int = 2) -> None:
-        if order < 0 or window < 1:
-            raise ValueError(f"deltas need order >= 0, window >= 1: {order}, {window}")
+        if order < 0 or window < 1 or max(1, order) * window > _MAX_CONTEXT:
+            raise ValueError(
+                f"deltas need order >= 0, window >= 1, order x window <= "
+                f"{_MAX_CONTEXT}: {order}, {window}"
+            )
         self.order, self.window = order, window
         self.filters = _delta_filters(order, window)
 
@@ -157,8 +163,10 @@ class Splice(FeatureTransform):
     """
 
     def __init__(self, left: int = 4, right: int = 4) -> None:
-        if left < 0 or right < 0:
-            raise ValueError(f"splice needs left, right >= 0: {left}, {right}")
+        if not (0 <= left <= _MAX_CONTEXT and 0 <= right <= _MAX_CONTEXT):
+            raise ValueError(
+                f"splice needs left, right >= 0, <= {_MAX_CONTEXT}: {left}, {right}"
+            )
         self.left, self.right = left, right
 
     @property

@@ -29,7 +29,6 @@ from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -38,7 +37,7 @@ from latflow.features.cmvn import OnlineCmvnStream
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.options import OnlineCmvn
 from latflow.features.transform import Splice
-from latflow.files import atomic_directory
+from latflow.files import atomic_directory, reading
 from latflow.gmm.model import DiagGmms
 from latflow.gmm.options import IvectorOptions
 from latflow.logs import progress
@@ -46,8 +45,6 @@ from latflow.logs import progress
 log = logging.getLogger(__name__)
 
 MODEL = "extractor.npz"
-# What numpy raises of a damaged file.
-_GARBLED = (BadZipFile, KeyError, OSError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +87,9 @@ class Extractor:
             first: float64 [U, G, D], f_g.
             max_count: with more frames than this (weighted), the prior has as much
                 more weight; 0 for never.
+
+        Raises:
+            UserError: the extractor's numbers are so large that there is no posterior.
         """
         weight = np.ones(len(occupancy))
         if max_count:
@@ -98,7 +98,13 @@ class Extractor:
         precision += weight[:, None, None] * np.eye(self.dim)
         linear = first.reshape(len(first), -1) @ self.projections
         linear[:, 0] += weight * self.offset
-        return np.linalg.solve(precision, linear[:, :, None])[:, :, 0], precision
+        try:
+            means = np.linalg.solve(precision, linear[:, :, None])
+        except np.linalg.LinAlgError:
+            raise UserError(
+                "the i-vector extractor gives no i-vectors", remedy="train it again"
+            ) from None
+        return means[:, :, 0], precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,7 +245,8 @@ class IvectorModel:
         Raises:
             UserError: the file is missing or garbled.
         """
-        try:
+        what = "not readable as an i-vector extractor"
+        with reading(file, what, "run the train_ivectors stage again"):
             with file.open("rb") as stream, np.load(stream) as arrays:
                 found = {name: arrays[name] for name in arrays.files}
             parts: dict[str, dict] = {"projection": {}, "ubm": {}, "extractor": {}}
@@ -256,12 +263,6 @@ class IvectorModel:
                 None if cmvn is None else OnlineCmvn.model_validate_json(str(cmvn)),
                 None if cmvn is None else found["cmvn_stats"],
             )
-        except _GARBLED as error:
-            raise UserError(
-                f"not readable as an i-vector extractor ({type(error).__name__})",
-                file=file,
-                remedy="run the train_ivectors stage again",
-            ) from error
 
 
 class IvectorStream:

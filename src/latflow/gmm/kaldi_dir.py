@@ -15,7 +15,8 @@ Archives are kept in as many pieces as there were jobs, `num_jobs`: `ali.1.gz`,
 consecutive speakers with about equally many utterances.
 
 Public: `read_transform`, `write_transform`, `check_cmvn`, `write_cmvn`, `job_files`,
-`merged_alignments`, `merged_transforms`, `check_tree`, `check_alignment`.
+`read_num_jobs`, `merged_alignments`, `merged_transforms`, `check_tree`,
+`check_alignment`.
 
 Source: Kaldi `steps/decode.sh`, `steps/align_si.sh` (`feat_type`),
 `featbin/{apply-cmvn,add-deltas,splice-feats}.cc`, `utils/split_scp.pl`.
@@ -50,7 +51,7 @@ from latflow.features.transform import (
     Linear,
     Splice,
 )
-from latflow.files import read_lines, write_text
+from latflow.files import read_lines, reading, write_text
 from latflow.gmm.source import SpeakerTransforms
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
@@ -82,12 +83,15 @@ def read_transform(exp_dir: str | Path) -> FeatureTransform:
         known = {"delta-order": 2, "delta-window": 2, "truncate": 0}
         deltas = _read_options(folder / DELTA, known, int)
         _refuse_others(folder / DELTA, deltas, {"truncate": 0})
-        return Deltas(deltas["delta-order"], deltas["delta-window"])
+        with reading(folder / DELTA, "no options of deltas", "mend the file"):
+            return Deltas(deltas["delta-order"], deltas["delta-window"])
     splice = _read_options(
         folder / SPLICE, {"left-context": 4, "right-context": 4}, int
     )
     left, right = splice["left-context"], splice["right-context"]
-    return Chain([Splice(left, right), Linear(read_matrix(folder / MATRIX))])
+    with reading(folder / SPLICE, "no options of splicing", "mend the file"):
+        spliced = Splice(left, right)
+    return Chain([spliced, Linear(read_matrix(folder / MATRIX))])
 
 
 def write_transform(
@@ -288,7 +292,7 @@ def job_files(exp_dir: str | Path, pattern: str) -> list[Path]:
         found.append(path)
     if not found or not (folder / NUM_JOBS).is_file():
         return found
-    count = _num_jobs(folder / NUM_JOBS)
+    count = read_num_jobs(folder / NUM_JOBS)
     if len(found) < count:
         raise UserError(
             f"no such file, but {NUM_JOBS} says {count}",
@@ -298,12 +302,16 @@ def job_files(exp_dir: str | Path, pattern: str) -> list[Path]:
     return found[:count]
 
 
-def _num_jobs(path: Path) -> int:
-    """Return the number of jobs of a directory."""
+def read_num_jobs(path: Path) -> int:
+    """Return the number of jobs of a directory.
+
+    Raises:
+        UserError: the file holds none.
+    """
     text = " ".join(line for _, line in read_lines(path)).strip()
-    if not text.isdecimal() or int(text) < 1:
+    if not text.isdecimal() or len(text) > 9 or int(text) < 1:
         raise UserError(
-            f"{text!r} is no number of jobs", file=path, remedy="mend the file"
+            f"{text[:40]!r} is no number of jobs", file=path, remedy="mend the file"
         )
     return int(text)
 

@@ -40,6 +40,7 @@ from latflow.gmm.kaldi_dir import (
     TRANSFORMS,
     check_alignment,
     check_tree,
+    read_num_jobs,
     write_cmvn,
     write_transform,
 )
@@ -276,7 +277,7 @@ def export_training_graphs(
         raise UserError(
             "no exported system here", file=out, remedy="export the system first"
         )
-    num_jobs = int(path.read_text(encoding="utf-8"))
+    num_jobs = read_num_jobs(path)
     system = GmmSystem.load(system_dir)
     check_language(system.model.transitions, lang, Path(system_dir) / "final.mdl")
     compiler = TrainingGraphCompiler(lang, system.tree, system.model.transitions)

@@ -31,7 +31,7 @@ import numpy as np
 
 from latflow.errors import UserError
 from latflow.features.transform import FeatureTransform
-from latflow.files import write_json
+from latflow.files import reading, write_json
 from latflow.gmm import kernels
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
@@ -373,17 +373,12 @@ def load_transform(folder: str | Path) -> FeatureTransform:
         UserError: `transform.json` or the matrix is missing or garbled.
     """
     path = Path(folder) / TRANSFORM
-    try:
+    remedy = "train the system again, or import it with latflow import-kaldi"
+    with reading(path, "no readable feature transform", remedy):
         config = json.loads(path.read_text(encoding="utf-8"))
         for part in _linear_parts(config):
             part["matrix"] = read_matrix(path.parent / part["matrix"])
         return FeatureTransform.from_config(config)
-    except (AttributeError, OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"no readable feature transform: {error}",
-            file=path,
-            remedy="train the system again, or import it with latflow import-kaldi",
-        ) from None
 
 
 def save_transform(folder: str | Path, transform: FeatureTransform) -> None:

@@ -20,6 +20,7 @@ from latflow.hmm.topology import NO_PDF, Topology
 from latflow.hmm.tree import ContextDependency
 from latflow.kaldi.io import KaldiReader, KaldiWriter
 
+_MOST_PDFS = 10_000_000  # arrays are as long as the highest one
 _LEAST_FORWARD_PROB = 1e-10  # of a state whose self-loop has probability 1
 
 
@@ -65,7 +66,13 @@ class TransitionModel:
         self.num_states = len(self.tuples)
         if not self.num_states:
             raise UserError("a transition model without states")
-        self.num_pdfs = int(self.tuples[:, 2:].max()) + 1
+        pdfs = self.tuples[:, 2:]
+        if pdfs.min() < 0 or pdfs.max() >= _MOST_PDFS:
+            raise UserError(
+                f"the transition model has pdfs {pdfs.min()} to {pdfs.max()}",
+                remedy="train the model again",
+            )
+        self.num_pdfs = int(pdfs.max()) + 1
         self._enumerate()
         self._state_of = {
             tuple(row): state for state, row in enumerate(self.tuples.tolist(), start=1)

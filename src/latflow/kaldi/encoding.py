@@ -17,7 +17,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, NoReturn
 
@@ -165,15 +165,13 @@ def expand_compressed(
     return values
 
 
-def parse_numbers(
-    words: Sequence[bytes], parse: Callable[[bytes], int | float]
-) -> np.ndarray:
+def parse_numbers(words: Sequence[bytes]) -> np.ndarray:
     """Turn words into float64[N].
 
     Raises:
         ValueError: one is not a number.
     """
-    return np.array([parse(word) for word in words], np.float64)
+    return np.array([float(word) for word in words], np.float64)
 
 
 def parse_matrix(text: bytes) -> np.ndarray:
@@ -190,7 +188,7 @@ def parse_matrix(text: bytes) -> np.ndarray:
         return np.zeros((0, 0), np.float32)
     if any(len(row) != len(rows[0]) for row in rows):
         raise ValueError("a matrix whose rows differ in length")
-    values = parse_numbers([word for row in rows for word in row], float)
+    values = parse_numbers([word for row in rows for word in row])
     return values.reshape(len(rows), -1).astype(np.float32)
 
 

@@ -137,17 +137,23 @@ class KaldiReader(BufferedBytes):
         self.token()
         return value
 
+    def _integer(self, least: int, end: int) -> int:
+        value = int(self._number(int, "an integer"))
+        if not least <= value < end:
+            self.fail("an integer of more than 32 bits")
+        return value
+
     def int32(self) -> int:
         """Return an integer of 32 bits."""
         if not self.binary:
-            return int(self._number(int, "an integer"))
+            return self._integer(-(2**31), 2**31)
         self._width(4)
         return struct.unpack("<i", self.take(4))[0]
 
     def uint32(self) -> int:
         """Return an unsigned integer of 32 bits, marked with width -4."""
         if not self.binary:
-            return int(self._number(int, "an integer"))
+            return self._integer(0, 2**32)
         self._width(-4, 4)
         return struct.unpack("<I", self.take(4))[0]
 
@@ -166,7 +172,7 @@ class KaldiReader(BufferedBytes):
             self._width(4)
             return self._raw("<i4", self._count())
         self.expect("[")
-        return self._numbers(self.take_until(b"]"), int).astype(np.int32)
+        return self._integers(self.take_until(b"]"))
 
     def int_line(self) -> np.ndarray:
         """Return the integers on the rest of this line, int32[N].
@@ -178,7 +184,7 @@ class KaldiReader(BufferedBytes):
         line = self.take_line()
         if not line:
             self.fail("the file ends behind a key")
-        return self._numbers(line, int).astype(np.int32)
+        return self._integers(line)
 
     def float_vector(self) -> np.ndarray:
         """Return a vector, float32[N] or float64[N] (text: float32)."""
@@ -186,7 +192,7 @@ class KaldiReader(BufferedBytes):
             kind = self.expect("FV", "DV")
             return self._raw("<f4" if kind == "FV" else "<f8", self._size())
         self.expect("[")
-        return self._numbers(self.take_until(b"]"), float).astype(np.float32)
+        return self._numbers(self.take_until(b"]")).astype(np.float32)
 
     def float_matrix(self) -> np.ndarray:
         """Return a matrix, float32[R, C] or float64[R, C] (text: float32).
@@ -215,7 +221,7 @@ class KaldiReader(BufferedBytes):
             values = self._raw("<f4" if kind == "FP" else "<f8", half)
         else:
             self.expect("[")
-            values = self._numbers(self.take_until(b"]"), float).astype(np.float32)
+            values = self._numbers(self.take_until(b"]")).astype(np.float32)
             rows = int((2 * len(values)) ** 0.5)
             if rows * (rows + 1) != 2 * len(values):
                 self.fail(f"{len(values)} numbers are no triangle")
@@ -240,13 +246,18 @@ class KaldiReader(BufferedBytes):
         item = np.dtype(dtype)
         return np.frombuffer(self.take(item.itemsize * count), item).copy()
 
-    def _numbers(
-        self, text: bytes, parse: Callable[[bytes], int | float]
-    ) -> np.ndarray:
+    def _numbers(self, text: bytes) -> np.ndarray:
         try:
-            return encoding.parse_numbers(text.split(), parse)
+            return encoding.parse_numbers(text.split())
         except ValueError as error:
             self.fail(f"not a number: {error}")
+
+    def _integers(self, text: bytes) -> np.ndarray:
+        """Return the integers of a text, int32[N]."""
+        try:
+            return np.array([int(word) for word in text.split()], np.int32)
+        except (OverflowError, ValueError) as error:
+            self.fail(f"not an integer of 32 bits: {error}")
 
     def _text_matrix(self) -> np.ndarray:
         self.expect("[")

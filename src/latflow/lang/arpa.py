@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 NONE = -1  # no such n-gram, or no such word
 LOG_ZERO = -99.0  # stands for log10(0) in ARPA files
 CHUNK = 1_000_000  # words that are scored at once
-_COUNT = re.compile(r"ngram\s+(\d+)\s*=\s*(\d+)")
-_SECTION = re.compile(r"\\(\d+)-grams:")
+_COUNT = re.compile(r"ngram\s+(\d{1,9})\s*=\s*(\d{1,18})")
+_SECTION = re.compile(r"\\(\d{1,9})-grams:")
 _REMEDY = "give an n-gram model in ARPA format (SRILM, KenLM, lmplz -o N --arpa)"
 
 

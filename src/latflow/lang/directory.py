@@ -28,6 +28,7 @@ from latflow.lang.lexicon import EPSILON, GRAMMAR_DISAMBIG, RESERVED_WORDS, read
 REMEDY = "make the lang directory again; its files must come from one run"
 GENERATED = "generated.tsv"  # entries of the lexicon that no person wrote
 BOUNDARY_KINDS = frozenset({"begin", "end", "internal", "singleton", "nonword"})
+_ID_DIGITS = 8  # of ids, at most
 _DISAMBIG = re.compile(r"#\d+|#nonterm.*")
 _POSITION = re.compile(r"_[BEIS]$")
 _OF_MODEL = "name the lang directory that the model was trained with"
@@ -281,7 +282,7 @@ def read_symbols(path: str | Path) -> dict[str, int]:
     table: dict[str, int] = {}
     for number, line in read_lines(path):
         fields = line.split()
-        if len(fields) != 2 or not fields[1].isdecimal():
+        if len(fields) != 2 or not _is_id(fields[1]):
             _refuse(path, f"line {number} is not a symbol and its id")
         if fields[0] in table:
             _refuse(path, f"line {number}: symbol {fields[0]} comes twice")
@@ -291,6 +292,11 @@ def read_symbols(path: str | Path) -> dict[str, int]:
     if len(set(table.values())) < len(table):
         _refuse(path, "two symbols have the same id")
     return table
+
+
+def _is_id(text: str) -> bool:
+    """Return whether a field is an id: arrays are as long as the highest one."""
+    return text.isdecimal() and len(text) <= _ID_DIGITS
 
 
 class _Lists:
@@ -340,8 +346,8 @@ class _Lists:
         """Check the phones of one line."""
         phones = []
         for text in fields:
-            if not text.isdecimal() or int(text) not in self.known:
-                _refuse(path, f"line {number}: {text} is no phone of phones.txt")
+            if not _is_id(text) or int(text) not in self.known:
+                _refuse(path, f"line {number}: {text[:40]} is no phone of phones.txt")
             phones.append(int(text))
         return phones
 

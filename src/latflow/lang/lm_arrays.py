@@ -206,10 +206,12 @@ def of_grammar(grammar: Graph, file: str | Path | None) -> tuple[LmArrays, int]:
         words, of the arcs that stand for final costs and lead back to their state).
 
     Raises:
-        UserError: a state has two arcs with a word, or two back-off arcs, or back-off
-            arcs form a cycle.
+        UserError: a word is negative; a state has two arcs with a word, or two back-off
+            arcs, or back-off arcs form a cycle.
     """
     source, word = grammar.sources(), np.array(grammar.olabel)
+    if word.min(initial=0) < 0:
+        _refuse(f"the grammar has the word {word.min()}", file)
     is_backoff = word == 0
     num_states = grammar.num_states
     end = int(word.max(initial=0)) + 1

@@ -135,9 +135,16 @@ class LmTrie:
             file: where it comes from, for messages.
 
         Raises:
-            UserError: a state has two arcs with a word, or two back-off arcs, or
-                back-off arcs form a cycle.
+            UserError: a word is not in words.txt; a state has two arcs with a word, or
+                two back-off arcs, or back-off arcs form a cycle.
         """
+        highest = int(np.max(grammar.olabel, initial=0))
+        if word_ids is not None and highest > max(word_ids.values()):
+            raise UserError(
+                f"the grammar has word {highest}, which words.txt has not",
+                file=file,
+                remedy="take the lang directory that it was made with",
+            )
         arrays, end = of_grammar(grammar, file)
         label_of = np.full(end, _NOT_LISTED, np.int32)
         listed = arrays.label[arrays.label < end]
@@ -275,7 +282,7 @@ def _open(file: Path, word_ids: Mapping[str, int]) -> LmTrie:
             at += -at % _ALIGNMENT
             arrays.append(np.frombuffer(content, np.dtype(dtype), size, at))
             at += arrays[-1].nbytes
-    except (ValueError, KeyError, TypeError, OverflowError):
+    except (KeyError, OverflowError, RecursionError, TypeError, ValueError):
         raise UserError(
             "the language model's file is cut off", file=file, remedy="make it again"
         ) from None

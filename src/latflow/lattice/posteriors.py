@@ -392,7 +392,7 @@ def _read_text(reader: KaldiReader) -> FramePosteriors:
         reader.fail("a frame of posteriors that is not a row of pairs")
     try:
         ids, weights = numbers[0::2].astype(np.int32), numbers[1::2].astype(np.float64)
-    except ValueError as error:
+    except (OverflowError, ValueError) as error:
         reader.fail(f"posteriors with a word that is no number: {error}")
     begin = np.concatenate([[0], np.cumsum(counts // 2)]).astype(np.int64)
     return FramePosteriors(begin, ids, weights)

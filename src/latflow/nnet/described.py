@@ -161,7 +161,7 @@ def _read_config(path: str | Path) -> Mapping[str, Any]:
     """Return a description; empty where it is no mapping."""
     try:
         config = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, RecursionError, ValueError, yaml.YAMLError) as error:
         what = " ".join(str(error).split())
         raise UserError(f"not readable as YAML: {what}", file=path) from None
     return config if isinstance(config, Mapping) else {}

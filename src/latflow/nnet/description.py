@@ -105,7 +105,7 @@ class NetworkDescription:
             )
         try:
             config = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)  # noqa: S506
-        except (yaml.YAMLError, ValueError) as error:  # not UTF-8, or no YAML
+        except (yaml.YAMLError, RecursionError, ValueError) as error:
             what = " ".join(str(error).split())
             raise UserError(f"not readable as YAML: {what}", file=path) from error
         return cls.from_config(config, file=path)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tokenize
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,9 +33,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from latflow.errors import UserError
-from latflow.files import atomic_directory
+from latflow.files import atomic_directory, reading
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network
+from latflow.nnet.normalization import Normalizer
 
 PRIORS = "priors.npy"
 # log-prior of a class that never occurs: so high that no path through it survives, and
@@ -73,6 +73,22 @@ class AcousticNetwork:
         """Return whether it learnt whole sequences: by LF-MMI, CTC or attention."""
         kinds = {"attention", "ctc"}
         return self.gives_log_likelihoods or self.meta.get("scores") in kinds
+
+    @property
+    def normalizer(self) -> Normalizer:
+        """Return what normalizes the features that the network reads.
+
+        Raises:
+            UserError: meta.json does not tell it, or for other features.
+        """
+        found = Normalizer.from_meta(self.meta.get("normalization"))
+        if found.mean is not None and len(found.mean) != self.network.dim_in:
+            raise UserError(
+                f"the model's meta.json normalizes {len(found.mean)} features a frame, "
+                f"but the network reads {self.network.dim_in}",
+                remedy="train the network again",
+            )
+        return found
 
     @property
     def lattice_scale(self) -> float:
@@ -216,7 +232,8 @@ def load_model(
             raise UserError("no such file", file=folder / name, remedy=remedy)
     meta = _read_meta(folder / "meta.json")
     description = NetworkDescription.load(folder / "network.yaml")
-    network = Network(description, meta["dim_in"], meta["classes"])
+    with reading(folder / "meta.json", "makes no network", "train the network again"):
+        network = Network(description, meta["dim_in"], meta["classes"])
     _load_weights(network, folder / "weights.safetensors")
     network.to(device).eval()
     log_priors, priors = None, read_priors(folder)
@@ -231,10 +248,8 @@ def load_model(
 
 def _read_meta(path: Path) -> dict[str, Any]:
     """Read meta.json."""
-    try:
+    with reading(path, "not readable as JSON", "train the network again"):
         meta = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"not readable as JSON: {error}", file=path) from error
     if not isinstance(meta, dict) or not {"dim_in", "classes"} <= meta.keys():
         raise UserError("dim_in and classes are missing: no model's", file=path)
     return meta
@@ -259,11 +274,9 @@ def read_priors(folder: str | Path) -> np.ndarray | None:
     path = Path(folder, PRIORS)
     if not path.is_file():
         return None
-    try:
+    with reading(path, "no priors", "train the network again"):
         priors = np.load(path)
-    except (ValueError, EOFError, OSError, tokenize.TokenError) as error:
-        raise UserError(str(error), file=path) from error
-    return priors if priors.size else None
+        return priors if priors.size else None
 
 
 def _log_priors(priors: np.ndarray) -> Tensor:

@@ -93,7 +93,7 @@ class Nnet3:
         self.context = network.context
         self._components: dict[str, _Component] = {}
         frame = self._frame(network.dim_in, ivector_dim)
-        normalizer = Normalizer.from_meta(model.meta["normalization"])
+        normalizer = model.normalizer
         data = self._normalized(frame, normalizer)
         nodes = {DATA: data}
         output = next(iter(network.outputs))
@@ -258,7 +258,7 @@ def _check(model: AcousticNetwork) -> None:
             file=description.file,
             remedy="train a network with edges: repeat",
         )
-    kind = Normalizer.from_meta(model.meta["normalization"]).kind
+    kind = model.normalizer.kind
     if kind not in {"none", "global"}:
         raise UserError(
             f"normalization {kind} needs the whole utterance, which nnet3 has not",

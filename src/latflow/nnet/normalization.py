@@ -109,13 +109,14 @@ class Normalizer:
         return {"type": self.kind, **scales}
 
     @staticmethod
-    def from_meta(meta: Mapping[str, Any]) -> Normalizer:
+    def from_meta(meta: object) -> Normalizer:
         """Back from the values of meta.json.
 
         Raises:
             UserError: a kind that there is not, or statistics that do not fit.
         """
-        kind = meta.get("type")
+        told = meta if isinstance(meta, Mapping) else {}
+        kind = told.get("type")
         if kind not in KINDS:
             raise UserError(
                 f"the model's meta.json tells of no known normalization: {kind!r}",
@@ -123,8 +124,11 @@ class Normalizer:
             )
         if kind != "global":
             return Normalizer(kind)
-        mean = np.array(meta.get("mean"), np.float32)
-        scale = np.array(meta.get("scale"), np.float32)
+        try:
+            mean = np.array(told.get("mean"), np.float32)
+            scale = np.array(told.get("scale"), np.float32)
+        except (TypeError, ValueError):
+            mean = scale = np.empty(())
         if mean.ndim != 1 or mean.shape != scale.shape:
             raise UserError("statistics of the global normalization are missing")
         return Normalizer(kind, mean, scale)

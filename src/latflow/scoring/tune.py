@@ -22,12 +22,13 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from latflow.errors import UserError
-from latflow.files import write_json
+from latflow.files import reading, write_json
 from latflow.lang.directory import Lang
 from latflow.lattice.best_path import Scales, best_paths
 from latflow.lattice.edit_distance import ErrorCounts, count_errors
@@ -202,16 +203,13 @@ def read_scales(path: str | Path) -> dict[str, Any]:
         raise UserError(
             "no such file", file=path, remedy="run the tuning of this system first"
         )
-    try:
+    remedy = "remove the file and tune this system again"
+    with reading(path, "no scales are in it", remedy):
         chosen = json.loads(Path(path).read_text(encoding="utf-8"))
-        Scales.from_lmwt(float(chosen["lmwt"]), float(chosen["wip"]))
-    except (ValueError, KeyError, TypeError, ArithmeticError) as error:
-        raise UserError(
-            f"no scales are in it ({type(error).__name__}: {error})",
-            file=path,
-            remedy="remove the file and tune this system again",
-        ) from error
-    return chosen
+        _, scale, penalty = Scales.from_lmwt(chosen["lmwt"], chosen["wip"])
+        if not (0 < scale < math.inf and math.isfinite(penalty)):
+            raise ValueError(f"lmwt {chosen['lmwt']}, wip {penalty}")
+        return chosen
 
 
 def _count(

@@ -24,7 +24,6 @@ from latflow.lang.directory import Lang
 from latflow.ledger import Ledger
 from latflow.nnet.model_dir import AcousticNetwork, load_model, read_priors
 from latflow.nnet.network import Network
-from latflow.nnet.normalization import Normalizer
 from latflow.sequence.criterion import SequenceCriterion, Teacher
 from latflow.sequence.generation import SequenceFiles, load_generator
 from latflow.sequence.options import SequenceRunOptions
@@ -63,8 +62,7 @@ class SequenceTask(Task):
         seed = load_model(job.source_dir, device)
         self.network = seed.network.train()
         self.ledger = Ledger("train_sequence")
-        normalization = seed.meta["normalization"]
-        normalizer = Normalizer.from_meta(normalization)
+        normalizer = seed.normalizer
         subsampling = self.network.subsampling
         self.batches = job.batches({}, normalizer, subsampling, self.ledger)
         self.criterion = self._lattices = _criterion(job, seed)
@@ -73,7 +71,7 @@ class SequenceTask(Task):
         kind = {"scores": seed.meta["scores"]} if "scores" in seed.meta else {}
         self.meta = {
             "criterion": self.criterion.name,
-            "normalization": normalization,
+            "normalization": normalizer.to_meta(),
             **kind,
         }
 
@@ -248,7 +246,7 @@ def _teacher(job: SequenceJob, seed: AcousticNetwork) -> Teacher | None:
     device = next(seed.network.parameters()).device
     teacher = load_model(job.teacher_dir, device)
     for what, expected, found in (
-        ("normalization", seed.meta["normalization"], teacher.meta["normalization"]),
+        ("normalization", seed.normalizer.to_meta(), teacher.normalizer.to_meta()),
         ("classes", seed.meta["classes"], teacher.meta["classes"]),
         ("features a frame", seed.network.dim_in, teacher.network.dim_in),
         ("subsampling", seed.network.subsampling, teacher.network.subsampling),

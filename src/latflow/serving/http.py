@@ -12,6 +12,7 @@ import io
 import logging
 import math
 import time
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Awaitable, Callable
@@ -50,9 +51,13 @@ _FIELD_BYTES = 1 << 20
 _GARBLED = (
     EOFError,
     KeyError,
+    MemoryError,
     OSError,
     RuntimeError,
+    SyntaxError,
+    TypeError,
     ValueError,
+    tokenize.TokenError,
     zipfile.BadZipFile,
     zlib.error,
 )

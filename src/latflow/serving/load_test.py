@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 import soundfile
 
+from latflow.corpus.audio import can_resample
 from latflow.corpus.kaldi_dir import read_kaldi_dir
 from latflow.corpus.manifests import at_rate, load_samples, read_cuts, text_of
 from latflow.corpus.options import GivenSource
@@ -122,6 +123,12 @@ def _of_file(path: Path, sample_rate: int | None) -> Utterance:
         ) from error
     mono = samples[:, 0]
     if sample_rate is not None and rate != sample_rate:
+        if not can_resample(rate, sample_rate):
+            raise UserError(
+                f"{rate} Hz cannot be resampled to {sample_rate} Hz",
+                file=path,
+                remedy="restore the file, or leave it out",
+            )
         from lhotse.augmentation import Resample
 
         mono = Resample(rate, sample_rate)(mono[None], rate)[0]

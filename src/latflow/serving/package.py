@@ -49,7 +49,7 @@ from latflow.features.options import (
     NoCmvn,
     OnlineCmvn,
 )
-from latflow.files import file_digest
+from latflow.files import file_digest, reading
 from latflow.fst.graph import Graph
 from latflow.gmm.ivector import IvectorModel
 from latflow.gmm.model import GmmSystem
@@ -59,7 +59,6 @@ from latflow.lattice.best_path import Scales
 from latflow.lattice.lattice import Lattice
 from latflow.nnet.model_dir import choose_device
 from latflow.nnet.model_dir import load_model as load_network
-from latflow.nnet.normalization import Normalizer
 from latflow.options import Options, PositiveFloat, PositiveInt, read_options
 from latflow.scoring.options import Decision
 from latflow.scoring.score import Transcriber
@@ -158,15 +157,10 @@ def read_info(folder: str | Path) -> PackageInfo:
         UserError: the folder is no package, or one of a newer format.
     """
     path = Path(folder) / INFO
-    try:
+    remedy = "name a folder that latflow package has written"
+    with reading(path, "not a model package", remedy):
         told = json.loads(path.read_text(encoding="utf-8"))
         found = int(told["format"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise UserError(
-            f"not a model package ({type(error).__name__})",
-            file=path,
-            remedy="name a folder that latflow package has written",
-        ) from None
     if found > FORMAT:
         raise UserError(
             f"a package of format {found}, newer than this latflow's ({FORMAT})",
@@ -248,7 +242,7 @@ class ScoredSystem:
         device = choose_device(options.device)
         network = load_network(folder, device)
         prior_scale = network.prior_scale(options.prior_scale)
-        normalization = Normalizer.from_meta(network.meta["normalization"])
+        normalization = network.normalizer
         by_kind = 1.0 if network.has_full_scale else None
         return cls(
             NetworkAcoustics(network, normalization, prior_scale, device),

@@ -20,6 +20,7 @@ import numpy as np
 from lhotse import Recording
 
 from latflow.array_cache import ArrayCache
+from latflow.corpus.audio import can_resample
 from latflow.corpus.manifests import refuse_damaged
 from latflow.errors import UserError
 from latflow.features.perturb import change_speed
@@ -442,6 +443,9 @@ def _load(file: str, rate: int) -> np.ndarray:
     with refuse_damaged(file, remedy=remedy):
         recording = Recording.from_file(file)
         if recording.sampling_rate != rate:
+            if not can_resample(recording.sampling_rate, rate):
+                what = f"{recording.sampling_rate} Hz cannot be resampled to {rate} Hz"
+                raise UserError(what, file=file, remedy=remedy)
             recording = recording.resample(rate)
         channels = recording.channel_ids or [0]
         samples = recording.load_audio(channels=channels[0])[0]

@@ -27,7 +27,6 @@ from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.nnet.model_dir import choose_device, load_model
 from latflow.nnet.network import Network
-from latflow.nnet.normalization import Normalizer
 from latflow.training.batches import open_batches
 from latflow.training.data_options import BatchOptions, UtteranceOptions
 from latflow.training.distributed import Backend
@@ -72,7 +71,7 @@ def evaluate_model(
             frames_dir,
             write_targets(alignments, transitions, folder, targets),
             options,
-            normalizer=Normalizer.from_meta(model.meta.get("normalization", {})),
+            normalizer=model.normalizer,
             subsampling=model.network.subsampling,
             ledger=ledger,
             is_training=False,

@@ -18,6 +18,7 @@ import json
 import logging
 import os
 import re
+import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -172,6 +173,10 @@ class CheckpointStore:
         """
         path = self.folder / position.file_name
         try:
+            with zipfile.ZipFile(path) as archive:  # torch looks at no checksum
+                damaged = archive.testzip()
+            if damaged is not None:
+                raise ValueError(f"{damaged} is damaged")
             whole = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # of broken files it may raise anything
             what = " ".join(str(error).split())

@@ -18,7 +18,7 @@ Source: PyKaldi2 `bin/dump_loglikes.py`; RETURNN's task `forward`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +97,7 @@ class Forward:
             )
         try:
             scale = 0.0 if output is not None else model.prior_scale(prior_scale)
+            normalizer = model.normalizer
         except UserError as error:
             raise error.at(file=model_dir) from None
         names = model.network.body.plan.names
@@ -106,7 +107,6 @@ class Forward:
                 file=model_dir,
                 remedy=f"choose one of: {', '.join(names)}",
             )
-        normalizer = Normalizer.from_meta(model.meta.get("normalization", {}))
         return cls(store, model, normalizer, scale, max_frames, output)
 
     @property
@@ -204,7 +204,9 @@ class Forward:
         if loss.name in {"ce", "ctc"}:
             values = torch.log_softmax(values, -1)
         elif loss.name == "mse":
-            learnt = Normalizer.from_meta(self.model.meta["targets"][loss.target])
+            targets = self.model.meta.get("targets")
+            known = targets if isinstance(targets, Mapping) else {}
+            learnt = Normalizer.from_meta(known.get(loss.target))
             if learnt.mean is not None and learnt.scale is not None:
                 scale, mean = map(torch.from_numpy, (learnt.scale, learnt.mean))
                 values = values / scale.to(values) + mean.to(values)

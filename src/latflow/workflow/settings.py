@@ -72,10 +72,11 @@ def read_config(recipe: str | Path, settings: Sequence[str] = ()) -> dict[str, A
     from snakemake.utils import update_config
     from snakemake_interface_common.exceptions import WorkflowError
 
+    faults = (WorkflowError, yaml.YAMLError, RecursionError, TypeError, ValueError)
     try:
         config = load_configfile(Path(recipe))
         json.dumps(config, default=str)  # an alias within what it stands for has no end
-    except (WorkflowError, yaml.YAMLError, TypeError, ValueError) as error:
+    except faults as error:
         raise UserError(" ".join(str(error).split()), file=recipe) from None
     if settings:
         update_config(config, nested_values(read_settings(settings)))

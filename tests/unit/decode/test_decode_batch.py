@@ -149,7 +149,9 @@ def test_the_packed_graph_is_kept_beside_the_graph(tmp_path):
     assert written[0] == written[1]
 
 
-@pytest.mark.parametrize("damage", ["other model", "other graph", "cut", "empty"])
+@pytest.mark.parametrize(
+    "damage", ["other model", "other graph", "cut", "empty", "bit"]
+)
 def test_a_packed_graph_that_does_not_fit_is_made_anew(tmp_path, damage):
     path, packed = tmp_path / "HCLG.fst", tmp_path / "HCLG.fst.packed"
     GRAPH.save(path)
@@ -162,11 +164,14 @@ def test_a_packed_graph_that_does_not_fit_is_made_anew(tmp_path, damage):
         graph = endless_graph(np.random.default_rng(12), 31)
         graph.save(path)
     else:
-        packed.write_bytes(before[:200] if damage == "cut" else b"")
+        whole = bytearray(before)
+        whole[200] ^= 4
+        damaged = {"cut": before[:200], "empty": b"", "bit": bytes(whole)}
+        packed.write_bytes(damaged[damage])
     log_likes = matrices(1)[0]
     found = LatticeDecoder(GraphFile(graph, path), pdfs).decode(
         log_likes, acoustic_scale=SCALE
     )
     plain = LatticeDecoder(graph, pdfs).decode(log_likes, acoustic_scale=SCALE)
     assert same(found.lattice, plain.lattice)
-    assert (packed.read_bytes() == before) == (damage in ("cut", "empty"))
+    assert (packed.read_bytes() == before) == (damage in ("cut", "empty", "bit"))

@@ -50,6 +50,7 @@ def test_lexicon_of_kaldis_directories_comes_from_the_align_lexicon(folder):
     [
         ("phones.txt", "SIL 1", "SIL", "line 2 is not a symbol and its id"),
         ("phones.txt", "SIL 1", "SIL one", "line 2 is not a symbol and its id"),
+        ("phones.txt", "SIL 1", "SIL 2147483647", "line 2 is not a symbol and its id"),
         ("phones.txt", "SIL_B 2", "SIL 2", "symbol SIL comes twice"),
         ("phones.txt", "SIL_B 2", "SIL_B 1", "two symbols have the same id"),
         ("phones.txt", "<eps> 0\n", "", "<eps> must have the id 0"),

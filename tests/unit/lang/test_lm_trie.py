@@ -180,6 +180,7 @@ def test_a_grammar_may_have_no_way():
     [
         ([(0, 1, 1, 0, 0), (0, 1, 1, 0, 1)], "two arcs of one word"),
         ([(0, 4, 0, 0, 1), (0, 5, 0, 0, 1)], "two back-off arcs"),
+        ([(0, 4, -3, 0, 1)], "the word -3"),
         ([(0, 4, 0, 0, 1), (1, 4, 0, 0, 0)], "form a cycle"),
         ([(0, 4, 0, 0, 0)], "form a cycle"),
     ],

@@ -133,7 +133,13 @@ def test_a_missing_file_is_named(folder, name):
         ("network.yaml", "layers: {a: {class: nix}}", "layer a: unknown class nix"),
         ("weights.safetensors", "spoilt", "does not fit"),
         ("meta.json", "{", "not readable as JSON"),
+        ("meta.json", "[" * 5000, "not readable as JSON"),
         ("meta.json", "{}", "dim_in and classes are missing"),
+        (
+            "meta.json",
+            '{"dim_in": -1, "classes": {"output": 5, "phone": 3}}',
+            "no network",
+        ),
         ("priors.npy", "spoilt", "priors.npy"),
     ],
 )

@@ -1,5 +1,7 @@
 """Checkpoints: whole or absent, kept or removed, refused where they do not belong."""
 
+import struct
+
 import pytest
 import torch
 
@@ -41,6 +43,16 @@ def test_another_training_is_refused_with_what_differs(tmp_path):
         CheckpointStore(tmp_path, other).latest()
     assert digest_of(IDENTITY) != digest_of(other)
     assert digest_of(IDENTITY) == digest_of({"seed": 1, **IDENTITY})
+
+
+def test_a_changed_number_is_told(tmp_path):
+    store = CheckpointStore(tmp_path, IDENTITY)
+    path = store.save(Position(2), {"weights": torch.full((50,), 7.0)}, ())
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(struct.pack("<f", 7.0) * 50)] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(UserError, match="is damaged"):
+        store.latest()
 
 
 def test_half_a_file_is_passed_over(tmp_path):

@@ -279,6 +279,7 @@ def test_a_constant_feature_becomes_zero_not_noise() -> None:
         {"type": "variance"},
         {"type": "global"},
         {"type": "global", "mean": [1], "scale": [1, 2]},
+        {"type": "global", "mean": ["x"], "scale": [1]},
     ],
 )
 def test_unknown_normalizations_are_refused(meta: dict[str, object]) -> None:

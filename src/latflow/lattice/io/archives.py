@@ -21,6 +21,7 @@ Source: Kaldi `lat/kaldi-lattice.cc`, `util/kaldi-table-inl.h`
 from __future__ import annotations
 
 import gzip
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -37,7 +38,7 @@ from latflow.parallel import in_order, worker_pool
 
 Result = TypeVar("Result")
 
-_PATH_AND_OFFSET = re.compile(r"^(.+):(\d+)$")
+_PATH_AND_OFFSET = re.compile(r"^(.+):(\d{1,18})$")
 
 
 def read_lattices(path: str | Path) -> Iterator[tuple[str, Lattice]]:
@@ -331,7 +332,8 @@ def _read_scp(path: Path) -> Iterator[tuple[str, _Offset]]:
         found = _PATH_AND_OFFSET.match(where)
         name, offset = (found[1], int(found[2])) if found else (where, 0)
         beside = path.parent / name
-        exists_only_beside = not Path(name).is_file() and beside.is_file()
+        # unlike Path.is_file, os.path takes names of any length
+        exists_only_beside = not os.path.isfile(name) and os.path.isfile(beside)
         yield utterance, _Offset(beside if exists_only_beside else Path(name), offset)
 
 
@@ -364,7 +366,7 @@ def _read_at(where: _Offset) -> Maker:
         UserError: the file is missing or truncated, or there is no lattice there.
     """
     path, offset = where
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UserError("no such file", file=path, remedy="check the path")
     with path.open("rb") as stream:
         stream.seek(offset)
