@@ -226,8 +226,9 @@ from latflow.scoring.options import (
 )
 from latflow.scoring.results import (
     COLUMNS,
-    format_table,
+    format_rates,
     read_scores,
+    read_table,
     score_utterances,
     summarize_wer,
     totals,
@@ -1240,7 +1241,7 @@ def write_rates(folder, rng):
 
 def use_rates(folder):
     summarize_wer([folder / "tri1/dev/wer.json"], folder / "wer.tsv")
-    format_table(folder / "wer.tsv")
+    format_rates(read_table(folder / "wer.tsv"))
 
 
 def write_indexed(folder, rng):

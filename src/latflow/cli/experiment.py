@@ -142,14 +142,14 @@ def _write(text: str, out: str | None) -> None:
 
 @COMMANDS.command("show", _RESULTS)
 def _show(arguments: Arguments) -> None:
-    """Print the WER table and the report's path."""
-    from latflow.scoring.results import format_table
+    """Print the WER table, of what is scored so far, and the report's path."""
+    from latflow.scoring.results import format_rates, read_rates
 
     folder = Path(arguments.results)
-    table, report = folder / "wer.tsv", folder / "report.html"
-    if not table.is_file():
-        raise UserError("no results yet", file=table, remedy="run snakemake first")
-    sys.stdout.write(f"{format_table(table)}\n\n")
+    table, report = read_rates(folder), folder / "report.html"
+    if table is None:
+        raise UserError("no results yet", file=folder, remedy="run snakemake first")
+    sys.stdout.write(f"{format_rates(table)}\n\n")
     if report.is_file():
         sys.stdout.write(f"report: {report.resolve()}\n")
 

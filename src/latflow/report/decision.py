@@ -17,7 +17,7 @@ import pandas as pd
 from latflow.report.choice import Decision, chosen_on_dev, rates_of
 from latflow.report.costs import read_costs
 from latflow.report.findings import findings
-from latflow.report.inputs import Results, read_json, read_table
+from latflow.report.inputs import Results, read_json
 from latflow.report.page import Block, Fact, Heading, Note, Row, Section, Table, missing
 from latflow.report.scores import real_time_factor
 from latflow.report.significance import (
@@ -42,7 +42,7 @@ class Headline:
 
 def headline(results: Results) -> Headline:
     """Sum the outcome up: the system that dev is best with, beside the first."""
-    table = read_table(results / "wer.tsv")
+    table = results.wer
     if table is None or table.empty:
         return Headline("No system has been scored yet.", [])
     rates = rates_of(table)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -86,10 +87,16 @@ class Results:
         return _vocabulary(self / "lang/words.txt")
 
     @cached_property
+    def wer(self) -> pd.DataFrame | None:
+        """Rows of `wer.tsv`, before it is there those of what is scored; or None."""
+        pairs = product(self.recipe.decodings, self.recipe.evaluation_sets)
+        scores = [self / f"score/{system}/{name}/wer.json" for system, name in pairs]
+        return tables.read_rates(self.folder, scores)
+
+    @cached_property
     def rates(self) -> dict[tuple[str, str], float]:
         """Word error rates in per cent by (system, set), as far as they are scored."""
-        table = read_table(self / "wer.tsv")
-        return {} if table is None else rates_of(table)
+        return {} if self.wer is None else rates_of(self.wer)
 
     @property
     def decision(self) -> Decision | None:

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from latflow.report import figures
-from latflow.report.inputs import Results, read_json, read_numbers, read_table
+from latflow.report.inputs import Results, read_json, read_numbers
 from latflow.report.page import (
     Block,
     Figure,
@@ -70,7 +70,7 @@ def rates_section(results: Results) -> Section:
         "only test sets judge a system."
     )
     section = Section("wer", "Word error rates", lead)
-    table = read_table(results / "wer.tsv")
+    table = results.wer
     if table is None or table.empty:
         section.blocks.append(missing("word error rates", "score"))
         section.blocks += _without_references(results)

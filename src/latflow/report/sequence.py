@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from latflow.criteria.options import PathOptions
-from latflow.report.inputs import Log, Results, read_json, read_log, read_table
+from latflow.report.inputs import Log, Results, read_json, read_log
 from latflow.report.page import (
     Block,
     Figure,
@@ -192,7 +192,7 @@ def _outcome(
     results: Results, systems: Mapping[str, SequenceSystemOptions]
 ) -> Iterator[Block]:
     """List word error rates of the networks and of their seeds."""
-    table = read_table(results / "wer.tsv")
+    table = results.wer
     records = [] if table is None else table.to_dict("records")
     rates = {(row["system"], row["set"]): row["wer"] for row in records}
     rows = []

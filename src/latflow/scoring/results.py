@@ -4,12 +4,13 @@ pandas is imported where a table is made, Numba where words are compared: stages
 only write tables go without.
 
 Public: `score_utterances`, `by_speaker`, `confusions`, `totals`, `interval`,
-`read_scores`, `summarize_wer`, `format_table`, `read_table`, `write_table`,
-`write_rows`, `GAP`.
+`read_scores`, `summarize_wer`, `read_rates`, `format_rates`, `read_table`,
+`write_table`, `write_rows`, `GAP`.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -198,9 +199,37 @@ def _row(names: Mapping[str, str], result: Mapping[str, Any]) -> list[Any]:
     return [{**numbers, **names}[column] for column in COLUMNS]
 
 
-def format_table(path: str | Path) -> str:
-    """Lay out a `wer.tsv` for a terminal: lines, without a newline at the end."""
-    table = read_table(path)
+def read_rates(
+    results: Path, scores: Iterable[Path] | None = None
+) -> pd.DataFrame | None:
+    """Read the word error rates of an experiment, before it has ended those so far.
+
+    Args:
+        results: folder of the experiment.
+        scores: `wer.json` of each system and set, where there is no `wer.tsv` yet, in
+            the order wanted; None for all that are there, in the order in which they
+            were made.
+
+    Returns:
+        The table of `summarize_wer`, cells as text; None where nothing is scored.
+    """
+    table = results / "wer.tsv"
+    if table.is_file():
+        return read_table(table)
+    if scores is None:
+        there = results.glob("score/*/*/wer.json")
+        scores = sorted(there, key=lambda path: path.stat().st_mtime_ns)
+    found = [path for path in scores if path.is_file()]
+    if not found:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        summarize_wer(found, Path(folder, table.name))
+        return read_table(Path(folder, table.name))
+
+
+def format_rates(table: pd.DataFrame) -> str:
+    """Lay out word error rates for a terminal: lines, without a newline at the end."""
+    table = table.copy()
     bounds = table.pop("ci_low") + " - " + table.pop("ci_high")
     table = table.assign(interval=bounds).rename(
         columns={"wer": "WER %", "sentence_errors": "wrong"}

@@ -9,7 +9,9 @@ from reference.made_up_results import made_up_recipe, write_experiment
 
 from latflow.errors import UserError
 from latflow.report.build import make_report
+from latflow.report.inputs import Results
 from latflow.scoring.results import read_table
+from latflow.workflow.recipe import Recipe
 
 QUICK = {"score": {"bootstrap": {"samples": 100}}, "report": {"num_examples": 1}}
 
@@ -105,6 +107,18 @@ def test_wer_table_and_summary_agree_with_the_files(report, experiment):
     assert (row["system"], row["set"]) == ("tri1", "test")
     assert f"tri1 gets {row['wer']} % of the {row['words']} words of test" in report
     assert f"{row['ci_low']} – {row['ci_high']}" in report
+
+
+def test_before_the_end_there_are_the_scores_so_far(experiment, quick, tmp_path):
+    """In the order of the recipe, whatever the order in which they were made."""
+    folder = tmp_path / "made_up"
+    shutil.copytree(experiment / "score", folder / "score")
+    shutil.rmtree(folder / "score/tri1/dev")
+    (folder / "score/mono/dev/wer.json").touch()
+    found = Results(folder, Recipe(quick)).wer
+    whole = read_table(experiment / "wer.tsv")
+    is_there = (whole["system"] != "tri1") | (whole["set"] != "dev")
+    assert found.to_dict("records") == whole[is_there].to_dict("records")
 
 
 def test_decision_names_what_dev_chose_and_what_it_is_worth(report, experiment):

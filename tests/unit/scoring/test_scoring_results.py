@@ -1,5 +1,6 @@
 import json
 import math
+import os
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,13 @@ from latflow.lattice.edit_distance import ErrorCounts
 from latflow.scoring import results
 from latflow.scoring.bootstrap import bootstrap_interval, holm, paired_bootstrap
 from latflow.scoring.options import BootstrapOptions, ComparisonOptions
-from latflow.scoring.results import COLUMNS, format_table, read_table, summarize_wer
+from latflow.scoring.results import (
+    COLUMNS,
+    format_rates,
+    read_rates,
+    read_table,
+    summarize_wer,
+)
 from latflow.scoring.transcripts import read_text
 
 REFERENCES = {"u1": ["A", "B", "C"], "u2": ["A", "B"], "u3": ["D"], "u4": []}
@@ -255,9 +262,25 @@ def test_summary_keeps_the_order_and_prints(tmp_path):
         ["mono", "dev", "nan"],
     ]
     assert list(table.columns) == list(COLUMNS)
-    lines = format_table(tmp_path / "wer.tsv").splitlines()
+    lines = format_rates(table).splitlines()
     assert lines[2].split()[:3] == ["tri1", "test", "12.35"]
     assert lines[2].endswith("11.35 - 13.35")
+
+
+def test_rates_are_those_of_the_table_or_those_so_far(tmp_path):
+    assert read_rates(tmp_path) is None
+    second = make_wer(tmp_path / "score" / "tri1" / "test", 12.0)
+    first = make_wer(tmp_path / "score" / "mono" / "test", 20.0)
+    os.utime(second, ns=(2, 2))
+    os.utime(first, ns=(1, 1))
+    systems = read_rates(tmp_path)["system"].tolist()
+    assert systems == ["mono", "tri1"]  # as they were made
+    missing = tmp_path / "score" / "tri2" / "test" / "wer.json"
+    wanted = read_rates(tmp_path, [second, missing, first])
+    assert wanted["system"].tolist() == ["tri1", "mono"]
+    assert read_rates(tmp_path, [missing]) is None
+    summarize_wer([second], tmp_path / "wer.tsv")
+    assert read_rates(tmp_path)["system"].tolist() == ["tri1"]
 
 
 def test_summary_names_a_missing_score(tmp_path):
