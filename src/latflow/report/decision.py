@@ -28,6 +28,7 @@ from latflow.report.significance import (
     too_few_draws,
 )
 
+_SENTENCES = 2  # of test sets; further ones have their numbers alone
 # Rules that make a system, as opposed to using it; their jobs begin with its name.
 _MAKING = ("train_", "build_", "make_supervisions", "supervise_", "align_")
 
@@ -64,9 +65,10 @@ def headline(results: Results) -> Headline:
         parts.append(part)
         detail = f"{best['system']}, {interval}"
         facts.append(Fact(f"{best['wer']} %", f"word error rate, {name}", detail))
-    if parts and sum(each == "dev" for _, each in rates) > 1:
-        parts[-1] += "; dev chose the system"
-    sentence = "; ".join(parts) + "." if parts else "No test set has been scored yet."
+    told = parts[:_SENTENCES]
+    if told and sum(each == "dev" for _, each in rates) > 1:
+        told[-1] += "; dev chose the system"
+    sentence = "; ".join(told) + "." if told else "No test set has been scored yet."
     return Headline(sentence, facts)
 
 

@@ -128,15 +128,16 @@ def error_rates(
     Args:
         rates: set -> system -> (rate, lower bound, upper bound), per cent.
     """
-    num_systems = max(len(systems) for systems in rates.values())
+    known = list(dict.fromkeys(name for each in rates.values() for name in each))
     num_columns = min(_PANELS, len(rates))
     num_rows = -(-len(rates) // num_columns)
-    with canvas(WIDTH, num_rows * (0.85 + 0.33 * num_systems)) as figure:
+    with canvas(WIDTH, num_rows * (0.85 + 0.33 * len(known))) as figure:
         panels = figure.subplots(num_rows, num_columns, sharey=True, squeeze=False)
         for axes in panels.flatten()[len(rates) :]:
             axes.set_visible(False)
         for axes, (name, systems) in zip(panels.flat, rates.items(), strict=False):
-            for i, (rate, low, high) in enumerate(systems.values()):
+            for system, (rate, low, high) in systems.items():
+                i = known.index(system)
                 colour = series_colour(i)
                 axes.barh(i, rate, color=colour, height=0.55, alpha=0.85)
                 axes.plot([low, high], [i, i], color=INK, linewidth=1.4)
@@ -149,7 +150,7 @@ def error_rates(
                 )
             top = max(max(values[2], values[0]) for values in systems.values())
             axes.set_xlim(0, 1.22 * top if top > 0 else 1)
-            axes.set_yticks(range(len(systems)), list(systems))
+            axes.set_yticks(range(len(known)), known)
             axes.set_title(name)
             axes.set_xlabel("word error rate (%)")
             bare(axes, grid="x")

@@ -82,7 +82,8 @@ def slices_section(results: Results, table: pd.DataFrame) -> Section:
     first = shown.iloc[0]
     system, baseline = first["system"], first["baseline"]
     against = f", beside {baseline}" if baseline else ""
-    section.blocks.append(Note(f"System {system}, which dev chose{against}; {name}."))
+    chosen = ", which dev chose" if (system, "dev") in results.rates else ""
+    section.blocks.append(Note(f"System {system}{chosen}{against}; {name}."))
     num_compared = int(shown["p"].notna().sum())
     section.blocks += too_few_draws(num_compared, results.options.score.bootstrap)
     corrected = "; p is corrected for the number of slices (Holm)" if baseline else ""
