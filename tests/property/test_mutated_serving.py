@@ -1,0 +1,175 @@
+"""Mutated packages, what they are made of, and requests."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from reference.mutations import check, of_each, write_system, write_wave
+from reference.serving_package import words_of
+
+from latflow.decode.options import TranscribeOptions
+from latflow.decode.vosk import export_vosk
+from latflow.errors import UserError
+from latflow.features.options import FrontEndOptions
+from latflow.files import file_digest
+from latflow.serving.http import _read_arrays
+from latflow.serving.load_test import read_audio
+from latflow.serving.package import Model, read_info
+from latflow.serving.packaging import PackageOptions, write_package
+from latflow.serving.service import RefusedError
+from latflow.serving.transcribe import find_recordings, transcribe
+from latflow.serving.vosk_import import import_vosk, read_conf
+from latflow.serving.websocket import read_message
+
+
+def write_conf(folder, rng):
+    (folder / "mfcc.conf").write_text("--sample-frequency=8000\n--num-mel-bins=23\n")
+    (folder / "model.conf").write_text(
+        "--beam=13.0\n--max-active=7000\n--acoustic-scale=1.0\n"
+        "--frame-subsampling-factor=3\n--endpoint.silence-phones=1:2\n"
+        "--endpoint.rule2.min-trailing-silence=0.5\n"
+    )
+
+
+PACKAGE = {
+    "experiment": "made_up", "name": "tri3", "kind": "gmm",
+    "front_end": {"type": "mfcc"}, "format": 1, "sample_rate": 8000,
+    "frame_shift": 0.01, "subsampling": 1,
+    "acoustic_scale": 0.1, "lattice_scale": 1.0, "prior_scale": 1.0, "lmwt": 9.0,
+    "wip": 0.5, "silence_phones": [1], "is_streaming": True, "why_not_streaming": None,
+    "licence": "", "versions": {"numpy": "2"}, "digests": {"model/final.mdl": "0a"},
+}  # fmt: skip
+
+
+def use_arrays(path):
+    with suppress(RefusedError):  # what the server answers with
+        _read_arrays(path.read_bytes(), limit=10**6)
+
+
+def package(folder, out, *, kind):
+    """Write the package of a system."""
+    options = PackageOptions(
+        experiment="e", name="s", kind=kind, front_end=FrontEndOptions(),
+        sample_rate=8000,
+    )  # fmt: skip
+    write_package(
+        folder / "model", folder / "HCLG.fst", folder / "lang", folder / "scales.json",
+        out, options=options,
+    )  # fmt: skip
+
+
+def use_system(folder, *, kind):
+    package(folder, folder / "package", kind=kind)
+    use_package(folder / "package")
+
+
+def write_whole_package(folder, rng):
+    given = folder.parent / "given"
+    given.mkdir()
+    write_system(given, rng, kind="gmm")
+    package(given, folder / "package", kind="gmm")
+
+
+def use_package(folder):
+    samples = np.random.default_rng(1).normal(size=2400).astype(np.float32)
+    words_of(Model.load(folder), samples)
+
+
+def use_repackaged(folder):
+    """Use a package with the digests of its files as they are."""
+    info = folder / "package/package.json"
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        told = json.loads(info.read_text())
+        told["digests"] = {
+            name: file_digest(folder / "package" / name) for name in told["digests"]
+        }
+        info.write_text(json.dumps(told))
+    use_package(folder / "package")
+
+
+def write_vosk(folder, rng):
+    given = folder.parent / "given"
+    given.mkdir()
+    write_system(given, rng, kind="lfmmi")
+    export_vosk(
+        given / "model", given / "lang", given / "HCLG.fst", folder / "vosk",
+        features=FrontEndOptions(), sample_rate=8000,
+    )  # fmt: skip
+
+
+def use_vosk(folder):
+    import_vosk(folder / "vosk", folder / "out", "vosk")
+    use_package(folder / "out/package/vosk")
+
+
+def use_messages(path):
+    """What a client says, and what a server of criteria answers."""
+    raw = path.read_bytes()
+    with suppress(RefusedError, UnicodeDecodeError):  # of text the socket sees to it
+        read_message(raw.decode())
+
+
+def write_heard(folder, rng):
+    """Write recordings to transcribe, and a package beside them."""
+    given = folder.parent / "given"
+    given.mkdir()
+    write_system(given, rng, kind="gmm")
+    package(given, given / "package", kind="gmm")
+    write_wave(folder / "a.wav", rng)
+    write_wave(folder / "b.flac", rng, 2)
+    soundfile.write(folder / "c.ogg", rng.uniform(-0.5, 0.5, 4000), 8000)
+    (folder / "phrases").write_text("ONE TWO\n")
+
+
+def use_heard(folder):
+    model = Model.load(folder.parent / "given/package")
+    options = TranscribeOptions(segmentation={"type": "endpoint"}, formats=("json",))
+    recordings = find_recordings([folder])
+    transcribe(model, recordings, options=options, out_dir=folder / "out")
+    for each in recordings:
+        with suppress(UserError):
+            read_audio([each.path], limit=5, sample_rate=16000)
+
+
+#: Name of file or folder, how it is written, how it is used.
+KINDS = {
+    "package": (
+        "package.json",
+        lambda p, _: p.write_text(json.dumps(PACKAGE)),
+        lambda path: read_info(path.parent),
+    ),
+    "arrays of a request": (
+        "body.npz",
+        lambda p, rng: np.savez(p, features=rng.normal(size=(3, 4))),
+        use_arrays,
+    ),
+    "options of Vosk": ("", write_conf, read_conf),
+    "GMM system to package": (
+        "",
+        lambda p, rng: write_system(p, rng, kind="gmm"),
+        lambda p: use_system(p, kind="gmm"),
+    ),
+    "network to package": (
+        "",
+        lambda p, rng: write_system(p, rng, kind="lfmmi"),
+        lambda p: use_system(p, kind="lfmmi"),
+    ),
+    "whole package": ("", write_whole_package, lambda p: use_package(p / "package")),
+    "whole package, made of it": ("", write_whole_package, use_repackaged),
+    "Vosk's folder": ("", write_vosk, use_vosk),
+    "message of a client": (
+        "message.json",
+        lambda p, _: p.write_text(
+            '{"config": {"sample_rate": 8000, "words": 1, "phrase_list": ["one"]}}'
+        ),
+        use_messages,
+    ),
+    "recordings to transcribe": ("", write_heard, use_heard),
+}
+
+
+@of_each(KINDS)
+def test_a_mutated_file_gives_a_result_or_one_clear_line(tmp_path: Path, kind, cases):
+    check(KINDS, kind, tmp_path, cases)
