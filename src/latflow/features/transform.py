@@ -24,8 +24,6 @@ from numba import njit
 from latflow.errors import UserError
 
 _TILE = 4096  # numbers worked on together: they fit the first-level cache
-
-
 _MAX_CONTEXT = 1000  # frames on a side: more is a mistake that takes all memory
 
 
