@@ -174,7 +174,7 @@ def test_a_pupil_comes_closer_to_its_teacher(system, sources, options, tmp_path)
 def test_a_teacher_of_another_normalization_is_refused(sources, options, tmp_path):
     teacher = shutil.copytree(sources["parent_dir"], tmp_path / "teacher")
     meta = json.loads((teacher / "meta.json").read_text())
-    meta["normalization"] = {"kind": "mean"}
+    meta["normalization"] = {"type": "mean"}
     (teacher / "meta.json").write_text(json.dumps(meta))
     with pytest.raises(UserError, match="normalization differ"):
         train_sequence(
