@@ -28,7 +28,7 @@ ItemT = TypeVar("ItemT")
 # Names that are being written, here and in scratch folders of stages.
 _TEMPORARY = re.compile(r"\.(\d+\.)?tmp\.")
 # What JSON, numpy and zipfile raise on damaged files, and those who use what they read.
-_DAMAGED = (
+DAMAGED = (
     *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError),
     *(MemoryError, OSError, RuntimeError, SyntaxError, TypeError, ValueError),
     *(tokenize.TokenError, zipfile.BadZipFile, zlib.error),
@@ -178,7 +178,7 @@ def read_json_lines(
             if not isinstance(values, dict):
                 raise TypeError("no JSON object")
             yield make(values)
-        except _DAMAGED as e:
+        except DAMAGED as e:
             raise UserError(
                 f"line {number} is not {what} ({e})", file=path, remedy=remedy
             ) from e
@@ -219,7 +219,7 @@ def reading(
     """
     try:
         yield
-    except _DAMAGED as error:
+    except DAMAGED as error:
         told = " ".join(str(error).split())
         raise UserError(
             f"{what} ({told})", file=path, utterance=utterance, remedy=remedy

@@ -12,7 +12,6 @@ from __future__ import annotations
 import gzip
 import json
 import tempfile
-import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -167,7 +166,6 @@ class Spool(Generic[ItemT]):
         self, folder: str | Path, make: Callable[[dict[str, Any]], ItemT]
     ) -> None:
         self._stream = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
-        weakref.finalize(self, self._stream.close)
         self._make = make
         self._offsets: dict[str, int] = {}
         self._end = 0

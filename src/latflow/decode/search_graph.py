@@ -200,20 +200,16 @@ def _write(path: Path, key: tuple[int, ...], packed: SearchGraph) -> None:
     sizes = (len(packed.final), len(packed.arcs))
     header = (*key, packed.start, int(packed.has_epsilon_cycle), *sizes, 0)
     arrays = (packed.states, packed.arcs, packed.origin, packed.final)
-    with path.open("w+b") as file:
-        for array in (np.array(header, np.int64), *arrays):
-            file.write(b"\0" * (-file.tell() % _ALIGNMENT))
-            file.write(array.data)
-        file.flush()
-        checksum = _checksum(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    start = np.array(header, np.int64).tobytes()
+    checksum = zlib.crc32(start[:_CHECKSUM_AT])
+    with path.open("wb") as file:
+        file.write(start)
+        for array in arrays:
+            for part in (b"\0" * (-file.tell() % _ALIGNMENT), array.data):
+                file.write(part)
+                checksum = zlib.crc32(part, checksum)
         file.seek(_CHECKSUM_AT)
         file.write(checksum.to_bytes(8, "little"))
-
-
-def _checksum(content: mmap.mmap) -> int:
-    """Return the checksum of a file, its own place left out."""
-    view = memoryview(content)
-    return zlib.crc32(view[_HEADER.itemsize :], zlib.crc32(view[:_CHECKSUM_AT]))
 
 
 def _map(path: Path, key: tuple[int, ...]) -> SearchGraph | None:
@@ -228,7 +224,9 @@ def _map(path: Path, key: tuple[int, ...]) -> SearchGraph | None:
     header = np.frombuffer(content, np.int64, 9).tolist()
     if tuple(header[:4]) != key:
         return None
-    if header[8] != _checksum(content):  # the search would leave the arrays
+    view = memoryview(content)
+    checksum = zlib.crc32(view[_HEADER.itemsize :], zlib.crc32(view[:_CHECKSUM_AT]))
+    if header[8] != checksum:  # the search would leave the arrays
         return None
     start, has_cycle, num_states, num_arcs = header[4:8]
     arrays, at = [], _HEADER.itemsize

@@ -10,7 +10,6 @@ Public: `score_utterances`, `by_speaker`, `confusions`, `totals`, `interval`,
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -176,6 +175,11 @@ def summarize_wer(scores: Sequence[Path], table: Path) -> None:
     Raises:
         UserError: a `wer.json` is not there.
     """
+    _write_texts(table, [[*COLUMNS], *_rates(scores)])
+
+
+def _rates(scores: Iterable[Path]) -> list[list[str]]:
+    """Return the lines of `summarize_wer`."""
     rows = []
     for path in scores:
         if not path.is_file():
@@ -185,7 +189,7 @@ def summarize_wer(scores: Sequence[Path], table: Path) -> None:
         names = {"system": path.parent.parent.name, "set": path.parent.name}
         rows.append(read_json(path, partial(_row, names), "a score", "score again"))
     decimals = {"wer": 2, "ci_low": 2, "ci_high": 2}
-    write_rows(table, COLUMNS, rows, decimals, missing="nan")
+    return _texts(COLUMNS, rows, decimals, missing="nan")
 
 
 def _row(names: Mapping[str, str], result: Mapping[str, Any]) -> list[Any]:
@@ -222,9 +226,9 @@ def read_rates(
     found = [path for path in scores if path.is_file()]
     if not found:
         return None
-    with tempfile.TemporaryDirectory() as folder:
-        summarize_wer(found, Path(folder, table.name))
-        return read_table(Path(folder, table.name))
+    import pandas as pd
+
+    return pd.DataFrame(_rates(found), columns=list(COLUMNS), dtype=str)
 
 
 def format_rates(table: pd.DataFrame) -> str:
@@ -298,12 +302,28 @@ def write_rows(
         decimals: digits behind the point, of columns that are rounded.
         missing: text of NaN and None.
     """
-    digits = [(decimals or {}).get(name) for name in columns]
+    texts = _texts(columns, rows, decimals or {}, missing=missing)
+    _write_texts(path, [columns, *texts])
+
+
+def _texts(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    decimals: Mapping[str, int],
+    *,
+    missing: str,
+) -> list[list[str]]:
+    """Return the cells of rows as text; see `write_rows`."""
+    digits = [decimals.get(name) for name in columns]
 
     def text(cell: Any, places: int | None) -> str:
         if cell is None or cell != cell:  # noqa: PLR0124 - NaN
             return missing
         return str(cell) if places is None else f"{cell:.{places}f}"
 
-    lines = [columns, *([*map(text, row, digits)] for row in rows)]
+    return [[*map(text, row, digits)] for row in rows]
+
+
+def _write_texts(path: str | Path, lines: Iterable[Sequence[str]]) -> None:
+    """Write lines of cells."""
     write_text(path, "".join("\t".join(line) + "\n" for line in lines))

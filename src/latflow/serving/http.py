@@ -12,7 +12,6 @@ import io
 import logging
 import math
 import time
-import tokenize
 import zipfile
 import zlib
 from collections.abc import Awaitable, Callable
@@ -34,6 +33,7 @@ from starlette.websockets import WebSocket
 
 import latflow
 from latflow.errors import UserError
+from latflow.files import DAMAGED
 from latflow.serving.acoustics import NetworkAcoustics
 from latflow.serving.formats import Transcription, render
 from latflow.serving.results import Event, Final, Segment
@@ -47,20 +47,6 @@ _Format = Literal["json", "text", "srt", "vtt", "verbose_json"]
 _GRANULARITIES = {"word", "segment"}
 _BLOCK_SECONDS = 10  # of a file, read and recognized at a time
 _FIELD_BYTES = 1 << 20
-# What numpy raises of an archive that is none, or damaged.
-_GARBLED = (
-    EOFError,
-    KeyError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 _GONE = 499  # status of a request whose client has left; nobody reads it
 
 
@@ -344,7 +330,7 @@ def _read_arrays(body: bytes, limit: int) -> dict[str, np.ndarray]:
                 raise RefusedError("the arrays are too large", "upload size")
         with np.load(io.BytesIO(body), allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except _GARBLED as error:
+    except DAMAGED as error:
         raise RefusedError(f"the body is no .npz archive: {error}") from None
 
 

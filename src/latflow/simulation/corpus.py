@@ -9,7 +9,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -67,18 +67,20 @@ class CutSpeech:
     """
 
     def __init__(self, cuts: str | Path, folder: str | Path) -> None:
-        self._spool = Spool(folder, MonoCut.from_dict)
         self._lock = threading.Lock()
         self._positions: dict[str, int] = {}
         self.rate = 0
-        for cut in read_cuts(cuts):
-            self.rate = self.rate or int(cut.sampling_rate)
-            for at_its_rate in at_rate([cut], self.rate, may_resample=True):
-                self._spool.add(at_its_rate, file=cuts)
-            self._positions[cut.id] = len(self._positions)
+        with ExitStack() as stack:
+            self._spool = stack.enter_context(Spool(folder, MonoCut.from_dict))
+            for cut in read_cuts(cuts):
+                self.rate = self.rate or int(cut.sampling_rate)
+                for at_its_rate in at_rate([cut], self.rate, may_resample=True):
+                    self._spool.add(at_its_rate, file=cuts)
+                self._positions[cut.id] = len(self._positions)
+            if not self.rate:
+                raise UserError("holds no utterances", file=cuts)
+            stack.pop_all()  # `__exit__` closes it
         self._utt_ids = list(self._positions)
-        if not self.rate:
-            raise UserError("holds no utterances", file=cuts)
 
     def __enter__(self) -> Self:
         return self
