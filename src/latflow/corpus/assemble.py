@@ -66,12 +66,12 @@ class CorpusWriter:
         self._origin = origin
         self._checks = checks
         self._ledger = ledger
+        self._excluded = _ids(checks.exclude)  # raises: before files are open
         self._stack = ExitStack()
         self.recordings: Spool[Recording] = self._stack.enter_context(
             Spool(folder, Recording.from_dict)
         )
         self._bad: dict[str, BadAudio] = {}
-        self._excluded = _ids(checks.exclude)
         self._last_id = ""
         self.num_utterances = 0
         self._supervisions = self._open("supervisions")
