@@ -78,6 +78,8 @@ def canvas(width: float, height: float) -> Iterator[Figure]:
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
         # The page's fonts draw the text; matplotlib's only measure it.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        # Said of any figure whose legend took a second: a busy machine is enough.
+        warnings.filterwarnings("ignore", message="Creating legend with loc")
         yield Figure(figsize=(width, height), layout="constrained")
 
 
