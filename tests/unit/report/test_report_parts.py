@@ -1,3 +1,4 @@
+import itertools
 import random
 import re
 
@@ -68,6 +69,16 @@ def test_drawings_take_their_colours_from_the_page_and_repeat():
 def test_figures_hold_at_their_edges(svg):
     assert svg.rstrip().endswith("</svg>")
     assert "nan" not in svg
+
+
+def test_a_legend_that_takes_seconds_on_a_busy_machine_is_drawn(monkeypatch):
+    with canvas(4, 2) as figure:
+        axes = figure.subplots()
+        axes.plot([0, 1], [0, 1], label="mono")
+        axes.legend()
+        clock = itertools.count(step=2)  # matplotlib warns after one second
+        monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
+        assert "mono</text>" in render(figure, "legend")
 
 
 def test_small_numbers_keep_their_digits_on_axes():
