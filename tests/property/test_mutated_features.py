@@ -126,18 +126,22 @@ def use_labels(folder):
             store.counts()
 
 
-def write_stored_features(folder, rng):
+def write_stored(folder, rng, kinds):
+    """Write a cut in each of the storages."""
     lines = []
-    kinds = ("numpy_files", "numpy_hdf5", "lilcom_chunky")
     for cut, kind in zip(cuts(rng), kinds, strict=True):
         storage = FeatureStorage(kind, folder, folder)
         matrix = rng.normal(size=(20, 13)).astype(np.float32)
         told = {"storage_type": kind, "storage_key": storage.write(cut["id"], matrix)}
         storage.close()
-        path = Path(storage.path).relative_to(folder)
+        path = storage.path and Path(storage.path).relative_to(folder)
         cut["features"] |= {**told, "storage_path": str(path)}
         lines.append(json.dumps(cut) + "\n")
     (folder / "cuts.jsonl").write_text("".join(lines))
+
+
+def write_stored_features(folder, rng):
+    write_stored(folder, rng, ("numpy_files", "numpy_hdf5", "lilcom_chunky"))
 
 
 def use_stored_features(folder):
@@ -155,17 +159,7 @@ def use_transforms(path):
 
 def write_other_features(folder, rng):
     """Write features in other storages, and statistics to normalize them by."""
-    lines = []
-    kinds = ("manifest_lilcom", "lilcom_files", "manifest_numpy")
-    for cut, kind in zip(cuts(rng), kinds, strict=True):
-        storage = FeatureStorage(kind, folder, folder)
-        matrix = rng.normal(size=(20, 13)).astype(np.float32)
-        told = {"storage_type": kind, "storage_key": storage.write(cut["id"], matrix)}
-        storage.close()
-        path = storage.path and Path(storage.path).relative_to(folder)
-        cut["features"] |= {**told, "storage_path": str(path)}
-        lines.append(json.dumps(cut) + "\n")
-    (folder / "cuts.jsonl").write_text("".join(lines))
+    write_stored(folder, rng, ("manifest_lilcom", "lilcom_files", "manifest_numpy"))
     statistics = np.vstack([np.append(rng.normal(size=13), 9), np.full(14, 20.0)])
     write_matrices(folder / "cmvn.ark", [("global", statistics)])
 
