@@ -59,7 +59,7 @@ from latflow.training.optimizers import make_optimizer
 from latflow.training.options import LfmmiRunOptions, TrainingOptions
 from latflow.training.progress import PARTS
 from latflow.training.readers import estimate_normalizer
-from latflow.training.steps import autocast
+from latflow.training.steps import autocast, dtype_of_passes
 from latflow.training.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -185,7 +185,10 @@ class Contest(ABC):
     def limit(self) -> tuple[float, float]:
         """Frames a second of the bare loop."""
         self.optimizer = make_optimizer(
-            self.limit_network, self.options.optimizer, self.options.learning_rate
+            self.limit_network,
+            self.options.optimizer,
+            self.options.learning_rate,
+            dtype=dtype_of_passes(self.options, self.device),
         )
         begin = now()
         for number in range(self.steps):

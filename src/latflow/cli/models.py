@@ -393,6 +393,20 @@ def _average(arguments: Arguments) -> None:
     average_models(arguments.models, arguments.out)
 
 
+@COMMANDS.command(
+    "fuse",
+    option(
+        "models", "model folders of one tree that read the same features", nargs="+"
+    ),
+    option("--out", "model folder to write", required=True),
+)
+def _fuse(arguments: Arguments) -> None:
+    """Write a model whose scores are the mean of several models'."""
+    from latflow.nnet.score_fusion import fuse_models
+
+    fuse_models(arguments.models, arguments.out)
+
+
 @HDF5.command(
     "export",
     option("frames", "frame store, frames/<split>"),

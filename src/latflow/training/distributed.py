@@ -26,6 +26,7 @@ from latflow.errors import UserError
 from latflow.training.slurm import horovod_place
 
 TIMEOUT = timedelta(minutes=30)  # a rank may evaluate or read this long, alone
+RANK = "LATFLOW_RANK"  # the variable with the number of a process that we start
 RENDEZVOUS = "LATFLOW_RENDEZVOUS"
 
 
@@ -255,7 +256,7 @@ class Rank(NamedTuple):
             UserError: neither is there.
         """
         for names in (
-            ("LATFLOW_RANK", "LATFLOW_SIZE", "LATFLOW_LOCAL_RANK"),
+            (RANK, "LATFLOW_SIZE", "LATFLOW_LOCAL_RANK"),
             ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
         ):
             if all(name in environment for name in names):

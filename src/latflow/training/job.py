@@ -52,6 +52,7 @@ from latflow.training.batches import BatchSource, open_batches
 from latflow.training.checkpoint import CheckpointStore, digest_of
 from latflow.training.criterion import Criterion
 from latflow.training.distributed import Backend, resolve_backend
+from latflow.training.ensemble import train_ensemble
 from latflow.training.frame_targets import FrameTargets
 from latflow.training.labels import LabelStore
 from latflow.training.launch import run_ranks, stop_requests, threads_of_rank
@@ -211,22 +212,27 @@ def run_training(
         Interrupted: SIGTERM came; the checkpoint is written.
     """
     job = job.replace(threads=threads_of_rank(threads, ranks, hosts))
-    arguments = {
-        "task": f"{task.__module__}:{task.__qualname__}",
-        "job": job.values(),
-        "device": str(choose_device(job.options.device)),
-    }
-    run_ranks(
-        f"{__name__}:train_rank",
-        arguments,
-        job.folder / "job.json",
-        ranks=ranks,
-        backend=resolve_backend(job.options.backend, ranks),
-        threads=threads,
-        hosts=hosts,
-        elastic=job.options.training.elastic,
-    )
-    shutil.rmtree(job.folder)
+    name = f"{task.__module__}:{task.__qualname__}"
+    device = str(choose_device(job.options.device))
+
+    def train(job: Job) -> None:
+        run_ranks(
+            f"{__name__}:train_rank",
+            {"task": name, "job": job.values(), "device": device},
+            job.folder / "job.json",
+            ranks=ranks,
+            backend=resolve_backend(job.options.backend, ranks),
+            threads=threads,
+            hosts=hosts,
+            elastic=job.options.training.elastic,
+        )
+
+    if job.options.training.ensemble == 1:
+        train(job)
+        shutil.rmtree(job.folder)
+        return
+    is_alone = device == "cpu" and ranks == 1 and hosts is None
+    train_ensemble(job, name, device, train, threads=threads, are_parallel=is_alone)
 
 
 def train_rank(

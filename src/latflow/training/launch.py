@@ -45,7 +45,7 @@ from latflow.errors import Interrupted, UserError
 from latflow.files import atomic_output
 from latflow.logs import note_progress
 from latflow.training import slurm
-from latflow.training.distributed import RENDEZVOUS, Backend
+from latflow.training.distributed import RANK, RENDEZVOUS, Backend
 
 RESUME_STATUS = 75  # EX_TEMPFAIL: the same command goes on
 _GRACE = 5.0  # seconds that ranks get to end by themselves once one has failed
@@ -267,8 +267,8 @@ def _environment(backend: str, threads: int, *, is_local: bool) -> dict[str, str
 
 def _place(rank: int, ranks: int) -> dict[str, str]:
     """Return the variables of one rank that we start ourselves."""
-    numbers = {"RANK": rank, "SIZE": ranks, "LOCAL_RANK": rank}
-    return {f"LATFLOW_{name}": str(number) for name, number in numbers.items()}
+    numbers = {RANK: rank, "LATFLOW_SIZE": ranks, "LATFLOW_LOCAL_RANK": rank}
+    return {name: str(number) for name, number in numbers.items()}
 
 
 def _free_port() -> int:

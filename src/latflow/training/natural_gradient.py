@@ -55,6 +55,9 @@ class NaturalGradient(optim.SGD):
         period: steps from one observation to the next.
         momentum: as `optim.SGD`.
         weight_decay: as `optim.SGD`; not preconditioned.
+        dtype: of the products with a gradient, bf16 where passes are (a third of the
+            time of float32 on processors that multiply such numbers); None for that
+            of the parameters, which moments and their inverses always have.
     """
 
     def __init__(
@@ -68,9 +71,11 @@ class NaturalGradient(optim.SGD):
         period: int,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
         self._alpha, self._history, self._period = alpha, history, period
+        self._dtype = dtype
         self._maps = [
             _Map(module)
             for module in network.modules()
@@ -119,7 +124,7 @@ class NaturalGradient(optim.SGD):
         for own in self._maps:
             if self.is_observing:
                 own.update(self.state[own.weight], self._history)
-                own.invert(self.state[own.weight], self._alpha)
+                own.invert(self.state[own.weight], self._alpha, self._dtype)
             own.precondition()
         self._steps += 1
         self._set_hooks()
@@ -136,7 +141,7 @@ class NaturalGradient(optim.SGD):
         self._set_hooks()
         super().load_state_dict(state)
         for own in self._maps:
-            own.invert(self.state[own.weight], self._alpha)
+            own.invert(self.state[own.weight], self._alpha, self._dtype)
 
 
 class _Map:
@@ -198,10 +203,12 @@ class _Map:
             kept[name] = seen
             sums.zero_()
 
-    def invert(self, kept: Mapping[str, Any], alpha: float) -> None:
+    def invert(
+        self, kept: Mapping[str, Any], alpha: float, dtype: torch.dtype | None
+    ) -> None:
         """Make the factors of the gradient of the moments that are known."""
         known = [kept[name] for name in _NAMES if name in kept]
-        self._factors = tuple(_inverse(moments, alpha) for moments in known)
+        self._factors = tuple(_inverse(moments, alpha).to(dtype) for moments in known)
 
     def precondition(self) -> None:
         """Multiply the gradient by both factors."""
@@ -211,7 +218,7 @@ class _Map:
             return
         rows = [g.flatten(1) if g.ndim > 1 else g[:, None] for g in gradients]
         of_input, of_output = self._factors
-        changed = of_output @ torch.cat(rows, 1) @ of_input
+        changed = of_output @ torch.cat(rows, 1).to(of_input.dtype) @ of_input
         sizes = [part.shape[1] for part in rows]
         for gradient, part in zip(gradients, changed.split(sizes, 1), strict=True):
             gradient.copy_(part.reshape(gradient.shape))

@@ -65,6 +65,7 @@ def make_optimizer(
     options: OptimizerOptions,
     learning_rate: float,
     factors: Mapping[str, float] | None = None,
+    dtype: torch.dtype | None = None,
 ) -> optim.Optimizer:
     """Return an optimizer of a network, with the learning rate of the first step.
 
@@ -73,6 +74,7 @@ def make_optimizer(
         options: the optimizer.
         learning_rate: of the first step.
         factors: on the learning rate, by layer; 1 for the others.
+        dtype: of the passes through the network; None for that of its parameters.
 
     Raises:
         UserError: a factor of a layer that has no parameters.
@@ -81,7 +83,7 @@ def make_optimizer(
     if options.type in _WITH_FUSED and params and params[0].is_cuda:
         arguments["fused"] = True
     if options.type == "natural_gradient":
-        arguments["network"] = network
+        arguments |= {"network": network, "dtype": dtype}
     optimizer = OPTIMIZERS[options.type](
         params=_groups(network, factors) if factors else params,
         lr=learning_rate,

@@ -113,6 +113,10 @@ class TrainingOptions(Options):
     dev loss, or the mean of the last `average` epochs'."""
     average: PositiveInt = 4
     """Number of epochs whose parameters are averaged where `final` is `average`."""
+    ensemble: PositiveInt = 1
+    """Networks that are trained in this way, with seeds of their own, and made one by
+    the mean of their scores. On a processor they are trained side by side, each by a
+    share of the threads. The decoded output has to be of class `output`."""
     priors: Literal["posteriors", "alignments"] = "posteriors"
     """Prior of the classes: the mean of the network's posteriors on the training data
     (as Kaldi's nnet2 and nnet3), or their shares in the training labels. The latter

@@ -451,10 +451,17 @@ def average_(tensors: Sequence[Tensor], backend: Backend) -> None:
 
 def autocast(options: TrainingOptions, device: torch.device) -> Any:
     """Return the context of a forward pass: bf16 where the options say so."""
+    dtype = dtype_of_passes(options, device)
+    is_given = dtype == torch.float32
+    return nullcontext() if is_given else torch.autocast(device.type, dtype)
+
+
+def dtype_of_passes(options: TrainingOptions, device: torch.device) -> torch.dtype:
+    """Return what numbers `options.precision` asks for."""
     is_bf16 = options.precision == "bf16"
     if options.precision == "auto":
         is_bf16 = multiplies_bf16(device)
-    return torch.autocast(device.type, torch.bfloat16) if is_bf16 else nullcontext()
+    return torch.bfloat16 if is_bf16 else torch.float32
 
 
 def multiplies_bf16(device: torch.device) -> bool:

@@ -54,6 +54,7 @@ from latflow.training.steps import (
     STOP,
     Measured,
     Stepper,
+    dtype_of_passes,
     not_finite,
 )
 
@@ -132,6 +133,7 @@ class Trainer:
             options.optimizer,
             options.learning_rate,
             options.learning_rate_factors,
+            dtype_of_passes(options, next(self.network.parameters()).device),
         )
         self._stepper = Stepper(
             self.network,

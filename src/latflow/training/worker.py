@@ -24,7 +24,12 @@ import torch
 from latflow.errors import Interrupted, UserError
 from latflow.files import atomic_output
 from latflow.logs import STALL_MINUTES, log_to_terminal, watched
-from latflow.training.distributed import Backend, HorovodBackend, open_backend
+from latflow.training.distributed import (
+    RANK,
+    Backend,
+    HorovodBackend,
+    open_backend,
+)
 from latflow.training.launch import RESUME_STATUS, done_path, report_path
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl
@@ -51,7 +56,7 @@ def _work(argv: Sequence[str], rank: int) -> int:
             done_path(job).touch()
         else:
             backend = open_backend(name, torch.device(arguments["device"]))
-            rank = backend.rank
+            rank = backend.rank if name != "none" else rank  # else it is alone
             _run(lambda: function(backend, **arguments), backend)
     except Interrupted:
         _report(job, rank, RESUME_STATUS, "asked to stop")
@@ -124,7 +129,7 @@ def run_elastic(train: Callable[[Backend], None]) -> None:
 
 def _rank() -> int:
     """Return the number that the launcher has given to this process."""
-    names = ("LATFLOW_RANK", "HOROVOD_RANK", "SLURM_PROCID")
+    names = (RANK, "HOROVOD_RANK", "SLURM_PROCID")
     given = (os.environ[name] for name in names if name in os.environ)
     return int(next(given, "0"))
 

@@ -98,20 +98,22 @@ def check_descriptions(recipe: Recipe) -> None:
     try:
         from latflow.nnet.description import NetworkDescription
         from latflow.nnet.pretraining import first_whole_epoch
+        from latflow.nnet.score_fusion import linear_output
     except ModuleNotFoundError:  # torch is in the environments of the jobs alone
         return
     for name, network in recipe.networks.items():
-        if isinstance(network, SequenceSystemOptions):
-            continue
-        file = recipe.description_of(name)
+        file, training = recipe.description_of(name), network.training
         if file is None:
+            if isinstance(network, SequenceSystemOptions):
+                continue  # its seed is refused
             raise UserError(
                 f"configuration nnet.systems.{name}.network: no such file "
                 f"{network.network}",
                 remedy="check the path, which is relative to the folder of the run",
             )
         description = NetworkDescription.load(file)
-        training = network.training
+        if training.ensemble > 1:
+            linear_output(description)
         if training.pretraining:
             first_whole_epoch(description, training.pretraining, training.epochs)
 
@@ -189,6 +191,12 @@ def _check_start(
             f"{key}.training.pretraining: layers come one by one, and do not start as "
             f"those of the parent {parent}",
             remedy="leave out one of the two",
+        )
+    if recipe.networks[parent].training.ensemble > 1:
+        raise UserError(
+            f"{key}.parent: {parent} is several networks side by side, whose layers "
+            "have other names",
+            remedy="name a network without training.ensemble",
         )
 
 

@@ -48,6 +48,23 @@ def test_a_step_is_that_of_the_definition():
     assert network.bias.detach().numpy() == pytest.approx(expected[:, 4], rel=1e-4)
 
 
+def test_products_in_bf16_make_nearly_the_same_step():
+    torch.manual_seed(6)
+    network = nn.Linear(40, 30)
+    other, start = copy.deepcopy(network), network.weight.detach().clone()
+    x, goal = torch.randn(50, 40), torch.randn(50, 30)
+    for net, dtype in ((network, None), (other, torch.bfloat16)):
+        options = NaturalGradientOptions()
+        optimizer = make_optimizer(net, options, 0.5, dtype=dtype)
+        (net(x) - goal).square().sum().backward()
+        optimizer.step()
+        kept = optimizer.state[net.weight]
+        assert kept["input_moments"].dtype == net.weight.dtype == torch.float32
+    change, other_change = network.weight - start, other.weight - start
+    assert not torch.equal(change, other_change)
+    assert (change - other_change).norm() < 0.01 * change.norm()
+
+
 def test_moments_fade():
     torch.manual_seed(2)
     network = nn.Linear(3, 2, bias=False)

@@ -601,16 +601,25 @@ arguments = json.loads(Path(sys.argv[1]).read_text())
 options = CeRunOptions.model_validate(arguments["options"])
 named = {name: Path(path) for name, path in arguments["named"].items()}
 try:
-    train_network(*map(Path, arguments["paths"]), options=options, **named)
+    train_network(
+        *map(Path, arguments["paths"]),
+        options=options,
+        threads=options.training.ensemble,
+        **named,
+    )
 except Interrupted:
     sys.exit(RESUME_STATUS)
 """
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments_it_ends_with_the_same_bits(inputs, tmp_path):
+@pytest.mark.parametrize("networks", [1, 2])
+def test_killed_at_random_moments_it_ends_with_the_same_bits(
+    inputs, tmp_path, networks
+):
     chosen = options(
-        epochs=12,
+        epochs=60,
+        ensemble=networks,
         checkpoint_minutes=1e-4,
         gradient_noise=1e-4,
         optimizer={"type": "radam"},

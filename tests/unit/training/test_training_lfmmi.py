@@ -295,6 +295,37 @@ def trained(task, tmp_path_factory):
     return out, train(task, out)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_ensemble_is_the_mean_of_networks_of_other_seeds(
+    task, trained, tmp_path, threads
+):
+    out = tmp_path / "both"
+    train(task, out, options=options(ensemble=2), threads=threads)
+    alone = tmp_path / "alone"
+    train(task, alone, options=options().replace(seed=4))
+    x, lengths = torch.randn(2, 30, DIM), torch.tensor([30, 21])
+    both, first, second = (
+        load_model(folder).log_likelihoods(x, lengths)[0]
+        for folder in (out, trained[0], alone)
+    )
+    assert not torch.allclose(first, second, atol=0.1)
+    torch.testing.assert_close(both, (first + second) / 2)
+    assert not list((tmp_path / "c").iterdir())
+    for name, folder in (("log.jsonl", trained[0]), ("log.member2.jsonl", alone)):
+        told, expected = (
+            [
+                json.loads(line)["train"]
+                for line in text.splitlines()
+                if '"train"' in line
+            ]
+            for text in ((out / name).read_text(), (folder / "log.jsonl").read_text())
+        )
+        assert told == expected
+    info = json.loads((out / "info.json").read_text())
+    assert info["num_parameters"] == load_model(out).network.num_parameters
+    assert info["num_parameters"] > trained[1]["num_parameters"]
+
+
 def test_training_raises_the_objective_of_dev(trained):
     out, info = trained
     objectives = [epoch["objective"] for epoch in info["history"]]

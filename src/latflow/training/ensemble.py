@@ -1,0 +1,130 @@
+"""Several networks of one training, fused into one: `training.ensemble`.
+
+Each has its own seed, of its first parameters and of what is drawn in training, and its
+own checkpoints. On a processor they are trained side by side, each by a share of the
+threads: a step of a small network is hardly shorter with two threads, so that two
+networks take hardly longer than one. On GPUs, and with several ranks, they are trained
+one after another.
+
+Public: `train_ensemble`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+from latflow.files import atomic_directory, write_json
+from latflow.nnet.model_dir import load_model
+from latflow.nnet.score_fusion import fuse_models
+from latflow.training.distributed import RANK, Backend
+from latflow.training.launch import launch, write_job
+
+if TYPE_CHECKING:
+    from latflow.training.job import Job
+
+_TRAIN = "latflow.training.job:train_rank"
+
+
+def train_ensemble(
+    job: Job,
+    task: str,
+    device: str,
+    train: Callable[[Job], None],
+    *,
+    threads: int,
+    are_parallel: bool,
+) -> None:
+    """Train the networks that are not yet there, and fuse them.
+
+    Args:
+        job: of the whole; the first network has its seed.
+        task: `module:name` of the kind of training.
+        device: `cpu` or `cuda`.
+        train: trains one network, alone.
+        threads: of all networks that are trained at a time.
+        are_parallel: train as many at a time as there are threads.
+
+    Raises:
+        UserError: a training fails, or the networks cannot be fused.
+        Interrupted: SIGTERM came; the checkpoints are written.
+    """
+    members = _members(job)
+    missing = [member for member in members if not member.out_dir.is_dir()]
+    size = max(1, threads) if are_parallel else 1
+    for begin in range(0, len(missing), size):
+        group = missing[begin : begin + size]
+        if len(group) == 1:
+            train(group[0])
+            continue
+        each = threads // len(group)
+        arguments = {
+            "task": task,
+            "jobs": [member.replace(threads=each).values() for member in group],
+            "device": device,
+        }
+        launch(
+            write_job(job.folder / "job.json", f"{__name__}:train_member", arguments),
+            ranks=len(group),
+            backend="none",
+            threads=threads,
+        )
+    _fuse([member.out_dir for member in members], job.out_dir)
+    for each in (*members, job):
+        shutil.rmtree(each.folder, ignore_errors=True)
+
+
+def train_member(
+    backend: Backend, *, task: str, jobs: Sequence[Mapping[str, Any]], device: str
+) -> None:
+    """Train one of the networks, in a process that was started for it.
+
+    Args:
+        backend: of a rank that is alone.
+        task: `module:name` of the kind of training.
+        jobs: values of the networks' jobs.
+        device: `cpu` or `cuda`.
+    """
+    job = jobs[int(os.environ[RANK])]
+    resolve_name(_TRAIN)(backend, task=task, job=job, device=device)
+
+
+def _members(job: Job) -> list[Job]:
+    """Return the jobs of the networks, whose models lie beside their checkpoints."""
+    options = job.options
+    return [
+        job.replace(
+            options=options.replace(seed=options.seed + number),
+            out_dir=job.folder / f"member{number + 1}",
+            identity={**job.identity, "member": number + 1},
+        )
+        for number in range(options.training.ensemble)
+    ]
+
+
+def _fuse(folders: Sequence[Path], out_dir: Path) -> None:
+    """Write the model folder: the fused network, and the record of all trainings.
+
+    That of the first network has the names that it has where it is alone.
+    """
+    with atomic_directory(out_dir) as folder:
+        fuse_models(folders, folder)
+        for path in folders[0].iterdir():
+            if path.is_dir():
+                shutil.copytree(path, folder / path.name, dirs_exist_ok=True)
+            elif not (folder / path.name).exists():
+                shutil.copyfile(path, folder / path.name)
+        for other in folders[1:]:
+            shutil.copyfile(other / "log.jsonl", folder / f"log.{other.name}.jsonl")
+            if (other / "tensorboard").is_dir():
+                shutil.copytree(
+                    other / "tensorboard", folder / "tensorboard" / other.name
+                )
+        info = json.loads((folders[0] / "info.json").read_text(encoding="utf-8"))
+        count = load_model(folder).network.num_parameters
+        write_json(folder / "info.json", {**info, "num_parameters": count})
