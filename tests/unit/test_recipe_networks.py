@@ -630,6 +630,24 @@ def test_descriptions_are_checked_when_a_run_begins(
     assert any(told in str(one) for one in examine_experiment(recipe))
 
 
+def test_an_ensemble_needs_linear_outputs_and_is_no_start(recipe_of, network_file):
+    hidden = {"a": {"class": "linear", "size": 4}}
+    curved = {**hidden, "o": {"class": "linear", "loss": "ce", "activation": "relu"}}
+    training = {"training": {"ensemble": 2}}
+    both = {**CE, "network": network_file(curved), **training}
+    with pytest.raises(UserError, match="o: scores of such an output cannot be"):
+        check_descriptions(recipe_of({"tdnn": both}))
+    plain = {**CE, "network": network_file({**hidden, "o": {"class": "output"}})}
+    grown = {**plain, "parent": "tdnn"}
+    recipe_of({"tdnn": plain, "x": grown, "mmi": {**MMI, **training}})
+    recipe = recipe_of({"tdnn": {**plain, **training}, "mmi": MMI})
+    assert recipe.layers_of("mmi") == ["n1_a", "n2_a", "o"]
+    assert recipe.layers_of("tdnn") == ["a", "o"]
+    told = "nnet.systems.x.parent: tdnn is several networks side by side"
+    with pytest.raises(UserError, match=told):
+        recipe_of({"tdnn": {**plain, **training}, "x": grown})
+
+
 def test_a_missing_description_is_told_when_a_run_begins(recipe_of):
     recipe = recipe_of({"x": {**CE, "network": "nowhere.yaml"}})
     told = "nnet.systems.x.network: no such file nowhere.yaml"

@@ -6,8 +6,8 @@ network's scores (alignments, lattices, times) has a frame where the features ha
 many.
 
 Public: `frame_subsampling`, `described_subsampling`, `described_outputs`,
-`described_sample_rates`, `described_parts`, `described_layers`, `OutputLoss`,
-`DEFAULT_TARGETS`.
+`described_sample_rates`, `described_parts`, `described_layers`, `fused_layer`,
+`OutputLoss`, `DEFAULT_TARGETS`.
 """
 
 from __future__ import annotations
@@ -155,6 +155,11 @@ def described_layers(path: str | Path) -> list[str]:
         for name, layer in layers.items()
         if isinstance(layer, Mapping) and "reuse" not in layer
     ]
+
+
+def fused_layer(number: int, layer: str) -> str:
+    """Return the name of a layer of model `number`, from 1, in a fused network."""
+    return f"n{number}_{layer}"
 
 
 def _read_config(path: str | Path) -> Mapping[str, Any]:

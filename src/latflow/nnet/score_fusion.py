@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from latflow.errors import UserError
 from latflow.files import atomic_directory
+from latflow.nnet.described import fused_layer
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.graph import DATA, LayerDescription
 from latflow.nnet.layers.simple import Linear, LinearOptions
@@ -119,8 +120,13 @@ def linear_output(description: NetworkDescription) -> LayerDescription:
     plan = description.plan
     output = next(layer for layer in plan.layers if layer.name == plan.ends[0])
     options = output.options
-    is_linear = output.layer_class is Linear and isinstance(options, LinearOptions)
-    if not is_linear or options.activation != "none" or options.semi_orthogonal:
+    is_linear = (
+        output.layer_class is Linear
+        and isinstance(options, LinearOptions)
+        and options.activation == "none"
+        and not options.semi_orthogonal
+    )
+    if not is_linear:
         raise output.location.error(
             "scores of such an output cannot be averaged by a network",
             "give it the class output, without activation",
@@ -138,14 +144,17 @@ def _config(
         config = model.network.description.config
         for layer in _needed(model.network.description, output):
             given = dict(config["layers"][layer.name])
-            sources = [_name(number, source) for source in layer.inputs]
+            sources = [
+                source if source == DATA else fused_layer(number, source)
+                for source in layer.inputs
+            ]
             given["from"] = sources if len(sources) > 1 else sources[0]
             if layer.reuse is not None:
-                given["reuse"] = _name(number, layer.reuse)
-            layers[_name(number, layer.name)] = given
+                given["reuse"] = fused_layer(number, layer.reuse)
+            layers[fused_layer(number, layer.name)] = given
     output = dict(models[0].network.description.config["layers"][decoded[0].name])
     output["from"] = [
-        _name(number, source)
+        source if source == DATA else fused_layer(number, source)
         for number, layer in enumerate(decoded, 1)
         for source in layer.inputs
     ]
@@ -174,16 +183,11 @@ def _needed(
     yield from reversed(found)
 
 
-def _name(number: int, layer: str) -> str:
-    """Return the name of a layer of model `number` in the fused network."""
-    return layer if layer == DATA else f"n{number}_{layer}"
-
-
 def _renamed(state: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
     """Return parameters and statistics by the new names of their layers."""
     start = "body.layers."
     return {
-        f"{start}{_name(number, key.removeprefix(start))}": value
+        f"{start}{fused_layer(number, key.removeprefix(start))}": value
         for key, value in state.items()
     }
 
@@ -195,7 +199,7 @@ def _mean_map(
     maps = [_map_of(*pair) for pair in zip(models, decoded, strict=True)]
     start, share = f"body.layers.{decoded[0].name}.map.", 1.0 / len(models)
     found = {f"{start}weight": torch.cat([m.weight for m in maps], 1) * share}
-    offsets = [m.bias for m in maps if m.bias is not None]
+    offsets: list[Tensor] = [m.bias for m in maps if m.bias is not None]
     if offsets:
         found[f"{start}bias"] = torch.stack(offsets).sum(0) * share
     return found

@@ -43,7 +43,7 @@ import torch
 
 from latflow.errors import Interrupted, UserError
 from latflow.files import atomic_output
-from latflow.logs import note_progress
+from latflow.logs import library_output, note_progress
 from latflow.training import slurm
 from latflow.training.distributed import RANK, RENDEZVOUS, Backend
 
@@ -217,12 +217,11 @@ def launch(
     places = [{}] if starter else [_place(rank, ranks) for rank in range(ranks)]
     needs_meeting = is_slurm and backend == "horovod"
     with slurm.horovod_meeting() if needs_meeting else nullcontext({}) as meeting:
-        started = [
-            _start(
-                [*starter, *_worker(job, backend)], {**environment, **meeting, **place}
-            )
-            for place in places
-        ]
+        command = [*starter, *_worker(job, backend)]
+        with library_output():
+            started = [
+                _start(command, {**environment, **meeting, **place}) for place in places
+            ]
         with _passing_signals(started):
             statuses = _wait(started)
     if not (elastic and done_path(job).exists()):
@@ -266,8 +265,10 @@ def _environment(backend: str, threads: int, *, is_local: bool) -> dict[str, str
 
 
 def _place(rank: int, ranks: int) -> dict[str, str]:
-    """Return the variables of one rank that we start ourselves."""
+    """Return the variables of one rank that we start ourselves; the first has bars."""
     numbers = {RANK: rank, "LATFLOW_SIZE": ranks, "LATFLOW_LOCAL_RANK": rank}
+    if rank:
+        numbers["TQDM_DISABLE"] = 1
     return {name: str(number) for name, number in numbers.items()}
 
 

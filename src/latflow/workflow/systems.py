@@ -20,6 +20,7 @@ from latflow.nnet.described import (
     described_parts,
     described_sample_rates,
     described_subsampling,
+    fused_layer,
 )
 from latflow.options import Options
 from latflow.sequence.options import SequenceSystemOptions
@@ -326,8 +327,15 @@ class Systems:
 
         Empty where its description is not there to be read yet.
         """
-        found = self.description_of(network)
-        return [] if found is None else described_layers(found)
+        found, seed = self.description_of(network), self.seed_of(network)
+        names = [] if found is None else described_layers(found)
+        networks = 1 if network == seed else self.networks[seed].training.ensemble
+        if networks == 1:
+            return names
+        outputs, numbers = [*self.outputs_of(network)], range(1, networks + 1)
+        hidden = [name for name in names if name not in outputs]
+        fused = [fused_layer(number, name) for number in numbers for name in hidden]
+        return [*fused, *outputs[:1]]
 
     def sample_rates_of(self, network: str) -> dict[str, int]:
         """Return the sample rates that layers of a network are for, Hz, by layer.
