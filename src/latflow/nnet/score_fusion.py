@@ -74,7 +74,11 @@ def fuse_models(folders: Sequence[str | Path], out_dir: str | Path) -> None:
         weights |= _renamed(model.network.state_dict(), number)
     weights |= _mean_map(models, decoded)
     fused.load_state_dict({key: weights[key] for key in fused.state_dict()})
-    meta = {**first.meta, "fused": [path.name for path in paths]}
+    meta = {
+        **first.meta,
+        "num_parameters": fused.num_parameters,
+        "fused": [path.name for path in paths],
+    }
     with atomic_directory(out_dir) as folder:
         save_model(folder, fused, description, _mean_priors(paths), meta)
         for file in _TREE:

@@ -20,7 +20,7 @@ from latflow.report.page import (
     missing,
 )
 from latflow.report.sequence_curves import curves, dev_errors
-from latflow.report.training import outlier_facts, time_shares
+from latflow.report.training import time_shares, training_facts
 from latflow.sequence.options import SequenceSystemOptions
 
 _LEAD = (
@@ -144,7 +144,7 @@ def _options(
     found = {
         name: {
             **_chosen(options),
-            **outlier_facts(read_json(results / f"nnet/{name}/meta.json") or {}),
+            **training_facts(read_json(results / f"nnet/{name}/meta.json") or {}),
         }
         for name, options in systems.items()
     }

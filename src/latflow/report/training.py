@@ -3,7 +3,7 @@
 Networks that go on with lattices are in `latflow.report.sequence`.
 
 Public: `training_section`, `alignment_section`, `networks_section`, `time_shares`,
-`outlier_facts`.
+`training_facts`.
 """
 
 from __future__ import annotations
@@ -365,17 +365,20 @@ def _share_of_errors(means: Mapping[str, float]) -> float | None:
     return means.get("frame_errors")
 
 
-def outlier_facts(meta: Mapping[str, Any]) -> dict[str, str]:
-    """Return how many steps were outliers; nothing where nobody looked for any.
+def training_facts(meta: Mapping[str, Any]) -> dict[str, str]:
+    """Return what few trainings have: several networks, steps that were skipped.
 
     Args:
         meta: of the model.
     """
-    rule = meta.get("options", {}).get("training", {}).get("outliers")
-    if rule is None:
-        return {}
-    done = {"skip": "skipped", "clip": "clipped"}[rule["action"]]
-    return {f"steps {done} as outliers": str(len(meta["outliers"]))}
+    training = meta.get("options", {}).get("training", {})
+    facts, networks = {}, training.get("ensemble", 1)
+    if networks > 1:
+        facts["networks"] = f"{networks}, fused; curves and losses are of the first"
+    if (rule := training.get("outliers")) is not None:
+        done = {"skip": "skipped", "clip": "clipped"}[rule["action"]]
+        facts[f"steps {done} as outliers"] = str(len(meta["outliers"]))
+    return facts
 
 
 def _network_facts(results: Results, name: str, log: Log) -> dict[str, str]:
@@ -394,7 +397,7 @@ def _network_facts(results: Results, name: str, log: Log) -> dict[str, str]:
         "parameters": f"{meta['num_parameters']:,}" if "num_parameters" in meta else "",
         "epochs": str(len(log.epochs)),
         "steps": str(last["step"]) if last else "0",
-        **outlier_facts(meta),
+        **training_facts(meta),
     }
     for part in ("train", "dev"):
         if last is not None:

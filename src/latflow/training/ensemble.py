@@ -20,7 +20,6 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from latflow.files import atomic_directory, write_json
-from latflow.nnet.model_dir import load_model
 from latflow.nnet.score_fusion import fuse_models
 from latflow.training.distributed import RANK, Backend
 from latflow.training.launch import launch, write_job
@@ -125,6 +124,9 @@ def _fuse(folders: Sequence[Path], out_dir: Path) -> None:
                 shutil.copytree(
                     other / "tensorboard", folder / "tensorboard" / other.name
                 )
-        info = json.loads((folders[0] / "info.json").read_text(encoding="utf-8"))
-        count = load_model(folder).network.num_parameters
-        write_json(folder / "info.json", {**info, "num_parameters": count})
+        info, meta = (
+            json.loads((path / name).read_text(encoding="utf-8"))
+            for path, name in ((folders[0], "info.json"), (folder, "meta.json"))
+        )
+        told = {**info, "num_parameters": meta["num_parameters"]}
+        write_json(folder / "info.json", told)

@@ -11,7 +11,7 @@ from reference.training_task import DIM, make_trainer, training_options, write_t
 from latflow.errors import UserError
 from latflow.features.frames import FrameWriter
 from latflow.ledger import Ledger
-from latflow.report.training import outlier_facts
+from latflow.report.training import training_facts
 from latflow.training.job import note_outliers
 from latflow.training.labels import LabelWriter
 from latflow.training.launch import Interrupted
@@ -117,8 +117,10 @@ def test_outliers_are_in_log_ledger_and_report(task, tmp_path):
         "options": {"training": trainer.options.values()},
         "outliers": result.outliers,
     }
-    assert outlier_facts(meta) == {"steps skipped as outliers": "2"}
-    assert outlier_facts({"options": {"training": {"outliers": None}}}) == {}
+    assert training_facts(meta) == {"steps skipped as outliers": "2"}
+    assert training_facts({"options": {"training": {"outliers": None}}}) == {}
+    several = training_facts({"options": {"training": {"ensemble": 3}}})
+    assert several["networks"].startswith("3, fused")
 
 
 def test_stopped_and_gone_on_it_judges_alike(task, tmp_path):
