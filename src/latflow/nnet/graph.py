@@ -68,6 +68,15 @@ class Plan:
         """The layers' names, in order."""
         return [layer.name for layer in self.layers]
 
+    def behind(self, end: str) -> list[LayerDescription]:
+        """Return the layers that a layer needs and itself, each after its inputs."""
+        needed, found = {end}, []
+        for layer in reversed(self.layers):
+            if layer.name in needed:
+                needed |= {*layer.inputs, layer.reuse or layer.name}
+                found.append(layer)
+        return found[::-1]
+
 
 class LayerGraph(nn.Module):
     """The layers of a plan.

@@ -97,7 +97,7 @@ class Nnet3:
         data = self._normalized(frame, normalizer)
         nodes = {DATA: data}
         output = next(iter(network.outputs))
-        for layer in _layers_behind(network, output):
+        for layer in network.description.plan.behind(output):
             nodes[layer.name] = self._layer(network, layer, nodes)
         node = nodes[output]
         self.lines.append(f"output-node name={_OUTPUT} input={node} objective=linear")
@@ -265,7 +265,7 @@ def _check(model: AcousticNetwork) -> None:
             file=description.file,
             remedy="train with data.normalization: global",
         )
-    for layer in _layers_behind(network, next(iter(network.outputs))):
+    for layer in network.description.plan.behind(next(iter(network.outputs))):
         _check_layer(layer, network.body.module_of(layer))
 
 
@@ -280,16 +280,6 @@ def _check_layer(layer: LayerDescription, module: Layer) -> None:
     if name not in {"none", *_FUNCTIONS}:
         known = ", ".join(_FUNCTIONS)
         raise layer.location.error(f"nnet3 has no {name}", f"it has {known}")
-
-
-def _layers_behind(network: Network, output: str) -> list[LayerDescription]:
-    """Return the layers that an output needs, each after its inputs."""
-    needed, found = {output}, []
-    for layer in reversed(network.description.plan.layers):
-        if layer.name in needed:
-            needed.update(layer.inputs)
-            found.append(layer)
-    return found[::-1]
 
 
 def _function_of(layer: LayerDescription) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import filecmp
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +146,7 @@ def _config(
     pairs = list(zip(models, decoded, strict=True))
     for number, (model, output) in enumerate(pairs, 1):
         config = model.network.description.config
-        for layer in _needed(model.network.description, output):
+        for layer in model.network.description.plan.behind(output.name)[:-1]:
             given = dict(config["layers"][layer.name])
             sources = [
                 source if source == DATA else fused_layer(number, source)
@@ -172,19 +172,6 @@ def _config(
         **{key: config[key] for key in ("edges",) if key in config},
         "layers": layers,
     }
-
-
-def _needed(
-    description: NetworkDescription, output: LayerDescription
-) -> Iterator[LayerDescription]:
-    """Yield the layers behind an output, in order."""
-    wanted = {*output.inputs}
-    found = []
-    for layer in reversed(description.plan.layers):
-        if layer.name in wanted:
-            wanted |= {*layer.inputs, *filter(None, [layer.reuse])}
-            found.append(layer)
-    yield from reversed(found)
 
 
 def _renamed(state: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:

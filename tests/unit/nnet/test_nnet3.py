@@ -53,6 +53,14 @@ def test_shifts_count_frames_of_the_features_behind_a_stride():
     assert nodes["output"] == "output.affine"
 
 
+def test_an_output_behind_networks_side_by_side():
+    near = {"class": "tdnnf", "from": "data", "size": 3, "bottleneck": 2}
+    both = {"class": "concat", "from": ["n1", "n2"]}
+    nodes = inputs_of(model_of({"n1": near, "n2": near, "both": both}))
+    assert "Append(n11.sum,n21.sum)" in nodes.values()
+    assert nodes["n21.linear"] == "Append(Offset(input,-1),input)"
+
+
 def test_the_ivector_is_an_input_of_its_own():
     model = model_of({"near": {"class": "tdnnf", "size": 3, "bottleneck": 2}})
     lines = Nnet3(model, ivector_dim=2).lines
