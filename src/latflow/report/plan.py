@@ -177,13 +177,18 @@ class _Networks:
         self._found: dict[str, float | None] = {}
 
     def parameters(self, name: str) -> float | None:
-        """Return millions of parameters; None where there is no description yet."""
+        """Return millions of parameters; None where there is no description yet.
+
+        Those of an ensemble count together.
+        """
         options = self._recipe.networks[name]
         if isinstance(options, SequenceSystemOptions):
-            return self.parameters(options.parent)
-        if name not in self._found:
-            self._found[name] = self._count(name)
-        return self._found[name]
+            of_one = self.parameters(options.parent)
+        else:
+            if name not in self._found:
+                self._found[name] = self._count(name)
+            of_one = self._found[name]
+        return None if of_one is None else of_one * options.training.ensemble
 
     def _count(self, name: str) -> float | None:
         """Build a network with the classes that its tree will have."""
