@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from latflow.logs import progress
 from latflow.training.distributed import Backend
 from latflow.training.job import place_rank
 
@@ -33,3 +34,15 @@ def operate_as_rank(backend: Backend, *, device: str, out: str) -> None:
     if backend.is_main:
         torch.save(results, out)
     backend.barrier()
+
+
+def work_as_rank(backend: Backend, *, device: str) -> None:
+    """Job of a rank: some work with a progress bar.
+
+    Args:
+        backend: the other ranks.
+        device: unused.
+    """
+    del backend, device
+    for _ in progress(range(3), "some work"):
+        pass

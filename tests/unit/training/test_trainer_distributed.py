@@ -1,6 +1,7 @@
 """Several ranks make the steps of one process; failures end all of them."""
 
 import importlib.util
+import logging
 import os
 import time
 from pathlib import Path
@@ -125,6 +126,18 @@ def run(
     function = "reference.training_task:train_as_rank"
     job = write_job(folder / "job.json", function, arguments, elastic=elastic)
     launch(job, ranks=2, backend=backend, threads=2, elastic=elastic)
+
+
+def test_ranks_write_to_the_log_of_the_job_and_the_first_has_bars(
+    tmp_path, monkeypatch
+):
+    log = logging.FileHandler(tmp_path / "log")
+    monkeypatch.setattr(logging.getLogger(), "handlers", [log])
+    function = "reference.rank_operations:work_as_rank"
+    job = write_job(tmp_path / "job.json", function, {"device": "cpu"})
+    launch(job, ranks=2, backend="none", threads=2)
+    log.close()
+    assert (tmp_path / "log").read_text().count("some work:   0%") == 1
 
 
 def parameters(folder: Path, name: str):
