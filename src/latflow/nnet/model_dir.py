@@ -12,7 +12,7 @@
   `attention` that a decoder tells `units`, and there are no scores of frames
 
 Public: `AcousticNetwork`, `load_model`, `save_model`, `read_priors`,
-`average_models`, `average_states`, `choose_device`.
+`average_models`, `average_states`, `copy_tree`, `choose_device`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
 
 PRIORS = "priors.npy"
+TREE = ("final.mdl", "tree")
 # log-prior of a class that never occurs: so high that no path through it survives, and
 # small enough that sums over an utterance stay finite
 _NEVER = float(np.sqrt(np.finfo(np.float32).max))
@@ -345,9 +346,14 @@ def average_models(folders: Sequence[str | Path], out_dir: str | Path) -> None:
     meta = {**last.meta, "averaged": [str(folder) for folder in folders]}
     with atomic_directory(out_dir) as folder:
         save_model(folder, last.network, last.network.description, shares, meta)
-        for name in ("final.mdl", "tree"):
-            if (Path(folders[-1]) / name).is_file():
-                shutil.copyfile(Path(folders[-1]) / name, folder / name)
+        copy_tree(folders[-1], folder)
+
+
+def copy_tree(source: str | Path, folder: Path) -> None:
+    """Copy tree and transition model of a model folder, where it has them."""
+    for name in TREE:
+        if Path(source, name).is_file():
+            shutil.copyfile(Path(source, name), folder / name)
 
 
 def choose_device(name: str) -> torch.device:

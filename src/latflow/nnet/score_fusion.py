@@ -13,7 +13,6 @@ networks one by one and averages matrices.
 from __future__ import annotations
 
 import filecmp
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,14 +28,15 @@ from latflow.nnet.description import NetworkDescription
 from latflow.nnet.graph import DATA, LayerDescription
 from latflow.nnet.layers.simple import Linear, LinearOptions
 from latflow.nnet.model_dir import (
+    TREE,
     AcousticNetwork,
+    copy_tree,
     load_model,
     read_priors,
     save_model,
 )
 from latflow.nnet.network import Network
 
-_TREE = ("tree", "final.mdl")
 #: What the models' meta.json must agree in, beside the tree.
 _SHARED = ("dim_in", "subsampling", "scores", "normalization")
 
@@ -81,9 +81,7 @@ def fuse_models(folders: Sequence[str | Path], out_dir: str | Path) -> None:
     }
     with atomic_directory(out_dir) as folder:
         save_model(folder, fused, description, _mean_priors(paths), meta)
-        for file in _TREE:
-            if (paths[0] / file).is_file():
-                shutil.copyfile(paths[0] / file, folder / file)
+        copy_tree(paths[0], folder)
 
 
 def _check_pair(
@@ -103,7 +101,7 @@ def _check_pair(
     ):
         what = f"edges are not those of {first_path}"
         raise UserError(what, file=path / "network.yaml")
-    for name in _TREE:
+    for name in TREE:
         own, other = path / name, first_path / name
         if not (own.is_file() and other.is_file()):
             continue
@@ -148,30 +146,28 @@ def _config(
         config = model.network.description.config
         for layer in model.network.description.plan.behind(output.name)[:-1]:
             given = dict(config["layers"][layer.name])
-            sources = [
-                source if source == DATA else fused_layer(number, source)
-                for source in layer.inputs
-            ]
-            given["from"] = sources if len(sources) > 1 else sources[0]
+            given["from"] = _sources(number, layer)
             if layer.reuse is not None:
                 given["reuse"] = fused_layer(number, layer.reuse)
             layers[fused_layer(number, layer.name)] = given
     output = dict(models[0].network.description.config["layers"][decoded[0].name])
-    output["from"] = [
-        source if source == DATA else fused_layer(number, source)
-        for number, layer in enumerate(decoded, 1)
-        for source in layer.inputs
-    ]
+    numbered = enumerate(decoded, 1)
+    output["from"] = [name for pair in numbered for name in _sources(*pair)]
     output.pop("reuse", None)
     output["bias"] = any(_map_of(*pair).bias is not None for pair in pairs)
     layers[decoded[0].name] = output
-    texts = [model.network.description.text or "a network" for model in models]
-    config = models[0].network.description.config
+    described = [model.network.description for model in models]
+    texts = [description.text or "a network" for description in described]
     return {
         "description": f"Mean of the scores of: {'; '.join(texts)}",
-        **{key: config[key] for key in ("edges",) if key in config},
+        "edges": "repeat" if described[0].repeats_edges else "zeros",
         "layers": layers,
     }
+
+
+def _sources(number: int, layer: LayerDescription) -> list[str]:
+    """Return the inputs of a layer of model `number` by their new names."""
+    return [x if x == DATA else fused_layer(number, x) for x in layer.inputs]
 
 
 def _renamed(state: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:

@@ -12,7 +12,6 @@ Public: `train_ensemble`.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from latflow.files import atomic_directory, write_json
 from latflow.nnet.score_fusion import fuse_models
-from latflow.training.distributed import RANK, Backend
+from latflow.training.distributed import Backend, Rank
 from latflow.training.launch import launch, write_job
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def train_member(
         jobs: values of the networks' jobs.
         device: `cpu` or `cuda`.
     """
-    job = jobs[int(os.environ[RANK])]
+    job = jobs[Rank.of().rank]
     resolve_name(_TRAIN)(backend, task=task, job=job, device=device)
 
 

@@ -55,7 +55,7 @@ class NaturalGradient(optim.SGD):
         period: steps from one observation to the next.
         momentum: as `optim.SGD`.
         weight_decay: as `optim.SGD`; not preconditioned.
-        dtype: of the products with a gradient, bf16 where passes are (a third of the
+        dtype: of the products with a gradient, bf16 where passes are (a quarter of the
             time of float32 on processors that multiply such numbers); None for that
             of the parameters, which moments and their inverses always have.
     """
