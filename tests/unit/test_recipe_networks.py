@@ -554,8 +554,8 @@ def test_layers_do_not_come_one_by_one_and_stay(recipe_of):
 def network_file(tmp_path):
     """Write the description of a network."""
 
-    def write(layers):
-        path = tmp_path / "network.yaml"
+    def write(layers, name="network.yaml"):
+        path = tmp_path / name
         path.write_text(yaml.safe_dump({"layers": layers}, sort_keys=False))
         return str(path)
 
@@ -643,6 +643,12 @@ def test_an_ensemble_needs_linear_outputs_and_is_no_start(recipe_of, network_fil
     recipe = recipe_of({"tdnn": {**plain, **training}, "mmi": MMI})
     assert recipe.layers_of("mmi") == ["n1_a", "n2_a", "o"]
     assert recipe.layers_of("tdnn") == ["a", "o"]
+    beside = {"b": {"class": "linear", "size": 3, "from": "a"}}
+    both = {"o": {"class": "output", "from": "a"}, **hidden, **beside}
+    twice = {**both, "also": {"class": "output", "from": "b"}}
+    branched = {**CE, "network": network_file(twice, "branched.yaml"), **training}
+    recipe = recipe_of({"tdnn": branched, "mmi": MMI})
+    assert recipe.layers_of("mmi") == ["n1_a", "n2_a", "o"]
     told = "nnet.systems.x.parent: tdnn is several networks side by side"
     with pytest.raises(UserError, match=told):
         recipe_of({"tdnn": {**plain, **training}, "x": grown})

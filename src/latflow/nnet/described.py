@@ -140,20 +140,22 @@ def described_parts(path: str | Path) -> dict[str, str]:
     return {name: str(features) for name, features in given.items()}
 
 
-def described_layers(path: str | Path) -> list[str]:
+def described_layers(path: str | Path, behind: str | None = None) -> list[str]:
     """Return the names of a network's layers that share no other's parameters.
 
     Args:
         path: see `latflow.nnet.description`.
+        behind: a layer; those that it needs, and itself. None for all.
 
     Raises:
         UserError: no YAML.
     """
     layers = _layers_of(_read_config(path))
+    needed = set(layers) if behind is None else _needed_by(behind, layers)
     return [
         str(name)
         for name, layer in layers.items()
-        if isinstance(layer, Mapping) and "reuse" not in layer
+        if name in needed and isinstance(layer, Mapping) and "reuse" not in layer
     ]
 
 
@@ -209,12 +211,35 @@ def _rate_of(name: str, layers: Mapping[str, Any], above: frozenset[str]) -> int
     if not isinstance(layer, Mapping) or name in above:
         return 1
     options = layers.get(layer.get("reuse", name), layer)
+    first = _sources(name, layers)[0]
+    own = _factor_of(options) if isinstance(options, Mapping) else 1
+    return own * _rate_of(first, layers, above | {name})
+
+
+def _needed_by(name: str, layers: Mapping[str, Any]) -> set[str]:
+    """Return a layer and those that its scores depend on."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        name = waiting.pop()
+        layer = layers.get(name)
+        if name in found or not isinstance(layer, Mapping):
+            continue
+        found.add(name)
+        waiting += [*_sources(name, layers), str(layer.get("reuse", ""))]
+    return found
+
+
+def _sources(name: str, layers: Mapping[str, Any]) -> list[str]:
+    """Return what feeds a layer: one name or more, perhaps of no layer."""
     names = list(layers)
     previous = names[names.index(name) - 1] if names[0] != name else ""
-    source = layer.get("from", previous)
-    first = source[0] if isinstance(source, list) and source else source
-    own = _factor_of(options) if isinstance(options, Mapping) else 1
-    return own * _rate_of(str(first), layers, above | {name})
+    source = layers[name].get("from", previous)
+    return (
+        [str(x) for x in source]
+        if isinstance(source, list) and source
+        else [str(source)]
+    )
 
 
 def _factor_of(layer: Mapping[str, Any]) -> int:

@@ -170,10 +170,11 @@ def transcribe(
     Raises:
         UserError: standard output would take several results.
     """
-    if out_dir is None and len(recordings) * len(options.formats) != 1:
+    number = len(recordings) * len(options.formats)
+    if out_dir is None and number != 1:
         raise UserError(
-            f"{len(recordings)} recordings in {len(options.formats)} formats for "
-            "standard output, which takes one in one",
+            f"{number} results (recordings x formats) for standard output, which "
+            "takes one",
             remedy="name a folder for the results: --out",
         )
     found: list[Transcription | Fault] = []

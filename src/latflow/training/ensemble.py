@@ -2,9 +2,9 @@
 
 Each has its own seed, of its first parameters and of what is drawn in training, and its
 own checkpoints. On a processor they are trained side by side, each by a share of the
-threads: a step of a small network is hardly shorter with two threads, so that two
-networks take hardly longer than one. On GPUs, and with several ranks, they are trained
-one after another.
+threads, or several by one: a step of a small network is hardly shorter with two
+threads, so that two networks take hardly longer than one. On GPUs, and with several
+ranks, they are trained one after another.
 
 Public: `train_ensemble`.
 """
@@ -12,6 +12,7 @@ Public: `train_ensemble`.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -46,21 +47,21 @@ def train_ensemble(
         device: `cpu` or `cuda`.
         train: trains one network, alone.
         threads: of all networks that are trained at a time.
-        are_parallel: train as many at a time as there are threads.
+        are_parallel: train several at a time.
 
     Raises:
         UserError: a training fails, or the networks cannot be fused.
         Interrupted: SIGTERM came; the checkpoints are written.
     """
     members = _members(job)
+    size = _number_at_a_time(len(members), threads) if are_parallel else 1
+    each = max(1, threads // size)
     missing = [member for member in members if not member.out_dir.is_dir()]
-    size = max(1, threads) if are_parallel else 1
     for begin in range(0, len(missing), size):
         group = missing[begin : begin + size]
-        if len(group) == 1:
+        if not are_parallel:
             train(group[0])
             continue
-        each = threads // len(group)
         arguments = {
             "task": task,
             "jobs": [member.replace(threads=each).values() for member in group],
@@ -70,7 +71,7 @@ def train_ensemble(
             write_job(job.folder / "job.json", f"{__name__}:train_member", arguments),
             ranks=len(group),
             backend="none",
-            threads=threads,
+            threads=each * len(group),
         )
     _fuse([member.out_dir for member in members], job.out_dir)
     for each in (*members, job):
@@ -90,6 +91,16 @@ def train_member(
     """
     job = jobs[Rank.of().rank]
     resolve_name(_TRAIN)(backend, task=task, job=job, device=device)
+
+
+def _number_at_a_time(networks: int, threads: int) -> int:
+    """Return how many are trained side by side, so that no thread is idle.
+
+    Those that are left over when each thread has its networks run beside them: three
+    networks on two threads take the time of one and a half.
+    """
+    rounds = max(1, networks // max(1, threads))
+    return math.ceil(networks / rounds)
 
 
 def _members(job: Job) -> list[Job]:

@@ -33,6 +33,7 @@ from torch.utils.hooks import RemovableHandle
 from latflow.training.distributed import Backend
 
 _ROWS = 1024  # frames that a map's moments of a batch are taken of, at most
+_WHOLE = 128  # size of matrices that are inverted at once on a processor, at most
 _FIRST = 10  # steps before which moments are taken in each
 _NAMES = ("input_moments", "output_moments")  # in the state of a matrix
 _CHANNELS = 1  # dimension of the maps of a convolution's input and output
@@ -55,9 +56,9 @@ class NaturalGradient(optim.SGD):
         period: steps from one observation to the next.
         momentum: as `optim.SGD`.
         weight_decay: as `optim.SGD`; not preconditioned.
-        dtype: of the products with a gradient, bf16 where passes are (a quarter of the
-            time of float32 on processors that multiply such numbers); None for that
-            of the parameters, which moments and their inverses always have.
+        dtype: of products, bf16 where passes are (a quarter of the time of float32 on
+            processors that multiply such numbers); None for that of the parameters,
+            which sums of moments and inverses always have.
     """
 
     def __init__(
@@ -74,10 +75,9 @@ class NaturalGradient(optim.SGD):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
-        self._alpha, self._history, self._period = alpha, history, period
-        self._dtype = dtype
+        self._history, self._period = history, period
         self._maps = [
-            _Map(module)
+            _Map(module, alpha, dtype)
             for module in network.modules()
             if isinstance(module, nn.Linear | nn.Conv2d)
             and module.weight.requires_grad
@@ -124,7 +124,7 @@ class NaturalGradient(optim.SGD):
         for own in self._maps:
             if self.is_observing:
                 own.update(self.state[own.weight], self._history)
-                own.invert(self.state[own.weight], self._alpha, self._dtype)
+                own.invert(self.state[own.weight])
             own.precondition()
         self._steps += 1
         self._set_hooks()
@@ -141,7 +141,7 @@ class NaturalGradient(optim.SGD):
         self._set_hooks()
         super().load_state_dict(state)
         for own in self._maps:
-            own.invert(self.state[own.weight], self._alpha, self._dtype)
+            own.invert(self.state[own.weight])
 
 
 class _Map:
@@ -153,8 +153,11 @@ class _Map:
             flat, float32.
     """
 
-    def __init__(self, module: nn.Linear | nn.Conv2d) -> None:
+    def __init__(
+        self, module: nn.Linear | nn.Conv2d, alpha: float, dtype: torch.dtype | None
+    ) -> None:
         self.module, self.weight = module, module.weight
+        self._alpha, self._dtype = alpha, dtype
         size = self.weight[0].numel() + (module.bias is not None)
         self._sizes = (size, len(self.weight))
         self.moments = [self.weight.new_zeros(n * n + 1) for n in self._sizes]
@@ -164,12 +167,26 @@ class _Map:
         """Add inputs (0), or derivatives to outputs (1), of a pass."""
         with torch.no_grad(), torch.autocast(values.device.type, enabled=False):
             rows, count = self._rows(which, values.detach())
-            rows = rows[:: -(-len(rows) // _ROWS)].to(self.weight.dtype)
+            sums, size = self.moments[which], self._sizes[which]
+            dtype = self._dtype_of_moments(size)
+            rows = rows[:: -(-len(rows) // _ROWS)].to(dtype)
             if which == 0 and self.module.bias is not None:
                 rows = torch.cat((rows, rows.new_ones(len(rows), 1)), 1)
-            sums, size = self.moments[which], self._sizes[which]
             sums[:-1].view(size, size).add_(rows.T @ rows, alpha=count / len(rows))
             sums[-1].add_(count)
+
+    def _dtype_of_moments(self, size: int) -> torch.dtype:
+        """Return that of the products with which moments M of D numbers are taken.
+
+        Where elements of M are rounded by a part u, the eigenvalues of their errors are
+        at most u |M|, and |M| < tr(M) unless all frames have one direction: with
+        alpha >= u D, what is inverted, M + alpha tr(M) / D I, stays positive definite.
+        """
+        dtype = self.weight.dtype
+        if self._dtype is None:
+            return dtype
+        rounding = torch.finfo(self._dtype).eps / 2
+        return self._dtype if self._alpha >= rounding * size else dtype
 
     def _rows(self, which: int, values: Tensor) -> tuple[Tensor, int]:
         """Return inputs or derivatives, a row for each frame (and frequency).
@@ -203,12 +220,10 @@ class _Map:
             kept[name] = seen
             sums.zero_()
 
-    def invert(
-        self, kept: Mapping[str, Any], alpha: float, dtype: torch.dtype | None
-    ) -> None:
+    def invert(self, kept: Mapping[str, Any]) -> None:
         """Make the factors of the gradient of the moments that are known."""
-        known = [kept[name] for name in _NAMES if name in kept]
-        self._factors = tuple(_inverse(moments, alpha).to(dtype) for moments in known)
+        known = [_inverse(kept[name], self._alpha) for name in _NAMES if name in kept]
+        self._factors = tuple(inverse.to(self._dtype) for inverse in known)
 
     def precondition(self) -> None:
         """Multiply the gradient by both factors."""
@@ -261,10 +276,34 @@ def _inverse(moments: Tensor, alpha: float) -> Tensor:
     mean = torch.where(is_seen, mean, 1.0)
     smooth = moments / mean
     smooth.diagonal().add_(alpha)
-    # numbers that are none go on to the loss, which tells them with the utterances
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky_ex(smooth).L)
+    inverse = _inverted(smooth)
     # tr(inverse moments inverse) / mean, since moments / mean is smooth - alpha I
     trace = inverse.diagonal().sum(dtype=torch.float64)
     square = trace - alpha * inverse.square().sum(dtype=torch.float64)
     scale = torch.where(is_seen, (len(moments) / square).sqrt(), alpha).to(mean.dtype)
     return inverse * scale  # nothing is changed where nothing was seen
+
+
+def _inverted(matrix: Tensor) -> Tensor:
+    """Return the inverse of a symmetric positive definite matrix [D, D].
+
+    On a processor by halves, whose products are faster than the triangular matrices of
+    a whole factorization. Numbers that are none stay: the loss tells them, with the
+    utterances.
+    """
+    size = len(matrix)
+    if matrix.is_cuda or size <= _WHOLE:
+        return torch.cholesky_inverse(torch.linalg.cholesky_ex(matrix).L)
+    half = size // 2
+    beside, last = matrix[:half, half:], matrix[half:, half:]
+    first = _inverted(matrix[:half, :half])
+    passed = first @ beside
+    # of the Schur complement of the first half
+    second = _inverted(torch.addmm(last, beside.T, passed, alpha=-1.0))
+    corner = passed @ second
+    inverse = torch.empty_like(matrix)
+    inverse[:half, :half] = torch.addmm(first, corner, passed.T)
+    inverse[:half, half:] = -corner
+    inverse[half:, :half] = -corner.T
+    inverse[half:, half:] = second
+    return inverse

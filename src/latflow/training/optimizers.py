@@ -135,13 +135,13 @@ def limit_change(
     with torch.no_grad():
         before = [p.detach().clone() for p in parameters]
         yield
-        change = [p - start for p, start in zip(parameters, before, strict=True)]
-        lengths = torch.stack([torch.linalg.vector_norm(moved) for moved in change])
-        factor = max_change / torch.linalg.vector_norm(lengths)
-        for parameter, start, moved in zip(parameters, before, change, strict=True):
-            # a change that is short enough stays as it is, bit by bit
-            shortened = start + factor * moved
-            parameter.copy_(torch.where(factor < 1.0, shortened, parameter))
+        lengths = torch._foreach_norm(torch._foreach_sub(parameters, before))
+        length = torch.linalg.vector_norm(torch.stack(lengths))
+        # a change that is short enough stays as it is, bit by bit
+        share = torch.clamp(max_change / length, max=1.0)
+        if share.is_cuda or share < 1.0:  # nobody waits for a GPU
+            for parameter, start in zip(parameters, before, strict=True):
+                parameter.copy_(torch.lerp(start, parameter, share))
 
 
 @torch.no_grad()

@@ -115,8 +115,8 @@ class TrainingOptions(Options):
     """Number of epochs whose parameters are averaged where `final` is `average`."""
     ensemble: PositiveInt = 1
     """Networks that are trained in this way, with seeds of their own, and made one by
-    the mean of their scores. On a processor they are trained side by side, each by a
-    share of the threads. The decoded output has to be of class `output`."""
+    the mean of their scores. On a processor they are trained side by side, so many that
+    no thread is idle. The decoded output has to be of class `output`."""
     priors: Literal["posteriors", "alignments"] = "posteriors"
     """Prior of the classes: the mean of the network's posteriors on the training data
     (as Kaldi's nnet2 and nnet3), or their shares in the training labels. The latter

@@ -328,14 +328,20 @@ class Systems:
         Empty where its description is not there to be read yet.
         """
         found, seed = self.description_of(network), self.seed_of(network)
-        names = [] if found is None else described_layers(found)
+        if found is None:
+            return []
         networks = 1 if network == seed else self.networks[seed].training.ensemble
         if networks == 1:
-            return names
-        outputs, numbers = [*self.outputs_of(network)], range(1, networks + 1)
-        hidden = [name for name in names if name not in outputs]
-        fused = [fused_layer(number, name) for number in numbers for name in hidden]
-        return [*fused, *outputs[:1]]
+            return described_layers(found)
+        if not (outputs := [*self.outputs_of(network)]):
+            return []
+        fused = [
+            fused_layer(number, name)
+            for number in range(1, networks + 1)
+            for name in described_layers(found, behind=outputs[0])
+            if name != outputs[0]
+        ]
+        return [*fused, outputs[0]]
 
     def sample_rates_of(self, network: str) -> dict[str, int]:
         """Return the sample rates that layers of a network are for, Hz, by layer.

@@ -12,7 +12,7 @@ from torch.nn import functional
 from latflow.nnet.layer import Padded, Shape
 from latflow.nnet.layers.convolution import TdnnF, TdnnFOptions
 from latflow.training.distributed import Backend
-from latflow.training.natural_gradient import NaturalGradient
+from latflow.training.natural_gradient import NaturalGradient, _inverted
 from latflow.training.optimizer_options import NaturalGradientOptions
 from latflow.training.optimizers import make_optimizer
 
@@ -63,6 +63,31 @@ def test_products_in_bf16_make_nearly_the_same_step():
     change, other_change = network.weight - start, other.weight - start
     assert not torch.equal(change, other_change)
     assert (change - other_change).norm() < 0.01 * change.norm()
+
+
+@pytest.mark.parametrize(("alpha", "is_rounded"), [(1.0, True), (0.15, False)])
+def test_moments_are_rounded_where_smoothing_hides_it(alpha, is_rounded):
+    torch.manual_seed(14)
+    network = nn.Linear(40, 30, bias=False)
+    options = NaturalGradientOptions(alpha=alpha)
+    optimizer = make_optimizer(network, options, 0.5, dtype=torch.bfloat16)
+    x = torch.randn(50, 40)
+    network(x).square().sum().backward()
+    optimizer.step()
+    kept = optimizer.state[network.weight]["input_moments"]
+    exact = x.T @ x / 50
+    assert kept.dtype == torch.float32
+    assert torch.allclose(kept, exact, rtol=1e-5, atol=1e-6) != is_rounded
+    assert (kept - exact).norm() < 2**-8 * exact.norm()
+
+
+@pytest.mark.parametrize("size", [1, 128, 129, 301])
+def test_matrices_are_inverted_by_halves(size):
+    torch.manual_seed(15)
+    rows = torch.randn(2 * size, size).double()
+    matrix = rows.T @ rows / len(rows) + 0.5 * torch.eye(size)
+    expected = np.linalg.inv(matrix.numpy())
+    np.testing.assert_allclose(_inverted(matrix).numpy(), expected, atol=1e-12)
 
 
 def test_moments_fade():
