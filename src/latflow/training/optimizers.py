@@ -135,12 +135,12 @@ def limit_change(
     with torch.no_grad():
         before = [p.detach().clone() for p in parameters]
         yield
-        lengths = torch._foreach_norm(torch._foreach_sub(parameters, before))
-        length = torch.linalg.vector_norm(torch.stack(lengths))
-        # a change that is short enough stays as it is, bit by bit
-        share = torch.clamp(max_change / length, max=1.0)
+        pairs = list(zip(parameters, before, strict=True))
+        lengths = [torch.linalg.vector_norm(p - start) for p, start in pairs]
+        share = max_change / torch.linalg.vector_norm(torch.stack(lengths))
         if share.is_cuda or share < 1.0:  # nobody waits for a GPU
-            for parameter, start in zip(parameters, before, strict=True):
+            share = share.clamp(max=1.0)  # the whole of a change stays bit by bit
+            for parameter, start in pairs:
                 parameter.copy_(torch.lerp(start, parameter, share))
 
 
