@@ -23,7 +23,7 @@ CHAIN = {
     "tdnnf_chain_small": (1_459_360, 21),
     "tdnnf_chain_small_augmented": (1_459_360, 21),
     "cnn_tdnnf_chain_small": (1_798_736, 26),
-    "cnn_tdnnf_chain_medium": (3_148_320, 32),
+    "cnn_tdnnf_chain_medium": (3_093_760, 35),
     "tdnnf_chain_streaming": (1_335_840, 10),
 }
 # parameters with 40 features and 40 labels, look-ahead in frames
