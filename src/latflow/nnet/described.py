@@ -234,12 +234,8 @@ def _sources(name: str, layers: Mapping[str, Any]) -> list[str]:
     """Return what feeds a layer: one name or more, perhaps of no layer."""
     names = list(layers)
     previous = names[names.index(name) - 1] if names[0] != name else ""
-    source = layers[name].get("from", previous)
-    return (
-        [str(x) for x in source]
-        if isinstance(source, list) and source
-        else [str(source)]
-    )
+    source = layers[name].get("from", previous) or previous
+    return [str(x) for x in (source if isinstance(source, list) else [source])]
 
 
 def _factor_of(layer: Mapping[str, Any]) -> int:

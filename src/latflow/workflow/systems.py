@@ -335,13 +335,10 @@ class Systems:
             return described_layers(found)
         if not (outputs := [*self.outputs_of(network)]):
             return []
-        fused = [
-            fused_layer(number, name)
-            for number in range(1, networks + 1)
-            for name in described_layers(found, behind=outputs[0])
-            if name != outputs[0]
-        ]
-        return [*fused, outputs[0]]
+        output, numbers = outputs[0], range(1, networks + 1)
+        hidden = [x for x in described_layers(found, behind=output) if x != output]
+        fused = [fused_layer(number, name) for number in numbers for name in hidden]
+        return [*fused, output]
 
     def sample_rates_of(self, network: str) -> dict[str, int]:
         """Return the sample rates that layers of a network are for, Hz, by layer.
