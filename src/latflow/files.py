@@ -2,13 +2,19 @@
 
 `atomic_output` and `atomic_directory` write beside the target and rename at the end,
 so a killed job or a full disk never leaves half an output that a later run would trust.
+
+All text is read by `open_text` and `read_lines`, with the same rules: UTF-8, or UTF-16
+and UTF-32 with a byte order mark; a mark at the beginning counts for nothing; lines end
+with LF, CRLF or CR. Fields are parted by any of Unicode's blanks (`str.split`).
 """
 
 from __future__ import annotations
 
+import codecs
 import errno
 import gzip
 import hashlib
+import io
 import json
 import os
 import re
@@ -17,16 +23,26 @@ import tempfile
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from latflow.errors import UserError
 
 ItemT = TypeVar("ItemT")
 # Names that are being written, here and in scratch folders of stages.
 _TEMPORARY = re.compile(r"\.(\d+\.)?tmp\.")
+_UTF8_MARK = codecs.BOM_UTF8
+# Marks of encodings; those of UTF-32 first, since one begins like one of UTF-16.
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_HEAD = 1 << 16  # bytes looked at for the encoding and the ends of lines
+_PART = 1 << 20  # characters converted at once
 # What JSON, numpy and zipfile raise on damaged files, and those who use what they read.
 DAMAGED = (
     *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError),
@@ -129,31 +145,104 @@ def _writing(target: Path) -> Iterator[None]:
         raise
 
 
-def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, line without its end) of a UTF-8 text file.
+@contextmanager
+def open_text(path: str | Path) -> Iterator[IO[bytes]]:
+    """Open a text file of any encoding that its first bytes tell, for reading.
 
     Args:
         path: a text file; read through gzip if its name ends in `.gz`.
 
+    Yields:
+        The text as UTF-8 without byte order mark, lines ended by LF or CRLF, at its
+        beginning; positions of `tell` serve `seek`. UTF-8 that is not valid is left to
+        the reader.
+
     Raises:
-        UserError: the file is missing or no whole gzip file, or a line is not UTF-8
-            (names the line).
+        UserError: the file is missing, no whole gzip file, or no whole UTF-16 or
+            UTF-32 though it begins as such.
     """
     source = Path(path)
     if not source.is_file():
         raise UserError("no such file", file=source, remedy="check the path")
     opener = gzip.open if source.suffix == ".gz" else open
-    with opener(source, "rb") as stream:
-        for number, raw in enumerate(_raw_lines(stream, source), start=1):
-            try:
-                line = raw.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"line {number} is not UTF-8 (byte {error.start + 1})",
-                    file=source,
-                    remedy="convert the file to UTF-8, e.g. with iconv",
-                ) from error
-            yield number, line.rstrip("\r\n")
+    with opener(source, "rb") as stream, _whole_gzip(source):
+        head = stream.read(_HEAD)
+        stream.seek(0)
+        encoding = next((name for mark, name in _MARKS if head.startswith(mark)), None)
+        if encoding is None and (b"\r" not in head or b"\n" in head):
+            stream.seek(len(_UTF8_MARK) if head.startswith(_UTF8_MARK) else 0)
+            yield stream
+            return
+        with tempfile.TemporaryFile() as converted:
+            _to_utf8(stream, encoding, converted, source)
+            yield converted
+
+
+def _to_utf8(
+    stream: IO[bytes], encoding: str | None, converted: IO[bytes], source: Path
+) -> None:
+    """Write a text as UTF-8 with LF at the ends of lines, and go to its beginning."""
+    errors = "strict" if encoding else "surrogateescape"
+    reader = io.TextIOWrapper(stream, encoding or "utf-8-sig", errors)
+    try:
+        while part := reader.read(_PART):
+            converted.write(part.encode("utf-8", "surrogateescape"))
+    except UnicodeError as error:
+        raise UserError(
+            f"is not the {(encoding or 'UTF-8').upper()} that it begins as",
+            file=source,
+            remedy="convert the file to UTF-8, e.g. with iconv",
+        ) from error
+    finally:
+        reader.detach()
+    converted.seek(0)
+
+
+def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, line without its end) of a text file.
+
+    Args:
+        path: a text file, see `open_text`.
+
+    Raises:
+        UserError: see `open_text`; a line is not UTF-8 (names the line).
+    """
+    with open_text(path) as stream:
+        for number, raw in enumerate(stream, start=1):
+            yield number, decode_line(raw, number, path).rstrip("\r\n")
+
+
+def decode_line(
+    raw: bytes, number: int, path: str | Path, utterance: str | None = None
+) -> str:
+    """Return a line of a file as text.
+
+    Args:
+        raw: the line.
+        number: of the line, from 1, for messages.
+        path: of the file, likewise.
+        utterance: that the line is about, likewise.
+
+    Raises:
+        UserError: it is not UTF-8, or has a zero byte.
+    """
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"line {number} is not UTF-8 (byte {error.start + 1})",
+            file=path,
+            utterance=utterance,
+            remedy="convert the file to UTF-8, e.g. with iconv",
+        ) from error
+    if "\0" in text:
+        raise UserError(
+            f"line {number} has a zero byte (byte {raw.index(0) + 1})",
+            file=path,
+            utterance=utterance,
+            remedy="is it a text? convert UTF-16 to UTF-8, e.g. with iconv",
+        )
+    return text
 
 
 def read_json_lines(
@@ -226,10 +315,11 @@ def reading(
         ) from error
 
 
-def _raw_lines(stream: Iterable[bytes], source: Path) -> Iterator[bytes]:
-    """Yield the lines of an open file, which may turn out not to be gzip's."""
+@contextmanager
+def _whole_gzip(source: Path) -> Iterator[None]:
+    """Make what is raised while a file turns out not to be gzip's a UserError."""
     try:
-        yield from stream
+        yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(
             f"is not a whole gzip file ({error})",

@@ -1,5 +1,6 @@
 """Files are whole or absent."""
 
+import codecs
 import errno
 import os
 
@@ -82,3 +83,36 @@ def test_lines_that_are_not_utf8_are_named(tmp_path):
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(UserError, match="no such file"):
         list(read_lines(tmp_path / "absent"))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(
+    "encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be-sig", "utf-32"]
+)
+def test_text_of_any_encoding_and_line_end_is_read(tmp_path, encoding, end):
+    path = tmp_path / "text"
+    lines = ["één ñ", "", "ζ 三", "x"]
+    text = end.join(lines)
+    if encoding == "utf-16-be-sig":
+        path.write_bytes(codecs.BOM_UTF16_BE + text.encode("utf-16-be"))
+    else:
+        path.write_bytes(text.encode(encoding))
+    assert list(read_lines(path)) == list(enumerate(lines, start=1))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r"])
+def test_text_in_latin_1_is_refused_with_its_line(tmp_path, end):
+    path = tmp_path / "text"
+    path.write_bytes(f"one{end}caf\xe9{end}".encode("latin-1"))
+    with pytest.raises(UserError, match=r"line 2 is not UTF-8 \(byte 4\)"):
+        list(read_lines(path))
+
+
+def test_utf_16_without_mark_or_cut_is_refused(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes("one two\n".encode("utf-16-le"))
+    with pytest.raises(UserError, match=r"line 1 has a zero byte \(byte 2\)"):
+        list(read_lines(path))
+    path.write_bytes("one two\n".encode("utf-16")[:-1])
+    with pytest.raises(UserError, match="is not the UTF-16 that it begins as"):
+        list(read_lines(path))

@@ -22,7 +22,6 @@ from lhotse.utils import fastcopy
 
 from latflow.corpus.audio import RESTORE, BadAudio, can_resample
 from latflow.corpus.json_lines import ManifestWriter, Spool
-from latflow.corpus.kaldi_tables import split_fields
 from latflow.corpus.options import GivenSource
 from latflow.errors import UserError
 from latflow.files import read_lines
@@ -246,7 +245,7 @@ class CorpusWriter:
         self, supervision: SupervisionSegment, recording: Recording
     ) -> tuple[str, str] | None:
         """Return what is wrong with an utterance, and the remedy."""
-        if self._checks.transcripts and not split_fields(supervision.text or ""):
+        if self._checks.transcripts and not (supervision.text or "").split():
             return "the transcript is empty", "add the words, remove the utterance"
         if self._checks.speaker == "given" and not supervision.speaker:
             return "the speaker is not known", "add it, set speaker: utterance"
@@ -275,7 +274,7 @@ class CorpusWriter:
         """Name the speaker as the configuration says, and tidy the transcript."""
         choices = {"utterance": supervision.id, "single": "single"}
         speaker = choices.get(self._checks.speaker, supervision.speaker)
-        text = " ".join(split_fields(supervision.text or ""))
+        text = " ".join((supervision.text or "").split())
         return fastcopy(supervision, speaker=speaker, text=text)
 
     def _write(self, supervision: SupervisionSegment, recording: Recording) -> None:

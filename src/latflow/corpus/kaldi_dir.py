@@ -31,7 +31,6 @@ from latflow.corpus.json_lines import Spool
 from latflow.corpus.kaldi_tables import (
     Table,
     check_field,
-    split_fields,
     write_table,
 )
 from latflow.corpus.manifests import read_recordings, read_supervisions, spools
@@ -202,7 +201,7 @@ class KaldiDir:
 
     def words(self, utt_id: str) -> list[str]:
         """Return the words of an utterance; none without a transcript."""
-        return split_fields(self.text.get(utt_id) or "") if self.text else []
+        return (self.text.get(utt_id) or "").split() if self.text else []
 
     def place(self, utt_id: str) -> tuple[str, Decimal, Decimal, int]:
         """Return the recording, start and end in seconds, and channel of an utterance.
@@ -214,7 +213,7 @@ class KaldiDir:
         """
         if self.segments is None:
             return utt_id, Decimal(0), _TO_END, 0
-        fields = split_fields(self.segments[utt_id])
+        fields = self.segments[utt_id].split()
         try:
             recording_id, start, end, *rest = fields
             channel = int(rest[0]) if rest else 0
@@ -358,7 +357,7 @@ def export_kaldi_dir(corpus_dir: str | Path, out_dir: str | Path) -> None:
             )
         write_table(
             folder / "text",
-            ((sup.id, " ".join(split_fields(sup.text or ""))) for sup in sups),
+            ((sup.id, " ".join((sup.text or "").split())) for sup in sups),
         )
         _write_speakers(folder, sups, supervisions)
         _write_custom(folder, sups)

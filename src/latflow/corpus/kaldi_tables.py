@@ -1,27 +1,17 @@
 """The text files of a Kaldi data directory: `id value...` lines, read by id.
 
-Public: `Table`, `write_table`, `split_fields`, `check_field`.
+Public: `Table`, `write_table`, `check_field`.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from latflow.errors import UserError
-from latflow.files import atomic_output
-
-# Kaldi splits at ASCII blanks only; str.split would also split at no-break spaces.
-_BLANKS = " \t\n\r\f\v"
-_SPLIT = re.compile(f"[{_BLANKS}]+")
-
-
-def split_fields(line: str, maxsplit: int = 0) -> list[str]:
-    """Split at ASCII blanks, as Kaldi does; no empty fields."""
-    stripped = line.strip(_BLANKS)
-    return _SPLIT.split(stripped, maxsplit) if stripped else []
+from latflow.files import atomic_output, decode_line, open_text
 
 
 def check_field(value: str, file: str | Path, what: str) -> str:
@@ -30,7 +20,7 @@ def check_field(value: str, file: str | Path, what: str) -> str:
     Raises:
         UserError: it is empty or holds a blank.
     """
-    if split_fields(value) != [value]:
+    if value.split() != [value]:
         raise UserError(
             f"{what} {value!r} is empty or holds a blank, which Kaldi cannot read",
             file=file,
@@ -47,7 +37,7 @@ class Table:
     transcripts costs memory for its ids only. Not for use by several threads.
 
     Args:
-        path: the file, UTF-8.
+        path: the file; of any encoding that `latflow.files` reads.
 
     Raises:
         UserError: the file is missing or not UTF-8, or an id occurs twice.
@@ -61,20 +51,23 @@ class Table:
                 file=self.path,
                 remedy="check the path; a Kaldi data directory needs it",
             )
-        self._offsets = self._scan()
-        self._stream = self.path.open("rb")
+        with ExitStack() as stack:
+            self._stream = stack.enter_context(open_text(self.path))
+            self._offsets = self._scan()
+            self._stack = stack.pop_all()
 
     def _scan(self) -> dict[str, int]:
         """Check every line and note where it begins."""
         offsets: dict[str, int] = {}
-        position = 0
-        with self.path.open("rb") as stream:
-            for number, raw in enumerate(stream, start=1):
-                fields = split_fields(self._decode(raw, number), maxsplit=1)
-                if fields:
-                    # Tables of one folder share their ids: keep one copy of each.
-                    self._note(offsets, sys.intern(fields[0]), position, number)
-                position += len(raw)
+        position = self._stream.tell()
+        for number, raw in enumerate(self._stream, start=1):
+            told = raw.split(maxsplit=1)[:1]
+            key = told[0].decode("utf-8", "replace") if told else None
+            fields = decode_line(raw, number, self.path, key).split(maxsplit=1)
+            if fields:
+                # Tables of one folder share their ids: keep one copy of each.
+                self._note(offsets, sys.intern(fields[0]), position, number)
+            position += len(raw)
         return offsets
 
     def _note(
@@ -90,19 +83,6 @@ class Table:
             )
         offsets[key] = position
 
-    def _decode(self, raw: bytes, number: int) -> str:
-        """Return one line as text."""
-        try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            key = raw.split(maxsplit=1)[0].decode("utf-8", errors="replace")
-            raise UserError(
-                f"line {number} is not UTF-8 (byte {error.start + 1})",
-                file=self.path,
-                utterance=key,
-                remedy="convert the file to UTF-8, e.g. with iconv",
-            ) from error
-
     def __contains__(self, key: object) -> bool:
         return key in self._offsets
 
@@ -116,8 +96,8 @@ class Table:
     def __getitem__(self, key: str) -> str:
         """Return the rest of an id's line, without blanks around it; may be empty."""
         self._stream.seek(self._offsets[key])
-        fields = split_fields(self._stream.readline().decode("utf-8"), maxsplit=1)
-        return fields[1] if len(fields) > 1 else ""
+        fields = self._stream.readline().decode("utf-8").split(maxsplit=1)
+        return fields[1].rstrip() if len(fields) > 1 else ""
 
     def get(self, key: str) -> str | None:
         """Return `self[id]`, or None if the id is not there."""
@@ -125,7 +105,7 @@ class Table:
 
     def close(self) -> None:
         """Close the file."""
-        self._stream.close()
+        self._stack.close()
 
 
 def write_table(path: str | Path, rows: Iterable[tuple[str, str]]) -> None:

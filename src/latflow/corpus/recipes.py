@@ -21,7 +21,6 @@ from typing import Any
 import lhotse.recipes
 from lhotse import RecordingSet, SupervisionSet
 
-from latflow.corpus.kaldi_tables import split_fields
 from latflow.errors import UserError
 from latflow.files import read_lines
 
@@ -109,7 +108,7 @@ def missing_utterances(
     folder = _corpus_folder(name, Path(root), [part], recipe) / part
     for path in sorted(folder.rglob("*.trans.txt")):
         for _, line in read_lines(path):
-            fields = split_fields(line, maxsplit=1)
+            fields = line.split(maxsplit=1)
             if fields and fields[0] not in present:
                 yield path, fields[0]
 

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from latflow.corpus.kaldi_tables import split_fields
 from latflow.corpus.manifests import read_cuts
 from latflow.corpus.options import CorpusOptions, NoSource
 from latflow.corpus.recipes import missing_resource
@@ -135,7 +134,7 @@ def examine(
                 survey.add(
                     cut.id,
                     supervision.speaker,
-                    split_fields(supervision.text or ""),
+                    (supervision.text or "").split(),
                     duration=cut.duration,
                     sample_rate=cut.sampling_rate,
                 )

@@ -21,7 +21,6 @@ from latflow.corpus.cut_set import supervisions_of
 from latflow.corpus.folder import list_folder
 from latflow.corpus.hdf5 import read_sequences
 from latflow.corpus.kaldi_dir import KaldiDir
-from latflow.corpus.kaldi_tables import split_fields
 from latflow.corpus.listing import Listing
 from latflow.corpus.manifests import read_supervisions
 from latflow.corpus.options import (
@@ -266,7 +265,7 @@ def _read_cuts(source: CutSource, survey: Survey) -> None:
     """Read the transcripts of a CutSet."""
     for cut, told in supervisions_of(source.path):
         speaker, text = (told.speaker, told.text) if told else (None, None)
-        words = split_fields(text or "")
+        words = (text or "").split()
         survey.add(cut.id, speaker, words, duration=cut.duration)
 
 
@@ -359,7 +358,7 @@ def _look_at_audio(
 def _read_manifests(source: ManifestSource, survey: Survey) -> Iterator[Finding]:
     """Read the transcripts of a Lhotse manifest."""
     for supervision in read_supervisions(source.supervisions):
-        words = split_fields(supervision.text or "")
+        words = (supervision.text or "").split()
         duration = supervision.duration
         survey.add(supervision.id, supervision.speaker, words, duration=duration)
     if not Path(source.recordings).is_file():
@@ -396,7 +395,7 @@ def _read_listing(
                 last = audio.num_samples / rate
                 duration = (last if end is None else min(end, last)) - part.start
             speaker = part.speaker if source.speaker == "given" else None
-            words = split_fields(part.text)
+            words = part.text.split()
             if source.transcripts and not words:
                 key = "utterance without words", "add the words, or remove the files"
                 faults.setdefault(key, []).append(part.id)

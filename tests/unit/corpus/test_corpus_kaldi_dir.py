@@ -10,7 +10,7 @@ import soundfile
 from lhotse import CutSet, Recording
 
 from latflow.corpus.kaldi_dir import export_kaldi_dir, import_kaldi_dir
-from latflow.corpus.kaldi_tables import Table, split_fields
+from latflow.corpus.kaldi_tables import Table
 from latflow.corpus.options import GivenSource
 from latflow.errors import UserError
 from latflow.ledger import read_ledger
@@ -278,9 +278,16 @@ def test_export_refuses_what_kaldi_cannot_say(data, tmp_path):
         export_kaldi_dir(tmp_path / "out", tmp_path / "back")
 
 
-def test_fields_are_split_at_ascii_blanks_only():
-    assert split_fields(" a\tb  c\u00a0d\n") == ["a", "b", "c\u00a0d"]
-    assert split_fields(" \n") == []
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_table_reads_any_encoding_line_end_and_blank(tmp_path, encoding, end):
+    path = tmp_path / "text"
+    lines = ["b zwei", "", "a\u00a0h\u00e9\u3000ho ", "c"]
+    path.write_bytes(end.join([*lines, ""]).encode(encoding))
+    table = Table(path)
+    assert {key: table[key].split() for key in table} == {
+        "a": ["h\u00e9", "ho"], "b": ["zwei"], "c": []
+    }  # fmt: skip
 
 
 def test_table_reads_windows_line_ends_and_blank_lines(tmp_path):
