@@ -144,6 +144,11 @@ def source_files(wildcards):
     return recipe.source_files(wildcards.split)
 
 
+def vocabulary_of(wildcards):
+    """Lexicon whose spelling the transcripts of a split take on."""
+    return recipe.vocabulary(wildcards.split, LANGUAGE)
+
+
 def references_of(wildcards):
     """Cuts of a set that is scored: of those utterances that have features."""
     split = getattr(wildcards, "split", "dev")

@@ -5,6 +5,7 @@
 rule prepare_corpus:
     input:
         source_files,
+        vocabulary=vocabulary_of,
     output:
         multiext(
             "<results>/corpus/{split}/",

@@ -90,7 +90,7 @@ def _align(arguments: Arguments) -> int:
     out = Path(os.path.abspath(arguments.out))
     g2p = g2p_settings(arguments.g2p)
     source, findings, survey = _surveyed(arguments, _lang_options(g2p), out)
-    sys.stdout.write(f"{render(f for f in findings if f.severity != 'note')}\n")
+    sys.stdout.write(f"{render(findings)}\n")
     if any(finding.severity == "error" for finding in findings):
         sys.stdout.write("mend the errors, then run the command again\n")
         return 1
@@ -155,7 +155,7 @@ def _surveyed(
         if (value := getattr(arguments, key)) is not None:
             settings[key] = os.path.abspath(value) if key == "audio" else value
     settings.update(nested_values(read_settings(arguments.set, "--set")))
-    source = find_source(arguments.corpus, arguments.lexicon, settings)
+    source = find_source(arguments.corpus, settings)
     findings, survey = survey_corpus(source, arguments.lexicon, out, lang)
     return source, findings, survey
 

@@ -21,10 +21,13 @@ from lhotse import MonoCut, Recording, SupervisionSegment
 from lhotse.utils import fastcopy
 
 from latflow.corpus.audio import RESTORE, BadAudio, can_resample
+from latflow.corpus.ids import Ids
 from latflow.corpus.json_lines import ManifestWriter, Spool
 from latflow.corpus.options import GivenSource
+from latflow.corpus.words import WordForms, no_word_known
 from latflow.errors import UserError
 from latflow.files import read_lines
+from latflow.lang.lexicon import RESERVED_WORDS
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
@@ -48,6 +51,7 @@ class CorpusWriter:
         origin: file or folder that error messages name where no closer one is known.
         checks: how strictly utterances are taken.
         ledger: where skipped utterances are noted.
+        forms: spells the words of transcripts; None leaves them as they are.
 
     Attributes:
         recordings: the good ones, by id, as they will be used (resampled if asked).
@@ -60,11 +64,14 @@ class CorpusWriter:
         origin: str | Path,
         checks: GivenSource,
         ledger: Ledger,
+        forms: WordForms | None = None,
     ) -> None:
         self._folder = Path(folder)
         self._origin = origin
         self._checks = checks
         self._ledger = ledger
+        self._forms = forms
+        self._speakers = Ids("speaker", ledger)
         self._excluded = _ids(checks.exclude)  # raises: before files are open
         self._stack = ExitStack()
         self.recordings: Spool[Recording] = self._stack.enter_context(
@@ -141,7 +148,8 @@ class CorpusWriter:
         """Write the ledger.
 
         Raises:
-            UserError: no utterance is left, or more were skipped than allowed.
+            UserError: no utterance is left, more were skipped than allowed, or the
+                lexicon has no word of the transcripts.
         """
         if self._excluded:
             log.warning(
@@ -153,12 +161,25 @@ class CorpusWriter:
         total = self.num_utterances + self._ledger.num_skipped()
         self._ledger.check(total, max_skipped_fraction=max_skipped_fraction)
         if not self.num_utterances:
+            skipped = (e for e in self._ledger.entries if e.action == "skipped")
+            first = next((f"; {e.utterance}: {e.reason}" for e in skipped), "")
             raise UserError(
-                "no utterance is left to use",
+                f"no utterance is left to use{first}",
                 file=self._origin,
                 remedy="check the paths and the options of this source",
             )
+        if self._forms is not None:
+            self._tell_of_words(self._forms)
         self._ledger.write(self._folder / "ledger.jsonl")
+
+    def _tell_of_words(self, forms: WordForms) -> None:
+        """Log how transcripts were changed; refuse them if no word is known."""
+        if told := forms.summary():
+            log.info("words of %d in transcripts: %s", forms.num_words, told)
+        if unknown := forms.num_words - forms.num_known:
+            log.info("%d words are not in the lexicon", unknown)
+        if error := no_word_known(forms, self._origin):
+            raise error
 
     def reject(
         self, utterance: str, reason: str, *, file: str | Path | None, remedy: str
@@ -220,6 +241,18 @@ class CorpusWriter:
             )
             return None
         recording = self.recordings[supervision.recording_id]
+        words = (supervision.text or "").split()
+        if reserved := next((w for w in words if w in RESERVED_WORDS), None):
+            self.reject(
+                supervision.id,
+                f"the transcript has the reserved symbol {reserved}",
+                file=None,
+                remedy="remove it from the transcript",
+            )
+            return None
+        if self._forms is not None:
+            words = self._forms.words(supervision.text or "")
+        supervision = replace(supervision, text=" ".join(words))
         supervision = self._clipped(supervision, recording)
         fault = self._fault(supervision, recording)
         if fault is None:
@@ -245,9 +278,9 @@ class CorpusWriter:
         self, supervision: SupervisionSegment, recording: Recording
     ) -> tuple[str, str] | None:
         """Return what is wrong with an utterance, and the remedy."""
-        if self._checks.transcripts and not (supervision.text or "").split():
+        if self._checks.transcripts and not supervision.text:
             return "the transcript is empty", "add the words, remove the utterance"
-        if self._checks.speaker == "given" and not supervision.speaker:
+        if self._checks.speaker == "given" and not (supervision.speaker or "").strip():
             return "the speaker is not known", "add it, set speaker: utterance"
         end = supervision.start + supervision.duration
         if supervision.start < 0 or end > recording.duration + TIME_EPSILON_S:
@@ -271,11 +304,12 @@ class CorpusWriter:
         return None
 
     def _with_speaker(self, supervision: SupervisionSegment) -> SupervisionSegment:
-        """Name the speaker as the configuration says, and tidy the transcript."""
+        """Name the speaker as the configuration says."""
         choices = {"utterance": supervision.id, "single": "single"}
         speaker = choices.get(self._checks.speaker, supervision.speaker)
-        text = " ".join((supervision.text or "").split())
-        return fastcopy(supervision, speaker=speaker, text=text)
+        if self._checks.speaker == "given" and speaker:
+            speaker = self._speakers.name(speaker)
+        return fastcopy(supervision, speaker=speaker)
 
     def _write(self, supervision: SupervisionSegment, recording: Recording) -> None:
         """Write the supervision and its cut."""

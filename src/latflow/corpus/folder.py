@@ -9,13 +9,16 @@ Public: `list_folder`.
 from __future__ import annotations
 
 import os
-import re
+import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 
 from latflow.corpus.folder_files import folders, is_audio_name, transcript_suffix
-from latflow.corpus.listing import AudioFile, Fault, Listing, Part, file_id, tidy_text
+from latflow.corpus.ids import plain_id
+from latflow.corpus.listing import Fault, Listing, Part, file_id
 from latflow.corpus.options import FolderSource
 from latflow.corpus.textgrid import Interval, Tier, read_tiers
+from latflow.corpus.words import holds_word
 from latflow.errors import UserError
 from latflow.files import read_lines
 
@@ -26,8 +29,8 @@ def list_folder(source: FolderSource, listing: Listing) -> None:
     """List the audio files of a folder and their utterances.
 
     Raises:
-        UserError: the folder is missing or holds no audio, a transcript cannot be read,
-            or two files have the same id.
+        UserError: the folder is missing or holds no audio. What is wrong with a
+            transcript alone is a fault of the listing.
     """
     top = Path(os.path.abspath(source.path))
     if not top.is_dir():
@@ -49,34 +52,30 @@ def _list_files(
     transcripts: dict[str, dict[str, Path]] = {}
     for name in names:
         if suffix := transcript_suffix(name, source):
-            transcripts.setdefault(Path(name).stem, {})[suffix] = folder / name
+            # Some systems write names with decomposed letters (NFD).
+            stem = unicodedata.normalize("NFC", Path(name).stem)
+            transcripts.setdefault(stem, {})[suffix] = folder / name
     for name in filter(is_audio_name, names):
         path = folder / name
-        recording_id = file_id(path.relative_to(top))
-        found = transcripts.pop(path.stem, {})
+        stem = unicodedata.normalize("NFC", path.stem)
+        found = transcripts.pop(stem, {})
+        inside = path.relative_to(top)
         if not found and source.transcripts:
             reason = "audio without a transcript beside it"
-            listing.faults.append(Fault(recording_id, reason, str(path), _ALONE))
+            listing.faults.append(Fault(file_id(inside), reason, str(path), _ALONE))
             continue
-        listing.files.add(AudioFile(recording_id, str(path)), file=path)
         chosen = next((s for s in source.transcript_suffixes if s in found), None)
         transcript = None if chosen is None else found[chosen]
-        speaker = _speaker(source, top, path)
-        if transcript is None or not source.transcripts:
-            part = Part(recording_id, recording_id, "", speaker, str(path))
-            listing.parts.add(part, file=path)
-        elif chosen == "TextGrid":
-            _list_intervals(source, listing, recording_id, speaker, transcript)
-        else:
-            text = " ".join(line for _, line in read_lines(transcript))
-            part = Part(
-                recording_id,
-                recording_id,
-                tidy_text(text, source),
-                speaker,
-                str(transcript),
-            )
-            listing.parts.add(part, file=transcript)
+        try:
+            parts = _parts(source, top, path, transcript)
+        except UserError as error:
+            remedy = error.remedy or "mend the file"
+            fault = Fault(file_id(inside), error.what, str(transcript), remedy)
+            listing.faults.append(fault)
+            continue
+        recording_id = listing.add_file(path, inside)
+        for part in parts:
+            listing.add_part(part, recording_id)
     for stem, found in transcripts.items():
         path = next(iter(found.values()))
         name = file_id((folder / stem).relative_to(top) / "x").removesuffix("-x")
@@ -84,43 +83,52 @@ def _list_files(
         listing.faults.append(Fault(name, reason, str(path), _ALONE))
 
 
-def _list_intervals(
-    source: FolderSource,
-    listing: Listing,
-    recording_id: str,
-    speaker: str | None,
-    path: Path,
-) -> None:
-    """List the labelled intervals of a TextGrid."""
+def _parts(
+    source: FolderSource, top: Path, path: Path, transcript: Path | None
+) -> list[Part]:
+    """Return the utterances of an audio file, their ids without that of the recording.
+
+    Raises:
+        UserError: the transcript cannot be read.
+    """
+    speaker = _speaker(source, top, path)
+    if transcript is None or not source.transcripts:
+        return [Part("", "", "", speaker, str(path))]
+    if transcript_suffix(transcript.name, source) == "TextGrid":
+        return list(_intervals(source, speaker, transcript))
+    text = " ".join(line for _, line in read_lines(transcript))
+    return [Part("", "", text, speaker, str(transcript))]
+
+
+def _intervals(source: FolderSource, speaker: str | None, path: Path) -> Iterator[Part]:
+    """Yield the labelled intervals of a TextGrid.
+
+    Raises:
+        UserError: it cannot be read, or has none.
+    """
     tiers = _chosen_tiers(source, path)
     count = 0
     for tier in tiers:
-        name = re.sub(r"\s+", "_", tier.name)
-        prefix = recording_id if len(tiers) == 1 else f"{recording_id}-{name}"
+        name = plain_id(tier.name)
         who = speaker
         if source.speaker_by == "tier":
             who = name
         elif len(tiers) > 1:
             who = f"{speaker}-{name}"
         for interval in tier.intervals:
-            text = tidy_text(interval.text, source)
-            if not text:
+            if not holds_word(interval.text):
                 continue  # a pause, or nothing but marks
-            part = Part(
-                f"{prefix}-{_milliseconds(interval)}",
-                recording_id,
-                text,
-                who,
-                str(path),
-                interval.start,
-                interval.end,
-            )
-            listing.parts.add(part, file=path)
+            begin = _milliseconds(interval)
+            part_id = f"-{begin}" if len(tiers) == 1 else f"-{name}-{begin}"
+            text, start, end = interval.text, interval.start, interval.end
+            yield Part(part_id, "", text, who, str(path), start, end)
             count += 1
     if not count:
-        reason = "TextGrid without a labelled interval"
-        remedy = "label its intervals, or name other tiers"
-        listing.faults.append(Fault(recording_id, reason, str(path), remedy))
+        raise UserError(
+            "TextGrid without a labelled interval",
+            file=path,
+            remedy="label its intervals, or name other tiers",
+        )
 
 
 def _chosen_tiers(source: FolderSource, path: Path) -> list[Tier]:
@@ -131,9 +139,10 @@ def _chosen_tiers(source: FolderSource, path: Path) -> list[Tier]:
     chosen = [tier for tier in tiers if tier.name in source.tiers]
     if not chosen:
         raise UserError(
-            f"none of its tiers is called {' or '.join(source.tiers)}",
+            f"none of its tiers is called {' or '.join(source.tiers)}; it has: "
+            + (", ".join(tier.name for tier in tiers) or "none"),
             file=path,
-            remedy=f"it has: {', '.join(tier.name for tier in tiers) or 'none'}",
+            remedy="name others in tiers",
         )
     return chosen
 
@@ -146,6 +155,6 @@ def _milliseconds(interval: Interval) -> str:
 def _speaker(source: FolderSource, top: Path, path: Path) -> str:
     """Return the speaker of an audio file."""
     if source.speaker_by == "prefix":
-        return re.sub(r"\s+", "_", path.stem.partition(source.prefix_end)[0])
+        return plain_id(path.stem.partition(source.prefix_end)[0])
     folder = path.parent.relative_to(top)
     return file_id(folder / "x").removesuffix("-x") if folder.parts else top.name

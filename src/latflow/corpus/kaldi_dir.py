@@ -35,6 +35,7 @@ from latflow.corpus.kaldi_tables import (
 )
 from latflow.corpus.manifests import read_recordings, read_supervisions, spools
 from latflow.corpus.options import GivenSource
+from latflow.corpus.words import WordForms
 from latflow.errors import UserError
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger
@@ -199,9 +200,9 @@ class KaldiDir:
         """Return whether an utterance has a line in `text`."""
         return self.text is not None and utt_id in self.text
 
-    def words(self, utt_id: str) -> list[str]:
-        """Return the words of an utterance; none without a transcript."""
-        return (self.text.get(utt_id) or "").split() if self.text else []
+    def transcript(self, utt_id: str) -> str:
+        """Return the transcript of an utterance; empty where there is none."""
+        return (self.text.get(utt_id) or "") if self.text else ""
 
     def place(self, utt_id: str) -> tuple[str, Decimal, Decimal, int]:
         """Return the recording, start and end in seconds, and channel of an utterance.
@@ -250,7 +251,7 @@ class KaldiDir:
             start=float(start),
             duration=duration,
             channel=channel,
-            text=" ".join(self.words(utt_id)),
+            text=self.transcript(utt_id),
             speaker=speaker or None,
             gender=self._gender.get(speaker or "") if self._gender else None,
             language=self._language.get(utt_id) if self._language else None,
@@ -302,14 +303,19 @@ def read_kaldi_dir(
     allow_commands: bool,
     threads: int,
     max_skipped_fraction: float,
+    forms: WordForms | None = None,
 ) -> None:
-    """Do the work of `import_kaldi_dir` in a folder that exists."""
+    """Do the work of `import_kaldi_dir` in a folder that exists.
+
+    Args:
+        forms: spells the words of transcripts; None leaves them as they are.
+    """
     has_speakers = checks.speaker == "given"
     with (
         KaldiDir(
             data_dir, has_speakers=has_speakers, has_text=checks.transcripts
         ) as kaldi,
-        CorpusWriter(folder, kaldi.wav.path, checks, ledger) as writer,
+        CorpusWriter(folder, kaldi.wav.path, checks, ledger, forms) as writer,
     ):
         for file, utt_id in kaldi.strangers():
             writer.reject(

@@ -4,17 +4,16 @@ A source (`latflow.corpus.folder`, `latflow.corpus.table`) lists what it finds; 
 then looks at the audio, and writes the corpus folder. What does not fit together, audio
 without transcript and transcripts without audio, is kept as a fault.
 
-Public: `Listing`, `AudioFile`, `Part`, `Fault`, `write_listing`, `file_id`,
-`tidy_text`.
+Public: `Listing`, `AudioFile`, `Part`, `Fault`, `write_listing`, `file_id`.
 """
 
 from __future__ import annotations
 
-import re
 import tempfile
+import unicodedata
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -23,13 +22,11 @@ from lhotse import AudioSource, SupervisionSegment
 
 from latflow.corpus.assemble import CorpusWriter, RecordingJob
 from latflow.corpus.audio import probe
+from latflow.corpus.ids import Ids, plain_id
 from latflow.corpus.json_lines import Spool
 from latflow.corpus.options import FileSource
+from latflow.corpus.words import WordForms
 from latflow.ledger import Ledger
-
-# Marks around a word that are no part of it.
-_MARKS = '.,;:!?…"“”„«»‹›()‐‑–—―¿¡。、，！？；：（）「」『』'
-_BRACKETED = re.compile(r"<.*>|\[.*\]")
 
 
 @dataclass
@@ -51,7 +48,7 @@ class Part:
     Attributes:
         id: of the utterance.
         recording_id: its recording.
-        text: words, parted by blanks.
+        text: the transcript as it stands there.
         speaker: None where none is known.
         origin: file (and line) of the transcript, for messages.
         start: seconds from the beginning of the recording.
@@ -93,6 +90,7 @@ class Listing:
         files: by id of the recording.
         parts: by id of the utterance.
         faults: in the order of their finding.
+        notes: of ids that are not what the files are called.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -101,6 +99,39 @@ class Listing:
         self.files = self._stack.enter_context(Spool(place, _audio_file))
         self.parts = self._stack.enter_context(Spool(place, _part))
         self.faults: list[Fault] = []
+        self.notes = Ledger("listing")
+        self._ids = Ids("file", self.notes, self.files)
+
+    def add_file(self, path: Path, inside: Path) -> str:
+        """Add an audio file.
+
+        Args:
+            path: of the file.
+            inside: the same below the folder of the corpus.
+
+        Returns:
+            The id of its recording: see `file_id`, with a number behind it where
+            another file has that one.
+        """
+        recording_id = self._ids.name(str(inside), file_id(inside))
+        self.files.add(AudioFile(recording_id, str(path)), file=path)
+        return recording_id
+
+    def add_part(self, part: Part, recording_id: str) -> None:
+        """Add an utterance of a recording, whose id comes before the part's own.
+
+        A number tells two apart that begin in the same millisecond.
+        """
+        wanted, number = recording_id + part.id, 2
+        part.id = wanted
+        while part.id in self.parts:
+            part.id, number = f"{wanted}-{number}", number + 1
+        part.recording_id = recording_id
+        self.parts.add(part, file=part.origin)
+
+    def has_file(self, inside: Path) -> bool:
+        """Return whether a file was added, by its path below the corpus's folder."""
+        return self._ids.known(str(inside)) in self.files
 
     def __enter__(self) -> Self:
         return self
@@ -128,6 +159,7 @@ def write_listing(
     origin: str,
     threads: int,
     max_skipped_fraction: float,
+    forms: WordForms | None = None,
 ) -> None:
     """Write the corpus folder of a listing.
 
@@ -138,6 +170,7 @@ def write_listing(
         origin: file or folder that errors name where no closer one is known.
         threads: audio files looked at at a time.
         max_skipped_fraction: largest share of utterances that may be skipped.
+        forms: spells the words of transcripts; None leaves them as they are.
 
     Raises:
         UserError: an utterance is bad and not to be skipped, or too many are.
@@ -154,7 +187,10 @@ def write_listing(
         )
         for file in listing.files
     )
-    with CorpusWriter(folder, origin, checks, ledger) as writer:
+    with CorpusWriter(folder, origin, checks, ledger, forms) as writer:
+        ledger.entries += [
+            replace(note, stage=ledger.stage) for note in listing.notes.entries
+        ]
         for fault in listing.faults:
             writer.reject(
                 fault.utterance, fault.reason, file=fault.file, remedy=fault.remedy
@@ -189,18 +225,7 @@ def _supervisions(
 def file_id(path: Path) -> str:
     """Return the id of a recording: its path without suffix, `-` between folders.
 
-    Blanks become `_`, since ids stand in Kaldi's files.
+    Blanks become `_`, since ids stand in Kaldi's files, and letters composed ones.
     """
-    return re.sub(r"\s+", "_", "-".join(path.with_suffix("").parts))
-
-
-def tidy_text(text: str, options: FileSource) -> str:
-    """Return a transcript as the lexicon has its words: case, punctuation, blanks."""
-    words = text.removeprefix("\ufeff").split()
-    if options.strip_punctuation:
-        words = [w if _BRACKETED.fullmatch(w) else w.strip(_MARKS) for w in words]
-        words = [w for w in words if w.strip("-'’")]
-    changed = " ".join(words)
-    if options.case == "keep":
-        return changed
-    return changed.lower() if options.case == "lower" else changed.upper()
+    name = "-".join(path.with_suffix("").parts)
+    return plain_id(unicodedata.normalize("NFC", name))

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from latflow.corpus.words import APOSTROPHES, COMPOUNDS, TextRules
 from latflow.options import (
     Fraction,
     Name,
@@ -91,6 +92,24 @@ class GivenSource(Options):
     not read). They are noted in the ledger and do not count as skipped."""
     sample_rate: Annotated[int, Field(ge=1000)] | None = None
     """Rate to resample to when audio is read, Hz; null keeps that of the files."""
+    case: Literal["auto", "keep", "lower", "upper"] = "auto"
+    """Letters of words that the lexicon lacks: `auto`, as a word of the lexicon has
+    them that differs in nothing else; `lower`, `upper`; or `keep`, as they are."""
+    punctuation: str | None = None
+    """Characters that are no part of a word at whose end they stand; null for Unicode's
+    punctuation and symbols but `&`, `@` and currencies. Dashes, commas, quotation marks
+    and the like also part words. Never of words that the lexicon has, or in `<>` or
+    `[]`."""
+    clitics: str = APOSTROPHES
+    """Characters that are read as apostrophes: `don’t` as `don't`. A word with one that
+    the lexicon lacks is divided there, where it has both parts."""
+    compounds: str = COMPOUNDS
+    """Characters at which words are divided that the lexicon lacks."""
+
+    @property
+    def text_rules(self) -> TextRules:
+        """How transcripts are read."""
+        return TextRules(self.case, self.punctuation, self.clitics, self.compounds)
 
 
 class KaldiSource(GivenSource):
@@ -155,12 +174,6 @@ class FileSource(GivenSource):
     """Treatment of audio without transcript, transcripts without audio, damaged audio
     and the like: `skip` notes them in the ledger (see ledger.max_skipped_fraction),
     `fail` stops at the first."""
-    case: Literal["keep", "lower", "upper"] = "keep"
-    """Letters of the transcripts: as they are, or all lower or upper case as in the
-    lexicon."""
-    strip_punctuation: bool = False
-    """Remove punctuation around words (`.,;:!?`, quotes, brackets, dashes); apostrophes
-    and hyphens within words stay, and words in `<>` or `[]`."""
 
 
 class FolderSource(FileSource):

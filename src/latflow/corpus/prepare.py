@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +22,7 @@ from latflow.corpus.combine import combine_corpora
 from latflow.corpus.cut_set import read_cut_set
 from latflow.corpus.folder import list_folder
 from latflow.corpus.hdf5 import read_hdf_corpus
+from latflow.corpus.ids import Ids
 from latflow.corpus.json_lines import Spool
 from latflow.corpus.kaldi_dir import read_kaldi_dir
 from latflow.corpus.listing import Listing, write_listing
@@ -42,6 +43,7 @@ from latflow.corpus.options import (
 from latflow.corpus.recipes import missing_utterances, recipe_manifests
 from latflow.corpus.synthetic import synthesize
 from latflow.corpus.table import list_table
+from latflow.corpus.words import WordForms, read_vocabulary
 from latflow.errors import UserError
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger
@@ -63,6 +65,7 @@ class _Task:
         threads: jobs at the same time.
         max_skipped_fraction: largest share of utterances that may be skipped.
         ledger: where skipped utterances are noted.
+        vocabulary: words of the lexicon.
     """
 
     split: str
@@ -73,6 +76,7 @@ class _Task:
     threads: int
     max_skipped_fraction: float
     ledger: Ledger
+    vocabulary: frozenset[str]
 
 
 class _Fault(NamedTuple):
@@ -92,6 +96,7 @@ def prepare_corpus(
     seed: int,
     threads: int,
     max_skipped_fraction: float,
+    vocabulary: str | Path | None = None,
 ) -> None:
     """Write the manifests of one split.
 
@@ -103,6 +108,8 @@ def prepare_corpus(
             parts of recordings: also `audio/`);
             replaced if it exists, untouched if anything fails.
         max_skipped_fraction: largest share of utterances that may be skipped.
+        vocabulary: lexicon, or `words.txt`, whose spelling transcripts take on; None
+            for none.
 
     Raises:
         UserError: the source or an utterance is faulty; names file and remedy.
@@ -118,6 +125,9 @@ def prepare_corpus(
             threads=threads,
             max_skipped_fraction=max_skipped_fraction,
             ledger=Ledger("prepare_corpus"),
+            vocabulary=frozenset()
+            if vocabulary is None
+            else read_vocabulary(vocabulary),
         )
         _prepare(task, source)
 
@@ -136,6 +146,7 @@ def _prepare(task: _Task, source: Source) -> None:
                 allow_commands=source.allow_commands,
                 threads=task.threads,
                 max_skipped_fraction=task.max_skipped_fraction,
+                forms=_forms(task, source),
             )
         case LhotseSource():
             _prepare_lhotse(task, source)
@@ -192,12 +203,56 @@ def _synthetic_jobs(
         yield recording.id, lambda recording=recording: recording  # just made
 
 
+class _ManifestIds:
+    """Fills the spools of a source's manifests; ids with blanks are changed.
+
+    Args:
+        ledger: where changed ids are noted.
+        recordings: to be filled.
+        supervisions: likewise.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        recordings: Spool[Recording],
+        supervisions: Spool[SupervisionSegment],
+    ) -> None:
+        self._recordings = recordings
+        self._supervisions = supervisions
+        self._names = Ids("recording", ledger, recordings)
+        self._utterances = Ids("utterance", ledger, supervisions)
+
+    def recording(self, given: str) -> str:
+        """Return the id of a recording."""
+        return self._names.name(given)
+
+    def fill(self, recordings: Iterable[Recording], file: str | Path) -> None:
+        """Add recordings."""
+        for rec in recordings:
+            name = self.recording(rec.id)
+            renamed = rec if name == rec.id else replace(rec, id=name)
+            self._recordings.add(renamed, file=file)
+
+    def fill_utterances(
+        self, supervisions: Iterable[SupervisionSegment], file: str | Path
+    ) -> None:
+        """Add utterances of recordings that have been added."""
+        for sup in supervisions:
+            name = self._utterances.name(sup.id)
+            recording = self._names.known(sup.recording_id)
+            if (name, recording) != (sup.id, sup.recording_id):
+                sup = replace(sup, id=name, recording_id=recording)  # noqa: PLW2901
+            self._supervisions.add(sup, file=file)
+
+
 def _prepare_manifests(task: _Task, source: ManifestSource) -> None:
     """Read Lhotse manifests."""
     recordings, supervisions = source.recordings, source.supervisions
     with spools(task.folder) as (recs, sups):
-        recs.extend(read_recordings(recordings), file=recordings)
-        sups.extend(read_supervisions(supervisions), file=supervisions)
+        ids = _ManifestIds(task.ledger, recs, sups)
+        ids.fill(read_recordings(recordings), recordings)
+        ids.fill_utterances(read_supervisions(supervisions), supervisions)
         _write_checked(task, source, recs, sups, supervisions, [])
 
 
@@ -205,6 +260,7 @@ def _prepare_cuts(task: _Task, source: CutSource) -> None:
     """Take the cuts of a CutSet as utterances; cuts may share recordings."""
     rejected: list[_Fault] = []
     with spools(task.folder) as (recs, sups), worker_pool(task.threads) as pool:
+        ids = _ManifestIds(task.ledger, recs, sups)
         for one in read_cut_set(
             source.path,
             task.audio,
@@ -218,16 +274,17 @@ def _prepare_cuts(task: _Task, source: CutSource) -> None:
                 continue
             assert one.recording is not None
             assert one.supervision is not None
-            if one.recording.id not in recs:
-                recs.add(one.recording, file=source.path)
-            elif recs[one.recording.id].sources != one.recording.sources:
+            recording_id = ids.recording(one.recording.id)
+            if recording_id not in recs:
+                ids.fill([one.recording], source.path)
+            elif recs[recording_id].sources != one.recording.sources:
                 raise UserError(
                     f"two recordings have the id {one.recording.id}",
                     file=source.path,
                     utterance=one.id,
                     remedy="give each an id of its own",
                 )
-            sups.add(one.supervision, file=source.path)
+            ids.fill_utterances([one.supervision], source.path)
         _write_checked(task, source, recs, sups, source.path, rejected)
 
 
@@ -235,6 +292,7 @@ def _prepare_lhotse(task: _Task, source: LhotseSource) -> None:
     """Prepare a corpus by Lhotse's recipe."""
     lost: list[_Fault] = []
     with spools(task.folder) as (recs, sups):
+        ids = _ManifestIds(task.ledger, recs, sups)
         for part, (recordings, supervisions) in recipe_manifests(
             source.recipe,
             source.root,
@@ -243,8 +301,8 @@ def _prepare_lhotse(task: _Task, source: LhotseSource) -> None:
             arguments=source.arguments,
         ):
             file = Path(source.root, part)
-            recs.extend(recordings, file=file)
-            sups.extend(supervisions, file=file)
+            ids.fill(recordings, file)
+            ids.fill_utterances(supervisions, file)
             lost += [
                 _Fault(utt_id, _NO_AUDIO, path, "restore the file, remove the line")
                 for path, utt_id in missing_utterances(
@@ -268,6 +326,7 @@ def _prepare_listed(
             origin=source.path,
             threads=task.threads,
             max_skipped_fraction=task.max_skipped_fraction,
+            forms=_forms(task, source),
         )
 
 
@@ -307,7 +366,8 @@ def _write_checked(
         (rec.id, partial(_confirmed, task, rec, verify=checks.verify_audio))
         for rec in recordings
     )
-    with CorpusWriter(task.folder, origin, checks, task.ledger) as writer:
+    forms = _forms(task, checks)
+    with CorpusWriter(task.folder, origin, checks, task.ledger, forms) as writer:
         for fault in rejected:
             writer.reject(
                 fault.utterance, fault.reason, file=fault.file, remedy=fault.remedy
@@ -315,6 +375,11 @@ def _write_checked(
         writer.add_recordings(jobs, threads=task.threads, total=len(recordings))
         writer.add_utterances(iter(supervisions), total=len(supervisions))
         writer.finish(max_skipped_fraction=task.max_skipped_fraction)
+
+
+def _forms(task: _Task, source: GivenSource) -> WordForms:
+    """Return what spells the words of a source's transcripts."""
+    return WordForms(task.vocabulary, source.text_rules)
 
 
 def _confirmed(task: _Task, recording: Recording, *, verify: bool) -> Recording:

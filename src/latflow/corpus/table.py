@@ -8,11 +8,12 @@ from __future__ import annotations
 import csv
 import json
 import os
+import unicodedata
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from latflow.corpus.listing import AudioFile, Fault, Listing, Part, file_id, tidy_text
+from latflow.corpus.listing import Fault, Listing, Part, file_id
 from latflow.corpus.options import TableSource
 from latflow.errors import UserError
 from latflow.files import read_lines
@@ -29,48 +30,85 @@ def list_table(source: TableSource, listing: Listing) -> None:
     """List the audio files of a table and their utterances.
 
     Raises:
-        UserError: the table is missing or malformed, a column is missing, or an audio
-            file stands in two lines; names the line.
+        UserError: the table is missing, empty or malformed, or a column is missing.
+            What is wrong with a row alone is a fault of the listing.
     """
     table = Path(source.path)
     folder = Path(os.path.abspath(source.audio or table.parent))
     columns: tuple[str, str, str | None] | None = None
     for number, row in _rows(table):
-        columns = columns or _columns(source, row)
-        path_column, text_column, speaker_column = columns
-        path = _path(row.get(path_column), table, number)
-        text = row.get(text_column, "") if text_column else ""
-        speaker = row.get(speaker_column) if speaker_column else None
-        audio = Path(os.path.normpath(folder / path))
-        inside = audio.relative_to(folder) if audio.is_relative_to(folder) else audio
-        name = file_id(Path(*(part for part in inside.parts if part != "/")))
-        where = f"{table} line {number}"
-        if not audio.is_file():
-            fault = Fault(
-                name,
-                f"audio file does not exist (line {number}: {audio})",
-                str(table),
-                "restore the file, remove the line, set the folder of the audio",
-            )
-            listing.faults.append(fault)
-            continue
-        listing.files.add(AudioFile(name, str(audio)), file=where)
-        for name_of, value in ((text_column, text), (speaker_column, speaker)):
-            if isinstance(value, list | dict):
-                raise UserError(
-                    f"line {number}: column {name_of} holds {value!r}, not a text",
-                    file=table,
-                    remedy="write one text a line, or name another column",
-                )
-        spoken = tidy_text(str(text or ""), source) if source.transcripts else ""
-        known = None if speaker is None else "_".join(str(speaker).split()) or None
-        listing.parts.add(Part(name, name, spoken, known, where), file=where)
+        try:
+            if isinstance(row, UserError):
+                raise row
+            columns = columns or _columns(source, row)
+            _list_row(source, listing, folder, row, columns, number)
+        except UserError as error:
+            what = f"{error.what} (line {number})"
+            if columns is None:
+                raise UserError(what, file=table, remedy=error.remedy) from None
+            name = error.utterance or f"line-{number}"
+            remedy = error.remedy or "mend the line"
+            listing.faults.append(Fault(name, what, str(table), remedy))
     if columns is None:
         raise UserError("the table is empty", file=table, remedy="check the path")
 
 
-def _rows(table: Path) -> Iterator[tuple[int, Row]]:
-    """Yield (line number, values by column)."""
+def _list_row(
+    source: TableSource,
+    listing: Listing,
+    folder: Path,
+    row: Row,
+    columns: tuple[str, str, str | None],
+    number: int,
+) -> None:
+    """List the utterance of a row.
+
+    Raises:
+        UserError: it has no audio file, one that another row has, or no text.
+    """
+    path_column, text_column, speaker_column = columns
+    path = _path(row.get(path_column))
+    text = row.get(text_column, "") if text_column else ""
+    speaker = row.get(speaker_column) if speaker_column else None
+    audio = _existing(os.path.normpath(folder / path))
+    inside = audio.relative_to(folder) if audio.is_relative_to(folder) else audio
+    inside = Path(*(part for part in inside.parts if part != "/"))
+    name = file_id(inside)
+    if not audio.is_file():
+        raise UserError(
+            f"audio file does not exist: {audio}",
+            utterance=name,
+            remedy="restore the file, remove the line, set the folder of the audio",
+        )
+    for name_of, value in ((text_column, text), (speaker_column, speaker)):
+        if isinstance(value, list | dict):
+            raise UserError(
+                f"column {name_of} holds {value!r}, not a text",
+                utterance=name,
+                remedy="write one text a line, or name another column",
+            )
+    if listing.has_file(inside):
+        raise UserError(
+            f"another line has this audio file: {audio}",
+            utterance=name,
+            remedy="remove one of the lines",
+        )
+    recording_id = listing.add_file(audio, inside)
+    spoken = str(text or "") if source.transcripts else ""
+    known = None if speaker is None else str(speaker).strip() or None
+    where = f"{source.path} line {number}"
+    listing.parts.add(Part(recording_id, recording_id, spoken, known, where))
+
+
+def _existing(path: str) -> Path:
+    """Return a path in the normal form that its file has, if there is one."""
+    # Some systems write names with decomposed letters (NFD), tables seldom.
+    forms = (path, *(unicodedata.normalize(form, path) for form in ("NFC", "NFD")))
+    return Path(next(filter(os.path.isfile, forms), path))
+
+
+def _rows(table: Path) -> Iterator[tuple[int, Row | UserError]]:
+    """Yield (line number, values by column, or what is wrong with the line)."""
     suffix = Path(table.name.removesuffix(".gz")).suffix
     if suffix in {".jsonl", ".json"}:
         return _json_rows(table)
@@ -88,9 +126,9 @@ def _rows(table: Path) -> Iterator[tuple[int, Row]]:
 
 def _separated_rows(
     table: Path, delimiter: str, *, has_quotes: bool
-) -> Iterator[tuple[int, Row]]:
+) -> Iterator[tuple[int, Row | UserError]]:
     """Yield the rows of a CSV or TSV file."""
-    lines = (line.removeprefix("\ufeff") + "\n" for _, line in read_lines(table))
+    lines = (line + "\n" for _, line in read_lines(table))
     quoting = csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE
     reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
     try:
@@ -98,14 +136,15 @@ def _separated_rows(
         for row in reader:
             if not row:
                 continue
-            if header is None or len(row) != len(header):
-                raise UserError(
-                    f"line {reader.line_num} has {len(row)} columns, the first line "
-                    f"names {len(header or ())}",
-                    file=table,
-                    remedy="mend the line; a separator within a value needs quotes",
-                )
-            yield reader.line_num, dict(zip(header, row, strict=True))
+            if header is not None and len(row) == len(header):
+                yield reader.line_num, dict(zip(header, row, strict=True))
+                continue
+            fault = UserError(
+                f"{len(row)} columns, the first line names {len(header or ())}",
+                file=table,
+                remedy="mend the line; a separator within a value needs quotes",
+            )
+            yield reader.line_num, fault
     except csv.Error as error:
         raise UserError(
             f"line {reader.line_num} is malformed ({error})",
@@ -114,7 +153,7 @@ def _separated_rows(
         ) from None
 
 
-def _json_rows(table: Path) -> Iterator[tuple[int, Row]]:
+def _json_rows(table: Path) -> Iterator[tuple[int, Row | UserError]]:
     """Yield the rows of a file with a JSON object a line."""
     for number, line in read_lines(table):
         if not line.strip():
@@ -123,13 +162,17 @@ def _json_rows(table: Path) -> Iterator[tuple[int, Row]]:
             row = json.loads(line)
         except (RecursionError, ValueError):
             row = None
-        if not isinstance(row, dict):
-            raise UserError(
-                f"line {number} is no JSON object",
+        if isinstance(row, dict):
+            yield number, row
+            continue
+        yield (
+            number,
+            UserError(
+                "no JSON object",
                 file=table,
                 remedy="write one object a line, e.g. with Dataset.to_json",
-            )
-        yield number, row
+            ),
+        )
 
 
 def _columns(source: TableSource, row: Row) -> tuple[str, str, str | None]:
@@ -159,14 +202,13 @@ def _column(source: TableSource, row: Row, option: str, names: tuple[str, ...]) 
     return found
 
 
-def _path(value: Any, table: Path, number: int) -> str:
+def _path(value: Any) -> str:
     """Return the path of an audio file; Hugging Face has it in an object."""
     if isinstance(value, Mapping):
         value = value.get("path")
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value.strip():
         raise UserError(
-            f"line {number} names no audio file",
-            file=table,
+            "names no audio file",
             remedy="give its path; audio within the table is not read: save it as "
             "files",
         )

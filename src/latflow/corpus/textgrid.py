@@ -51,6 +51,8 @@ def read_tiers(path: str | Path) -> list[Tier]:
 
     if not Path(path).is_file():
         raise UserError("no such file", file=path, remedy="check the path")
+    if not Path(path).stat().st_size:
+        raise UserError("is empty (0 bytes)", file=path, remedy="restore the file")
     try:
         grid = praat.openTextgrid(
             str(path),
@@ -58,12 +60,18 @@ def read_tiers(path: str | Path) -> list[Tier]:
             reportingMode="silence",
             duplicateNamesMode="rename",
         )
-    except (PraatioException, ValueError, IndexError, KeyError, TypeError) as error:
-        said = str(error).strip().splitlines()
+    except UnicodeDecodeError as error:
         raise UserError(
-            f"not a TextGrid ({said[0] if said else type(error).__name__})",
+            f"is neither UTF-8 nor UTF-16 (byte {error.start + 1})",
             file=path,
-            remedy="save it from Praat as a text file (long or short)",
+            remedy="convert the file to UTF-8, e.g. with iconv",
+        ) from None
+    except (PraatioException, ValueError, IndexError, KeyError, TypeError) as error:
+        said = " ".join(str(error).split())
+        raise UserError(
+            f"not a TextGrid, or damaged ({said or type(error).__name__})",
+            file=path,
+            remedy="mend it in Praat, and save it as a text file (long or short)",
         ) from None
     return [
         Tier(

@@ -1,6 +1,6 @@
 """The recipe behind `latflow align`: from a corpus and a lexicon to TextGrids.
 
-Public: `find_source`, `g2p_settings`, `lexicon_case`, `survey_corpus`, `align_recipe`,
+Public: `find_source`, `g2p_settings`, `survey_corpus`, `align_recipe`,
 `run_recipe`, `RECIPE_NAME`, `ALIGNER`.
 """
 
@@ -21,7 +21,6 @@ from latflow.corpus.folder_files import is_audio_name
 from latflow.corpus.options import CorpusOptions
 from latflow.errors import UserError
 from latflow.features.options import FeatureOptions
-from latflow.lang.lexicon import read_lexicon
 from latflow.lang.options import LangOptions
 from latflow.options import read_options
 from latflow.workflow.doctor import examine_corpus
@@ -63,25 +62,21 @@ def g2p_settings(given: str | None) -> dict[str, Any]:
     return {"num_pronunciations": _PRONUNCIATIONS, "model": os.path.abspath(given)}
 
 
-def find_source(
-    corpus: str | Path, lexicon: str | Path, settings: Mapping[str, Any]
-) -> dict[str, Any]:
+def find_source(corpus: str | Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the source of a corpus, by what lies there.
 
     Args:
         corpus: a Kaldi data directory (with `wav.scp`), a folder with Lhotse's
             `recordings.jsonl.gz` and `supervisions.jsonl.gz`, a table (`.csv`, `.tsv`,
             `.jsonl`), or a folder of audio with transcripts beside the files.
-        lexicon: decides the letters' case of running text.
         settings: further keys of the source.
 
     Raises:
         UserError: there is nothing of the kind.
     """
     path = Path(os.path.abspath(corpus))
-    text = {"strip_punctuation": True, "case": lexicon_case(lexicon)}
     if path.is_file() and path.name.endswith(_TABLES):
-        found: dict[str, Any] = {"type": "table", "path": str(path), **text}
+        found: dict[str, Any] = {"type": "table", "path": str(path)}
     elif (path / "wav.scp").is_file():
         found = {"type": "kaldi", "path": str(path), "on_bad_utterance": "skip"}
         if not (path / "utt2spk").is_file():
@@ -94,7 +89,7 @@ def find_source(
             "on_bad_utterance": "skip",
         }
     elif path.is_dir() and _holds_audio(path):
-        found = {"type": "folder", "path": str(path), **text}
+        found = {"type": "folder", "path": str(path)}
     else:
         raise UserError(
             "no corpus here",
@@ -113,14 +108,6 @@ def _holds_audio(folder: Path) -> bool:
         for _, _, names in os.walk(folder, followlinks=True)
         for name in names
     )
-
-
-def lexicon_case(lexicon: str | Path) -> str:
-    """Return which case the words of a lexicon have: `lower`, `upper`, else `keep`."""
-    words = [w for w in read_lexicon(lexicon).words if not re.fullmatch(r"\W.*\W", w)]
-    if all(word == word.lower() for word in words):
-        return "lower"
-    return "upper" if all(word == word.upper() for word in words) else "keep"
 
 
 def survey_corpus(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from latflow.align.options import AlignSplitOptions, ExportOptions, SuspectOptions
+from latflow.corpus.options import Hdf5Source, SyntheticSource
 from latflow.decode.options import NetworkScoreOptions, RescoreOptions, SearchOptions
 from latflow.errors import UserError
 from latflow.features.frame_times import FrameTimes
@@ -351,6 +352,14 @@ class Recipe(Sets, Systems):
             "configuration lang.lexicon is not set",
             remedy="name the pronunciation lexicon (WORD PHONE PHONE ... lines)",
         )
+
+    def vocabulary(self, split: str, language_folder: str) -> list[str]:
+        """Return the file whose spelling the transcripts of a split take on, if any."""
+        if isinstance(self.sources[split], SyntheticSource | Hdf5Source):
+            return []
+        if self.imported_system is not None:
+            return [f"{self.options.gmm.lang}/words.txt"]
+        return [self.lexicon(language_folder)]
 
     @property
     def generates_pronunciations(self) -> bool:

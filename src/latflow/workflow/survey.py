@@ -28,6 +28,7 @@ from latflow.corpus.options import (
     CutSource,
     DevSource,
     FolderSource,
+    GivenSource,
     Hdf5Source,
     KaldiSource,
     LhotseSource,
@@ -35,6 +36,7 @@ from latflow.corpus.options import (
     TableSource,
 )
 from latflow.corpus.table import list_table
+from latflow.corpus.words import TextRules, WordForms, no_word_known
 from latflow.errors import UserError
 from latflow.features.frame_times import FrameTimes
 from latflow.features.options import Extraction
@@ -99,6 +101,12 @@ class Dictionary:
             shortest[entry.word] = min(known, len(entry.phones))
         return cls(lexicon, file, lang, shortest)
 
+    @property
+    def words(self) -> frozenset[str]:
+        """Words of the lexicon, and those that the lang stage adds."""
+        made = {self.lang.oov_word, self.lang.silence_word} - {""}
+        return frozenset(made | self.phones.keys())
+
     def knows(self, word: str) -> bool:
         """Tell whether a word has a pronunciation, or the lang stage adds it."""
         made = (self.lang.oov_word, self.lang.silence_word)
@@ -144,6 +152,15 @@ class Survey:
         self.sample_rates: Counter[int] = Counter()
         self.too_short: list[str] = []
         self.num_too_short = 0
+        self._forms: dict[TextRules, WordForms] = {}
+
+    def words_of(self, text: str | None, source: GivenSource) -> list[str]:
+        """Return the words of a transcript as the lexicon spells them."""
+        rules = source.text_rules
+        if rules not in self._forms:
+            vocabulary = self._dictionary.words if self._dictionary else ()
+            self._forms[rules] = WordForms(vocabulary, rules)
+        return self._forms[rules].words(text or "")
 
     def add(
         self,
@@ -185,6 +202,13 @@ class Survey:
 
     def findings(self) -> Iterator[Finding]:
         """Yield what is wrong with this split by itself."""
+        for forms in self._forms.values():
+            if error := no_word_known(forms, self.file):
+                yield finding_of(error)
+            if changed := forms.summary():
+                what = f"{self.split}: words are changed: {changed}"
+                remedy = "see case, punctuation, clitics, compounds of the source"
+                yield Finding("note", self.file, what, remedy)
         if self.num_too_short:
             yield Finding(
                 "warning",
@@ -265,7 +289,7 @@ def _read_cuts(source: CutSource, survey: Survey) -> None:
     """Read the transcripts of a CutSet."""
     for cut, told in supervisions_of(source.path):
         speaker, text = (told.speaker, told.text) if told else (None, None)
-        words = (text or "").split()
+        words = survey.words_of(text, source)
         survey.add(cut.id, speaker, words, duration=cut.duration)
 
 
@@ -288,22 +312,21 @@ def _read_kaldi(source: KaldiSource, survey: Survey) -> Iterator[Finding]:
         facts: dict[str, AudioFacts] = {}
         allow_commands = source.allow_commands
         yield from _look_at_audio(kaldi, facts, allow_commands=allow_commands)
-        yield from _read_utterances(kaldi, facts, survey, has_text=has_text)
+        yield from _read_utterances(kaldi, facts, survey, source)
 
 
 def _read_utterances(
     kaldi: KaldiDir,
     facts: Mapping[str, AudioFacts],
     survey: Survey,
-    *,
-    has_text: bool,
+    source: KaldiSource,
 ) -> Iterator[Finding]:
     """Survey the utterances; those without a transcript or a speaker are findings."""
     silent, speakerless = [], []
     for utt_id in kaldi.utterances:
-        words = kaldi.words(utt_id)
+        words = survey.words_of(kaldi.transcript(utt_id), source)
         speaker = kaldi.utt2spk.get(utt_id) if kaldi.utt2spk else None
-        if has_text and not words:
+        if source.transcripts and not words:
             silent.append(utt_id)
         if kaldi.utt2spk is not None and not speaker:
             speakerless.append(utt_id)
@@ -358,7 +381,7 @@ def _look_at_audio(
 def _read_manifests(source: ManifestSource, survey: Survey) -> Iterator[Finding]:
     """Read the transcripts of a Lhotse manifest."""
     for supervision in read_supervisions(source.supervisions):
-        words = (supervision.text or "").split()
+        words = survey.words_of(supervision.text, source)
         duration = supervision.duration
         survey.add(supervision.id, supervision.speaker, words, duration=duration)
     if not Path(source.recordings).is_file():
@@ -376,6 +399,7 @@ def _read_listing(
             list_folder(source, listing)
         else:
             list_table(source, listing)
+        yield from _renamed(listing, source.path)
         faults: dict[tuple[str, str], list[str]] = {}
         for fault in listing.faults:
             reason = fault.reason.partition(" (")[0]
@@ -395,7 +419,7 @@ def _read_listing(
                 last = audio.num_samples / rate
                 duration = (last if end is None else min(end, last)) - part.start
             speaker = part.speaker if source.speaker == "given" else None
-            words = part.text.split()
+            words = survey.words_of(part.text, source)
             if source.transcripts and not words:
                 key = "utterance without words", "add the words, or remove the files"
                 faults.setdefault(key, []).append(part.id)
@@ -408,6 +432,12 @@ def _read_listing(
     if source.transcripts and not survey.num_words and severity == "warning":
         what = f"{survey.split}: no utterance with words is left"
         yield Finding("error", source.path, what, "mend what the warnings name")
+
+
+def _renamed(listing: Listing, file: str) -> Iterator[Finding]:
+    """Find files whose ids are not what they are called."""
+    for note in listing.notes.entries:
+        yield Finding("note", file, note.reason, "rename the file for another id")
 
 
 def _several_channels(

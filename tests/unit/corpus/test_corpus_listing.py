@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import unicodedata
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def folder(tmp_path):
 
 
 def test_transcripts_beside_audio_become_utterances(folder, tmp_path):
-    source = FolderSource(path=str(folder), case="lower", strip_punctuation=True)
+    source = FolderSource(path=str(folder), case="lower")
     _, spoken, skipped = prepared(source, tmp_path)
     assert spoken == {
         "ann-one": ("ann", "hello world"),
@@ -95,13 +96,13 @@ def test_intervals_of_long_files_become_utterances(tmp_path):
     )
     cuts, spoken, _ = prepared(source, tmp_path)
     assert spoken == {
-        "talk-Ann-00000500": ("Ann", 'say "hi"'),
+        "talk-Ann-00000500": ("Ann", "say hi"),
         "talk-Ann-00002000": ("Ann", "yes"),
         "talk-Bob-00002500": ("Bob", "no"),
     }
     assert [(c.start, c.duration) for c in cuts] == [(0.5, 1), (2, 1), (2.5, 0.75)]
     other = source.replace(tiers=("Eve",))
-    with pytest.raises(UserError, match=r"none of its tiers is called Eve - it has: A"):
+    with pytest.raises(UserError, match=r"none of its tiers is called Eve; it has: A"):
         prepared(other, tmp_path)
 
 
@@ -126,11 +127,70 @@ def test_textgrids_are_read_as_they_were_written(tmp_path):
     assert found == tiers
 
 
-def test_what_is_no_textgrid_is_one_line(tmp_path):
+def damaged_grid(old, new):
+    grid = textgrid({"w": [Interval(0, 1, "café"), Interval(2, 3, "two")]}, 4.0)
+    assert old in grid
+    return grid.replace(old, new)
+
+
+DAMAGED_GRIDS = {
+    "not a TextGrid": b"words\n",
+    "is empty": b"",
+    "neither UTF-8 nor UTF-16": damaged_grid("café", "café").encode("latin-1"),
+    "2.0.* cannot occur after its end time .1.5": damaged_grid(
+        "xmax = 3", "xmax = 1.5"
+    ).encode(),
+    "overlap in time.*two": damaged_grid("xmin = 2", "xmin = 0.5").encode(),
+    "damaged": damaged_grid("café", "cafe").encode()[:-60],
+}
+
+
+@pytest.mark.parametrize("complaint", DAMAGED_GRIDS)
+def test_what_is_no_textgrid_is_one_line(tmp_path, complaint):
     path = tmp_path / "x.TextGrid"
-    path.write_text("words\n")
-    with pytest.raises(UserError, match=r"x\.TextGrid: not a TextGrid"):
+    path.write_bytes(DAMAGED_GRIDS[complaint])
+    with pytest.raises(UserError, match=rf"x\.TextGrid: .*{complaint}"):
         read_tiers(path)
+
+
+def test_damaged_transcripts_leave_the_others_alone(tmp_path):
+    names = [*"abcdef", "good"]
+    for name, content in zip(names, DAMAGED_GRIDS.values(), strict=False):
+        speak(tmp_path / f"c/{name}.wav", 4.0)
+        (tmp_path / f"c/{name}.TextGrid").write_bytes(content)
+    for name, content in (("good", b"yes"), ("latin", "café".encode("latin-1"))):
+        speak(tmp_path / f"c/{name}.wav", 4.0)
+        (tmp_path / f"c/{name}.txt").write_bytes(content)
+    _, spoken, skipped = prepared(FolderSource(path=str(tmp_path / "c")), tmp_path)
+    assert spoken == {"good": ("c", "yes")}
+    assert set(skipped) == {*"abcdef", "latin"}
+    assert "is not UTF-8 (byte 4)" in skipped["latin"]
+
+
+def test_ids_that_meet_are_made_unique(tmp_path):
+    for name in ("1234 a 2", "1234_a_2", "s/x/a", "s-x/a"):
+        speak(tmp_path / f"c/{name}.wav")
+        (tmp_path / f"c/{name}.txt").write_text(f"the {name}".replace("/", " "))
+    _, spoken, noted = prepared(FolderSource(path=str(tmp_path / "c")), tmp_path)
+    assert {key: text for key, (_, text) in spoken.items()} == {
+        "1234_a_2": "the 1234 a 2",
+        "1234_a_2-2": "the 1234_a_2",
+        "s-x-a": "the s x a",
+        "s-x-a-2": "the s x a",
+    }
+    assert noted["1234_a_2-2"] == "file '1234_a_2.wav' is called 1234_a_2-2"
+
+
+@pytest.mark.parametrize(("audio", "text"), [("NFD", "NFC"), ("NFC", "NFD")])
+def test_names_find_each_other_in_any_normal_form(tmp_path, audio, text):
+    speak(tmp_path / f"c/{unicodedata.normalize(audio, 'café')}.wav")
+    (tmp_path / f"c/{unicodedata.normalize(text, 'café')}.txt").write_text("yes")
+    _, spoken, _ = prepared(FolderSource(path=str(tmp_path / "c")), tmp_path)
+    assert spoken == {"café": ("c", "yes")}
+    table = tmp_path / "t.csv"
+    table.write_text(f"path,text\nc/{unicodedata.normalize(text, 'café')}.wav,no\n")
+    source = TableSource(path=str(table), speaker="single")
+    assert prepared(source, tmp_path)[1] == {"c-café": ("single", "no")}
 
 
 def test_digest_follows_the_files_of_the_folder(folder):
@@ -162,7 +222,7 @@ def test_tables_become_utterances(tmp_path, kind):
     table.write_bytes(gzip.compress(text) if kind.endswith("gz") else text)
     source = TableSource(path=str(table), audio=str(tmp_path / "clips"))
     _, spoken, skipped = prepared(source, tmp_path)
-    assert spoken == {"a": ("s1", 'She said "no"'), "b": ("s2", "yes")}
+    assert spoken == {"a": ("s1", "She said no"), "b": ("s2", "yes")}
     assert list(skipped) == ["gone"]
     assert "audio file does not exist" in skipped["gone"]
 
@@ -170,11 +230,11 @@ def test_tables_become_utterances(tmp_path, kind):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("path,text,speaker\na.wav,yes\n", "line 2 has 2 columns, the first line na"),
+        ("path,text,speaker\na.wav,yes\n", r"2 columns, the .* names 3 \(line 2\)"),
         ("path,speaker\na.wav,s\n", "no column text or sentence .* set text_column"),
         ("path,text\na.wav,yes\n", "no column speaker .* speaker to utterance"),
-        ("path,text,speaker\n,yes,s\n", "line 2 names no audio file"),
-        ("path,text,speaker\na.wav,y,s\na.wav,z,s\n", "line 3: a: this id occurs twic"),
+        ("path,text,speaker\n,yes,s\n", r"names no audio file \(line 2\)"),
+        ("path,text,speaker\nb.wav,y,s\n", r"b: .* not exist: .*b.wav \(line 2\)"),
         ("", "the table is empty"),
     ],
 )
@@ -187,7 +247,7 @@ def test_faulty_tables_are_one_line(tmp_path, text, complaint):
 
 def test_garbage_in_jsonl_is_named_by_its_line(tmp_path):
     (tmp_path / "t.jsonl").write_text("\n[1]\n")
-    with pytest.raises(UserError, match="line 2 is no JSON object"):
+    with pytest.raises(UserError, match=r"no JSON object \(line 2\)"):
         prepared(TableSource(path=str(tmp_path / "t.jsonl")), tmp_path)
 
 

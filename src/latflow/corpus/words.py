@@ -1,0 +1,344 @@
+"""Words of transcripts and texts, spelled as the lexicon spells them.
+
+People write `Don’t stop—now,` where a lexicon has `don't`, `stop`, `now`. A word that
+the lexicon has is never changed. For one that it lacks these are tried in turn, and the
+first that gives a word of the lexicon is taken:
+
+1. its spelling but for letters' case, apostrophes (’ for '), hyphens, Unicode's normal
+   form (NFC, full-width letters) and characters that nobody sees (soft hyphens);
+2. the same of its parts between dashes, ellipses, commas, quotation marks and the like,
+   without the marks around each;
+3. without apostrophes around it, which may be quotation marks;
+4. divided at an apostrophe, where the lexicon has both parts (`there`, `'s`).
+
+What is left is unknown: without marks, divided at hyphens, in the lexicon's case where
+its words share one. Words in `<>` or `[]` are left as they are; marks that stand alone
+are no words. All that was changed is counted.
+
+Public: `TextRules`, `WordForms`, `holds_word`, `no_word_known`, `read_vocabulary`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Collection
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from latflow.errors import UserError
+from latflow.files import read_lines
+from latflow.lang.lexicon import RESERVED_WORDS, read_lexicon
+
+Case = Literal["auto", "keep", "lower", "upper"]
+
+APOSTROPHES = "'’ʼ‘‛`´＇′ꞌ"
+HYPHENS = "-‐‑‒–−﹣－"
+COMPOUNDS = "-‐‑‒−﹣－/"
+# Marks that part words wherever they stand; others only end or begin them.
+_PARTING = (
+    '—–―‒…‥;!?¡¿"“”„‟«»‹›()|‖،؛؟۔।॥՝։፡።'
+    "、。，！？；：・｡､｢｣「」『』【】〈〉《》〔〕（）［］｛｝〜～⁓"
+)
+_ZERO_WIDTH_SPACE = "\u200b"  # parts words in Thai and Khmer
+# Marks of writing direction, joiners of words, soft hyphens, byte order marks, tatweel.
+# The joiners of Persian and Indic letters (U+200C, U+200D) are spelling, and stay.
+_INVISIBLE = dict.fromkeys(
+    map(ord, "\u00ad\u034f\u061c\u0640\u200b\u200e\u200f\u2060\u2061\u2062\u2063\ufeff")
+)
+_INVISIBLE |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)])
+# Categories of characters that are marks: punctuation, and symbols but for currencies.
+_MARK_CATEGORIES = frozenset(
+    ("Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sk", "Sm", "So", "Cf", "Cc")
+)
+_SPOKEN = frozenset("&@")  # marks that are read out
+_BRACKETED = re.compile(r"<\S+>|\[\S+\]")
+_EXAMPLES = 2
+
+
+class TextRules(NamedTuple):
+    """How transcripts are read, see the options of the same names."""
+
+    case: Case = "auto"
+    punctuation: str | None = None
+    clitics: str = APOSTROPHES
+    compounds: str = COMPOUNDS
+
+
+class WordForms:
+    """Gives words the lexicon's spelling, and counts what it changes.
+
+    Args:
+        vocabulary: words of the lexicon; empty where none is known.
+        rules: how transcripts are read.
+
+    Attributes:
+        num_words: words so far, as they come out.
+        num_known: how many of them the vocabulary has.
+        changed: kind of change -> how many words were changed so.
+    """
+
+    def __init__(
+        self, vocabulary: Collection[str] = (), rules: TextRules | None = None
+    ) -> None:
+        self._vocabulary = frozenset(vocabulary)
+        self._rules = rules or TextRules()
+        self._forms: dict[str, tuple[str, ...]] = {}
+        self._same = str.maketrans(
+            dict.fromkeys(self._rules.clitics, "'") | dict.fromkeys(HYPHENS, "-")
+        )
+        self.num_words = 0
+        self.num_known = 0
+        self.changed: Counter[str] = Counter()
+        self._examples: dict[str, list[str]] = {}
+        self._unknown: str | None = None
+
+    def words(self, text: str) -> list[str]:
+        """Return the words of a transcript, and count them."""
+        found: list[str] = []
+        for token in text.split():
+            forms = self._forms.get(token)
+            if forms is None:
+                forms = self._forms[token] = self._resolve(token)
+            if forms != (token,):
+                self._count_change(token, forms)
+            found += forms
+        self.num_words += len(found)
+        known = sum(map(self._vocabulary.__contains__, found))
+        self.num_known += known
+        if known < len(found) and self._unknown is None:
+            self._unknown = next(w for w in found if w not in self._vocabulary)
+        return found
+
+    def summary(self) -> str:
+        """Return what was changed, with examples; empty where nothing was."""
+        return ", ".join(
+            f"{number} {kind} ({'; '.join(self._examples[kind])})"
+            for kind, number in self.changed.most_common()
+        )
+
+    def stranger(self) -> tuple[str, str | None] | None:
+        """Return a word, and one of the vocabulary like it, if no word is known."""
+        if not self._vocabulary or self.num_known or self._unknown is None:
+            return None
+        folded = self._unknown.casefold()
+        like = next((w for w in self._vocabulary if w.casefold() == folded), None)
+        if like is None:
+            near = difflib.get_close_matches(folded, self._vocabulary, 1, 0.8)
+            like = near[0] if near else None
+        return self._unknown, like
+
+    # -- forms of a word ------------------------------------------------------------
+
+    def _resolve(self, token: str) -> tuple[str, ...]:
+        """Return the words that a token stands for."""
+        if token in self._vocabulary:
+            return (token,)
+        whole = self._known(token)
+        if whole is not None:
+            return (whole,)
+        if _BRACKETED.fullmatch(token):
+            return (token,)
+        pieces = (p for p in self._parting.split(token) if p)
+        return tuple(word for piece in pieces for word in self._words_of(piece))
+
+    def _words_of(self, piece: str) -> tuple[str, ...]:
+        """Return the words of what stands between two marks that part words."""
+        bare = self._strip(piece)
+        unquoted = self._strip(bare, self._rules.clitics)
+        for form in (bare, unquoted):
+            if form and (known := self._known(form)) is not None:
+                return (known,)
+        parts = [p for p in self._compound.split(unquoted) if self._strip(p)]
+        if len(parts) > 1:
+            return tuple(word for part in parts for word in self._words_of(part))
+        if not any(c.isalnum() or c in _SPOKEN for c in unquoted):
+            return () if not self._is_spoken(unquoted) else (unquoted,)
+        return self._clitic_parts(bare) or (self._cased(self._strip(unquoted, "-")),)
+
+    @staticmethod
+    def _is_spoken(text: str) -> bool:
+        """Return whether a token without letters may be read out, such as `$`."""
+        return bool(text) and any(unicodedata.category(c) == "Sc" for c in text)
+
+    def _clitic_parts(self, word: str) -> tuple[str, ...]:
+        """Return a word divided at an apostrophe, if both parts are known."""
+        for at, character in enumerate(word):
+            if character in self._rules.clitics:
+                for end in (at, at + 1):
+                    first, second = self._known(word[:end]), self._known(word[end:])
+                    if first is not None and second is not None:
+                        return first, second
+        return ()
+
+    def _known(self, word: str) -> str | None:
+        """Return how the vocabulary spells a word; None if it lacks it."""
+        if word in self._vocabulary:
+            return word
+        cased = self._in_case(word)
+        if cased in self._vocabulary:
+            return cased
+        return self._by_key.get(self._key(cased))
+
+    def _key(self, word: str) -> str:
+        """Return what spellings of a word have in common."""
+        plain = word.translate(_INVISIBLE).translate(self._same)
+        plain = unicodedata.normalize("NFKC", plain)
+        if self._rules.case != "auto":
+            return plain
+        return unicodedata.normalize("NFKC", plain.casefold())
+
+    def _in_case(self, word: str) -> str:
+        """Return a word in the case that the rules name."""
+        if self._rules.case == "lower":
+            return word.lower()
+        return word.upper() if self._rules.case == "upper" else word
+
+    def _cased(self, word: str) -> str:
+        """Return a word that the vocabulary lacks as it would spell it."""
+        word = unicodedata.normalize("NFC", word.translate(_INVISIBLE))
+        word = word.translate(self._apostrophe)
+        if self._rules.case != "auto":
+            return self._in_case(word)
+        if self._shared_case is None:
+            return word
+        return word.upper() if self._shared_case == "upper" else word.lower()
+
+    def _strip(self, text: str, more: str = "") -> str:
+        """Return a text without the marks, or further characters, at its ends."""
+        first, last = 0, len(text)
+        while first < last and (self._is_mark(text[first]) or text[first] in more):
+            first += 1
+        while first < last and (
+            self._is_mark(text[last - 1]) or text[last - 1] in more
+        ):
+            last -= 1
+        return text[first:last]
+
+    def _is_mark(self, character: str) -> bool:
+        """Return whether a character is no part of a word at whose end it stands."""
+        if character in self._rules.clitics:
+            return False
+        if self._rules.punctuation is not None:
+            return character in self._rules.punctuation
+        return _is_mark(character)
+
+    # -- what follows from vocabulary and rules ---------------------------------------
+
+    @cached_property
+    def _by_key(self) -> dict[str, str]:
+        """Key -> spelling; of several the one with the fewest capital letters."""
+        found: dict[str, str] = {}
+        for word in sorted(self._vocabulary, key=_capitals, reverse=True):
+            found[self._key(word)] = word
+        return found
+
+    @cached_property
+    def _apostrophe(self) -> dict[int, int]:
+        """Table that turns apostrophes into the one that the vocabulary has."""
+        kinds = Counter(c for w in self._vocabulary for c in w if c in APOSTROPHES)
+        usual = max(kinds, key=kinds.__getitem__, default="'")
+        return dict.fromkeys(map(ord, self._rules.clitics), ord(usual))
+
+    @cached_property
+    def _shared_case(self) -> Literal["lower", "upper"] | None:
+        """Return the case of all words of the vocabulary; None if they differ."""
+        words = [w for w in self._vocabulary if not re.fullmatch(r"\W.*\W", w)]
+        cased = [w for w in words if w.lower() != w.upper()]
+        if cased and all(word == word.lower() for word in cased):
+            return "lower"
+        if cased and all(word == word.upper() for word in cased):
+            return "upper"
+        return None
+
+    @cached_property
+    def _parting(self) -> re.Pattern[str]:
+        """Pattern of what parts words."""
+        given = self._rules.punctuation
+        marks = [c for c in _PARTING if given is None or c in given]
+        marks = [c for c in marks if c not in self._rules.clitics]
+        either = "".join(map(re.escape, [*marks, _ZERO_WIDTH_SPACE]))
+        several = [rf"[{either}]+"]
+        if given is None or "." in given:
+            several.append(r"\.{2,}")
+        if given is None or "," in given:
+            several.append(r"(?<!\d),|,(?!\d)")
+        return re.compile("|".join([*several, "--+"]))
+
+    @cached_property
+    def _compound(self) -> re.Pattern[str]:
+        """Pattern of what joins the parts of compounds; matches nowhere for none."""
+        marks = "".join(map(re.escape, self._rules.compounds))
+        return re.compile(rf"[{marks}]+" if marks else r"(?!)")
+
+    # -- counts -----------------------------------------------------------------------
+
+    def _count_change(self, token: str, forms: tuple[str, ...]) -> None:
+        """Count a word that was changed, and keep it as an example."""
+        if len(forms) != 1:
+            kind = "divided" if forms else "marks dropped"
+        elif "".join(forms).casefold() == token.casefold():
+            kind = "in another case"
+        else:
+            kind = "spelled otherwise"
+        self.changed[kind] += 1
+        examples = self._examples.setdefault(kind, [])
+        example = f"{token} -> {' '.join(forms)}" if forms else token
+        if len(examples) < _EXAMPLES and example not in examples:
+            examples.append(example)
+
+
+def holds_word(text: str) -> bool:
+    """Return whether a text is more than blanks and marks."""
+    return any(not c.isspace() and not _is_mark(c) for c in text)
+
+
+def no_word_known(forms: WordForms, file: str | Path) -> UserError | None:
+    """Return an error if the lexicon has no word of the transcripts.
+
+    Args:
+        forms: has read them all.
+        file: that they are of, for the message.
+    """
+    found = forms.stranger()
+    if found is None:
+        return None
+    word, like = found
+    pair = f"{word!r}; the lexicon has {like!r}" if like else repr(word)
+    return UserError(
+        f"the lexicon has none of the {forms.num_words} words of the transcripts, "
+        f"e.g. {pair}",
+        file=file,
+        remedy="set `case` of this source to auto"
+        if like and like.casefold() == word.casefold()
+        else "check that lexicon (lang.lexicon) and transcripts are of one language, "
+        "and that their words are written alike",
+    )
+
+
+def read_vocabulary(path: str | Path) -> frozenset[str]:
+    """Return the words of a lexicon, or of a symbol table (`words.txt`).
+
+    Raises:
+        UserError: the file is missing or faulty.
+    """
+    if Path(path).name == "words.txt":
+        words = {line.split()[0] for _, line in read_lines(path) if line.strip()}
+        return frozenset(words) - set(RESERVED_WORDS)
+    return frozenset(read_lexicon(path).words)
+
+
+def _capitals(word: str) -> tuple[int, str]:
+    """Return what words of one key are sorted by."""
+    return sum(c.isupper() for c in word), word
+
+
+@cache
+def _is_mark(character: str) -> bool:
+    """Return whether a character is a mark by its category."""
+    if character in _SPOKEN:
+        return False
+    return unicodedata.category(character) in _MARK_CATEGORIES
