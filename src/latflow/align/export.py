@@ -124,7 +124,7 @@ def export_alignments(
         _Writer(folder, options) as writer,
     ):
         order: list[tuple[str, float, str]] = []
-        top: str | None = None
+        folders: set[str] = set()
         for cut in read_cut_lines(cuts):
             try:
                 place = _Place.of(cut)
@@ -138,8 +138,7 @@ def export_alignments(
             places.add(place, file=cuts)
             order.append((place.recording, place.start, place.id))
             if place.path:
-                above = os.path.dirname(place.path)
-                top = above if top is None else os.path.commonpath([top, above])
+                folders.add(os.path.dirname(place.path))
             ids = archive.get(cut.id)
             log_likes = scores.get(cut.id) if scores is not None else None
             if ids is not None and log_likes is not None:
@@ -150,6 +149,7 @@ def export_alignments(
                 file=alignments,
                 remedy="look at the ledger beside it",
             )
+        top = _top(folders, options.folder)
         order.sort()
         groups = groupby(progress(order, "export", len(order)), key=lambda row: row[0])
         for _, rows in groups:
@@ -164,8 +164,17 @@ def export_alignments(
                 times = bounds.get(utterance) if bounds is not None else None
                 timed = timer.time(place.text, ids, place.duration, log_likes, times)
                 found.append((place, timed))
-            writer.write(found, top or "")
+            writer.write(found, top)
         writer.finish()
+
+
+def _top(folders: set[str], wanted: str | None) -> str:
+    """Return the folder that names of files are relative to."""
+    if not folders:
+        return ""
+    common = os.path.commonpath(list(folders))
+    is_below = wanted is not None and Path(common).is_relative_to(wanted)
+    return str(wanted) if is_below else common
 
 
 Timed = tuple[_Place, AlignedUtterance | None]
@@ -182,6 +191,7 @@ class _Writer:
         self._taken: set[str] = set()
         self._counts: Counter[str] = Counter()
         self.missing: list[str] = []
+        self._pauses: list[dict[str, Any]] = []
         self._ctm: tuple[TextIO, TextIO] | None = None
         self._json: TextIO | None = None
         if "ctm" in options.formats:
@@ -218,6 +228,7 @@ class _Writer:
                 line = json.dumps(_json_values(place, timed), ensure_ascii=False)
                 self._json.write(line + "\n")
         self._counts["recordings"] += 1
+        self._pauses += _long_pauses(utterances, self._options.long_pause)
         if "textgrid" in self._options.formats:
             first = utterances[0][0]
             path = self._folder / "textgrid" / self._name(first, top)
@@ -248,8 +259,27 @@ class _Writer:
                 "utterances": self._counts["utterances"],
                 "without_words": self._counts["without_words"],
                 "not_aligned": self.missing,
+                "long_pauses": self._pauses,
             },
         )
+
+
+def _long_pauses(utterances: list[Timed], least: float) -> list[dict[str, Any]]:
+    """Return the times of a recording without a word, where words' times are known."""
+    words = [
+        (place.start + word.start, place.start + word.end)
+        for place, timed in utterances
+        if timed is not None
+        for word in timed.words or ()
+    ]
+    place = utterances[0][0]
+    last, found = 0.0, []
+    for start, end in [*sorted(words), (place.length, place.length)]:
+        if words and start - last >= least:
+            times = {"start": _rounded(last), "end": _rounded(start)}
+            found.append({"recording": place.recording, **times})
+        last = max(last, end)
+    return found
 
 
 def _tiers(utterances: list[Timed]) -> dict[str, list[Interval]]:

@@ -12,6 +12,7 @@ from latflow.options import (
     NonNegativeInt,
     Options,
     PositiveFloat,
+    Text,
     Unique,
 )
 
@@ -55,8 +56,14 @@ class ExportOptions(Options):
     speaker; `ctm`, `words.ctm` and `phones.ctm`; `json`, `alignments.jsonl`, an
     utterance a line, with scores and confidences of words and phones."""
     names: Literal["recording", "path"] = "recording"
-    """Names of TextGrids: the recording's id, or the path of its audio below the folder
-    that holds all audio files."""
+    """Names of TextGrids: the recording's id, or the path of its audio below `folder`.
+    """
+    folder: Text | None = None
+    """Folder that `names: path` are relative to; null, or where audio lies elsewhere,
+    for the one that holds all audio files."""
+    long_pause: PositiveFloat = 15.0
+    """Shortest time without a word that `export.json` tells of, seconds: something may
+    be said there that has no transcript."""
 
 
 class SupervisionOptions(Options):

@@ -198,6 +198,14 @@ def _show(out: Path, recipe: Mapping[str, Any]) -> None:
             f"{len(told['not_aligned'])} could not be aligned: {names} "
             f"(why: ledger.jsonl files below {out / 'results'})\n"
         )
+    if pauses := told["long_pauses"]:
+        where = ", ".join(
+            f"{p['recording']} {p['start']:.1f} to {p['end']:.1f} s" for p in pauses[:5]
+        )
+        sys.stdout.write(
+            f"{len(pauses)} long times without a word, maybe not transcribed: {where}"
+            f"{' (all: export.json)' if len(pauses) > 5 else ''}\n"
+        )
     if is_adapted or not is_packaged:
         sys.stdout.write(
             f"other recordings can be aligned with these models: --model "

@@ -176,8 +176,13 @@ def align_recipe(
     }
     if len(rates) > 1:
         recipe["features"] = {"sample_rate": rates[0]}
-    names = "path" if source["type"] in {"folder", "table"} else "recording"
+    is_listed = source["type"] in {"folder", "table"}
+    names = "path" if is_listed else "recording"
     export: dict[str, Any] = {"names": names, "boundaries": boundaries}
+    if is_listed:
+        path = Path(source["path"])
+        top = path if source["type"] == "folder" else source.get("audio", path.parent)
+        export["folder"] = os.path.abspath(top)
     if package is None:
         systems = _systems(survey)
         recipe["gmm"] = {"systems": systems}

@@ -96,6 +96,7 @@ def test_textgrids_have_words_and_phones_of_each_speaker(experiment, system):
     told = json.loads((out / "export.json").read_text())
     assert told == {
         "recordings": 2, "utterances": 3, "without_words": 0, "not_aligned": ["c-1"],
+        "long_pauses": [],
     }  # fmt: skip
 
 
@@ -118,6 +119,18 @@ def test_names_may_be_paths_of_the_audio(experiment, system):
     found = sorted(p.relative_to(out).as_posix() for p in out.rglob("*.TextGrid"))
     assert found == ["textgrid/x/one.TextGrid", "textgrid/y/t.TextGrid"]
     assert not (out / "words.ctm").exists()
+    for folder, begin in (("/", "data/"), ("/data/x", ""), ("/elsewhere", "")):
+        options = {"folder": folder, "formats": ["textgrid"]}
+        out = export(experiment, system, names="path", **options)
+        assert (out / f"textgrid/{begin}x/one.TextGrid").is_file()
+
+
+def test_long_times_without_a_word_are_told(experiment, system):
+    out = export(experiment, system, long_pause=0.2)
+    assert json.loads((out / "export.json").read_text())["long_pauses"] == [
+        {"recording": "one", "start": 0.3, "end": 1.0},
+        {"recording": "talk", "start": 0.4, "end": 0.6},
+    ]
 
 
 def test_confidence_is_the_share_that_scores_lower():
