@@ -126,7 +126,7 @@ def test_names_may_be_paths_of_the_audio(experiment, system):
 
 
 def test_long_times_without_a_word_are_told(experiment, system):
-    out = export(experiment, system, long_pause=0.2)
+    out = export(experiment, system, long_pause=0.15)
     assert json.loads((out / "export.json").read_text())["long_pauses"] == [
         {"recording": "one", "start": 0.3, "end": 1.0},
         {"recording": "talk", "start": 0.4, "end": 0.6},
