@@ -26,7 +26,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, BinaryIO, TypeVar, cast
+
+import yaml
 
 from latflow.errors import UserError
 
@@ -146,7 +148,7 @@ def _writing(target: Path) -> Iterator[None]:
 
 
 @contextmanager
-def open_text(path: str | Path) -> Iterator[IO[bytes]]:
+def open_text(path: str | Path) -> Iterator[BinaryIO]:
     """Open a text file of any encoding that its first bytes tell, for reading.
 
     Args:
@@ -165,7 +167,8 @@ def open_text(path: str | Path) -> Iterator[IO[bytes]]:
     if not source.is_file():
         raise UserError("no such file", file=source, remedy="check the path")
     opener = gzip.open if source.suffix == ".gz" else open
-    with opener(source, "rb") as stream, _whole_gzip(source):
+    with opener(source, "rb") as opened, _whole_gzip(source):
+        stream = cast("BinaryIO", opened)
         head = stream.read(_HEAD)
         stream.seek(0)
         encoding = next((name for mark, name in _MARKS if head.startswith(mark)), None)
@@ -175,11 +178,11 @@ def open_text(path: str | Path) -> Iterator[IO[bytes]]:
             return
         with tempfile.TemporaryFile() as converted:
             _to_utf8(stream, encoding, converted, source)
-            yield converted
+            yield cast("BinaryIO", converted)
 
 
 def _to_utf8(
-    stream: IO[bytes], encoding: str | None, converted: IO[bytes], source: Path
+    stream: BinaryIO, encoding: str | None, converted: IO[bytes], source: Path
 ) -> None:
     """Write a text as UTF-8 with LF at the ends of lines, and go to its beginning."""
     errors = "strict" if encoding else "surrogateescape"
@@ -292,6 +295,50 @@ def read_json(
         if not isinstance(values, dict):
             raise TypeError("no JSON object")
         return make(values)
+
+
+def read_yaml(path: str | Path) -> Any:
+    """Return what a YAML (or JSON) file holds.
+
+    Raises:
+        UserError: the file is missing or no YAML, or a mapping has a key twice; names
+            the lines.
+    """
+    text = "".join(f"{line}\n" for _, line in read_lines(path))
+    try:
+        return yaml.load(text, _UniqueKeys)  # noqa: S506 - made of the safe loader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}: " if mark else ""
+        what = " ".join(filter(None, (error.context, error.problem)))
+        raise UserError(
+            f"{where}not readable as YAML: {what}",
+            file=path,
+            remedy="indent by blanks, not tabs; quote what has `: `, `#` or begins "
+            "with a mark",
+        ) from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        what = " ".join(str(error).split())
+        raise UserError(f"not readable as YAML: {what}", file=path) from error
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Reads YAML; refuses two equal keys of a mapping, of which the last would win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
+        """Make a mapping; see `yaml.SafeLoader`."""
+        seen: dict[str, int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            line = key.start_mark.line + 1
+            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                raise yaml.YAMLError(
+                    f"lines {seen[key.value]} and {line}: the key {key.value} stands "
+                    "twice"
+                )
+            seen[key.value] = line
+        return super().construct_mapping(node, deep)
 
 
 @contextmanager

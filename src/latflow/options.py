@@ -252,6 +252,8 @@ def key_error(unknown: str, known: Iterable[str], key: str) -> UserError:
     known = list(known)
     near = difflib.get_close_matches(unknown, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+    if "." in unknown and unknown.partition(".")[0] in known:
+        hint = f"keys within sections are set by -o {unknown}=..."
     path = f"{key}.{unknown}" if key else unknown
     return UserError(f"unknown configuration key {path}", remedy=f"{hint} {README}")
 
@@ -305,10 +307,17 @@ def _explain(error: ErrorDetails, annotation: Any, values: Any, key: str) -> Use
     what = error["msg"].removeprefix("Input ").removeprefix("Value error, ")
     if not isinstance(error["input"], Mapping):
         what += f", not {json.dumps(error['input'], default=str)}"
-    remedy, given = README, str(error["input"])
-    if kind.startswith("float") and _EXPONENT.fullmatch(given):
-        remedy = f"YAML reads it as text: write {float(given):.1e}"
-    return UserError(f"configuration {where}: {what}", remedy=remedy)
+    return UserError(f"configuration {where}: {what}", remedy=_remedy(error))
+
+
+def _remedy(error: ErrorDetails) -> str:
+    """Return what can be done about a value that YAML reads as something else."""
+    kind, given = error["type"], error["input"]
+    if kind.startswith("float") and _EXPONENT.fullmatch(str(given)):
+        return f"YAML reads it as text: write {float(given):.1e}"
+    if kind == "string_type" and not isinstance(given, Mapping | list):
+        return "quote it ('2024_01', 'no'): YAML reads it as something else"
+    return README
 
 
 def _chosen(annotation: Any, value: Any) -> Any:

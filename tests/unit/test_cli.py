@@ -302,7 +302,7 @@ def test_columns_of_lists_are_one_line(capsys, tmp_path, lexicon, row, column):
     table = tmp_path / "table.jsonl"
     table.write_text(json.dumps({"path": "corpus/a.wav", "speaker": "s", **row}))
     _, out, _ = run(capsys, "validate", table, lexicon)
-    assert f"line 1: column {column} holds [" in out
+    assert f"column {column} holds a list, not a text (1): corpus-a" in out
 
 
 def test_settings_of_the_source_are_named_as_given(capsys, tmp_path, lexicon):

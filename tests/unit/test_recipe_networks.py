@@ -48,6 +48,21 @@ def test_options_that_sequence_training_does_not_read(recipe_of, training, told)
         recipe_of({"tdnn": CE, "mmi": {**MMI, "training": training}})
 
 
+@pytest.mark.parametrize(
+    ("parent", "told"),
+    [
+        ("tdn", "parent: no 'tdn' - choose from: tdnn"),
+        ("tri1", "parent: no 'tri1' - choose from: tdnn"),
+        ("mmi", "parent: 'mmi' does not come before it - move it up"),
+        ("later", "parent: 'later' does not come before it"),
+    ],
+)
+def test_a_parent_is_a_network_before(recipe_of, parent, told):
+    mmi = {**MMI, "parent": parent}
+    with pytest.raises(UserError, match=told):
+        recipe_of({"tdnn": CE, "mmi": mmi, "later": MMI})
+
+
 CHAIN = {**CE, "type": "lfmmi", "network": "config/networks/tdnnf_chain_small.yaml"}
 
 

@@ -9,7 +9,9 @@ import pytest
 
 from latflow.errors import UserError
 from latflow.provenance import PACKAGE_ROOT
+from latflow.workflow.recipe import Recipe
 from latflow.workflow.settings import (
+    check_overrides,
     find_recipe,
     nested_setting,
     nested_values,
@@ -132,3 +134,66 @@ def test_override_of_a_nested_key_is_a_setting_of_its_section(tmp_path):
 def test_override_that_names_no_key_is_refused(override):
     with pytest.raises(UserError, match=r"is not KEY\.KEY=VALUE"):
         nested_setting(override)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (
+            "nnet: {}\nlm: {}\nnet: 1\nnnet: {}",
+            "lines 1 and 4: the key nnet s",
+        ),
+        ("a: {b: 1,\n b: 2}", "lines 1 and 2: the key b stands twice"),
+        ("a:\n\t- b", "line 2: not readable as YAML: .* indent by blanks, not tabs"),
+        ("a: b: c", "line 1: not readable as YAML: mapping values are not allowed"),
+    ],
+)
+def test_a_faulty_recipe_is_one_line_with_the_line(tmp_path, text, complaint):
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(UserError, match=complaint):
+        read_config(tmp_path / "recipe.yaml")
+
+
+def test_anchors_may_be_merged_and_templates_may_repeat_keys(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("a: &a {b: 1}\nc: {<<: *a, b: 2}\n")
+    assert read_config(tmp_path / "recipe.yaml")["c"] == {"b": 2}
+    template = "__use_yte__: true\n?if True:\n  a: 1\n?else:\n  a: 2\n"
+    (tmp_path / "recipe.yaml").write_text(template)
+    assert read_config(tmp_path / "recipe.yaml") == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        ({"experiment": 202401}, "experiment: .* quote it"),
+        ({"nnet": {"systems": {False: {}}}}, "nnet.systems.False: .* a truth value"),
+        ({2024: {}}, "configuration 2024: .* quote it"),
+    ],
+)
+def test_what_yaml_takes_for_something_else_is_to_be_quoted(config, complaint):
+    with pytest.raises(UserError, match=complaint):
+        Recipe.from_config({"lm": {"type": "uniform"}, **config})
+
+
+def test_an_override_names_a_system_that_is_there():
+    config = {"nnet": {"systems": {"tdnnf": {}}}}
+    check_overrides(config, ["nnet.systems.tdnnf.training.epochs=3", "seed=1"])
+    check_overrides(config, ['nnet.systems.new={"type": "ce"}'])
+    with pytest.raises(UserError, match=r"no system tdnf in nnet.systems .* tdnnf$"):
+        check_overrides(config, ["nnet.systems.tdnf.training.epochs=3"])
+
+
+def test_dotted_keys_of_config_point_to_overrides(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("experiment: a\n")
+    with pytest.raises(UserError, match=r"by -o nnet\.device=cpu$"):
+        read_config(tmp_path / "recipe.yaml", ["nnet.device=cpu"])
+
+
+def test_all_of_several_config_options_count(tmp_path, monkeypatch):
+    from latflow.cli.experiment import _with_overrides
+
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("experiment: a\n")
+    given = ["gmm", "--config", "seed=1", "-n", "--config", "x=2", "y=3"]
+    merged = ["gmm", "-n", "--config", "seed=1", "x=2", "y=3"]
+    assert _with_overrides(recipe, given, []) == merged

@@ -22,7 +22,7 @@ from latflow.workflow.settings import search_path
 from latflow.workflow.packages import PackagePlan
 from latflow.workflow.recipe import PACKAGED, Recipe
 from latflow.workflow.retries import count_by_progress
-from latflow.workflow.settings import nested_values
+from latflow.workflow.settings import check_keys, nested_values
 from latflow.workflow.signals import handle_sigterm_in_a_thread
 from snakemake.utils import update_config
 
@@ -32,6 +32,8 @@ if SOURCE.is_dir() or workflow.deployment_settings.deployment_method:
 # `--config decode={beam: 11}` means a number, as `--config seed=7` does.
 update_config(config, nested_values(workflow.config_settings.config))
 try:
+    for path in workflow.overwrite_configfiles:
+        check_keys(path)
     recipe = Recipe.from_config(config)
 except UserError as error:
     raise WorkflowError(str(error)) from None

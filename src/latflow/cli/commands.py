@@ -106,9 +106,15 @@ RECIPE = (
 def read_recipe(arguments: Arguments) -> Recipe:
     """Return the checked recipe that the command line names."""
     from latflow.workflow.recipe import Recipe
-    from latflow.workflow.settings import find_recipe, nested_setting, read_config
+    from latflow.workflow.settings import (
+        check_overrides,
+        find_recipe,
+        nested_setting,
+        read_config,
+    )
 
     recipe = find_recipe(arguments.configfile)
+    check_overrides(read_config(recipe, arguments.config), arguments.overrides)
     settings = [*arguments.config, *map(nested_setting, arguments.overrides)]
     return Recipe.from_config(read_config(recipe, settings))
 

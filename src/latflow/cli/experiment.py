@@ -73,7 +73,7 @@ def _run(arguments: Arguments) -> None:
         raise UserError("the recipe is named already", remedy="set keys by --config")
     snakefile = workflow_folder() / "Snakefile"
     recipe = find_recipe(arguments.recipe)
-    further = _with_overrides(arguments.further, arguments.overrides)
+    further = _with_overrides(recipe, arguments.further, arguments.overrides)
     # Options last: `--config` takes what follows it, up to the next option.
     command = ["snakemake", *further, "--snakefile", str(snakefile)]
     command += ["--configfile", str(recipe)]
@@ -82,18 +82,25 @@ def _run(arguments: Arguments) -> None:
     os.execv(sys.executable, [sys.executable, "-m", *command])  # noqa: S606
 
 
-def _with_overrides(further: list[str], overrides: list[str]) -> list[str]:
+def _with_overrides(
+    recipe: Path, further: list[str], overrides: list[str]
+) -> list[str]:
     """Return options for Snakemake with each `-o` among them as a `--config`.
 
     Of several `--config` Snakemake takes the last alone, so that all become one.
     """
-    from latflow.workflow.settings import nested_setting
+    from latflow.workflow.settings import (
+        check_overrides,
+        nested_setting,
+        read_config,
+    )
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument(OVERRIDE[0], **{**OVERRIDE[1], "default": [*overrides]})
     parser.add_argument("--config", "-C", nargs="+", action="extend", default=[])
     found, rest = parser.parse_known_args(further)
-    if not found.overrides:
+    check_overrides(read_config(recipe), found.overrides)
+    if not (found.overrides or found.config):
         return further
     settings = [*found.config, *map(nested_setting, found.overrides)]
     return [*rest, "--config", *settings]

@@ -83,7 +83,7 @@ def _list_row(
     for name_of, value in ((text_column, text), (speaker_column, speaker)):
         if isinstance(value, list | dict):
             raise UserError(
-                f"column {name_of} holds {value!r}, not a text",
+                f"column {name_of} holds a {type(value).__name__}, not a text",
                 utterance=name,
                 remedy="write one text a line, or name another column",
             )

@@ -17,10 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from latflow.errors import UserError
-from latflow.files import read_json
+from latflow.files import read_json, read_yaml
 from latflow.nnet.options import PoolOptions, SubsampleOptions
 
 #: Targets of losses that have one of their own.
@@ -166,11 +163,7 @@ def fused_layer(number: int, layer: str) -> str:
 
 def _read_config(path: str | Path) -> Mapping[str, Any]:
     """Return a description; empty where it is no mapping."""
-    try:
-        config = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, RecursionError, ValueError, yaml.YAMLError) as error:
-        what = " ".join(str(error).split())
-        raise UserError(f"not readable as YAML: {what}", file=path) from None
+    config = read_yaml(path)
     return config if isinstance(config, Mapping) else {}
 
 

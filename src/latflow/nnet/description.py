@@ -28,11 +28,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import Field
 from torch import nn
 
 from latflow.errors import UserError
+from latflow.files import read_yaml
 from latflow.nnet.described import DEFAULT_TARGETS, OutputLoss
 from latflow.nnet.graph import DATA, LayerDescription, Plan, SubnetworkOptions
 from latflow.nnet.layer import Layer
@@ -103,11 +103,7 @@ class NetworkDescription:
             raise UserError(
                 "no such network description", file=path, remedy="see config/networks/"
             )
-        try:
-            config = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)  # noqa: S506
-        except (yaml.YAMLError, RecursionError, ValueError) as error:
-            what = " ".join(str(error).split())
-            raise UserError(f"not readable as YAML: {what}", file=path) from error
+        config = read_yaml(path)
         return cls.from_config(config, file=path)
 
     @classmethod
@@ -175,22 +171,6 @@ class NetworkDescription:
                 raise layer.location.error(f"no features {name} in data", hint)
             given |= places[name]
         return NetworkDescription.from_config(config, file=self.file)
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML whose mappings name no key twice (PyYAML would keep the last silently)."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
-        """Make a mapping; see `yaml.SafeLoader`."""
-        seen = set()
-        for key_node, _ in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                continue  # refused below
-            if key_node.value in seen and key_node.tag != "tag:yaml.org,2002:merge":
-                line = key_node.start_mark.line + 1
-                raise yaml.YAMLError(f"line {line}: {key_node.value} stands twice")
-            seen.add(key_node.value)
-        return super().construct_mapping(node, deep=deep)
 
 
 def _parse_layers(given: Any, location: Location) -> dict[str, LayerDescription]:

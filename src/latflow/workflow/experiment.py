@@ -18,6 +18,7 @@ from latflow.decode.options import (
     EndpointOptions,
     RecordingsOptions,
 )
+from latflow.errors import UserError
 from latflow.features.options import FeatureOptions, GmmFeatures, PasteOptions, Stream
 from latflow.gmm.options import GmmOptions, IvectorOptions, MapOptions
 from latflow.graphs.options import DenominatorOptions, GraphOptions
@@ -289,8 +290,31 @@ def load(config: Mapping[str, Any]) -> Experiment:
         UserError: a key is unknown, missing, or has a value out of range; the message
             names the key's path.
     """
+    _check_keys(config, "")
     corpora = str(config.get("corpora") or Experiment.model_fields["corpora"].default)
     return read_options(Experiment, _expanded(config, corpora))
+
+
+def _check_keys(value: Any, path: str) -> None:
+    """Refuse keys that YAML takes for something other than a text.
+
+    Raises:
+        UserError: names the key, and how it is written.
+    """
+    if isinstance(value, list | tuple):
+        for item in value:
+            _check_keys(item, path)
+    if not isinstance(value, Mapping):
+        return
+    for key, below in value.items():
+        where = f"{path}.{key}" if path else str(key)
+        if not isinstance(key, str):
+            kind = "a truth value" if isinstance(key, bool) else "no text"
+            raise UserError(
+                f"configuration {where}: YAML reads this key as {kind}",
+                remedy="quote it, as in 'no': or '2024':",
+            )
+        _check_keys(below, where)
 
 
 def _expanded(value: Any, corpora: str) -> Any:

@@ -1,6 +1,7 @@
 """Refuse networks that contradict themselves or the rest of a recipe.
 
-Public: `check_networks`, `check_descriptions`, `check_scores_frames`.
+Public: `check_parents`, `check_networks`, `check_descriptions`,
+`check_scores_frames`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,20 @@ _TARGETS = ("pdf", "phone")
 _FULL_CONTEXT = 2
 
 
+def check_parents(recipe: Recipe) -> None:
+    """Refuse a parent that is no network before its child, the rest can ask for.
+
+    Raises:
+        UserError: names the key.
+    """
+    earlier: list[str] = []
+    for name, network in recipe.networks.items():
+        if network.parent is not None:
+            key = f"configuration nnet.systems.{name}.parent"
+            _check_earlier(recipe, key, network.parent, earlier)
+        earlier.append(name)
+
+
 def check_networks(recipe: Recipe) -> None:
     """Refuse a network that names what is not there, or has a system's name."""
     earlier: list[str] = []
@@ -54,13 +69,12 @@ def check_networks(recipe: Recipe) -> None:
             known = recipe.training_sets
             check_choice(f"{key}.training_set", network.training_set, known)
         if isinstance(network, SequenceSystemOptions):
-            _check_earlier(recipe, f"{key}.parent", network.parent, earlier)
             _check_parent(recipe, name, network.parent)
             _check_teacher(recipe, name, earlier)
             _check_phone_criterion(recipe, name, network)
             _check_sequence_training(f"{key}.training", network.training)
         else:
-            _check_start(recipe, name, network.parent, earlier)
+            _check_start(recipe, name, network.parent)
             if network.alignments is not None:
                 check_scores_frames(recipe, f"{key}.alignments", network.alignments)
                 aligners = [*recipe.systems, *earlier]
@@ -178,14 +192,11 @@ def _check_parent(recipe: Recipe, name: str, parent: str) -> None:
         )
 
 
-def _check_start(
-    recipe: Recipe, name: str, parent: str | None, earlier: list[str]
-) -> None:
-    """Refuse a network to start from that is not there, or is not learnt from."""
+def _check_start(recipe: Recipe, name: str, parent: str | None) -> None:
+    """Refuse a network to start from that cannot be learnt from."""
     if parent is None:
         return
     key = f"configuration nnet.systems.{name}"
-    _check_earlier(recipe, f"{key}.parent", parent, earlier)
     if recipe.networks[name].training.pretraining:
         raise UserError(
             f"{key}.training.pretraining: layers come one by one, and do not start as "

@@ -13,6 +13,7 @@ from latflow.options import check_choice
 from latflow.workflow.extractor_checks import check_extractor_uses
 from latflow.workflow.network_checks import (
     check_networks,
+    check_parents,
     check_scores_frames,
 )
 from latflow.workflow.packages import PackagePlan, check_capacity, check_packages
@@ -29,6 +30,7 @@ def check(recipe: Recipe) -> None:
     """
     _check_import(recipe)
     _check_systems(recipe)
+    check_parents(recipe)
     _check_streams(recipe)
     check_extractor_uses(recipe)
     _check_simulated(recipe)

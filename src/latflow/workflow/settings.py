@@ -4,8 +4,9 @@
 repository; a wheel has them in `latflow/_workflow` (see `setup.py`). Recipes are read
 exactly as Snakemake reads them.
 
-Public: `find_recipe`, `recipe_names`, `read_config`, `nested_values`,
-`nested_setting`, `workflow_folder`, `search_path`, `write_start`.
+Public: `find_recipe`, `recipe_names`, `read_config`, `check_keys`,
+`check_overrides`, `nested_values`, `nested_setting`, `workflow_folder`,
+`search_path`, `write_start`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import yaml
 
 from latflow.errors import UserError
-from latflow.files import atomic_output, write_json
+from latflow.files import atomic_output, read_yaml, write_json
 from latflow.provenance import PACKAGE_ROOT, WORKFLOW_FOLDER
 
 DEMO = "demo"
@@ -72,6 +73,7 @@ def read_config(recipe: str | Path, settings: Sequence[str] = ()) -> dict[str, A
     from snakemake.utils import update_config
     from snakemake_interface_common.exceptions import WorkflowError
 
+    check_keys(recipe)
     faults = (WorkflowError, yaml.YAMLError, RecursionError, TypeError, ValueError)
     try:
         config = load_configfile(Path(recipe))
@@ -81,6 +83,47 @@ def read_config(recipe: str | Path, settings: Sequence[str] = ()) -> dict[str, A
     if settings:
         update_config(config, nested_values(read_settings(settings)))
     return config
+
+
+def check_keys(recipe: str | Path) -> None:
+    """Refuse a recipe that has a key twice, of which Snakemake would take the last.
+
+    Templates (YTE), which decide what stands there, and JSON are left to Snakemake.
+
+    Raises:
+        UserError: names both lines; or the file is no YAML.
+    """
+    path = Path(recipe)
+    is_yaml = path.suffix in {".yaml", ".yml"} and path.is_file()
+    if is_yaml and b"__use_yte__" not in path.read_bytes():
+        read_yaml(path)
+
+
+def check_overrides(config: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Refuse a key of the command line within a system that the recipe does not have.
+
+    Args:
+        config: the recipe.
+        overrides: `KEY.KEY=VALUE`.
+
+    Raises:
+        UserError: names the system, and those that there are.
+    """
+    for override in overrides:
+        section, systems, name, *deeper = [
+            *override.partition("=")[0].split("."),
+            "",
+            "",
+        ]
+        if systems != "systems" or not any(deeper):
+            continue
+        there = (config.get(section) or {}).get(systems)
+        if isinstance(there, Mapping) and name not in there:
+            known = ", ".join(map(str, there)) or "none"
+            raise UserError(
+                f"-o {override}: the recipe has no system {name} in {section}.systems",
+                remedy=f"choose from: {known}",
+            )
 
 
 def nested_values(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,7 +192,9 @@ def read_settings(settings: Sequence[str], option: str = "--config") -> dict[str
     try:
         return parse_config(list(settings))
     except ValueError as error:
-        raise UserError(f"{option}: {error}") from None
+        dotted = next((s for s in settings if "." in s.partition("=")[0]), None)
+        remedy = f"keys within sections are set by -o {dotted}" if dotted else None
+        raise UserError(f"{option}: {error}", remedy=remedy) from None
 
 
 def workflow_folder() -> Path:

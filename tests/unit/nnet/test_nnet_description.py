@@ -241,7 +241,10 @@ def test_a_mistake_names_layer_and_key_and_proposes(case):
         ("description: x", "key layers is missing"),
         ("layer: {}", "unknown key layer.*did you mean layers"),
         ("layers: {}", "layers must be a mapping of layers"),
-        ("layers: {a: {class: output}, a: {class: output}}", "line 1: a stands twice"),
+        (
+            "layers: {a: {class: output}, a: {class: output}}",
+            "the key a stands twice",
+        ),
     ],
 )
 def test_a_broken_file_is_named(tmp_path, text, what):
