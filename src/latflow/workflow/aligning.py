@@ -23,6 +23,7 @@ from latflow.errors import UserError
 from latflow.features.options import FeatureOptions
 from latflow.lang.lexicon import read_lexicon
 from latflow.lang.options import LangOptions
+from latflow.lang.special_words import ordinary_words
 from latflow.options import read_options
 from latflow.workflow.doctor import examine_corpus
 from latflow.workflow.settings import workflow_folder
@@ -117,7 +118,8 @@ def _holds_audio(folder: Path) -> bool:
 
 def lexicon_case(lexicon: str | Path) -> str:
     """Return which case the words of a lexicon have: `lower`, `upper`, else `keep`."""
-    words = [w for w in read_lexicon(lexicon).words if not re.fullmatch(r"\W.*\W", w)]
+    found = ordinary_words(read_lexicon(lexicon))
+    words = [word for word in found if not re.fullmatch(r"\W.*\W", word)]
     if all(word == word.lower() for word in words):
         return "lower"
     return "upper" if all(word == word.upper() for word in words) else "keep"
