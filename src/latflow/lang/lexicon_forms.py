@@ -76,12 +76,16 @@ class Row:
         word: the word.
         fields: its phones; before `_split_columns`, with the numbers before them.
         columns: the numbers, as they are written.
+        head: the fields between the word and the first tab, if there is one.
+        parts: what tabs part behind that; empty in a line without tabs.
     """
 
     number: int
     word: str
     fields: list[str]
     columns: list[str] = field(default_factory=list)
+    head: list[str] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
 
 
 def read_rows(file: Path, *, has_probabilities: bool | None) -> list[Row]:
@@ -103,6 +107,8 @@ def read_rows(file: Path, *, has_probabilities: bool | None) -> list[Row]:
     rows = reader.lines()
     reader.refuse_other_forms(rows)
     rows = reader.without_comments(rows)
+    reader.refuse_blanks(rows)
+    reader.refuse_other_columns(rows)
     reader.take_outputs(rows)
     reader.split_columns(rows, has_probabilities=has_probabilities)
     for row in rows:
@@ -148,17 +154,8 @@ class _Reader:
         """Part a line into the word and what follows it."""
         head, tab, rest = line.strip().partition("\t")
         word, *before = head.split()
-        row = Row(number, word, [*before, *rest.split()])
-        if tab and any(not (is_number(f) or _OUTPUT.fullmatch(f)) for f in before):
-            if _HASHES.fullmatch(word):
-                return row  # a comment, presumably
-            raise self.fault(
-                row,
-                f"a blank is in the word {head!r} before the tab",
-                "join its parts, e.g. with _ or a hyphen, as in the transcripts; or "
-                "write blanks instead of tabs",
-            )
-        return row
+        parts = rest.split("\t") if tab else []
+        return Row(number, word, [*before, *rest.split()], head=before, parts=parts)
 
     # -- other forms ----------------------------------------------------------------
 
@@ -191,6 +188,39 @@ class _Reader:
                     "whose phones are not separated",
                     "write the phones with blanks between them, without slashes",
                 )
+
+    def refuse_blanks(self, rows: Sequence[Row]) -> None:
+        """Refuse words with a blank, where a tab follows them."""
+        for row in rows:
+            if row.parts and not all(map(_is_column, row.head)):
+                raise self.fault(
+                    row,
+                    f"a blank is in the word {' '.join((row.word, *row.head))!r} "
+                    "before the tab",
+                    "join its parts, e.g. with _ or a hyphen, as in the transcripts; "
+                    "or write blanks instead of tabs",
+                )
+
+    def refuse_other_columns(self, rows: Sequence[Row]) -> None:
+        """Refuse what stands between tabs before the phones, and is none.
+
+        That is looked for where most lines have all phones behind the last tab: parts
+        of speech, or the second half of a word whose blank was made a tab.
+        """
+        tabbed = [row for row in rows if row.parts]
+        spaced = [row for row in tabbed if " " in row.parts[-1].strip()]
+        if 2 * len(spaced) <= len(tabbed):
+            return
+        phones = {phone for row in tabbed for phone in row.parts[-1].split()}
+        for row in tabbed:
+            for part in row.parts[:-1]:
+                if any(not _is_column(f) and f not in phones for f in part.split()):
+                    raise self.fault(
+                        row,
+                        f"word {row.word}: {part!r} stands between the word and its "
+                        "phones, parted by tabs, but is not made of phones",
+                        "remove this column, or join the parts of the word",
+                    )
 
     def refuse_unseparated(self, rows: Sequence[Row]) -> None:
         """Refuse a lexicon in which nearly every word has a phone of its own."""
@@ -250,7 +280,11 @@ class _Reader:
     # -- HTK --------------------------------------------------------------------------
 
     def take_outputs(self, rows: Sequence[Row]) -> None:
-        """Take away the output symbols of HTK's dictionaries, `WORD [OUTPUT] PHONE`."""
+        """Take away the output symbols of HTK's dictionaries, `WORD [OUTPUT] PHONE`.
+
+        Raises:
+            UserError: a symbol may be a phone, or a word is the number of a category.
+        """
         with_output = [
             row
             for row in rows
@@ -267,6 +301,13 @@ class _Reader:
                     "symbol of HTK's dictionaries",
                     "rename the phone, or remove the output symbols",
                 )
+        if with_output and all(row.word.isdecimal() for row in rows):
+            raise self.fault(
+                rows[0],
+                "the words are numbers of categories, as in a dictionary of a Julius "
+                "grammar",
+                "write the word, which is in brackets, in their place",
+            )
         for row in with_output:
             output = row.fields.pop(0)
             is_other = output[1:-1] not in (row.word, "")
@@ -427,6 +468,11 @@ def is_number(text: str) -> bool:
     return _NUMBER.fullmatch(text) is not None
 
 
+def _is_column(text: str) -> bool:
+    """Return whether a field may stand between a word and its phones."""
+    return is_number(text) or _OUTPUT.fullmatch(text) is not None
+
+
 def _is_decimal(text: str) -> bool:
     """Return whether a field is a number that can't be a phone."""
     return is_number(text) and not _INTEGER.fullmatch(text)
@@ -473,6 +519,8 @@ def _form_of_first_line(row: Row) -> str:
         return "XML"
     if start in ("{", "[", "[{") or start.startswith('{"'):
         return "JSON"
+    if start == "%" and len(row.fields) == 1:
+        return "a vocabulary of a Julius grammar (.voca)"
     if start.startswith('("') or start == "mncl":
         return "a lexicon of Festival"
     if start in _TITLES[0] and row.fields and row.fields[0].casefold() in _TITLES[1]:

@@ -9,7 +9,8 @@ lexicon; what the lexicon does not have either gets the names `SIL`, `SPN`, `<SI
 * Words for silence are `<SIL>`, `!SIL`, `[sil]`, `<silence>` and the like, and `SIL`
   itself where its phone has the same name.
 * Words for everything unknown are `<UNK>`, `[unk]`, `<OOV>`, `<SPOKEN_NOISE>`, `<spn>`
-  and the like, if all their phones are one that no ordinary word has.
+  and the like, if all their phones are one that no ordinary word has. Where there is
+  none, `spn` of another noise is their phone.
 * Any other word in brackets, or like `nsn nsn`, whose one phone no ordinary word has is
   a noise; its phone is modelled like silence.
 
@@ -163,12 +164,12 @@ class _Finder:
         found = [
             entry
             for entry in self.special
-            if _kind(entry) in _UNKNOWN
+            if (_kind(entry) in _UNKNOWN or _is_spoken_noise(entry))
             and not self.speech.intersection(entry.phones)
             and entry.phones[0] != silence_phone
         ]
-        found.sort(key=lambda e: (e.word != "<UNK>", _UNKNOWN.index(_kind(e))))
-        words = [e for e in found if _bracketed(e.word)]
+        found.sort(key=lambda e: (e.word != "<UNK>", _rank(e)))
+        words = [e for e in found if _bracketed(e.word) in _UNKNOWN]
         best = named or words[:1]
         if options.oov_word is not None:
             word = options.oov_word
@@ -201,6 +202,18 @@ class _Finder:
                     remedy=f"correct the line, set lang.{option} to {other}, or list "
                     "the phone that is something else in lang.other_silence_phones",
                 )
+
+
+def _rank(entry: Pronunciation) -> int:
+    """Return how well a word names what is unknown; 0 is best."""
+    kind = _kind(entry)
+    return _UNKNOWN.index(kind) if kind in _UNKNOWN else len(_UNKNOWN)
+
+
+def _is_spoken_noise(entry: Pronunciation) -> bool:
+    """Return whether the phone of an entry is named for unintelligible speech."""
+    phone = entry.phones[0]
+    return (_bracketed(phone) or phone.casefold()) == "spn"
 
 
 def _is_special(entry: Pronunciation) -> bool:
