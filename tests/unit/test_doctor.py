@@ -186,6 +186,29 @@ def test_malformed_lexicon_is_an_error(prepared, look, lexicon, line, message):
     assert only(look(prepared(TRAIN, TEST)), message).severity == "error"
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("X N_B\n", "line 5: word X: phone N_B ends like a marker"),
+        ("X N SIL\n", "line 5: word X: SIL is the name of a silence phone"),
+        ("X N 0.5\n", "line 5: word X: phone 0.5 is a number"),
+        ("<s> N\n", "line 5: <s> is a reserved symbol"),
+    ],
+)
+def test_a_lexicon_that_make_lang_refuses_is_an_error(
+    prepared, look, lexicon, line, message
+):
+    lexicon.write_text(lexicon.read_text() + line)
+    assert only(look(prepared(TRAIN, TEST)), message).severity == "error"
+
+
+def test_the_unknown_word_of_the_lexicon_is_not_oov(make, look, lexicon, prepared):
+    lexicon.write_text(lexicon.read_text() + "<unk> spn\n!SIL sil\n")
+    train = [("u1", "s1", 2.0, "ONE <unk> !SIL TWO FISH <UNK>")]
+    findings = look(prepared(train, TEST))
+    assert "1 words without pronunciation" in only(findings, "train: 1 words").what
+
+
 def test_missing_lexicon_is_an_error(prepared, look, tmp_path):
     path = tmp_path / "librispeech-lexicon.txt"
     finding = only(look(prepared(TRAIN, TEST), lexicon=path), "no such file")

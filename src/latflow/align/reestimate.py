@@ -38,15 +38,10 @@ from latflow.files import atomic_directory
 from latflow.graphs.hclg import load_model
 from latflow.kaldi.io import read_int_vectors
 from latflow.lang.directory import Lang
-from latflow.lang.lexicon import GRAMMAR_DISAMBIG, Lexicon, Pronunciation, write_lexicon
-from latflow.lang.lexicon_fst import (
-    SilenceModel,
-    WordSilence,
-    add_disambiguation,
-    save_fst,
-    silence_lexicon_fst,
-)
+from latflow.lang.lexicon import Lexicon, Pronunciation, write_lexicon
+from latflow.lang.lexicon_fst import write_transducers
 from latflow.lang.phones import place_markers
+from latflow.lang.silence import SilenceModel, WordSilence, write_silence
 from latflow.logs import progress
 
 log = logging.getLogger(__name__)
@@ -100,7 +95,7 @@ def reestimate_lexicon(
         shutil.copytree(lang.folder, folder, dirs_exist_ok=True)
         lexicon = Lexicon(tuple(entries))
         write_lexicon(lexicon, folder / "lexiconp.txt", with_probabilities=True)
-        _write_silence(folder, entries, model)
+        write_silence(folder, entries, model)
         _write_transducers(folder, lang, entries, model)
 
 
@@ -228,44 +223,17 @@ def _count(
     return sequences
 
 
-def _write_silence(
-    folder: Path, entries: Sequence[Pronunciation], model: SilenceModel
-) -> None:
-    """Write Kaldi's `lexiconp_silprob.txt` and `silprob.txt`."""
-    rows = [
-        f"{e.word} {e.probability:.6g} {s.after:.6g} {s.correction_silence:.6g} "
-        f"{s.correction_none:.6g} {' '.join(e.phones)}\n"
-        for e, s in zip(entries, model.words, strict=True)
-    ]
-    (folder / "lexiconp_silprob.txt").write_text("".join(rows), encoding="utf-8")
-    (folder / "silprob.txt").write_text(
-        f"<s> {model.at_start:.6g}\n"
-        f"</s>_s {model.end_correction_silence:.6g}\n"
-        f"</s>_n {model.end_correction_none:.6g}\n"
-        f"overall {model.overall:.6g}\n",
-        encoding="utf-8",
-    )
-
-
 def _write_transducers(
     folder: Path, lang: Lang, entries: Sequence[Pronunciation], model: SilenceModel
 ) -> None:
     """Write L.fst for training, and L_disambig.fst for decoding graphs."""
     if lang.word_boundary is not None:
         entries = [replace(e, phones=place_markers(e.phones)) for e in entries]
-    silence = lang.phones[lang.optional_silence]
-    tables = (model, lang.phone_ids, lang.word_ids)
-    plain = silence_lexicon_fst(entries, *tables, silence_phone=silence)
-    save_fst(plain, folder / "L.fst")
-    with_symbols, _ = add_disambiguation(entries)
-    with_disambig = silence_lexicon_fst(
-        with_symbols,
-        *tables,
-        silence_phone=silence,
+    write_transducers(
+        folder,
+        entries,
+        (lang.phone_ids, lang.word_ids),
+        silence_phone=lang.phones[lang.optional_silence],
+        silence=model,
         silence_disambig=lang.phones[max(lang.disambig_phones)],
-        pass_through=(
-            lang.phone_ids[GRAMMAR_DISAMBIG],
-            lang.word_ids[GRAMMAR_DISAMBIG],
-        ),
     )
-    save_fst(with_disambig, folder / "L_disambig.fst")

@@ -57,6 +57,9 @@ _MARK_CATEGORIES = frozenset(
 _SPOKEN = frozenset("&@")  # marks that are read out
 _BRACKETED = re.compile(r"<\S+>|\[\S+\]")
 _EXAMPLES = 2
+_NEARLY_ALL = (
+    0.9  # `sil` may stand in a lexicon of capital letters, `I` in one of small
+)
 
 
 class TextRules(NamedTuple):
@@ -245,12 +248,12 @@ class WordForms:
 
     @cached_property
     def _shared_case(self) -> Literal["lower", "upper"] | None:
-        """Return the case of all words of the vocabulary; None if they differ."""
+        """Return the case of nearly all words of the vocabulary; None if they differ."""
         words = [w for w in self._vocabulary if not re.fullmatch(r"\W.*\W", w)]
         cased = [w for w in words if w.lower() != w.upper()]
-        if cased and all(word == word.lower() for word in cased):
+        if sum(word == word.lower() for word in cased) > _NEARLY_ALL * len(cased):
             return "lower"
-        if cased and all(word == word.upper() for word in cased):
+        if sum(word == word.upper() for word in cased) > _NEARLY_ALL * len(cased):
             return "upper"
         return None
 

@@ -23,7 +23,12 @@ from latflow.files import read_lines
 from latflow.fst.graph import Graph
 from latflow.hmm.topology import Topology
 from latflow.hmm.transition_model import TransitionModel
-from latflow.lang.lexicon import EPSILON, GRAMMAR_DISAMBIG, RESERVED_WORDS, read_lexicon
+from latflow.lang.lexicon import (
+    EPSILON,
+    GRAMMAR_DISAMBIG,
+    RESERVED_WORDS,
+    read_written_lexicon,
+)
 
 REMEDY = "make the lang directory again; its files must come from one run"
 GENERATED = "generated.tsv"  # entries of the lexicon that no person wrote
@@ -148,12 +153,10 @@ class Lang:
         Read from `lexiconp.txt` or `lexicon.txt` where they are, else from
         `phones/align_lexicon.txt` (Kaldi's directories), which has no probabilities.
         """
-        for name, has_probabilities in (("lexiconp.txt", True), ("lexicon.txt", False)):
+        for name, is_weighted in (("lexiconp.txt", True), ("lexicon.txt", False)):
             path = self.folder / name
             if path.is_file():
-                read = read_lexicon(
-                    path, has_probabilities=has_probabilities, max_normalize=False
-                )
+                read = read_written_lexicon(path, with_probabilities=is_weighted)
                 return read.by_word()
         return self._align_lexicon()
 

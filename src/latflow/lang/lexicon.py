@@ -1,24 +1,34 @@
 """Pronunciation lexica: words, and the phone sequences that speakers say for them.
 
-A lexicon file has one pronunciation a line, `WORD PHONE PHONE ...` or, with the
-probability of that pronunciation given the word, `WORD 0.7 PHONE PHONE ...` (Kaldi's
-`lexicon.txt` and `lexiconp.txt`). A word with several lines has alternatives. Fields
-are separated by blanks or tabs; empty lines, and lines that begin with `;;;` (as in the
-CMU dictionary), are passed over. Case is kept: `Yes` and `YES` are two words.
+A lexicon file has one pronunciation a line, `WORD PHONE PHONE ...`; with the
+probability of that pronunciation given the word, `WORD 0.7 PHONE PHONE ...`; or with
+silence around it, `WORD 0.7 0.2 1.1 0.9 PHONE PHONE ...` (Kaldi's `lexicon.txt`,
+`lexiconp.txt` and `lexiconp_silprob.txt`; dictionaries of Montreal Forced Aligner). A
+word with several lines has alternatives. `latflow.lang.lexicon_forms` tells what other
+forms are read. Case is kept: `Yes` and `YES` are two words.
 
-Public: `Pronunciation`, `Lexicon`, `read_lexicon`, `write_lexicon`, `base_phone`.
+Public: `Pronunciation`, `Lexicon`, `read_lexicon`, `read_written_lexicon`,
+`write_lexicon`, `base_phone`.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from latflow.errors import UserError
 from latflow.files import atomic_output, read_lines
+from latflow.lang.lexicon_forms import Row, read_rows
+from latflow.lang.silence import (
+    SILENCE_FILE,
+    SentenceSilence,
+    WordSilence,
+    read_sentence_silence,
+)
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +37,8 @@ GRAMMAR_DISAMBIG = "#0"  # the symbol on backoff arcs of G, in words.txt and pho
 SENTENCE_START = "<s>"
 SENTENCE_END = "</s>"
 RESERVED_WORDS = (EPSILON, GRAMMAR_DISAMBIG, SENTENCE_START, SENTENCE_END)
-COMMENT = ";;;"
-_PROBABILITY = re.compile(r"(\d+\.\d*|\.\d+|1)([eE][-+]?\d+)?")
-_DISAMBIG = re.compile(r"#\d+")
+_DISAMBIG = re.compile(r"#\d+|#nonterm.*")
+_SILENCE_NAMES = frozenset({"sil", "silence", "pau", "sp", "<sil>"})
 _MARK = re.compile(r"(.*\D)(\d+)")
 
 
@@ -41,12 +50,14 @@ class Pronunciation:
         word: the word, as spelt in transcripts.
         phones: its phones, without word-position markers; never empty.
         probability: of this pronunciation, relative to the word's others; in (0, 1].
+        silence: around it; None if the lexicon does not say.
         line: line of the lexicon file that it comes from; 0 if it was added.
     """
 
     word: str
     phones: tuple[str, ...]
     probability: float = 1.0
+    silence: WordSilence | None = None
     line: int = field(default=0, compare=False)
 
 
@@ -57,10 +68,16 @@ class Lexicon:
     Attributes:
         entries: no two are equal in both word and phones.
         file: the file they come from; error messages name it.
+        edges: lines that give a reserved word the phone of silence (`<eps> sil` of
+            Montreal Forced Aligner, `<s> SIL` of CMU Sphinx). No words; they tell the
+            name of the phone.
+        sentence: silence at the edges of sentences, if there is a `silprob.txt`.
     """
 
     entries: tuple[Pronunciation, ...]
     file: Path | None = None
+    edges: tuple[Pronunciation, ...] = ()
+    sentence: SentenceSilence | None = None
 
     @property
     def words(self) -> list[str]:
@@ -72,6 +89,11 @@ class Lexicon:
         """The distinct phones, sorted by bytes."""
         found = {phone for entry in self.entries for phone in entry.phones}
         return sorted(found, key=str.encode)
+
+    @property
+    def has_silence(self) -> bool:
+        """Whether an entry tells of silence around it."""
+        return any(entry.silence for entry in self.entries)
 
     def by_word(self) -> dict[str, list[tuple[float, tuple[str, ...]]]]:
         """Return word -> its (probability, phones), in file order."""
@@ -94,12 +116,13 @@ def read_lexicon(
     strip_stress: bool = False,
     max_normalize: bool = True,
 ) -> Lexicon:
-    """Read a pronunciation lexicon.
+    """Read a pronunciation lexicon in any form of `latflow.lang.lexicon_forms`.
 
     Args:
-        path: the lexicon; read through gzip if its name ends in `.gz`.
-        has_probabilities: whether the second field is a probability; None looks whether
-            every line has one there (and at least one phone after it).
+        path: the lexicon; read through gzip if its name ends in `.gz`. If its entries
+            tell of silence, Kaldi's `silprob.txt` is read where one lies beside it.
+        has_probabilities: whether a probability follows every word (True) or no number
+            is one (False); None finds out.
         strip_stress: take digits off the ends of phones (`AH0` becomes `AH`);
             pronunciations that become equal are merged.
         max_normalize: divide the probabilities of each word by their largest, so that
@@ -108,50 +131,88 @@ def read_lexicon(
             (`--max-normalize`).
 
     Returns:
-        The lexicon. Of pronunciations given twice, the first stays, with the larger of
-        the probabilities.
+        The lexicon. Of pronunciations given twice, the one with the larger probability
+        stays, at the place of the first.
 
     Raises:
-        UserError: the file is missing, empty or not UTF-8; a word has no pronunciation
-            or is reserved; a probability is not in (0, 1]; a phone looks like a
-            disambiguation symbol.
+        UserError: the file is missing, empty, not UTF-8 or in a form that is not read;
+            a word has no pronunciation or is reserved; a probability is not in (0, 1];
+            a phone is a number or looks like a disambiguation symbol.
     """
     file = Path(path)
-    rows = list(_rows(file))
-    if not rows:
-        raise UserError(
-            "the lexicon is empty",
-            file=file,
-            remedy="give one pronunciation a line: WORD PHONE PHONE ...",
-        )
-    if has_probabilities is None:
-        has_probabilities = all(
-            len(fields) > 2 and _PROBABILITY.fullmatch(fields[1]) for _, fields in rows
-        )
-    entries = [
-        _entry(number, fields, file, has_probabilities=has_probabilities)
-        for number, fields in rows
-    ]
+    rows = read_rows(file, has_probabilities=has_probabilities)
+    edges = [row for row in rows if _is_edge(row)]
+    entries = [_entry(row, file) for row in rows if not _is_edge(row)]
+    if not entries:
+        raise _empty(file)
+    if edges:
+        log.info("%s: reserved words with silence, left out: %d", file, len(edges))
     if strip_stress:
         entries = [
             replace(e, phones=tuple(base_phone(p) for p in e.phones)) for e in entries
         ]
+    _refuse_short_pauses(entries, file)
     entries = _merge(entries, file)
     if max_normalize:
         entries = _max_normalize(entries)
-    return Lexicon(tuple(entries), file)
+    lexicon = Lexicon(
+        tuple(entries),
+        file,
+        tuple(Pronunciation(e.word, tuple(e.fields), line=e.number) for e in edges),
+    )
+    beside = file.with_name(SILENCE_FILE)
+    if not (lexicon.has_silence and beside.is_file()):
+        return lexicon
+    log.info("%s: silence at the edges of sentences is that of %s", file, beside.name)
+    return replace(lexicon, sentence=read_sentence_silence(beside))
+
+
+def read_written_lexicon(path: str | Path, *, with_probabilities: bool) -> Lexicon:
+    """Read a lexicon as `write_lexicon` and Kaldi write it: nothing is found out.
+
+    Args:
+        path: the lexicon.
+        with_probabilities: whether each word is followed by a probability.
+
+    Raises:
+        UserError: as `read_lexicon`.
+    """
+    file = Path(path)
+    entries = []
+    for number, line in read_lines(file):
+        if line.strip():
+            word, *fields = line.split()
+            columns = fields[:with_probabilities]
+            row = Row(number, word, fields[len(columns) :], columns)
+            entries.append(_entry(row, file))
+    if not entries:
+        raise _empty(file)
+    return Lexicon(tuple(_merge(entries, file)), file)
 
 
 def write_lexicon(
-    lexicon: Lexicon, path: str | Path, *, with_probabilities: bool
+    lexicon: Lexicon,
+    path: str | Path,
+    *,
+    with_probabilities: bool,
+    with_silence: bool = False,
 ) -> None:
-    """Write `lexicon.txt` or, with probabilities, `lexiconp.txt`."""
+    """Write `lexicon.txt`, or `lexiconp.txt` with probabilities.
+
+    Args:
+        lexicon: what to write.
+        path: the file.
+        with_probabilities: write the probability of each pronunciation.
+        with_silence: write also silence around those whose silence is known.
+    """
     with (
         atomic_output(path) as temporary,
         temporary.open("w", encoding="utf-8", newline="\n") as stream,
     ):
         for entry in lexicon.entries:
             middle = f" {entry.probability!r}" if with_probabilities else ""
+            if with_silence and entry.silence:
+                middle += "".join(f" {value!r}" for value in entry.silence)
             stream.write(f"{entry.word}{middle} {' '.join(entry.phones)}\n")
 
 
@@ -167,36 +228,48 @@ def mark_of(phone: str) -> str:
     return match[2] if match else ""
 
 
-def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield line number and fields of each line that says something."""
-    for number, line in read_lines(file):
-        fields = line.split()
-        if fields and not line.startswith(COMMENT):
-            yield number, fields
+def _empty(file: Path) -> UserError:
+    """Return the error about a lexicon without words."""
+    return UserError(
+        "the lexicon is empty",
+        file=file,
+        remedy="give one pronunciation a line: WORD PHONE PHONE ...",
+    )
 
 
-def _entry(
-    number: int, fields: list[str], file: Path, *, has_probabilities: bool
-) -> Pronunciation:
+def _is_edge(row: Row) -> bool:
+    """Return whether a line gives a reserved word the phone of silence."""
+    is_silence = len(row.fields) == 1 and row.fields[0].casefold() in _SILENCE_NAMES
+    return is_silence and row.word in (EPSILON, SENTENCE_START, SENTENCE_END)
+
+
+def _entry(row: Row, file: Path) -> Pronunciation:
     """Check one line and make an entry of it."""
-    word, *rest = fields
-    probability = 1.0
+    number, word = row.number, row.word
     if word in RESERVED_WORDS:
         raise UserError(
             f"line {number}: {word} is a reserved symbol, not a word",
             file=file,
             remedy="remove the line or spell the word differently",
         )
-    if has_probabilities and rest:
-        probability = _probability(rest.pop(0), number, word, file)
-    if not rest:
+    probability, silence = 1.0, None
+    if row.columns:
+        probability = _number(row, 0, file, largest=1.0)
+    if len(row.columns) > 1:
+        below_one = math.nextafter(1.0, 0.0)
+        silence = WordSilence(
+            _number(row, 1, file, largest=below_one),
+            _number(row, 2, file),
+            _number(row, 3, file),
+        )
+    if not row.fields:
         raise UserError(
             f"line {number}: word {word} has no pronunciation",
             file=file,
             remedy="add its phones, or remove the line (the word then counts as "
             "unknown)",
         )
-    for phone in rest:
+    for phone in row.fields:
         if phone == EPSILON or _DISAMBIG.fullmatch(phone):
             raise UserError(
                 f"line {number}: word {word}: {phone} is a reserved symbol, not a "
@@ -204,23 +277,50 @@ def _entry(
                 file=file,
                 remedy="rename the phone",
             )
-    return Pronunciation(word, tuple(rest), probability, number)
+    return Pronunciation(word, tuple(row.fields), probability, silence, number)
 
 
-def _probability(text: str, number: int, word: str, file: Path) -> float:
-    """Return the probability in the second field of a line."""
+_COLUMNS = (
+    ("a probability above 0 and at most 1", "write WORD PROBABILITY PHONE PHONE ..."),
+    (
+        "a probability of silence above 0 and below 1",
+        "write e.g. 0.01 or 0.99; L needs both silence and none",
+    ),
+    ("a correction of silence before the word, above 0", "write 1.0 for none"),
+    ("a correction of no silence before the word, above 0", "write 1.0 for none"),
+)
+
+
+def _number(row: Row, place: int, file: Path, largest: float = math.inf) -> float:
+    """Return a number behind the word of a line."""
+    text = row.columns[place]
     try:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0.0 < value <= 1.0:
+    if not 0.0 < value <= largest or value == math.inf:
+        what, remedy = _COLUMNS[place]
+        if "," in text:
+            remedy = "write a point, not a comma: " + text.replace(",", ".")
         raise UserError(
-            f"line {number}: word {word}: {text} is not a probability above 0 and at "
-            "most 1",
+            f"line {row.number}: word {row.word}: {text} is not {what}",
             file=file,
-            remedy="write WORD PROBABILITY PHONE PHONE ...",
+            remedy=remedy,
         )
     return value
+
+
+def _refuse_short_pauses(entries: Iterable[Pronunciation], file: Path) -> None:
+    """Refuse HTK's lexica in which all words end with the short pause `sp`."""
+    longer = [entry for entry in entries if len(entry.phones) > 1]
+    if longer and all(entry.phones[-1] == "sp" for entry in longer):
+        raise UserError(
+            f"line {longer[0].line}: word {longer[0].word}: its last phone is sp, as "
+            "of all words with several phones: HTK's short pause",
+            file=file,
+            remedy="remove sp from the lexicon; silence after words is optional "
+            "(lang.silence_probability)",
+        )
 
 
 def _merge(entries: Iterable[Pronunciation], file: Path) -> list[Pronunciation]:
@@ -233,7 +333,7 @@ def _merge(entries: Iterable[Pronunciation], file: Path) -> list[Pronunciation]:
         if first is not entry:
             merged += 1
             if entry.probability > first.probability:
-                found[key] = replace(first, probability=entry.probability)
+                found[key] = replace(entry, line=first.line)
     if merged:
         log.info("%s: %d pronunciations equal to an earlier one, merged", file, merged)
     return list(found.values())

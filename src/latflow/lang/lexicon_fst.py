@@ -22,8 +22,8 @@ It has a state for *after a word without silence* and one for *after silence*; e
 word leaves both. The factors F are not probabilities: they correct what the word before
 has already paid for, and are 1 on average.
 
-Public: `add_disambiguation`, `lexicon_fst`, `save_fst`, `SilenceModel`, `WordSilence`,
-`silence_lexicon_fst`.
+Public: `add_disambiguation`, `lexicon_fst`, `silence_lexicon_fst`, `write_transducers`,
+`save_fst`.
 Source: Kaldi `utils/lang/make_lexicon_fst.py` (same states and arcs in the same order),
 `utils/add_lex_disambig.pl`, `fstbin/fstaddselfloops.cc`; Mohri, Pereira and Riley 2008,
 "Speech recognition with weighted finite-state transducers", section 4; Chen, Xu, Wang,
@@ -36,14 +36,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import kaldifst
 
 from latflow.errors import UserError
-from latflow.lang.lexicon import EPSILON, Pronunciation
+from latflow.lang.lexicon import EPSILON, GRAMMAR_DISAMBIG, Pronunciation
+from latflow.lang.silence import SilenceModel
 
 LOOP_STATE = 1  # where words leave and come back, if there is optional silence
 SILENCE_STATE = 2
@@ -186,39 +187,6 @@ class _Builder:
 _AFTER_WORD, _AFTER_SILENCE, _BEFORE_SILENCE = 1, 2, 3
 
 
-class WordSilence(NamedTuple):
-    """Silence around a pronunciation.
-
-    Attributes:
-        after: P(silence | w), in (0, 1).
-        correction_silence: F(silence | w), of standing after silence; above 0.
-        correction_none: F(none | w), of standing right after another word; above 0.
-    """
-
-    after: float
-    correction_silence: float
-    correction_none: float
-
-
-@dataclass(frozen=True)
-class SilenceModel:
-    """Silence of a whole lexicon.
-
-    Attributes:
-        overall: P(silence) between any two words.
-        at_start: P(silence | start of the sentence).
-        end_correction_silence: F(silence | end of the sentence).
-        end_correction_none: F(none | end of the sentence).
-        words: one for each entry of the lexicon, in its order.
-    """
-
-    overall: float
-    at_start: float
-    end_correction_silence: float
-    end_correction_none: float
-    words: tuple[WordSilence, ...]
-
-
 def silence_lexicon_fst(
     entries: Sequence[Pronunciation],
     model: SilenceModel,
@@ -282,3 +250,41 @@ def silence_lexicon_fst(
         kaldifst.add_self_loops(fst, [pass_through[0]], [pass_through[1]])
     kaldifst.arcsort(fst, sort_type="olabel")
     return fst
+
+
+def write_transducers(
+    folder: Path,
+    entries: Sequence[Pronunciation],
+    tables: tuple[Mapping[str, int], Mapping[str, int]],
+    *,
+    silence_phone: str,
+    silence: float | SilenceModel,
+    silence_disambig: str | None,
+) -> None:
+    """Write `L.fst` for training, and `L_disambig.fst` for decoding graphs.
+
+    Args:
+        folder: where to.
+        entries: pronunciations, with position markers if phones have them.
+        tables: ids of phones and disambiguation symbols, and ids of words.
+        silence_phone: the phone of optional silence.
+        silence: its probability, see `lexicon_fst`, or the model of it.
+        silence_disambig: symbol that follows optional silence; None writes no
+            `L_disambig.fst`.
+
+    Raises:
+        UserError: a file could not be written.
+    """
+
+    def build(entries: Sequence[Pronunciation], **more: Any) -> kaldifst.StdVectorFst:
+        more["silence_phone"] = silence_phone
+        if isinstance(silence, SilenceModel):
+            return silence_lexicon_fst(entries, silence, *tables, **more)
+        return lexicon_fst(entries, *tables, silence_probability=silence, **more)
+
+    save_fst(build(entries), folder / "L.fst")
+    if silence_disambig is not None:
+        zero = (tables[0][GRAMMAR_DISAMBIG], tables[1][GRAMMAR_DISAMBIG])
+        more = {"silence_disambig": silence_disambig, "pass_through": zero}
+        marked, _ = add_disambiguation(entries)
+        save_fst(build(marked, **more), folder / "L_disambig.fst")

@@ -17,6 +17,8 @@ from latflow.options import (
     Unique,
 )
 
+Symbol = Annotated[str, Field(pattern="^\\S+$")]
+
 
 class G2pOptions(Options):
     """Pronunciations for words that the lexicon lacks, see docs/lexicon.md."""
@@ -45,12 +47,14 @@ class LangOptions(Options):
 
     lexicon: str | None = None
     """Pronunciation lexicon, `WORD PHONE PHONE ...` or `WORD PROBABILITY PHONE PHONE
-    ...` lines (`.gz` too). null takes the one that a synthetic corpus brings."""
+    ...` lines, or another form that docs/lexicon.md lists (`.gz` too). null takes the
+    one that a synthetic corpus brings."""
     g2p: G2pOptions = G2pOptions()
     """Pronunciations for words that the lexicon lacks, see docs/lexicon.md."""
     has_probabilities: bool | None = None
-    """Take the second field of the lexicon for a probability; null finds out by
-    looking whether every line has a number there."""
+    """Whether every word of the lexicon is followed by a probability (and, where four
+    numbers stand there, by those of silence around it). false takes no number for a
+    probability; null finds out, also line by line, see docs/lexicon.md."""
     max_normalize: bool = True
     """Divide the pronunciation probabilities of a word by the largest of them, so that
     its best pronunciation costs nothing."""
@@ -64,28 +68,30 @@ class LangOptions(Options):
     position_dependent_phones: bool = True
     """Tell apart phones that begin, end, or are inside a word, or are the whole word.
     """
-    silence_phone: Annotated[str, Field(pattern="^\\S+$")] = "SIL"
-    """Phone of silence."""
-    spoken_noise_phone: Annotated[str, Field(pattern="^\\S+$")] = "SPN"
-    """Phone of unintelligible speech; the pronunciation of the unknown word."""
-    other_silence_phones: Annotated[
-        tuple[Annotated[str, Field(pattern="^\\S+$")], ...], Unique
-    ] = ()
-    """Further phones that are modelled like silence (laughter, noise)."""
+    silence_phone: Symbol | None = None
+    """Phone of silence; null takes that of a word for silence in the lexicon (`!SIL
+    sil`), else `SIL`."""
+    spoken_noise_phone: Symbol | None = None
+    """Phone of unintelligible speech; the pronunciation of the unknown word. null takes
+    that of a word for unknown words in the lexicon (`<unk> spn`), else `SPN`."""
+    other_silence_phones: Annotated[tuple[Symbol, ...], Unique] | None = None
+    """Further phones that are modelled like silence (laughter, noise). null takes those
+    of words in brackets (`[laughter] lau`) that no other word has."""
     optional_silence: str | None = None
     """Silence phone that may stand between words; null takes `silence_phone`."""
     nonsilence_phones: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
     """The speech phones, each item one group that shares a tree root (`AH0 AH1 AH2`). A
     phone of the lexicon that is not here is an error. null takes those of the lexicon.
     """
-    silence_word: Annotated[str, Field(pattern="^\\S*$")] = "<SIL>"
+    silence_word: Annotated[str, Field(pattern="^\\S*$")] | None = None
     """Word for silence, added to the lexicon where it is missing; an empty string adds
-    none."""
-    oov_word: Annotated[str, Field(pattern="^\\S+$")] = "<UNK>"
+    none. null takes that of the lexicon, else `<SIL>`."""
+    oov_word: Symbol | None = None
     """Word that stands for every word outside the lexicon, added where it is missing.
-    """
+    null takes that of the lexicon, else `<UNK>`."""
     silence_probability: ProperFraction = 0.5
-    """Probability of silence before the first and after every word; 0 allows none."""
+    """Probability of silence before the first and after every word, where the lexicon
+    does not tell; 0 allows none."""
     num_silence_states: Annotated[int, Field(ge=1, le=20)] = 5
     """Emitting HMM states of a silence phone."""
     num_nonsilence_states: Annotated[int, Field(ge=1, le=20)] = 3

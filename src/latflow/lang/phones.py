@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from latflow.errors import UserError
 from latflow.lang.lexicon import Lexicon, Pronunciation, base_phone, mark_of
 from latflow.lang.options import LangOptions
+from latflow.lang.special_words import SpecialNames, special_names
 
 POSITIONS = ("_B", "_E", "_I", "_S")
 _KINDS = {"_B": "begin", "_E": "end", "_I": "internal", "_S": "singleton"}
@@ -37,12 +38,14 @@ class PhoneInventory:
         silence: groups of silence phones.
         nonsilence: groups of speech phones.
         optional_silence: the phone that may stand between words.
+        names: of silence and noise.
         options: of the lexicon.
     """
 
     silence: tuple[tuple[str, ...], ...]
     nonsilence: tuple[tuple[str, ...], ...]
     optional_silence: str
+    names: SpecialNames
     options: LangOptions
 
     @classmethod
@@ -55,18 +58,18 @@ class PhoneInventory:
 
         Raises:
             UserError: a phone is not in the configured set, has a name that would
-                collide with a position marker, or is a silence phone inside a word.
+                collide with a position marker, or is a silence phone inside a word;
+                see also `special_names`.
         """
-        silence = [options.silence_phone, options.spoken_noise_phone]
-        silence += options.other_silence_phones
-        silence = list(dict.fromkeys(silence))
+        names = special_names(lexicon, options)
+        silence = names.silence_phones
         given = options.nonsilence_phones
         if given is None:
             found = [p for p in lexicon.phones if p not in set(silence)]
             nonsilence = _grouped(found) if options.group_stress else _single(found)
         else:
             nonsilence = tuple(tuple(line.split()) for line in given)
-        optional = options.optional_silence or options.silence_phone
+        optional = options.optional_silence or names.silence_phone
         if optional not in silence:
             raise UserError(
                 f"configuration lang.optional_silence: {optional} is not a silence "
@@ -77,6 +80,7 @@ class PhoneInventory:
             _single(silence),
             nonsilence,
             optional,
+            names,
             options,
         )
         inventory.check(lexicon)
@@ -91,6 +95,7 @@ class PhoneInventory:
         silence = {phone for group in self.silence for phone in group}
         nonsilence = [phone for group in self.nonsilence for phone in group]
         self._check_names(silence, nonsilence)
+        self._check_markers(lexicon, [*sorted(silence), *nonsilence])
         known = silence | set(nonsilence)
         for entry in lexicon.entries:
             for phone in entry.phones:
@@ -109,7 +114,7 @@ class PhoneInventory:
                 )
 
     def _check_names(self, silence: set[str], nonsilence: Sequence[str]) -> None:
-        """Refuse names that are used twice, or look like marked ones."""
+        """Refuse names that are used twice."""
         if not nonsilence:
             raise UserError(
                 "the lexicon has no speech phones, only silence phones",
@@ -125,16 +130,24 @@ class PhoneInventory:
                 f"configuration lang: phone {phone} is named twice, in {where}",
                 remedy="name each phone once",
             )
+
+    def _check_markers(self, lexicon: Lexicon, phones: Iterable[str]) -> None:
+        """Refuse phones that look like marked ones, with the first word that has it."""
         if not self.options.position_dependent_phones:
             return
-        for phone in (*sorted(silence), *nonsilence):
+        for phone in phones:
             if _MARKED.fullmatch(phone):
-                raise UserError(
+                entry = next((e for e in lexicon.entries if phone in e.phones), None)
+                what = (
                     f"phone {phone} ends like a marker of word position "
-                    f"({', '.join(POSITIONS)})",
-                    remedy="rename the phone, or set lang.position_dependent_phones to "
-                    "false",
+                    f"({', '.join(POSITIONS)})"
                 )
+                remedy = (
+                    "rename the phone, or set lang.position_dependent_phones to false"
+                )
+                if entry is None:
+                    raise UserError(what, remedy=remedy)
+                raise _fault(lexicon, entry, what, remedy)
 
     # -- the lists of lang/phones/ --------------------------------------------------
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import logging
 import shutil
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +32,7 @@ from latflow.lang.lexicon import (
     read_lexicon,
     write_lexicon,
 )
-from latflow.lang.lexicon_fst import add_disambiguation, lexicon_fst, save_fst
+from latflow.lang.lexicon_fst import add_disambiguation, write_transducers
 from latflow.lang.ngram import estimate, text_sentences, transcript_sentences, uniform
 from latflow.lang.options import (
     ArpaLm,
@@ -42,6 +43,8 @@ from latflow.lang.options import (
     UniformLm,
 )
 from latflow.lang.phones import PhoneInventory, place_markers, word_boundary_kind
+from latflow.lang.silence import silence_model, write_silence
+from latflow.lang.special_words import special_names
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +62,8 @@ def make_lang(
         lexicon: the lexicon file, see `latflow.lang.lexicon`.
         out_dir: folder to write: `phones.txt words.txt topo L.fst L_disambig.fst
             oov.txt oov.int lexicon.txt lexiconp.txt` (the latter two without position
-            markers) and the lists of `phones/`.
+            markers) and the lists of `phones/`; `lexiconp_silprob.txt silprob.txt` too
+            if the lexicon tells of silence around words, which L then has.
         options: phones, topology and silence; their `lexicon` is not read.
         generated: table of the entries that `complete_lexicon` has added to the
             lexicon, which then has probabilities; copied to `generated.tsv`.
@@ -76,20 +80,27 @@ def make_lang(
         max_normalize=options.max_normalize,
     )
     inventory = PhoneInventory.of_lexicon(given, options)
-    added = [(options.oov_word, options.spoken_noise_phone)]
-    if options.silence_word:
-        added.insert(0, (options.silence_word, options.silence_phone))
-    complete = given.with_words(added)
+    complete = given.with_words(inventory.names.added_words())
     parts = _Parts.of(complete, inventory)
+    silence = silence_model(complete, options.silence_probability)
     with atomic_directory(out_dir) as folder:
         (folder / "phones").mkdir()
         write_lexicon(complete, folder / "lexicon.txt", with_probabilities=False)
         write_lexicon(complete, folder / "lexiconp.txt", with_probabilities=True)
-        _write_tables(folder, parts, options.oov_word)
+        if silence is not None:
+            write_silence(folder, complete.entries, silence)
+        _write_tables(folder, parts, inventory.names.oov_word)
         _write_phone_lists(folder / "phones", parts)
         _write_align_lexicon(folder / "phones", parts)
         _write_topology(folder, parts, options)
-        _write_transducers(folder, parts, options.silence_probability)
+        write_transducers(
+            folder,
+            parts.entries,
+            (parts.phone_ids, parts.word_ids),
+            silence_phone=inventory.optional_silence,
+            silence=silence or options.silence_probability,
+            silence_disambig=parts.disambig[-1],
+        )
         if generated:
             shutil.copyfile(generated, folder / GENERATED)
     log.info(
@@ -131,18 +142,10 @@ def extend_lang(
         strip_stress=options.strip_stress,
         max_normalize=options.max_normalize,
     )
-    known = {model.base_phone(phone) for phone in model.phones}
-    for entry in given.entries:
-        for phone in entry.phones:
-            if phone not in known:
-                raise UserError(
-                    f"phone {phone} is not among those of the model",
-                    file=lexicon,
-                    utterance=entry.word,
-                    remedy="use the model's phones: " + " ".join(sorted(known)[:60]),
-                )
+    given = _with_phones_of(model, given, options)
     unknown = model.lexicon.get(model.oov_word) or [(1.0, ())]
     complete = given.with_words([(model.oov_word, " ".join(unknown[0][1]))])
+    silence = silence_model(complete, options.silence_probability)
     entries = list(complete.entries)
     if model.word_boundary is not None:
         entries = [replace(e, phones=place_markers(e.phones)) for e in entries]
@@ -159,14 +162,55 @@ def extend_lang(
         _write(folder / "oov.int", [str(word_ids[model.oov_word])])
         write_lexicon(complete, folder / "lexicon.txt", with_probabilities=False)
         write_lexicon(complete, folder / "lexiconp.txt", with_probabilities=True)
-        fst = lexicon_fst(
+        if silence is not None:
+            write_silence(folder, complete.entries, silence)
+        write_transducers(
+            folder,
             entries,
-            model.phone_ids,
-            word_ids,
+            (model.phone_ids, word_ids),
             silence_phone=model.phones[model.optional_silence],
-            silence_probability=options.silence_probability,
+            silence=silence or options.silence_probability,
+            silence_disambig=None,
         )
-        save_fst(fst, folder / "L.fst")
+
+
+def _with_phones_of(model: Lang, given: Lexicon, options: LangOptions) -> Lexicon:
+    """Return a lexicon with the phones of a model, as the model writes them.
+
+    Phones that differ in Unicode's normal form only become the model's. Words of
+    silence and noise whose phone the model lacks get its silence, or what it has for
+    unknown words.
+
+    Raises:
+        UserError: a word has a phone that the model lacks.
+    """
+    known = {model.base_phone(phone) for phone in model.phones}
+    same = {unicodedata.normalize("NFC", phone): phone for phone in sorted(known)}
+    same |= {phone: phone for phone in known}
+    names = special_names(given, options)
+    unknown = model.lexicon.get(model.oov_word) or [(1.0, ())]
+    stand_in = dict.fromkeys(names.silence_phones, " ".join(unknown[0][1]))
+    stand_in[names.silence_phone] = model.base_phone(model.optional_silence)
+    entries, replaced = [], 0
+    for entry in given.entries:
+        phones = []
+        for phone in entry.phones:
+            own = same.get(unicodedata.normalize("NFC", phone)) or stand_in.get(phone)
+            if not own:
+                raise UserError(
+                    f"phone {phone} is not among those of the model",
+                    file=given.file,
+                    utterance=entry.word,
+                    remedy="use the model's phones: " + " ".join(sorted(known)[:60]),
+                )
+            phones.append(own)
+        replaced += tuple(phones) != entry.phones
+        entries.append(replace(entry, phones=tuple(phones)))
+    if replaced:
+        log.info(
+            "%s: entries that got the model's names of phones: %d", given.file, replaced
+        )
+    return replace(given, entries=tuple(entries))
 
 
 def make_lm(
@@ -268,7 +312,6 @@ class _Parts:
 
     inventory: PhoneInventory
     entries: Sequence[Pronunciation]  # with position markers
-    entries_disambig: Sequence[Pronunciation]  # and disambiguation symbols
     silence: list[str]
     nonsilence: list[str]
     disambig: list[str]
@@ -281,7 +324,7 @@ class _Parts:
         entries = list(lexicon.entries)
         if inventory.options.position_dependent_phones:
             entries = [replace(e, phones=place_markers(e.phones)) for e in entries]
-        entries_disambig, highest = add_disambiguation(entries)
+        _, highest = add_disambiguation(entries)
         silence, nonsilence = inventory.silence_list(), inventory.nonsilence_list()
         # one more than the words need: the symbol of optional silence
         disambig = [f"#{number}" for number in range(highest + 2)]
@@ -291,7 +334,6 @@ class _Parts:
         return cls(
             inventory,
             entries,
-            entries_disambig,
             silence,
             nonsilence,
             disambig,
@@ -380,31 +422,6 @@ def _write_topology(folder: Path, parts: _Parts, options: LangOptions) -> None:
         options.num_silence_states,
     )
     topology.save(folder / "topo")
-
-
-def _write_transducers(folder: Path, parts: _Parts, silence_probability: float) -> None:
-    """Write L.fst for training, and L_disambig.fst for decoding graphs."""
-    tables = (parts.phone_ids, parts.word_ids)
-    silence = parts.inventory.optional_silence
-    plain = lexicon_fst(
-        parts.entries,
-        *tables,
-        silence_phone=silence,
-        silence_probability=silence_probability,
-    )
-    save_fst(plain, folder / "L.fst")
-    with_disambig = lexicon_fst(
-        parts.entries_disambig,
-        *tables,
-        silence_phone=silence,
-        silence_probability=silence_probability,
-        silence_disambig=parts.disambig[-1],
-        pass_through=(
-            parts.phone_ids[GRAMMAR_DISAMBIG],
-            parts.word_ids[GRAMMAR_DISAMBIG],
-        ),
-    )
-    save_fst(with_disambig, folder / "L_disambig.fst")
 
 
 LANG_FILES = (

@@ -24,8 +24,10 @@ from latflow.features.frame_times import FrameTimes, feature_dim
 from latflow.features.options import GmmFeatures
 from latflow.hmm.topology import Topology
 from latflow.lang.directory import read_symbols
-from latflow.lang.lexicon import read_lexicon
+from latflow.lang.lexicon import Lexicon, read_lexicon
 from latflow.lang.options import LangOptions
+from latflow.lang.phones import PhoneInventory
+from latflow.lang.special_words import SpecialNames, special_names
 from latflow.workflow.extractor_checks import check_extractors
 from latflow.workflow.machine import gpus
 from latflow.workflow.network_checks import check_descriptions
@@ -238,34 +240,28 @@ def _dictionary(
             has_probabilities=lang.has_probabilities,
             strip_stress=lang.strip_stress,
         )
+        names = special_names(lexicon, lang)
+        if unknown := _undeclared_phones(lexicon, lang, names):
+            what = f"phones that lang.nonsilence_phones does not list: {some(unknown)}"
+            remedy = "list them, or mend the lexicon"
+            findings.append(Finding("error", str(path), what, remedy))
+        else:
+            PhoneInventory.of_lexicon(lexicon, lang)
     except UserError as error:
         findings.append(finding_of(error))
         return None
-    dictionary = Dictionary.of(lexicon, str(path), lang)
-    findings += _undeclared_phones(dictionary)
-    return dictionary
+    return Dictionary.of(lexicon, str(path), lang, names)
 
 
-def _undeclared_phones(dictionary: Dictionary) -> list[Finding]:
-    """Find phones of the lexicon that the configured list does not have."""
-    groups = dictionary.lang.nonsilence_phones
-    if groups is None:
+def _undeclared_phones(
+    lexicon: Lexicon, lang: LangOptions, names: SpecialNames
+) -> list[str]:
+    """Return phones of the lexicon that the configured list does not have."""
+    if lang.nonsilence_phones is None:
         return []
-    declared = {phone for group in groups for phone in group.split()}
-    declared |= {dictionary.lang.silence_phone}
-    declared |= {dictionary.lang.spoken_noise_phone}
-    declared |= set(dictionary.lang.other_silence_phones)
-    unknown = [p for p in dictionary.lexicon.phones if p not in declared]
-    if not unknown:
-        return []
-    return [
-        Finding(
-            "error",
-            dictionary.file,
-            f"phones that lang.nonsilence_phones does not list: {some(unknown)}",
-            "list them, or mend the lexicon",
-        )
-    ]
+    declared = {phone for group in lang.nonsilence_phones for phone in group.split()}
+    declared.update(names.silence_phones)
+    return [phone for phone in lexicon.phones if phone not in declared]
 
 
 def _common(surveys: list[Survey], dictionary: Dictionary | None) -> Iterator[Finding]:

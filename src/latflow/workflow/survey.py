@@ -42,6 +42,7 @@ from latflow.features.frame_times import FrameTimes
 from latflow.features.options import Extraction
 from latflow.lang.lexicon import Lexicon
 from latflow.lang.options import LangOptions
+from latflow.lang.special_words import SpecialNames
 
 Severity = Literal["error", "warning", "note"]
 MAX_EXAMPLES = 5
@@ -90,16 +91,19 @@ class Dictionary:
     lexicon: Lexicon
     file: str
     lang: LangOptions
+    names: SpecialNames
     phones: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, lexicon: Lexicon, file: str, lang: LangOptions) -> Dictionary:
+    def of(
+        cls, lexicon: Lexicon, file: str, lang: LangOptions, names: SpecialNames
+    ) -> Dictionary:
         """Count the phones of each word's shortest pronunciation."""
         shortest: dict[str, int] = {}
         for entry in lexicon.entries:
             known = shortest.get(entry.word, len(entry.phones))
             shortest[entry.word] = min(known, len(entry.phones))
-        return cls(lexicon, file, lang, shortest)
+        return cls(lexicon, file, lang, names, shortest)
 
     @property
     def words(self) -> frozenset[str]:
@@ -109,7 +113,7 @@ class Dictionary:
 
     def knows(self, word: str) -> bool:
         """Tell whether a word has a pronunciation, or the lang stage adds it."""
-        made = (self.lang.oov_word, self.lang.silence_word)
+        made = (self.names.oov_word, self.names.silence_word)
         return word in self.phones or word in made
 
     def min_frames(self, words: Iterable[str]) -> int:

@@ -21,11 +21,8 @@ from latflow.graphs.training import TrainingGraphCompiler
 from latflow.kaldi.io import write_int_vectors
 from latflow.lang.directory import Lang
 from latflow.lang.lexicon import Pronunciation
-from latflow.lang.lexicon_fst import (
-    SilenceModel,
-    WordSilence,
-    silence_lexicon_fst,
-)
+from latflow.lang.lexicon_fst import silence_lexicon_fst
+from latflow.lang.silence import SilenceModel, WordSilence
 
 PHONES = {"<eps>": 0, "SIL": 1, "A": 2, "B": 3, "#1": 4, "#2": 5}
 WORDS = {"<eps>": 0, "a": 1, "ab": 2}
