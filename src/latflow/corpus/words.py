@@ -248,7 +248,7 @@ class WordForms:
 
     @cached_property
     def _shared_case(self) -> Literal["lower", "upper"] | None:
-        """Return the case of nearly all words of the vocabulary; None if they differ."""
+        """Return the case of nearly all words of the vocabulary; None without one."""
         words = [w for w in self._vocabulary if not re.fullmatch(r"\W.*\W", w)]
         cased = [w for w in words if w.lower() != w.upper()]
         if sum(word == word.lower() for word in cased) > _NEARLY_ALL * len(cased):

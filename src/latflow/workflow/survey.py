@@ -105,12 +105,6 @@ class Dictionary:
             shortest[entry.word] = min(known, len(entry.phones))
         return cls(lexicon, file, lang, names, shortest)
 
-    @property
-    def words(self) -> frozenset[str]:
-        """Words of the lexicon, and those that the lang stage adds."""
-        made = {self.lang.oov_word, self.lang.silence_word} - {""}
-        return frozenset(made | self.phones.keys())
-
     def knows(self, word: str) -> bool:
         """Tell whether a word has a pronunciation, or the lang stage adds it."""
         made = (self.names.oov_word, self.names.silence_word)
@@ -162,7 +156,7 @@ class Survey:
         """Return the words of a transcript as the lexicon spells them."""
         rules = source.text_rules
         if rules not in self._forms:
-            vocabulary = self._dictionary.words if self._dictionary else ()
+            vocabulary = self._dictionary.phones if self._dictionary else ()
             self._forms[rules] = WordForms(vocabulary, rules)
         return self._forms[rules].words(text or "")
 
