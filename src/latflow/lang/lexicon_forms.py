@@ -224,13 +224,16 @@ class _Reader:
 
     def refuse_unseparated(self, rows: Sequence[Row]) -> None:
         """Refuse a lexicon in which nearly every word has a phone of its own."""
-        phones = {row.fields[0] for row in rows if len(row.fields) == 1}
+        alone = [row for row in rows if len(row.fields) == 1]
+        # Words that are phones, `AA AA`, are what recognizers of phones have.
+        alone = [r for r in alone if r.fields[0].casefold() != r.word.casefold()]
+        phones = {row.fields[0] for row in alone}
         if len(rows) >= _MANY and len(phones) > len(rows) / 2:
-            row = next(row for row in rows if len(row.fields) == 1)
             raise self.fault(
-                row,
-                f"word {row.word}: {row.fields[0]} seems to be a whole pronunciation: "
-                f"{len(phones)} of {len(rows)} lines have one phone that no other has",
+                alone[0],
+                f"word {alone[0].word}: {alone[0].fields[0]} seems to be a whole "
+                f"pronunciation: {len(phones)} of {len(rows)} lines have one phone "
+                "that no other has",
                 "write the phones with blanks between them",
             )
 

@@ -310,3 +310,8 @@ def test_numbers_are_phones_if_that_is_said(tmp_path):
     assert [phones for *_, phones in found] == ["17 a", "1 b"]
     with pytest.raises(UserError, match=r"phone 0\.5 is a number"):
         entries(path, "A 0.5 a\n", has_probabilities=False)
+
+
+def test_words_may_be_their_phones(tmp_path):
+    found = entries(tmp_path / "lexicon.txt", many("P{0} p{0}\n"))
+    assert len(found) == 25
