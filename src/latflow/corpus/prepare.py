@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +17,8 @@ from typing import NamedTuple
 from lhotse import Recording, SupervisionSegment
 
 from latflow.corpus.assemble import CorpusWriter, RecordingJob
-from latflow.corpus.audio import confirm
+from latflow.corpus.audio import Found
+from latflow.corpus.audio_folder import AudioFolder
 from latflow.corpus.combine import combine_corpora
 from latflow.corpus.cut_set import read_cut_set
 from latflow.corpus.folder import list_folder
@@ -133,7 +134,7 @@ def _prepare(task: _Task, source: Source) -> None:
                 task.folder,
                 checks=source,
                 ledger=task.ledger,
-                allow_commands=source.allow_commands,
+                audio=_audio_folder(task, source),
                 threads=task.threads,
                 max_skipped_fraction=task.max_skipped_fraction,
             )
@@ -189,26 +190,28 @@ def _synthetic_jobs(
         pool=pool,
     ):
         supervisions.add(supervision)
-        yield recording.id, lambda recording=recording: recording  # just made
+        yield recording.id, partial(Found, recording)  # just made
 
 
 def _prepare_manifests(task: _Task, source: ManifestSource) -> None:
     """Read Lhotse manifests."""
     recordings, supervisions = source.recordings, source.supervisions
     with spools(task.folder) as (recs, sups):
+        named: set[str] = set()
         recs.extend(read_recordings(recordings), file=recordings)
-        sups.extend(read_supervisions(supervisions), file=supervisions)
-        _write_checked(task, source, recs, sups, supervisions, [])
+        told = _noting_channels(read_supervisions(supervisions), named)
+        sups.extend(told, file=supervisions)
+        _write_checked(task, source, recs, sups, supervisions, [], named)
 
 
 def _prepare_cuts(task: _Task, source: CutSource) -> None:
     """Take the cuts of a CutSet as utterances; cuts may share recordings."""
     rejected: list[_Fault] = []
+    named: set[str] = set()
     with spools(task.folder) as (recs, sups), worker_pool(task.threads) as pool:
         for one in read_cut_set(
             source.path,
-            task.audio,
-            task.final_audio,
+            _audio_folder(task, source),
             pool=pool,
             ahead=2 * task.threads,
         ):
@@ -227,13 +230,14 @@ def _prepare_cuts(task: _Task, source: CutSource) -> None:
                     utterance=one.id,
                     remedy="give each an id of its own",
                 )
-            sups.add(one.supervision, file=source.path)
-        _write_checked(task, source, recs, sups, source.path, rejected)
+            sups.extend(_noting_channels([one.supervision], named), file=source.path)
+        _write_checked(task, source, recs, sups, source.path, rejected, named)
 
 
 def _prepare_lhotse(task: _Task, source: LhotseSource) -> None:
     """Prepare a corpus by Lhotse's recipe."""
     lost: list[_Fault] = []
+    named: set[str] = set()
     with spools(task.folder) as (recs, sups):
         for part, (recordings, supervisions) in recipe_manifests(
             source.recipe,
@@ -244,14 +248,14 @@ def _prepare_lhotse(task: _Task, source: LhotseSource) -> None:
         ):
             file = Path(source.root, part)
             recs.extend(recordings, file=file)
-            sups.extend(supervisions, file=file)
+            sups.extend(_noting_channels(supervisions, named), file=file)
             lost += [
                 _Fault(utt_id, _NO_AUDIO, path, "restore the file, remove the line")
                 for path, utt_id in missing_utterances(
                     source.recipe, source.root, part, recordings
                 )
             ]
-        _write_checked(task, source, recs, sups, source.root, lost)
+        _write_checked(task, source, recs, sups, source.root, lost, named)
 
 
 def _prepare_listed(
@@ -295,6 +299,7 @@ def _write_checked(
     supervisions: Spool[SupervisionSegment],
     origin: str | Path,
     rejected: list[_Fault],
+    named: set[str],
 ) -> None:
     """Check and write recordings and supervisions of a source.
 
@@ -302,9 +307,11 @@ def _write_checked(
         checks: how strictly utterances are taken.
         origin: file or folder that errors name.
         rejected: utterances that cannot be used.
+        named: see `CorpusWriter`.
     """
+    audio = _audio_folder(task, checks)
     jobs: Iterator[RecordingJob] = (
-        (rec.id, partial(_confirmed, task, rec, verify=checks.verify_audio))
+        (rec.id, partial(_confirmed, audio, rec, verify=checks.verify_audio))
         for rec in recordings
     )
     with CorpusWriter(task.folder, origin, checks, task.ledger) as writer:
@@ -312,18 +319,37 @@ def _write_checked(
             writer.reject(
                 fault.utterance, fault.reason, file=fault.file, remedy=fault.remedy
             )
+        writer.named |= named
         writer.add_recordings(jobs, threads=task.threads, total=len(recordings))
         writer.add_utterances(iter(supervisions), total=len(supervisions))
         writer.finish(max_skipped_fraction=task.max_skipped_fraction)
 
 
-def _confirmed(task: _Task, recording: Recording, *, verify: bool) -> Recording:
-    """Check a recording, unless it was just made; see `confirm`."""
-    if any(
-        Path(str(s.source)).is_relative_to(task.final_audio) for s in recording.sources
-    ):
-        return recording
-    return confirm(_with_absolute_paths(recording), verify=verify)
+def _noting_channels(
+    supervisions: Iterable[SupervisionSegment], named: set[str]
+) -> Iterator[SupervisionSegment]:
+    """Yield supervisions, and note the recordings of which they name a channel.
+
+    The first channel is what Lhotse gives to those that name none.
+    """
+    for supervision in supervisions:
+        if supervision.channel != 0:
+            named.add(supervision.recording_id)
+        yield supervision
+
+
+def _audio_folder(task: _Task, source: GivenSource) -> AudioFolder:
+    """Return the folder for audio of a source, and whether its commands are run."""
+    may_run = isinstance(source, KaldiSource | ManifestSource | CutSource)
+    allow_commands = may_run and source.allow_commands
+    return AudioFolder(task.audio, task.final_audio, allow_commands)
+
+
+def _confirmed(audio: AudioFolder, recording: Recording, *, verify: bool) -> Found:
+    """Check a recording, unless it was just made."""
+    if any(Path(str(s.source)).is_relative_to(audio.final) for s in recording.sources):
+        return Found(recording)
+    return audio.confirm(_with_absolute_paths(recording), verify=verify)
 
 
 def _with_absolute_paths(recording: Recording) -> Recording:
