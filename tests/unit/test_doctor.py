@@ -13,7 +13,7 @@ from latflow.lang.options import LangOptions
 from latflow.options import read_options
 from latflow.workflow import doctor
 from latflow.workflow.doctor import examine, examine_sources, render
-from latflow.workflow.survey import Finding
+from latflow.workflow.findings import Finding
 
 RATE = 8000
 

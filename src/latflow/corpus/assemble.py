@@ -5,14 +5,15 @@ recordings, then utterances, to one `CorpusWriter`, which checks them the same w
 writes the manifests. A fault of one utterance either stops the preparation with one
 clear line or, where the source says `on_bad_utterance: skip`, goes to the ledger.
 
-Public: `CorpusWriter`, `RecordingJob`.
+Public: `CorpusWriter`, `RecordingJob`, `channel_remedy`.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +21,10 @@ from pathlib import Path
 from lhotse import MonoCut, Recording, SupervisionSegment
 from lhotse.utils import fastcopy
 
-from latflow.corpus.audio import RESTORE, BadAudio, can_resample
+from latflow.corpus.audio import RESTORE, AudioFacts, BadAudio, Found, can_resample
 from latflow.corpus.ids import Ids
 from latflow.corpus.json_lines import ManifestWriter, Spool
-from latflow.corpus.options import GivenSource
+from latflow.corpus.options import CutSource, GivenSource, KaldiSource, ManifestSource
 from latflow.corpus.words import WordForms, no_word_known
 from latflow.errors import UserError
 from latflow.files import read_lines
@@ -34,11 +35,13 @@ from latflow.parallel import in_order, worker_pool
 
 log = logging.getLogger(__name__)
 
-RecordingJob = tuple[str, Callable[[], Recording]]
+RecordingJob = tuple[str, Callable[[], Found]]
 SKIP = "or set on_bad_utterance: skip"
 MAX_OVERSHOOT_S = 0.5  # as Kaldi's extract-segments --max-overshoot
 NOTED_OVERSHOOT_S = 0.01  # less is the rounding of segments to two decimals
 TIME_EPSILON_S = 1e-9
+SEVERAL_CHANNELS = "several channels, of which none is named: one is taken"
+SILENT_BELOW = 1e-4  # of the power of the loudest channel: 40 dB
 
 
 class CorpusWriter:
@@ -55,6 +58,8 @@ class CorpusWriter:
 
     Attributes:
         recordings: the good ones, by id, as they will be used (resampled if asked).
+        named: ids of recordings, the channels of whose utterances are named; told by
+            the source before their utterances.
         num_utterances: accepted so far.
     """
 
@@ -77,7 +82,12 @@ class CorpusWriter:
         self.recordings: Spool[Recording] = self._stack.enter_context(
             Spool(folder, Recording.from_dict)
         )
+        self.named: set[str] = set()
         self._bad: dict[str, BadAudio] = {}
+        self._notes: Counter[str] = Counter()
+        # Of recordings with several channels only.
+        self._levels: dict[str, dict[int, float]] = {}
+        self._taken: dict[str, set[int]] = {}
         self._last_id = ""
         self.num_utterances = 0
         self._supervisions = self._open("supervisions")
@@ -112,14 +122,17 @@ class CorpusWriter:
         ):
             results = in_order(pool, _attempt, jobs, ahead=2 * threads)
             for recording_id, result in progress(results, "recordings", total):
-                found = (
-                    result if isinstance(result, BadAudio) else self._resampled(result)
-                )
+                if isinstance(result, BadAudio):
+                    self._refuse_recording(recording_id, result)
+                    continue
+                found = self._resampled(result.recording)
                 if isinstance(found, BadAudio):
                     self._refuse_recording(recording_id, found)
                     continue
+                self._take_note(found, result.facts)
                 writer.write(found)
                 self.recordings.add(found, file=self._origin)
+        self._count_notes()
 
     def add_utterances(
         self, supervisions: Iterable[SupervisionSegment], *, total: int | None = None
@@ -158,6 +171,7 @@ class CorpusWriter:
                 len(self._excluded),
                 min(self._excluded),
             )
+        self._note_channels()
         total = self.num_utterances + self._ledger.num_skipped()
         self._ledger.check(total, max_skipped_fraction=max_skipped_fraction)
         if not self.num_utterances:
@@ -208,6 +222,34 @@ class CorpusWriter:
         fault = self._bad[recording_id]
         self.reject(utterance, fault.reason, file=None, remedy=fault.remedy)
 
+    def _take_note(self, recording: Recording, facts: Sequence[AudioFacts]) -> None:
+        """Remember what is to be said of a recording, and how loud its channels are."""
+        for note in dict.fromkeys(note for one in facts for note in one.notes):
+            self._note(recording.id, note)
+        levels: dict[int, float] = {}
+        for source, one in zip(recording.sources, facts, strict=False):
+            levels |= zip(source.channels, one.levels, strict=False)
+        if levels:
+            self._levels[recording.id] = levels
+
+    def _note(self, recording_id: str, note: str) -> None:
+        """Write a line in the ledger about a recording that is taken all the same."""
+        self._notes[note] += 1
+        self._ledger.record(recording_id, note, action="noted")
+
+    def _count_notes(self) -> None:
+        """Log how many recordings have which notes."""
+        for note, number in self._notes.items():
+            log.warning("%s: recordings (%d) with %s", self._origin, number, note)
+        self._notes.clear()
+
+    def _note_channels(self) -> None:
+        """Note the recordings of which a channel is taken that nothing names."""
+        for recording_id, channels in self._taken.items():
+            if recording_id not in self.named and self._checks.channel is None:
+                self._note(recording_id, f"{SEVERAL_CHANNELS} ({min(channels)})")
+        self._count_notes()
+
     def _refuse_recording(self, recording_id: str, fault: BadAudio) -> None:
         """Remember a bad recording; its utterances are skipped when they come."""
         self._bad[recording_id] = fault
@@ -253,12 +295,32 @@ class CorpusWriter:
         if self._forms is not None:
             words = self._forms.words(supervision.text or "")
         supervision = replace(supervision, text=" ".join(words))
-        supervision = self._clipped(supervision, recording)
+        supervision = self._clipped(self._on_channel(supervision, recording), recording)
         fault = self._fault(supervision, recording)
         if fault is None:
             return self._with_speaker(supervision), recording
         self.reject(supervision.id, fault[0], file=None, remedy=fault[1])
         return None
+
+    def _on_channel(
+        self, supervision: SupervisionSegment, recording: Recording
+    ) -> SupervisionSegment:
+        """Let an utterance be on the channel of the configuration if none is named."""
+        channel = self._checks.channel
+        is_open = recording.num_channels > 1 and recording.id not in self.named
+        if channel is None or not is_open:
+            return supervision
+        return replace(supervision, channel=channel)
+
+    def _is_silent(self, recording_id: str, channel: int) -> bool:
+        """Tell whether a channel is silent, and another one of its recording is not."""
+        levels = self._levels.get(recording_id)
+        if levels is None:
+            return False
+        is_named = recording_id in self.named or self._checks.channel is not None
+        loudest = max(levels.values())
+        floor = 0.0 if is_named else loudest * SILENT_BELOW
+        return loudest > 0 and levels[channel] <= floor
 
     def _clipped(
         self, supervision: SupervisionSegment, recording: Recording
@@ -295,11 +357,24 @@ class CorpusWriter:
                 f"{self._checks.min_duration:g} s)",
                 "mend the times, remove the utterance",
             )
-        if supervision.channel not in (recording.channel_ids or ()):
+        return self._channel_fault(supervision, recording)
+
+    def _channel_fault(
+        self, supervision: SupervisionSegment, recording: Recording
+    ) -> tuple[str, str] | None:
+        """Return what is wrong with the channel of an utterance, and the remedy."""
+        channel = supervision.channel
+        if not isinstance(channel, int) or channel not in (recording.channel_ids or ()):
             return (
-                f"is on channel {supervision.channel}, its recording has channels "
+                f"is on channel {channel}, its recording has channels "
                 f"{recording.channel_ids}",
                 "name the one channel to use",
+            )
+        if self._is_silent(recording.id, channel):
+            return (
+                f"is on channel {channel}, which is silent; another one of its "
+                "recording is not",
+                channel_remedy(self._checks),
             )
         return None
 
@@ -315,6 +390,8 @@ class CorpusWriter:
         """Write the supervision and its cut."""
         channel = supervision.channel
         assert isinstance(channel, int), "an utterance has one channel"
+        if recording.num_channels > 1:
+            self._taken.setdefault(recording.id, set()).add(channel)
         self._supervisions.write(supervision)
         self._cuts.write(
             MonoCut(
@@ -329,6 +406,16 @@ class CorpusWriter:
         self.num_utterances += 1
 
 
+def channel_remedy(source: GivenSource) -> str:
+    """Tell where a source can name the channel that is to be taken."""
+    where = ""
+    if isinstance(source, KaldiSource):
+        where = " in segments or reco2file_and_channel,"
+    elif isinstance(source, ManifestSource | CutSource):
+        where = " in the manifest,"
+    return f"name the channel{where} with the option channel, or mix the channels"
+
+
 def _ids(path: str | None) -> set[str]:
     """Return the ids that a file lists, one a line; none without a file."""
     if path is None:
@@ -336,7 +423,7 @@ def _ids(path: str | None) -> set[str]:
     return {line.split()[0] for _, line in read_lines(path) if line.strip()}
 
 
-def _attempt(job: RecordingJob) -> tuple[str, Recording | BadAudio]:
+def _attempt(job: RecordingJob) -> tuple[str, Found | BadAudio]:
     """Make a recording; a fault is returned, not raised, to keep the order."""
     recording_id, make = job
     try:

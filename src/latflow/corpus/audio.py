@@ -2,31 +2,38 @@
 
 A header says how long a file should be; only decoding says whether it is. `examine`
 reads headers and, when asked to verify, decodes everything in blocks (FLAC's frame
-checksums then tell of any damaged byte). Files that libsndfile does not know (shortened
-SPHERE, video containers) are left to Lhotse's readers.
+checksums then tell of any damaged byte). How files are opened is
+`latflow.corpus.audio_backend`'s.
 
 `AudioReader` reads a file of any length in blocks.
 
-Public: `AudioFacts`, `AudioReader`, `BadAudio`, `can_resample`, `examine`, `probe`,
-`confirm`.
+Public: `AudioFacts`, `AudioReader`, `BadAudio`, `Found`, `can_resample`, `examine`,
+`refuse_others`, `probe`, `confirm`, `agreeing`.
 """
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import re
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import soundfile
 from lhotse import AudioSource, Recording
 from lhotse.audio.utils import AudioLoadingError
+
+from latflow.corpus.audio_backend import (
+    DAMAGED_MP3,
+    UNKNOWN_FORMAT,
+    Sound,
+    read_otherwise,
+)
+from latflow.corpus.manifest_fields import audio_types
+from latflow.corpus.wav_length import UNKNOWN_LENGTHS
 
 BLOCK_SAMPLES = 1 << 16
 MP3_SLACK_SAMPLES = 2 * 1152  # encoder delay and padding: two MPEG frames
@@ -35,17 +42,34 @@ RESTORE = "restore the file, or mend its path"
 # Numbers of Lhotse's filters, at most: 44.1 kHz to 16 kHz has 70,000.
 _MOST_TAPS = 10_000_000
 _DATA_CHUNK = re.compile(r"^\s*data\s*:\s*(\d+)\s*\(should be (\d+)\)", re.MULTILINE)
-# Length fields that programs write when they do not know the length (pipes).
-_UNKNOWN_LENGTHS = range(0x7FFF0000, 0x1_0000_0000)
+_ALLOW = "if you trust it, set allow_commands: true (--allow-commands)"
 
 
 @dataclass(frozen=True)
 class AudioFacts:
-    """Contents of a source: samples per second, samples per channel, channels."""
+    """Contents of a source.
+
+    Attributes:
+        sample_rate: samples per second.
+        num_samples: of each channel.
+        num_channels: how many.
+        levels: of each channel, the mean square of its samples (full scale is 1), where
+            there are several and all is decoded; else empty.
+        notes: what was mended, or is damaged and taken all the same.
+    """
 
     sample_rate: int
     num_samples: int
     num_channels: int
+    levels: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Found(NamedTuple):
+    """A recording, and what its sources hold; none where it was just made."""
+
+    recording: Recording
+    facts: tuple[AudioFacts, ...] = ()
 
 
 class BadAudio(Exception):  # noqa: N818 - a finding about data, not a program error
@@ -58,24 +82,39 @@ class BadAudio(Exception):  # noqa: N818 - a finding about data, not a program e
 
 
 def examine(source: AudioSource, *, verify: bool) -> AudioFacts:
-    """Find out what an audio source holds.
+    """Find out what an audio file holds.
 
     Args:
-        source: a file or a command (Kaldi's pipes) that prints an audio file.
-        verify: decode all of it; otherwise the header is believed. Commands are always
-            decoded, since their output has no length to believe.
+        source: a file.
+        verify: decode all of it; otherwise the header is believed.
 
     Raises:
-        BadAudio: missing, empty, unreadable, or shorter than its header says.
+        BadAudio: no file, missing, empty, unreadable, or shorter than its header says.
     """
-    if source.type == "file":
-        return _examine_file(str(source.source), verify=verify)
-    if source.type == "command":
-        return _examine_command(str(source.source))
-    raise BadAudio(
-        f"audio of type {source.type} is not a file",
-        "store the audio in files",
-    )
+    refuse_others(source.type)
+    path = str(source.source)
+    facts, is_sure = _examine_file(path, verify=verify, alone=False)
+    if not is_sure:
+        facts, _ = _examine_file(path, verify=verify, alone=True)
+    return facts
+
+
+def refuse_others(kind: str, *, allow_commands: bool = False) -> None:
+    """Refuse a type of Lhotse's sources of audio that is none of a file.
+
+    Args:
+        kind: `file`, `command`, `url` and others.
+        allow_commands: whether commands are taken, too.
+
+    Raises:
+        BadAudio: it is refused.
+    """
+    if kind == "command" and not allow_commands:
+        raise BadAudio("runs a command for its audio", _ALLOW)
+    if kind not in ("file", "command"):
+        raise BadAudio(
+            f"audio of type {kind} is not a file", "store the audio in files"
+        )
 
 
 def can_resample(rate: float, wanted: int) -> bool:
@@ -86,14 +125,14 @@ def can_resample(rate: float, wanted: int) -> bool:
     return (int(rate) // shared) * (wanted // shared) <= _MOST_TAPS
 
 
-def probe(recording_id: str, source: AudioSource, *, verify: bool) -> Recording:
-    """Make the Lhotse recording of one source, from what it really holds.
+def probe(recording_id: str, source: AudioSource, *, verify: bool) -> Found:
+    """Make the Lhotse recording of one file, from what it really holds.
 
     Raises:
         BadAudio: see `examine`.
     """
     facts = examine(source, verify=verify)
-    return Recording(
+    recording = Recording(
         id=recording_id,
         sources=[
             AudioSource(source.type, list(range(facts.num_channels)), source.source)
@@ -102,18 +141,42 @@ def probe(recording_id: str, source: AudioSource, *, verify: bool) -> Recording:
         num_samples=facts.num_samples,
         duration=facts.num_samples / facts.sample_rate,
     )
+    return Found(recording, (facts,))
 
 
-def confirm(recording: Recording, *, verify: bool) -> Recording:
+def confirm(recording: Recording, *, verify: bool) -> Found:
     """Check that a recording of a manifest holds what the manifest says.
 
     Raises:
-        BadAudio: see `examine`; or rate, length or channels differ.
+        BadAudio: see `examine`; or rate, length or channels differ, or it has none.
     """
-    for source in recording.sources:
-        facts = examine(source, verify=verify)
-        _compare(recording, source, facts)
-    return recording
+    refuse_effects(recording)
+    facts = [examine(source, verify=verify) for source in recording.sources]
+    return agreeing(recording, facts)
+
+
+def refuse_effects(recording: Recording) -> None:
+    """Refuse a recording without sources, or with effects that run commands.
+
+    Raises:
+        BadAudio: it is refused.
+    """
+    if not recording.sources:
+        raise BadAudio("names no source of audio", "name the file in its sources")
+    if recording.transforms:
+        for kind in audio_types(recording.to_dict()["transforms"]):
+            refuse_others(kind)
+
+
+def agreeing(recording: Recording, facts: Sequence[AudioFacts]) -> Found:
+    """Return a recording of a manifest whose sources hold what it says.
+
+    Raises:
+        BadAudio: rate, length or channels differ.
+    """
+    for source, one in zip(recording.sources, facts, strict=True):
+        _compare(recording, source, one)
+    return Found(recording, tuple(facts))
 
 
 class AudioReader:
@@ -133,20 +196,18 @@ class AudioReader:
     def __init__(self, path: str | Path, *, raw_rate: int | None = None) -> None:
         self._path = str(path)
         _check_size(self._path)
-        self._stream: soundfile.SoundFile | None = None
+        self._stream: Sound | None = None
         self._whole: np.ndarray | None = None
-        raw = {"subtype": "PCM_16", "endian": "LITTLE", "format": "RAW"}
+        raw = {"subtype": "PCM_16", "endian": "LITTLE", "format": "RAW", "channels": 1}
         given = {} if raw_rate is None else {**raw, "samplerate": raw_rate}
-        channels = None if raw_rate is None else 1
         try:
-            self._stream = soundfile.SoundFile(self._path, channels=channels, **given)
+            self._stream = Sound(self._path, **given)
             self.sample_rate = int(self._stream.samplerate)
             self.num_channels = int(self._stream.channels)
         except soundfile.LibsndfileError as error:
-            if error.code != 1:  # 1: format not recognized
+            if error.code != UNKNOWN_FORMAT:
                 raise _corrupt(self._path, error) from error
-            recording, self._whole = _load_with_lhotse(self._path)
-            self.sample_rate = int(recording.sampling_rate)
+            self._whole, self.sample_rate = _read_otherwise(self._path)
             self.num_channels = len(self._whole)
 
     def __enter__(self) -> Self:
@@ -156,6 +217,11 @@ class AudioReader:
     def __exit__(self, *_: object) -> None:
         """Close the file."""
         self.close()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was mended or is damaged, as far as the file is read."""
+        return () if self._stream is None else self._stream.notes
 
     def close(self) -> None:
         """Close the file."""
@@ -205,7 +271,7 @@ class AudioReader:
         _check_length(self._stream, decoded, self._path)
 
     @staticmethod
-    def _read(stream: soundfile.SoundFile) -> np.ndarray:
+    def _read(stream: Sound) -> np.ndarray:
         """Return the next block."""
         return stream.read(BLOCK_SAMPLES, dtype="float32", always_2d=True)
 
@@ -229,18 +295,27 @@ def _compare(recording: Recording, source: AudioSource, facts: AudioFacts) -> No
         )
 
 
-def _examine_file(path: str, *, verify: bool) -> AudioFacts:
-    """Return facts of a file: by libsndfile, or Lhotse's readers if it knows it not."""
+def _examine_file(path: str, *, verify: bool, alone: bool) -> tuple[AudioFacts, bool]:
+    """Return the facts of a file, and whether damaged frames are surely its own."""
     _check_size(path)
     try:
-        facts = _decode(path) if verify else _header(path)
+        with Sound(path, alone=alone) as sound:
+            facts = _decode(sound, path) if verify else _header(sound)
     except soundfile.LibsndfileError as error:
-        if error.code == 1:  # format not recognized
-            return _examine_with_lhotse(path)
-        raise _corrupt(path, error) from error
+        if error.code != UNKNOWN_FORMAT:
+            raise _corrupt(path, error) from error
+        audio, rate = _read_otherwise(path)
+        return AudioFacts(rate, audio.shape[1], len(audio), _levels(audio)), True
     if facts.num_samples == 0:
         raise BadAudio(f"audio file {path} holds no samples", RESTORE)
-    return facts
+    return facts, sound.is_sure or DAMAGED_MP3 not in facts.notes
+
+
+def _levels(audio: np.ndarray) -> tuple[float, ...]:
+    """Return the mean square of each channel, of [C, L]; none of a single one."""
+    if len(audio) == 1 or not audio.size:
+        return ()
+    return tuple(float(np.mean(np.square(one, dtype=np.float64))) for one in audio)
 
 
 def _check_size(path: str) -> None:
@@ -275,25 +350,30 @@ def _archive_hint(path: str) -> str:
     return ""
 
 
-def _header(path: str) -> AudioFacts:
+def _header(sound: Sound) -> AudioFacts:
     """Return the facts from the header alone."""
-    info = soundfile.info(path)
-    return AudioFacts(int(info.samplerate), int(info.frames), int(info.channels))
+    rate, number = int(sound.samplerate), int(sound.frames)
+    return AudioFacts(rate, number, int(sound.channels), notes=sound.notes)
 
 
-def _decode(source: str | BinaryIO) -> AudioFacts:
+def _decode(sound: Sound, name: str) -> AudioFacts:
     """Return the facts from decoding everything, block by block."""
-    with soundfile.SoundFile(source) as stream:
-        # 16-bit output decodes PCM without conversion, twice as fast as floats.
-        block = np.empty((BLOCK_SAMPLES, stream.channels), np.int16)
-        decoded = 0
-        while got := len(stream.read(dtype="int16", out=block)):
-            decoded += got
-        _check_length(stream, decoded, str(getattr(stream, "name", "")))
-        return AudioFacts(int(stream.samplerate), decoded, int(stream.channels))
+    # 16-bit output decodes PCM without conversion, twice as fast as floats.
+    is_mono = sound.channels == 1
+    kind = "int16" if is_mono else "float32"
+    block = np.empty((BLOCK_SAMPLES, sound.channels), kind)
+    decoded, power = 0, np.zeros(sound.channels)
+    while got := len(samples := sound.read(dtype=kind, out=block)):
+        decoded += got
+        if not is_mono:
+            power += np.square(samples, dtype=np.float64).sum(axis=0)
+    _check_length(sound, decoded, name)
+    levels = () if is_mono else tuple((power / max(decoded, 1)).tolist())
+    rate, channels = int(sound.samplerate), int(sound.channels)
+    return AudioFacts(rate, decoded, channels, levels, sound.notes)
 
 
-def _check_length(stream: soundfile.SoundFile, decoded: int, name: str) -> None:
+def _check_length(stream: Sound, decoded: int, name: str) -> None:
     """Refuse a file that holds fewer samples than it claims."""
     slack = MP3_SLACK_SAMPLES if stream.format in {"MP3", "MPEG"} else 0
     claimed = int(stream.frames)
@@ -301,58 +381,23 @@ def _check_length(stream: soundfile.SoundFile, decoded: int, name: str) -> None:
         reason = f"audio {name} is cut short: {decoded} of {claimed} samples decode"
         raise BadAudio(reason, RESTORE)
     chunk = _DATA_CHUNK.search(stream.extra_info)
-    if chunk and int(chunk[1]) not in _UNKNOWN_LENGTHS:
+    if chunk and int(chunk[1]) not in UNKNOWN_LENGTHS:
         wanted, present = int(chunk[1]), int(chunk[2])
         if present < wanted:
             reason = f"audio {name} is cut short: {present} of {wanted} bytes are there"
             raise BadAudio(reason, RESTORE)
 
 
-def _examine_command(command: str) -> AudioFacts:
-    """Run a command and decode the audio file that it prints."""
-    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, check=False)
-    if done.returncode != 0 or not done.stdout:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        last = f": {said[-1]}" if said else ""
-        raise BadAudio(
-            f"command {command!r} gave no audio (exit status {done.returncode}{last})",
-            "run the command by hand and mend it",
-        )
+def _read_otherwise(path: str) -> tuple[np.ndarray, int]:
+    """Read a file that libsndfile does not know; float32 [C, L], and the rate."""
     try:
-        facts = _decode(io.BytesIO(done.stdout))
-    except soundfile.LibsndfileError as error:
-        reason = f"command {command!r} printed no readable audio ({_tidy(error)})"
-        raise BadAudio(reason, "let the command print WAV or FLAC") from error
-    if facts.num_samples == 0:
-        raise BadAudio(f"command {command!r} printed no samples", "mend the command")
-    return facts
-
-
-def _examine_with_lhotse(path: str) -> AudioFacts:
-    """Return facts of a file that only Lhotse's other readers know; always decoded."""
-    recording, audio = _load_with_lhotse(path)
-    return AudioFacts(int(recording.sampling_rate), audio.shape[1], audio.shape[0])
-
-
-def _load_with_lhotse(path: str) -> tuple[Recording, np.ndarray]:
-    """Read a file with Lhotse's other readers; float32[channels, samples]."""
-    try:
-        recording = Recording.from_file(path, recording_id="probe")
-        audio = recording.load_audio()
-    except (
-        AudioLoadingError,
-        AssertionError,
-        ImportError,
-        OSError,
-        RuntimeError,
-        ValueError,
-        subprocess.SubprocessError,
-    ) as error:
+        audio, rate = read_otherwise(path)
+    except (AudioLoadingError, OSError) as error:
         raise BadAudio(
             f"audio file {path} is in no format that soundfile or Lhotse reads",
             f"{RESTORE}; or {CONVERT}",
         ) from error
-    return recording, audio
+    return np.atleast_2d(audio), int(rate)
 
 
 def _tidy(error: soundfile.LibsndfileError) -> str:

@@ -16,22 +16,24 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
+from typing import Any
 
 import numpy as np
 import soundfile
-from lhotse import CutSet, MonoCut, MultiCut, Recording, SupervisionSegment
+from lhotse import MonoCut, MultiCut, Recording, SupervisionSegment
 from lhotse.audio import AudioSource
 from lhotse.cut import Cut
+from lhotse.serialization import deserialize_item
 from lhotse.utils import fastcopy
 
-from latflow.corpus.audio import BadAudio
+from latflow.corpus.audio import BadAudio, refuse_others
+from latflow.corpus.audio_folder import AudioFolder
+from latflow.corpus.manifest_fields import audio_types, cut_fields
 from latflow.corpus.manifests import refuse_damaged
 from latflow.errors import UserError
-from latflow.files import reading
+from latflow.files import read_json_lines
 from latflow.parallel import in_order
 
-_LONGEST_NAME = 255  # of files, bytes
 _REMEDY = "write it with Lhotse: cuts.to_file('cuts.jsonl.gz')"
 
 
@@ -53,14 +55,13 @@ class CutUtterance:
 
 
 def read_cut_set(
-    path: str | Path, folder: Path, final: Path, *, pool: Executor, ahead: int
+    path: str | Path, audio: AudioFolder, *, pool: Executor, ahead: int
 ) -> Iterator[CutUtterance]:
     """Yield the utterances of a CutSet, in its order.
 
     Args:
         path: `.jsonl` or `.jsonl.gz`.
-        folder: where audio is written to; made where there is any.
-        final: where it will lie.
+        audio: where audio is written to.
         pool: threads that hear cuts.
         ahead: cuts that may wait for their turn.
 
@@ -68,9 +69,12 @@ def read_cut_set(
         UserError: the file is missing or garbled.
     """
 
-    def convert(cut: Cut) -> CutUtterance:
+    def convert(one: tuple[Cut, set[str]]) -> CutUtterance:
+        cut, types = one
         try:
-            return _utterance(cut, folder, final)
+            if fault := _refused(types, allow_commands=audio.allow_commands):
+                raise fault
+            return _utterance(cut, audio)
         except BadAudio as fault:
             return CutUtterance(cut.id, fault=fault)
 
@@ -78,27 +82,48 @@ def read_cut_set(
 
 
 def supervisions_of(
-    path: str | Path,
-) -> Iterator[tuple[Cut, SupervisionSegment | None]]:
+    path: str | Path, *, allow_commands: bool
+) -> Iterator[tuple[Cut, SupervisionSegment | None, BadAudio | None]]:
     """Yield each cut with its supervision, if it has one; nothing is heard.
+
+    The third is why the cut cannot be heard, if it is because of its audio's type.
 
     Raises:
         UserError: the file is missing or garbled.
     """
-    for cut in _cuts(path):
+    for cut, types in _cuts(path):
         spoken = [one for one in cut.supervisions if (one.text or "").strip()]
-        yield cut, spoken[0] if spoken else None
+        fault = _refused(types, allow_commands=allow_commands)
+        yield cut, spoken[0] if spoken else None, fault
 
 
-def _cuts(path: str | Path) -> Iterator[Cut]:
-    """Read the cuts."""
+def _refused(types: set[str], *, allow_commands: bool) -> BadAudio | None:
+    """Return why the audio of a cut is not read; None where it is."""
+    try:
+        for kind in sorted(types):
+            refuse_others(kind, allow_commands=allow_commands)
+    except BadAudio as fault:
+        return fault
+    return None
+
+
+def _cuts(path: str | Path) -> Iterator[tuple[Cut, set[str]]]:
+    """Read the cuts, each with the types of its sources of audio."""
     if not Path(path).is_file():
         raise UserError("no such file", file=path, remedy="check the path")
-    with reading(path, "is not a manifest of cuts", _REMEDY):
-        yield from CutSet.from_jsonl_lazy(path)
+
+    def make(values: dict[str, Any]) -> tuple[Cut, set[str]]:
+        types = audio_types(values)
+        kind = values.get("type")
+        cut = deserialize_item(cut_fields(values))
+        if not isinstance(cut, Cut):
+            raise TypeError(f"type {kind!r}")
+        return cut, types
+
+    return read_json_lines(path, make, "a Lhotse cut", _REMEDY)
 
 
-def _utterance(cut: Cut, folder: Path, final: Path) -> CutUtterance:
+def _utterance(cut: Cut, audio: AudioFolder) -> CutUtterance:
     """Return the utterance of a cut.
 
     Raises:
@@ -117,7 +142,7 @@ def _utterance(cut: Cut, folder: Path, final: Path) -> CutUtterance:
         recording, start = own, cut.start
         channel = cut.channel if isinstance(cut.channel, int) else min(cut.channel)
     else:
-        recording, start, channel = _heard(cut, folder, final), 0.0, 0
+        recording, start, channel = _heard(cut, audio), 0.0, 0
     told = next(iter(spoken or cut.supervisions), None)
     told = told or SupervisionSegment(cut.id, recording.id, 0.0, cut.duration, text="")
     supervision = fastcopy(
@@ -132,16 +157,13 @@ def _utterance(cut: Cut, folder: Path, final: Path) -> CutUtterance:
     return CutUtterance(cut.id, recording, supervision)
 
 
-def _heard(cut: Cut, folder: Path, final: Path) -> Recording:
+def _heard(cut: Cut, audio: AudioFolder) -> Recording:
     """Load a cut, write what is heard, and return it as a recording.
 
     Raises:
         BadAudio: it cannot be read.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    name = f"{quote(cut.id, safe='+=@,:')}.wav"
-    if len(name) > _LONGEST_NAME:
-        raise BadAudio("has an id too long for a file's name", "give it a shorter one")
+    path = audio.place(cut.id, ".wav")
     try:
         with refuse_damaged(cut.id):
             samples = cut.load_audio()
@@ -151,10 +173,10 @@ def _heard(cut: Cut, folder: Path, final: Path) -> Recording:
         raise BadAudio("has no audio", "attach recordings to the cuts")
     rate = int(cut.sampling_rate)
     wave = np.asarray(samples, np.float32)[0]
-    soundfile.write(folder / name, wave, rate, subtype="FLOAT")
+    soundfile.write(path, wave, rate, subtype="FLOAT")
     return Recording(
         id=cut.id,
-        sources=[AudioSource("file", [0], str(final / name))],
+        sources=[AudioSource("file", [0], audio.final_path(path))],
         sampling_rate=rate,
         num_samples=len(wave),
         duration=len(wave) / rate,

@@ -2,16 +2,20 @@
 
 A data directory holds `wav.scp` (recording, and a path or a command ending in `|`),
 `text`, `utt2spk`, and, where utterances are parts of recordings, `segments` (utterance,
-recording, start, end in seconds, with an optional channel). Without `segments` each
-recording is one utterance of the same name. A path that is not absolute is relative to
-the folder of `wav.scp`; commands run where the program runs, as with Kaldi.
+recording, start, end in seconds, with an optional channel, from 0). Without `segments`
+each recording is one utterance of the same name. Where a file has several channels,
+and `segments` names none, `reco2file_and_channel` may (recording, file, A or B, or a
+number from 1); without it the first is taken, which the ledger notes. A path that is
+not absolute is relative to the folder of `wav.scp`; commands run where the program
+runs, as with Kaldi.
 
 What Lhotse has no field for is kept under the name of its file: `spk2age` becomes
 `supervision.custom["spk2age"]`; `spk2gender` and `utt2lang` become the fields `gender`
 and `language`. Going in, out and in again gives the same manifests, and going out and
 in gives back the manifests it began with.
 
-Public: `KaldiDir`, `import_kaldi_dir`, `export_kaldi_dir`.
+Public: `KaldiDir`, `import_kaldi_dir`, `read_kaldi_dir`,
+`export_kaldi_dir`.
 """
 
 from __future__ import annotations
@@ -26,7 +30,8 @@ from pathlib import Path
 from lhotse import AudioSource, Recording, SupervisionSegment
 
 from latflow.corpus.assemble import CorpusWriter, RecordingJob
-from latflow.corpus.audio import BadAudio, probe
+from latflow.corpus.audio import BadAudio, Found
+from latflow.corpus.audio_folder import AudioFolder
 from latflow.corpus.json_lines import Spool
 from latflow.corpus.kaldi_tables import (
     Table,
@@ -77,6 +82,7 @@ class KaldiDir:
             self._has_text = has_text
             self.segments = self._table_if_present("segments", stack)
             self.utt2spk = self._speakers(stack, needed=has_speakers)
+            self._sides = self._table_if_present("reco2file_and_channel", stack)
             self._gender = self._table_if_present("spk2gender", stack)
             self._language = self._table_if_present("utt2lang", stack)
             self._custom = self._custom_tables(stack)
@@ -133,19 +139,14 @@ class KaldiDir:
                     if utt_id not in self.utterances:
                         yield table.path, utt_id
 
-    def source(self, recording_id: str, *, allow_commands: bool) -> AudioSource:
+    def source(self, recording_id: str) -> AudioSource:
         """Return where the audio of a recording comes from.
 
         Raises:
-            BadAudio: the entry is empty, or a command that is not allowed.
+            BadAudio: the entry is empty.
         """
         entry = self.wav[recording_id]
         if entry.endswith("|"):
-            if not allow_commands:
-                raise BadAudio(
-                    "wav.scp runs a command for its audio",
-                    "if you trust it, set allow_commands: true (--allow-commands)",
-                )
             return AudioSource("command", [0], entry[:-1].strip())
         if not entry:
             raise BadAudio("wav.scp names no audio file", "add its path")
@@ -153,16 +154,19 @@ class KaldiDir:
         return AudioSource("file", [0], path)
 
     def recording_jobs(
-        self, *, allow_commands: bool, verify: bool
+        self, audio: AudioFolder, *, verify: bool
     ) -> Iterator[RecordingJob]:
         """Yield (id, function that makes the Lhotse recording), sorted by id."""
         for recording_id in self.wav:
             try:
-                source = self.source(recording_id, allow_commands=allow_commands)
+                source = self.source(recording_id)
             except BadAudio as fault:
                 yield recording_id, partial(_raise, fault)
                 continue
-            yield recording_id, partial(probe, recording_id, source, verify=verify)
+            yield (
+                recording_id,
+                partial(audio.probe, recording_id, source, verify=verify),
+            )
 
     def supervisions(self, writer: CorpusWriter) -> Iterator[SupervisionSegment]:
         """Yield the utterances, sorted by id.
@@ -191,10 +195,13 @@ class KaldiDir:
                     remedy="add its line, remove it from the other files",
                 )
                 continue
-            last = writer.recordings[recording_id].duration
-            yield self._supervision(
-                utt_id, recording_id, channel, start, _duration(start, end, last)
-            )
+            recording = writer.recordings[recording_id]
+            if channel is None and recording.num_channels > 1:
+                channel = self.side(recording_id)
+            if channel is not None:
+                writer.named.add(recording_id)
+            duration = _duration(start, end, recording.duration)
+            yield self._supervision(utt_id, recording_id, channel or 0, start, duration)
 
     def has_transcript(self, utt_id: str) -> bool:
         """Return whether an utterance has a line in `text`."""
@@ -204,20 +211,21 @@ class KaldiDir:
         """Return the transcript of an utterance; empty where there is none."""
         return (self.text.get(utt_id) or "") if self.text else ""
 
-    def place(self, utt_id: str) -> tuple[str, Decimal, Decimal, int]:
+    def place(self, utt_id: str) -> tuple[str, Decimal, Decimal, int | None]:
         """Return the recording, start and end in seconds, and channel of an utterance.
 
-        A negative end stands for the end of the recording.
+        A negative end stands for the end of the recording. The channel is None where
+        `segments` names none.
 
         Raises:
             UserError: its line in `segments` is malformed.
         """
         if self.segments is None:
-            return utt_id, Decimal(0), _TO_END, 0
+            return utt_id, Decimal(0), _TO_END, None
         fields = self.segments[utt_id].split()
         try:
             recording_id, start, end, *rest = fields
-            channel = int(rest[0]) if rest else 0
+            channel = int(rest[0]) if rest else None
             times = Decimal(start), Decimal(end)
             if len(rest) > 1 or not all(time.is_finite() for time in times):
                 raise ValueError(fields)
@@ -229,6 +237,28 @@ class KaldiDir:
                 remedy="give start and end in seconds",
             ) from error
         return recording_id, *times, channel
+
+    def side(self, recording_id: str) -> int | None:
+        """Return the channel that `reco2file_and_channel` names; None without one.
+
+        Raises:
+            UserError: it is neither A, B, nor a number from 1.
+        """
+        side = (self._sides.get(recording_id) or "").split() if self._sides else []
+        if not side:
+            return None
+        name = side[-1]
+        if len(side) == 2 and name in ("A", "B"):
+            return "AB".index(name)
+        if len(side) == 2 and name.isdecimal() and int(name) > 0:
+            return int(name) - 1
+        assert self._sides is not None
+        raise UserError(
+            f"{' '.join(side)!r} is not: file, channel (A, B, or a number from 1)",
+            file=self._sides.path,
+            utterance=recording_id,
+            remedy="mend the line, or remove the file: only channels need it",
+        )
 
     def _supervision(
         self,
@@ -275,20 +305,21 @@ def import_kaldi_dir(
         out_dir: corpus folder to write; replaced if it exists.
         checks: how strictly utterances are taken; by default everything is verified
             and the first fault stops.
-        allow_commands: whether entries of `wav.scp` that end in `|` are run.
+        allow_commands: whether entries of `wav.scp` that end in `|` are run: once a
+            recording; what they print is written to `audio/`.
         max_skipped_fraction: largest share of utterances that may be skipped.
 
     Raises:
         UserError: the directory or an utterance is faulty; names file and remedy.
     """
-    ledger = Ledger("prepare_corpus")
+    ledger, final = Ledger("prepare_corpus"), Path(os.path.abspath(out_dir))
     with atomic_directory(out_dir) as folder:
         read_kaldi_dir(
             data_dir,
             folder,
             checks=checks or GivenSource(),
             ledger=ledger,
-            allow_commands=allow_commands,
+            audio=AudioFolder(folder / "audio", final / "audio", allow_commands),
             threads=threads,
             max_skipped_fraction=max_skipped_fraction,
         )
@@ -300,7 +331,7 @@ def read_kaldi_dir(
     *,
     checks: GivenSource,
     ledger: Ledger,
-    allow_commands: bool,
+    audio: AudioFolder,
     threads: int,
     max_skipped_fraction: float,
     forms: WordForms | None = None,
@@ -308,6 +339,13 @@ def read_kaldi_dir(
     """Do the work of `import_kaldi_dir` in a folder that exists.
 
     Args:
+        data_dir: as there.
+        folder: that is written to.
+        checks: as there.
+        ledger: where skipped utterances are noted.
+        audio: where the audio that commands print is written to, if they may run.
+        threads: recordings looked at at a time.
+        max_skipped_fraction: as there.
         forms: spells the words of transcripts; None leaves them as they are.
     """
     has_speakers = checks.speaker == "given"
@@ -324,9 +362,7 @@ def read_kaldi_dir(
                 file=file,
                 remedy="remove the line, add its audio",
             )
-        jobs = kaldi.recording_jobs(
-            allow_commands=allow_commands, verify=checks.verify_audio
-        )
+        jobs = kaldi.recording_jobs(audio, verify=checks.verify_audio)
         writer.add_recordings(jobs, threads=threads, total=len(kaldi.wav))
         writer.add_utterances(kaldi.supervisions(writer), total=len(kaldi.utterances))
         writer.finish(max_skipped_fraction=max_skipped_fraction)
@@ -462,6 +498,6 @@ def _duration(start: Decimal, end: Decimal, last: float) -> float:
     return float(_EXACT.subtract(end, start))
 
 
-def _raise(fault: BadAudio) -> Recording:
+def _raise(fault: BadAudio) -> Found:
     """Report a fault when its turn comes."""
     raise fault

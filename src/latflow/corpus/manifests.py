@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from lhotse import MonoCut, Recording, SupervisionSegment
@@ -34,6 +34,12 @@ from latflow.corpus.json_lines import (
     ItemT,
     Spool,
     read_cut_lines,
+)
+from latflow.corpus.manifest_fields import (
+    audio_types,
+    cut_fields,
+    recording_fields,
+    supervision_fields,
 )
 from latflow.errors import UserError
 from latflow.files import read_json_lines, reading
@@ -59,12 +65,19 @@ _UNREADABLE = (
 
 def read_recordings(path: str | Path) -> Iterator[Recording]:
     """Yield the recordings of a JSONL manifest (`.gz` or plain)."""
-    return read_json_lines(path, Recording.from_dict, "a Lhotse recording", _WRITE)
+
+    def make(values: dict[str, Any]) -> Recording:
+        return Recording.from_dict(recording_fields(values))
+
+    return read_json_lines(path, make, "a Lhotse recording", _WRITE)
 
 
 def read_supervisions(path: str | Path) -> Iterator[SupervisionSegment]:
     """Yield the supervisions of a JSONL manifest (`.gz` or plain)."""
-    make = SupervisionSegment.from_dict
+
+    def make(values: dict[str, Any]) -> SupervisionSegment:
+        return SupervisionSegment.from_dict(supervision_fields(values))
+
     return read_json_lines(path, make, "a Lhotse supervision", _WRITE)
 
 
@@ -72,12 +85,22 @@ def read_cuts(path: str | Path) -> Iterator[MonoCut]:
     """Yield the cuts of a `cuts.jsonl.gz`.
 
     Raises:
-        UserError: as of `read_cut_lines`, or a line is not a Lhotse cut.
+        UserError: as of `read_cut_lines`, or a line is not a Lhotse cut, or one whose
+            audio is not in files.
     """
     for line in read_cut_lines(path):
-        del line.values["type"]
         with reading(path, "is not a Lhotse cut", REMEDY, line.id):
+            cut_fields(line.values)
+            types = audio_types(line.values.get("recording"))
+            del line.values["type"]
             cut = MonoCut.from_dict(line.values)
+        if types - {"file"}:
+            raise UserError(
+                f"its audio is of type {min(types - {'file'})}, not in a file",
+                file=path,
+                utterance=cut.id,
+                remedy="prepare it as a corpus (type cuts), which writes files",
+            )
         yield cut
 
 

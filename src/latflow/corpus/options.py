@@ -87,6 +87,10 @@ class GivenSource(Options):
     the ledger (see ledger.max_skipped_fraction)."""
     min_duration: NonNegativeFloat = 0.1
     """Shortest utterance that is not bad, seconds."""
+    channel: NonNegativeInt | None = None
+    """Channel that is taken of recordings with several where nothing else (segments, a
+    supervision, a cut) names one, from 0; null takes the first, and notes it. A channel
+    that is silent beside another one makes an utterance bad."""
     exclude: Text | None = None
     """File with the ids of utterances to leave out, one a line (what follows an id is
     not read). They are noted in the ledger and do not count as skipped."""
@@ -122,8 +126,8 @@ class KaldiSource(GivenSource):
     path: Text
     """Folder that holds wav.scp; paths in wav.scp are relative to it."""
     allow_commands: bool = False
-    """Run the entries of wav.scp that end in `|` (they can do anything that you can).
-    """
+    """Run the entries of wav.scp that end in `|` (they can do anything that you can),
+    once each; what they print is written to `audio/`."""
 
 
 class LhotseSource(GivenSource):
@@ -153,6 +157,9 @@ class ManifestSource(GivenSource):
     """RecordingSet, .jsonl or .jsonl.gz."""
     supervisions: Text
     """SupervisionSet, .jsonl or .jsonl.gz; one supervision an utterance."""
+    allow_commands: bool = False
+    """Run the commands of recordings whose source is of type `command` (they can do
+    anything that you can), once each; what they print is written to `audio/`."""
 
 
 class CutSource(GivenSource):
@@ -165,6 +172,9 @@ class CutSource(GivenSource):
     path: Text
     """CutSet, .jsonl or .jsonl.gz; cuts have one supervision with a transcript each
     (`cuts.trim_to_supervisions()`)."""
+    allow_commands: bool = False
+    """Run the commands of recordings whose source is of type `command` (they can do
+    anything that you can); what they print is written to `audio/`."""
 
 
 class FileSource(GivenSource):

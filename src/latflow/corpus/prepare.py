@@ -17,7 +17,8 @@ from typing import NamedTuple
 from lhotse import Recording, SupervisionSegment
 
 from latflow.corpus.assemble import CorpusWriter, RecordingJob
-from latflow.corpus.audio import confirm
+from latflow.corpus.audio import Found
+from latflow.corpus.audio_folder import AudioFolder
 from latflow.corpus.combine import combine_corpora
 from latflow.corpus.cut_set import read_cut_set
 from latflow.corpus.folder import list_folder
@@ -143,7 +144,7 @@ def _prepare(task: _Task, source: Source) -> None:
                 task.folder,
                 checks=source,
                 ledger=task.ledger,
-                allow_commands=source.allow_commands,
+                audio=_audio_folder(task, source),
                 threads=task.threads,
                 max_skipped_fraction=task.max_skipped_fraction,
                 forms=_forms(task, source),
@@ -200,11 +201,14 @@ def _synthetic_jobs(
         pool=pool,
     ):
         supervisions.add(supervision)
-        yield recording.id, lambda recording=recording: recording  # just made
+        yield recording.id, partial(Found, recording)  # just made
 
 
 class _ManifestIds:
     """Fills the spools of a source's manifests; ids with blanks are changed.
+
+    Attributes:
+        named: recordings of which an utterance names a channel.
 
     Args:
         ledger: where changed ids are noted.
@@ -220,6 +224,7 @@ class _ManifestIds:
     ) -> None:
         self._recordings = recordings
         self._supervisions = supervisions
+        self.named: set[str] = set()
         self._names = Ids("recording", ledger, recordings)
         self._utterances = Ids("utterance", ledger, supervisions)
 
@@ -241,6 +246,8 @@ class _ManifestIds:
         for sup in supervisions:
             name = self._utterances.name(sup.id)
             recording = self._names.known(sup.recording_id)
+            if sup.channel != 0:  # which Lhotse gives to those that name none
+                self.named.add(recording)
             if (name, recording) != (sup.id, sup.recording_id):
                 sup = replace(sup, id=name, recording_id=recording)  # noqa: PLW2901
             self._supervisions.add(sup, file=file)
@@ -253,7 +260,7 @@ def _prepare_manifests(task: _Task, source: ManifestSource) -> None:
         ids = _ManifestIds(task.ledger, recs, sups)
         ids.fill(read_recordings(recordings), recordings)
         ids.fill_utterances(read_supervisions(supervisions), supervisions)
-        _write_checked(task, source, recs, sups, supervisions, [])
+        _write_checked(task, source, recs, sups, supervisions, [], ids.named)
 
 
 def _prepare_cuts(task: _Task, source: CutSource) -> None:
@@ -263,8 +270,7 @@ def _prepare_cuts(task: _Task, source: CutSource) -> None:
         ids = _ManifestIds(task.ledger, recs, sups)
         for one in read_cut_set(
             source.path,
-            task.audio,
-            task.final_audio,
+            _audio_folder(task, source),
             pool=pool,
             ahead=2 * task.threads,
         ):
@@ -285,7 +291,7 @@ def _prepare_cuts(task: _Task, source: CutSource) -> None:
                     remedy="give each an id of its own",
                 )
             ids.fill_utterances([one.supervision], source.path)
-        _write_checked(task, source, recs, sups, source.path, rejected)
+        _write_checked(task, source, recs, sups, source.path, rejected, ids.named)
 
 
 def _prepare_lhotse(task: _Task, source: LhotseSource) -> None:
@@ -309,7 +315,7 @@ def _prepare_lhotse(task: _Task, source: LhotseSource) -> None:
                     source.recipe, source.root, part, recordings
                 )
             ]
-        _write_checked(task, source, recs, sups, source.root, lost)
+        _write_checked(task, source, recs, sups, source.root, lost, ids.named)
 
 
 def _prepare_listed(
@@ -354,6 +360,7 @@ def _write_checked(
     supervisions: Spool[SupervisionSegment],
     origin: str | Path,
     rejected: list[_Fault],
+    named: set[str],
 ) -> None:
     """Check and write recordings and supervisions of a source.
 
@@ -361,9 +368,11 @@ def _write_checked(
         checks: how strictly utterances are taken.
         origin: file or folder that errors name.
         rejected: utterances that cannot be used.
+        named: see `CorpusWriter`.
     """
+    audio = _audio_folder(task, checks)
     jobs: Iterator[RecordingJob] = (
-        (rec.id, partial(_confirmed, task, rec, verify=checks.verify_audio))
+        (rec.id, partial(_confirmed, audio, rec, verify=checks.verify_audio))
         for rec in recordings
     )
     forms = _forms(task, checks)
@@ -372,6 +381,7 @@ def _write_checked(
             writer.reject(
                 fault.utterance, fault.reason, file=fault.file, remedy=fault.remedy
             )
+        writer.named |= named
         writer.add_recordings(jobs, threads=task.threads, total=len(recordings))
         writer.add_utterances(iter(supervisions), total=len(supervisions))
         writer.finish(max_skipped_fraction=task.max_skipped_fraction)
@@ -382,13 +392,18 @@ def _forms(task: _Task, source: GivenSource) -> WordForms:
     return WordForms(task.vocabulary, source.text_rules)
 
 
-def _confirmed(task: _Task, recording: Recording, *, verify: bool) -> Recording:
-    """Check a recording, unless it was just made; see `confirm`."""
-    if any(
-        Path(str(s.source)).is_relative_to(task.final_audio) for s in recording.sources
-    ):
-        return recording
-    return confirm(_with_absolute_paths(recording), verify=verify)
+def _audio_folder(task: _Task, source: GivenSource) -> AudioFolder:
+    """Return the folder for audio of a source, and whether its commands are run."""
+    may_run = isinstance(source, KaldiSource | ManifestSource | CutSource)
+    allow_commands = may_run and source.allow_commands
+    return AudioFolder(task.audio, task.final_audio, allow_commands)
+
+
+def _confirmed(audio: AudioFolder, recording: Recording, *, verify: bool) -> Found:
+    """Check a recording, unless it was just made."""
+    if any(Path(str(s.source)).is_relative_to(audio.final) for s in recording.sources):
+        return Found(recording)
+    return audio.confirm(_with_absolute_paths(recording), verify=verify)
 
 
 def _with_absolute_paths(recording: Recording) -> Recording:

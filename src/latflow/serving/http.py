@@ -32,6 +32,7 @@ from starlette.types import Message
 from starlette.websockets import WebSocket
 
 import latflow
+from latflow.corpus.audio_backend import Sound
 from latflow.errors import UserError
 from latflow.files import DAMAGED
 from latflow.serving.acoustics import NetworkAcoustics
@@ -203,7 +204,7 @@ async def _recognize(
     """Recognize an uploaded file, piece by piece."""
     began = time.perf_counter()
     try:
-        sound = await asyncio.to_thread(soundfile.SoundFile, upload.file)
+        sound = await asyncio.to_thread(Sound, upload.file)
     except (soundfile.LibsndfileError, TypeError, ValueError):
         raise RefusedError("not audio of a known form (wav, flac, ogg, mp3)") from None
     with sound:
@@ -222,12 +223,14 @@ async def _recognize(
                 service.metrics.heard(len(samples) / sound.samplerate)
                 events += await asyncio.wrap_future(session.accept(samples))
             events += await asyncio.wrap_future(session.finish())
+        for note in sound.notes:
+            log.warning("an uploaded file has %s", note)
     segments = [event.segment for event in events if isinstance(event, Final)]
     service.metrics.replied(time.perf_counter() - began, finals=len(segments))
     return Transcription(upload.filename or "upload", seconds, segments)
 
 
-def _next_block(sound: soundfile.SoundFile) -> np.ndarray:
+def _next_block(sound: Sound) -> np.ndarray:
     """Read the next samples of a file, float32[n]; the mean of its channels."""
     try:
         block = sound.read(

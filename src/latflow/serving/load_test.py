@@ -25,6 +25,8 @@ import numpy as np
 import soundfile
 
 from latflow.corpus.audio import can_resample
+from latflow.corpus.audio_backend import Sound
+from latflow.corpus.audio_folder import AudioFolder
 from latflow.corpus.kaldi_dir import read_kaldi_dir
 from latflow.corpus.manifests import at_rate, load_samples, read_cuts, text_of
 from latflow.corpus.options import GivenSource
@@ -95,7 +97,7 @@ def _read(path: Path, sample_rate: int | None) -> Iterator[Utterance]:
                 folder,
                 checks=GivenSource(speaker="utterance", verify_audio=False),
                 ledger=Ledger("load-test"),
-                allow_commands=False,
+                audio=AudioFolder(Path(folder, "audio"), Path(folder, "audio")),
                 threads=1,
                 max_skipped_fraction=0.0,
             )
@@ -116,7 +118,9 @@ def _of_cuts(path: Path, sample_rate: int | None) -> Iterator[Utterance]:
 def _of_file(path: Path, sample_rate: int | None) -> Utterance:
     """Return the first channel of a file."""
     try:
-        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
+        with Sound(path) as sound:
+            samples = sound.read(dtype="float32", always_2d=True)
+            rate = int(sound.samplerate)
     except (soundfile.LibsndfileError, OSError) as error:
         raise UserError(
             f"cannot be read ({error})", file=path, remedy="give an audio file or a set"

@@ -426,20 +426,22 @@ class _Job:
         return _Part(recording, segments, [*session.warnings, *given_up], duration)
 
 
-def _opened(recording: Recording) -> AudioReader:
-    """Open a recording.
+@contextmanager
+def _opened(recording: Recording) -> Iterator[AudioReader]:
+    """Open a recording; what there is to say of it goes to the log in the end.
 
     Raises:
         BadAudio: see `AudioReader`; or nobody has such a sample rate.
     """
-    audio = AudioReader(recording.path, raw_rate=recording.raw_rate)
-    if not MIN_RATE <= audio.sample_rate <= MAX_RATE:
-        audio.close()
-        raise BadAudio(
-            f"audio file {recording.path} has {audio.sample_rate} samples a second",
-            f"resample it to between {MIN_RATE} and {MAX_RATE}",
-        )
-    return audio
+    with AudioReader(recording.path, raw_rate=recording.raw_rate) as audio:
+        if not MIN_RATE <= audio.sample_rate <= MAX_RATE:
+            raise BadAudio(
+                f"audio file {recording.path} has {audio.sample_rate} samples a second",
+                f"resample it to between {MIN_RATE} and {MAX_RATE}",
+            )
+        yield audio
+        for note in audio.notes:
+            log.warning("%s: %s", recording.path, note)
 
 
 def _moved(segment: Segment, seconds: float) -> Segment:

@@ -24,8 +24,9 @@ from latflow.features.options import FeatureOptions
 from latflow.lang.options import LangOptions
 from latflow.options import read_options
 from latflow.workflow.doctor import examine_corpus
+from latflow.workflow.findings import Finding
 from latflow.workflow.settings import workflow_folder
-from latflow.workflow.survey import Finding, Survey
+from latflow.workflow.survey import Survey
 
 RECIPE_NAME = "recipe.yaml"
 EXPERIMENT = "align"

@@ -29,18 +29,11 @@ from latflow.lang.options import LangOptions
 from latflow.lang.phones import PhoneInventory
 from latflow.lang.special_words import SpecialNames, special_names
 from latflow.workflow.extractor_checks import check_extractors
+from latflow.workflow.findings import Finding, Severity, finding_of, some
 from latflow.workflow.machine import gpus
 from latflow.workflow.network_checks import check_descriptions
 from latflow.workflow.recipe import Recipe
-from latflow.workflow.survey import (
-    Dictionary,
-    Finding,
-    Severity,
-    Survey,
-    finding_of,
-    some,
-    survey_source,
-)
+from latflow.workflow.survey import Dictionary, Survey, survey_source
 
 _ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 FLOAT_BYTES = 4

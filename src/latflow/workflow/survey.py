@@ -3,7 +3,7 @@
 `survey_source` reads text files, manifests and the headers of audio files; it decodes
 none, and runs none of the commands that `wav.scp` may hold.
 
-Public: `Finding`, `finding_of`, `Dictionary`, `Survey`, `survey_source`, `some`.
+Public: `Dictionary`, `Survey`, `survey_source`.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from lhotse import AudioSource
 
-from latflow.corpus.audio import AudioFacts, BadAudio, examine
+from latflow.corpus.audio import AudioFacts, BadAudio, examine, refuse_others
 from latflow.corpus.cut_set import supervisions_of
 from latflow.corpus.folder import list_folder
 from latflow.corpus.hdf5 import read_sequences
 from latflow.corpus.kaldi_dir import KaldiDir
 from latflow.corpus.listing import Listing
-from latflow.corpus.manifests import read_supervisions
+from latflow.corpus.manifests import read_recordings, read_supervisions
 from latflow.corpus.options import (
     CombinedSource,
     CutSource,
@@ -43,45 +42,17 @@ from latflow.features.options import Extraction
 from latflow.lang.lexicon import Lexicon
 from latflow.lang.options import LangOptions
 from latflow.lang.special_words import SpecialNames
+from latflow.workflow.audio_findings import (
+    Faults,
+    ManifestChannels,
+    channels_of_kaldi,
+    several_channels,
+)
+from latflow.workflow.findings import MAX_EXAMPLES, Finding, finding_of, some
 
-Severity = Literal["error", "warning", "note"]
-MAX_EXAMPLES = 5
 OOV_WARNING_SHARE = 0.01  # of the running words of a training set
 # Frames that Kaldi's silence topologies need at least (the middle states are ergodic).
 MIN_SILENCE_FRAMES = 3
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that the doctor found.
-
-    Attributes:
-        severity: `error`, `warning` or `note`.
-        file: the file or folder to look at.
-        what: what was found there.
-        remedy: what to do about it.
-    """
-
-    severity: Severity
-    file: str
-    what: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.severity}: {self.file}: {self.what} - {self.remedy}"
-
-
-def finding_of(error: UserError) -> Finding:
-    """Return an error that the user would meet as a finding."""
-    what = f"{error.utterance}: {error.what}" if error.utterance else error.what
-    return Finding("error", error.file or "", what, error.remedy or "mend it")
-
-
-def some(items: list[str], total: int | None = None) -> str:
-    """Return the first few of some items."""
-    total = len(items) if total is None else total
-    shown = ", ".join(items[:MAX_EXAMPLES])
-    return f"{shown}, ..." if total > MAX_EXAMPLES else shown
 
 
 @dataclass(frozen=True)
@@ -262,7 +233,7 @@ def survey_source(source: DevSource, survey: Survey) -> list[Finding]:
         elif isinstance(source, ManifestSource):
             findings.extend(_read_manifests(source, survey))
         elif isinstance(source, CutSource):
-            _read_cuts(source, survey)
+            findings.extend(_read_cuts(source, survey))
         elif isinstance(source, FolderSource | TableSource):
             findings.extend(_read_listing(source, survey))
         elif isinstance(source, Hdf5Source):
@@ -283,12 +254,17 @@ def _read_sequences(source: Hdf5Source, survey: Survey) -> None:
         survey.add(utt_id, None, text.split(), duration=duration)
 
 
-def _read_cuts(source: CutSource, survey: Survey) -> None:
+def _read_cuts(source: CutSource, survey: Survey) -> Iterator[Finding]:
     """Read the transcripts of a CutSet."""
-    for cut, told in supervisions_of(source.path):
+    faults = Faults()
+    allow_commands = source.allow_commands
+    for cut, told, fault in supervisions_of(source.path, allow_commands=allow_commands):
+        if fault is not None:
+            faults.add(fault.reason, fault.remedy, cut.id)
         speaker, text = (told.speaker, told.text) if told else (None, None)
         words = survey.words_of(text, source)
         survey.add(cut.id, speaker, words, duration=cut.duration)
+    yield from faults.findings(survey, source.path)
 
 
 def _read_kaldi(source: KaldiSource, survey: Survey) -> Iterator[Finding]:
@@ -308,9 +284,9 @@ def _read_kaldi(source: KaldiSource, survey: Survey) -> Iterator[Finding]:
                 "remove the lines, or add the audio",
             )
         facts: dict[str, AudioFacts] = {}
-        allow_commands = source.allow_commands
-        yield from _look_at_audio(kaldi, facts, allow_commands=allow_commands)
+        yield from _look_at_audio(kaldi, facts, survey, source)
         yield from _read_utterances(kaldi, facts, survey, source)
+        yield from channels_of_kaldi(kaldi, facts, survey, source)
 
 
 def _read_utterances(
@@ -354,38 +330,40 @@ def _read_utterances(
 
 
 def _look_at_audio(
-    kaldi: KaldiDir, facts: dict[str, AudioFacts], *, allow_commands: bool
+    kaldi: KaldiDir, facts: dict[str, AudioFacts], survey: Survey, source: KaldiSource
 ) -> Iterator[Finding]:
     """Read the headers; recordings whose file is missing, empty or no audio."""
-    faults: dict[str, list[str]] = {}
+    faults, notes = Faults(), Faults("warning")
     for recording_id in kaldi.wav:
         try:
-            source = kaldi.source(recording_id, allow_commands=allow_commands)
-            if source.type == "file":
-                facts[recording_id] = examine(source, verify=False)
+            audio = kaldi.source(recording_id)
+            refuse_others(audio.type, allow_commands=source.allow_commands)
+            if audio.type == "file":
+                facts[recording_id] = examine(audio, verify=False)
+                notes.add_notes(facts[recording_id], recording_id)
         except BadAudio as fault:
             path = kaldi.folder / str(kaldi.wav[recording_id])
             reason = fault.reason.replace(f"audio file {path}", "audio file")
-            faults.setdefault(reason, []).append(recording_id)
-    for what, ids in faults.items():
-        yield Finding(
-            "error",
-            str(kaldi.wav.path),
-            f"{what} ({len(ids)}): {some(ids)}",
-            "restore the files, or mend their paths",
-        )
+            faults.add(reason, fault.remedy, recording_id)
+    yield from faults.findings(survey, str(kaldi.wav.path))
+    yield from notes.findings(survey, str(kaldi.wav.path))
 
 
 def _read_manifests(source: ManifestSource, survey: Survey) -> Iterator[Finding]:
-    """Read the transcripts of a Lhotse manifest."""
+    """Read the transcripts of Lhotse manifests, and what these say of the audio."""
+    channels = ManifestChannels(source)
+    if Path(source.recordings).is_file():
+        channels.add_recordings(read_recordings(source.recordings))
+    else:
+        yield finding_of(
+            UserError("no such file", file=source.recordings, remedy="check the path")
+        )
     for supervision in read_supervisions(source.supervisions):
         words = survey.words_of(supervision.text, source)
         duration = supervision.duration
         survey.add(supervision.id, supervision.speaker, words, duration=duration)
-    if not Path(source.recordings).is_file():
-        yield finding_of(
-            UserError("no such file", file=source.recordings, remedy="check the path")
-        )
+        channels.add_utterance(supervision)
+    yield from channels.findings(survey)
 
 
 def _read_listing(
@@ -403,10 +381,12 @@ def _read_listing(
             reason = fault.reason.partition(" (")[0]
             faults.setdefault((reason, fault.remedy), []).append(fault.utterance)
         facts: dict[str, AudioFacts] = {}
+        notes = Faults("warning")
         for file in listing.files:
             try:
                 source_of = AudioSource("file", [0], file.path)
                 facts[file.id] = examine(source_of, verify=False)
+                notes.add_notes(facts[file.id], file.path)
             except BadAudio as fault:
                 reason = fault.reason.replace(f"audio file {file.path}", "audio file")
                 faults.setdefault((reason, fault.remedy), []).append(file.path)
@@ -426,7 +406,9 @@ def _read_listing(
     for (reason, remedy), where in faults.items():
         what = f"{survey.split}: {reason} ({len(where)}): {some(where)}"
         yield Finding(severity, source.path, what, remedy)
-    yield from _several_channels(facts, survey)
+    yield from notes.findings(survey, source.path)
+    several = (name for name, audio in facts.items() if audio.num_channels > 1)
+    yield from several_channels(several, survey, source)
     if source.transcripts and not survey.num_words and severity == "warning":
         what = f"{survey.split}: no utterance with words is left"
         yield Finding("error", source.path, what, "mend what the warnings name")
@@ -436,17 +418,6 @@ def _renamed(listing: Listing, file: str) -> Iterator[Finding]:
     """Find files whose ids are not what they are called."""
     for note in listing.notes.entries:
         yield Finding("note", file, note.reason, "rename the file for another id")
-
-
-def _several_channels(
-    facts: Mapping[str, AudioFacts], survey: Survey
-) -> Iterator[Finding]:
-    """Find recordings of which one channel is taken."""
-    several = [name for name, audio in facts.items() if audio.num_channels > 1]
-    if several:
-        what = f"{survey.split}: several channels ({len(several)}): {some(several)}"
-        remedy = "the first is taken: mix them, or write each to a file of its own"
-        yield Finding("warning", survey.file, what, remedy)
 
 
 def _look_for_recipe(source: LhotseSource, survey: Survey) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from latflow.corpus.audio import (
     examine,
     probe,
 )
+from latflow.corpus.audio_folder import AudioFolder
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_sphere_is_read(tmp_path, noise):
 def test_channels_are_counted(tmp_path, noise):
     path = tmp_path / "a.wav"
     soundfile.write(path, noise.reshape(-1, 2), 44100)
-    recording = probe("r", file_source(path), verify=True)
+    recording = probe("r", file_source(path), verify=True).recording
     assert recording.channel_ids == [0, 1]
     assert recording.duration == 12000 / 44100
 
@@ -117,14 +118,19 @@ def test_cut_files_of_other_formats_are_found(tmp_path, noise, name):
         examine(file_source(path), verify=True)
 
 
-def test_command_prints_audio(tmp_path, noise):
-    path = tmp_path / "a.wav"
-    soundfile.write(path, noise, 16000)
-    source = AudioSource("command", [0], f"cat {path}")
-    recording = probe("r", source, verify=False)
+def test_command_runs_once_and_its_audio_is_kept(tmp_path, noise):
+    soundfile.write(tmp_path / "a.wav", noise, 16000)
+    command = f"echo x >> {tmp_path}/runs; cat {tmp_path}/a.wav"
+    folder = AudioFolder(tmp_path / "new", tmp_path / "new", allow_commands=True)
+    source = AudioSource("command", [0], command)
+    recording = folder.probe("r/1", source, verify=False).recording
     assert recording.num_samples == 24000
-    assert recording.sources[0].type == "command"
+    assert recording.sources[0].type == "file"
     assert recording.load_audio().shape == (1, 24000)
+    recording.load_audio(offset=0.5, duration=0.5)
+    assert (tmp_path / "runs").read_text() == "x\n"
+    kept = (tmp_path / "new/r%2F1.wav").read_bytes()
+    assert kept == (tmp_path / "a.wav").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -136,9 +142,19 @@ def test_command_prints_audio(tmp_path, noise):
         ("true", "gave no audio"),
     ],
 )
-def test_failing_command_is_named(command, message):
+def test_failing_command_is_named(tmp_path, command, message):
+    folder = AudioFolder(tmp_path / "new", tmp_path / "new", allow_commands=True)
     with pytest.raises(BadAudio, match=message):
-        examine(AudioSource("command", [0], command), verify=True)
+        folder.probe("r", AudioSource("command", [0], command), verify=True)
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_command_is_refused(tmp_path):
+    folder = AudioFolder(tmp_path / "new", tmp_path / "new")
+    command = AudioSource("command", [0], f"touch {tmp_path}/ran")
+    with pytest.raises(BadAudio, match="allow_commands"):
+        folder.probe("r", command, verify=True)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_addresses_are_refused():
@@ -150,7 +166,7 @@ def test_manifest_must_say_what_the_file_holds(tmp_path, noise):
     path = tmp_path / "a.wav"
     soundfile.write(path, noise, 16000)
     good = Recording.from_file(path)
-    assert confirm(good, verify=True) is good
+    assert confirm(good, verify=True).recording is good
     bad = Recording("a", good.sources, 8000, 24000, 3.0)
     with pytest.raises(BadAudio, match="its manifest says"):
         confirm(bad, verify=False)

@@ -1,0 +1,243 @@
+"""WAV files whose headers do not say how long they are.
+
+Who writes a WAV file to a pipe, or is stopped while recording, leaves a length of
+zero, of the last time it was noted, or the largest number that fits. The samples then
+go on to the end of the file, or to the chunks that stand there (LIST, id3 and the
+like), which are no samples. `mend_of` finds where they end, `MendedFile` shows such a
+file as if its header said so. A header that promises more than is there is left as it
+is: that file was cut short.
+
+Public: `Mend`, `mend_of`, `MendedFile`, `UNKNOWN_LENGTHS`.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+# Lengths that programs write when they do not know the length (pipes).
+UNKNOWN_LENGTHS = range(0x7FFF0000, 0x1_0000_0000)
+_LARGEST = 0xFFFFFFFF
+_MAX_CHUNKS = 1000  # before the samples
+_TAIL = 1 << 22  # bytes at the end of a file that chunks are looked for in
+_BLOCK = 1 << 20
+_ID3V1 = 128  # bytes, at the very end
+# Chunks that stand behind samples, whatever their length says, in lower case.
+_TRAILERS = (
+    *(b"list", b"id3 ", b"bext", b"cue ", b"fact", b"junk", b"pad ", b"fllr"),
+    *(b"_pmx", b"ixml", b"axml", b"smpl", b"inst", b"acid", b"afsp", b"cart"),
+    *(b"peak", b"levl", b"minf", b"elm1", b"regn", b"umid", b"md5 ", b"chna"),
+    *(b"plst", b"note", b"labl", b"disp", b"strc", b"lgwv", b"resu", b"mext"),
+)
+# What is no chunk of a WAV file: tags, and another file.
+_FOREIGN = (b"id3", b"tag", b"apetagex", b"lyricsbegin", b"riff", b"rf64", b"bw64")
+_CHUNK = re.compile(b"|".join(re.escape(name) for name in _TRAILERS), re.IGNORECASE)
+_NAME = re.compile(rb"[ -~]{4}")
+
+
+@dataclass(frozen=True)
+class Mend:
+    """How a WAV file is to be read.
+
+    Attributes:
+        header: the bytes that stand for the first ones of the file.
+        end: where the samples end, bytes from the beginning.
+        is_wrong: whether the header says another length, not that it has none.
+    """
+
+    header: bytes
+    end: int
+    is_wrong: bool
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """The place of the samples: bytes that precede them, and their length.
+
+    Attributes:
+        start: of the samples, bytes from the beginning of the file.
+        claimed: their bytes as the header says; 0 for unknown.
+        block: bytes of a sample of all channels.
+        wide: where the chunk of 64-bit lengths stands; None without one.
+    """
+
+    start: int
+    claimed: int
+    block: int
+    wide: int | None
+
+
+def mend_of(stream: BinaryIO) -> Mend | None:
+    """Return how a file is to be read; None where libsndfile reads it right.
+
+    Args:
+        stream: can be sought in; where it stands afterwards is not defined.
+    """
+    stream.seek(0)
+    head = stream.read(12)
+    if head[:4] not in (b"RIFF", b"RF64", b"BW64") or head[8:] != b"WAVE":
+        return None
+    size = stream.seek(0, os.SEEK_END)
+    samples = _samples(stream, size, is_wide=head[:4] != b"RIFF")
+    if samples is None:
+        return None
+    end = _end(stream, samples, size)
+    if end is None:
+        return None
+    length = (end - samples.start) // samples.block * samples.block
+    stream.seek(0)
+    header = bytearray(stream.read(samples.start))
+    header[:8] = struct.pack("<4sI", b"RIFF", min(samples.start + length, _LARGEST))
+    header[-4:] = struct.pack("<I", min(length, _LARGEST))
+    if samples.wide is not None:
+        header[samples.wide : samples.wide + 4] = b"JUNK"
+    is_wrong = samples.claimed not in UNKNOWN_LENGTHS
+    return Mend(bytes(header), samples.start + length, is_wrong)
+
+
+class MendedFile(io.RawIOBase):
+    """A file with another header and another end.
+
+    Args:
+        stream: the file; is closed with this object where `owned`.
+        mend: see `mend_of`.
+    """
+
+    def __init__(self, stream: BinaryIO, mend: Mend, *, owned: bool) -> None:
+        super().__init__()
+        self._stream = stream
+        self._header = mend.header
+        self._end = mend.end
+        self.is_wrong = mend.is_wrong
+        self._owned = owned
+        self._at = 0
+
+    def readable(self) -> bool:
+        """Return whether it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return whether it can be sought in."""
+        return True
+
+    def tell(self) -> int:
+        """Return where it stands."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a byte."""
+        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._end}
+        self._at = max(0, origin[whence] + offset)
+        return self._at
+
+    def readinto(self, buffer: memoryview) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Read into a buffer."""
+        number = max(0, min(len(buffer), self._end - self._at))
+        data = self._header[self._at : self._at + number]
+        if len(data) < number:
+            self._stream.seek(self._at + len(data))
+            data += self._stream.read(number - len(data))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        """Close it, and the file where it is its own."""
+        if self._owned:
+            self._stream.close()
+        super().close()
+
+
+def _samples(stream: BinaryIO, size: int, *, is_wide: bool) -> _Samples | None:
+    """Find the samples; None if there is no such chunk before the end."""
+    at, block, wide, wide_length = 12, 1, None, 0
+    for _ in range(_MAX_CHUNKS):
+        stream.seek(at)
+        name, length = _chunk(stream.read(8))
+        if name == b"data":
+            if is_wide and length == _LARGEST:
+                length = wide_length if wide_length < 1 << 63 else 0
+            return _Samples(at + 8, length, block, wide)
+        if name == b"fmt " and len(told := stream.read(14)) == 14:
+            block = max(1, int.from_bytes(told[12:], "little"))
+        if name == b"ds64" and len(told := stream.read(16)) == 16:
+            wide, wide_length = at, int.from_bytes(told[8:], "little")
+        at += 8 + length + length % 2
+        if at + 8 > size:
+            break
+    return None
+
+
+def _end(stream: BinaryIO, samples: _Samples, size: int) -> int | None:
+    """Return where the samples end; None where libsndfile finds it by itself."""
+    present, claimed = size - samples.start, samples.claimed
+    if present <= 0 or claimed == present:
+        return None
+    if claimed > present and claimed not in UNKNOWN_LENGTHS:
+        return None  # cut short
+    is_unknown = claimed == 0 or claimed > present
+    begin = samples.start if is_unknown else samples.start + claimed
+    if claimed <= present and _is_trailer(stream, begin, size, samples):
+        return None
+    end = _trailer(stream, begin, size)
+    return None if end == size and claimed > present else end
+
+
+def _is_trailer(stream: BinaryIO, at: int, size: int, samples: _Samples) -> bool:
+    """Tell whether what follows the samples that the header knows is no sample."""
+    if size - at < max(8, samples.block):
+        return samples.claimed > 0
+    starts = [at, at + 1] if samples.claimed % 2 else [at]
+    if any(_goes_to(stream, start, size) for start in starts):
+        return True
+    if samples.claimed == 0:
+        return False
+    stream.seek(at)
+    first = stream.read(12).lower()
+    known = (*_TRAILERS, *_FOREIGN)
+    if first.startswith(known) or first[samples.claimed % 2 :].startswith(known):
+        return True
+    return not any(any(block) for block in _blocks(stream, at))
+
+
+def _blocks(stream: BinaryIO, at: int) -> Iterator[bytes]:
+    """Yield the bytes of a file from a place on."""
+    stream.seek(at)
+    while block := stream.read(_BLOCK):
+        yield block
+
+
+def _trailer(stream: BinaryIO, begin: int, size: int) -> int:
+    """Return where chunks or tags begin that end the file; its end where none do."""
+    start = max(begin, size - _TAIL)
+    stream.seek(start)
+    tail = stream.read()
+    for found in _CHUNK.finditer(tail):
+        if _goes_to(stream, start + found.start(), size):
+            return start + found.start()
+    if tail[-_ID3V1:].startswith(b"TAG") and len(tail) >= _ID3V1:
+        return size - _ID3V1
+    return size
+
+
+def _goes_to(stream: BinaryIO, at: int, size: int) -> bool:
+    """Tell whether chunks follow each other from a place to the end of the file."""
+    if at + 8 > size:
+        return False
+    while at + 8 <= size:
+        stream.seek(at)
+        name, length = _chunk(stream.read(8))
+        if not _NAME.fullmatch(name):
+            return False
+        at += 8 + length + length % 2
+    return at in (size, size + 1)  # the last one may lack its byte of padding
+
+
+def _chunk(head: bytes) -> tuple[bytes, int]:
+    """Return the name and the length of a chunk."""
+    return head[:4], int.from_bytes(head[4:8], "little")
