@@ -22,7 +22,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import soundfile
@@ -83,7 +83,8 @@ class Sound(soundfile.SoundFile):
             if stream is not None and not given:
                 self._prepare(stream, is_named=is_named, alone=alone)
         try:
-            super().__init__(self._mended or opened, **given)
+            # soundfile takes files, too, though its types do not say so
+            super().__init__(cast("str", self._mended or opened), **given)
         except BaseException:
             self._let_go()
             raise

@@ -126,19 +126,17 @@ def _number(values: Values, key: str) -> float:
     value = values.get(key)
     if isinstance(value, str):
         value = float(value)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):
-        raise ValueError(f"{key}: {value!r} is no number of seconds")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{key}: {value!r} is no number")
+    if not math.isfinite(value):
+        raise ValueError(f"{key}: {value!r} is no finite number")
     return value
 
 
 def _count(values: Values, key: str) -> int:
     """Return a whole number above 0."""
-    value = values.get(key)
-    if isinstance(value, str):
-        value = float(value)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value != int(value) or value < 1:
+    value = _number(values, key)
+    if value != int(value) or value < 1:
         raise ValueError(f"{key}: {value!r} is no whole number above 0")
     return int(value)
 
