@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 from lhotse import AudioSource, CutSet, MonoCut, Recording, SupervisionSegment
+from lhotse.audio import AudioLoadingError
 from pydantic import TypeAdapter
 
 from latflow.corpus.audio import AudioReader, BadAudio, examine
@@ -56,9 +57,9 @@ def test_a_name_of_a_file_runs_nothing(tmp_path, monkeypatch, kind):
     else:
         with pytest.raises(UserError, match="a;touch ran;.sph"):
             prepare(manifests, tmp_path / "out")
-        with pytest.raises(Exception, match="sph2pipe"):
+        with pytest.raises(AudioLoadingError, match="sph2pipe"):
             Recording.from_file(name)
-        with pytest.raises(BadAudio):
+        with pytest.raises(BadAudio, match="sph2pipe"):
             AudioReader(name)
     assert not (tmp_path / "ran").exists()
 
