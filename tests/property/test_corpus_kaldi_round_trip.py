@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lhotse import AudioSource, CutSet, Recording, SupervisionSegment
 
 from latflow.corpus.assemble import CorpusWriter
+from latflow.corpus.audio import Found
 from latflow.corpus.kaldi_dir import _duration, export_kaldi_dir, import_kaldi_dir
 from latflow.corpus.manifests import read_recordings, read_supervisions
 from latflow.corpus.options import GivenSource
@@ -90,7 +91,7 @@ def write_corpus(folder, recordings, supervisions):
     folder.mkdir()
     checks = GivenSource(min_duration=0.0)
     with CorpusWriter(folder, folder, checks, Ledger("test")) as writer:
-        jobs = ((rec.id, lambda rec=rec: rec) for rec in recordings)
+        jobs = ((rec.id, lambda rec=rec: Found(rec)) for rec in recordings)
         writer.add_recordings(jobs, threads=1)
         writer.add_utterances(supervisions)
         writer.finish(max_skipped_fraction=0.0)

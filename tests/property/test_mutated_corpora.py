@@ -4,6 +4,7 @@ import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, chdir
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -22,6 +23,7 @@ from reference.mutations import (
 )
 
 from latflow.corpus.audio import AudioReader, BadAudio, examine
+from latflow.corpus.audio_folder import AudioFolder
 from latflow.corpus.combine import combine_corpora
 from latflow.corpus.cut_set import read_cut_set, supervisions_of
 from latflow.corpus.folder import list_folder
@@ -156,7 +158,8 @@ def write_cut_set(folder, rng):
 
 def use_cut_set(folder):
     with chdir(folder), ThreadPoolExecutor(1) as pool:
-        list(read_cut_set("cuts.jsonl", folder / "o", folder / "o", pool=pool, ahead=1))
+        audio = AudioFolder(folder / "o", folder / "o")
+        list(read_cut_set("cuts.jsonl", audio, pool=pool, ahead=1))
 
 
 def write_folder(folder, rng):
@@ -293,7 +296,11 @@ KINDS = {
     "FLAC": ("a.flac", lambda p, rng: write_wave(p, rng, 2), use_wave),
     "CSV": ("a.csv", lambda p, rng: write_listed(p, rng, ","), use_listed),
     "TSV": ("a.tsv", lambda p, rng: write_listed(p, rng, "\t"), use_listed),
-    "CutSet": ("cuts.jsonl", write_cuts, use_all(supervisions_of)),
+    "CutSet": (
+        "cuts.jsonl",
+        write_cuts,
+        use_all(partial(supervisions_of, allow_commands=False)),
+    ),
     "lines of cuts": ("cuts.jsonl", write_cuts, use_all(read_cut_lines)),
     "items": ("cuts.jsonl.gz", write_cuts, use_all(read_items)),
     "recordings": (

@@ -312,15 +312,19 @@ class CorpusWriter:
             return supervision
         return replace(supervision, channel=channel)
 
-    def _is_silent(self, recording_id: str, channel: int) -> bool:
-        """Tell whether a channel is silent, and another one of its recording is not."""
+    def _silence(self, supervision: SupervisionSegment) -> tuple[str, str] | None:
+        """Refuse a channel that is silent while another one of its recording is not."""
+        recording_id, channel = supervision.recording_id, supervision.channel
         levels = self._levels.get(recording_id)
-        if levels is None:
-            return False
+        if levels is None or not isinstance(channel, int):
+            return None
         is_named = recording_id in self.named or self._checks.channel is not None
         loudest = max(levels.values())
         floor = 0.0 if is_named else loudest * SILENT_BELOW
-        return loudest > 0 and levels[channel] <= floor
+        if not loudest > 0 or not levels[channel] <= floor:
+            return None
+        what = f"is on channel {channel}, which is silent; another one is not"
+        return what, channel_remedy(self._checks)
 
     def _clipped(
         self, supervision: SupervisionSegment, recording: Recording
@@ -370,13 +374,7 @@ class CorpusWriter:
                 f"{recording.channel_ids}",
                 "name the one channel to use",
             )
-        if self._is_silent(recording.id, channel):
-            return (
-                f"is on channel {channel}, which is silent; another one of its "
-                "recording is not",
-                channel_remedy(self._checks),
-            )
-        return None
+        return self._silence(supervision)
 
     def _with_speaker(self, supervision: SupervisionSegment) -> SupervisionSegment:
         """Name the speaker as the configuration says."""

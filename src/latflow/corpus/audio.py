@@ -28,8 +28,9 @@ from lhotse.audio.utils import AudioLoadingError
 
 from latflow.corpus.audio_backend import (
     DAMAGED_MP3,
-    UNKNOWN_FORMAT,
     Sound,
+    is_for_others,
+    is_sphere,
     read_otherwise,
 )
 from latflow.corpus.manifest_fields import audio_types
@@ -205,7 +206,7 @@ class AudioReader:
             self.sample_rate = int(self._stream.samplerate)
             self.num_channels = int(self._stream.channels)
         except soundfile.LibsndfileError as error:
-            if error.code != UNKNOWN_FORMAT:
+            if not is_for_others(error, self._path):
                 raise _corrupt(self._path, error) from error
             self._whole, self.sample_rate = _read_otherwise(self._path)
             self.num_channels = len(self._whole)
@@ -302,7 +303,7 @@ def _examine_file(path: str, *, verify: bool, alone: bool) -> tuple[AudioFacts, 
         with Sound(path, alone=alone) as sound:
             facts = _decode(sound, path) if verify else _header(sound)
     except soundfile.LibsndfileError as error:
-        if error.code != UNKNOWN_FORMAT:
+        if not is_for_others(error, path):
             raise _corrupt(path, error) from error
         audio, rate = _read_otherwise(path)
         return AudioFacts(rate, audio.shape[1], len(audio), _levels(audio)), True
@@ -393,9 +394,11 @@ def _read_otherwise(path: str) -> tuple[np.ndarray, int]:
     try:
         audio, rate = read_otherwise(path)
     except (AudioLoadingError, OSError) as error:
+        what = "is in no format that soundfile or Lhotse reads"
+        if is_sphere(path):
+            what = "is corrupt, or shortened SPHERE, which the program sph2pipe reads"
         raise BadAudio(
-            f"audio file {path} is in no format that soundfile or Lhotse reads",
-            f"{RESTORE}; or {CONVERT}",
+            f"audio file {path} {what}", f"{RESTORE}; or {CONVERT}"
         ) from error
     return np.atleast_2d(audio), int(rate)
 

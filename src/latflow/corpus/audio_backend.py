@@ -11,7 +11,8 @@ as absolute paths, which no program takes for an option, an address or a command
 Every process that reads audio imports it, by `latflow.corpus.audio` or
 `latflow.corpus.manifests`.
 
-Public: `Sound`, `Readers`, `read_otherwise`, `WRONG_LENGTH`, `DAMAGED_MP3`.
+Public: `Sound`, `Readers`, `read_otherwise`, `is_for_others`, `is_sphere`,
+`WRONG_LENGTH`, `DAMAGED_MP3`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import soundfile
@@ -43,7 +44,7 @@ from lhotse.utils import compute_num_samples
 from latflow.corpus.decoder_messages import DecoderMessages, is_mpeg
 from latflow.corpus.wav_length import MendedFile, mend_of
 
-UNKNOWN_FORMAT = 1  # libsndfile's code
+_UNKNOWN_FORMAT = 1  # libsndfile's code
 # What is said of files that are read all the same.
 WRONG_LENGTH = "a WAV header with a wrong length: read to the end of the samples"
 DAMAGED_MP3 = "damaged MP3 frames: what the decoder makes of them is taken"
@@ -83,7 +84,8 @@ class Sound(soundfile.SoundFile):
             if stream is not None and not given:
                 self._prepare(stream, is_named=is_named, alone=alone)
         try:
-            super().__init__(self._mended or opened, **given)
+            # soundfile takes files, too, though its types do not say so
+            super().__init__(cast("str", self._mended or opened), **given)
         except BaseException:
             self._let_go()
             raise
@@ -165,7 +167,7 @@ class Readers(AudioBackend):
             with Sound(path_or_fd) as sound:
                 return _part_of(sound, offset, duration), int(sound.samplerate)
         except soundfile.LibsndfileError as error:
-            if error.code == UNKNOWN_FORMAT and isinstance(path_or_fd, str | Path):
+            if isinstance(path_or_fd, str | Path) and is_for_others(error, path_or_fd):
                 return read_otherwise(path_or_fd, offset, duration)
             raise AudioLoadingError(f"{path_or_fd}: {error}") from error
 
@@ -188,7 +190,9 @@ class Readers(AudioBackend):
                 channels, frames = int(sound.channels), int(sound.frames)
                 rate = int(sound.samplerate)
         except soundfile.LibsndfileError as error:
-            if error.code != UNKNOWN_FORMAT or not isinstance(path_or_fd, str | Path):
+            if not isinstance(path_or_fd, str | Path) or not is_for_others(
+                error, path_or_fd
+            ):
                 raise AudioLoadingError(f"{path_or_fd}: {error}") from error
             samples, rate = read_otherwise(path_or_fd)
             channels, frames = samples.shape
@@ -219,11 +223,20 @@ def read_otherwise(
         AudioLoadingError: no one knows it.
     """
     place = os.path.abspath(path)
-    with open(place, "rb") as stream:
-        is_sphere = stream.read(7) == b"NIST_1A"
-    if is_sphere:
+    if is_sphere(place):
         return _read_sphere(place, offset, duration)
     return _OTHERS.read_audio(place, offset, duration)
+
+
+def is_for_others(error: soundfile.LibsndfileError, path: str | Path) -> bool:
+    """Tell whether others may read a file that libsndfile refuses."""
+    return error.code == _UNKNOWN_FORMAT or is_sphere(path)
+
+
+def is_sphere(path: str | Path) -> bool:
+    """Tell whether a file is SPHERE, shortened or not."""
+    with open(os.path.abspath(path), "rb") as stream:
+        return stream.read(7) == b"NIST_1A"
 
 
 def _read_sphere(

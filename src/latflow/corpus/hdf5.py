@@ -35,6 +35,7 @@ import numpy as np
 from lhotse import Recording, SupervisionSegment
 
 from latflow.corpus.assemble import CorpusWriter
+from latflow.corpus.audio import Found
 from latflow.corpus.options import GivenSource, Hdf5Source
 from latflow.errors import UserError
 from latflow.ledger import Ledger
@@ -296,7 +297,7 @@ def read_hdf_corpus(
     )
     with CorpusWriter(folder, source.files[0], checks, ledger) as writer:
         jobs = (
-            (tag, partial(_recording, tag, duration))
+            (tag, partial(_found, tag, duration))
             for tag, duration, _ in read_sequences(source)
         )
         writer.add_recordings(jobs, threads=1)
@@ -339,6 +340,11 @@ def read_sequences(source: Hdf5Source) -> Iterator[tuple[str, float, str]]:
         ):
             text = _transcript(part, i, target, words[part.path])
             yield tag, part.num_frames(i) * source.frame_shift_ms / 1000, text
+
+
+def _found(tag: str, duration: float) -> Found:
+    """Return a recording of a duration in seconds, without audio."""
+    return Found(_recording(tag, duration))
 
 
 def _recording(tag: str, duration: float) -> Recording:

@@ -7,7 +7,7 @@ each recording is one utterance of the same name. Where a file has several chann
 and `segments` names none, `reco2file_and_channel` may (recording, file, A or B, or a
 number from 1); without it the first is taken, which the ledger notes. A path that is
 not absolute is relative to the folder of `wav.scp`; commands run where the program
-runs, as with Kaldi.
+runs, as with Kaldi, and once a recording: what they print is kept as a file.
 
 What Lhotse has no field for is kept under the name of its file: `spk2age` becomes
 `supervision.custom["spk2age"]`; `spk2gender` and `utt2lang` become the fields `gender`

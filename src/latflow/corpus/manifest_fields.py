@@ -12,10 +12,12 @@ Public: `recording_fields`, `supervision_fields`, `cut_fields`, `audio_types`.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 Values = dict[str, Any]
+_DECIMAL = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?", re.ASCII)
 _TOLERANCE_S = 0.025  # Lhotse's, between a duration and the number of samples
 _NAMES = ("speaker", "language", "gender")
 
@@ -124,21 +126,19 @@ def _text(values: Values, key: str, *, is_needed: bool = False) -> str | None:
 def _number(values: Values, key: str) -> float:
     """Return a finite number; a whole one stays an integer."""
     value = values.get(key)
-    if isinstance(value, str):
+    if isinstance(value, str) and _DECIMAL.fullmatch(value):
         value = float(value)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):
-        raise ValueError(f"{key}: {value!r} is no number of seconds")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{key}: {value!r} is no number")
+    if not math.isfinite(value):
+        raise ValueError(f"{key}: {value!r} is no finite number")
     return value
 
 
 def _count(values: Values, key: str) -> int:
     """Return a whole number above 0."""
-    value = values.get(key)
-    if isinstance(value, str):
-        value = float(value)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value != int(value) or value < 1:
+    value = _number(values, key)
+    if value != int(value) or value < 1:
         raise ValueError(f"{key}: {value!r} is no whole number above 0")
     return int(value)
 

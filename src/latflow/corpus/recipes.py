@@ -21,6 +21,7 @@ from typing import Any
 import lhotse.recipes
 from lhotse import RecordingSet, SupervisionSet
 
+import latflow.corpus.audio_backend  # noqa: F401 - recipes look into audio files
 from latflow.errors import UserError
 from latflow.files import read_lines
 

@@ -43,10 +43,11 @@ class Faults:
         for note in facts.notes:
             self.add(note, "write the file anew if you can", name)
 
-    def findings(self, survey: Survey, file: str) -> Iterator[Finding]:
-        """Yield the findings."""
+    def findings(self, file: str, split: str = "") -> Iterator[Finding]:
+        """Yield the findings about a file, and a split where the file tells none."""
+        split = split and f"{split}: "
         for (reason, remedy), names in self._found.items():
-            what = f"{survey.split}: {reason} ({len(names)}): {some(names)}"
+            what = f"{split}{reason} ({len(names)}): {some(names)}"
             yield Finding(self._severity, file, what, remedy)
 
 
@@ -59,7 +60,7 @@ def several_channels(
     faults = Faults("warning")
     for name in recordings:
         faults.add(SEVERAL_CHANNELS, channel_remedy(source), name)
-    yield from faults.findings(survey, survey.file)
+    yield from faults.findings(survey.file, survey.split)
 
 
 def channels_of_kaldi(
@@ -83,7 +84,7 @@ def channels_of_kaldi(
                 unnamed[recording_id] = None
         if (channel or 0) >= audio.num_channels:
             faults.add(_NO_CHANNEL, "name one that it has", utt_id)
-    yield from faults.findings(survey, str(kaldi.utterances.path))
+    yield from faults.findings(str(kaldi.utterances.path))
     yield from several_channels(unnamed, survey, source)
 
 
@@ -97,11 +98,13 @@ class ManifestChannels:
     def __init__(self, source: ManifestSource) -> None:
         self._source = source
         self._channels: dict[str, tuple[int, ...]] = {}
+        self._has_recordings = False
         self._taken: dict[str, set[int]] = {}
         self._recordings, self._utterances = Faults(), Faults()
 
     def add_recordings(self, recordings: Iterable[Recording]) -> None:
         """Take note of the recordings, before the utterances."""
+        self._has_recordings = True
         for recording in recordings:
             self._channels[recording.id] = tuple(recording.channel_ids or ())
             for source in recording.sources:
@@ -113,6 +116,8 @@ class ManifestChannels:
 
     def add_utterance(self, supervision: SupervisionSegment) -> None:
         """Take note of an utterance."""
+        if not self._has_recordings:
+            return
         channels = self._channels.get(supervision.recording_id)
         if channels is None:
             remedy = "add it to the recordings, remove the utterances"
@@ -128,7 +133,7 @@ class ManifestChannels:
 
     def findings(self, survey: Survey) -> Iterator[Finding]:
         """Yield what is wrong."""
-        yield from self._recordings.findings(survey, self._source.recordings)
-        yield from self._utterances.findings(survey, self._source.supervisions)
+        yield from self._recordings.findings(self._source.recordings)
+        yield from self._utterances.findings(self._source.supervisions)
         unnamed = (name for name, taken in self._taken.items() if taken == {0})
         yield from several_channels(unnamed, survey, self._source)

@@ -264,7 +264,7 @@ def _read_cuts(source: CutSource, survey: Survey) -> Iterator[Finding]:
         speaker, text = (told.speaker, told.text) if told else (None, None)
         words = survey.words_of(text, source)
         survey.add(cut.id, speaker, words, duration=cut.duration)
-    yield from faults.findings(survey, source.path)
+    yield from faults.findings(source.path, survey.split)
 
 
 def _read_kaldi(source: KaldiSource, survey: Survey) -> Iterator[Finding]:
@@ -284,7 +284,7 @@ def _read_kaldi(source: KaldiSource, survey: Survey) -> Iterator[Finding]:
                 "remove the lines, or add the audio",
             )
         facts: dict[str, AudioFacts] = {}
-        yield from _look_at_audio(kaldi, facts, survey, source)
+        yield from _look_at_audio(kaldi, facts, source)
         yield from _read_utterances(kaldi, facts, survey, source)
         yield from channels_of_kaldi(kaldi, facts, survey, source)
 
@@ -330,7 +330,7 @@ def _read_utterances(
 
 
 def _look_at_audio(
-    kaldi: KaldiDir, facts: dict[str, AudioFacts], survey: Survey, source: KaldiSource
+    kaldi: KaldiDir, facts: dict[str, AudioFacts], source: KaldiSource
 ) -> Iterator[Finding]:
     """Read the headers; recordings whose file is missing, empty or no audio."""
     faults, notes = Faults(), Faults("warning")
@@ -345,8 +345,8 @@ def _look_at_audio(
             path = kaldi.folder / str(kaldi.wav[recording_id])
             reason = fault.reason.replace(f"audio file {path}", "audio file")
             faults.add(reason, fault.remedy, recording_id)
-    yield from faults.findings(survey, str(kaldi.wav.path))
-    yield from notes.findings(survey, str(kaldi.wav.path))
+    yield from faults.findings(str(kaldi.wav.path))
+    yield from notes.findings(str(kaldi.wav.path))
 
 
 def _read_manifests(source: ManifestSource, survey: Survey) -> Iterator[Finding]:
@@ -406,7 +406,7 @@ def _read_listing(
     for (reason, remedy), where in faults.items():
         what = f"{survey.split}: {reason} ({len(where)}): {some(where)}"
         yield Finding(severity, source.path, what, remedy)
-    yield from notes.findings(survey, source.path)
+    yield from notes.findings(source.path, survey.split)
     several = (name for name, audio in facts.items() if audio.num_channels > 1)
     yield from several_channels(several, survey, source)
     if source.transcripts and not survey.num_words and severity == "warning":

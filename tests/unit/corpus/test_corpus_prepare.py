@@ -16,6 +16,7 @@ from lhotse import (
     SupervisionSet,
 )
 
+from latflow.corpus.assemble import SEVERAL_CHANNELS
 from latflow.corpus.combine import source_of
 from latflow.corpus.hold_out import hold_out
 from latflow.corpus.json_lines import ManifestWriter, Spool
@@ -390,7 +391,8 @@ def test_cuts_of_all_kinds_are_utterances(cut_set, resolve, tmp_path):
     prepare_corpus(source, "train", out, **{**HOW, "max_skipped_fraction": 0.5})
     found = {cut.id: cut for cut in read_cuts(out / CUTS)}
     assert [*found] == ["both", "fast", "mixed/a", "plain"]
-    (skipped,) = read_ledger(out / "ledger.jsonl")
+    noted, skipped = sorted(read_ledger(out / "ledger.jsonl"), key=lambda e: e.action)
+    assert (noted.action, noted.reason) == ("noted", f"{SEVERAL_CHANNELS} (0)")
     assert skipped.utterance == "two"
     assert "has 2 supervisions with a transcript" in skipped.reason
     for cut in cuts[:4]:
@@ -423,14 +425,14 @@ def test_cut_sets_are_combined_with_their_audio(cut_set, manifests, resolve, tmp
         np.testing.assert_allclose(own[0], wanted[0], atol=1e-6)
     heard = sorted(str(p.relative_to(out)) for p in (out / "audio").rglob("*.wav"))
     assert heard == ["audio/a/fast.wav", "audio/a/mixed%2Fa.wav", "audio/b/fast.wav"]
-    (skipped,) = read_ledger(out / "ledger.jsonl")
+    (skipped,) = (e for e in read_ledger(out / "ledger.jsonl") if e.action == "skipped")
     assert skipped.utterance == "a-two"
 
 
 def test_files_that_hold_no_cuts_are_refused(resolve, tmp_path):
     for name, content, told in (
         ("absent.jsonl", None, "no such file"),
-        ("bad.jsonl", b'{"id": "a"}\n', "is not a manifest of cuts"),
+        ("bad.jsonl", b'{"id": "a"}\n', "line 1 is not a Lhotse cut"),
     ):
         path = tmp_path / name
         if content is not None:
