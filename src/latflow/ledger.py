@@ -19,7 +19,9 @@ from latflow.errors import UserError
 from latflow.files import atomic_output, read_json_lines
 from latflow.parts import in_order_of_ids
 
-Action = Literal["skipped", "retried", "partial", "truncated", "noted", "excluded"]
+Action = Literal[
+    "skipped", "retried", "partial", "truncated", "noted", "renamed", "excluded"
+]
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +42,12 @@ class Ledger:
 
     Args:
         stage: name of the stage, e.g. `align_tri1`.
+        is_quiet: whether entries are not logged.
     """
 
-    def __init__(self, stage: str) -> None:
+    def __init__(self, stage: str, *, is_quiet: bool = False) -> None:
         self.stage = stage
+        self._level = logging.DEBUG if is_quiet else logging.WARNING
         self.entries: list[Entry] = []
 
     @classmethod
@@ -71,7 +75,7 @@ class Ledger:
     ) -> None:
         """Add one event and log it."""
         self.entries.append(Entry(self.stage, utterance, reason, action, beam))
-        log.warning("%s: %s: %s (%s)", self.stage, utterance, reason, action)
+        log.log(self._level, "%s: %s: %s (%s)", self.stage, utterance, reason, action)
 
     def num_skipped(self) -> int:
         """Return the distinct utterances that the stage left out."""

@@ -53,12 +53,22 @@ def log_to_terminal(*, verbose: bool = False) -> None:
 
 
 def progress(
-    items: Iterable[T], description: str, total: int | None = None
+    items: Iterable[T],
+    description: str,
+    total: int | None = None,
+    *,
+    delay: float = 0.0,
 ) -> Iterable[T]:
     """Wrap an iterable in a progress bar on standard error.
 
     Off a terminal the bar prints one line at most every 30 s, so that logs stay short.
     A job's bar says as much in its log, and nothing if it takes less.
+
+    Args:
+        items: the iterable.
+        description: what stands before the bar.
+        total: number of items, if it is known.
+        delay: seconds before the bar is shown.
     """
     if _log_file() is not None:
         return _LoggedBar(
@@ -72,6 +82,7 @@ def progress(
         mininterval=0.2 if is_terminal else 30.0,
         dynamic_ncols=is_terminal,
         leave=is_terminal,
+        delay=delay,
     )
 
 

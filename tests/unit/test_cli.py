@@ -281,11 +281,11 @@ def test_utterances_without_words_are_told(capsys, tmp_path, lexicon):
     spoken(corpus, "b", "")
     status, out, _ = run(capsys, "validate", corpus, lexicon)
     assert status == 0
-    assert "utterance without words (1): b" in out
+    assert "the transcript is empty (1): b" in out
     (corpus / "a.txt").write_text("...")
     status, out, _ = run(capsys, "validate", corpus, lexicon)
     assert status == 1
-    assert "no utterance with words is left" in out
+    assert "no utterance is left to use" in out
     table = tmp_path / "lost.tsv"
     table.write_text("path\ttext\nlost.wav\tcat\n")
     status, out, _ = run(capsys, "validate", table, lexicon, "--speaker", "single")
@@ -302,7 +302,7 @@ def test_columns_of_lists_are_one_line(capsys, tmp_path, lexicon, row, column):
     table = tmp_path / "table.jsonl"
     table.write_text(json.dumps({"path": "corpus/a.wav", "speaker": "s", **row}))
     _, out, _ = run(capsys, "validate", table, lexicon)
-    assert f"column {column} holds a list, not a text (1): corpus-a" in out
+    assert f"column {column} holds a list, not a text (line 1) (1): corpus-a" in out
 
 
 def test_settings_of_the_source_are_named_as_given(capsys, tmp_path, lexicon):
@@ -330,4 +330,4 @@ def test_channels_that_are_not_heard_are_told(capsys, tmp_path, lexicon):
     soundfile.write(tmp_path / "corpus/b.wav", np.full((8000, 2), 0.1), 8000)
     status, out, _ = run(capsys, "validate", tmp_path / "corpus", lexicon)
     assert status == 0
-    assert "train: several channels (1): b - the first is taken" in out
+    assert "train: several channels, of which none is named: one is taken (1): b" in out

@@ -281,12 +281,10 @@ def test_ailments_of_kaldi_directories(make, look_before):
     (train / "a-1.flac").write_bytes(b"")
     findings = look_before(train, test)
     for text in (
-        "text: 1 utterances are not in wav.scp: zz",
-        "utt2spk: 1 utterances are not in wav.scp: yy",
-        "text: 1 utterances have no transcript: a-2",
-        "utt2spk: 1 utterances have no speaker: a-2",
-        "wav.scp: audio file does not exist (1): a-2",
-        "wav.scp: audio file is empty (0 bytes) (1): a-1",
+        "unknown utterance: it is not in wav.scp (2): zz, yy",
+        "the transcript is empty (1): a-2",
+        "a-2.flac does not exist (1): a-2",
+        "a-1.flac is empty (0 bytes) (1): a-1",
     ):
         assert only(findings, text).severity == "error"
     assert only(findings, "CAT (1)").severity == "warning"

@@ -99,6 +99,8 @@ class CorpusWriter:
     def __exit__(self, *error: object) -> None:
         self._stack.__exit__(*error)  # type: ignore[arg-type]
 
+    _bar = staticmethod(progress)
+
     def _open(self, name: str) -> ManifestWriter:
         """Open a manifest of the folder, closed with this object."""
         writer = ManifestWriter(self._folder / f"{name}.jsonl.gz")
@@ -116,12 +118,10 @@ class CorpusWriter:
         Raises:
             UserError: a recording is bad and bad utterances are not to be skipped.
         """
-        with (
-            ManifestWriter(self._folder / "recordings.jsonl.gz") as writer,
-            worker_pool(threads) as pool,
-        ):
+        writer = self._open("recordings")
+        with worker_pool(threads) as pool:
             results = in_order(pool, _attempt, jobs, ahead=2 * threads)
-            for recording_id, result in progress(results, "recordings", total):
+            for recording_id, result in self._bar(results, "recordings", total):
                 if isinstance(result, BadAudio):
                     self._refuse_recording(recording_id, result)
                     continue
@@ -145,7 +145,7 @@ class CorpusWriter:
         Raises:
             UserError: an utterance is bad and bad utterances are not to be skipped.
         """
-        for supervision in progress(supervisions, "utterances", total):
+        for supervision in self._bar(supervisions, "utterances", total):
             assert self._last_id < supervision.id, "utterances are not sorted"
             self._last_id = supervision.id
             if supervision.id in self._excluded:
@@ -155,6 +155,7 @@ class CorpusWriter:
                 continue
             checked = self._check(supervision)
             if checked is not None:
+                self._take(*checked)
                 self._write(*checked)
 
     def finish(self, *, max_skipped_fraction: float) -> None:
@@ -277,30 +278,43 @@ class CorpusWriter:
         if supervision.recording_id not in self.recordings:
             self.reject(
                 supervision.id,
-                f"unknown utterance: there is no recording {supervision.recording_id}",
+                f"unknown recording {supervision.recording_id}",
                 file=None,
                 remedy="add the recording, remove the utterance",
             )
             return None
         recording = self.recordings[supervision.recording_id]
-        words = (supervision.text or "").split()
-        if reserved := next((w for w in words if w in RESERVED_WORDS), None):
-            self.reject(
-                supervision.id,
-                f"the transcript has the reserved symbol {reserved}",
-                file=None,
-                remedy="remove it from the transcript",
-            )
-            return None
-        if self._forms is not None:
-            words = self._forms.words(supervision.text or "")
-        supervision = replace(supervision, text=" ".join(words))
-        supervision = self._clipped(self._on_channel(supervision, recording), recording)
-        fault = self._fault(supervision, recording)
+        supervision, fault = self._read(supervision)
+        if fault is None:
+            supervision = self._on_channel(supervision, recording)
+            supervision = self._clipped(supervision, recording)
+            fault = self._fault(supervision, recording)
         if fault is None:
             return self._with_speaker(supervision), recording
         self.reject(supervision.id, fault[0], file=None, remedy=fault[1])
         return None
+
+    def _read(
+        self, supervision: SupervisionSegment
+    ) -> tuple[SupervisionSegment, tuple[str, str] | None]:
+        """Return an utterance with its words as the lexicon spells them.
+
+        The second is what is wrong with transcript or speaker, and the remedy.
+        """
+        words = (supervision.text or "").split()
+        if reserved := next((w for w in words if w in RESERVED_WORDS), None):
+            what = f"the transcript has the reserved symbol {reserved}"
+            return supervision, (what, "remove it from the transcript")
+        if self._forms is not None:
+            words = self._forms.words(supervision.text or "")
+        supervision = replace(supervision, text=" ".join(words))
+        if self._checks.transcripts and not words:
+            remedy = "add the words, remove the utterance"
+            return supervision, ("the transcript is empty", remedy)
+        if self._checks.speaker == "given" and not (supervision.speaker or "").strip():
+            remedy = "add it, set speaker: utterance"
+            return supervision, ("the speaker is not known", remedy)
+        return supervision, None
 
     def _on_channel(
         self, supervision: SupervisionSegment, recording: Recording
@@ -343,11 +357,7 @@ class CorpusWriter:
     def _fault(
         self, supervision: SupervisionSegment, recording: Recording
     ) -> tuple[str, str] | None:
-        """Return what is wrong with an utterance, and the remedy."""
-        if self._checks.transcripts and not supervision.text:
-            return "the transcript is empty", "add the words, remove the utterance"
-        if self._checks.speaker == "given" and not (supervision.speaker or "").strip():
-            return "the speaker is not known", "add it, set speaker: utterance"
+        """Return what is wrong with an utterance in its recording, and the remedy."""
         end = supervision.start + supervision.duration
         if supervision.start < 0 or end > recording.duration + TIME_EPSILON_S:
             return (
@@ -384,12 +394,16 @@ class CorpusWriter:
             speaker = self._speakers.name(speaker)
         return fastcopy(supervision, speaker=speaker)
 
+    def _take(self, supervision: SupervisionSegment, recording: Recording) -> None:
+        """Count an utterance, and remember its channel where there are several."""
+        self.num_utterances += 1
+        if recording.num_channels > 1 and isinstance(supervision.channel, int):
+            self._taken.setdefault(recording.id, set()).add(supervision.channel)
+
     def _write(self, supervision: SupervisionSegment, recording: Recording) -> None:
         """Write the supervision and its cut."""
         channel = supervision.channel
         assert isinstance(channel, int), "an utterance has one channel"
-        if recording.num_channels > 1:
-            self._taken.setdefault(recording.id, set()).add(channel)
         self._supervisions.write(supervision)
         self._cuts.write(
             MonoCut(
@@ -401,7 +415,6 @@ class CorpusWriter:
                 recording=recording,
             )
         )
-        self.num_utterances += 1
 
 
 def channel_remedy(source: GivenSource) -> str:

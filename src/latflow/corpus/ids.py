@@ -70,5 +70,5 @@ class Ids:
         self._changed[raw] = name
         if wanted is None or name != wanted:
             reason = f"{self._what} {raw!r} is called {name}"
-            self._ledger.record(name, reason, action="noted")
+            self._ledger.record(name, reason, action="renamed")
         return name

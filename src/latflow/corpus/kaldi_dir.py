@@ -21,7 +21,7 @@ Public: `KaldiDir`, `import_kaldi_dir`, `read_kaldi_dir`,
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from decimal import Context, Decimal, InvalidOperation
 from functools import partial
@@ -40,7 +40,6 @@ from latflow.corpus.kaldi_tables import (
 )
 from latflow.corpus.manifests import read_recordings, read_supervisions, spools
 from latflow.corpus.options import GivenSource
-from latflow.corpus.words import WordForms
 from latflow.errors import UserError
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger
@@ -176,17 +175,6 @@ class KaldiDir:
         """
         for utt_id in self.utterances:
             recording_id, start, end, channel = self.place(utt_id)
-            if writer.is_bad(recording_id):
-                writer.reject_with_recording(utt_id, recording_id)
-                continue
-            if recording_id not in writer.recordings:
-                writer.reject(
-                    utt_id,
-                    f"unknown recording {recording_id}",
-                    file=self.utterances.path,
-                    remedy="add it to wav.scp, remove the utterance",
-                )
-                continue
             if self._has_text and not self.has_transcript(utt_id):
                 writer.reject(
                     utt_id,
@@ -195,12 +183,14 @@ class KaldiDir:
                     remedy="add its line, remove it from the other files",
                 )
                 continue
-            recording = writer.recordings[recording_id]
-            if channel is None and recording.num_channels > 1:
-                channel = self.side(recording_id)
-            if channel is not None:
-                writer.named.add(recording_id)
-            duration = _duration(start, end, recording.duration)
+            duration = 0.0
+            if recording_id in writer.recordings:  # else the writer rejects it
+                recording = writer.recordings[recording_id]
+                if channel is None and recording.num_channels > 1:
+                    channel = self.side(recording_id)
+                if channel is not None:
+                    writer.named.add(recording_id)
+                duration = _duration(start, end, recording.duration)
             yield self._supervision(utt_id, recording_id, channel or 0, start, duration)
 
     def has_transcript(self, utt_id: str) -> bool:
@@ -313,12 +303,12 @@ def import_kaldi_dir(
         UserError: the directory or an utterance is faulty; names file and remedy.
     """
     ledger, final = Ledger("prepare_corpus"), Path(os.path.abspath(out_dir))
+    source = checks or GivenSource()
     with atomic_directory(out_dir) as folder:
         read_kaldi_dir(
             data_dir,
-            folder,
-            checks=checks or GivenSource(),
-            ledger=ledger,
+            lambda origin: CorpusWriter(folder, origin, source, ledger),
+            checks=source,
             audio=AudioFolder(folder / "audio", final / "audio", allow_commands),
             threads=threads,
             max_skipped_fraction=max_skipped_fraction,
@@ -327,33 +317,29 @@ def import_kaldi_dir(
 
 def read_kaldi_dir(
     data_dir: str | Path,
-    folder: str | Path,
+    writer_for: Callable[[Path], CorpusWriter],
     *,
     checks: GivenSource,
-    ledger: Ledger,
     audio: AudioFolder,
     threads: int,
     max_skipped_fraction: float,
-    forms: WordForms | None = None,
 ) -> None:
-    """Do the work of `import_kaldi_dir` in a folder that exists.
+    """Give a Kaldi data directory to a writer; see `import_kaldi_dir`.
 
     Args:
         data_dir: as there.
-        folder: that is written to.
+        writer_for: makes the writer, for the file that its errors name.
         checks: as there.
-        ledger: where skipped utterances are noted.
         audio: where the audio that commands print is written to, if they may run.
         threads: recordings looked at at a time.
         max_skipped_fraction: as there.
-        forms: spells the words of transcripts; None leaves them as they are.
     """
     has_speakers = checks.speaker == "given"
     with (
         KaldiDir(
             data_dir, has_speakers=has_speakers, has_text=checks.transcripts
         ) as kaldi,
-        CorpusWriter(folder, kaldi.wav.path, checks, ledger, forms) as writer,
+        writer_for(kaldi.wav.path) as writer,
     ):
         for file, utt_id in kaldi.strangers():
             writer.reject(

@@ -24,8 +24,6 @@ from latflow.corpus.assemble import CorpusWriter, RecordingJob
 from latflow.corpus.audio import probe
 from latflow.corpus.ids import Ids, plain_id
 from latflow.corpus.json_lines import Spool
-from latflow.corpus.options import FileSource
-from latflow.corpus.words import WordForms
 from latflow.ledger import Ledger
 
 
@@ -152,25 +150,22 @@ def _part(values: dict[str, Any]) -> Part:
 
 def write_listing(
     listing: Listing,
-    folder: Path,
-    checks: FileSource,
+    writer: CorpusWriter,
     ledger: Ledger,
     *,
-    origin: str,
+    verify: bool,
     threads: int,
     max_skipped_fraction: float,
-    forms: WordForms | None = None,
 ) -> None:
-    """Write the corpus folder of a listing.
+    """Give a listing to a writer.
 
     Args:
-        folder: exists.
-        checks: how strictly utterances are taken.
-        ledger: where skipped utterances are noted.
-        origin: file or folder that errors name where no closer one is known.
+        listing: of a folder or a table.
+        writer: of the corpus folder.
+        ledger: where ids are noted that are not what files are called.
+        verify: whether all audio is decoded.
         threads: audio files looked at at a time.
         max_skipped_fraction: largest share of utterances that may be skipped.
-        forms: spells the words of transcripts; None leaves them as they are.
 
     Raises:
         UserError: an utterance is bad and not to be skipped, or too many are.
@@ -178,39 +173,32 @@ def write_listing(
     jobs: Iterator[RecordingJob] = (
         (
             file.id,
-            partial(
-                probe,
-                file.id,
-                AudioSource("file", [0], file.path),
-                verify=checks.verify_audio,
-            ),
+            partial(probe, file.id, AudioSource("file", [0], file.path), verify=verify),
         )
         for file in listing.files
     )
-    with CorpusWriter(folder, origin, checks, ledger, forms) as writer:
-        ledger.entries += [
-            replace(note, stage=ledger.stage) for note in listing.notes.entries
-        ]
-        for fault in listing.faults:
-            writer.reject(
-                fault.utterance, fault.reason, file=fault.file, remedy=fault.remedy
-            )
-        writer.add_recordings(jobs, threads=threads, total=len(listing.files))
-        writer.add_utterances(_supervisions(listing, writer), total=len(listing.parts))
-        writer.finish(max_skipped_fraction=max_skipped_fraction)
+    ledger.entries += [
+        replace(note, stage=ledger.stage) for note in listing.notes.entries
+    ]
+    for fault in listing.faults:
+        writer.reject(
+            fault.utterance, fault.reason, file=fault.file, remedy=fault.remedy
+        )
+    writer.add_recordings(jobs, threads=threads, total=len(listing.files))
+    writer.add_utterances(_supervisions(listing, writer), total=len(listing.parts))
+    writer.finish(max_skipped_fraction=max_skipped_fraction)
 
 
 def _supervisions(
     listing: Listing, writer: CorpusWriter
 ) -> Iterator[SupervisionSegment]:
-    """Yield the utterances whose recordings can be read, sorted by id."""
+    """Yield the utterances, sorted by id."""
     for part in listing.parts:
-        if writer.is_bad(part.recording_id):
-            writer.reject_with_recording(part.id, part.recording_id)
-            continue
-        duration = writer.recordings[part.recording_id].duration
+        duration = 0.0
         if part.end is not None:
             duration = round(part.end - part.start, ndigits=8)
+        elif part.recording_id in writer.recordings:  # else the writer rejects it
+            duration = writer.recordings[part.recording_id].duration
         yield SupervisionSegment(
             id=part.id,
             recording_id=part.recording_id,

@@ -1,13 +1,13 @@
 """Corpora of any origin become corpus folders.
 
-Public: `prepare_corpus`.
+Public: `prepare_corpus`, `rehearse_corpus`.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,6 +42,7 @@ from latflow.corpus.options import (
     TableSource,
 )
 from latflow.corpus.recipes import missing_utterances, recipe_manifests
+from latflow.corpus.rehearsal import HeadersAlone, Observer, Rehearsal, Script
 from latflow.corpus.synthetic import synthesize
 from latflow.corpus.table import list_table
 from latflow.corpus.words import WordForms, read_vocabulary
@@ -67,6 +68,8 @@ class _Task:
         max_skipped_fraction: largest share of utterances that may be skipped.
         ledger: where skipped utterances are noted.
         vocabulary: words of the lexicon.
+        rehearsal: collects what would be written and refused, of a task that writes
+            nothing; None of others.
     """
 
     split: str
@@ -77,7 +80,28 @@ class _Task:
     threads: int
     max_skipped_fraction: float
     ledger: Ledger
-    vocabulary: frozenset[str]
+    vocabulary: Collection[str]
+    rehearsal: Script | None = None
+
+    def writer(self, origin: str | Path, checks: GivenSource) -> CorpusWriter:
+        """Return the writer of a source's corpus folder.
+
+        Args:
+            origin: file or folder that errors name.
+            checks: how strictly utterances are taken, and words are spelled.
+        """
+        forms = WordForms(self.vocabulary, checks.text_rules)
+        given = (self.folder, origin, checks, self.ledger, forms)
+        if self.rehearsal is None:
+            return CorpusWriter(*given)
+        return self.rehearsal.begin(*given)
+
+    def audio_folder(self, source: GivenSource) -> AudioFolder:
+        """Return the folder for audio of a source, and whether its commands are run."""
+        may_run = isinstance(source, KaldiSource | ManifestSource | CutSource)
+        allow_commands = may_run and source.allow_commands
+        kind = AudioFolder if self.rehearsal is None else HeadersAlone
+        return kind(self.audio, self.final_audio, allow_commands)
 
 
 class _Fault(NamedTuple):
@@ -133,6 +157,48 @@ def prepare_corpus(
         _prepare(task, source)
 
 
+def rehearse_corpus(
+    source: KaldiSource | ManifestSource | FolderSource | TableSource,
+    observe: Observer,
+    *,
+    vocabulary: Collection[str],
+    max_skipped_fraction: float,
+    threads: int = 4,
+) -> tuple[Rehearsal, Ledger]:
+    """Look what `prepare_corpus` would write and refuse; audio is not decoded.
+
+    Args:
+        source: of recordings and transcripts.
+        observe: is told of each good utterance, and its recording.
+        vocabulary: words of the lexicon; empty for none.
+        max_skipped_fraction: largest share of utterances that may be skipped.
+        threads: files looked at at a time.
+
+    Returns:
+        (what was refused, what was noted).
+
+    Raises:
+        UserError: the source cannot be read at all.
+    """
+    script = Script(observe)
+    with tempfile.TemporaryDirectory() as scratch:
+        task = _Task(
+            split="",
+            folder=Path(scratch),
+            audio=Path(scratch),
+            final_audio=Path(scratch),
+            seed=0,
+            threads=threads,
+            max_skipped_fraction=max_skipped_fraction,
+            ledger=Ledger("prepare_corpus", is_quiet=True),
+            vocabulary=vocabulary,
+            rehearsal=script,
+        )
+        _prepare(task, source.replace(verify_audio=False))
+    assert script.writer is not None
+    return script.writer, task.ledger
+
+
 def _prepare(task: _Task, source: Source) -> None:
     """Write the manifests of a source."""
     match source:
@@ -141,13 +207,11 @@ def _prepare(task: _Task, source: Source) -> None:
         case KaldiSource():
             read_kaldi_dir(
                 source.path,
-                task.folder,
+                lambda origin: task.writer(origin, source),
                 checks=source,
-                ledger=task.ledger,
-                audio=_audio_folder(task, source),
+                audio=task.audio_folder(source),
                 threads=task.threads,
                 max_skipped_fraction=task.max_skipped_fraction,
-                forms=_forms(task, source),
             )
         case LhotseSource():
             _prepare_lhotse(task, source)
@@ -270,7 +334,7 @@ def _prepare_cuts(task: _Task, source: CutSource) -> None:
         ids = _ManifestIds(task.ledger, recs, sups)
         for one in read_cut_set(
             source.path,
-            _audio_folder(task, source),
+            task.audio_folder(source),
             pool=pool,
             ahead=2 * task.threads,
         ):
@@ -324,16 +388,15 @@ def _prepare_listed(
     """Prepare a corpus that is listed by file."""
     with Listing(task.folder) as listing:
         fill(listing)
-        write_listing(
-            listing,
-            task.folder,
-            source,
-            task.ledger,
-            origin=source.path,
-            threads=task.threads,
-            max_skipped_fraction=task.max_skipped_fraction,
-            forms=_forms(task, source),
-        )
+        with task.writer(source.path, source) as writer:
+            write_listing(
+                listing,
+                writer,
+                task.ledger,
+                verify=source.verify_audio,
+                threads=task.threads,
+                max_skipped_fraction=task.max_skipped_fraction,
+            )
 
 
 def _prepare_combined(task: _Task, source: CombinedSource) -> None:
@@ -370,13 +433,12 @@ def _write_checked(
         rejected: utterances that cannot be used.
         named: see `CorpusWriter`.
     """
-    audio = _audio_folder(task, checks)
+    audio = task.audio_folder(checks)
     jobs: Iterator[RecordingJob] = (
         (rec.id, partial(_confirmed, audio, rec, verify=checks.verify_audio))
         for rec in recordings
     )
-    forms = _forms(task, checks)
-    with CorpusWriter(task.folder, origin, checks, task.ledger, forms) as writer:
+    with task.writer(origin, checks) as writer:
         for fault in rejected:
             writer.reject(
                 fault.utterance, fault.reason, file=fault.file, remedy=fault.remedy
@@ -385,18 +447,6 @@ def _write_checked(
         writer.add_recordings(jobs, threads=task.threads, total=len(recordings))
         writer.add_utterances(iter(supervisions), total=len(supervisions))
         writer.finish(max_skipped_fraction=task.max_skipped_fraction)
-
-
-def _forms(task: _Task, source: GivenSource) -> WordForms:
-    """Return what spells the words of a source's transcripts."""
-    return WordForms(task.vocabulary, source.text_rules)
-
-
-def _audio_folder(task: _Task, source: GivenSource) -> AudioFolder:
-    """Return the folder for audio of a source, and whether its commands are run."""
-    may_run = isinstance(source, KaldiSource | ManifestSource | CutSource)
-    allow_commands = may_run and source.allow_commands
-    return AudioFolder(task.audio, task.final_audio, allow_commands)
 
 
 def _confirmed(audio: AudioFolder, recording: Recording, *, verify: bool) -> Found:

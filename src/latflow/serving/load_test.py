@@ -26,12 +26,10 @@ import soundfile
 
 from latflow.corpus.audio import can_resample
 from latflow.corpus.audio_backend import Sound
-from latflow.corpus.audio_folder import AudioFolder
-from latflow.corpus.kaldi_dir import read_kaldi_dir
+from latflow.corpus.kaldi_dir import import_kaldi_dir
 from latflow.corpus.manifests import at_rate, load_samples, read_cuts, text_of
 from latflow.corpus.options import GivenSource
 from latflow.errors import UserError
-from latflow.ledger import Ledger
 from latflow.serving.clients import ClientError, Connection, Server, server_of
 from latflow.serving.load_report import Exchange, LoadReport, summarize
 from latflow.serving.options import LoadOptions
@@ -92,16 +90,13 @@ def _read(path: Path, sample_rate: int | None) -> Iterator[Utterance]:
         yield from _of_cuts(path / "cuts.jsonl.gz", sample_rate)
     elif path.is_dir():
         with tempfile.TemporaryDirectory(prefix="latflow-load-") as folder:
-            read_kaldi_dir(
+            import_kaldi_dir(
                 path,
-                folder,
+                Path(folder, "corpus"),
                 checks=GivenSource(speaker="utterance", verify_audio=False),
-                ledger=Ledger("load-test"),
-                audio=AudioFolder(Path(folder, "audio"), Path(folder, "audio")),
-                threads=1,
                 max_skipped_fraction=0.0,
             )
-            yield from _of_cuts(Path(folder, "cuts.jsonl.gz"), sample_rate)
+            yield from _of_cuts(Path(folder, "corpus/cuts.jsonl.gz"), sample_rate)
     else:
         yield _of_file(path, sample_rate)
 

@@ -116,6 +116,8 @@ def survey_corpus(
     lexicon: str | Path,
     results: Path,
     lang: LangOptions | None = None,
+    *,
+    max_skipped_fraction: float = 1.0,
 ) -> tuple[list[Finding], Survey]:
     """Look over a corpus and a lexicon before anything is computed.
 
@@ -123,6 +125,7 @@ def survey_corpus(
         source: as from `find_source`.
         results: folder that the experiment will write to.
         lang: how the lexicon is read, and what is added to it.
+        max_skipped_fraction: share of the utterances that may be skipped.
 
     Returns:
         (findings, the worst first; what was counted).
@@ -131,11 +134,12 @@ def survey_corpus(
         CorpusOptions, {"train": source, "dev": {"type": "none"}}, "corpus"
     )
     features, lang = FeatureOptions(), lang or LangOptions()
-    found = examine_corpus(corpus, lexicon, lang, features, results)
+    given = (corpus, lexicon, lang)
+    found = examine_corpus(*given, features, results, max_skipped_fraction)
     rates = found[1].sample_rates
     if len(rates) > 1:  # `align_recipe` resamples to the lowest
         features = features.replace(sample_rate=min(rates))
-        found = examine_corpus(corpus, lexicon, lang, features, results)
+        found = examine_corpus(*given, features, results, max_skipped_fraction)
     return found
 
 

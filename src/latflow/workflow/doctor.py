@@ -96,7 +96,9 @@ def _data(recipe: Recipe) -> list[Finding]:
             lang_dir=lang_dir if (lang_dir / "phones.txt").is_file() else None,
         )
     own = options.lang.lexicon
-    return examine_sources(options.corpus, own and lexicon, *common)
+    return examine_sources(
+        options.corpus, own and lexicon, *common, recipe.max_skipped_fraction
+    )
 
 
 def examine(
@@ -150,17 +152,21 @@ def examine_sources(
     lang: LangOptions,
     features: GmmFeatures,
     results: str | Path,
+    max_skipped_fraction: float = 1.0,
 ) -> list[Finding]:
     """Examine an experiment of which nothing is prepared yet.
 
     Args:
         lexicon: pronunciation lexicon; None where the corpus brings its own.
         results: folder that the experiment will write to.
+        max_skipped_fraction: share of a set's utterances that may be skipped.
 
     Returns:
         Findings, the worst first.
     """
-    findings, _ = _survey_sources(corpus, lexicon, lang, features, results)
+    findings, _ = _survey_sources(
+        corpus, lexicon, lang, features, results, max_skipped_fraction
+    )
     return findings
 
 
@@ -170,13 +176,16 @@ def examine_corpus(
     lang: LangOptions,
     features: GmmFeatures,
     results: str | Path,
+    max_skipped_fraction: float = 1.0,
 ) -> tuple[list[Finding], Survey]:
     """Examine a training set alone; arguments as of `examine_sources`.
 
     Returns:
         (findings, the worst first; what was counted of the training set).
     """
-    findings, surveys = _survey_sources(corpus, lexicon, lang, features, results)
+    findings, surveys = _survey_sources(
+        corpus, lexicon, lang, features, results, max_skipped_fraction
+    )
     return findings, surveys[0]
 
 
@@ -186,6 +195,7 @@ def _survey_sources(
     lang: LangOptions,
     features: GmmFeatures,
     results: str | Path,
+    max_skipped_fraction: float,
 ) -> tuple[list[Finding], list[Survey]]:
     """Return the findings of `examine_sources`, and the surveys behind them."""
     findings: list[Finding] = []
@@ -201,7 +211,9 @@ def _survey_sources(
         named = {"path", "supervisions"} & type(source).model_fields.keys()
         file = next((getattr(source, name) for name in named), split)
         survey = Survey(split, file, dictionary, features)
-        findings += survey_source(source, survey)
+        findings += survey_source(
+            source, survey, max_skipped_fraction=max_skipped_fraction
+        )
         surveys.append(survey)
     findings += _common(surveys, dictionary)
     findings += _sample_rates(surveys, features)

@@ -1,7 +1,8 @@
 """One pass over the utterances of a split, for the doctor.
 
-`survey_source` reads text files, manifests and the headers of audio files; it decodes
-none, and runs none of the commands that `wav.scp` may hold.
+`survey_source` prepares a corpus without writing it (`latflow.corpus.rehearsal`): it
+reads text files, manifests and the headers of audio files, decodes none, and runs none
+of the commands that `wav.scp` may hold.
 
 Public: `Dictionary`, `Survey`, `survey_source`.
 """
@@ -9,47 +10,38 @@ Public: `Dictionary`, `Survey`, `survey_source`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lhotse import AudioSource
+from lhotse import Recording, SupervisionSegment
 
-from latflow.corpus.audio import AudioFacts, BadAudio, examine, refuse_others
+from latflow.corpus.assemble import SEVERAL_CHANNELS, SKIP, channel_remedy
 from latflow.corpus.cut_set import supervisions_of
-from latflow.corpus.folder import list_folder
 from latflow.corpus.hdf5 import read_sequences
-from latflow.corpus.kaldi_dir import KaldiDir
-from latflow.corpus.listing import Listing
-from latflow.corpus.manifests import read_recordings, read_supervisions
 from latflow.corpus.options import (
     CombinedSource,
     CutSource,
     DevSource,
     FolderSource,
-    GivenSource,
     Hdf5Source,
     KaldiSource,
     LhotseSource,
     ManifestSource,
     TableSource,
 )
-from latflow.corpus.table import list_table
-from latflow.corpus.words import TextRules, WordForms, no_word_known
+from latflow.corpus.prepare import rehearse_corpus
+from latflow.corpus.words import WordForms, no_word_known
 from latflow.errors import UserError
 from latflow.features.frame_times import FrameTimes
 from latflow.features.options import Extraction
 from latflow.lang.lexicon import Lexicon
 from latflow.lang.options import LangOptions
 from latflow.lang.special_words import SpecialNames
-from latflow.workflow.audio_findings import (
-    Faults,
-    ManifestChannels,
-    channels_of_kaldi,
-    several_channels,
-)
+from latflow.ledger import Ledger
 from latflow.workflow.findings import MAX_EXAMPLES, Finding, finding_of, some
 
+Rehearsable = KaldiSource | ManifestSource | FolderSource | TableSource
 OOV_WARNING_SHARE = 0.01  # of the running words of a training set
 # Frames that Kaldi's silence topologies need at least (the middle states are ergodic).
 MIN_SILENCE_FRAMES = 3
@@ -121,15 +113,11 @@ class Survey:
         self.sample_rates: Counter[int] = Counter()
         self.too_short: list[str] = []
         self.num_too_short = 0
-        self._forms: dict[TextRules, WordForms] = {}
 
-    def words_of(self, text: str | None, source: GivenSource) -> list[str]:
-        """Return the words of a transcript as the lexicon spells them."""
-        rules = source.text_rules
-        if rules not in self._forms:
-            vocabulary = self._dictionary.phones if self._dictionary else ()
-            self._forms[rules] = WordForms(vocabulary, rules)
-        return self._forms[rules].words(text or "")
+    @property
+    def vocabulary(self) -> Collection[str]:
+        """Words of the lexicon; none where there is none."""
+        return self._dictionary.phones.keys() if self._dictionary else ()
 
     def add(
         self,
@@ -171,13 +159,6 @@ class Survey:
 
     def findings(self) -> Iterator[Finding]:
         """Yield what is wrong with this split by itself."""
-        for forms in self._forms.values():
-            if error := no_word_known(forms, self.file):
-                yield finding_of(error)
-            if changed := forms.summary():
-                what = f"{self.split}: words are changed: {changed}"
-                remedy = "see case, punctuation, clitics, compounds of the source"
-                yield Finding("note", self.file, what, remedy)
         if self.num_too_short:
             yield Finding(
                 "warning",
@@ -216,36 +197,99 @@ class Survey:
         return dictionary is not None and dictionary.lang.g2p.num_pronunciations > 0
 
 
-def survey_source(source: DevSource, survey: Survey) -> list[Finding]:
+def survey_source(
+    source: DevSource, survey: Survey, *, max_skipped_fraction: float = 1.0
+) -> list[Finding]:
     """Survey the utterances of a source.
 
     Args:
         source: source of recordings and transcripts.
         survey: is told of every utterance that can be read.
+        max_skipped_fraction: share of the utterances that may be skipped.
 
     Returns:
         Findings of what is wrong with the source's files.
     """
     findings: list[Finding] = []
     try:
-        if isinstance(source, KaldiSource):
-            findings.extend(_read_kaldi(source, survey))
-        elif isinstance(source, ManifestSource):
-            findings.extend(_read_manifests(source, survey))
+        if isinstance(
+            source, KaldiSource | ManifestSource | FolderSource | TableSource
+        ):
+            findings.extend(_rehearse(source, survey, max_skipped_fraction))
         elif isinstance(source, CutSource):
             findings.extend(_read_cuts(source, survey))
-        elif isinstance(source, FolderSource | TableSource):
-            findings.extend(_read_listing(source, survey))
         elif isinstance(source, Hdf5Source):
             _read_sequences(source, survey)
         elif isinstance(source, LhotseSource):
             findings.extend(_look_for_recipe(source, survey))
         elif isinstance(source, CombinedSource):
             for part in source.sources.values():
-                findings.extend(survey_source(part, survey))
+                findings.extend(
+                    survey_source(
+                        part, survey, max_skipped_fraction=max_skipped_fraction
+                    )
+                )
     except UserError as error:
         findings.append(finding_of(error))
     return findings
+
+
+def _rehearse(
+    source: Rehearsable,
+    survey: Survey,
+    max_skipped_fraction: float,
+) -> Iterator[Finding]:
+    """Prepare the corpus without writing it; find what is refused and noted."""
+
+    def observe(supervision: SupervisionSegment, recording: Recording | None) -> None:
+        duration = rate = None
+        if recording is not None:
+            is_heard = all(one.type != "command" for one in recording.sources)
+            is_part = supervision.duration < recording.duration
+            duration = supervision.duration if is_heard or is_part else None
+            rate = recording.sampling_rate if is_heard else None
+        speaker = supervision.speaker if source.speaker == "given" else None
+        words = (supervision.text or "").split()
+        survey.add(supervision.id, speaker, words, duration=duration, sample_rate=rate)
+
+    rehearsal, ledger = rehearse_corpus(
+        source,
+        observe,
+        vocabulary=survey.vocabulary,
+        max_skipped_fraction=max_skipped_fraction,
+    )
+    for fault in rehearsal.faults.values():
+        what = f"{fault.reason} ({len(fault.names)}): {some(fault.names)}"
+        remedy = fault.remedy
+        if rehearsal.severity == "error":
+            remedy = f"{remedy}, {SKIP}"
+        what = f"{survey.split}: {what}"
+        yield Finding(rehearsal.severity, fault.file or survey.file, what, remedy)
+    if rehearsal.error is not None:
+        yield finding_of(rehearsal.error)
+    yield from _noted(ledger, survey, channel_remedy(source))
+    if rehearsal.forms is not None and (changed := rehearsal.forms.summary()):
+        what = f"{survey.split}: words are changed: {changed}"
+        remedy = "see case, punctuation, clitics, compounds of the source"
+        yield Finding("note", survey.file, what, remedy)
+
+
+def _noted(ledger: Ledger, survey: Survey, remedy: str) -> Iterator[Finding]:
+    """Find what is taken otherwise than it stands there."""
+    found: dict[str, list[str]] = {}
+    for entry in ledger.entries:
+        if entry.action in {"noted", "truncated"}:
+            kind = entry.reason.partition(" (")[0] if entry.action == "noted" else ""
+            kind = kind or "utterances end after their recordings, and are cut"
+            found.setdefault(kind, []).append(entry.utterance)
+    for reason, names in found.items():
+        what = f"{survey.split}: {reason} ({len(names)}): {some(names)}"
+        told = remedy if reason == SEVERAL_CHANNELS else "mend the files if you can"
+        yield Finding("warning", survey.file, what, told)
+    renamed = [e.reason for e in ledger.entries if e.action == "renamed"]
+    if renamed:
+        what = f"{survey.split}: ids are changed ({len(renamed)}): {some(renamed)}"
+        yield Finding("note", survey.file, what, "rename them for other ids")
 
 
 def _read_sequences(source: Hdf5Source, survey: Survey) -> None:
@@ -256,168 +300,19 @@ def _read_sequences(source: Hdf5Source, survey: Survey) -> None:
 
 def _read_cuts(source: CutSource, survey: Survey) -> Iterator[Finding]:
     """Read the transcripts of a CutSet."""
-    faults = Faults()
+    faults: dict[tuple[str, str], list[str]] = {}
+    forms = WordForms(survey.vocabulary, source.text_rules)
     allow_commands = source.allow_commands
     for cut, told, fault in supervisions_of(source.path, allow_commands=allow_commands):
         if fault is not None:
-            faults.add(fault.reason, fault.remedy, cut.id)
+            faults.setdefault((fault.reason, fault.remedy), []).append(cut.id)
         speaker, text = (told.speaker, told.text) if told else (None, None)
-        words = survey.words_of(text, source)
-        survey.add(cut.id, speaker, words, duration=cut.duration)
-    yield from faults.findings(source.path, survey.split)
-
-
-def _read_kaldi(source: KaldiSource, survey: Survey) -> Iterator[Finding]:
-    """Read the text files of a Kaldi directory, and look for its audio."""
-    has_speakers = source.speaker == "given"
-    has_text = source.transcripts
-    with KaldiDir(source.path, has_speakers=has_speakers, has_text=has_text) as kaldi:
-        strangers: dict[Path, list[str]] = {}
-        for file, utt_id in kaldi.strangers():
-            strangers.setdefault(file, []).append(utt_id)
-        for file, ids in strangers.items():
-            yield Finding(
-                "error",
-                str(file),
-                f"{len(ids)} utterances are not in {kaldi.utterances.path.name}: "
-                f"{some(ids)}",
-                "remove the lines, or add the audio",
-            )
-        facts: dict[str, AudioFacts] = {}
-        yield from _look_at_audio(kaldi, facts, source)
-        yield from _read_utterances(kaldi, facts, survey, source)
-        yield from channels_of_kaldi(kaldi, facts, survey, source)
-
-
-def _read_utterances(
-    kaldi: KaldiDir,
-    facts: Mapping[str, AudioFacts],
-    survey: Survey,
-    source: KaldiSource,
-) -> Iterator[Finding]:
-    """Survey the utterances; those without a transcript or a speaker are findings."""
-    silent, speakerless = [], []
-    for utt_id in kaldi.utterances:
-        words = survey.words_of(kaldi.transcript(utt_id), source)
-        speaker = kaldi.utt2spk.get(utt_id) if kaldi.utt2spk else None
-        if source.transcripts and not words:
-            silent.append(utt_id)
-        if kaldi.utt2spk is not None and not speaker:
-            speakerless.append(utt_id)
-        recording_id, start, end, _ = kaldi.place(utt_id)
-        audio = facts.get(recording_id)
-        if audio is None:
-            survey.add(utt_id, speaker, words)
-            continue
-        last = audio.num_samples / audio.sample_rate
-        duration = (last if end < 0 else min(last, float(end))) - float(start)
-        rate = audio.sample_rate
-        survey.add(utt_id, speaker, words, duration=duration, sample_rate=rate)
-    if silent:
-        yield Finding(
-            "error",
-            str(kaldi.folder / "text"),
-            f"{len(silent)} utterances have no transcript: {some(silent)}",
-            "add the words, remove the utterances, or set on_bad_utterance: skip",
-        )
-    if speakerless:
-        yield Finding(
-            "error",
-            str(kaldi.folder / "utt2spk"),
-            f"{len(speakerless)} utterances have no speaker: {some(speakerless)}",
-            "add their lines, or set speaker: utterance",
-        )
-
-
-def _look_at_audio(
-    kaldi: KaldiDir, facts: dict[str, AudioFacts], source: KaldiSource
-) -> Iterator[Finding]:
-    """Read the headers; recordings whose file is missing, empty or no audio."""
-    faults, notes = Faults(), Faults("warning")
-    for recording_id in kaldi.wav:
-        try:
-            audio = kaldi.source(recording_id)
-            refuse_others(audio.type, allow_commands=source.allow_commands)
-            if audio.type == "file":
-                facts[recording_id] = examine(audio, verify=False)
-                notes.add_notes(facts[recording_id], recording_id)
-        except BadAudio as fault:
-            path = kaldi.folder / str(kaldi.wav[recording_id])
-            reason = fault.reason.replace(f"audio file {path}", "audio file")
-            faults.add(reason, fault.remedy, recording_id)
-    yield from faults.findings(str(kaldi.wav.path))
-    yield from notes.findings(str(kaldi.wav.path))
-
-
-def _read_manifests(source: ManifestSource, survey: Survey) -> Iterator[Finding]:
-    """Read the transcripts of Lhotse manifests, and what these say of the audio."""
-    channels = ManifestChannels(source)
-    if Path(source.recordings).is_file():
-        channels.add_recordings(read_recordings(source.recordings))
-    else:
-        yield finding_of(
-            UserError("no such file", file=source.recordings, remedy="check the path")
-        )
-    for supervision in read_supervisions(source.supervisions):
-        words = survey.words_of(supervision.text, source)
-        duration = supervision.duration
-        survey.add(supervision.id, supervision.speaker, words, duration=duration)
-        channels.add_utterance(supervision)
-    yield from channels.findings(survey)
-
-
-def _read_listing(
-    source: FolderSource | TableSource, survey: Survey
-) -> Iterator[Finding]:
-    """Read the transcripts beside audio files, and the headers of these."""
-    with Listing() as listing:
-        if isinstance(source, FolderSource):
-            list_folder(source, listing)
-        else:
-            list_table(source, listing)
-        yield from _renamed(listing, source.path)
-        faults: dict[tuple[str, str], list[str]] = {}
-        for fault in listing.faults:
-            reason = fault.reason.partition(" (")[0]
-            faults.setdefault((reason, fault.remedy), []).append(fault.utterance)
-        facts: dict[str, AudioFacts] = {}
-        notes = Faults("warning")
-        for file in listing.files:
-            try:
-                source_of = AudioSource("file", [0], file.path)
-                facts[file.id] = examine(source_of, verify=False)
-                notes.add_notes(facts[file.id], file.path)
-            except BadAudio as fault:
-                reason = fault.reason.replace(f"audio file {file.path}", "audio file")
-                faults.setdefault((reason, fault.remedy), []).append(file.path)
-        for part in listing.parts:
-            audio, duration, rate = facts.get(part.recording_id), None, None
-            if audio is not None:
-                end, rate = part.end, audio.sample_rate
-                last = audio.num_samples / rate
-                duration = (last if end is None else min(end, last)) - part.start
-            speaker = part.speaker if source.speaker == "given" else None
-            words = survey.words_of(part.text, source)
-            if source.transcripts and not words:
-                key = "utterance without words", "add the words, or remove the files"
-                faults.setdefault(key, []).append(part.id)
-            survey.add(part.id, speaker, words, duration=duration, sample_rate=rate)
-    severity = "error" if source.on_bad_utterance == "fail" else "warning"
-    for (reason, remedy), where in faults.items():
-        what = f"{survey.split}: {reason} ({len(where)}): {some(where)}"
-        yield Finding(severity, source.path, what, remedy)
-    yield from notes.findings(source.path, survey.split)
-    several = (name for name, audio in facts.items() if audio.num_channels > 1)
-    yield from several_channels(several, survey, source)
-    if source.transcripts and not survey.num_words and severity == "warning":
-        what = f"{survey.split}: no utterance with words is left"
-        yield Finding("error", source.path, what, "mend what the warnings name")
-
-
-def _renamed(listing: Listing, file: str) -> Iterator[Finding]:
-    """Find files whose ids are not what they are called."""
-    for note in listing.notes.entries:
-        yield Finding("note", file, note.reason, "rename the file for another id")
+        survey.add(cut.id, speaker, forms.words(text or ""), duration=cut.duration)
+    for (reason, remedy), names in faults.items():
+        what = f"{survey.split}: {reason} ({len(names)}): {some(names)}"
+        yield Finding("error", source.path, what, remedy)
+    if error := no_word_known(forms, source.path):
+        yield finding_of(error)
 
 
 def _look_for_recipe(source: LhotseSource, survey: Survey) -> Iterator[Finding]:

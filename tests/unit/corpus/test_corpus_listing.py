@@ -254,7 +254,7 @@ def test_garbage_in_jsonl_is_named_by_its_line(tmp_path):
 def test_doctor_surveys_folders(folder, features_options):
     survey = Survey("train", str(folder), None, features_options)
     findings = survey_source(FolderSource(path=str(folder)), survey)
-    assert [f.severity for f in findings] == ["warning", "warning"]
+    assert [f.severity for f in findings] == ["warning", "warning", "note"]
     assert "audio without a transcript beside it (1): bob-alone" in findings[0].what
     assert (survey.num_utterances, survey.seconds) == (3, 6.0)
     assert survey.speakers == {"ann", "bob"}

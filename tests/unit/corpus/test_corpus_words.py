@@ -133,6 +133,6 @@ def test_ids_with_blanks_are_changed_and_no_two_are_the_same():
         "speaker 'A\\xa0B' is called A_B-3",
         "speaker 'A B-2' is called A_B-2-2",
     ]
-    assert {e.action for e in ledger.entries} == {"noted"}
+    assert {e.action for e in ledger.entries} == {"renamed"}
     with pytest.raises(UserError, match="a speaker without a name: ' '"):
         ids.name(" ")
