@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import soundfile
-from lhotse import CutSet
 from lhotse.audio.utils import AudioLoadingError, DurationMismatchError
 from lhotse.cut import Cut, MonoCut
 from matplotlib.axes import Axes
 
 from latflow.corpus.ctm import read_ctm
+from latflow.corpus.manifests import read_cuts
 from latflow.report.figures import INK, LINE, MUTED, canvas, render, series_colour
 from latflow.report.inputs import Results
 from latflow.report.page import (
@@ -70,8 +70,8 @@ def examples_section(results: Results) -> Section:
         return section
     candidates = {
         cut.id: cut
-        for cut in CutSet.from_jsonl_lazy(cuts)
-        if isinstance(cut, Cut) and cut.duration <= options.max_example_duration
+        for cut in read_cuts(cuts)
+        if cut.duration <= options.max_example_duration
     }
     if not any(_has_audio(cut) for cut in candidates.values()):
         section.blocks.append(Note(f"The set {name} has no audio to play."))

@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
-from lhotse import CutSet
 from lhotse.audio.utils import AudioLoadingError, DurationMismatchError
 from lhotse.cut import Cut
 
+from latflow.corpus.manifests import read_cuts
 from latflow.errors import UserError
 from latflow.features.frames import CUTS
 from latflow.features.live import LiveFrames
@@ -195,8 +195,8 @@ def _compared(results: Results, source: str, names: list[str]) -> Iterator[Block
 
 def _cuts(folder: Path, chosen: Collection[str]) -> dict[str, Cut]:
     """Return some cuts of a set."""
-    found = CutSet.from_jsonl_lazy(folder / "cuts.jsonl.gz")
-    return {cut.id: cut for cut in found if isinstance(cut, Cut) and cut.id in chosen}
+    found = read_cuts(folder / "cuts.jsonl.gz")
+    return {cut.id: cut for cut in found if cut.id in chosen}
 
 
 def _records(folder: Path, chosen: Collection[str]) -> dict[str, Record]:

@@ -6,10 +6,10 @@ Public: `suspects_section`.
 from __future__ import annotations
 
 import pandas as pd
-from lhotse import CutSet
 from lhotse.audio.utils import AudioLoadingError, DurationMismatchError
 from lhotse.cut import Cut
 
+from latflow.corpus.manifests import read_cuts
 from latflow.files import read_lines
 from latflow.lattice.edit_distance import align_words
 from latflow.report.examples import AXIS_LEFT, AXIS_WIDTH, sound_and_picture
@@ -61,8 +61,8 @@ def _examples(
     chosen: list[str] = ranked["utterance"].head(number).tolist()
     cuts = {
         cut.id: cut
-        for cut in CutSet.from_jsonl_lazy(results / f"corpus/{name}/cuts.jsonl.gz")
-        if isinstance(cut, Cut) and cut.id in chosen
+        for cut in read_cuts(results / f"corpus/{name}/cuts.jsonl.gz")
+        if cut.id in chosen
     }
     heard = _recognized(results, name, chosen)
     blocks: list[Example | Note] = []

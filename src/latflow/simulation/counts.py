@@ -11,6 +11,7 @@ from functools import cache
 
 from lhotse import Recording
 
+import latflow.corpus.audio_backend  # noqa: F401 - headers are read by Lhotse
 from latflow.simulation.records import Record
 
 _KINDS = ("room", "movement", "response", "noises", "speakers", "device")
