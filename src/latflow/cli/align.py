@@ -156,7 +156,13 @@ def _surveyed(
             settings[key] = os.path.abspath(value) if key == "audio" else value
     settings.update(nested_values(read_settings(arguments.set, "--set")))
     source = find_source(arguments.corpus, settings)
-    findings, survey = survey_corpus(source, arguments.lexicon, out, lang)
+    findings, survey = survey_corpus(
+        source,
+        arguments.lexicon,
+        out,
+        lang,
+        max_skipped_fraction=getattr(arguments, "max_skipped", 1.0),
+    )
     return source, findings, survey
 
 
