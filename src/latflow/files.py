@@ -10,12 +10,14 @@ with LF, CRLF or CR. Fields are parted by any of Unicode's blanks (`str.split`).
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import errno
 import gzip
 import hashlib
 import io
 import json
+import lzma
 import os
 import re
 import shutil
@@ -150,7 +152,8 @@ def open_text(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a text file of any encoding that its first bytes tell, for reading.
 
     Args:
-        path: a text file; read through gzip if its name ends in `.gz`.
+        path: a text file; read through gzip if its name ends in `.gz`, and through
+            gzip, bzip2 or xz if its first bytes tell.
 
     Yields:
         The text as UTF-8 without byte order mark, lines ended by LF or CRLF, at its
@@ -164,8 +167,7 @@ def open_text(path: str | Path) -> Iterator[IO[bytes]]:
     source = Path(path)
     if not source.is_file():
         raise UserError("no such file", file=source, remedy="check the path")
-    opener = gzip.open if source.suffix == ".gz" else open
-    with opener(source, "rb") as stream, _whole_gzip(source):
+    with _unpacked(source) as stream, _whole_gzip(source):
         head = stream.read(_HEAD)
         stream.seek(0)
         encoding = next((name for mark, name in _MARKS if head.startswith(mark)), None)
@@ -176,6 +178,19 @@ def open_text(path: str | Path) -> Iterator[IO[bytes]]:
         with tempfile.TemporaryFile() as converted:
             _to_utf8(stream, encoding, converted, source)
             yield converted
+
+
+def _unpacked(source: Path) -> Any:
+    """Open a file through what it is compressed by, if it is."""
+    with source.open("rb") as stream:
+        head = stream.read(6)
+    if source.suffix == ".gz" or head.startswith(b"\x1f\x8b"):
+        return gzip.open(source, "rb")
+    if head.startswith(b"BZh"):
+        return bz2.open(source, "rb")
+    if head == b"\xfd7zXZ\0":
+        return lzma.open(source, "rb")
+    return source.open("rb")
 
 
 def _to_utf8(
@@ -320,7 +335,9 @@ def _whole_gzip(source: Path) -> Iterator[None]:
     """Make what is raised while a file turns out not to be gzip's a UserError."""
     try:
         yield
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk's, not the data's
         raise UserError(
             f"is not a whole gzip file ({error})",
             file=source,

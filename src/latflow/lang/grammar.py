@@ -28,7 +28,8 @@ from latflow.errors import UserError
 from latflow.files import atomic_output
 from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC
-from latflow.lang.arpa import LOG_ZERO, NONE, Level, NgramModel, arpa_entries, read_arpa
+from latflow.lang.arpa import NONE, Level, NgramModel, read_arpa
+from latflow.lang.arpa_file import LOG_ZERO, arpa_entries
 from latflow.lang.lexicon import (
     EPSILON,
     GRAMMAR_DISAMBIG,
@@ -243,7 +244,7 @@ def _graph(kept: _Kept, backoff_label: int) -> Graph:
     is_state[ROOT] = True
     has_word = ~is_end & ~is_start
     target, shorter = _own_endings(kept.levels, lm, kept.end)
-    is_state = np.append(is_state, np.full(len(shorter), True))
+    is_state = np.append(is_state, np.ones(len(shorter), bool))
     final = np.append(final, np.full(len(shorter), np.inf, np.float32))
     backs_off = np.flatnonzero(is_state)[1:]  # all but the root
     number = np.cumsum(is_state) - 1
