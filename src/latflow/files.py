@@ -43,6 +43,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_OPENERS = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
 _HEAD = 1 << 16  # bytes looked at for the encoding and the ends of lines
 _PART = 1 << 20  # characters converted at once
 # What JSON, numpy and zipfile raise on damaged files, and those who use what they read.
@@ -161,13 +162,15 @@ def open_text(path: str | Path) -> Iterator[IO[bytes]]:
         the reader.
 
     Raises:
-        UserError: the file is missing, no whole gzip file, or no whole UTF-16 or
+        UserError: the file is missing, no whole compressed file, or no whole UTF-16 or
             UTF-32 though it begins as such.
     """
     source = Path(path)
     if not source.is_file():
         raise UserError("no such file", file=source, remedy="check the path")
-    with _unpacked(source) as stream, _whole_gzip(source):
+    kind = _compression(source)
+    opener: Any = _OPENERS[kind] if kind else open
+    with opener(source, "rb") as stream, _whole(source, kind):
         head = stream.read(_HEAD)
         stream.seek(0)
         encoding = next((name for mark, name in _MARKS if head.startswith(mark)), None)
@@ -180,17 +183,15 @@ def open_text(path: str | Path) -> Iterator[IO[bytes]]:
             yield converted
 
 
-def _unpacked(source: Path) -> Any:
-    """Open a file through what it is compressed by, if it is."""
+def _compression(source: Path) -> str | None:
+    """Return what a file is compressed by, a name of `_OPENERS`; None for nothing."""
     with source.open("rb") as stream:
         head = stream.read(6)
     if source.suffix == ".gz" or head.startswith(b"\x1f\x8b"):
-        return gzip.open(source, "rb")
+        return "gzip"
     if head.startswith(b"BZh"):
-        return bz2.open(source, "rb")
-    if head == b"\xfd7zXZ\0":
-        return lzma.open(source, "rb")
-    return source.open("rb")
+        return "bzip2"
+    return "xz" if head == b"\xfd7zXZ\0" else None
 
 
 def _to_utf8(
@@ -331,15 +332,15 @@ def reading(
 
 
 @contextmanager
-def _whole_gzip(source: Path) -> Iterator[None]:
-    """Make what is raised while a file turns out not to be gzip's a UserError."""
+def _whole(source: Path, compression: str | None) -> Iterator[None]:
+    """Make what is raised on a damaged compressed file a UserError."""
     try:
         yield
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk's, not the data's
         raise UserError(
-            f"is not a whole gzip file ({error})",
+            f"is not a whole {compression} file ({error})",
             file=source,
             remedy="make or copy it again",
         ) from error

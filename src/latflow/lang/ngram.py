@@ -50,7 +50,8 @@ import numpy as np
 
 from latflow.errors import UserError
 from latflow.files import read_json_lines, read_lines
-from latflow.lang.arpa import LOG_ZERO, NONE, Level, NgramModel, pack
+from latflow.lang.arpa import NONE, Level, NgramModel, pack
+from latflow.lang.arpa_file import LOG_ZERO
 from latflow.lang.lexicon import RESERVED_WORDS, SENTENCE_END, SENTENCE_START
 
 log = logging.getLogger(__name__)
