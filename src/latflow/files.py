@@ -10,12 +10,14 @@ with LF, CRLF or CR. Fields are parted by any of Unicode's blanks (`str.split`).
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import errno
 import gzip
 import hashlib
 import io
 import json
+import lzma
 import os
 import re
 import shutil
@@ -43,6 +45,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_OPENERS = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
 _HEAD = 1 << 16  # bytes looked at for the encoding and the ends of lines
 _PART = 1 << 20  # characters converted at once
 # What JSON, numpy and zipfile raise on damaged files, and those who use what they read.
@@ -152,7 +155,8 @@ def open_text(path: str | Path) -> Iterator[BinaryIO]:
     """Open a text file of any encoding that its first bytes tell, for reading.
 
     Args:
-        path: a text file; read through gzip if its name ends in `.gz`.
+        path: a text file; read through gzip if its name ends in `.gz`, and through
+            gzip, bzip2 or xz if its first bytes tell.
 
     Yields:
         The text as UTF-8 without byte order mark, lines ended by LF or CRLF, at its
@@ -160,15 +164,15 @@ def open_text(path: str | Path) -> Iterator[BinaryIO]:
         the reader.
 
     Raises:
-        UserError: the file is missing, no whole gzip file, or no whole UTF-16 or
+        UserError: the file is missing, no whole compressed file, or no whole UTF-16 or
             UTF-32 though it begins as such.
     """
     source = Path(path)
     if not source.is_file():
         raise UserError("no such file", file=source, remedy="check the path")
-    opener = gzip.open if source.suffix == ".gz" else open
-    with opener(source, "rb") as opened, _whole_gzip(source):
-        stream = cast("BinaryIO", opened)
+    kind = _compression(source)
+    opener: Any = _OPENERS[kind] if kind else open
+    with opener(source, "rb") as stream, _whole(source, kind):
         head = stream.read(_HEAD)
         stream.seek(0)
         encoding = next((name for mark, name in _MARKS if head.startswith(mark)), None)
@@ -179,6 +183,17 @@ def open_text(path: str | Path) -> Iterator[BinaryIO]:
         with tempfile.TemporaryFile() as converted:
             _to_utf8(stream, encoding, converted, source)
             yield cast("BinaryIO", converted)
+
+
+def _compression(source: Path) -> str | None:
+    """Return what a file is compressed by, a name of `_OPENERS`; None for nothing."""
+    with source.open("rb") as stream:
+        head = stream.read(6)
+    if source.suffix == ".gz" or head.startswith(b"\x1f\x8b"):
+        return "gzip"
+    if head.startswith(b"BZh"):
+        return "bzip2"
+    return "xz" if head == b"\xfd7zXZ\0" else None
 
 
 def _to_utf8(
@@ -363,13 +378,15 @@ def reading(
 
 
 @contextmanager
-def _whole_gzip(source: Path) -> Iterator[None]:
-    """Make what is raised while a file turns out not to be gzip's a UserError."""
+def _whole(source: Path, compression: str | None) -> Iterator[None]:
+    """Make what is raised on a damaged compressed file a UserError."""
     try:
         yield
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk's, not the data's
         raise UserError(
-            f"is not a whole gzip file ({error})",
+            f"is not a whole {compression} file ({error})",
             file=source,
             remedy="make or copy it again",
         ) from error

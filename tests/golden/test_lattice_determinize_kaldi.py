@@ -6,7 +6,7 @@ from reference.determinize_naive import compact_paths
 
 from latflow.hmm.alignment import segments
 from latflow.lattice.best_path import best_path
-from latflow.lattice.determinize.pruned import determinize
+from latflow.lattice.determinize.pruned import Limits, determinize
 from latflow.lattice.io.archives import read_compact_lattices
 
 BEAM, SCALE = 7.0, 0.1  # of latgen-faster-mapped, see the README of the golden data
@@ -75,7 +75,10 @@ def test_memory_is_bounded_by_a_narrower_beam(raw, caplog):
     lattice = raw["lucas-test-0002"]
     free = determinize(lattice, beam=BEAM, acoustic_scale=SCALE)
     tight = determinize(
-        lattice, beam=BEAM, acoustic_scale=SCALE, max_bytes=36 * lattice.num_states
+        lattice,
+        beam=BEAM,
+        acoustic_scale=SCALE,
+        limits=Limits(bytes=36 * lattice.num_states),
     )
     assert "determinized to a beam of" in caplog.text
     best = best_path(free.to_lattice(), acoustic_scale=SCALE)

@@ -6,13 +6,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from reference.determinize_naive import (
     compact_paths,
+    dense_lattice,
     determinized,
     raw_paths,
     tangled_lattice,
 )
 
 from latflow.errors import UserError
-from latflow.lattice.determinize.pruned import determinize
+from latflow.lattice.determinize.pruned import Limits, TooLargeError, determinize
 
 lattices = st.builds(
     lambda seed, frames: tangled_lattice(np.random.default_rng(seed), frames),
@@ -102,7 +103,7 @@ def test_a_limit_keeps_the_best_part(lattice, max_arcs, beam):
     least = min(path.order(1, 1)[0] for path in wanted.values())
     best = [path for path in wanted.values() if path.order(1, 1)[0] == least]
     try:
-        result = determinize(lattice, beam=beam, max_arcs=max_arcs)
+        result = determinize(lattice, beam=beam, limits=Limits(arcs=max_arcs))
     except UserError as error:
         assert "within the limits" in str(error)  # noqa: PT017
         assert max_arcs <= sum(len(path.words) + 1 for path in best)
@@ -136,3 +137,66 @@ def test_chains_become_arcs_and_arcs_become_chains(lattice):
     consumed = spread.transition_id != 0
     steps = spread.frame[spread.next_state] - spread.frame[spread.source()]
     np.testing.assert_array_equal(steps, consumed)
+
+
+few_labels = st.builds(
+    lambda seed, frames, words, noise: dense_lattice(
+        np.random.default_rng(seed), frames, words, noise=noise
+    ),
+    seed=st.integers(0, 2**32 - 1),
+    frames=st.integers(1, 8),
+    words=st.integers(1, 3),
+    noise=st.sampled_from([0.0, 0.3, 3.0]),
+)
+
+
+@given(lattice=few_labels)
+def test_results_larger_than_the_lattice_are_whole(lattice):
+    paths = raw_paths(lattice)
+    assume(len(paths) < MANY)
+    result = determinize(lattice, beam=np.inf)
+    assert_deterministic(result)
+    found, wanted = by_words(result), determinized(paths)
+    assert found.keys() == wanted.keys()
+    for words, path in found.items():
+        best = wanted[words].order(1, 1)[0]
+        assert path.order(1, 1)[0] == pytest.approx(best, abs=len(words) / 256 + 1e-3)
+
+
+@given(lattice=few_labels, work=st.integers(0, 3000))
+def test_a_bound_on_work_keeps_the_best_path_or_says_that_it_can_not(lattice, work):
+    notes, limits = [], Limits(work=work)
+    least = (
+        min(path.order(1, 1)[0] for path in raw_paths(lattice))
+        if (lattice.num_arcs < 40)
+        else None
+    )
+    try:
+        result = determinize(lattice, beam=9.0, limits=limits, note=notes.append)
+    except TooLargeError as error:
+        assert f"{lattice.num_arcs} arcs" in str(error)  # noqa: PT017
+        return
+    again = determinize(lattice, beam=9.0, limits=limits, note=notes.append)
+    np.testing.assert_array_equal(again.word, result.word)
+    assert len(notes) in (0, 2)
+    assert_deterministic(result)
+    if least is not None:
+        found = min(path.order(1, 1)[0] for path in compact_paths(result))
+        assert found == pytest.approx(least, abs=0.11)
+
+
+def test_a_hopeless_lattice_ends_with_a_narrower_beam():
+    generator = np.random.default_rng(7)
+    lattice = dense_lattice(generator, 120, 2, noise=0.1)
+    notes = []
+    options = {"limits": Limits(work=2_000_000), "note": notes.append}
+    result = determinize(lattice, beam=50.0, **options)
+    assert_deterministic(result)
+    assert "not 50" in notes[0]
+    assert f"{lattice.num_arcs} arcs" in notes[0]
+
+
+def test_a_lattice_of_ties_is_left_with_its_size():
+    lattice = dense_lattice(np.random.default_rng(7), 120, 2, noise=0.0)
+    with pytest.raises(TooLargeError, match="353 states, 1050 arcs"):
+        determinize(lattice, beam=50.0, limits=Limits(work=200_000))

@@ -114,3 +114,24 @@ def tangled_lattice(generator: np.random.Generator, num_frames: int) -> Lattice:
     finals[last[is_final]] = generator.integers(0, 3, (int(is_final.sum()), 2)) / 4
     costs = generator.integers(0, 5, (len(arcs), 2)).astype(np.float32) / 4
     return Lattice.from_arcs(arcs, costs, finals)
+
+
+def dense_lattice(
+    generator: np.random.Generator, num_frames: int, num_words: int, *, noise: float
+) -> Lattice:
+    """A lattice of few words and many paths: each arc has a word, sizes are random."""
+    size, arcs_of_state = int(generator.integers(1, 4)), int(generator.integers(2, 4))
+    rows = []
+    for frame in range(num_frames):
+        first = 1 + (frame - 1) * size
+        states = range(first, first + size) if frame else [0]
+        for state in states:
+            for _ in range(arcs_of_state):
+                target = 1 + frame * size + int(generator.integers(size))
+                tid, word = generator.integers(1, 9), generator.integers(num_words) + 1
+                rows.append((state, target, int(tid), int(word)))
+    arcs = np.array(rows, np.int32)
+    finals = np.full((1 + num_frames * size, 2), np.inf, np.float32)
+    finals[-size:] = 0.0
+    costs = noise * generator.normal(0, 1, (len(arcs), 2))
+    return Lattice.from_arcs(arcs, costs.astype(np.float32), finals)

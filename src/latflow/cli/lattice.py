@@ -8,15 +8,19 @@ Public: `COMMANDS`.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from latflow.cli.commands import Action, Arguments, Group, Option, flag, option
 from latflow.errors import UserError
+
+log = logging.getLogger(__name__)
 
 COMMANDS = Group("lattice", "Read, measure, change and decode lattices.")
 
@@ -94,9 +98,21 @@ def _write_each(
     *,
     compact: bool = False,
 ) -> None:
-    """Write the lattice that `work` makes of each; see `_each` and `_write`."""
+    """Write the lattice that `work` makes of each, if any; see `_each` and `_write`."""
     with _each(arguments, work, compact=compact) as lattices:
-        _write(arguments, lattices)
+        _write(arguments, (item for item in lattices if item[1] is not None))
+
+
+def _determinized(utterance: str, lattice: Any, *args: Any, **options: Any) -> Any:
+    """Determinize a lattice; one that is too large is logged, and gives None."""
+    from latflow.lattice.determinize.pruned import TooLargeError, determinize
+
+    note = partial(log.warning, "%s: %s", utterance)
+    try:
+        return determinize(lattice, *args, note=note, **options)
+    except TooLargeError as error:
+        log.warning("%s: left out: %s - %s", utterance, error.what, error.remedy)
+        return None
 
 
 def _write(arguments: Arguments, items: Iterable[tuple[str, Any]]) -> None:
@@ -291,7 +307,6 @@ def _mbr(arguments: Arguments) -> None:
     """Print the words with the fewest errors to expect."""
     from latflow.corpus.ctm import ctm_line
     from latflow.lang.directory import Lang
-    from latflow.lattice.determinize.pruned import determinize
     from latflow.lattice.mbr import minimum_bayes_risk
     from latflow.lattice.word_alignment import WordAligner
     from latflow.scoring.transcripts import timed_words
@@ -303,7 +318,9 @@ def _mbr(arguments: Arguments) -> None:
     align = WordAligner(model, lang) if model else None
 
     def work(utterance: str, lattice: Any) -> str:
-        small = determinize(lattice, beam=arguments.beam, **scales)
+        small = _determinized(utterance, lattice, beam=arguments.beam, **scales)
+        if small is None:
+            return ""
         found = minimum_bayes_risk(
             align(small) if align else small,
             decode_mbr=not arguments.keep_best_path,
@@ -337,11 +354,9 @@ def _prune(arguments: Arguments) -> None:
 )
 def _determinize(arguments: Arguments) -> None:
     """Keep one path for each word sequence."""
-    from latflow.lattice.determinize.pruned import determinize
-
     model = _transitions(arguments.model)
     scales = {"beam": arguments.beam, **_scales(arguments)}
-    _write_each(arguments, lambda _, one: determinize(one, model, **scales))
+    _write_each(arguments, lambda name, one: _determinized(name, one, model, **scales))
 
 
 @_verb(

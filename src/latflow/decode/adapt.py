@@ -25,11 +25,13 @@ Source: Kaldi `steps/decode_fmllr.sh`, `gmmbin/gmm-rescore-lattice.cc`.
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +65,8 @@ from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
 from latflow.parts import utterances_of
+
+log = logging.getLogger(__name__)
 
 
 def decode_adapted(
@@ -284,7 +288,12 @@ class _Passes:
                 return _Adapted(result)
             begun = time.thread_time()
             try:
-                weights = word_posteriors(result.decoded.lattice, beam, scale)
+                weights = word_posteriors(
+                    result.decoded.lattice,
+                    beam,
+                    scale,
+                    note=partial(log.warning, "%s: %s", result.utterance),
+                )
             except UserError as error:
                 return _Adapted(result, reason=error.what)
             statistics = accumulator.statistics(
@@ -325,7 +334,10 @@ def adapted(
 
 
 def word_posteriors(
-    lattice: Lattice, beam: float, acoustic_scale: float
+    lattice: Lattice,
+    beam: float,
+    acoustic_scale: float,
+    note: Callable[[str], None] = log.warning,
 ) -> FramePosteriors:
     """Return posteriors of transition-ids, each word sequence with its best alignment.
 
@@ -333,10 +345,11 @@ def word_posteriors(
         lattice: raw.
         beam: word sequences that cost this much more than the best do not count.
         acoustic_scale: factor on acoustic costs.
+        note: see `determinize`.
 
     Source: Kaldi's `lattice-determinize-pruned | lattice-to-post`.
     """
-    compact = determinize(lattice, beam=beam, acoustic_scale=acoustic_scale)
+    compact = determinize(lattice, beam=beam, acoustic_scale=acoustic_scale, note=note)
     spread = compact.to_lattice()
     sums = forward_backward(spread, acoustic_scale=acoustic_scale)
     return posteriors(spread, sums)

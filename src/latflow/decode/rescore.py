@@ -26,7 +26,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,8 @@ def write_rescored(
     with LatticeWriter.open(out_dir / "lattices.ark") as writer:
         for result in progress(results, "rescore"):
             totals.add(result)
+            for note in result.notes:
+                ledger.record(result.utterance, note, action="noted")
             if result.lattice is not None:
                 writer.write(result.utterance, result.lattice)
             elif result.error is not None:
@@ -171,7 +173,11 @@ class LanguageModels:
         return cls(old, new)
 
     def exchange(
-        self, lattice: Lattice, beam: float, acoustic_scale: float
+        self,
+        lattice: Lattice,
+        beam: float,
+        acoustic_scale: float,
+        note: Callable[[str], None] = log.warning,
     ) -> tuple[CompactLattice, CompactLattice]:
         """Return a lattice determinized, and with the costs of the new model.
 
@@ -179,11 +185,14 @@ class LanguageModels:
             lattice: raw, with the costs of the old one.
             beam: cost above that of the best path that a path may have, scaled.
             acoustic_scale: factor on acoustic costs.
+            note: see `determinize`.
 
         Raises:
-            UserError: the lattice has no path.
+            UserError: the lattice has no path, or is too large.
         """
-        small = determinize(lattice, beam=beam, acoustic_scale=acoustic_scale)
+        small = determinize(
+            lattice, beam=beam, acoustic_scale=acoustic_scale, note=note
+        )
         changed = rescore(small, self.old, self.new)
         return small, prune(changed, beam, acoustic_scale=acoustic_scale)
 
@@ -196,6 +205,7 @@ class Rescored:
         lattice: with the new costs; None where there is an error.
         arcs: arcs over frames, before, determinized and after.
         seconds: processor time.
+        notes: for the ledger.
     """
 
     utterance: str
@@ -204,6 +214,7 @@ class Rescored:
     frames: int
     arcs: tuple[int, int, int]
     seconds: float
+    notes: Sequence[str] = ()
 
 
 def _rescored(
@@ -212,14 +223,15 @@ def _rescored(
     """Exchange the costs of one lattice."""
     started = time.thread_time()
     result, error = None, None
+    notes: list[str] = []
     arcs = int(np.count_nonzero(lattice.transition_id)), 0, 0
     try:
-        small, result = models.exchange(lattice, beam, scale)
+        small, result = models.exchange(lattice, beam, scale, notes.append)
         arcs = arcs[0], arc_frames(small), arc_frames(result)
     except UserError as caught:
         error = caught
     seconds = time.thread_time() - started
-    return Rescored(utterance, result, error, lattice.num_frames, arcs, seconds)
+    return Rescored(utterance, result, error, lattice.num_frames, arcs, seconds, notes)
 
 
 def arc_frames(lattice: CompactLattice) -> int:

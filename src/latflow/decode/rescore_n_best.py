@@ -20,7 +20,7 @@ the models and these.
 `rescore_n_best` writes the files of `latflow.decode.rescore`; `cpu_seconds` are without
 what the network takes, which is in `wall_seconds`.
 
-Public: `mix_language_models`, `rescore_n_best` (stages), `linear_paths`.
+Public: `mix_language_models`, `rescore_n_best` (stages).
 
 Source: Mikolov et al. 2010, "Recurrent neural network based language model" (n-best
 lists rescored, the mixture); Kaldi `steps/rnnlmrescore.sh`.
@@ -29,7 +29,7 @@ lists rescored, the mixture); Kaldi `steps/rnnlmrescore.sh`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -50,10 +50,10 @@ from latflow.lang.arpa import read_arpa
 from latflow.lang.directory import read_symbols
 from latflow.lang.lm_trie import LmTrie
 from latflow.lang.ngram import transcript_sentences
-from latflow.lattice.best_path import BestPath, Scales
+from latflow.lattice.best_path import BestPath, Scales, linear_paths
 from latflow.lattice.determinize.pruned import determinize
 from latflow.lattice.io.archives import read_lattices
-from latflow.lattice.lattice import CompactLattice, Lattice, Strings
+from latflow.lattice.lattice import Lattice
 from latflow.lattice.n_best import n_best as best_sequences
 from latflow.lattice.prune import prune
 from latflow.nnet.language_model import (
@@ -196,6 +196,7 @@ class _Sequences:
         words: of each, by name.
         old_costs: of the grammar, of each: float64[words + 1], with the sentence end.
         error: why there are none.
+        notes: for the ledger.
         frames: of the utterance.
         arcs: arcs over frames, before and determinized.
         seconds: processor time.
@@ -209,6 +210,7 @@ class _Sequences:
     frames: int
     arcs: tuple[int, int]
     seconds: float
+    notes: list[str]
 
     @classmethod
     def of(
@@ -226,9 +228,11 @@ class _Sequences:
         words: list[list[str]] = []
         costs: list[np.ndarray] = []
         error, size = None, 0
+        notes: list[str] = []
+        scale = scales.acoustic_scale
         try:
             small = determinize(
-                lattice, beam=beam, acoustic_scale=scales.acoustic_scale
+                lattice, beam=beam, acoustic_scale=scale, note=notes.append
             )
             size = arc_frames(small)
             for path in best_sequences(small, count, **scales._asdict()):
@@ -253,6 +257,7 @@ class _Sequences:
             lattice.num_frames,
             (int(np.count_nonzero(lattice.transition_id)), size),
             time.thread_time() - started,
+            notes,
         )
 
 
@@ -290,7 +295,9 @@ def _rescored(
             lattice = prune(whole, beam, acoustic_scale=acoustic_scale)
             seconds = one.seconds + time.thread_time() - started
             arcs = *one.arcs, arc_frames(lattice)
-            yield Rescored(one.utterance, lattice, None, one.frames, arcs, seconds)
+            yield Rescored(
+                one.utterance, lattice, None, one.frames, arcs, seconds, one.notes
+            )
 
 
 def _change(log_probs: np.ndarray, old: np.ndarray, weight: float) -> float:
@@ -303,43 +310,3 @@ def _change(log_probs: np.ndarray, old: np.ndarray, weight: float) -> float:
     """
     known = np.where(np.isnan(log_probs), -np.inf, log_probs)
     return float(-(mixed(np.stack([known, -old]), weight) + old).sum())
-
-
-def linear_paths(
-    paths: Sequence[BestPath], graph_costs: Iterable[float]
-) -> CompactLattice:
-    """Return the lattice of some paths that share nothing but its start and its end.
-
-    A word has an arc of its own, up to the next word; the first arc of a path has the
-    costs of the whole path.
-
-    Args:
-        paths: at least one, all over as many frames, at least one.
-        graph_costs: of the paths, in the place of their own.
-    """
-    arcs: list[tuple[int, int, int]] = []
-    costs: list[tuple[float, float]] = []
-    strings: list[list[int]] = []
-    num_states = 2  # the start and the end
-    for path, graph_cost in zip(paths, graph_costs, strict=True):
-        ids, words = path.transition_ids.tolist(), path.words.tolist()
-        begins = [*path.word_begin.tolist(), len(ids)]
-        if begins[0] > 0:  # frames before the first word
-            begins, words = [0, *begins], [0, *words]
-        state = 0
-        for place, word in enumerate(words):
-            is_last = place == len(words) - 1
-            target = 1 if is_last else num_states
-            num_states += not is_last
-            arcs.append((state, target, word))
-            costs.append((graph_cost, path.acoustic_cost) if place == 0 else (0.0, 0.0))
-            strings.append(ids[begins[place] : begins[place + 1]])
-            state = target
-    final_costs = np.full((num_states, 2), np.inf, np.float32)
-    final_costs[1] = 0.0
-    return CompactLattice.from_arcs(
-        np.array(arcs, np.int32),
-        np.array(costs, np.float32),
-        Strings.of(strings),
-        final_costs,
-    )

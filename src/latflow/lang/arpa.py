@@ -1,26 +1,21 @@
-r"""Back-off n-gram models in memory, and as ARPA files.
+r"""Back-off n-gram models in memory, and as ARPA files (`latflow.lang.arpa_file`).
 
 A model is a list of levels, one for each length of n-grams. An n-gram is a row of its
 level: the row of its first n-1 words in the level below, and its last word; rows are
 sorted by that pair, so that looking many n-grams up is one binary search. All
 logarithms are decadic, as in the file format.
 
-ARPA format: `\data\`, lines `ngram N=COUNT`, for each N a section `\N-grams:` with
-lines `log10(probability) WORDS [log10(back-off weight)]`, and `\end\`. A back-off
-weight that is missing is 0. Files may be compressed (`.gz`).
-
 Of a text that is scored, words outside the vocabulary are counted, but have no
 probability; histories end at them; sentence ends are predicted too.
 
-Public: `NgramModel`, `Level`, `read_arpa`, `write_arpa`, `arpa_entries`, `perplexity`.
-Source: SRILM, ngram-format(5) and `ngram -ppl`; Kaldi `lm/arpa-file-parser.cc`.
+Public: `NgramModel`, `Level`, `read_arpa`, `write_arpa`, `perplexity`.
+Source: SRILM, `ngram -ppl`; Kaldi `lm/arpa-file-parser.cc`.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,18 +25,14 @@ from typing import NoReturn
 
 import numpy as np
 
-from latflow.errors import UserError
-from latflow.files import atomic_output, read_lines
+from latflow.files import atomic_output
+from latflow.lang.arpa_file import ArpaFile, refuse
 from latflow.lang.lexicon import SENTENCE_END, SENTENCE_START
 
 log = logging.getLogger(__name__)
 
 NONE = -1  # no such n-gram, or no such word
-LOG_ZERO = -99.0  # stands for log10(0) in ARPA files
 CHUNK = 1_000_000  # words that are scored at once
-_COUNT = re.compile(r"ngram\s+(\d{1,9})\s*=\s*(\d{1,18})")
-_SECTION = re.compile(r"\\(\d{1,9})-grams:")
-_REMEDY = "give an n-gram model in ARPA format (SRILM, KenLM, lmplz -o N --arpa)"
 
 
 @dataclass(frozen=True)
@@ -153,89 +144,6 @@ class NgramModel:
 # -- reading ------------------------------------------------------------------------
 
 
-def arpa_entries(path: str | Path) -> Iterator[tuple[float, list[str], float]]:
-    """Yield (log10 probability, words, log10 back-off or NaN) of each n-gram of a file.
-
-    The n-grams come in the order of the file, short ones first.
-
-    Raises:
-        UserError: the file is missing, not ARPA, cut off, or its header's counts are
-            not those of its body; a line is garbled.
-    """
-    file = Path(path)
-    lines = ((n, line.strip()) for n, line in read_lines(file))
-    lines = ((n, line) for n, line in lines if line)
-    counts, (number, line) = _header(lines, file)
-    for length, expected in enumerate(counts, start=1):
-        match = _SECTION.fullmatch(line)
-        if match is None or int(match[1]) != length:
-            _refuse(file, f"line {number}: \\{length}-grams: expected here")
-        found = 0
-        is_top = length == len(counts)
-        for number, line in lines:
-            if line.startswith("\\") and (
-                line == "\\end\\" or _SECTION.fullmatch(line)
-            ):
-                break
-            found += 1
-            yield _entry(line, number, length, file, is_top=is_top)
-        else:
-            _refuse(file, "the file is cut off: \\end\\ is missing")
-        if found != expected:
-            _refuse(
-                file,
-                f"the header says {expected} {length}-grams, the body has {found}",
-            )
-    if line != "\\end\\":
-        _refuse(file, f"line {number}: {line} is a section that the header lacks")
-
-
-def _header(
-    lines: Iterator[tuple[int, str]], file: Path
-) -> tuple[list[int], tuple[int, str]]:
-    """Return the counts of the header, and the first line after it."""
-    for _, line in lines:
-        if line == "\\data\\":
-            break
-    else:
-        _refuse(file, "not an ARPA file: there is no line \\data\\")
-    counts: list[int] = []
-    for number, line in lines:
-        match = _COUNT.fullmatch(line)
-        if match is None:
-            if not counts:
-                break
-            return counts, (number, line)
-        if int(match[1]) != len(counts) + 1:
-            _refuse(file, f"line {number}: 'ngram {len(counts) + 1}=' expected here")
-        counts.append(int(match[2]))
-    _refuse(file, "the header after \\data\\ has no counts, or the file ends there")
-
-
-def _entry(
-    line: str, number: int, length: int, file: Path, *, is_top: bool
-) -> tuple[float, list[str], float]:
-    """Take one n-gram line apart."""
-    fields = line.split()
-    extra = len(fields) - length - 1
-    if extra not in (0, 1):
-        _refuse(file, f"line {number} is no {length}-gram with its log-probability")
-    if extra and is_top:
-        _refuse(
-            file,
-            f"line {number}: a back-off weight in the last section that the header "
-            "lists",
-        )
-    try:
-        log_prob = float(fields[0])
-        backoff = float(fields[-1]) if extra else math.nan
-    except ValueError:
-        _refuse(file, f"line {number}: a log-probability is not a number")
-    if not -math.inf < log_prob <= 0.0 or (extra and not math.isfinite(backoff)):
-        _refuse(file, f"line {number}: a log-probability is positive or not finite")
-    return log_prob, fields[1 : length + 1], backoff
-
-
 def read_arpa(path: str | Path) -> NgramModel:
     """Read a model from an ARPA file.
 
@@ -245,22 +153,24 @@ def read_arpa(path: str | Path) -> NgramModel:
     Raises:
         UserError: see `arpa_entries`; an n-gram comes twice.
     """
+    body = ArpaFile(Path(path))
     columns: list[_Columns] = []
     word_ids: dict[str, int] = {}
-    for log_prob, words, backoff in arpa_entries(path):
-        if len(words) > len(columns):
+    for _, (log_prob, words, backoff) in body:
+        while len(words) > len(columns):
             columns.append(_Columns())
         if len(words) == 1:
             word_ids.setdefault(words[0], len(word_ids))
-        column = columns[len(words) - 1]
+        column = columns[-1]
         column.log_prob.append(log_prob)
         column.backoff.append(backoff)
         column.ids.extend([word_ids.get(word, NONE) for word in words])
+    columns += [_Columns() for _ in body.counts[len(columns) :]]
     model = NgramModel(list(word_ids), [])
-    for length, column in enumerate(columns, start=1):
-        _add_level(model, column, length, Path(path))
-    if model.levels:
-        model.levels[-1] = replace(model.levels[-1], log_backoff=None)
+    columns.reverse()
+    while columns:  # each is let go when its level is made
+        _add_level(model, columns.pop(), len(model.levels) + 1, Path(path))
+    model.levels[-1] = replace(model.levels[-1], log_backoff=None)
     return model
 
 
@@ -290,8 +200,7 @@ def _add_level(model: NgramModel, column: _Columns, length: int, file: Path) -> 
     order = np.argsort(keys, kind="stable")
     if (np.diff(keys[order]) == 0).any():
         at = int(order[np.flatnonzero(np.diff(keys[order]) == 0)[0]])
-        words = " ".join(model.words[i] for i in ids[good][at])
-        _refuse(file, f"the {length}-gram {words!r} comes twice")
+        _refuse_twice(file, [model.words[i] for i in ids[good][at]])
     model.levels.append(
         Level(
             prefix[good][order],
@@ -303,8 +212,14 @@ def _add_level(model: NgramModel, column: _Columns, length: int, file: Path) -> 
     model.__dict__.pop("_keys", None)  # it was made without this level
 
 
-def _refuse(file: Path, what: str) -> NoReturn:
-    raise UserError(what, file=file, remedy=_REMEDY)
+def _refuse_twice(file: Path, words: list[str]) -> NoReturn:
+    """Refuse a file for an n-gram that comes twice; find where."""
+    lines = [n for n, (_, found, _) in ArpaFile(file) if found == words]
+    refuse(
+        file,
+        f"line {lines[1]}: the {len(words)}-gram {' '.join(words)!r} comes twice, "
+        f"first in line {lines[0]}",
+    )
 
 
 # -- writing ------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from latflow.errors import UserError
 from latflow.files import read_lines, write_text
-from latflow.lang.arpa import arpa_entries
+from latflow.lang.arpa_file import arpa_entries
 from latflow.lang.g2p import ORDER, G2p, Guess, spoken_entries, train_g2p
 from latflow.lang.lexicon import (
     RESERVED_WORDS,

@@ -3,44 +3,43 @@
 G has a state for each history and accepts word sequences with costs -ln p; back-off
 arcs carry `#0` on their input side, so that G composed with the lexicon can be
 determinized. `<s>` and `</s>` leave no labels: they are the start and the final costs.
+Histories that nothing follows are states too, with a back-off arc alone.
 
-Public: `write_grammar`, `check_grammar`, `grammar_graph`.
-Source: Kaldi `lmbin/arpa2fst.cc` (`--disambig-symbol=#0`), which `kaldilm` wraps;
+Words of the model are found in words.txt in Unicode's normal form NFC.
+
+Public: `write_grammar`, `check_arpa`, `check_grammar`, `grammar_graph`, `Coverage`.
+Source: Kaldi `lm/arpa-lm-compiler.cc`, `lmbin/arpa2fst.cc` (`--disambig-symbol=#0`),
+without its `RemoveRedundantStates`, as in kaldilm: G is the same arc for arc;
 `utils/format_lm.sh`, `fstbin/fstisstochastic.cc`.
 """
 
 from __future__ import annotations
 
-import gzip
 import logging
-import math
-import shutil
-import tempfile
-from collections import Counter
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
-import kaldifst
-import kaldilm
 import numpy as np
 
 from latflow.errors import UserError
 from latflow.files import atomic_output
 from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC
-from latflow.lang.arpa import LOG_ZERO, NgramModel, arpa_entries
+from latflow.lang.arpa import NONE, Level, NgramModel, read_arpa
+from latflow.lang.arpa_file import LOG_ZERO, arpa_entries
 from latflow.lang.lexicon import (
     EPSILON,
     GRAMMAR_DISAMBIG,
     SENTENCE_END,
     SENTENCE_START,
 )
-from latflow.logs import library_output
+from latflow.lang.lm_arrays import ROOT, LmArrays, lay_out
 
 log = logging.getLogger(__name__)
 
-_LN_10 = math.log(10.0)
 FRAME = frozenset({SENTENCE_START, SENTENCE_END})
 
 
@@ -51,16 +50,42 @@ class Coverage:
     Attributes:
         known: words of the model that words.txt has, `<s>` and `</s>` not counted.
         unknown: words of the model that it lacks.
-        dropped: length -> number of n-grams with such a word.
-        total: length -> number of all n-grams.
         frame: which of `<s>` and `</s>` the model has.
+        other_case: word of the model -> the same in words.txt in another case, of words
+            that are unknown.
     """
 
     known: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
-    dropped: Counter[int] = field(default_factory=Counter)
-    total: Counter[int] = field(default_factory=Counter)
     frame: set[str] = field(default_factory=set)
+    other_case: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model_words: Iterable[str], words: Iterable[str]) -> Coverage:
+        """Compare the words of a model with those of words.txt."""
+        found = set(model_words)
+        allowed = {*map(_nfc, words)} - {EPSILON, GRAMMAR_DISAMBIG} - FRAME
+        unknown = found - allowed - FRAME
+        folded = {word.casefold(): word for word in allowed}
+        pairs = {w: folded[w.casefold()] for w in unknown if w.casefold() in folded}
+        return cls(found & allowed, unknown, found & FRAME, pairs)
+
+
+def check_arpa(path: str | Path, words: Iterable[str]) -> Coverage:
+    """Tell from the header and the single words of an ARPA file whether it can serve.
+
+    Args:
+        path: the file, see `latflow.lang.arpa`.
+        words: those of the lexicon, or of words.txt.
+
+    Raises:
+        UserError: the file is no ARPA file or faulty there, has a reserved word, cannot
+            begin or end sentences, or has no word of the lexicon.
+    """
+    unigrams = takewhile(lambda entry: len(entry[1]) == 1, arpa_entries(path))
+    coverage = Coverage.of((found[0] for _, found, _ in unigrams), words)
+    _check_coverage(coverage, path)
+    return coverage
 
 
 def write_grammar(
@@ -72,103 +97,207 @@ def write_grammar(
     is lost, not shared among the others.
 
     Args:
-        arpa: the ARPA file (`.gz` too).
-        lang_dir: the lang directory, for its `words.txt`.
-        word_ids: the same table, read.
+        arpa: the ARPA file, see `latflow.lang.arpa`.
+        lang_dir: the lang directory, for messages.
+        word_ids: its `words.txt`.
 
     Raises:
         UserError: the ARPA file is faulty, or has no word of the lexicon; G accepts
             nothing.
     """
-    coverage = _coverage(arpa, word_ids)
-    _check_coverage(coverage, arpa, lang_dir)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        atomic_output(out) as temporary,
-        library_output(),
-    ):
-        kaldilm.arpa2fst(
-            input_arpa=str(_plain(Path(arpa), Path(folder))),
-            output_fst=str(temporary),
-            disambig_symbol=GRAMMAR_DISAMBIG,
-            read_symbol_table=str(Path(lang_dir) / "words.txt"),
-            max_arpa_warnings=0,
+    model = read_arpa(arpa)
+    _check_coverage(Coverage.of(model.words, word_ids), arpa, lang_dir)
+    kept = _Kept.of(model, word_ids)
+    kept.log_dropped(arpa)
+    grammar = _graph(kept, word_ids[GRAMMAR_DISAMBIG])
+    num_ngrams = int((grammar.olabel != 0).sum()) + grammar.num_final_states
+    if num_ngrams != kept.num_ngrams:
+        raise UserError(
+            f"G has {num_ngrams} of the {kept.num_ngrams} n-grams that were read",
+            file=arpa,
+            remedy="this is a fault of latflow: report it with the model",
         )
-        fst = kaldifst.StdVectorFst.read(str(temporary))
-        if fst is None:
-            raise UserError(
-                "the grammar could not be written",
-                file=out,
-                remedy="check the free space on the disk",
-            )
-        if fst.start < 0:
-            raise UserError(
-                "the grammar accepts no sentence",
-                file=arpa,
-                remedy="the model must end sentences (</s>) and share words with the "
-                "lexicon",
-            )
-        check_grammar(Graph.load(temporary), word_ids, arpa)
+    check_grammar(grammar, word_ids, arpa)
+    with atomic_output(out) as temporary, temporary.open("wb") as stream:
+        grammar.write_vector(stream)
 
 
 def grammar_graph(model: NgramModel, word_ids: Mapping[str, int]) -> Graph:
     """Turn a model in memory into G, as `write_grammar` does with that of a file.
 
     Args:
-        model: all of its words but `<s>` and `</s>` are in `word_ids`.
+        model: it has `<s>` and `</s>`; n-grams of no probability, and those with words
+            outside words.txt, are left out.
         word_ids: words.txt.
-
-    Source: Kaldi `lm/arpa-lm-compiler.cc`.
     """
-    log_probs, backoffs = _ngrams(model)
-    state = {history: number for number, history in enumerate([(), *backoffs])}
+    kept = _Kept.of(model, word_ids, above=LOG_ZERO)
+    return _graph(kept, word_ids[GRAMMAR_DISAMBIG])
 
-    def longest(words: tuple[int, ...]) -> int:
-        """Return the state of the longest history that the words end with."""
-        while words not in state:
-            words = words[1:]
-        return state[words]
 
-    labels = [word_ids.get(word, 0) for word in model.words]
-    end, back = model.word_ids[SENTENCE_END], word_ids[GRAMMAR_DISAMBIG]
-    final = np.full(len(state), np.inf, np.float32)
-    sources: list[int] = []
-    arcs: list[tuple[int, int, float, int]] = []
-    for words, log_prob in log_probs.items():
-        source, label = state[words[:-1]], labels[words[-1]]
-        if words[-1] == end:
-            final[source] = -log_prob * _LN_10
-        else:
-            sources.append(source)
-            arcs.append((label, label, -log_prob * _LN_10, longest(words)))
-    for words, weight in backoffs.items():
-        sources.append(state[words])
-        arcs.append((back, 0, -weight * _LN_10, longest(words[1:])))
-    begin = state.get((model.word_ids[SENTENCE_START],), 0)
-    return Graph.from_arc_list(
-        begin, np.array(sources, np.int64), np.array(arcs, ARC), final
+@dataclass(frozen=True)
+class _Kept:
+    """The n-grams of a model that G has.
+
+    Attributes:
+        levels: of the model, without the others.
+        labels: int64, word of the model -> id in words.txt; NONE if it is not there.
+        start, end: `<s>` and `</s>` among the words of the model.
+        unknown, misplaced: of each length the n-grams that are left out, since they
+            have a word outside words.txt, or `<s>` behind or `</s>` before a word.
+        total: n-grams of each length.
+    """
+
+    levels: list[Level]
+    labels: np.ndarray
+    start: int
+    end: int
+    unknown: list[int]
+    misplaced: list[int]
+    total: list[int]
+
+    @classmethod
+    def of(
+        cls, model: NgramModel, word_ids: Mapping[str, int], above: float = -np.inf
+    ) -> _Kept:
+        """Find them; only those of a log-probability above a bound."""
+        labels = _labels(model.words, word_ids)
+        start, end = (model.word_ids[word] for word in (SENTENCE_START, SENTENCE_END))
+        kept = cls([], labels, start, end, [], [], [])
+        row = np.zeros(1, np.int64)  # among those kept, of n-grams one word shorter
+        has_unknown, is_end = np.zeros((2, 1), bool)
+        for level in model.levels:
+            prefix, word = level.prefix, level.word
+            has_unknown = has_unknown[prefix] | (labels[word] == NONE)
+            good = (row[prefix] != NONE) & ~is_end[prefix] & (labels[word] != NONE)
+            good &= (level.log_prob > above) | (word == start)
+            if kept.levels:
+                good &= word != start
+            is_end = word == end
+            kept.levels.append(_part(level, good, row, is_end))
+            kept.unknown.append(int(has_unknown.sum()))
+            kept.misplaced.append(int((~good & ~has_unknown).sum()))
+            kept.total.append(len(word))
+            row = np.where(good, np.cumsum(good) - 1, NONE)
+        return kept
+
+    @property
+    def num_ngrams(self) -> int:
+        """Number of n-grams that become an arc or a final cost: all but `<s>`."""
+        return sum(self.total) - sum(self.unknown) - sum(self.misplaced) - 1
+
+    def log_dropped(self, arpa: str | Path) -> None:
+        """Log how many n-grams are left out, and why."""
+        for what, counts in (
+            ("dropped with them", self.unknown),
+            ("left out: <s> stands behind, or </s> before, a word", self.misplaced),
+        ):
+            for length, count in enumerate(counts, start=1):
+                if count:
+                    total = self.total[length - 1]
+                    log.warning(
+                        "%s: %d of %d %d-grams %s", arpa, count, total, length, what
+                    )
+
+
+def _part(level: Level, good: np.ndarray, row: np.ndarray, is_end: np.ndarray) -> Level:
+    """Return some rows of a level; after a sentence end there is nothing to back off.
+
+    Args:
+        level: all rows.
+        good: bool[N], those to keep.
+        row: int64, new rows of the prefixes.
+        is_end: bool[N], whether the n-gram ends in `</s>`.
+    """
+    backoff = level.log_backoff
+    if backoff is not None:
+        backoff = np.where(is_end, np.nan, backoff)[good]
+    return Level(
+        row[level.prefix[good]], level.word[good], level.log_prob[good], backoff
     )
 
 
-def _ngrams(
-    model: NgramModel,
-) -> tuple[dict[tuple[int, ...], float], dict[tuple[int, ...], float]]:
-    """Return log10 of the probability of n-grams, and of the weight of histories.
+def _labels(words: Iterable[str], word_ids: Mapping[str, int]) -> np.ndarray:
+    """Return the id of each word of a model, NONE where words.txt lacks it."""
+    table = {_nfc(word): number for word, number in word_ids.items()} | dict(word_ids)
+    for word in (EPSILON, GRAMMAR_DISAMBIG):
+        table.pop(word, None)
+    table |= dict.fromkeys(FRAME, 0)
+    return np.array([table.get(word, NONE) for word in words], np.int64)
 
-    N-grams of no probability are left out; keys are ids of the model's words.
+
+def _nfc(word: str) -> str:
+    """Return a word with its letters and marks composed."""
+    return word if word.isascii() else unicodedata.normalize("NFC", word)
+
+
+def _graph(kept: _Kept, backoff_label: int) -> Graph:
+    """Make G of the n-grams that it has."""
+    lm = lay_out(kept.levels, with_all_histories=True)
+    num_arcs = np.diff(lm.arc_begin)
+    source = np.repeat(np.arange(len(num_arcs)), num_arcs)
+    is_end, is_start = lm.label == kept.end, lm.label == kept.start
+    start = int(lm.next_state[is_start][0])
+    final = np.full(len(num_arcs), np.inf, np.float32)
+    final[source[is_end]] = lm.cost[is_end]
+    is_state = np.ones(len(num_arcs), bool)
+    is_state[lm.next_state[is_end]] = False  # there is nothing behind a sentence end
+    is_state[ROOT] = True
+    has_word = ~is_end & ~is_start
+    target, shorter = _own_endings(kept.levels, lm, kept.end)
+    is_state = np.append(is_state, np.ones(len(shorter), bool))
+    final = np.append(final, np.full(len(shorter), np.inf, np.float32))
+    backs_off = np.flatnonzero(is_state)[1:]  # all but the root
+    number = np.cumsum(is_state) - 1
+    arcs = np.empty(int(has_word.sum()) + len(backs_off), ARC)
+    words, backoffs = np.split(arcs, [int(has_word.sum())])
+    words["ilabel"] = words["olabel"] = kept.labels[lm.label[has_word]]
+    words["weight"], words["next_state"] = lm.cost[has_word], number[target[has_word]]
+    backoffs["ilabel"], backoffs["olabel"] = backoff_label, 0
+    backoffs["weight"] = np.append(lm.backoff_cost, 0.0 * shorter)[backs_off]
+    shorter = np.append(lm.backoff_state, shorter)
+    backoffs["next_state"] = number[shorter[backs_off]]
+    source = number[np.append(source[has_word], backs_off)]
+    order = np.lexsort((arcs["ilabel"], source))
+    return Graph.from_arc_list(
+        int(number[start]), source[order], arcs[order], final[is_state]
+    )
+
+
+def _own_endings(
+    levels: list[Level], lm: LmArrays, end: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Give the longest n-grams states for their endings where these are not listed.
+
+    Such a model was pruned. Behind `h a b` comes the state of `a b`; if `a b` is not
+    listed, it only backs off to that of `b`.
+
+    Args:
+        levels: of the model.
+        lm: made of them, with a state for each history.
+        end: the word `</s>`, which has none behind it.
+
+    Returns:
+        (where the arcs lead; shorter history of each state beyond those of `lm`).
     """
-    log_probs: dict[tuple[int, ...], float] = {}
-    backoffs: dict[tuple[int, ...], float] = {}
-    texts: list[tuple[int, ...]] = [()]
-    for level in model.levels:
-        pairs = zip(level.prefix.tolist(), level.word.tolist(), strict=True)
-        texts = [(*texts[prefix], word) for prefix, word in pairs]
-        rows = zip(texts, level.log_prob.tolist(), strict=True)
-        log_probs |= {words: value for words, value in rows if value > LOG_ZERO}
-        if level.log_backoff is not None:
-            rows = zip(texts, level.log_backoff.tolist(), strict=True)
-            backoffs |= {words: value for words, value in rows if not math.isnan(value)}
-    return log_probs, backoffs
+    target = lm.next_state.astype(np.int64)
+    longest = len(levels[-1].word)
+    first_history = len(lm.backoff_state) - (
+        len(levels[-2].word) if len(levels) > 1 else 1
+    )
+    top = target[len(target) - longest :]
+    short = np.flatnonzero((top < first_history) & (levels[-1].word != end))
+    rows, ending = short, []
+    for level in levels[:0:-1]:  # all words but the first
+        ending.append(level.word[rows])
+        rows = level.prefix[rows]
+    if not len(short):
+        return target, np.zeros(0, np.int64)
+    _, first, own = np.unique(
+        np.stack(ending[::-1], 1), axis=0, return_index=True, return_inverse=True
+    )
+    shorter = top[short[first]]
+    top[short] = len(lm.backoff_state) + own.ravel()
+    return target, shorter
 
 
 def check_grammar(
@@ -231,33 +360,12 @@ def check_grammar(
     return least, largest
 
 
-def _coverage(arpa: str | Path, word_ids: Mapping[str, int]) -> Coverage:
-    """Compare the words of the model with words.txt; checks the file on the way."""
-    coverage = Coverage()
-    allowed = set(word_ids) - {EPSILON, GRAMMAR_DISAMBIG} | FRAME
-    for _, words, _ in arpa_entries(arpa):
-        length = len(words)
-        coverage.total[length] += 1
-        if length == 1 and words[0] in FRAME:
-            coverage.frame.add(words[0])
-        elif length == 1:
-            known = words[0] in allowed
-            (coverage.known if known else coverage.unknown).add(words[0])
-        if not allowed.issuperset(words):
-            coverage.dropped[length] += 1
-    return coverage
-
-
-def _check_coverage(coverage: Coverage, arpa: str | Path, lang_dir: str | Path) -> None:
-    """Log what is dropped; refuse a model that has nothing for this lexicon."""
+def _check_coverage(
+    coverage: Coverage, arpa: str | Path, lang_dir: str | Path | None = None
+) -> None:
+    """Log which words are unknown; refuse a model that has nothing for this lexicon."""
     if not coverage.known:
-        example = min(coverage.unknown, default="none")
-        raise UserError(
-            f"no word of the language model is in the lexicon ({lang_dir}/words.txt); "
-            f"the model has e.g. {example}",
-            file=arpa,
-            remedy="check case and language of the lexicon and the model",
-        )
+        raise _no_word(coverage, arpa, lang_dir)
     for word, what in ((SENTENCE_START, "start"), (SENTENCE_END, "end")):
         if word not in coverage.frame:
             raise UserError(
@@ -265,7 +373,7 @@ def _check_coverage(coverage: Coverage, arpa: str | Path, lang_dir: str | Path) 
                 file=arpa,
                 remedy="estimate it on sentences framed by <s> and </s>",
             )
-    for word in (EPSILON, GRAMMAR_DISAMBIG):  # kaldilm would abort the process
+    for word in (EPSILON, GRAMMAR_DISAMBIG):
         if word in coverage.unknown:
             raise UserError(
                 f"the language model has the word {word}, which is a reserved symbol",
@@ -280,21 +388,36 @@ def _check_coverage(coverage: Coverage, arpa: str | Path, lang_dir: str | Path) 
             len(coverage.unknown) + len(coverage.known),
             ", ".join(sorted(coverage.unknown)[:10]),
         )
-    for length, count in sorted(coverage.dropped.items()):
+    if coverage.other_case:
+        ours, theirs = min(coverage.other_case.items())
         log.warning(
-            "%s: %d of %d %d-grams dropped with them",
+            "%s: %d of these words are in the lexicon in another case, e.g. %s as %s",
             arpa,
-            count,
-            coverage.total[length],
-            length,
+            len(coverage.other_case),
+            ours,
+            theirs,
         )
 
 
-def _plain(arpa: Path, folder: Path) -> Path:
-    """Return the file itself, or its decompressed copy in a temporary folder."""
-    if arpa.suffix != ".gz":
-        return arpa
-    target = folder / "lm.arpa"
-    with gzip.open(arpa, "rb") as source, target.open("wb") as stream:
-        shutil.copyfileobj(source, stream)
-    return target
+def _no_word(
+    coverage: Coverage, arpa: str | Path, lang_dir: str | Path | None
+) -> UserError:
+    """Return the error about a model without a word of the lexicon."""
+    lexicon = (
+        "the lexicon" if lang_dir is None else f"the lexicon ({lang_dir}/words.txt)"
+    )
+    what = f"no word of the language model is in {lexicon}"
+    if coverage.other_case:
+        ours, theirs = min(coverage.other_case.items())
+        return UserError(
+            f"{what}: the model has {ours}, the lexicon {theirs}",
+            file=arpa,
+            remedy="write the model (lm.path) and the lexicon in the same case",
+        )
+    example = min(coverage.unknown, default="none")
+    return UserError(
+        f"{what}; the model has e.g. {example}",
+        file=arpa,
+        remedy="check the language and the script of the model (lm.path) and of the "
+        "lexicon",
+    )

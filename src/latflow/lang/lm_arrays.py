@@ -118,7 +118,7 @@ def sentence_costs(lm: LmArrays, start: int, labels: np.ndarray) -> np.ndarray:
 # -- laying out an n-gram model -----------------------------------------------------
 
 
-def lay_out(levels: list[Level]) -> LmArrays:
+def lay_out(levels: list[Level], *, with_all_histories: bool = False) -> LmArrays:
     """Lay out states and arcs of the levels of a model, short n-grams first.
 
     Row r of level n is arc r of those of level n. A row is a state too if it is the
@@ -128,6 +128,7 @@ def lay_out(levels: list[Level]) -> LmArrays:
 
     Args:
         levels: of an `NgramModel`; words are its labels.
+        with_all_histories: every row but the longest is a state.
     """
     own: list[np.ndarray] = []  # state of each row, -1 for none
     num_arcs = [np.array([len(levels[0].word)])]  # of each state
@@ -139,6 +140,8 @@ def lay_out(levels: list[Level]) -> LmArrays:
         if longer is not None:
             counts = np.bincount(longer.prefix, minlength=len(level.word))
         is_state = (counts > 0) | (weight != 0.0)
+        if longer is not None and with_all_histories:
+            is_state[:] = True
         states = num_states - 1 + np.cumsum(is_state)
         own.append(np.where(is_state, states, -1).astype(np.int32))
         num_arcs.append(counts[is_state])
@@ -157,8 +160,9 @@ def lay_out(levels: list[Level]) -> LmArrays:
 
 
 def _as_costs(log10: np.ndarray) -> np.ndarray:
-    """Return decadic logarithms as costs, float32."""
-    return (log10 * -math.log(10.0)).astype(np.float32)
+    """Return decadic logarithms as costs, float32, rounded as Kaldi's reader does."""
+    single = log10.astype(np.float32).astype(np.float64)
+    return (single * -math.log(10.0)).astype(np.float32)
 
 
 @njit(cache=True, nogil=True)

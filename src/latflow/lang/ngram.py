@@ -38,6 +38,7 @@ those of KenLM's `lmplz --interpolate_unigrams --discount_fallback`.
 from __future__ import annotations
 
 import logging
+import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,12 +50,14 @@ import numpy as np
 
 from latflow.errors import UserError
 from latflow.files import read_json_lines, read_lines
-from latflow.lang.arpa import LOG_ZERO, NONE, Level, NgramModel, pack
+from latflow.lang.arpa import NONE, Level, NgramModel, pack
+from latflow.lang.arpa_file import LOG_ZERO
 from latflow.lang.lexicon import RESERVED_WORDS, SENTENCE_END, SENTENCE_START
 
 log = logging.getLogger(__name__)
 
 START_ID, END_ID = 0, 1
+_FORBIDDEN = frozenset(RESERVED_WORDS)
 
 
 @dataclass(frozen=True)
@@ -283,13 +286,16 @@ def _log10(values: np.ndarray) -> np.ndarray:
 
 
 def text_sentences(path: str | Path) -> Iterator[list[str]]:
-    """Yield the words of each line of a text file (`.gz` too).
+    """Yield the words of each line of a text file, in Unicode's normal form NFC.
 
     Raises:
-        UserError: the file is missing or not UTF-8.
+        UserError: the file is missing or no text; a line has a reserved symbol.
     """
-    for _, line in read_lines(path):
-        yield line.split()
+    for number, line in read_lines(path):
+        words = unicodedata.normalize("NFC", line).split()
+        if not _FORBIDDEN.isdisjoint(words):
+            raise _reserved(words, f"line {number}: ").at(file=path)
+        yield words
 
 
 def transcript_sentences(cuts: Iterable[str | Path]) -> Iterator[list[str]]:
@@ -360,13 +366,12 @@ def encode(
     closed = dict.fromkeys(chain(head, vocabulary or ()))
     closed.pop(unknown_word, None)
     table = {word: number for number, word in enumerate(closed)}
-    forbidden = set(RESERVED_WORDS)
     ids = array("i")
     num_sentences = 0
     for words in sentences:
         if not words:
             continue
-        if not forbidden.isdisjoint(words):
+        if not _FORBIDDEN.isdisjoint(words):
             raise _reserved(words)
         num_sentences += 1
         ids.append(START_ID)
@@ -399,12 +404,11 @@ def encode(
     return Corpus([*names, unknown_word], flat, num_sentences, int(unknown.sum()))
 
 
-def _reserved(words: Sequence[str]) -> UserError:
+def _reserved(words: Sequence[str], where: str = "") -> UserError:
     """Return the error about a reserved symbol in a sentence."""
     symbol = next(word for word in words if word in RESERVED_WORDS)
     return UserError(
-        f"the text for the language model has the reserved symbol {symbol} in: "
-        f"{' '.join(words)[:80]}",
+        f"{where}the text has the reserved symbol {symbol} in: {' '.join(words)[:80]}",
         remedy="remove it; sentence ends are added by themselves",
     )
 

@@ -8,7 +8,6 @@ Public: `make_lang`, `extend_lang`, `make_lm`, `make_grammar`.
 
 from __future__ import annotations
 
-import gzip
 import logging
 import shutil
 import unicodedata
@@ -17,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from latflow.errors import UserError
-from latflow.files import atomic_directory, atomic_output
+from latflow.files import atomic_directory, atomic_output, open_text
 from latflow.hmm.topology import Topology
 from latflow.lang.arpa import NgramModel, perplexity, read_arpa, write_arpa
 from latflow.lang.directory import GENERATED, Lang
@@ -282,10 +281,9 @@ def _estimate(
 
 
 def _copy_text(source: str | Path, target: str | Path) -> None:
-    """Copy a text file as it is, decompressed if its name ends in `.gz`."""
-    opener = gzip.open if Path(source).suffix == ".gz" else open
+    """Copy a text file, decompressed and as UTF-8, otherwise as it is."""
     with (
-        opener(source, "rb") as stream,
+        open_text(source) as stream,
         atomic_output(target) as temporary,
         temporary.open("wb") as copy,
     ):

@@ -8,7 +8,7 @@ The cost of a path is
 and the best path has the least. `best_paths` finds the best ones for many settings in
 one pass over the lattice, which is what tuning needs.
 
-Public: `BestPath`, `Scales`, `best_path`, `best_paths`, `path_along`.
+Public: `BestPath`, `Scales`, `best_path`, `best_paths`, `path_along`, `linear_paths`.
 
 Source: Kaldi `latbin/lattice-scale.cc`, `lattice-add-penalty.cc`,
 `lattice-best-path.cc`; Kaldi's LMWT is lm_scale 1 with acoustic_scale 1 / LMWT.
@@ -16,7 +16,7 @@ Source: Kaldi `latbin/lattice-scale.cc`, `lattice-add-penalty.cc`,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ import numpy as np
 from numba import njit
 
 from latflow.errors import UserError
-from latflow.lattice.lattice import CompactLattice, Lattice
+from latflow.lattice.lattice import CompactLattice, Lattice, Strings
 
 _CELLS = 4_000_000  # entries of the table of one pass; more settings take more passes
 
@@ -234,3 +234,43 @@ def _trace(source: np.ndarray, best_arc: np.ndarray, end: int) -> np.ndarray:
         arcs[k] = best_arc[state]
         state = source[arcs[k]]
     return arcs
+
+
+def linear_paths(
+    paths: Sequence[BestPath], graph_costs: Iterable[float]
+) -> CompactLattice:
+    """Return the lattice of some paths that share nothing but its start and its end.
+
+    A word has an arc of its own, up to the next word; the first arc of a path has the
+    costs of the whole path.
+
+    Args:
+        paths: at least one, all over as many frames, at least one.
+        graph_costs: of the paths, in the place of their own.
+    """
+    arcs: list[tuple[int, int, int]] = []
+    costs: list[tuple[float, float]] = []
+    strings: list[list[int]] = []
+    num_states = 2  # the start and the end
+    for path, graph_cost in zip(paths, graph_costs, strict=True):
+        ids, words = path.transition_ids.tolist(), path.words.tolist()
+        begins = [*path.word_begin.tolist(), len(ids)]
+        if begins[0] > 0:  # frames before the first word
+            begins, words = [0, *begins], [0, *words]
+        state = 0
+        for place, word in enumerate(words):
+            is_last = place == len(words) - 1
+            target = 1 if is_last else num_states
+            num_states += not is_last
+            arcs.append((state, target, word))
+            costs.append((graph_cost, path.acoustic_cost) if place == 0 else (0.0, 0.0))
+            strings.append(ids[begins[place] : begins[place + 1]])
+            state = target
+    final_costs = np.full((num_states, 2), np.inf, np.float32)
+    final_costs[1] = 0.0
+    return CompactLattice.from_arcs(
+        np.array(arcs, np.int32),
+        np.array(costs, np.float32),
+        Strings.of(strings),
+        final_costs,
+    )

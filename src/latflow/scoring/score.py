@@ -45,8 +45,8 @@ from latflow.errors import UserError
 from latflow.files import atomic_output, write_json
 from latflow.hmm.transition_model import TransitionModel
 from latflow.lang.directory import Lang
-from latflow.lattice.best_path import BestPath, Scales, best_paths
-from latflow.lattice.determinize.pruned import determinize
+from latflow.lattice.best_path import BestPath, Scales, best_paths, linear_paths
+from latflow.lattice.determinize.pruned import TooLargeError, determinize
 from latflow.lattice.io.archives import read_lattices
 from latflow.lattice.lattice import CompactLattice, Lattice
 from latflow.lattice.mbr import minimum_bayes_risk
@@ -332,7 +332,9 @@ class Transcriber:
         try:
             path = best_paths(lattice, [self.scales])[0]
             words, phones = self._of_path(utterance, path)
-            sure = self._sure(utterance, self._word_sequences(lattice), words)
+            sure = self._sure(
+                utterance, self._sequences(utterance, lattice, path), words
+            )
             return Transcript(utterance, sure, phones)
         except UserError as error:
             raise error.at(utterance=utterance) from None
@@ -355,8 +357,9 @@ class Transcriber:
         Raises:
             UserError: as `__call__`.
         """
-        compact = self._word_sequences(lattice)
-        words, _ = self._of_path(utterance, best_paths(lattice, [self.scales])[0])
+        path = best_paths(lattice, [self.scales])[0]
+        compact = self._sequences(utterance, lattice, path)
+        words, _ = self._of_path(utterance, path)
         best = self._sure(utterance, compact, words)
         lm_scale, acoustic_scale, _ = self.scales
         scales = {"lm_scale": lm_scale, "acoustic_scale": acoustic_scale}
@@ -372,17 +375,27 @@ class Transcriber:
         timed = [(self._of_path(utterance, path)[0], p) for path, p in others]
         return [(best, share), *timed]
 
-    def _word_sequences(self, lattice: Lattice) -> CompactLattice:
-        """Return the likely word sequences; graph costs have the penalties in them."""
+    def _sequences(
+        self, utterance: str, lattice: Lattice, best: BestPath
+    ) -> CompactLattice:
+        """Return the likely word sequences; graph costs have the penalties in them.
+
+        Of a lattice that is too large it is the best path alone, which is logged.
+        """
         lm_scale, acoustic_scale, penalty = self.scales
         penalties = np.where(lattice.word != 0, penalty / lm_scale, 0.0)
         graph_cost = (lattice.graph_cost + penalties).astype(np.float32)
-        return determinize(
-            replace(lattice, graph_cost=graph_cost),
-            beam=_BEAM,
-            lm_scale=lm_scale,
-            acoustic_scale=acoustic_scale,
-        )
+        try:
+            return determinize(
+                replace(lattice, graph_cost=graph_cost),
+                beam=_BEAM,
+                lm_scale=lm_scale,
+                acoustic_scale=acoustic_scale,
+                note=lambda line: log.warning("%s: %s", utterance, line),
+            )
+        except TooLargeError as error:
+            log.warning("%s: %s: only its best path counts", utterance, error.what)
+            return linear_paths([best], [best.graph_cost])
 
     def _sure(
         self, utterance: str, compact: CompactLattice, words: list[TimedWord]

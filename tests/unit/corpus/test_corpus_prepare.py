@@ -123,9 +123,7 @@ def test_listed_utterances_are_left_out(manifests, resolve, tmp_path, caplog):
 def test_supervision_without_recording_is_refused(manifests, resolve, tmp_path):
     stray = SupervisionSegment("z", "zz", 0.0, 1.0, 0, "word", speaker="z")
     SupervisionSet.from_segments([stray]).to_file(tmp_path / "s.jsonl.gz")
-    with pytest.raises(
-        UserError, match="z: unknown recording zz"
-    ):
+    with pytest.raises(UserError, match="z: unknown recording zz"):
         prepare_corpus(resolve(manifests), "train", tmp_path / "out", **HOW)
 
 

@@ -108,10 +108,14 @@ def test_ngrams_with_unlisted_words_or_histories_are_left_out(tmp_path, caplog):
         ("-0.2 a b", "often a b", "a log-probability is not a number"),
         ("-0.2 a b", "0.2 a b", "positive or not finite"),
         ("-0.2 a b", "nan a b", "positive or not finite"),
-        ("-0.2 a b", "-inf a b", "positive or not finite"),
+        ("-0.2 a b", "inf a b", "positive or not finite"),
         ("-0.2 a b", "-0.2 a b -0.1", "line 14: a back-off weight in the last"),
         ("-0.4 a -0.2", "-0.4 a often", "a log-probability is not a number"),
-        ("-0.3 b </s>", "-0.3 a b", "the 2-gram 'a b' comes twice"),
+        (
+            "-0.3 b </s>",
+            "-0.3 a b",
+            "line 15: the 2-gram 'a b' comes twice, first in line 14",
+        ),
         ("-0.6 b", "-0.6 a", "the 1-gram 'a' comes twice"),
     ],
 )

@@ -96,7 +96,7 @@ def epsilon_closures(
     scaled_costs: tuple[np.ndarray, np.ndarray],
     backward: np.ndarray,
     is_cheap: np.ndarray,
-    max_bytes: int,
+    limits: tuple[int, int],
 ) -> Closures | None:
     """Find the paths between words in the part of a lattice that cheap paths take.
 
@@ -106,10 +106,10 @@ def epsilon_closures(
             float64[S, 2]; inf where a state is not final.
         backward: float64[S], cost of the best path from each state to the end.
         is_cheap: bool[A]; other arcs are left out.
-        max_bytes: memory that the tokens may take.
+        limits: memory that the tokens may take, and moves of tokens over arcs.
 
     Returns:
-        The paths; None if it would take more memory.
+        The paths; None if it would take more.
     """
     costs, final_costs = scaled_costs
     source, target = lattice.source(), lattice.next_state
@@ -127,7 +127,7 @@ def epsilon_closures(
         costs[plain],
     )
     ids = lattice.transition_id[labelled]
-    tokens = _send_tokens(incoming, number, ids, max_bytes)
+    tokens = _send_tokens(incoming, number, ids, limits)
     if tokens is None:
         return None
     token_begin, token_link, token_cost, token_print = tokens
@@ -161,7 +161,7 @@ def _send_tokens(
     incoming: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     number: np.ndarray,
     single: np.ndarray,
-    max_bytes: int,
+    limits: tuple[int, int],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
     """Send a token from each begin state over the arcs without labels.
 
@@ -170,16 +170,16 @@ def _send_tokens(
             transition-ids, costs.
         number: int64[S], numbers of the begin states, -1 for other states.
         single: int32, symbols that get a token each in front of all others.
-        max_bytes: memory that the tokens may take.
+        limits: memory that the tokens may take, and moves of tokens over arcs.
 
     Returns:
         Offsets int64[S + 1] of the tokens at each state; links, costs and fingerprints
-        of the tokens. None if they would take more memory.
+        of the tokens. None if they would take more.
     """
-    num_states = len(number)
+    num_states, (max_bytes, max_moves) = len(number), limits
     begin = np.zeros(num_states + 1, np.int64)
     prints, base = mix_all(incoming[2]), powers_of_base(2)[1]
-    slot = np.full(num_states, -1)
+    slot, moves = np.full(num_states, -1), np.zeros(1, np.int64)
     most = max(max_bytes // _TOKEN_BYTES, len(single) + 1)
     size = len(single) + 2 * num_states + 64 * len(incoming[1])  # mostly untouched
     size = min(size, most)
@@ -191,12 +191,13 @@ def _send_tokens(
     token_print[: len(single)] = mix_all(single)
     state = 0
     while True:
-        tables = (begin, link, cost, token_print, slot)
-        state = _walk(incoming, prints, number, tables, _ONLY_EMPTY, (state, base))
+        tables = (begin, link, cost, token_print, slot, moves)
+        bounds = (state, max_moves, base)
+        state = _walk(incoming, prints, number, tables, _ONLY_EMPTY, bounds)
         used = begin[state]
         if state == num_states:
             return begin, link[:used], cost[:used], token_print[:used]
-        if len(link) == most:
+        if len(link) == most or moves[0] > max_moves:
             return None
         size = min(2 * len(link), most)
         link, cost = resized(link[:used], size), resized(cost[:used], size)
@@ -208,9 +209,11 @@ def _walk(
     incoming: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     prints: np.ndarray,
     number: np.ndarray,
-    tables: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    tables: tuple[
+        np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray
+    ],
     only_empty: np.ndarray,
-    state_and_base: tuple[Number, Number],
+    bounds: tuple[Number, Number, Number],
 ) -> Number:
     """Bring the tokens to one state after the other while they fit.
 
@@ -219,17 +222,23 @@ def _walk(
         prints: uint64, fingerprints of the arcs' transition-ids.
         number: as for `_send_tokens`.
         tables: offsets of the tokens at each state; links, costs and fingerprints;
-            int64[S], the token of each begin state that was last written.
+            int64[S], the token of each begin state that was last written; int64[1],
+            moves so far.
         only_empty: a table of strings that holds the empty one.
-        state_and_base: the state to go on with; base of the fingerprints.
+        bounds: the state to go on with; the most moves; base of the fingerprints.
 
     Returns:
-        The state for whose tokens there is no capacity, or S.
+        The state for whose tokens there is no capacity, or that would come after too
+        many moves; or S.
     """
     arcs, source, symbols, costs = incoming
-    begin, link, cost, token_print, slot = tables
-    state, base = state_and_base
-    while state < len(number) and _fits(incoming, begin, state, len(link)):
+    begin, link, cost, token_print, slot, moves = tables
+    state, max_moves, base = bounds
+    while (
+        state < len(number)
+        and moves[0] <= max_moves
+        and _fits(incoming, begin, state, len(link))
+    ):
         first = used = begin[state]
         if number[state] >= 0:
             link[used, 0], link[used, 1], link[used, 2] = -1, 0, number[state]
@@ -238,6 +247,7 @@ def _walk(
             slot[number[state]] = used
             used += 1
         for k in range(arcs[state], arcs[state + 1]):
+            moves[0] += begin[source[k] + 1] - begin[source[k]]
             for token in range(begin[source[k]], begin[source[k] + 1]):
                 graph = cost[token, 0] + costs[k, 0]
                 acoustic = cost[token, 1] + costs[k, 1]
@@ -297,5 +307,5 @@ def _tied(
         row: a free row.
     """
     link[row, 0], link[row, 1] = move
-    is_better = compare_strings(link, only_empty, (0, row), (0, other)) > 0
-    return -1 if is_better else 1
+    order, _ = compare_strings(link, only_empty, (0, row), (0, other))
+    return -1 if order > 0 else 1

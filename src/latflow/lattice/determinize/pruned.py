@@ -12,7 +12,11 @@ path of each of its phone sequences: the lattice that discriminative training wa
 second pass, on words, then has the result that one pass would have; on deep lattices
 (above about 100 arcs a frame) the two take less time and memory than the one.
 
-Public: `determinize`.
+Few labels and many paths can make the result exponentially large. `Limits` bound what a
+lattice may take, by counts that depend on it alone: the result is the same on any
+machine. A search that a limit stops has done the best part of the work first.
+
+Public: `determinize`, `Limits`, `TooLargeError`.
 
 Source: Kaldi `lat/determinize-lattice-pruned.cc`; Povey et al. (2012), "Generating
 exact lattices in the WFST framework".
@@ -21,6 +25,7 @@ exact lattices in the WFST framework".
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,7 +33,7 @@ import numpy as np
 from latflow.errors import UserError
 from latflow.hmm.transition_model import TransitionModel
 from latflow.lattice.determinize.epsilon_closure import Closures, epsilon_closures
-from latflow.lattice.determinize.search import do_tasks, rows_of_task, start
+from latflow.lattice.determinize.search import DONE, do_tasks, rows_of_task, start
 from latflow.lattice.determinize.string_repository import powers_of_base
 from latflow.lattice.determinize.subsets import ARCS, HEAP, Pools, arc_strings
 from latflow.lattice.lattice import CompactLattice, Lattice, Strings
@@ -40,8 +45,27 @@ _SLACK = 1e-3  # added to the cutoff where rounding must not lose a path on its 
 _RETRY_CUTOFF = 0.5  # a beam reached to less than this part is tried again, narrower
 _TRIALS = 10
 _WIDEST_RETRY = 32.0  # twice the beam of the second trial, where the first had none
-_NO_LIMIT = 2**62
 log = logging.getLogger(__name__)
+
+
+class TooLargeError(UserError):
+    """Not even the best path of a lattice is determinized within the limits."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that one pass over a lattice may take.
+
+    Attributes:
+        arcs: arcs and final states of the result.
+        bytes: memory of the tables, about.
+        work: paths between words that are followed, and symbols that are compared. Each
+            trial may take half of what is left; the default is ten seconds in all.
+    """
+
+    arcs: int = 2**62
+    bytes: int = 1_000_000_000
+    work: int = 400_000_000
 
 
 @dataclass(frozen=True)
@@ -50,8 +74,8 @@ class _Options:
 
     beam: float
     scales: tuple[float, float]
-    max_arcs: int
-    max_bytes: int
+    limits: Limits
+    note: Callable[[str], None]
 
 
 def determinize(
@@ -62,14 +86,14 @@ def determinize(
     acoustic_scale: float = 1.0,
     lm_scale: float = 1.0,
     on_words: bool = True,
-    max_arcs: int | None = None,
-    max_bytes: int = 1_000_000_000,
+    limits: Limits | None = None,
+    note: Callable[[str], None] = log.warning,
 ) -> CompactLattice:
     """Determinize a lattice on words, pruned; see the module.
 
     If a limit stops the search, the best part of the result is there, as by a narrower
     beam; if that is less than half the beam, the lattice is pruned and determinized
-    again with a narrower one. Either is logged.
+    again with a narrower one. Either is noted.
 
     Args:
         lattice: a lattice with a final state.
@@ -79,26 +103,22 @@ def determinize(
         acoustic_scale: factor on the acoustic cost, > 0.
         lm_scale: factor on the graph cost, > 0.
         on_words: False stops after the pass on words and phones, which takes a model.
-        max_arcs: the most arcs and final states of the result; None for any number.
-        max_bytes: about how much memory the tables may take.
+        limits: of each pass; None takes the defaults.
+        note: is told in a line if the beam reached is narrower than asked for.
 
     Returns:
         The determinized lattice, without dead ends; its costs are not scaled.
 
     Raises:
-        UserError: no path leads to a final state, or none is left within the limits.
+        UserError: no path leads to a final state.
+        TooLargeError: none is left within the limits.
         ValueError: a beam or scale is not above 0, or phones are wanted of no model.
     """
     if not (beam > 0 and acoustic_scale > 0 and lm_scale > 0):
         raise ValueError("beam and scales must be above 0")
     if model is None and not on_words:
         raise ValueError("determinizing on phones takes a transition model")
-    options = _Options(
-        beam,
-        (lm_scale, acoustic_scale),
-        _NO_LIMIT if max_arcs is None else max_arcs,
-        max_bytes,
-    )
+    options = _Options(beam, (lm_scale, acoustic_scale), limits or Limits(), note)
     raw = lattice.to_lattice()
     if model is None:
         return _one_pass(raw, options)
@@ -115,7 +135,10 @@ def _one_pass(lattice: Lattice, options: _Options) -> CompactLattice:
     """Determinize on labels, with a narrower beam if a limit asks for it."""
     wanted = options.beam
     found, reached = None, 0.0
+    work = options.limits.work
     for _ in range(_TRIALS):
+        work //= 2
+        options = replace(options, limits=replace(options.limits, work=work))
         found, reached = _try(lattice, options)
         is_enough = reached >= options.beam * _RETRY_CUTOFF or options.beam == np.inf
         if found is not None and is_enough:
@@ -124,13 +147,17 @@ def _one_pass(lattice: Lattice, options: _Options) -> CompactLattice:
         narrower = min(options.beam, _WIDEST_RETRY) * max(factor, 0.5)
         options = replace(options, beam=narrower)
     if found is None:
-        raise UserError(
-            "a lattice too large to be determinized within the limits",
-            remedy="decode with a narrower lattice beam, or allow more memory or arcs",
+        raise TooLargeError(
+            f"a lattice too large to be determinized within the limits "
+            f"({lattice.num_states} states, {lattice.num_arcs} arcs)",
+            remedy="decode with a narrower lattice beam",
         )
     reached = min(reached, options.beam)
     if reached < wanted:
-        log.warning("lattice determinized to a beam of %.2f, not %g", reached, wanted)
+        options.note(
+            f"lattice of {lattice.num_states} states and {lattice.num_arcs} arcs "
+            f"determinized to a beam of {reached:.2f}, not {wanted:g}"
+        )
     return found
 
 
@@ -148,7 +175,11 @@ def _try(lattice: Lattice, options: _Options) -> tuple[CompactLattice | None, fl
     through = forward[lattice.source()] + arcs.cost + backward[lattice.next_state]
     is_cheap = (through <= cutoff + _SLACK) & np.isfinite(through)
     closures = epsilon_closures(
-        lattice, (costs, finals), backward, is_cheap, options.max_bytes
+        lattice,
+        (costs, finals),
+        backward,
+        is_cheap,
+        (options.limits.bytes, options.limits.work),
     )
     if closures is None:
         return None, 0.0
@@ -175,7 +206,11 @@ def _search(
     num_frames: int,
     options: _Options,
 ) -> Pools:
-    """Do the tasks of determinization in tables that grow; a limit leaves some."""
+    """Do the tasks of determinization in tables that grow; a limit leaves some.
+
+    It ends: at each round the table that was full gets room for another task at least,
+    and a task takes one off the heap and counts as work.
+    """
     num_states, needed = len(final_costs), rows_of_task(closures)
     scratch = (
         np.zeros((num_states + 1, 3), np.int64),
@@ -184,9 +219,9 @@ def _search(
     )
     pools = Pools.empty().with_capacity(2 * needed)
     start(closures, pools, scratch, final_costs, cutoff)
-    limits = (cutoff, _DELTA, options.max_arcs, needed)
-    while not do_tasks(closures, pools, scratch, final_costs, limits):
-        if pools.num_bytes > options.max_bytes:
+    bounds = (cutoff, _DELTA, options.limits.arcs, options.limits.work, needed)
+    while do_tasks(closures, pools, scratch, final_costs, bounds) != DONE:
+        if pools.num_bytes > options.limits.bytes:
             break
         pools = pools.with_capacity(2 * needed)
     return pools

@@ -6,7 +6,7 @@ subset. Tasks wait in a heap and are done in the order of the best path through 
 so that a state is first reached on its cheapest path, and whatever is left undone when
 a limit stops the search costs more than all that was done.
 
-Public: `rows_of_task`, `start`, `do_tasks`.
+Public: `rows_of_task`, `start`, `do_tasks`, `DONE`.
 
 Source: Kaldi `lat/determinize-lattice-pruned.cc` (`LatticeDeterminizerPruned`).
 """
@@ -30,6 +30,7 @@ from latflow.lattice.determinize.subsets import (
     STATES,
     STRINGS,
     TASKS,
+    WORK,
     Pools,
     find_subset,
     insert,
@@ -40,6 +41,7 @@ from latflow.lattice.determinize.subsets import (
 )
 
 Scratch = tuple[np.ndarray, np.ndarray, np.ndarray]
+DONE = -1  # what `do_tasks` says if no table is full
 
 
 def rows_of_task(graph: Closures) -> int:
@@ -81,40 +83,58 @@ def do_tasks(
     pools: Pools,
     scratch: Scratch,
     final_costs: np.ndarray,
-    limits: tuple[float, float, Number, Number],
-) -> bool:
-    """Do tasks until none is left, a limit is reached, or the tables are full.
+    limits: tuple[float, float, Number, Number, Number],
+) -> Number:
+    """Do tasks until none is left, a limit is reached, or a table is full.
 
     Args:
         graph: the lattice between words.
         pools: the tables.
         scratch: as for `start`.
         final_costs: likewise.
-        limits: cutoff; delta; the most arcs of the result; the most rows of a task.
+        limits: cutoff; delta; the most arcs of the result; the most work; the most rows
+            of a task.
 
     Returns:
-        True when the search has ended.
+        DONE when the search has ended, else which rows (`ELEMENTS`, ...) have too few
+        that are free for one more task.
     """
-    cutoff, delta, max_arcs, needed = limits
+    cutoff, delta, max_arcs, max_work, needed = limits
     used = pools.used
-    while used[HEAP] > 0:
-        if used[ARCS] > max_arcs:
-            return True
-        if (
-            used[ELEMENTS] + needed > len(pools.element)
-            or used[STRINGS] + needed > len(pools.string_link)
-            or used[TASKS] + needed > len(pools.task)
-            or max(used[STATES], used[ARCS], used[ENTRIES]) + 2
-            > min(len(pools.state), len(pools.arc), len(pools.entry))
-        ):
-            return False
+    while used[HEAP] > 0 and used[ARCS] <= max_arcs and used[WORK] <= max_work:
+        full = _full(pools, needed)
+        if full != DONE:
+            return full
         task = pools.heap[0]
         pop(pools)
         num_states = used[STATES]
         _do_task(graph, pools, scratch, task, delta)
         if used[STATES] > num_states:
             _expand(graph, pools, scratch[2], final_costs, cutoff)
-    return True
+    return DONE
+
+
+@njit(cache=True, nogil=True)
+def _full(pools: Pools, needed: Number) -> Number:
+    """Return which rows may not suffice for one more task, DONE if all do.
+
+    Args:
+        pools: the tables.
+        needed: the most elements, strings and tasks of a task; of all others it makes
+            at most two.
+    """
+    sizes = (
+        (ELEMENTS, len(pools.element), needed),
+        (STRINGS, len(pools.string_link), needed),
+        (TASKS, len(pools.task), needed),
+        (STATES, len(pools.state), 2),
+        (ARCS, len(pools.arc), 2),
+        (ENTRIES, len(pools.entry), 2),
+    )
+    for rows, size, wanted in sizes:
+        if pools.used[rows] + wanted > size:
+            return rows
+    return DONE
 
 
 @njit(cache=True, nogil=True)
@@ -222,6 +242,7 @@ def _close(
     reached, count = np.empty(graph.num_ends, np.int64), 0
     for k in range(subset[0], subset[1]):
         begin = pools.element[k, 0]
+        pools.used[WORK] += graph.close_begin[begin + 1] - graph.close_begin[begin]
         for path in range(graph.close_begin[begin], graph.close_begin[begin + 1]):
             end, token = graph.close_end[path], graph.close_token[path]
             one = pools.element_cost[k, 0] + graph.token_cost[token, 0]
@@ -288,9 +309,11 @@ def _string_order(
     """Return below 0 if the first string is the better one: the higher."""
     links = pools.string_link
     ends = (np.int64(links[string, 1]), np.int64(links[other, 1]))
-    return -compare_strings(
+    order, count = compare_strings(
         graph.token_link, links, (string, ends[0]), (other, ends[1])
     )
+    pools.used[WORK] += count
+    return -order
 
 
 @njit(cache=True, nogil=True)
@@ -351,6 +374,7 @@ def _expand(
     for k in range(first, last):
         end = pools.element[k, 0]
         count += graph.out_begin[end + 1] - graph.out_begin[end]
+    pools.used[WORK] += count
     keys, origin = np.empty(count, np.int64), np.empty((count, 2), np.int64)
     num_begin, at = len(graph.backward), 0
     for k in range(first, last):

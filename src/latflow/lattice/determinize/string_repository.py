@@ -137,7 +137,7 @@ def compare_strings(
     string_link: np.ndarray,
     first: tuple[Number, Number],
     second: tuple[Number, Number],
-) -> Number:
+) -> tuple[Number, Number]:
     """Compare strings of one length by their first difference.
 
     Args:
@@ -147,12 +147,14 @@ def compare_strings(
         second: the same of the other string.
 
     Returns:
-        Below 0, 0 or above 0 as the first is lower, equal or higher.
+        Below 0, 0 or above 0 as the first is lower, equal or higher; how many symbols
+        were compared.
     """
-    order = 0
+    order, count = 0, 0
     string, token = first
     other_string, other_token = second
     while string != other_string or token != other_token:
+        count += 1
         symbol, string, token = step(token_link, string_link, string, token)
         other, other_string, other_token = step(
             token_link, string_link, other_string, other_token
@@ -161,7 +163,7 @@ def compare_strings(
             order = symbol - other
         if symbol == 0 and other == 0:
             break
-    return order
+    return order, count
 
 
 @njit(cache=True, nogil=True)

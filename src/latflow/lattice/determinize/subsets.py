@@ -31,7 +31,7 @@ from latflow.lattice.determinize.string_repository import (
     step,
 )
 
-ELEMENTS, STRINGS, TASKS, STATES, ARCS, ENTRIES, HEAP = range(7)
+ELEMENTS, STRINGS, TASKS, STATES, ARCS, ENTRIES, HEAP, WORK = range(8)
 _POOL_OF = (
     *(ELEMENTS, ELEMENTS, ELEMENTS, STRINGS, STRINGS, TASKS, TASKS, STATES, STATES),
     *(STATES, ARCS, ARCS, ENTRIES, ENTRIES, ENTRIES, TASKS),
@@ -60,7 +60,8 @@ class Pools(NamedTuple):
         entry_key: uint64[.].
         heap: int64[.], numbers of tasks, the cheapest first.
         states_by_key, entries_by_key: int64[.], hash tables of rows plus 1, 0 if free.
-        used: int64[7], how many elements, strings, ... there are.
+        used: int64[8], how many elements, strings, ... there are; last, how much work
+            was done: paths followed and symbols compared.
     """
 
     element: np.ndarray
@@ -86,7 +87,7 @@ class Pools(NamedTuple):
     @classmethod
     def empty(cls) -> Pools:
         """Return tables with the empty string and the start, which is element 0."""
-        used = np.zeros(7, np.int64)
+        used = np.zeros(8, np.int64)
         used[ELEMENTS] = used[STRINGS] = 1
         string_link = np.array([[0, -1, 0]], np.int32)
         return cls(
@@ -112,7 +113,10 @@ class Pools(NamedTuple):
         )
 
     def with_capacity(self, count: int) -> Pools:
-        """Return the same tables with at least `count` free rows in each."""
+        """Return the same tables with at least `count` free rows in each.
+
+        A table that has fewer gets more than twice the rows that are taken.
+        """
         tables = list(self)
         for number, pool in enumerate(_POOL_OF):
             rows = tables[number]
@@ -289,6 +293,7 @@ def _shared(
     shared = pools.string_print[string]
     for k in range(subset[0] + 1, subset[1]):
         other = pools.element[k, 1]
+        pools.used[WORK] += 1 + abs(strings[other, 2] - length)
         if strings[other, 2] < length:
             length = np.int64(strings[other, 2])
             string, token = seek(token_link, strings, string, length)
@@ -300,6 +305,7 @@ def _shared(
             _, string, token = step(token_link, strings, string, token)
             _, other, other_token = step(token_link, strings, other, other_token)
             length -= 1
+            pools.used[WORK] += 1
             shared = fingerprint(prints, strings, (string, token), length)
     return length, shared
 
