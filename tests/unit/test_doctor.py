@@ -217,9 +217,9 @@ def test_missing_lexicon_is_an_error(prepared, look, tmp_path):
 
 def test_phones_that_the_configuration_does_not_list(prepared, look):
     lang = {"strip_stress": True, "nonsilence_phones": ["W", "AH", "N", "T UW", "F IH"]}
-    finding = only(look(prepared(TRAIN, TEST), lang=lang), "nonsilence_phones")
+    finding = only(look(prepared(TRAIN, TEST), lang=lang), "unknown phone")
     assert finding.severity == "error"
-    assert finding.what.endswith("does not list: SH")
+    assert finding.what == "line 4: word FISH: unknown phone SH"
 
 
 def test_phones_without_topology(prepared, look, tmp_path):

@@ -5,11 +5,25 @@ of the plain form (then every later stage gives the same), or the one line that 
 expected, from the doctor and from the run.
 """
 
+import bz2
+import gzip
+import lzma
 import re
+import struct
 import unicodedata
 
+import numpy as np
 import pytest
-from reference.input_forms import PHONES, TEXTS, Digits, doctor, outcome
+import soundfile
+from reference.input_forms import (
+    PHONES,
+    RATE,
+    TEXTS,
+    Digits,
+    doctor,
+    outcome,
+    samples,
+)
 
 from latflow.errors import UserError
 
@@ -93,6 +107,100 @@ def lower_lexicon(digits):
         digits.change("lm.arpa", lambda t, w=word: t.replace(w, w.lower()))
 
 
+def lexicon(entry, *, before="", after=""):
+    """Return a form: a lexicon whose lines are made of words and their phones."""
+
+    def form(digits):
+        rows = [entry(word, phones) for word, phones in PHONES.items()]
+        digits.write("lexicon.txt", before + "".join(f"{r}\n" for r in rows) + after)
+
+    return form
+
+
+def arpa(*changes):
+    """Return a form: an ARPA file whose lines were changed, `None` for one to drop."""
+
+    def form(digits):
+        rows = digits.text("lm.arpa").splitlines()
+        for change in changes:
+            rows = [new for row in rows if (new := change(row)) is not None]
+        digits.write("lm.arpa", "\n".join(rows) + "\n")
+
+    return form
+
+
+def compressed(name, module, suffix):
+    """Return a form: a file that is compressed, whatever its name."""
+
+    def form(digits):
+        content = (digits.top / name).read_bytes()
+        digits.write(f"{name}{suffix}", module.compress(content))
+        section = {"lexicon.txt": "lang", "lm.arpa": "lm"}[name]
+        key = {"lexicon.txt": "lexicon", "lm.arpa": "path"}[name]
+        digits.config[section][key] = str(digits.top / f"{name}{suffix}")
+
+    return form
+
+
+def in_wav(change):
+    """Return a form: WAV files whose bytes were changed."""
+
+    def form(digits):
+        for utterance in TEXTS:
+            path = digits.top / f"data/{utterance}.wav"
+            path.write_bytes(change(path.read_bytes()))
+
+    return form
+
+
+def with_size(size):
+    """Return a change of a WAV file: another size of its data in the header."""
+
+    def change(content):
+        at = content.index(b"data") + 4
+        told = len(content) - at - 4 if size is None else size
+        return content[:at] + struct.pack("<I", told) + content[at + 4 :]
+
+    return change
+
+
+def as_format(suffix, **how):
+    """Return a form: audio in another format without loss."""
+
+    def form(digits):
+        for utterance in TEXTS:
+            samples, rate = soundfile.read(
+                digits.top / f"data/{utterance}.wav", dtype="int16"
+            )
+            soundfile.write(
+                digits.top / f"data/{utterance}{suffix}", samples, rate, **how
+            )
+        digits.change("data/wav.scp", lambda t: t.replace(".wav", suffix))
+
+    return form
+
+
+def in_two_channels(digits):
+    """Write audio of two channels, the second silent, and name none."""
+    for utterance in TEXTS:
+        path = digits.top / f"data/{utterance}.wav"
+        samples, rate = soundfile.read(path, dtype="int16")
+        both = np.stack([np.zeros_like(samples), samples], axis=1)
+        soundfile.write(path, both, rate)
+
+
+def in_segments(channel):
+    """Return a form: audio of two channels, one named in `segments`."""
+
+    def form(digits):
+        in_two_channels(digits)
+        rows = [(u, f"{len(samples(i)) / RATE}") for i, u in enumerate(TEXTS)]
+        text = "".join(f"{u} {u} 0 {end}{channel}\n" for u, end in rows)
+        digits.write("data/segments", text)
+
+    return form
+
+
 def manifests(change):
     """Return a form: Lhotse manifests of which each pair of lines was changed."""
     return lambda digits: digits.as_manifests(change)
@@ -160,6 +268,61 @@ SAME = {
     "TSV in lower case": in_table(
         [ROWS[0], *((p, t.lower(), s) for p, t, s in ROWS[1:])]
     ),
+    # lexica
+    "lexicon with tabs": lexicon("{}\t{}".format),
+    "lexicon with stray blanks": lexicon("{}  {} ".format, after="\n \n"),
+    "lexicon with probabilities": lexicon("{} 1.0 {}".format),
+    "lexicon with a probability on some lines": lexicon(
+        lambda w, p: f"{w} 0.9 {p}" if w < "ONE" else f"{w} {p}"
+    ),
+    "cmudict": lexicon(
+        "{}  {} # number, english".format, before=";;; a comment\n# another\n"
+    ),
+    "numbered variants": both(
+        lexicon("{} {}".format, after="ZERO(2) Z IH R OW\nONE(02) W AH N\n")
+    ),
+    "HTK's output symbols": lexicon(lambda w, p: f"{w} [{w}] {p}"),
+    "lexicon in UTF-16": encoded("lexicon.txt", encoding="utf-16", end="\r\n"),
+    "lexicon in gzip": compressed("lexicon.txt", gzip, ".gz"),
+    "lexicon with soft hyphens": replaced("lexicon.txt", ("SEVEN", "SE\u00adVEN")),
+    "lexicon with silence and noise": lexicon(
+        "{} {}".format, before="<SIL> SIL\n<UNK> SPN\n"
+    ),
+    "lexicon with a reserved word": lexicon("{} {}".format, before="<eps> SIL\n"),
+    # language models
+    "KenLM": arpa(lambda r: f"{r}\t0" if r.split()[1:] == ["</s>"] else r),
+    "ARPA with odd blanks": arpa(lambda r: f" {r.replace(chr(9), '   ')}  "),
+    "ARPA with empty lines": arpa(lambda r: f"{r}\n"),
+    "ARPA without empty lines": arpa(lambda r: r or None),
+    "ARPA with prose": arpa(
+        lambda r: r.replace("\\data\\", "made by hand\n\n\\data\\")
+    ),
+    "ARPA with spaced counts": arpa(
+        lambda r: r.replace("=", " = ") if r.startswith("ngram") else r
+    ),
+    "iARPA": arpa(lambda r: r.replace("\\data\\", "iARPA\n\n\\data\\")),
+    "ARPA in gzip without its suffix": compressed("lm.arpa", gzip, ""),
+    "ARPA in bzip2": compressed("lm.arpa", bz2, ".bz2"),
+    "ARPA in xz": compressed("lm.arpa", lzma, ".xz"),
+    "ARPA with other words": both(
+        arpa(
+            lambda r: "\\2-grams:" if r == "\\2-grams:" else r,
+            lambda r: r.replace("ngram 1=13", "ngram 1=14"),
+            lambda r: f"{r}\n-3.5\tELEVEN\t0" if r == "\\1-grams:" else r,
+        )
+    ),
+    # audio
+    "WAV of unknown size": in_wav(with_size(0)),
+    "WAV as from a pipe": in_wav(with_size(0xFFFFFFFF)),
+    "WAV of too small a size": in_wav(with_size(4000)),
+    "FLAC": as_format(".flac"),
+    "AIFF": as_format(".aiff"),
+    "SPHERE": as_format(".sph", format="NIST"),
+    "CAF": as_format(".caf"),
+    "a channel named in segments": in_segments(" 1"),
+    "a channel named for the source": both(
+        in_two_channels, lambda d: d.train.update(channel=1)
+    ),
     # Lhotse's manifests
     "manifests": manifests(lambda recording, supervision: None),
     "manifests in lower case": manifests(
@@ -181,6 +344,89 @@ REFUSED = {
     "reserved word": (
         replaced("data/text", ("ONE TWO THREE\n", "ONE <s> THREE\n")),
         r"(?=.*ann-1).*reserved symbol <s>",
+    ),
+    "number for a phone": (
+        lexicon(lambda w, p: f"{w} {p} 0.5" if w == "TWO" else f"{w} {p}"),
+        r"line 3: word TWO: .*0\.5",
+    ),
+    "blank in a word": (
+        lexicon("{}\t{}".format, after="NEW YORK\tN UW Y AO R K\n"),
+        r"line 12: .*NEW YORK",
+    ),
+    "marker of position": (
+        lexicon("{} {}".format, after="END EH N_B\n"),
+        r"word END: .*N_B",
+    ),
+    "silence in a word": (
+        lexicon("{} {}".format, after="END EH SIL D\n"),
+        r"word END: SIL is the name of a silence phone",
+    ),
+    "IPA in one piece": (
+        lexicon("{}\t{}".format, after="END\t/ɛnd/\n"),
+        r"line 12: .*/ɛnd/",
+    ),
+    "no language model": (
+        lambda d: (d.top / "lm.arpa").unlink(),
+        r"lm\.arpa: no such file",
+    ),
+    "language model in lower case": (
+        arpa(lambda r: r if "\\" in r or "<" in r or "ngram" in r else r.lower()),
+        r"no word of the language model is in the lexicon.*eight",
+    ),
+    "an n-gram twice": (
+        arpa(
+            lambda r: r.replace("ngram 1=13", "ngram 1=14"),
+            lambda r: f"{r}\n-3.5\tTWO\t0" if r == "\\1-grams:" else r,
+        ),
+        r"TWO.* twice",
+    ),
+    "ARPA cut off": (
+        arpa(lambda r: None if r == "\\end\\" else r),
+        r"lm\.arpa: .*cut off",
+    ),
+    "ARPA with other counts": (
+        arpa(lambda r: r.replace("ngram 1=13", "ngram 1=12")),
+        r"12 1-grams.*13",
+    ),
+    "a word list for a language model": (
+        lambda d: d.write("lm.arpa", "ONE\nTWO\n"),
+        r"lm\.arpa: .*ARPA",
+    ),
+    "a silent channel": (
+        both(in_two_channels, lambda d: d.train.update(channel=0)),
+        r"channel 0",
+    ),
+    "a channel that is not there": (
+        in_segments(" 3"),
+        r"channel 3",
+    ),
+    "WAV cut short": (
+        in_wav(lambda content: content[:-3000]),
+        r"cut short",
+    ),
+    "segments behind the end": (
+        lambda d: d.write("data/segments", "ann-1 ann-1 0 9\nann-2 ann-2 0 1\n"),
+        r"ann-1.*|goes from 0 s to 9 s",
+    ),
+    "unknown recording": (
+        both(
+            in_segments(" 1"),
+            lambda d: d.change(
+                "data/segments", lambda t: t.replace(" bob-2 ", " eve ")
+            ),
+        ),
+        r"unknown recording eve",
+    ),
+    "filters above half the rate": (
+        lambda d: d.config.update(features={"high_freq": 5000}),
+        r"mel filters from 20 Hz to 5000 Hz do not fit",
+    ),
+    "too many bad files": (
+        both(
+            in_folder(str),
+            lambda d: (d.top / "folder/ann/1.wav").write_bytes(b"RIFF"),
+        ),
+        r"skipped 1 of 6 utterances \(allowed share 0\.05\)",
     ),
     "text in Latin-1": (
         lambda d: d.change("data/text", lambda t: f"{t}x É\n", encoding="latin-1"),

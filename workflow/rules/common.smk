@@ -17,6 +17,7 @@ from latflow.workflow.jobs import above_limit, check_writable
 from latflow.workflow.machine import capacity
 from latflow.workflow.code_digest import source_digest
 from latflow.workflow.extractor_checks import check_extractors
+from latflow.workflow.language_checks import check_language
 from latflow.workflow.network_checks import check_descriptions
 from latflow.workflow.settings import search_path
 from latflow.workflow.packages import PackagePlan
@@ -92,6 +93,7 @@ GMM_GPUS = 1 if recipe.options.gmm.device == "cuda" else 0
 onstart:
     try:
         check_writable(RESULTS)
+        check_language(recipe, Path(RESULTS))
         check_descriptions(recipe)
         check_extractors(recipe)
     except UserError as error:

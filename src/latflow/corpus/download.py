@@ -1,6 +1,6 @@
 """Files that a recipe fetches: lexicons, language models.
 
-Public: `fetch` (stage).
+Public: `fetch` (stage), `missing_resource`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,16 @@ from latflow.errors import UserError
 from latflow.files import atomic_output
 
 log = logging.getLogger(__name__)
+
+OPENSLR_11 = (
+    "librispeech-lexicon.txt",
+    "3-gram.arpa.gz",
+    "3-gram.pruned.1e-7.arpa.gz",
+    "3-gram.pruned.3e-7.arpa.gz",
+    "4-gram.arpa.gz",
+    "librispeech-lm-norm.txt.gz",
+    "librispeech-vocab.txt",
+)
 
 
 def fetch(url: str, path: Path) -> None:
@@ -44,3 +54,18 @@ def fetch(url: str, path: Path) -> None:
             remedy=f"check the network, or put the file at {path} by hand",
         ) from error
     log.info("fetched %s: %d bytes", path, size)
+
+
+def missing_resource(path: str | Path) -> UserError:
+    """Return the error for a lexicon or language model that is not there.
+
+    For the files of LibriSpeech that Lhotse does not fetch, it says where they are.
+    """
+    name = Path(path).name
+    remedy = "check the path"
+    if name in OPENSLR_11 or f"{name}.gz" in OPENSLR_11:
+        remedy = (
+            f"download {name} of OpenSLR resource 11 (LibriSpeech language models, "
+            "vocabulary and lexicon) to that place; `.gz` files may stay compressed"
+        )
+    return UserError("no such file", file=path, remedy=remedy)

@@ -3,9 +3,9 @@
 Lhotse's `lhotse.recipes` holds a `prepare_<name>` (and often a `download_<name>`) for
 some 150 corpora. `recipe_manifests` calls them and returns manifests as files, whatever
 shape the recipe gives them. LibriSpeech's lexicon and language models are not part of
-its recipe: they are files of OpenSLR resource 11, which `missing_resource` explains.
+its recipe: they are files of OpenSLR resource 11 (see `latflow.corpus.download`).
 
-Public: `recipe_manifests`, `missing_utterances`, `missing_resource`.
+Public: `recipe_manifests`, `missing_utterances`.
 """
 
 from __future__ import annotations
@@ -35,16 +35,6 @@ _ALIASES = {"mini_librispeech": "librispeech"}
 _SUBFOLDERS = {"librispeech": "LibriSpeech", "yesno": "waves_yesno"}
 # How recipes call the argument that selects parts of a corpus.
 _PART_ARGUMENTS = ("dataset_parts", "parts", "splits", "split", "subset", "subsets")
-
-OPENSLR_11 = (
-    "librispeech-lexicon.txt",
-    "3-gram.arpa.gz",
-    "3-gram.pruned.1e-7.arpa.gz",
-    "3-gram.pruned.3e-7.arpa.gz",
-    "4-gram.arpa.gz",
-    "librispeech-lm-norm.txt.gz",
-    "librispeech-vocab.txt",
-)
 
 
 def recipe_manifests(
@@ -112,21 +102,6 @@ def missing_utterances(
             fields = line.split(maxsplit=1)
             if fields and fields[0] not in present:
                 yield path, fields[0]
-
-
-def missing_resource(path: str | Path) -> UserError:
-    """Return the error for a lexicon or language model that is not there.
-
-    For the files of LibriSpeech that Lhotse does not fetch, it says where they are.
-    """
-    name = Path(path).name
-    remedy = "check the path"
-    if name in OPENSLR_11 or f"{name}.gz" in OPENSLR_11:
-        remedy = (
-            f"download {name} of OpenSLR resource 11 (LibriSpeech language models, "
-            "vocabulary and lexicon) to that place; `.gz` files may stay compressed"
-        )
-    return UserError("no such file", file=path, remedy=remedy)
 
 
 def _function(recipe: str, name: str) -> Callable[..., Any]:

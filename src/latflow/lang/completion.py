@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from latflow.corpus.words import WordForms
 from latflow.errors import UserError
 from latflow.files import read_lines, write_text
 from latflow.lang.arpa_file import arpa_entries
@@ -241,7 +242,8 @@ def _lacking(
     settings = options.g2p
     is_heard = "transcripts" in settings.sources
     spoken = _count(transcript_sentences([cuts]) if is_heard else ())
-    read = _count(() if text is None else text_sentences(text))
+    forms = WordForms({entry.word for entry in given.entries})
+    read = _count(() if text is None else text_sentences(text, forms))
     listed = set(() if arpa is None else _unigrams(arpa))
     read.update(listed)
     known = {entry.word for entry in given.entries}

@@ -48,6 +48,7 @@ from typing import Any
 
 import numpy as np
 
+from latflow.corpus.words import WordForms
 from latflow.errors import UserError
 from latflow.files import read_json_lines, read_lines
 from latflow.lang.arpa import NONE, Level, NgramModel, pack
@@ -285,8 +286,15 @@ def _log10(values: np.ndarray) -> np.ndarray:
     return result
 
 
-def text_sentences(path: str | Path) -> Iterator[list[str]]:
-    """Yield the words of each line of a text file, in Unicode's normal form NFC.
+def text_sentences(
+    path: str | Path, forms: WordForms | None = None
+) -> Iterator[list[str]]:
+    """Yield the words of each line of a text file.
+
+    Args:
+        path: the file.
+        forms: spells the words; None leaves them as they are, in Unicode's normal form
+            NFC.
 
     Raises:
         UserError: the file is missing or no text; a line has a reserved symbol.
@@ -295,7 +303,7 @@ def text_sentences(path: str | Path) -> Iterator[list[str]]:
         words = unicodedata.normalize("NFC", line).split()
         if not _FORBIDDEN.isdisjoint(words):
             raise _reserved(words, f"line {number}: ").at(file=path)
-        yield words
+        yield words if forms is None else forms.words(line)
 
 
 def transcript_sentences(cuts: Iterable[str | Path]) -> Iterator[list[str]]:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from latflow.corpus.words import WordForms
 from latflow.errors import UserError
 from latflow.files import atomic_directory, atomic_output, open_text
 from latflow.hmm.topology import Topology
@@ -24,6 +25,7 @@ from latflow.lang.grammar import write_grammar
 from latflow.lang.lexicon import (
     EPSILON,
     GRAMMAR_DISAMBIG,
+    RESERVED_WORDS,
     SENTENCE_END,
     SENTENCE_START,
     Lexicon,
@@ -260,8 +262,14 @@ def _estimate(
             "to transcripts",
         )
 
+    known = lang.word_ids.keys() - set(RESERVED_WORDS)
+    first = WordForms(known)
+    passes = iter([first])
+
     def sentences() -> Iterable[list[str]]:
-        return transcript_sentences(cuts) if path is None else text_sentences(path)
+        if path is None:  # transcripts have the lexicon's spelling already
+            return transcript_sentences(cuts)
+        return text_sentences(path, next(passes, None) or WordForms(known))
 
     vocabulary = None
     if options.vocabulary == "lexicon":
@@ -276,6 +284,8 @@ def _estimate(
         unknown_word=options.unknown_word,
         min_counts=options.min_counts,
     )
+    if told := first.summary():
+        log.info("words of the text are changed: %s", told)
     log.info("the text itself: %s", perplexity(model, sentences()))
     return model
 

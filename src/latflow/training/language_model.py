@@ -21,7 +21,7 @@ import math
 import shutil
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from latflow.corpus.words import WordForms
 from latflow.errors import Interrupted, UserError
 from latflow.lang.directory import Lang
 from latflow.lang.lexicon import RESERVED_WORDS, SENTENCE_END
@@ -92,14 +93,19 @@ def train_language_model(
     out_dir = Path(out_dir)
     folder = Path(checkpoints or out_dir.with_name(f"{out_dir.name}.checkpoints"))
     folder.mkdir(parents=True, exist_ok=True)
+    lang = None if lang_dir is None else Lang.load(lang_dir)
+    known = None if lang is None else lang.word_ids.keys() - set(RESERVED_WORDS)
     if dev_text is None:
         sources = {
-            "train": _Source(text, held_out, is_held_out=False),
-            "dev": _Source(text, held_out, is_held_out=True),
+            "train": _Source(text, held_out, is_held_out=False, known=known),
+            "dev": _Source(text, held_out, is_held_out=True, known=known),
         }
     else:
-        sources = {"train": _Source(text), "dev": _Source(dev_text)}
-    words = _vocabulary(sources["train"], lang_dir)
+        sources = {
+            "train": _Source(text, known=known),
+            "dev": _Source(dev_text, known=known),
+        }
+    words = _vocabulary(sources["train"], lang)
     train, dev = (
         _EncodedText.write(source, words, folder / f"{name}.i32")
         for name, source in sources.items()
@@ -131,11 +137,13 @@ class _Source:
         path: a text, or a manifest whose transcripts count.
         share: of the sentences that is held out, spread evenly over the file.
         is_held_out: whether these, or the others, are meant.
+        known: words whose spelling those of a text take on; None to leave them.
     """
 
     path: str | Path
     share: float = 0.0
     is_held_out: bool = False
+    known: Collection[str] | None = None
 
     def __iter__(self) -> Iterator[list[str]]:
         """Yield the words of each sentence."""
@@ -143,7 +151,9 @@ class _Source:
         sentences = (
             transcript_sentences([self.path])
             if is_manifest
-            else text_sentences(self.path)
+            else text_sentences(
+                self.path, None if self.known is None else WordForms(self.known)
+            )
         )
         for number, words in enumerate(filter(None, sentences)):
             is_out = int((number + 1) * self.share) > int(number * self.share)
@@ -151,11 +161,10 @@ class _Source:
                 yield words
 
 
-def _vocabulary(text: Iterable[list[str]], lang_dir: str | Path | None) -> list[str]:
+def _vocabulary(text: Iterable[list[str]], lang: Lang | None) -> list[str]:
     """Return the classes' words, the sentence end first."""
     of_text = {word for words in text for word in words}
-    if lang_dir is not None:
-        lang = Lang.load(lang_dir)
+    if lang is not None:
         of_text = {word for word in of_text if lang.is_known(word)}
         of_text = (of_text | set(lang.speech_words)) - {lang.oov_word}
     return [SENTENCE_END, *sorted(of_text - set(RESERVED_WORDS), key=str.encode)]

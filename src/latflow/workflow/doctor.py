@@ -15,21 +15,26 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from latflow.corpus.manifests import read_cuts
 from latflow.corpus.options import CorpusOptions, NoSource
-from latflow.corpus.recipes import missing_resource
 from latflow.errors import UserError
 from latflow.features.frame_times import FrameTimes, feature_dim
-from latflow.features.options import GmmFeatures
+from latflow.features.front_end import mel_edges
+from latflow.features.options import FrontEndOptions, GmmFeatures, Stream
 from latflow.hmm.topology import Topology
 from latflow.lang.directory import read_symbols
-from latflow.lang.lexicon import Lexicon, read_lexicon
 from latflow.lang.options import LangOptions
-from latflow.lang.phones import PhoneInventory
-from latflow.lang.special_words import SpecialNames, special_names
+from latflow.lang.special_words import special_names
 from latflow.workflow.extractor_checks import check_extractors
 from latflow.workflow.findings import Finding, Severity, finding_of, some
+from latflow.workflow.language_checks import (
+    check_language_model,
+    check_lexicon,
+    known_words,
+    language_models,
+)
 from latflow.workflow.machine import gpus
 from latflow.workflow.network_checks import check_descriptions
 from latflow.workflow.recipe import Recipe
@@ -49,7 +54,14 @@ def examine_experiment(recipe: Recipe) -> list[Finding]:
     Returns:
         Findings, the worst first.
     """
-    return _sorted([*_networks(recipe), *_device(recipe), *_data(recipe)])
+    return _sorted(
+        [
+            *_networks(recipe),
+            *_device(recipe),
+            *_language_models(recipe),
+            *_data(recipe),
+        ]
+    )
 
 
 def _device(recipe: Recipe) -> Iterator[Finding]:
@@ -93,11 +105,16 @@ def _data(recipe: Recipe) -> list[Finding]:
             prepared,
             lexicon,
             *common,
+            streams=recipe.feature_streams,
             lang_dir=lang_dir if (lang_dir / "phones.txt").is_file() else None,
         )
     own = options.lang.lexicon
     return examine_sources(
-        options.corpus, own and lexicon, *common, recipe.max_skipped_fraction
+        options.corpus,
+        own and lexicon,
+        *common,
+        recipe.max_skipped_fraction,
+        streams=recipe.feature_streams,
     )
 
 
@@ -109,6 +126,7 @@ def examine(
     results: str | Path,
     *,
     lang_dir: str | Path | None = None,
+    streams: Mapping[str, Stream] = MappingProxyType({}),
 ) -> list[Finding]:
     """Examine prepared corpora.
 
@@ -116,6 +134,7 @@ def examine(
         cuts: cut manifest of each split; `train` is the training set.
         results: folder that the experiment writes to.
         lang_dir: Kaldi lang directory, if it is made already.
+        streams: features of networks, by name.
 
     Returns:
         Findings, the worst first. Manifests are streamed.
@@ -140,6 +159,7 @@ def examine(
         surveys.append(survey)
     findings += _common(surveys, dictionary)
     findings += _sample_rates(surveys, features)
+    findings += _filters(surveys, features, streams)
     if lang_dir is not None and dictionary is not None:
         findings += _topology(Path(lang_dir), dictionary)
     findings += _disk(surveys, features, Path(results))
@@ -153,6 +173,8 @@ def examine_sources(
     features: GmmFeatures,
     results: str | Path,
     max_skipped_fraction: float = 1.0,
+    *,
+    streams: Mapping[str, Stream] = MappingProxyType({}),
 ) -> list[Finding]:
     """Examine an experiment of which nothing is prepared yet.
 
@@ -160,14 +182,15 @@ def examine_sources(
         lexicon: pronunciation lexicon; None where the corpus brings its own.
         results: folder that the experiment will write to.
         max_skipped_fraction: share of a set's utterances that may be skipped.
+        streams: features of networks, by name.
 
     Returns:
         Findings, the worst first.
     """
-    findings, _ = _survey_sources(
+    findings, surveys = _survey_sources(
         corpus, lexicon, lang, features, results, max_skipped_fraction
     )
-    return findings
+    return _sorted([*findings, *_filters(surveys, features, streams)])
 
 
 def examine_corpus(
@@ -236,37 +259,51 @@ def _dictionary(
     path: str | Path, lang: LangOptions, findings: list[Finding]
 ) -> Dictionary | None:
     """Return the lexicon; what is wrong with it becomes a finding."""
-    if not Path(path).is_file():
-        findings.append(finding_of(missing_resource(path)))
-        return None
     try:
-        lexicon = read_lexicon(
-            path,
-            has_probabilities=lang.has_probabilities,
-            strip_stress=lang.strip_stress,
-        )
-        names = special_names(lexicon, lang)
-        if unknown := _undeclared_phones(lexicon, lang, names):
-            what = f"phones that lang.nonsilence_phones does not list: {some(unknown)}"
-            remedy = "list them, or mend the lexicon"
-            findings.append(Finding("error", str(path), what, remedy))
-        else:
-            PhoneInventory.of_lexicon(lexicon, lang)
+        lexicon = check_lexicon(path, lang)
     except UserError as error:
         findings.append(finding_of(error))
         return None
-    return Dictionary.of(lexicon, str(path), lang, names)
+    return Dictionary.of(lexicon, str(path), lang, special_names(lexicon, lang))
 
 
-def _undeclared_phones(
-    lexicon: Lexicon, lang: LangOptions, names: SpecialNames
-) -> list[str]:
-    """Return phones of the lexicon that the configured list does not have."""
-    if lang.nonsilence_phones is None:
-        return []
-    declared = {phone for group in lang.nonsilence_phones for phone in group.split()}
-    declared.update(names.silence_phones)
-    return [phone for phone in lexicon.phones if phone not in declared]
+def _language_models(recipe: Recipe) -> Iterator[Finding]:
+    """Find what is wrong with language models, if the lexicon is there."""
+    lang = recipe.options.lang
+    if lang.lexicon is None or not Path(lang.lexicon).is_file():
+        return
+    try:
+        words = known_words(check_lexicon(lang.lexicon, lang), lang)
+    except UserError:
+        return  # told with the corpora
+    for options in language_models(recipe):
+        try:
+            check_language_model(options, words, is_whole=True)
+        except UserError as error:
+            yield finding_of(error)
+
+
+def _filters(
+    surveys: list[Survey], features: GmmFeatures, streams: Mapping[str, Stream]
+) -> Iterator[Finding]:
+    """Find mel filters that do not fit the sample rates of the recordings."""
+    rates = {rate for survey in surveys for rate in survey.sample_rates}
+    named = {"features": features}
+    named |= {f"nnet.features.{name}": stream for name, stream in streams.items()}
+    for key, options in named.items():
+        if not isinstance(options, FrontEndOptions) or options.type == "waveform":
+            continue
+        for rate in {options.sample_rate} if options.sample_rate else rates:
+            try:
+                mel_edges(
+                    options.num_mel_bins,
+                    rate,
+                    low_freq=options.low_freq,
+                    high_freq=options.high_freq,
+                )
+            except UserError as error:
+                remedy = f"set {key}.low_freq and {key}.high_freq"
+                yield Finding("error", key, error.what, remedy)
 
 
 def _common(surveys: list[Survey], dictionary: Dictionary | None) -> Iterator[Finding]:

@@ -14,9 +14,10 @@ import soundfile
 import yaml
 from lhotse import CutSet
 
+from latflow.corpus.download import missing_resource
 from latflow.corpus.options import CorpusOptions
 from latflow.corpus.prepare import prepare_corpus
-from latflow.corpus.recipes import missing_resource, recipe_manifests
+from latflow.corpus.recipes import recipe_manifests
 from latflow.errors import UserError
 from latflow.ledger import read_ledger
 from latflow.options import read_options
