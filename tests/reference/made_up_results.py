@@ -72,6 +72,7 @@ def write_json(path: Path, content: object) -> None:
 def write_corpus(folder: Path, split: str, number: int, generator: random.Random):
     target = folder / "corpus" / split
     (target / "audio").mkdir(parents=True)
+    lines = {}
     with gzip.open(target / "cuts.jsonl.gz", "wt") as out:
         for i in range(number):
             utt, speaker = f"{split}{i % 8}-{i:03d}", f"{split}{i % 8}"
@@ -82,7 +83,9 @@ def write_corpus(folder: Path, split: str, number: int, generator: random.Random
             audio = target / "audio" / f"{utt}.flac"
             if split != "train":
                 write_tone(audio, duration, i)
-            out.write(json.dumps(cut(utt, speaker, words, duration, audio)) + "\n")
+            made = cut(utt, speaker, words, duration, audio)
+            lines[utt] = json.dumps(made) + "\n"
+        out.writelines(lines[utt] for utt in sorted(lines))
     entries = [
         ledger_entry("prepare_corpus", f"{split}-{i}", f"text has {i} words", "noted")
         for i in range(3)

@@ -330,4 +330,6 @@ def test_channels_that_are_not_heard_are_told(capsys, tmp_path, lexicon):
     soundfile.write(tmp_path / "corpus/b.wav", np.full((8000, 2), 0.1), 8000)
     status, out, _ = run(capsys, "validate", tmp_path / "corpus", lexicon)
     assert status == 0
-    assert "train: several channels, of which none is named: one is taken (1): b" in out
+    assert (
+        "train: several channels, of which none is named: one is taken (1): b - " in out
+    )

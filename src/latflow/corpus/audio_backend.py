@@ -47,7 +47,7 @@ from latflow.corpus.wav_length import MendedFile, mend_of
 _UNKNOWN_FORMAT = 1  # libsndfile's code
 # What is said of files that are read all the same.
 WRONG_LENGTH = "a WAV header with a wrong length: read to the end of the samples"
-DAMAGED_MP3 = "damaged MP3 frames: what the decoder makes of them is taken"
+DAMAGED_MP3 = "damaged MP3 frames, or other data between them: left to the decoder"
 _OTHERS = CompositeAudioBackend(
     [
         TorchcodecBackend(),

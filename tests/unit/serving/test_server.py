@@ -512,6 +512,13 @@ def test_files_of_other_rates_and_channels(server):
     assert (reply["text"], reply["duration"]) == ("2 4", 0.1)
 
 
+def test_an_upload_with_a_header_of_no_length_is_read_to_the_end(server):
+    name, content, kind = wave(1, 2, 3)
+    at = content.index(b"data") + 4
+    mended = post(server, (name, content[:at] + bytes(4) + content[at + 4 :], kind))
+    assert mended.json() == post(server, (name, content, kind)).json()
+
+
 @pytest.mark.parametrize(
     ("file", "fields", "status", "message"),
     [

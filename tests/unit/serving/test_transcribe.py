@@ -403,3 +403,21 @@ def test_recordings_of_a_set_are_transcribed_under_their_ids(
 def test_recordings_come_from_one_place(given):
     with pytest.raises(UserError, match="name either a path or a set"):
         read_options(RecordingsOptions, {"system": "tdnnf", **given}, "transcribe.x")
+
+
+def test_a_header_of_no_length_is_read_to_the_end(model, call, tmp_path, caplog):
+    """As a recorder leaves it that crashed; the words are those of the whole file."""
+    content = bytearray(call.read_bytes())
+    at = content.index(b"data") + 4
+    content[at : at + 4] = bytes(4)
+    path = tmp_path / "call.wav"
+    path.write_bytes(content)
+    whole, mended = (
+        transcribe(model, find_recordings([p]), options=WHOLE, out_dir=tmp_path / "o")
+        for p in (call, path)
+    )
+    assert [s.best.text for s in mended[0].segments] == [
+        s.best.text for s in whole[0].segments
+    ]
+    assert mended[0].duration == whole[0].duration
+    assert f"{path}: a WAV header with a wrong length" in caplog.text
