@@ -43,7 +43,6 @@ PACKAGES = {
     "iniconfig": "iniconfig",
     "intervaltree": "intervaltree",
     "kaldifst": "kaldifst",
-    "kaldilm": "kaldilm",
     "lhotse": "lhotse",
     "lilcom": "lilcom",
     "packaging": "packaging",

@@ -26,7 +26,7 @@ _RECORD = {
         *("code_digest", "params_digest", "config_digest"),
     ),
 }
-PEERS = ("torch", "numpy", "numba", "lhotse", "kaldifst", "kaldilm", "snakemake")
+PEERS = ("torch", "numpy", "numba", "lhotse", "kaldifst", "snakemake")
 
 
 def versions() -> dict[str, str]:

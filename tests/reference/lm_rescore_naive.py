@@ -99,7 +99,7 @@ def random_lm(generator, order, *, words=WORDS, share=0.4, has_unknown=False):
 
 
 def in_files(naive):
-    """The model read by `read_arpa`, and as the grammar that kaldilm makes of it."""
+    """The model read by `read_arpa`, and as the grammar that is made of its file."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         naive.write(folder / "lm.arpa")

@@ -109,7 +109,7 @@ class ArpaLm(Options):
 
     type: Literal["arpa"] = "arpa"
     path: Text
-    """The ARPA file (`.gz` too), of any order."""
+    """The ARPA file, of any order; gzip, bzip2 and xz are unpacked."""
 
 
 class UniformLm(Options):

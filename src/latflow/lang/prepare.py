@@ -21,7 +21,7 @@ from latflow.files import atomic_directory, atomic_output, open_text
 from latflow.hmm.topology import Topology
 from latflow.lang.arpa import NgramModel, perplexity, read_arpa, write_arpa
 from latflow.lang.directory import GENERATED, Lang
-from latflow.lang.grammar import write_grammar
+from latflow.lang.grammar import check_arpa, write_grammar
 from latflow.lang.lexicon import (
     EPSILON,
     GRAMMAR_DISAMBIG,
@@ -229,10 +229,12 @@ def make_lm(
             `transcripts`.
 
     Raises:
-        UserError: a file is missing or faulty, or there is no text.
+        UserError: a file is missing or faulty, has no word of the lexicon, or there is
+            no text.
     """
     lang = Lang.load(lang_dir)
     if isinstance(options, ArpaLm):
+        check_arpa(options.path, lang.word_ids)
         _log_overlap(read_arpa(options.path), lang)
         _copy_text(options.path, arpa)
         return

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import shutil
 
 import kaldifst
 import pytest
@@ -180,6 +181,23 @@ def test_models_that_do_not_fit_are_refused(lang_dir, tmp_path, words, message):
     assert message in str(caught.value)
     assert str(arpa) in str(caught.value)
     assert not (tmp_path / "G.fst").exists()
+
+
+def test_given_models_without_a_word_of_the_lexicon_are_refused_at_once(make, tmp_path):
+    arpa = tmp_path / "given.arpa"
+    arpa.write_text(HEAD.format(3, "-99 <s>\n-0.5 </s>\n-0.5 a\n"))
+    with pytest.raises(UserError, match="the model has a, the lexicon A"):
+        make({"type": "arpa", "path": str(arpa)})
+
+
+def test_words_txt_may_have_any_ends_of_lines(make, text, lang_dir, tmp_path):
+    make({"type": "text", "path": str(text)})
+    make_grammar(tmp_path / "lm.arpa", lang_dir, tmp_path / "G.fst")
+    shutil.copytree(lang_dir, tmp_path / "lang")
+    words = tmp_path / "lang/words.txt"
+    words.write_bytes(words.read_bytes().replace(b"\n", b"\r\n"))
+    make_grammar(tmp_path / "lm.arpa", tmp_path / "lang", tmp_path / "crlf.fst")
+    assert (tmp_path / "crlf.fst").read_bytes() == (tmp_path / "G.fst").read_bytes()
 
 
 def test_faulty_arpa_is_refused_before_a_grammar_is_written(lang_dir, tmp_path):
