@@ -301,7 +301,7 @@ def _examine_file(path: str, *, verify: bool, alone: bool) -> tuple[AudioFacts, 
     _check_size(path)
     try:
         with Sound(path, alone=alone) as sound:
-            facts = _decode(sound, path) if verify else _header(sound)
+            facts = _decode(sound, path) if verify else _header(sound, path)
     except soundfile.LibsndfileError as error:
         if not is_for_others(error, path):
             raise _corrupt(path, error) from error
@@ -351,9 +351,10 @@ def _archive_hint(path: str) -> str:
     return ""
 
 
-def _header(sound: Sound) -> AudioFacts:
-    """Return the facts from the header alone."""
+def _header(sound: Sound, name: str) -> AudioFacts:
+    """Return the facts from the header alone; refuse a file that it is too long for."""
     rate, number = int(sound.samplerate), int(sound.frames)
+    _check_length(sound, number, name)
     return AudioFacts(rate, number, int(sound.channels), notes=sound.notes)
 
 

@@ -153,11 +153,11 @@ def test_a_side_that_is_none_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("source", "what"),
     [
-        (lambda f: kaldi(f, segments="r r 0 1 2"), "on a channel that"),
-        (lambda f: kaldi(f, segments="r zz 0 1"), "of an unknown recording"),
+        (lambda f: kaldi(f, segments="r r 0 1 2"), "its recording has channels"),
+        (lambda f: kaldi(f, segments="r zz 0 1"), "unknown recording zz"),
         (lambda f: kaldi(f, **{"wav.scp": "r cat r.wav |"}), "allow_commands: true"),
-        (lambda f: manifests(f, channel=2), "on a channel that"),
-        (lambda f: manifests(f, recording_id="zz"), "of an unknown recording"),
+        (lambda f: manifests(f, channel=2), "its recording has channels"),
+        (lambda f: manifests(f, recording_id="zz"), "unknown recording zz"),
     ],
 )
 def test_the_doctor_sees_what_the_corpus_stage_refuses(tmp_path, source, what):
