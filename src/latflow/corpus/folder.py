@@ -22,6 +22,9 @@ from latflow.corpus.words import holds_word
 from latflow.errors import UserError
 from latflow.files import read_lines
 
+_PHONES = re.compile(r"\b(phones?|phonemes?|segments?|MAU|KAN)$", re.IGNORECASE)
+_TIMES = re.compile(r"\s*(\d+(?:\.\d+)?)\s+(\d+(?:\.\d+)?)\s+\S")
+_HTK_MOST = 10_000  # a millisecond in HTK's unit: no number that one says
 _ALONE = "put the other one beside it, with the same name, or remove it"
 
 
@@ -96,8 +99,24 @@ def _parts(
         return [Part("", "", "", speaker, str(path))]
     if transcript_suffix(transcript.name, source) == "TextGrid":
         return list(_intervals(source, speaker, transcript))
-    text = " ".join(line for _, line in read_lines(transcript))
-    return [Part("", "", text, speaker, str(transcript))]
+    lines = [line for _, line in read_lines(transcript) if line.strip()]
+    if lines and all(_is_timed(line) for line in lines):
+        raise UserError(
+            "labels with times, as of HTK or Audacity, not a transcript",
+            file=transcript,
+            remedy="write the words alone, or a TextGrid",
+        )
+    return [Part("", "", " ".join(lines), speaker, str(transcript))]
+
+
+def _is_timed(line: str) -> bool:
+    """Return whether a line begins with two times: in 100 ns, or decimal seconds."""
+    found = _TIMES.match(line)
+    if found is None:
+        return False
+    is_decimal = "." in found[1] and "." in found[2]
+    start, end = float(found[1]), float(found[2])
+    return start <= end and (is_decimal or end >= _HTK_MOST)
 
 
 def _intervals(source: FolderSource, speaker: str | None, path: Path) -> Iterator[Part]:
@@ -135,7 +154,8 @@ def _chosen_tiers(source: FolderSource, path: Path) -> list[Tier]:
     """Return the tiers of a TextGrid that hold transcripts."""
     tiers = read_tiers(path)
     if not source.tiers:
-        return tiers
+        # Those of phones, as aligners write them, are no transcripts.
+        return [tier for tier in tiers if not _PHONES.search(tier.name)] or tiers
     chosen = [tier for tier in tiers if tier.name in source.tiers]
     if not chosen:
         raise UserError(

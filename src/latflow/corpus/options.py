@@ -208,7 +208,8 @@ class FolderSource(FileSource):
     prefix_end: Text = "-"
     """Characters that end the speaker's part of a file's name."""
     tiers: Annotated[tuple[Text, ...], Unique] = ()
-    """Tiers of TextGrids to take; empty for all interval tiers."""
+    """Tiers of TextGrids to take; empty for all interval tiers but those of phones, as
+    aligners write them, by their names."""
 
 
 class TableSource(FileSource):

@@ -113,7 +113,7 @@ def _rows(table: Path) -> Iterator[tuple[int, Row | UserError]]:
     if suffix in {".jsonl", ".json"}:
         return _json_rows(table)
     if suffix == ".csv":
-        return _separated_rows(table, ",", has_quotes=True)
+        return _separated_rows(table, _delimiter(table), has_quotes=True)
     if suffix in {".tsv", ".tab"}:
         # Exports of Common Voice hold quotation marks as they are.
         return _separated_rows(table, "\t", has_quotes=False)
@@ -122,6 +122,12 @@ def _rows(table: Path) -> Iterator[tuple[int, Row | UserError]]:
         file=table,
         remedy="name it .csv, .tsv or .jsonl, after what it is",
     )
+
+
+def _delimiter(table: Path) -> str:
+    """Return what parts the titles of a CSV file: `;` where the comma is decimal."""
+    _, titles = next(read_lines(table), (0, ""))
+    return max(",;\t|", key=titles.count)
 
 
 def _separated_rows(
@@ -188,7 +194,9 @@ def _columns(source: TableSource, row: Row) -> tuple[str, str, str | None]:
 def _column(source: TableSource, row: Row, option: str, names: tuple[str, ...]) -> str:
     """Return the column that an option names, or the first of the usual ones."""
     named: str | None = getattr(source, option)
-    found = next((name for name in ([named] if named else names) if name in row), None)
+    titles = {str(title).strip().lower(): title for title in reversed(row)}
+    usual = (titles[name] for name in names if name in titles)
+    found = next(usual, None) if named is None else named if named in row else None
     if found is None:
         sought = named or " or ".join(names)
         hint = ""

@@ -350,6 +350,7 @@ def _unheard_phones(train: Survey, dictionary: Dictionary | None) -> Iterator[Fi
         if entry.word in train.words
         for phone in entry.phones
     }
+    heard.update(dictionary.names.silence_phones)  # no word needs to have them
     unheard = [p for p in dictionary.lexicon.phones if p not in heard]
     if unheard:
         yield Finding(

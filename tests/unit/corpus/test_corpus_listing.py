@@ -281,3 +281,46 @@ def test_links_to_nothing_and_upwards_are_no_traceback(folder):
         assert [file.id for file in listing.files] == sorted([*before, "lost"])
     soundfile.write(folder / "nothing.wav", np.zeros(800), 8000)
     assert transcripts_digest(source) != digest
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "path;text;speaker\na.wav;one, two;s\n",
+        'Path,Sentence,Speaker\na.wav,"one, two",s\n',
+        "id|Path |TEXT|client_id\n1|a.wav|one, two|s\n",
+    ],
+)
+def test_tables_of_other_separators_and_titles_are_read(tmp_path, lines):
+    speak(tmp_path / "a.wav")
+    (tmp_path / "t.csv").write_text(lines)
+    source = TableSource(path=str(tmp_path / "t.csv"))
+    assert prepared(source, tmp_path)[1] == {"a": ("s", "one two")}
+
+
+def test_labels_with_times_are_no_transcripts(tmp_path):
+    texts = {
+        "htk.lab": "0 3200000 sil\n3200000 7000000 one\n",
+        "audacity.txt": "0.000000\t1.200000\tone two\n",
+        "numbers.txt": "1 2 three\n",
+        "years.txt": "1990 2000 years\n",
+    }
+    for name, text in texts.items():
+        speak((tmp_path / "c" / name).with_suffix(".wav"))
+        (tmp_path / "c" / name).write_text(text)
+    _, spoken, skipped = prepared(FolderSource(path=str(tmp_path / "c")), tmp_path)
+    assert {key: text for key, (_, text) in spoken.items()} == {
+        "numbers": "1 2 three",
+        "years": "1990 2000 years",
+    }
+    assert set(skipped) == {"htk", "audacity"}
+    assert "labels with times" in skipped["htk"]
+
+
+def test_tiers_of_phones_are_no_transcripts(tmp_path):
+    speak(tmp_path / "c/talk.wav", 4.0)
+    words = [Interval(0.5, 1.5, "yes"), Interval(2, 3, "no")]
+    tiers = {"ann - words": words, "ann - phones": [Interval(0.5, 0.9, "Y")]}
+    (tmp_path / "c/talk.TextGrid").write_text(textgrid(tiers, 4.0))
+    _, spoken, _ = prepared(FolderSource(path=str(tmp_path / "c")), tmp_path)
+    assert [text for _, text in spoken.values()] == ["yes", "no"]
