@@ -9,6 +9,7 @@ Public: `list_folder`.
 from __future__ import annotations
 
 import os
+import re
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path

@@ -194,7 +194,7 @@ def _columns(source: TableSource, row: Row) -> tuple[str, str, str | None]:
 def _column(source: TableSource, row: Row, option: str, names: tuple[str, ...]) -> str:
     """Return the column that an option names, or the first of the usual ones."""
     named: str | None = getattr(source, option)
-    titles = {str(title).strip().lower(): title for title in reversed(row)}
+    titles = {str(title).strip().lower(): title for title in reversed([*row])}
     usual = (titles[name] for name in names if name in titles)
     found = next(usual, None) if named is None else named if named in row else None
     if found is None:
