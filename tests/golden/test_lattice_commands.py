@@ -12,6 +12,8 @@ from latflow.cli.lattice import COMMANDS
 from latflow.cli.main import main
 from latflow.kaldi.io import read_int_vectors, write_int_vectors
 from latflow.lang.directory import Lang, read_symbols
+from latflow.lattice.determinize import pruned
+from latflow.lattice.determinize.pruned import Limits
 from latflow.lattice.io.archives import (
     LatticeArchive,
     read_compact_lattices,
@@ -234,6 +236,19 @@ def test_determinize_keeps_a_path_for_each_word_sequence(run, raw, model, tmp_pa
     best = run("best-path", raw, *SCALE)
     assert run("best-path", one, *SCALE) == best
     assert run("best-path", two, *SCALE) == best
+
+
+def test_lattices_that_are_too_large_are_named_and_left_out(
+    raw, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(pruned, "Limits", lambda: Limits(work=0))
+    out = tmp_path / "small.ark"
+    assert main(["lattice", "determinize", str(raw), str(out), *SCALE]) == 0
+    assert list(read_compact_lattices(out)) == []
+    told = capsys.readouterr().err
+    for utterance, lattice in read_lattices(raw):
+        assert f"{utterance}: left out: a lattice too large" in told
+        assert f"({lattice.num_states} states, {lattice.num_arcs} arcs)" in told
 
 
 def test_boost_writes_kaldis_bytes(run, fail, golden, raw, model, tmp_path):

@@ -9,6 +9,8 @@ from latflow.decode.rescore import rescore_lattices
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.lang.lm_trie import LmTrie
+from latflow.lattice.determinize import pruned
+from latflow.lattice.determinize.pruned import Limits
 from latflow.lattice.io.archives import read_compact_lattices, write_lattices
 from latflow.lattice.lattice import CompactLattice, Lattice, Strings
 from latflow.lattice.n_best import n_best
@@ -202,6 +204,28 @@ def test_the_stage_counts_what_it_leaves_out(tmp_path):
     summary = json.loads((tmp_path / "out" / "rescore.json").read_text())
     assert (summary["utterances"], summary["skipped"]) == (3, 1)
     assert summary["frames"] == 4
+
+
+@pytest.mark.parametrize(
+    ("limits", "action", "told"),
+    [
+        (Limits(work=0), "skipped", "too large to be determinized within the limits"),
+        (Limits(arcs=2), "noted", "determinized to a beam of"),
+    ],
+)
+def test_the_stage_goes_on_where_a_lattice_is_too_large(
+    tmp_path, monkeypatch, limits, action, told
+):
+    monkeypatch.setattr(pruned, "Limits", lambda: limits)
+    paths = files(tmp_path, arpa_text({"a": -0.5, "b": -0.25}))
+    options = {"beam": 30.0, "acoustic_scale": 1.0}
+    rescore_lattices(*paths, **options, threads=1, max_skipped_fraction=1.0)
+    entries = {e.utterance: e for e in read_ledger(tmp_path / "out" / "ledger.jsonl")}
+    assert list(entries) == ["u1", "u2", "u3"]
+    assert entries["u1"].action == entries["u3"].action == action
+    assert told in entries["u1"].reason
+    found = dict(read_compact_lattices(tmp_path / "out" / "lattices.ark"))
+    assert list(found) == ([] if action == "skipped" else ["u1", "u3"])
 
 
 @pytest.mark.parametrize(("beam", "num_sentences"), [(13.0, 2), (30.0, 3)])

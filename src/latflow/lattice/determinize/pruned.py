@@ -65,7 +65,7 @@ class Limits:
 
     arcs: int = 2**62
     bytes: int = 1_000_000_000
-    work: int = 400_000_000
+    work: int = 200_000_000
 
 
 @dataclass(frozen=True)

@@ -177,6 +177,7 @@ def find_subset(
     slots, keys, rows = table
     at = np.int64(np.uint64(key) % np.uint64(len(slots)))
     while slots[at] != 0:
+        pools.used[WORK] += 1
         row = slots[at] - 1
         if keys[row] == np.uint64(key):
             other = (rows[row, 0], rows[row, 1])
@@ -197,6 +198,7 @@ def _is_same(
     if subset[1] - subset[0] != other[1] - other[0]:
         return False
     for k in range(subset[1] - subset[0]):
+        pools.used[WORK] += 1
         one, two = subset[0] + k, other[0] + k
         if (
             pools.element[one, 0] != pools.element[two, 0]
