@@ -43,6 +43,7 @@ from latflow.workflow.findings import MAX_EXAMPLES, Finding, finding_of, some
 
 Rehearsable = KaldiSource | ManifestSource | FolderSource | TableSource
 OOV_WARNING_SHARE = 0.01  # of the running words of a training set
+TAIL_S = 15.0  # seconds without a transcript at the end of a recording
 # Frames that Kaldi's silence topologies need at least (the middle states are ergodic).
 MIN_SILENCE_FRAMES = 3
 
@@ -240,6 +241,7 @@ def _rehearse(
     max_skipped_fraction: float,
 ) -> Iterator[Finding]:
     """Prepare the corpus without writing it; find what is refused and noted."""
+    tails: dict[str, float] = {}
 
     def observe(supervision: SupervisionSegment, recording: Recording | None) -> None:
         duration = rate = None
@@ -248,6 +250,10 @@ def _rehearse(
             is_part = supervision.duration < recording.duration
             duration = supervision.duration if is_heard or is_part else None
             rate = recording.sampling_rate if is_heard else None
+            if is_heard and is_part:
+                after = recording.duration - supervision.start - supervision.duration
+                known = tails.get(recording.id, after)
+                tails[recording.id] = min(known, after)
         speaker = supervision.speaker if source.speaker == "given" else None
         words = (supervision.text or "").split()
         survey.add(supervision.id, speaker, words, duration=duration, sample_rate=rate)
@@ -268,10 +274,26 @@ def _rehearse(
     if rehearsal.error is not None:
         yield finding_of(rehearsal.error)
     yield from _noted(ledger, survey, channel_remedy(source))
+    yield from _tails(tails, survey)
     if rehearsal.forms is not None and (changed := rehearsal.forms.summary()):
         what = f"{survey.split}: words are changed: {changed}"
         remedy = "see case, punctuation, clitics, compounds of the source"
         yield Finding("note", survey.file, what, remedy)
+
+
+def _tails(tails: Mapping[str, float], survey: Survey) -> Iterator[Finding]:
+    """Find recordings that go on for long after their last utterance.
+
+    Args:
+        tails: seconds that are left, by recording.
+    """
+    long = [f"{name} ({left:.0f} s)" for name, left in tails.items() if left > TAIL_S]
+    if long:
+        what = f"recordings go on for long after their last utterance ({len(long)})"
+        remedy = "is something said there? write it into the transcripts"
+        yield Finding(
+            "note", survey.file, f"{survey.split}: {what}: {some(long)}", remedy
+        )
 
 
 def _noted(ledger: Ledger, survey: Survey, remedy: str) -> Iterator[Finding]:

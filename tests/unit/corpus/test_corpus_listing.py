@@ -324,3 +324,14 @@ def test_tiers_of_phones_are_no_transcripts(tmp_path):
     (tmp_path / "c/talk.TextGrid").write_text(textgrid(tiers, 4.0))
     _, spoken, _ = prepared(FolderSource(path=str(tmp_path / "c")), tmp_path)
     assert [text for _, text in spoken.values()] == ["yes", "no"]
+
+
+def test_an_untranscribed_tail_is_told(tmp_path, features_options):
+    speak(tmp_path / "c/talk.wav", 80.0)
+    tiers = {"w": [Interval(0.5, 5.0, "yes"), Interval(6.0, 10.0, "no")]}
+    (tmp_path / "c/talk.TextGrid").write_text(textgrid(tiers, 80.0))
+    speak(tmp_path / "c/short.wav", 10.0)
+    (tmp_path / "c/short.txt").write_text("yes")
+    survey = Survey("train", "c", None, features_options)
+    (finding,) = survey_source(FolderSource(path=str(tmp_path / "c")), survey)
+    assert "after their last utterance (1): talk (70 s)" in finding.what
