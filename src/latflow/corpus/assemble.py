@@ -18,12 +18,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from lhotse import MonoCut, Recording, SupervisionSegment
+from lhotse import Recording, SupervisionSegment
 from lhotse.utils import fastcopy
 
 from latflow.corpus.audio import RESTORE, AudioFacts, BadAudio, Found, can_resample
 from latflow.corpus.ids import Ids
-from latflow.corpus.json_lines import ManifestWriter, Spool
+from latflow.corpus.json_lines import JsonItem, ManifestWriter, Spool
 from latflow.corpus.options import CutSource, GivenSource, KaldiSource, ManifestSource
 from latflow.corpus.words import WordForms, no_word_known
 from latflow.errors import UserError
@@ -402,19 +402,19 @@ class CorpusWriter:
 
     def _write(self, supervision: SupervisionSegment, recording: Recording) -> None:
         """Write the supervision and its cut."""
-        channel = supervision.channel
-        assert isinstance(channel, int), "an utterance has one channel"
-        self._supervisions.write(supervision)
-        self._cuts.write(
-            MonoCut(
-                id=supervision.id,
-                start=supervision.start,
-                duration=supervision.duration,
-                channel=channel,
-                supervisions=[fastcopy(supervision, start=0.0)],
-                recording=recording,
-            )
-        )
+        told = supervision.to_dict()
+        self._supervisions.write(JsonItem(supervision.id, told))
+        # What `MonoCut.to_dict` gives, which would take both apart once more.
+        cut = {
+            "id": supervision.id,
+            "start": supervision.start,
+            "duration": supervision.duration,
+            "channel": supervision.channel,
+            "supervisions": [{**told, "start": 0.0}],
+            "recording": recording.to_dict(),
+            "type": "MonoCut",
+        }
+        self._cuts.write(JsonItem(supervision.id, cut))
 
 
 def channel_remedy(source: GivenSource) -> str:

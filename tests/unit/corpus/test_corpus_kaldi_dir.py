@@ -11,6 +11,7 @@ from lhotse import CutSet, Recording
 
 from latflow.corpus.kaldi_dir import export_kaldi_dir, import_kaldi_dir
 from latflow.corpus.kaldi_tables import Table
+from latflow.corpus.manifests import read_cuts
 from latflow.corpus.options import GivenSource
 from latflow.errors import UserError
 from latflow.ledger import read_ledger
@@ -328,3 +329,11 @@ def test_transcripts_that_are_there_are_kept_in_a_set_that_may_lack_them(
     import_kaldi_dir(data, tmp_path / "out", checks=checks)
     texts = [c.supervisions[0].text for c in cuts_of(tmp_path / "out").values()]
     assert texts == ["", "TWO", ""]
+
+
+def test_cuts_are_written_as_lhotse_writes_them(data, tmp_path):
+    import_kaldi_dir(data, tmp_path / "out")
+    with gzip.open(tmp_path / "out/cuts.jsonl.gz", "rt", encoding="utf-8") as lines:
+        written = lines.read().splitlines()
+    cuts = read_cuts(tmp_path / "out/cuts.jsonl.gz")
+    assert written == [json.dumps(c.to_dict(), ensure_ascii=False) for c in cuts]
