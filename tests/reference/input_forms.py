@@ -15,11 +15,11 @@ import numpy as np
 import soundfile
 
 from latflow.corpus.manifests import load_samples, read_cuts
-from latflow.corpus.prepare import prepare_corpus
 from latflow.errors import UserError
 from latflow.lang.arpa import write_arpa
 from latflow.lang.ngram import estimate
 from latflow.lang.prepare import make_grammar, make_lang, make_lm
+from latflow.lang.vocabulary import prepare_corpus
 from latflow.workflow.doctor import examine_experiment
 from latflow.workflow.recipe import Recipe
 

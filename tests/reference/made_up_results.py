@@ -215,7 +215,8 @@ def write_scores(
             references[item["id"]] = item["supervisions"][0]["text"].split()
             speakers[item["id"]] = item["supervisions"][0]["speaker"]
     recognized = {
-        utt: misheard(words, error_rate, generator) for utt, words in references.items()
+        utt: misheard(references[utt], error_rate, generator)
+        for utt in sorted(references, key=lambda utt: utt[-3:])  # as they were made
     }
     target = folder / "score" / system / name
     target.mkdir(parents=True)

@@ -32,7 +32,7 @@ rule prepare_corpus:
         split="{split}",
         seed=recipe.options.seed,
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.corpus.prepare.prepare_corpus"),
+        code=source_digest("latflow.lang.vocabulary.prepare_corpus"),
     message:
         "Prepare the {wildcards.split} recordings and transcripts"
     script:

@@ -1,4 +1,4 @@
-"""Rule prepare_corpus: calls latflow.corpus.prepare.prepare_corpus."""
+"""Rule prepare_corpus: calls latflow.lang.vocabulary.prepare_corpus."""
 
 from typing import TYPE_CHECKING
 
@@ -7,4 +7,4 @@ from latflow.workflow.fork_server import run
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run("latflow.corpus.prepare.prepare_corpus", snakemake)
+run("latflow.lang.vocabulary.prepare_corpus", snakemake)

@@ -25,10 +25,9 @@ from latflow.corpus.audio import RESTORE, AudioFacts, BadAudio, Found, can_resam
 from latflow.corpus.ids import Ids
 from latflow.corpus.json_lines import JsonItem, ManifestWriter, Spool
 from latflow.corpus.options import CutSource, GivenSource, KaldiSource, ManifestSource
-from latflow.corpus.words import WordForms, no_word_known
+from latflow.corpus.words import RESERVED_WORDS, WordForms, no_word_known
 from latflow.errors import UserError
 from latflow.files import read_lines
-from latflow.lang.lexicon import RESERVED_WORDS
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool

@@ -45,7 +45,7 @@ from latflow.corpus.recipes import missing_utterances, recipe_manifests
 from latflow.corpus.rehearsal import HeadersAlone, Observer, Rehearsal, Script
 from latflow.corpus.synthetic import synthesize
 from latflow.corpus.table import list_table
-from latflow.corpus.words import WordForms, read_vocabulary
+from latflow.corpus.words import WordForms
 from latflow.errors import UserError
 from latflow.files import atomic_directory
 from latflow.ledger import Ledger
@@ -121,7 +121,7 @@ def prepare_corpus(
     seed: int,
     threads: int,
     max_skipped_fraction: float,
-    vocabulary: str | Path | None = None,
+    vocabulary: Collection[str] = (),
 ) -> None:
     """Write the manifests of one split.
 
@@ -133,8 +133,8 @@ def prepare_corpus(
             parts of recordings: also `audio/`);
             replaced if it exists, untouched if anything fails.
         max_skipped_fraction: largest share of utterances that may be skipped.
-        vocabulary: lexicon, or `words.txt`, whose spelling transcripts take on; None
-            for none.
+        vocabulary: words of the lexicon, whose spelling transcripts take on; empty for
+            none.
 
     Raises:
         UserError: the source or an utterance is faulty; names file and remedy.
@@ -150,9 +150,7 @@ def prepare_corpus(
             threads=threads,
             max_skipped_fraction=max_skipped_fraction,
             ledger=Ledger("prepare_corpus"),
-            vocabulary=frozenset()
-            if vocabulary is None
-            else read_vocabulary(vocabulary),
+            vocabulary=vocabulary,
         )
         _prepare(task, source)
 

@@ -15,7 +15,8 @@ What is left is unknown: without marks, divided at hyphens, in the lexicon's cas
 its words share one. Words in `<>` or `[]` are left as they are; marks that stand alone
 are no words. All that was changed is counted.
 
-Public: `TextRules`, `WordForms`, `holds_word`, `no_word_known`, `read_vocabulary`.
+Public: `TextRules`, `WordForms`, `holds_word`, `no_word_known`,
+`RESERVED_WORDS`.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from latflow.errors import UserError
-from latflow.files import read_lines
-from latflow.lang.lexicon import RESERVED_WORDS, read_lexicon
 
+# Symbols of Kaldi's tables that are no words: epsilon, back-off, ends of sentences.
+RESERVED_WORDS = ("<eps>", "#0", "<s>", "</s>")
 Case = Literal["auto", "keep", "lower", "upper"]
 
 APOSTROPHES = "'’ʼ‘‛`´＇′ꞌ"
@@ -320,18 +321,6 @@ def no_word_known(forms: WordForms, file: str | Path) -> UserError | None:
         else "check that lexicon (lang.lexicon) and transcripts are of one language, "
         "and that their words are written alike",
     )
-
-
-def read_vocabulary(path: str | Path) -> frozenset[str]:
-    """Return the words of a lexicon, or of a symbol table (`words.txt`).
-
-    Raises:
-        UserError: the file is missing or faulty.
-    """
-    if Path(path).name == "words.txt":
-        words = {line.split()[0] for _, line in read_lines(path) if line.strip()}
-        return frozenset(words) - set(RESERVED_WORDS)
-    return frozenset(read_lexicon(path).words)
 
 
 def _capitals(word: str) -> tuple[int, str]:

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from latflow.corpus.words import RESERVED_WORDS
 from latflow.errors import UserError
 from latflow.files import atomic_output, read_lines
 from latflow.lang.lexicon_forms import Row, read_rows
@@ -32,11 +33,8 @@ from latflow.lang.silence import (
 
 log = logging.getLogger(__name__)
 
-EPSILON = "<eps>"
-GRAMMAR_DISAMBIG = "#0"  # the symbol on backoff arcs of G, in words.txt and phones.txt
-SENTENCE_START = "<s>"
-SENTENCE_END = "</s>"
-RESERVED_WORDS = (EPSILON, GRAMMAR_DISAMBIG, SENTENCE_START, SENTENCE_END)
+# The second is the symbol on backoff arcs of G, in words.txt and phones.txt.
+EPSILON, GRAMMAR_DISAMBIG, SENTENCE_START, SENTENCE_END = RESERVED_WORDS
 _DISAMBIG = re.compile(r"#\d+|#nonterm.*")
 _SILENCE_NAMES = frozenset({"sil", "silence", "pau", "sp", "<sil>"})
 _MARK = re.compile(r"(.*\D)(\d+)")

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latflow.corpus.ids import Ids
-from latflow.corpus.words import TextRules, WordForms, no_word_known, read_vocabulary
+from latflow.corpus.words import TextRules, WordForms, no_word_known
 from latflow.errors import UserError
+from latflow.lang.vocabulary import read_vocabulary
 from latflow.ledger import Ledger
 
 LOWER = {

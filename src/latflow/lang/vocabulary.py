@@ -1,0 +1,55 @@
+"""Corpora whose transcripts take on the spelling of a lexicon.
+
+Public: `prepare_corpus` (stage), `read_vocabulary`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from latflow.corpus import prepare
+from latflow.corpus.options import Source
+from latflow.files import read_lines
+from latflow.lang.lexicon import RESERVED_WORDS, read_lexicon
+
+
+def prepare_corpus(
+    source: Source,
+    split: str,
+    out_dir: str | Path,
+    *,
+    seed: int,
+    threads: int,
+    max_skipped_fraction: float,
+    vocabulary: str | Path | None = None,
+) -> None:
+    """Write the manifests of one split (stage); see `latflow.corpus.prepare`.
+
+    Args:
+        vocabulary: lexicon, or `words.txt`, whose spelling transcripts take on; None
+            for none.
+
+    Raises:
+        UserError: the source, an utterance or the lexicon is faulty.
+    """
+    prepare.prepare_corpus(
+        source,
+        split,
+        out_dir,
+        seed=seed,
+        threads=threads,
+        max_skipped_fraction=max_skipped_fraction,
+        vocabulary=() if vocabulary is None else read_vocabulary(vocabulary),
+    )
+
+
+def read_vocabulary(path: str | Path) -> frozenset[str]:
+    """Return the words of a lexicon, or of a symbol table (`words.txt`).
+
+    Raises:
+        UserError: the file is missing or faulty.
+    """
+    if Path(path).name == "words.txt":
+        words = {line.split()[0] for _, line in read_lines(path) if line.strip()}
+        return frozenset(words) - set(RESERVED_WORDS)
+    return frozenset(read_lexicon(path).words)
