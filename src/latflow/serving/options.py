@@ -101,6 +101,8 @@ class ServerOptions(Options):
     """File of the certificate (PEM) for TLS; none if empty."""
     key: str = ""
     """File of the certificate's private key (PEM)."""
+    trust_code: bool = False
+    """Run code that the package names: layers and extractors that are not latflow's."""
     evaluate: bool = False
     """Offer /v1/evaluate: posteriors of frames, and their loss."""
 
@@ -118,6 +120,8 @@ class TritonOptions(Options):
     """Greatest wait for others to be handed over together, seconds."""
     idle: PositiveFloat = 5.0
     """A sequence without a message for so long is given up, seconds."""
+    trust_code: bool = False
+    """Run code that the package names: layers and extractors that are not latflow's."""
     instances: PositiveInt = 1
     """Processes with the model, on each GPU or on the CPU."""
     gpus: tuple[NonNegativeInt, ...] = ()

@@ -148,7 +148,8 @@ def _work(
 ) -> None:
     """Serve in this process until it is told to end."""
     free_at_once()
-    model = Model.load(package, device=options.device)
+    device, trust_code = options.device, options.trust_code
+    model = Model.load(package, device=device, trust_code=trust_code)
     with service_of(model, options, session) as service:
         _warm_up(service)
         Server(service, on_ready).run([listener])
