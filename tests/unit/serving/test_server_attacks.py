@@ -152,20 +152,18 @@ def closes(held):
 
 
 def test_connections_that_ask_for_nothing_keep_nobody_out():
-    with running_server(counting_model(), max_connections=20) as running:
-        with contextlib.ExitStack() as stack:
-            for _ in range(300):
-                stack.enter_context(contextlib.closing(idle(running.port, b"GET")))
-            reply = httpx.get(f"{running.http}/health", timeout=PATIENCE)
-            assert reply.status_code == 200
-            with connect(running.url) as talk:
-                talk.send(AUDIO)
-                assert json.loads(talk.recv(PATIENCE)) == {"partial": "1"}
-            text = httpx.get(f"{running.http}/metrics").text
-            (told,) = [
-                one for one in text.splitlines() if 'al{reason="connection' in one
-            ]
-            assert float(told.split()[-1]) >= 280
+    limited = running_server(counting_model(), max_connections=20)
+    with limited as running, contextlib.ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(contextlib.closing(idle(running.port, b"GET")))
+        reply = httpx.get(f"{running.http}/health", timeout=PATIENCE)
+        assert reply.status_code == 200
+        with connect(running.url) as talk:
+            talk.send(AUDIO)
+            assert json.loads(talk.recv(PATIENCE)) == {"partial": "1"}
+        text = httpx.get(f"{running.http}/metrics").text
+        (told,) = [one for one in text.splitlines() if 'al{reason="connection' in one]
+        assert float(told.split()[-1]) >= 280
 
 
 def test_connections_never_take_all_files(monkeypatch):
@@ -239,14 +237,14 @@ def test_the_end_of_the_server_ends_uploads():
 
 
 def test_uploads_are_admitted_before_they_are_taken():
-    with running_server(counting_model(), max_sessions=1) as running:
-        with connect(running.url) as talk:
-            talk.send(AUDIO)
-            talk.recv(PATIENCE)
-            head = POST + b"Content-Length: 100000\r\n\r\n"
-            with contextlib.closing(idle(running.port, head)) as held:
-                held.settimeout(PATIENCE)
-                assert b"503" in held.recv(4096)  # with nothing of its body sent
+    limited = running_server(counting_model(), max_sessions=1)
+    with limited as running, connect(running.url) as talk:
+        talk.send(AUDIO)
+        talk.recv(PATIENCE)
+        head = POST + b"Content-Length: 100000\r\n\r\n"
+        with contextlib.closing(idle(running.port, head)) as held:
+            held.settimeout(PATIENCE)
+            assert b"503" in held.recv(4096)  # with nothing of its body sent
 
 
 def test_uploads_at_a_time_have_a_size():
@@ -324,15 +322,15 @@ def test_empty_messages_count_as_what_waits():
         gate.wait(PATIENCE)
         return chunks
 
-    with running_server(counting_model(score), max_queue=10_000) as running:
-        with connect(running.url) as talk:
-            talk.send(AUDIO)
-            talk.socket.settimeout(2)
-            with contextlib.suppress(TimeoutError, OSError, ConnectionClosed):
-                talk.socket.sendall(frame(2) * 200_000)
-            (connection,) = running.service._connections
-            assert len(connection._inbox._messages) < 200
-            gate.set()
+    limited = running_server(counting_model(score), max_queue=10_000)
+    with limited as running, connect(running.url) as talk:
+        talk.send(AUDIO)
+        talk.socket.settimeout(2)
+        with contextlib.suppress(TimeoutError, OSError, ConnectionClosed):
+            talk.socket.sendall(frame(2) * 200_000)
+        (connection,) = running.service._connections
+        assert len(connection._inbox._messages) < 200
+        gate.set()
 
 
 def test_log_lines_that_clients_cause_are_few(caplog):
