@@ -1,7 +1,8 @@
 """Files that are whole or absent: atomic writes, strict reads.
 
 `atomic_output` and `atomic_directory` write beside the target and rename at the end,
-so a killed job or a full disk never leaves half an output that a later run would trust.
+when all is on the disk: a killed job, a full disk or a power cut never leaves half an
+output that a later run would trust.
 
 All text is read by `open_text` and `read_lines`, with the same rules: UTF-8, or UTF-16
 and UTF-32 with a byte order mark; a mark at the beginning counts for nothing; lines end
@@ -46,6 +47,8 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _OPENERS = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
+# What file systems say that have nothing like it.
+_NO_FSYNC = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EBADF}
 _HEAD = 1 << 16  # bytes looked at for the encoding and the ends of lines
 _PART = 1 << 20  # characters converted at once
 # What JSON, numpy and zipfile raise on damaged files, and those who use what they read.
@@ -72,7 +75,9 @@ def atomic_output(path: str | Path) -> Iterator[Path]:
         temporary = target.with_name(f".{os.getpid()}.tmp.{target.name}")
         try:
             yield temporary
+            _on_disk(temporary)
             os.replace(temporary, target)
+            _on_disk(target.parent)
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -91,9 +96,13 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
         temporary.chmod(0o755)
         try:
             yield temporary
+            for parent, _, names in os.walk(temporary):
+                for inner in (*names, ""):
+                    _on_disk(Path(parent, inner))
             if target.exists():
                 shutil.rmtree(target)
             os.replace(temporary, target)
+            _on_disk(target.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
@@ -126,6 +135,26 @@ def remove_leftovers(folder: str | Path) -> list[Path]:
         else:
             path.unlink(missing_ok=True)
     return found
+
+
+def _on_disk(path: Path) -> None:
+    """Have a file or folder written to the disk, as a power cut would leave it.
+
+    Else a name may be there before what it names.
+    """
+    if path.is_symlink() or not (path.is_file() or path.is_dir()):
+        return
+    try:
+        opened = os.open(path, os.O_RDONLY)
+    except PermissionError:  # a folder that may be written, not read
+        return
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        if error.errno not in _NO_FSYNC:
+            raise
+    finally:
+        os.close(opened)
 
 
 @contextmanager

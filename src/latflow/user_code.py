@@ -1,19 +1,70 @@
 """Functions and classes of the user's own, named in a recipe by where they are.
 
-Public: `load_object`, `file_of`, `LOCATION`.
+Recipes are trusted, and so is the code that they name. Packages are not: while one is
+loaded, `trusting` has all code refused that is not latflow's or Lhotse's.
+
+Public: `load_object`, `file_of`, `refuse_untrusted`, `trusting`, `is_told`, `LOCATION`.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from latflow.errors import UserError
+
 #: What a location looks like, for options.
 LOCATION = r"^[^:]+:[A-Za-z_]\w*$"
+
+
+# Whether code may be loaded, None where nobody has said; and what was loaded.
+_trust: ContextVar[tuple[bool, list[str]] | None] = ContextVar("trust", default=None)
+
+
+@contextmanager
+def trusting(trust_code: bool) -> Iterator[list[str]]:  # noqa: FBT001 - its only one
+    """Say whether code may be loaded that what is read names, in this thread.
+
+    Args:
+        trust_code: False refuses it.
+
+    Yields:
+        The locations of what was loaded, filled as it is.
+    """
+    loaded: list[str] = []
+    token = _trust.set((trust_code, loaded))
+    try:
+        yield loaded
+    finally:
+        _trust.reset(token)
+
+
+def is_told() -> bool:
+    """Return whether `trusting` has said if code may be loaded."""
+    return _trust.get() is not None
+
+
+def refuse_untrusted(location: str) -> None:
+    """Refuse code that is not latflow's or Lhotse's, where it is not trusted.
+
+    Raises:
+        UserError: it is not.
+    """
+    is_trusted, loaded = _trust.get() or (True, [])
+    if not is_trusted:
+        raise UserError(
+            f"would run code that is named in it: {location}",
+            remedy="if you trust whoever made it, say so by --trust-code "
+            "(trust_code: true)",
+        )
+    loaded.append(location)
 
 
 def load_object(location: str) -> Any:
@@ -21,7 +72,9 @@ def load_object(location: str) -> Any:
 
     Raises:
         ImportError, OSError, SyntaxError, AttributeError: it cannot be loaded.
+        UserError: see `refuse_untrusted`.
     """
+    refuse_untrusted(location)
     where, _, name = location.rpartition(":")
     return getattr(_load_module(where), name)
 

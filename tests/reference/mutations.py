@@ -1,6 +1,7 @@
 """Mutations of files: readers and their first users give a result or a `UserError`.
 
-Bytes are changed, lost, doubled or moved, lines too. Each file of tests has a table of
+Bytes are changed, lost, doubled or moved, lines too; every second time, values and
+arrays of a file that stays whole are of other kinds and sizes (`structures`). Each file of tests has a table of
 kinds: name of file or folder, how it is written, how it is used. What several of them
 write is here as well.
 """
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import soundfile
 from reference.made_up_alignments import make_system
+from reference.structures import restructured
 
 from latflow.errors import UserError
 from latflow.features.frames import FrameWriter
@@ -98,8 +100,9 @@ def check(kinds, kind, folder, cases):
     for case in range(cases):
         copy = folder / f"case{case}"
         shutil.copytree(source, copy)
-        path = files[case % len(files)]
-        raw = mutated(path.read_bytes(), rng)
+        path = files[case // 2 % len(files)]
+        raw = path.read_bytes()
+        raw = (case % 2 and restructured(path, raw, rng)) or mutated(raw, rng)
         (copy / path.relative_to(source)).write_bytes(raw)
         try:
             with warnings.catch_warnings():

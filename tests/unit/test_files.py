@@ -12,6 +12,7 @@ from latflow.files import (
     atomic_output,
     read_lines,
     remove_leftovers,
+    write_text,
 )
 
 
@@ -116,3 +117,44 @@ def test_utf_16_without_mark_or_cut_is_refused(tmp_path):
     path.write_bytes("one two\n".encode("utf-16")[:-1])
     with pytest.raises(UserError, match="is not the UTF-16 that it begins as"):
         list(read_lines(path))
+
+
+def test_what_gets_its_name_is_on_the_disk_before(tmp_path, monkeypatch):
+    """Of a file, and of all files and folders of a folder; then the folder around."""
+    done = []
+
+    def note(kind):
+        real = getattr(os, kind)
+
+        def call(*arguments):
+            what = arguments[0]
+            if isinstance(what, int):
+                what = os.readlink(f"/proc/self/fd/{what}")
+            done.append((kind, os.path.basename(what).split(".tmp.")[-1]))
+            return real(*arguments)
+
+        return call
+
+    for kind in ("fsync", "replace"):
+        monkeypatch.setattr(os, kind, note(kind))
+    write_text(tmp_path / "a", "x")
+    top = tmp_path.name
+    assert done == [("fsync", "a"), ("replace", "a"), ("fsync", top)]
+    done.clear()
+    with atomic_directory(tmp_path / "d") as folder:
+        (folder / "sub").mkdir()
+        (folder / "sub/file").write_text("x")
+        (folder / "link").symlink_to("nowhere")
+    kinds = [kind for kind, _ in done]
+    assert kinds == ["fsync"] * 3 + ["replace", "fsync"]
+    assert {name for _, name in done[:3]} >= {"sub", "file"}
+    assert done[-1] == ("fsync", top)
+
+
+def test_a_file_system_without_fsync_is_written(tmp_path, monkeypatch):
+    def refuse(_):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    write_text(tmp_path / "a", "x")
+    assert (tmp_path / "a").read_text() == "x"

@@ -29,6 +29,7 @@ if recipe.options.export_alignments.package is not None:
             options=recipe.options.gmm.align.values(),
             lang=completed_lang_options(),
             max_skipped_fraction=skippable,
+            trust_code=recipe.options.export_alignments.trust_code,
             code=source_digest("latflow.serving.aligning.align_package"),
         message:
             "Align {wildcards.split} with a package"
@@ -61,6 +62,7 @@ if recipe.options.export_alignments.adapt is not None:
             align=recipe.options.gmm.align.values(),
             lang=completed_lang_options(),
             max_skipped_fraction=skippable,
+            trust_code=recipe.options.export_alignments.trust_code,
             code=source_digest("latflow.serving.adapting.adapt_package"),
         message:
             "Adapt a package to {wildcards.split}"

@@ -25,6 +25,7 @@ import numpy as np
 
 from latflow.align.aligner import Aligner, Alignment, AlignmentFailure, Scores
 from latflow.align.options import AlignOptions
+from latflow.archive_sizes import archive_sizes, check_archive
 from latflow.errors import UserError
 from latflow.files import atomic_directory, write_json
 from latflow.fst.graph import Graph
@@ -204,6 +205,7 @@ class Split:
             "frame_shift": self.frame_shift,
             **durations.summary(self.lang.phones, self.lang.silence_phones),
         }
+        statistics |= archive_sizes(self.out_dir)
         write_json(self.out_dir / "statistics.json", statistics)
 
 
@@ -242,6 +244,7 @@ class AlignmentArchive:
             if not path.is_file():
                 remedy = "align the data first"
                 raise UserError("no such file", file=path, remedy=remedy)
+            check_archive(path)
             if path.stat().st_size:
                 with path.open("rb") as stream:
                     mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)

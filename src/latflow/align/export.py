@@ -30,6 +30,7 @@ from latflow.align.timing import (
     mean_confidence,
 )
 from latflow.corpus.ctm import TimedWord, ctm_line
+from latflow.corpus.ids import file_name
 from latflow.corpus.json_lines import REMEDY, CutLine, Spool, read_cut_lines
 from latflow.corpus.textgrid import Interval, textgrid
 from latflow.errors import UserError
@@ -242,12 +243,12 @@ class _Writer:
         name = place.recording
         if self._options.names == "path" and place.path:
             name = os.path.splitext(os.path.relpath(place.path, top))[0]
-        name = stem = os.path.normpath(f"/{name}").lstrip("/")  # below the folder
+        stem = name
         while name in self._taken:  # a.wav and a.flac
             self._names[stem] += 1
             name = f"{stem}.{self._names[stem] + 1}"
         self._taken.add(name)
-        return f"{name}.TextGrid"
+        return file_name(name, ".TextGrid", in_folders=True)
 
     def finish(self) -> None:
         """Close the files; write the counts."""

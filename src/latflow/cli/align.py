@@ -68,6 +68,7 @@ _PRODUCTS = ("textgrid", "words.ctm", "phones.ctm", "alignments.jsonl", "export.
     option("out", "folder for the alignments, and for what is made on the way"),
     option("--model", "model package that aligns; else systems trained on the corpus"),
     flag("--adapt", "adapt the package, of a GMM system, to the corpus before"),
+    flag("--trust-code", "run code that the package names"),
     option(
         "--boundaries",
         "times of phones: refined in short windows of the audio, or those of frames",
@@ -106,6 +107,7 @@ def _align(arguments: Arguments) -> int:
         survey,
         package=arguments.model,
         adapts=arguments.adapt,
+        trust_code=arguments.trust_code,
         g2p=g2p,
         boundaries=arguments.boundaries,
         max_skipped_fraction=arguments.max_skipped,

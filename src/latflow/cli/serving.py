@@ -167,6 +167,7 @@ def _soak(arguments: Arguments, options: LoadOptions) -> int:
     option("--lattices", "archive to write the lattices of all segments to"),
     option("--threads", "segments recognized at a time", 2),
     option("--device", "of the network", "cpu", choices=("cpu", "cuda", "auto")),
+    flag("--trust-code", "run code that the package names"),
     example="transcribe results/demo/package/chain calls/ --out texts --format txt,srt",
 )
 def _transcribe(arguments: Arguments) -> int:
@@ -197,7 +198,11 @@ def _transcribe(arguments: Arguments) -> int:
         if "-" in arguments.inputs:
             recordings.append(stack.enter_context(received(arguments.raw_rate)))
         found = transcribe(
-            Model.load(arguments.package, device=arguments.device),
+            Model.load(
+                arguments.package,
+                device=arguments.device,
+                trust_code=arguments.trust_code,
+            ),
             recordings,
             options=options,
             out_dir=arguments.out and Path(arguments.out),

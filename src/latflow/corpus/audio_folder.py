@@ -11,7 +11,6 @@ from __future__ import annotations
 import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import quote
 
 from lhotse import AudioSource, Recording
 
@@ -24,8 +23,9 @@ from latflow.corpus.audio import (
     refuse_effects,
     refuse_others,
 )
+from latflow.corpus.ids import file_name
+from latflow.errors import UserError
 
-_LONGEST_NAME = 255  # of files, bytes
 # First bytes of a file, and the end of its name.
 _SUFFIXES = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg", b"NIST": ".sph"}
 
@@ -55,12 +55,10 @@ class AudioFolder:
             BadAudio: the name is too long.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        full = f"{quote(name, safe='+=@,:')}{suffix}"
-        if len(full) > _LONGEST_NAME:
-            raise BadAudio(
-                "has an id too long for a file's name", "give it a shorter one"
-            )
-        return self.folder / full
+        try:
+            return self.folder / file_name(name, suffix)
+        except UserError as error:
+            raise BadAudio(error.what, error.remedy or "") from None
 
     def final_path(self, path: Path) -> str:
         """Return where a file of the folder will lie."""

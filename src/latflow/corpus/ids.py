@@ -1,19 +1,60 @@
-"""Ids that Kaldi's files can hold: without blanks, no two the same.
+"""Ids that Kaldi's files can hold, and names of files for ids of any characters.
 
-Public: `Ids`, `plain_id`.
+Ids of manifests and archives are anybody's: all that writes a file by an id has its
+name from `file_name`, which never leaves the folder that it is written in.
+
+Public: `Ids`, `plain_id`, `file_name`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container
 
 from latflow.errors import UserError
 from latflow.ledger import Ledger
 
+_LONGEST_NAME = 255  # of files, bytes
+# What a file's name cannot have, or what our escapes begin with; a dot in front is one
+# of a folder (`..`), or hides the file. Lone surrogates have no bytes in UTF-8.
+_NO_NAME = re.compile(r"^\.|[/%\x00-\x1f\x7f\ud800-\udfff]")
+
 
 def plain_id(text: str) -> str:
     """Return a text as an id: `_` in the place of blanks."""
     return "_".join(text.split())
+
+
+def file_name(name: str, suffix: str = "", *, in_folders: bool = False) -> str:
+    """Return the name of the file of an id; other names for other ids.
+
+    What a name cannot have is written as `%` and hexadecimal digits, as in URLs.
+
+    Args:
+        name: of a recording, an utterance, and the like: any characters.
+        suffix: of the file's name.
+        in_folders: whether `/` parts folders from each other, below the one that the
+            name is put into; otherwise it is escaped, too.
+
+    Raises:
+        UserError: the name is too long for a file.
+    """
+    parts = name.split("/") if in_folders else [name]
+    *folders, last = [_NO_NAME.sub(_escaped, part) or "%" for part in parts]
+    parts = [*folders, f"{last}{suffix}"]
+    if max(len(part.encode()) for part in parts) > _LONGEST_NAME:
+        raise UserError(
+            "has an id too long for a file's name",
+            utterance=f"{name[:40]}...",
+            remedy="give it a shorter one",
+        )
+    return "/".join(parts)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    """Return the bytes of a character as `%` and digits."""
+    raw = found[0].encode("utf-8", "surrogatepass")
+    return "".join(f"%{byte:02X}" for byte in raw)
 
 
 class Ids:

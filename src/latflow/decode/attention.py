@@ -33,6 +33,7 @@ import numpy as np
 import torch
 
 from latflow.align.units import Units
+from latflow.archive_sizes import archive_sizes
 from latflow.decode.options import AttentionDecodeOptions
 from latflow.decode.unit_search import Entry, Hypothesis, PrefixTree, search
 from latflow.errors import UserError
@@ -348,7 +349,7 @@ def decode_attention(
         **options.values(),
         "lattice_scale": recognizer.model.lattice_scale,
     }
-    write_json(out_dir / "decode.json", summary)
+    write_json(out_dir / "decode.json", {**summary, **archive_sizes(out_dir)})
 
 
 def _batches(count: int, size: int) -> Iterator[range]:

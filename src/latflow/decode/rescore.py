@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 
+from latflow.archive_sizes import archive_sizes
 from latflow.errors import UserError
 from latflow.files import atomic_output
 from latflow.fst.graph import Graph
@@ -138,7 +139,7 @@ def write_rescored(
                 ledger.record(result.utterance, reason)
         ledger.write(out_dir / "ledger.jsonl")
         ledger.check(totals.utterances, max_skipped_fraction=max_skipped_fraction)
-    summary = {**totals.summary(), **settings}
+    summary = {**totals.summary(), **settings, **archive_sizes(out_dir)}
     with atomic_output(out_dir / "rescore.json") as temporary:
         temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 

@@ -125,9 +125,17 @@ class Engine:
         holder = [found or tokens.new_scratch(len(self.packed.states) - 1)]
         try:
             yield holder
-        finally:
-            with self._lock:
-                self._scratches.append(holder[0])
+        except UserError:  # said between two frames
+            self._keep(holder[0])
+            raise
+        # What a failure has left half done (of memory, above all) is not kept: its
+        # serials name tokens of no store, and searches to come would write there.
+        self._keep(holder[0])
+
+    def _keep(self, scratch: tokens.Scratch) -> None:
+        """Keep a scratch for the next search."""
+        with self._lock:
+            self._scratches.append(scratch)
 
 
 class Session:
@@ -185,7 +193,7 @@ class Session:
         store, engine = self._open_store(), self._engine
         rows = np.ascontiguousarray(log_likes, np.float32)
         self._check(rows)
-        with engine.scratch() as holder:
+        with self._dropping(), engine.scratch() as holder:
             done = 0
             while done < len(rows):
                 frames = int(store.counts[tokens.FRAMES])
@@ -211,7 +219,8 @@ class Session:
             DeadEndError: no token survived the last frame.
         """
         self._check_alive()
-        return self._tracer.best_path(self._open_store(), use_final=use_final)
+        with self._dropping():
+            return self._tracer.best_path(self._open_store(), use_final=use_final)
 
     def final_relative_cost(self) -> float:
         """Return what ending here costs more: best path to a final state less best.
@@ -245,14 +254,14 @@ class Session:
                 remedy="remove the utterance; it is shorter than one frame",
             )
         self._check_alive()
-        reached_final = pruning.finish(packed, store, lattice_beam)
-        if packed.has_epsilon_cycle:
-            tracing.break_cycles(packed, store)
-            pruning.finish(packed, store, lattice_beam)
-        final = packed.final if reached_final else np.zeros_like(packed.final)
-        lattice = make_lattice(
-            self._engine.graph, packed, store, tracing.collect(packed, store), final
-        )
+        with self._dropping():
+            reached_final = pruning.finish(packed, store, lattice_beam)
+            if packed.has_epsilon_cycle:
+                tracing.break_cycles(packed, store)
+                pruning.finish(packed, store, lattice_beam)
+            final = packed.final if reached_final else np.zeros_like(packed.final)
+            collected = tracing.collect(packed, store)
+            lattice = make_lattice(self._engine.graph, packed, store, collected, final)
         expanded = float(store.counts[tokens.EXPANDED])
         self.close()
         return Decoded(lattice, reached_final, expanded / num_frames)
@@ -270,6 +279,17 @@ class Session:
     def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
+
+    @contextmanager
+    def _dropping(self) -> Iterator[None]:
+        """End the session where work on its store fails, and keep the store nowhere."""
+        try:
+            yield
+        except UserError:
+            raise
+        except BaseException:
+            self._store = None
+            raise
 
     def _open_store(self) -> tokens.Store:
         """Return the store, as long as there is one."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from latflow.archive_sizes import archive_sizes
 from latflow.decode.options import SearchOptions
 from latflow.files import write_json
 
@@ -154,7 +155,8 @@ def write_summary(
         to_join: what those of the whole are made of, where parts differ.
     """
     if part is None:
-        write_json(out_dir / "decode.json", {**totals.summary(options), **facts})
+        summary = {**totals.summary(options), **facts}
+        write_json(out_dir / "decode.json", {**summary, **archive_sizes(out_dir)})
     else:
         said = {"totals": asdict(totals), "facts": facts, **(to_join or {})}
-        write_json(out_dir / PART, said)
+        write_json(out_dir / PART, {**said, **archive_sizes(out_dir)})

@@ -30,7 +30,7 @@ from latflow.errors import UserError
 from latflow.features.dither import dither
 from latflow.features.front_end import SAMPLE_SCALE
 from latflow.features.options import FrameGeometry, LhotseFrontEndOptions
-from latflow.user_code import load_object
+from latflow.user_code import load_object, refuse_untrusted
 
 # Packages that Lhotse's extractors import when they are made or called.
 _PACKAGES = {
@@ -44,6 +44,8 @@ _PACKAGES = {
     "spectrogram": "torchaudio",
     "whisper-fbank": "librosa",
 }
+# Those whose settings name code: modules and pickles of a hub, parts that write files.
+_RUNNING = {"opensmile-extractor", "s3prl-ssl"}
 _ANY_TYPE = ConfigDict(arbitrary_types_allowed=True)
 _DOCS = "see docs/network_data.md on extractors"
 
@@ -179,6 +181,8 @@ class LhotseExtractor:
         if self.options.is_own:
             try:
                 found = load_object(name)
+            except UserError:
+                raise
             except Exception as error:  # of the user's own code it may be any
                 raise self._failure("cannot be loaded", error) from error
         elif name not in known:
@@ -189,6 +193,8 @@ class LhotseExtractor:
             )
         else:
             found = FEATURE_EXTRACTORS[name]
+            if name in _RUNNING:
+                refuse_untrusted(name)
             package = _PACKAGES.get(name)
             if package is not None and find_spec(package) is None:
                 raise UserError(

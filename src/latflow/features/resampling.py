@@ -18,8 +18,12 @@ from math import gcd
 import numpy as np
 from numba import njit
 
+from latflow.array_cache import ArrayCache
+
 _ZEROS = 10  # of the sinc on each side
 _KAISER_SHAPE = 5.0
+# Rates without a common divisor have filters of up to 30 MB, which take a second.
+_filters = ArrayCache(max_bytes=64 << 20)
 
 
 class StreamingResampler:
@@ -81,7 +85,16 @@ def resample(samples: np.ndarray, rate_in: int, rate_out: int) -> np.ndarray:
 
 
 def _low_pass(up: int, down: int) -> np.ndarray:
-    """Return the filter at `up` times the input's rate, float64 [2 H + 1]."""
+    """Return the filter at `up` times the input's rate, float64 [2 H + 1]; shared."""
+    found = _filters.get((up, down))
+    if found is None:
+        found = _made(up, down)
+        _filters.put((up, down), found)
+    return found
+
+
+def _made(up: int, down: int) -> np.ndarray:
+    """Compute a filter, see `_low_pass`."""
     most = max(up, down)
     half = _ZEROS * most
     times = np.arange(-half, half + 1)

@@ -21,6 +21,7 @@ from lhotse.features.io import close_cached_file_handles, get_writer
 from lhotse.utils import fastcopy
 
 import latflow.features.manifest_storage  # noqa: F401 - registers storages
+from latflow.corpus.ids import file_name
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.errors import UserError
 from latflow.features.options import Extraction, FrameGeometry
@@ -152,12 +153,12 @@ class FeatureStorage:
 
         Raises:
             OSError: the disk is full (for HDF5: all but full).
-            UserError: the URL cannot be written to.
+            UserError: the URL cannot be written to, or the id is too long for a file.
         """
-        name = quote(utt_id, safe="+=@,:")
+        name = file_name(utt_id)
         if self._url is not None:
             try:
-                return self._writer.write(name, features)
+                return self._writer.write(quote(name, safe="+=@,:%"), features)
             except (ImportError, NotImplementedError, OSError, ValueError) as error:
                 raise UserError(
                     f"features cannot be stored there ({error})",

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from latflow.archive_sizes import archive_sizes
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
 from latflow.features.options import FeatureOptions, GmmFeatures
@@ -315,7 +316,8 @@ def import_alignments(
         ledger.check(len(store), max_skipped_fraction=max_skipped_fraction)
 
     write_int_vectors(out / "ali.ark", items())
-    write_json(out / "statistics.json", merged.statistics())
+    statistics = {**merged.statistics(), **archive_sizes(out)}
+    write_json(out / "statistics.json", statistics)
 
 
 def _import_transforms(

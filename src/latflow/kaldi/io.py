@@ -26,6 +26,7 @@ from typing import IO, Literal, TypeVar, cast
 
 import numpy as np
 
+from latflow.archive_sizes import check_archive
 from latflow.errors import UserError
 from latflow.files import atomic_output
 from latflow.kaldi import encoding
@@ -409,6 +410,7 @@ def read_archive(
     Raises:
         UserError: the archive is missing, truncated or garbled.
     """
+    check_archive(path)
     with KaldiReader.open(path, binary=False) as reader:
         while not reader.at_end():
             key = reader.token()

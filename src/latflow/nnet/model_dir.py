@@ -37,6 +37,7 @@ from latflow.files import atomic_directory, reading
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
+from latflow.user_code import is_told, trusting
 
 PRIORS = "priors.npy"
 TREE = ("final.mdl", "tree")
@@ -224,9 +225,17 @@ def load_model(
         device: where the network is to run.
 
     Raises:
-        UserError: a file is missing or broken, or they do not belong together.
+        UserError: a file is missing or broken, or they do not belong together; or it
+            lies in a package and names code that nobody said to trust.
     """
-    folder = Path(folder)
+    if not is_told() and (Path(folder).parent / "package.json").is_file():
+        with trusting(False):  # noqa: FBT003 - its only argument
+            return _load_model(Path(folder), device)
+    return _load_model(Path(folder), device)
+
+
+def _load_model(folder: Path, device: str | torch.device) -> AcousticNetwork:
+    """Read a model folder, see `load_model`."""
     for name in ("network.yaml", "weights.safetensors", "meta.json"):
         if not (folder / name).is_file():
             remedy = "name a folder that training has written"

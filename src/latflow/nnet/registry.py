@@ -5,7 +5,6 @@ Public: `layer_class`, `LAYER_CLASSES`, `layer_reference`, `in_document`.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from latflow.nnet.layers import (
     spectral,
 )
 from latflow.nnet.options import KINDS, Location, OptionFacts, facts_of, nearest
+from latflow.user_code import load_object
 
 LAYER_CLASSES: dict[str, type[Layer]] = {
     "linear": simple.Linear,
@@ -64,7 +64,7 @@ def layer_class(name: str, location: Location) -> type[Layer]:
     """Return the class of a name, built-in or `my.module.Layer`.
 
     Raises:
-        UserError: no such class, or it is not a `Layer`.
+        UserError: no such class, it is not a `Layer`, or its code is not trusted.
     """
     if "." in name:
         return _imported(name, location)
@@ -77,7 +77,7 @@ def _imported(path: str, location: Location) -> type[Layer]:
     """Return a user's own class."""
     module_name, _, class_name = path.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module_name), class_name)
+        found = load_object(f"{module_name}:{class_name}")
     except (ImportError, AttributeError) as error:
         raise location.error(
             f"cannot import class {path}: {error}", "check the path and PYTHONPATH"

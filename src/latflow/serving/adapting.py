@@ -45,6 +45,7 @@ def adapt_package(
     lang: LangOptions,
     threads: int,
     max_skipped_fraction: float,
+    trust_code: bool = False,
 ) -> None:
     """Write a package with the means of its Gaussians adapted to a split (stage).
 
@@ -64,16 +65,17 @@ def adapt_package(
         lang: how the lexicon is read.
         threads: threads to use.
         max_skipped_fraction: share of the utterances that may fail.
+        trust_code: whether code may run that the package names.
 
     Raises:
         UserError: the package is faulty or not of a GMM system, the lexicon has a phone
             that it has not, or too many utterances fail.
     """
     check_adaptable(read_info(package_dir), package_dir)
-    package = GmmPackage.load(package_dir)
+    package = GmmPackage.load(package_dir, trust_code=trust_code)
     out_dir.parent.mkdir(parents=True, exist_ok=True)
     task = AlignmentTask(
-        package_dir, cuts, lexicon, lang, threads, max_skipped_fraction
+        package_dir, cuts, lexicon, lang, threads, max_skipped_fraction, trust_code
     )
     with (
         tempfile.TemporaryDirectory(prefix=".tmp.", dir=out_dir.parent) as scratch,
@@ -103,7 +105,7 @@ def adapt_package(
             )
     with atomic_directory(out_dir) as folder:
         _write(package, adapted, folder)
-        GmmPackage.load(folder)
+        GmmPackage.load(folder, trust_code=trust_code)
 
 
 def check_adaptable(info: PackageInfo, folder: str | Path) -> None:

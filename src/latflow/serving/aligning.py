@@ -57,6 +57,7 @@ def align_package(
     lang: LangOptions,
     threads: int,
     max_skipped_fraction: float,
+    trust_code: bool = False,
 ) -> None:
     """Align all utterances of a split with a package (stage).
 
@@ -70,6 +71,7 @@ def align_package(
         lang: how the lexicon is read.
         threads: utterances aligned at a time.
         max_skipped_fraction: share of the utterances that may fail.
+        trust_code: whether code may run that the package names.
 
     Raises:
         UserError: the package is faulty or was trained by CTC, the lexicon has a phone
@@ -83,7 +85,7 @@ def align_package(
             remedy="take a package of a GMM system, or of a network of another kind",
         )
     task = AlignmentTask(
-        package_dir, cuts, lexicon, lang, threads, max_skipped_fraction
+        package_dir, cuts, lexicon, lang, threads, max_skipped_fraction, trust_code
     )
     align = _align_with_gmm if info.kind == "gmm" else _align_with_network
     align(task, out_dir, options)
@@ -100,6 +102,7 @@ class AlignmentTask:
         lang: how the lexicon is read.
         threads: threads to use.
         max_skipped_fraction: share of the utterances that may fail.
+        trust_code: whether code may run that the package names.
     """
 
     package_dir: Path
@@ -108,6 +111,7 @@ class AlignmentTask:
     lang: LangOptions
     threads: int
     max_skipped_fraction: float
+    trust_code: bool = False
 
     def write_lang(self, out_dir: Path) -> Lang:
         """Write `lang/`, the package's with the words of the lexicon.
@@ -171,7 +175,7 @@ def _align_with_gmm(
     task: AlignmentTask, out_dir: Path, options: AlignAdaptedOptions
 ) -> None:
     """Align with a GMM system, adapted to each speaker if it is one that adapts."""
-    package = GmmPackage.load(task.package_dir)
+    package = GmmPackage.load(task.package_dir, trust_code=task.trust_code)
     with task.frames(package.info, out_dir, out_dir.parent.name) as (store, split):
         align_split(
             package.system,
@@ -194,7 +198,7 @@ def _align_with_network(
     task: AlignmentTask, out_dir: Path, options: AlignAdaptedOptions
 ) -> None:
     """Align with a network."""
-    model = Model.load(task.package_dir)
+    model = Model.load(task.package_dir, trust_code=task.trust_code)
     own = task.write_lang(out_dir)
     tree, transitions = load_model(task.package_dir / "model")
     compiler = TrainingGraphCompiler(own, tree, transitions)

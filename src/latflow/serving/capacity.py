@@ -51,7 +51,7 @@ def measure_capacity(
         UserError: the server does not start or does not answer.
     """
     cores = max(1, threads - 1)
-    server = ServerOptions(port=0, threads=cores, max_sessions=100_000)
+    server = ServerOptions(port=0, threads=cores, max_sessions=100_000, trust_code=True)
     clients = LoadOptions(
         sessions=options.sessions,
         seconds=options.seconds,

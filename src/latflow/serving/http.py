@@ -14,8 +14,8 @@ import math
 import time
 import zipfile
 import zlib
-from collections.abc import Awaitable, Callable
-from contextlib import closing
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from importlib.resources import files
 from typing import Any, Literal, cast, get_args
@@ -85,6 +85,7 @@ def _guarded(
     async def answer(request: Request) -> Response:
         try:
             if token:
+                service.check_origin(request.headers)
                 service.check_headers(request.headers)
             return await endpoint(request, service)
         except RefusedError as refusal:
@@ -137,11 +138,14 @@ def _error_response(refusal: RefusedError) -> Response:
 
 async def transcribe(request: Request, service: Service) -> Response:
     """Answer OpenAI's `POST /v1/audio/transcriptions`."""
-    limited = _limited(request, service)
+    service.admit()  # before the body is taken
     try:
-        async with limited.form(
-            max_files=1, max_fields=100, max_part_size=_FIELD_BYTES
-        ) as form:
+        async with (
+            _limited(request, service) as limited,
+            limited.form(
+                max_files=1, max_fields=100, max_part_size=_FIELD_BYTES
+            ) as form,
+        ):
             upload = form.get("file")
             if not isinstance(upload, UploadFile):
                 raise RefusedError("the form has no file")
@@ -159,28 +163,46 @@ async def transcribe(request: Request, service: Service) -> Response:
     return _answer(transcription, form_of_answer, granularities, language)
 
 
-def _limited(request: Request, service: Service) -> Request:
-    """Return a request whose body has a limit of its size and of its pauses."""
+@asynccontextmanager
+async def _limited(request: Request, service: Service) -> AsyncIterator[Request]:
+    """Yield a request whose body has limits of its size, its pauses and its time."""
     limit = service.options.max_upload
     refusal = RefusedError(f"a request may have {limit} bytes", "upload size")
     told = request.headers.get("content-length", "0")
     if told.isdecimal() and int(told) > limit:
         raise refusal
-    size = 0
+    size, end = 0, asyncio.get_running_loop().time() + service.options.upload_time
+    with service.receiving() as count:
 
-    async def receive() -> Message:
-        nonlocal size
-        try:
-            async with asyncio.timeout(service.options.idle):
-                message = await request.receive()
-        except TimeoutError:
-            raise RefusedError("the request stalls", "idle") from None
-        size += len(message.get("body", b""))
-        if size > limit:
-            raise refusal
-        return message
+        async def receive() -> Message:
+            nonlocal size
+            message = await _next_message(request, service, end)
+            size += len(message.get("body", b""))
+            if size > limit:
+                raise refusal
+            count(len(message.get("body", b"")))
+            return message
 
-    return Request(request.scope, receive)
+        yield Request(request.scope, receive)
+
+
+async def _next_message(request: Request, service: Service, end: float) -> Message:
+    """Wait for a part of a request: for a time, and until the server ends."""
+    ending = asyncio.ensure_future(service.ending.wait())
+    coming = asyncio.ensure_future(request.receive())
+    left = end - asyncio.get_running_loop().time()
+    both, first = {coming, ending}, asyncio.FIRST_COMPLETED
+    try:
+        patience = max(0.0, min(service.options.idle, left))
+        await asyncio.wait(both, timeout=patience, return_when=first)
+        if coming.done():
+            return coming.result()
+    finally:
+        for one in both:
+            one.cancel()
+    if service.is_draining:
+        raise RefusedError("the server is ending", "draining")
+    raise RefusedError("the request stalls, or takes too long to arrive", "idle")
 
 
 def _wanted(form: FormData) -> tuple[_Format, set[str]]:
@@ -209,7 +231,8 @@ async def _recognize(
         raise RefusedError("not audio of a known form (wav, flac, ogg, mp3)") from None
     with sound:
         options = service.session_options(sample_rate=sound.samplerate, partials=False)
-        with closing(service.open(options, upload.filename or "upload")) as session:
+        opened = await service.begin(options, upload.filename or "upload")
+        with closing(opened) as session:
             events: list[Event] = []
             seconds = 0.0
             while len(samples := await asyncio.to_thread(_next_block, sound)):
@@ -314,12 +337,14 @@ async def evaluate(request: Request, service: Service) -> Response:
     if output not in _OUTPUTS:
         raise RefusedError(f"output {output!r} is none of {', '.join(_OUTPUTS)}")
     try:
-        body = await _limited(request, service).body()
+        async with _limited(request, service) as limited:
+            body = await limited.body()
+            async with service.evaluations:
+                limit = service.options.max_upload
+                arrays = await asyncio.to_thread(_read_arrays, body, limit)
+                return await asyncio.to_thread(_evaluate, service, arrays, output)
     except ClientDisconnect:
         return Response(status_code=_GONE)
-    async with service.evaluations:
-        arrays = await asyncio.to_thread(_read_arrays, body, service.options.max_upload)
-        return await asyncio.to_thread(_evaluate, service, arrays, output)
 
 
 _OUTPUTS = ("loss", "posteriors", "log_likelihoods")

@@ -86,10 +86,21 @@ class ServerOptions(Options):
     """Bytes of a message of a websocket."""
     max_queue: PositiveInt = 1 << 20
     """Bytes of a session's messages that wait; then no more is read from the client."""
+    max_connections: PositiveInt = 1000
+    """Connections at a time in a process, as far as it may open files; those that have
+    asked for nothing yet go first."""
     max_session: PositiveFloat = 14400.0
     """Audio of a session, or of a file, seconds."""
     max_upload: PositiveInt = 1 << 28
     """Bytes of an HTTP request."""
+    max_uploads: PositiveInt = 1 << 30
+    """Bytes of all HTTP requests of a process that arrive or are worked on; more are
+    refused."""
+    upload_time: PositiveFloat = 600.0
+    """Time that an HTTP request has to arrive as a whole, seconds."""
+    patience: PositiveFloat = 10.0
+    """Time that a connection has to say what it wants, the handshake of TLS and the
+    head of each HTTP request, seconds."""
     idle: PositiveFloat = 60.0
     """Time without a message, or without reading an answer, after which a client is
     sent away, seconds."""
@@ -101,6 +112,11 @@ class ServerOptions(Options):
     """File of the certificate (PEM) for TLS; none if empty."""
     key: str = ""
     """File of the certificate's private key (PEM)."""
+    trust_code: bool = False
+    """Run code that the package names: layers and extractors that are not latflow's."""
+    origins: str = ""
+    """Origins (scheme://host:port, with commas between them) of pages that browsers may
+    connect from, beside the server's own; any if empty."""
     evaluate: bool = False
     """Offer /v1/evaluate: posteriors of frames, and their loss."""
 
@@ -118,6 +134,8 @@ class TritonOptions(Options):
     """Greatest wait for others to be handed over together, seconds."""
     idle: PositiveFloat = 5.0
     """A sequence without a message for so long is given up, seconds."""
+    trust_code: bool = False
+    """Run code that the package names: layers and extractors that are not latflow's."""
     instances: PositiveInt = 1
     """Processes with the model, on each GPU or on the CPU."""
     gpus: tuple[NonNegativeInt, ...] = ()

@@ -64,6 +64,7 @@ from latflow.scoring.options import Decision
 from latflow.scoring.score import Transcriber
 from latflow.serving.acoustics import Acoustics, GmmAcoustics, NetworkAcoustics
 from latflow.serving.features import FeatureStream, make_front_end
+from latflow.user_code import trusting
 
 FORMAT = 2  # 1 knew no packages that only align
 INFO = "package.json"
@@ -201,6 +202,10 @@ def _lines(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]
 def _check_files(folder: Path, info: PackageInfo) -> None:
     """Refuse a package with files missing or changed."""
     for name, expected in info.digests.items():
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise UserError(
+                f"has a file outside itself: {name}", file=folder / INFO, remedy=_AGAIN
+            )
         path = folder / name
         if not path.is_file():
             raise UserError("missing from the package", file=path, remedy=_AGAIN)
@@ -278,18 +283,27 @@ class Model:
     _language_models: LanguageModels | None = field(repr=False)
 
     @classmethod
-    def load(cls, path: str | Path, *, device: str = "cpu") -> Model:
+    def load(
+        cls, path: str | Path, *, device: str = "cpu", trust_code: bool = False
+    ) -> Model:
         """Read a package.
 
         Args:
             path: its folder.
             device: of the network: `cpu`, `cuda` or `auto`.
+            trust_code: whether code may run that the package names.
 
         Raises:
             UserError: it is no package, of a newer format, or only aligns; a file is
-                missing or not what was packaged; parts do not fit each other.
+                missing or not what was packaged; parts do not fit each other; or it
+                names code that is not trusted.
         """
-        folder = Path(path)
+        with trusting(trust_code):
+            return cls._load(Path(path), device)
+
+    @classmethod
+    def _load(cls, folder: Path, device: str) -> Model:
+        """Read a package, see `load`."""
         info = read_info(folder)
         if info.lmwt is None or info.wip is None:
             raise UserError(
@@ -440,13 +454,22 @@ class GmmPackage:
     system: GmmSystem
 
     @classmethod
-    def load(cls, path: str | Path) -> GmmPackage:
+    def load(cls, path: str | Path, *, trust_code: bool = False) -> GmmPackage:
         """Read a package.
+
+        Args:
+            path: its folder.
+            trust_code: whether code may run that the package names.
 
         Raises:
             UserError: as `Model.load`.
         """
-        folder = Path(path)
+        with trusting(trust_code):
+            return cls._load(Path(path))
+
+    @classmethod
+    def _load(cls, folder: Path) -> GmmPackage:
+        """Read a package, see `load`."""
         info = read_info(folder)
         _check_files(folder, info)
         system = GmmSystem.load(folder / "model")

@@ -8,6 +8,7 @@ Public: `PackageOptions`, `write_package` (stage).
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -38,6 +39,9 @@ from latflow.serving.package import (
     ScoredSystem,
     SystemFacts,
 )
+from latflow.user_code import trusting
+
+log = logging.getLogger(__name__)
 
 # Files of a folder that go along: those that must be there, and others.
 # Recognition needs no tree of a network; folders of Vosk may come without.
@@ -120,7 +124,9 @@ def write_package(
         if options.rescoring is not None:
             _copy(_given(grammar, "grammar"), folder / GRAMMAR)
             LmTrie.load(_given(arpa, "language model"), lang.word_ids).save(folder / LM)
-        found = ScoredSystem.load(folder / "model", options.kind, options.scores)
+        with trusting(True) as own_code:  # noqa: FBT003 - of the recipe
+            found = ScoredSystem.load(folder / "model", options.kind, options.scores)
+            front_end = make_front_end(options.front_end, _rate(options, recordings))
         why_not = why_aligning or _why_not_streaming(options, found.acoustics)
         if why_not not in (why_aligning, None) and not options.offline:
             raise UserError(
@@ -128,10 +134,6 @@ def write_package(
                 remedy="package it with --offline (package.offline: true), for "
                 "recordings that are there as a whole",
             )
-        rate = options.sample_rate
-        if rate is None and not isinstance(options.front_end, LhotseFrontEndOptions):
-            rate = _rate_of(recordings)
-        front_end = make_front_end(options.front_end, rate)
         chosen = {"lmwt": None, "wip": None}
         if why_aligning is None:
             chosen = read_scales(_given(scales, "scales"))
@@ -157,7 +159,19 @@ def write_package(
         )
         text = json.dumps(info.values(), indent=1, ensure_ascii=False) + "\n"
         (folder / INFO).write_text(text, encoding="utf-8")
-        (GmmPackage if why_aligning else Model).load(folder)
+        (GmmPackage if why_aligning else Model).load(folder, trust_code=True)
+    _tell_own_code(out_dir, own_code)
+
+
+def _tell_own_code(package: Path, locations: Iterable[str]) -> None:
+    """Say that a package names code, if it does."""
+    if names := ", ".join(dict.fromkeys(locations)):
+        log.warning(
+            "%s: %s is code that the package names and does not hold: who uses the "
+            "package needs it, and must say --trust-code (trust_code: true)",
+            package,
+            names,
+        )
 
 
 def _copy_all(
@@ -184,8 +198,14 @@ def _given(path: Path | None, what: str) -> Path:
     return path
 
 
-def _rate_of(recordings: Path | None) -> int:
-    """Return the sample rate of the first recording of a set."""
+def _rate(options: PackageOptions, recordings: Path | None) -> int | None:
+    """Return the sample rate of the features: as set, the extractor's, of recordings.
+
+    Raises:
+        UserError: none of them tells it.
+    """
+    if options.sample_rate or isinstance(options.front_end, LhotseFrontEndOptions):
+        return options.sample_rate
     first = None if recordings is None else next(read_cuts(recordings), None)
     if first is None:
         raise UserError(

@@ -191,12 +191,12 @@ class LiveSession:
 
     def fail(self, error: Exception) -> None:
         """End the session by an error, which all that wait are told."""
-        if not isinstance(error, UserError):
-            log.error("a session failed", exc_info=error)
         with self._lock:
             self._is_closed = True
         self._scheduler._forget(self)
         self._end(error)
+        if not isinstance(error, UserError):
+            log.error("a session failed", exc_info=error)
 
     def _end(self, error: Exception) -> None:
         """Tell all that wait of an error, and free what the session holds."""
@@ -242,6 +242,7 @@ class Scheduler:
         self._max_sessions = max_sessions
         self._observer = observer or Observer()
         self._sessions: set[LiveSession] = set()
+        self._opening = 0  # sessions that are being made
         self._lock = threading.Lock()
         self._steps: _Waiting[np.ndarray | None] = _Waiting()
         self._chunks: _Waiting[Chunk] = _Waiting()
@@ -262,8 +263,7 @@ class Scheduler:
     ) -> None:
         """Close all sessions, end the threads."""
         sessions = tuple(self._sessions)
-        for session in sessions:
-            session.close()
+        self.close_all()
         self._chunks.close()
         self._network.join()
         self._pool.__exit__(kind, error, trace)
@@ -283,15 +283,36 @@ class Scheduler:
             UserError: the model cannot do what the options ask for.
         """
         with self._lock:
-            if len(self._sessions) >= self._max_sessions:
-                raise OverloadedError(
-                    f"all {self._max_sessions} sessions are taken",
-                    remedy="try again later",
-                )
+            self.check_room()
+            self._opening += 1
+        try:  # others do not wait for it
             session = LiveSession(self, Session(self.model, options, name))
+        except BaseException:
+            with self._lock:
+                self._opening -= 1
+            raise
+        with self._lock:
+            self._opening -= 1
             self._sessions.add(session)
         self._observer.opened()
         return session
+
+    def check_room(self) -> None:
+        """Refuse another session, before what it is for is taken.
+
+        Raises:
+            OverloadedError: there are as many as are allowed.
+        """
+        if len(self._sessions) + self._opening >= self._max_sessions:
+            raise OverloadedError(
+                f"all {self._max_sessions} sessions are taken",
+                remedy="try again later",
+            )
+
+    def close_all(self) -> None:
+        """Close all sessions; what was asked of them is given up."""
+        for session in tuple(self._sessions):
+            session.close()
 
     def _forget(self, session: LiveSession) -> None:
         """Take a session off the list."""
@@ -319,7 +340,12 @@ class Scheduler:
         """Take the chunks that are ready through the network until told to end."""
         torch.set_num_threads(self._network_threads)
         while batch := self._chunks.take(self._max_batch):
-            self._score(batch)
+            try:
+                self._score(batch)
+            except Exception as error:
+                log.exception("a batch failed")
+                for session, _ in batch:
+                    session.fail(error)
 
     def _score(self, batch: Sequence[tuple[LiveSession, Chunk]]) -> None:
         """Score chunks of sessions in one call; alone where one of them is faulty."""

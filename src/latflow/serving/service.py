@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -21,6 +21,7 @@ from latflow.serving.package import Model
 from latflow.serving.scheduler import LiveSession, OverloadedError, Scheduler
 
 Reason = Literal[
+    "connection",
     "draining",
     "failure",
     "idle",
@@ -28,6 +29,7 @@ Reason = Literal[
     "message size",
     "model",
     "options",
+    "origin",
     "request",
     "session length",
     "sessions",
@@ -36,6 +38,7 @@ Reason = Literal[
 ]
 # HTTP's status, and the code of a websocket's close frame (RFC 6455, section 7.4).
 _CODES: Mapping[Reason, tuple[int, int]] = {
+    "connection": (503, 1013),
     "draining": (503, 1012),
     "failure": (500, 1011),
     "idle": (408, 1008),
@@ -43,6 +46,7 @@ _CODES: Mapping[Reason, tuple[int, int]] = {
     "message size": (413, 1009),
     "model": (400, 1008),
     "options": (400, 1008),
+    "origin": (403, 1008),
     "request": (400, 1008),
     "session length": (413, 1008),
     "sessions": (503, 1013),
@@ -91,6 +95,7 @@ class Service:
         metrics: counts.
         is_draining: whether the server ends.
         evaluations: held by the one that is done at a time.
+        ending: set when the server ends.
     """
 
     scheduler: Scheduler
@@ -100,7 +105,9 @@ class Service:
     token: str = ""
     is_draining: bool = False
     evaluations: asyncio.Lock = field(default_factory=asyncio.Lock)
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
     _connections: set[Drained] = field(default_factory=set)
+    _received: int = 0
 
     @property
     def model(self) -> Model:
@@ -112,17 +119,29 @@ class Service:
         """Rate of audio whose client tells none, Hz."""
         return self.session.sample_rate or self.model.sample_rate
 
-    def check_token(self, token: str) -> None:
-        """Refuse a wrong token."""
-        if self.token and not secrets.compare_digest(
-            token.encode(), self.token.encode()
-        ):
+    def check_token(self, token: str | bytes) -> None:
+        """Refuse a wrong token; bytes are those of UTF-8."""
+        if isinstance(token, str):
+            token = token.encode("utf-8", "surrogatepass")
+        if self.token and not secrets.compare_digest(token, self.token.encode()):
             raise RefusedError("a bearer token is needed", "token")
 
     def check_headers(self, headers: Mapping[str, str]) -> None:
         """Refuse headers without the token, if one is needed."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        self.check_token(token.strip() if scheme.lower() == "bearer" else "")
+        # Headers are read as Latin-1, and are what bytes the client has sent.
+        raw = token.strip().encode("latin-1", "replace")
+        self.check_token(raw if scheme.lower() == "bearer" else b"")
+
+    def check_origin(self, headers: Mapping[str, str]) -> None:
+        """Refuse pages of other servers, where the options say whose may connect."""
+        origin, options = headers.get("origin"), self.options
+        if not options.origins or origin is None:
+            return
+        allowed = {one.strip().rstrip("/") for one in options.origins.split(",")}
+        scheme = "https" if options.certificate else "http"
+        if origin not in {*allowed, f"{scheme}://{headers.get('host', '')}"}:
+            raise RefusedError("pages of this origin may not connect", "origin")
 
     def session_options(self, **changes: Any) -> SessionOptions:
         """Return options of a session that a client has set; refuse wrong ones."""
@@ -143,6 +162,49 @@ class Service:
             raise RefusedError(str(error), "sessions") from None
         except UserError as error:
             raise RefusedError(str(error), "options") from None
+        except MemoryError:
+            text = "there is no memory for another session; try again later"
+            raise RefusedError(text, "sessions") from None
+
+    def admit(self) -> None:
+        """Refuse what needs a session, where none can be had."""
+        if self.is_draining:
+            raise RefusedError("the server is ending", "draining")
+        try:
+            self.scheduler.check_room()
+        except OverloadedError as error:
+            raise RefusedError(str(error), "sessions") from None
+
+    async def begin(self, options: SessionOptions, name: str) -> LiveSession:
+        """Begin a session in a thread, or refuse it: filters of odd rates take long."""
+        opened = asyncio.ensure_future(asyncio.to_thread(self.open, options, name))
+        try:
+            return await asyncio.shield(opened)
+        except asyncio.CancelledError:
+            opened.add_done_callback(_give_up)
+            raise
+
+    @contextmanager
+    def receiving(self) -> Iterator[Callable[[int], None]]:
+        """Count the bytes of a request while it arrives and is worked on.
+
+        Yields:
+            Called with a number of bytes that have come; refuses too many.
+        """
+        mine = 0
+
+        def add(number: int) -> None:
+            nonlocal mine
+            mine += number
+            self._received += number
+            if self._received > self.options.max_uploads:
+                text = "too many requests arrive at a time; try again later"
+                raise RefusedError(text, "sessions")
+
+        try:
+            yield add
+        finally:
+            self._received -= mine
 
     @contextmanager
     def connected(self, connection: Drained) -> Iterator[None]:
@@ -156,9 +218,16 @@ class Service:
     async def drain(self) -> None:
         """Refuse new sessions, let the open connections end, for a time at most."""
         self.is_draining = True
+        self.ending.set()
         for connection in tuple(self._connections):
             connection.drain()
         loop = asyncio.get_running_loop()
         end = loop.time() + self.options.grace
         while self._connections and loop.time() < end:
             await asyncio.sleep(0.02)
+
+
+def _give_up(opened: asyncio.Future[LiveSession]) -> None:
+    """Close a session that nobody waits for any more."""
+    if not opened.cancelled() and opened.exception() is None:
+        opened.result().close()

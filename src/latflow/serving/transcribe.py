@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ import pandas as pd
 
 from latflow.corpus.audio import AudioReader, BadAudio
 from latflow.corpus.folder_files import AUDIO_SUFFIXES, is_audio_name
+from latflow.corpus.ids import file_name
 from latflow.corpus.manifests import read_recordings
 from latflow.decode.options import RecordingsOptions, TranscribeOptions
 from latflow.errors import UserError
@@ -177,6 +179,8 @@ def transcribe(
             "takes one",
             remedy="name a folder for the results: --out",
         )
+    for recording, form in product(recordings, options.formats):
+        _file_of(recording.name, form)  # too long a name is refused before the work
     found: list[Transcription | Fault] = []
     job = _Job(model, options, wants_lattices=lattices is not None)
     opened = nullcontext() if lattices is None else LatticeWriter.open(lattices)
@@ -216,7 +220,7 @@ def transcribe_recordings(
         UserError: there is no audio, or too much of it cannot be read.
     """
     found = transcribe(
-        Model.load(package_dir),
+        Model.load(package_dir, trust_code=True),  # of this experiment
         find_recordings([options.path]) if options.path else _listed(recordings),
         options=options,
         out_dir=out_dir,
@@ -252,7 +256,12 @@ def _write(
         if out_dir is None:
             sys.stdout.write(text)
         else:
-            write_text(out_dir / f"{transcription.name}.{EXTENSIONS[form]}", text)
+            write_text(out_dir / _file_of(transcription.name, form), text)
+
+
+def _file_of(name: str, form: str) -> str:
+    """Return where the result of a recording is written, below the folder of all."""
+    return file_name(name, f".{EXTENSIONS[form]}", in_folders=True)
 
 
 @dataclass(frozen=True)

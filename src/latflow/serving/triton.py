@@ -62,7 +62,7 @@ def write_repository(
                 raise UserError(
                     f"{name!r} is no name of a model", remedy="use letters and digits"
                 )
-            model = Model.load(package)
+            model = Model.load(package, trust_code=options.trust_code)
             if not model.is_streaming:
                 raise UserError(
                     f"{name} cannot be streamed: {model.why_not_streaming}",

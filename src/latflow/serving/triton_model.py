@@ -103,7 +103,9 @@ class PackageModel:
         self._stack = ExitStack()
         self._scheduler = self._stack.enter_context(
             Scheduler(
-                Model.load(self.package, device=device),
+                Model.load(
+                    self.package, device=device, trust_code=self._options.trust_code
+                ),
                 threads=self._options.threads,
                 max_batch=self._options.max_batch,
                 # Those that Triton has given up go when they have been idle for long.

@@ -33,6 +33,7 @@ log = logging.getLogger("latflow")
 Command = Literal["eof", "reset"]
 _Message = bytes | str | None  # None: the server ends
 _BYTES_A_SAMPLE = 2
+_BYTES_A_MESSAGE = 64
 _MAX_ALTERNATIVES = 100
 _MAX_PHRASES = 1000
 
@@ -141,6 +142,11 @@ def _word_values(
     return values
 
 
+def _size(message: _Message) -> int:
+    """Return the bytes that a message takes; empty ones take some, too."""
+    return len(message or ()) + _BYTES_A_MESSAGE
+
+
 class _Inbox:
     """Messages that have arrived and wait to be answered, up to a number of bytes."""
 
@@ -152,7 +158,7 @@ class _Inbox:
 
     async def put(self, message: _Message) -> None:
         """Add a message; wait while the queue is full."""
-        size = len(message or ())
+        size = _size(message)
         async with self._changed:
             await self._changed.wait_for(
                 lambda: not self._messages or self._size + size <= self._limit
@@ -166,7 +172,7 @@ class _Inbox:
         async with self._changed:
             await self._changed.wait_for(lambda: self._messages)
             message = self._messages.popleft()
-            self._size -= len(message or ())
+            self._size -= _size(message)
             self._changed.notify_all()
             return message
 
@@ -194,8 +200,15 @@ class _Connection:
 
     async def run(self) -> None:
         """Answer until the client or the server ends."""
+        headers = self._websocket.headers
+        try:
+            self._service.check_origin(headers)
+        except RefusedError as refusal:
+            self._service.metrics.refused(refusal.reason)
+            await self._websocket.close(refusal.code)  # HTTP's status 403
+            return
         with contextlib.suppress(RefusedError):
-            self._service.check_headers(self._websocket.headers)
+            self._service.check_headers(headers)
             self._is_trusted = True
         await self._websocket.accept()
         self._start(self._receive())
@@ -207,10 +220,10 @@ class _Connection:
             tasks = [answers, gone, *self._tasks]
             for task in tasks:
                 task.cancel()
-            for task in tasks:
-                with contextlib.suppress(asyncio.CancelledError, WebSocketDisconnect):
-                    await task
-            self._close_session()
+            try:  # however they end: a client that breaks the protocol has no words
+                await asyncio.gather(*tasks, return_exceptions=True)
+            finally:
+                self._close_session()
 
     def _start(self, work: Any) -> None:
         """Run a coroutine beside the answers."""
@@ -314,7 +327,7 @@ class _Connection:
     async def _accept(self, data: bytes) -> Sequence[Event]:
         """Recognize samples."""
         if self._session is None:
-            self._session = self._open()
+            self._session = await self._open()
         data = self._odd + data
         whole = len(data) - len(data) % _BYTES_A_SAMPLE
         data, self._odd = data[:whole], data[whole:]
@@ -335,7 +348,7 @@ class _Connection:
         """Sample rate of the client's audio, Hz."""
         return self._config.sample_rate or self._service.sample_rate
 
-    def _open(self) -> LiveSession:
+    async def _open(self) -> LiveSession:
         """Begin a session with the client's settings."""
         config = self._config
         options = self._service.session_options(
@@ -345,7 +358,7 @@ class _Connection:
         )
         client = self._websocket.client
         name = f"{client.host}:{client.port}" if client else "websocket"
-        return self._service.open(options, name)
+        return await self._service.begin(options, name)
 
     async def _finish(self, began: float) -> None:
         """Recognize to the end what was accepted, tell it, and end the session."""
@@ -389,18 +402,22 @@ class _Connection:
 
     async def _send(self, text: str) -> None:
         """Send a message; a client that reads none for too long is gone."""
-        async with asyncio.timeout(self._service.options.idle):
-            await self._websocket.send_text(text)
+        try:
+            async with asyncio.timeout(self._service.options.idle):
+                await self._websocket.send_text(text)
+        except RuntimeError:  # the connection was closed for what the client sent
+            raise WebSocketDisconnect(1006) from None
 
     async def _close(self, code: int, reason: str) -> None:
         """Send the close frame, whose reason has 123 bytes at most."""
         if self._websocket.application_state is WebSocketState.CONNECTED:
             short = reason.encode()[:123].decode(errors="ignore")
-            await self._websocket.close(code, short)
+            with contextlib.suppress(RuntimeError):  # closed meanwhile
+                await self._websocket.close(code, short)
 
 
 async def serve_websocket(websocket: WebSocket, service: Service) -> None:
     """Answer a client by Vosk's protocol until it, or the server, ends."""
     connection = _Connection(websocket, service)
-    with service.connected(connection):
+    with service.connected(connection), contextlib.suppress(WebSocketDisconnect):
         await connection.run()

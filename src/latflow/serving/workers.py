@@ -5,6 +5,8 @@ Public: `serve`, `service_of`, `bound_socket`, `free_at_once`, `Server`.
 
 from __future__ import annotations
 
+import asyncio
+import asyncio.constants
 import contextlib
 import ctypes
 import logging
@@ -18,18 +20,25 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import wait
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import uvicorn
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from latflow.errors import UserError
 from latflow.logs import log_to_terminal
+from latflow.serving.guard import (
+    Connections,
+    HttpProtocol,
+    SocketProtocol,
+    few_lines,
+)
 from latflow.serving.http import create_app
 from latflow.serving.metrics import Metrics
 from latflow.serving.options import ServerOptions, SessionOptions
@@ -148,10 +157,12 @@ def _work(
 ) -> None:
     """Serve in this process until it is told to end."""
     free_at_once()
-    model = Model.load(package, device=options.device)
+    device, trust_code = options.device, options.trust_code
+    model = Model.load(package, device=device, trust_code=trust_code)
     with service_of(model, options, session) as service:
         _warm_up(service)
-        Server(service, on_ready).run([listener])
+        with few_lines():
+            Server(service, on_ready).run([listener])
 
 
 def free_at_once() -> None:
@@ -191,29 +202,30 @@ def _warm_up(service: Service) -> None:
         live.finish().result()
 
 
-class _Protocol(WebSocketsSansIOProtocol):
-    """Websockets whose connection ends when the application has ended with it."""
-
-    async def run_asgi(self) -> None:
-        """Serve, then give a client a time to read what is left."""
-        await super().run_asgi()
-        self.loop.call_later(_CLOSE_SECONDS, self.transport.abort)
-
-
 class Server(uvicorn.Server):
     """Delivers what was recognized before it ends."""
 
     def __init__(self, service: Service, on_ready: Callable[[], None]) -> None:
         options = service.options
+        connections = Connections(
+            options.max_connections,
+            options.patience,
+            partial(service.metrics.refused, "connection"),
+        )
+        http: Any = partial(HttpProtocol, connections=connections)
+        websockets: Any = partial(SocketProtocol, connections=connections)
+        # asyncio gives the handshake of TLS a minute, before we hear of a connection.
+        asyncio.constants.SSL_HANDSHAKE_TIMEOUT = options.patience  # pyright: ignore
         super().__init__(
             uvicorn.Config(
                 create_app(service),
-                ws=_Protocol,
+                ws=websockets,
+                backlog=connections.backlog,
                 ws_max_size=_HARD_LIMIT * options.max_message,
                 ws_ping_interval=_PING_SECONDS,
                 ws_ping_timeout=_PING_SECONDS,
                 ws_per_message_deflate=False,
-                http="h11",
+                http=http,
                 loop="asyncio",
                 lifespan="off",
                 log_config=None,
@@ -237,6 +249,7 @@ class Server(uvicorn.Server):
         for server in self.servers:
             server.close()
         await self._service.drain()
+        self._service.scheduler.close_all()
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
@@ -256,6 +269,23 @@ def _shared_metrics() -> Iterator[Path]:
             del os.environ[_METRICS_FOLDER]
 
 
+@dataclass
+class _Child:
+    """A worker, and the pipe that it says by that it is ready."""
+
+    process: SpawnProcess
+    ready: Connection
+    _was_ready: bool = False
+
+    def is_ready(self) -> bool:
+        """Return whether it has said so; one that is dead may have."""
+        if not self._was_ready and self.ready.poll():
+            with contextlib.suppress(EOFError, OSError):
+                self.ready.recv()
+                self._was_ready = True
+        return self._was_ready
+
+
 class _Workers:
     """Keeps a number of processes alive that serve on one socket."""
 
@@ -270,7 +300,7 @@ class _Workers:
         self._arguments = package, options, session, listener
         self._options = options
         self._metrics = metrics
-        self._alive: dict[int, tuple[SpawnProcess, Event]] = {}
+        self._alive: dict[int, _Child] = {}
         self._failures = 0
         self._is_ending = False
 
@@ -285,9 +315,9 @@ class _Workers:
                 self._start()
             is_ready = False
             while not self._is_ending:
-                wait([process.sentinel for process, _ in self._alive.values()], 0.2)
+                wait([one.process.sentinel for one in self._alive.values()], 0.2)
                 self._replace_dead()
-                if not is_ready and all(e.is_set() for _, e in self._alive.values()):
+                if not is_ready and all(one.is_ready() for one in self._alive.values()):
                     is_ready = True
                     on_ready()
         finally:
@@ -301,26 +331,31 @@ class _Workers:
 
     def _start(self) -> None:
         """Start a worker."""
-        ready = _spawn.Event()
+        # A pipe: an event would need a /dev/shm that can be written.
+        ready, tell = _spawn.Pipe(duplex=False)
         process = _spawn.Process(
             target=_worker,
-            args=(*self._arguments, ready, log.isEnabledFor(logging.INFO)),
+            args=(*self._arguments, tell, log.isEnabledFor(logging.INFO)),
         )
         process.start()
+        tell.close()
         assert process.pid is not None
-        self._alive[process.pid] = process, ready
+        self._alive[process.pid] = _Child(process, ready)
 
     def _replace_dead(self) -> None:
         """Start a worker for each that has died."""
-        dead = [pid for pid, (one, _) in self._alive.items() if not one.is_alive()]
+        alive = self._alive
+        dead = [pid for pid, one in alive.items() if not one.process.is_alive()]
         for pid in dead:
-            process, ready = self._alive.pop(pid)
-            process.join()
+            child = alive.pop(pid)
+            child.process.join()
+            was_ready = child.is_ready()
+            child.ready.close()
             _forget_gauges(pid, self._metrics)
             if self._is_ending:
                 continue
-            log.error("worker %d ended (exit status %s)", pid, process.exitcode)
-            self._failures = 0 if ready.is_set() else self._failures + 1
+            log.error("worker %d ended (exit status %s)", pid, child.process.exitcode)
+            self._failures = 0 if was_ready else self._failures + 1
             if self._failures >= _MAX_FAILURES:
                 raise UserError(
                     "workers end before they are ready", remedy="see the log above"
@@ -329,10 +364,11 @@ class _Workers:
 
     def _stop(self) -> None:
         """End all workers: in order, and by force those that do not."""
-        for process, _ in self._alive.values():
+        processes = [child.process for child in self._alive.values()]
+        for process in processes:
             process.terminate()
         end = time.monotonic() + 2 * self._options.grace + _CLOSE_SECONDS
-        for process, _ in self._alive.values():
+        for process in processes:
             process.join(max(0.0, end - time.monotonic()))
             if process.is_alive():
                 process.kill()
@@ -344,14 +380,14 @@ def _worker(
     options: ServerOptions,
     session: SessionOptions,
     listener: socket.socket,
-    ready: Event,
+    ready: Connection,
     verbose: bool,  # noqa: FBT001 - multiprocessing's arguments stand in order
 ) -> None:
     """Serve in a process of its own (its entry)."""
     log_to_terminal(verbose=verbose)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        _work(package, options, session, listener, ready.set)
+        _work(package, options, session, listener, partial(ready.send, None))
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(1)

@@ -150,6 +150,7 @@ def align_recipe(
     *,
     package: str | Path | None = None,
     adapts: bool = False,
+    trust_code: bool = False,
     g2p: Mapping[str, Any] | None = None,
     boundaries: str = "refined",
     max_skipped_fraction: float,
@@ -164,6 +165,7 @@ def align_recipe(
         survey: of the corpus.
         package: model package that aligns; None for systems of the corpus's own.
         adapts: whether the package is adapted to the corpus before.
+        trust_code: whether code may run that the package names.
         g2p: section `lang.g2p`, see `g2p_settings`.
         boundaries: times of phones, as `export_alignments.boundaries`.
         max_skipped_fraction: share of the utterances that a stage may leave out.
@@ -194,7 +196,7 @@ def align_recipe(
         recipe["package"] = {"systems": [ALIGNER]}
         export["systems"] = [ALIGNER]
     else:
-        export["package"] = os.path.abspath(package)
+        export |= {"package": os.path.abspath(package), "trust_code": trust_code}
         if adapts:
             export["adapt"] = {}
     return {**recipe, "export_alignments": export}

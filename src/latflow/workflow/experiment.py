@@ -197,6 +197,8 @@ class ExportSectionOptions(ExportOptions):
     package: Text | None = None
     """Folder of a model package (see docs/serving.md) that aligns the sets, too, with
     the lexicon of the section `lang`; its name as a system is `package`."""
+    trust_code: bool = False
+    """Run code that the package names: layers and extractors that are not latflow's."""
     adapt: MapOptions | None = None
     """Adaptation of the package, of a GMM system, to each set before it is aligned;
     `{}` for the usual one, null for none. The adapted package is

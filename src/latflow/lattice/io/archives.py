@@ -28,6 +28,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar, cast
 
+from latflow.archive_sizes import check_archive
 from latflow.errors import UserError
 from latflow.files import atomic_output, read_lines
 from latflow.lattice.io import text
@@ -126,6 +127,7 @@ class LatticeArchive:
         self._path = Path(path)
         if not self._path.is_file():
             raise UserError("no such file", file=path, remedy="check the path")
+        check_archive(self._path)
         if self._path.suffix == ".gz":
             raise UserError(
                 "a gzipped archive cannot be read at given offsets",
@@ -285,6 +287,7 @@ def _read(path: Path) -> Iterator[tuple[str, Lattice | CompactLattice]]:
     """Yield the lattices of an archive or of an scp file, each as it is."""
     if not path.is_file():
         raise UserError("no such file", file=path, remedy="check the path")
+    check_archive(path)
     for utterance, make in _makers(path):
         try:
             yield utterance, make()
