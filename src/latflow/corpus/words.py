@@ -9,11 +9,15 @@ first that gives a word of the lexicon is taken:
 2. the same of its parts between dashes, ellipses, commas, quotation marks and the like,
    without the marks around each;
 3. without apostrophes around it, which may be quotation marks;
-4. divided at an apostrophe, where the lexicon has both parts (`there`, `'s`).
+4. divided at an apostrophe, where the lexicon has both parts (`there`, `'s`);
+5. as the only word of the lexicon that differs from it in what many writers leave out
+   or mix up: points of Hebrew and Arabic, joiners, `ё` for `е`, `l·l`, a final `.`;
+6. divided into letters (`U.S.A.`), or at other marks within, where the lexicon has all
+   parts.
 
 What is left is unknown: without marks, divided at hyphens, in the lexicon's case where
-its words share one. Words in `<>` or `[]` are left as they are; marks that stand alone
-are no words. All that was changed is counted.
+its words share one. Words in `<>`, `[]` or `{}` are left as they are; marks that stand
+alone are no words. All that was changed is counted.
 
 Public: `TextRules`, `WordForms`, `holds_word`, `no_word_known`,
 `RESERVED_WORDS`.
@@ -30,15 +34,23 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from latflow.corpus.spelling import (
+    folded,
+    has_dotless_i,
+    initials,
+    loose_key,
+    lower,
+    upper,
+)
 from latflow.errors import UserError
 
 # Symbols of Kaldi's tables that are no words: epsilon, back-off, ends of sentences.
 RESERVED_WORDS = ("<eps>", "#0", "<s>", "</s>")
 Case = Literal["auto", "keep", "lower", "upper"]
 
-APOSTROPHES = "'’ʼ‘‛`´＇′ꞌ"
-HYPHENS = "-‐‑‒–−﹣－"
-COMPOUNDS = "-‐‑‒−﹣－/"
+APOSTROPHES = "'’ʼ‘‛`´＇′ꞌʻ׳"
+HYPHENS = "-‐‑‒–−﹣－־"
+COMPOUNDS = "-‐‑‒−﹣－־/"
 # Marks that part words wherever they stand; others only end or begin them.
 _PARTING = (
     '—–―‒…‥;!?¡¿"“”„‟«»‹›()|‖،؛؟۔।॥՝։፡።'
@@ -56,7 +68,9 @@ _MARK_CATEGORIES = frozenset(
     ("Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sk", "Sm", "So", "Cf", "Cc")
 )
 _SPOKEN = frozenset("&@")  # marks that are read out
-_BRACKETED = re.compile(r"<\S+>|\[\S+\]")
+_WITHIN = ":_=*~^\\"  # marks that divide what is known in parts only
+_SENTENCES = re.compile(r"(?<=\w\w)\.(?=\w\w)")
+_BRACKETED = re.compile(r"<\S+>|\[\S+\]|\{\S+\}")
 _EXAMPLES = 2
 _NEARLY_ALL = (
     0.9  # `sil` may stand in a lexicon of capital letters, `I` in one of small
@@ -153,15 +167,19 @@ class WordForms:
         """Return the words of what stands between two marks that part words."""
         bare = self._strip(piece)
         unquoted = self._strip(bare, self._rules.clitics)
-        for form in (bare, unquoted):
-            if form and (known := self._known(form)) is not None:
+        for form in (bare, unquoted, f"{bare}."):
+            if bare and (known := self._known(form)) is not None:
                 return (known,)
         parts = [p for p in self._compound.split(unquoted) if self._strip(p)]
         if len(parts) > 1:
             return tuple(word for part in parts for word in self._words_of(part))
         if not any(c.isalnum() or c in _SPOKEN for c in unquoted):
             return () if not self._is_spoken(unquoted) else (unquoted,)
-        return self._clitic_parts(bare) or (self._cased(self._strip(unquoted, "-")),)
+        return (
+            self._clitic_parts(bare)
+            or self._parts_within(bare)
+            or (self._cased(self._strip(unquoted, "-")),)
+        )
 
     @staticmethod
     def _is_spoken(text: str) -> bool:
@@ -178,14 +196,30 @@ class WordForms:
                         return first, second
         return ()
 
+    def _parts_within(self, word: str) -> tuple[str, ...]:
+        """Return a word divided into initials or at marks, if all parts are known."""
+        letters = initials(word)
+        spelled = [self._known(f"{c}.") or self._known(c) for c in letters]
+        if letters and None not in spelled:
+            return tuple(filter(None, spelled))
+        parts = [p for p in self._within.split(word) if p]
+        sentences = _SENTENCES.split(word)
+        if all(p[0].isupper() and p[1].islower() for p in sentences[1:]):
+            parts = [p for part in sentences for p in self._within.split(part) if p]
+        known = [self._known(part) for part in parts]
+        return () if len(parts) < 2 or None in known else tuple(filter(None, known))
+
     def _known(self, word: str) -> str | None:
         """Return how the vocabulary spells a word; None if it lacks it."""
+        if not word:
+            return None
         if word in self._vocabulary:
             return word
         cased = self._in_case(word)
         if cased in self._vocabulary:
             return cased
-        return self._by_key.get(self._key(cased))
+        key = self._key(cased)
+        return self._by_key.get(key) or self._by_key.get(self._by_loose_key(key))
 
     def _key(self, word: str) -> str:
         """Return what spellings of a word have in common."""
@@ -193,13 +227,19 @@ class WordForms:
         plain = unicodedata.normalize("NFKC", plain)
         if self._rules.case != "auto":
             return plain
-        return unicodedata.normalize("NFKC", plain.casefold())
+        return unicodedata.normalize("NFKC", folded(plain, dotless=self._dotless))
+
+    def _by_loose_key(self, key: str) -> str:
+        """Return the key of the only words that are like those of a key; else ""."""
+        return self._loose.get(loose_key(key), "")
 
     def _in_case(self, word: str) -> str:
         """Return a word in the case that the rules name."""
         if self._rules.case == "lower":
-            return word.lower()
-        return word.upper() if self._rules.case == "upper" else word
+            return lower(word, dotless=self._dotless)
+        if self._rules.case == "upper":
+            return upper(word, dotless=self._dotless)
+        return word
 
     def _cased(self, word: str) -> str:
         """Return a word that the vocabulary lacks as it would spell it."""
@@ -209,7 +249,8 @@ class WordForms:
             return self._in_case(word)
         if self._shared_case is None:
             return word
-        return word.upper() if self._shared_case == "upper" else word.lower()
+        change = upper if self._shared_case == "upper" else lower
+        return change(word, dotless=self._dotless)
 
     def _strip(self, text: str, more: str = "") -> str:
         """Return a text without the marks, or further characters, at its ends."""
@@ -241,6 +282,24 @@ class WordForms:
         return found
 
     @cached_property
+    def _loose(self) -> dict[str, str]:
+        """Loose key -> key of the words that have it; "" if that isn't one.
+
+        Words of ASCII alone are like no others.
+        """
+        found: dict[str, str] = {}
+        for key in self._by_key:
+            if not key.isascii():
+                loose = loose_key(key)
+                found[loose] = key if loose not in found else ""
+        return found
+
+    @cached_property
+    def _dotless(self) -> bool:
+        """Whether I is the capital letter of ı, as in Turkish."""
+        return has_dotless_i(self._vocabulary)
+
+    @cached_property
     def _apostrophe(self) -> dict[int, int]:
         """Table that turns apostrophes into the one that the vocabulary has."""
         kinds = Counter(c for w in self._vocabulary for c in w if c in APOSTROPHES)
@@ -265,7 +324,8 @@ class WordForms:
         marks = [c for c in _PARTING if given is None or c in given]
         marks = [c for c in marks if c not in self._rules.clitics]
         either = "".join(map(re.escape, [*marks, _ZERO_WIDTH_SPACE]))
-        several = [rf"[{either}]+"]
+        # Between Hebrew letters a quotation mark is typed for gershayim.
+        several = [rf'(?:(?!(?<=[א-ת])"[א-ת])[{either}])+']
         if given is None or "." in given:
             several.append(r"\.{2,}")
         if given is None or "," in given:
@@ -277,6 +337,13 @@ class WordForms:
         """Pattern of what joins the parts of compounds; matches nowhere for none."""
         marks = "".join(map(re.escape, self._rules.compounds))
         return re.compile(rf"[{marks}]+" if marks else r"(?!)")
+
+    @cached_property
+    def _within(self) -> re.Pattern[str]:
+        """Pattern of marks that may divide a word; matches nowhere for none."""
+        given = self._rules.punctuation
+        marks = [c for c in _WITHIN if given is None or c in given]
+        return re.compile(rf"[{''.join(map(re.escape, marks))}]+" if marks else "(?!)")
 
     # -- counts -----------------------------------------------------------------------
 

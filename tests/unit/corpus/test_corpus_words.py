@@ -80,6 +80,68 @@ def test_marks_of_a_lexicon_are_words():
     ]
 
 
+# Words of a lexicon, and what people write for them.
+LANGUAGES = {
+    "Turkish": (
+        "ılık istanbul dıl dil",
+        {"İSTANBUL": "istanbul", "ILIK": "ılık", "DIL DİL": "dıl dil", "IX": "ıx"},
+    ),
+    "Turkish capitals": (
+        "ILIK İSTANBUL",
+        {"ılık istanbul": "ILIK İSTANBUL", "iki": "İKİ"},
+    ),
+    "English with a Turkish name": (
+        " ".join(["i", "ışık", "istanbul", *(f"w{n}" for n in range(200))]),
+        {"I İSTANBUL ışık": "i istanbul ışık"},
+    ),
+    "Greek": ("σας οδός", {"ΣΑΣ Οδός; σασ·": "σας οδός σας"}),
+    "Hebrew": (
+        "שלום צה״ל בית ג'ורג' ספר",
+        {
+            "שָׁלוֹם \u200fשלום": "שלום שלום",
+            'צה"ל, "צה"ל"': "צה״ל צה״ל",
+            "בית־ספר ג׳ורג׳": "בית ספר ג'ורג'",
+            'דו"ח': 'דו"ח',
+        },
+    ),
+    "Arabic": ("كتاب قال", {"كِتَابٌ كـتـاب «قَالَ»،": "كتاب كتاب قال"}),
+    "Persian": ("کتاب خوبی", {"كتاب خوبي": "کتاب خوبی"}),
+    "Hindi": ("क्या है", {"क्\u200dया है।": "क्या है"}),
+    "Russian": ("ещё все всё", {"Еще ещё Все всё": "ещё ещё все всё"}),
+    "Romanian": ("şi ţară", {"și Țară": "şi ţară"}),
+    "Catalan": ("col·lega", {"col•lega COL.LEGA col‧lega": "col·lega " * 3}),
+    "Hawaiian": ("hawaiʻi ʻo", {"Hawai'i Hawai‘i ‘O": "hawaiʻi hawaiʻi ʻo"}),
+    "Ukrainian": ("п'ять", {"П’ять пʼять": "п'ять п'ять"}),
+    "Navajo": ("tʼáá", {"T’a\u0301a\u0301 t'áá": "tʼáá tʼáá"}),
+    "initials": (
+        "u.s. mr. a. b. c d",
+        {"U.S. U.S Mr. Mr": "u.s. u.s. mr. mr.", "A.B. c.d. x.y.": "a. b. c d x.y"},
+    ),
+    "marks within": (
+        "one two c r 10 30",
+        {
+            "one:two ONE_two one=two two.One": "one two " * 3 + "two one",
+            "10:30 10.30 one.two one:x R&B": "10 30 10.30 one.two one:x r&b",
+            "{one} {NOISE}": "{one} {NOISE}",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_words_of_languages_with_spellings_of_their_own(language):
+    vocabulary, written = LANGUAGES[language]
+    forms = WordForms(vocabulary.split())
+    for text, words in written.items():
+        assert forms.words(text) == words.split()
+        assert forms.words(words) == words.split()
+
+
+def test_spellings_that_two_words_share_find_neither():
+    forms = WordForms({"כֶּלֶב", "כָּלֵב"})
+    assert forms.words("כלב") == ["כלב"]
+
+
 def test_rules_choose_case_and_characters():
     keep = TextRules(case="keep")
     assert WordForms({"ONE"}, keep).words("one ONE") == ["one", "ONE"]
