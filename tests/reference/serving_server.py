@@ -78,7 +78,8 @@ def counting_model(score=list):
     """A model for `CountingSession`."""
     return SimpleNamespace(
         acoustics=SimpleNamespace(score=score),
-        info=SimpleNamespace(name="counting"),
+        info=SimpleNamespace(name="counting", why_not_streaming=None),
+        is_streaming=True,
         sample_rate=RATE,
         sessions=[],
     )
@@ -110,7 +111,7 @@ def running_server(model, session=None, **options) -> Iterator[Running]:
     ready = threading.Event()
     with (
         contextlib.closing(bound_socket(options)) as listener,
-        service_of(model, options, session or SessionOptions()) as service,
+        service_of([model], options, session or SessionOptions()) as service,
     ):
         server = Server(service, ready.set)
         port = listener.getsockname()[1]

@@ -451,14 +451,14 @@ def test_files_and_addresses_that_cannot_be_used(tmp_path, options, message):
     (tmp_path / "empty").write_text("")
     given = {name: value.format(tmp=tmp_path) for name, value in options.items()}
     with pytest.raises(UserError, match=message):
-        serve(tmp_path, ServerOptions(**given), SessionOptions())
+        serve([tmp_path], ServerOptions(**given), SessionOptions())
 
 
 def test_a_port_that_is_taken(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=f"cannot listen on 127.0.0.1 port {port}"):
-            serve(tmp_path, ServerOptions(port=port), SessionOptions())
+            serve([tmp_path], ServerOptions(port=port), SessionOptions())
 
 
 # HTTP
