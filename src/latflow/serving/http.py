@@ -80,7 +80,7 @@ async def _not_there(request: Request, error: HTTPException) -> Response:
     """Tell of a path or a method that the server does not have."""
     path, method = request.url.path, request.method
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("allow", "")
+        allowed = (error.headers or {}).get("Allow", "POST")
         text = f"{path} does not take {method}, but {allowed}"
     else:
         text = f"there is no {path} here"
