@@ -156,9 +156,9 @@ def _soak(arguments: Arguments, options: LoadOptions) -> int:
         "vad",
         choices=("vad", "endpoint", "none"),
     ),
-    option("--vad-threshold", "probability that is speech", 0.5),
+    option("--vad-threshold", "probability that is speech", 0.2),
     option("--min-silence", "shortest silence that ends a segment, seconds", 0.5),
-    option("--padding", "silence that is kept around speech, seconds", 0.25),
+    option("--padding", "silence that is kept around speech, seconds", 0.5),
     option("--min-speech", "shortest speech that makes a segment, seconds", 0.1),
     option("--max-segment", "longest segment, seconds", 20.0),
     option("--channel", "channel to transcribe, from 1; else their mean", type=int),
@@ -231,7 +231,7 @@ def _server_options() -> tuple[Option, ...]:
         "vad",
         choices=("vad", "endpoint"),
     ),
-    option("--vad-threshold", "probability that is speech", 0.5),
+    option("--vad-threshold", "probability that is speech", 0.2),
     option("--min-silence", "shortest silence that ends a segment, seconds", 0.5),
     _server_options,
     example="serve packages/tdnnf --host 0.0.0.0 --workers 4 --token-file token",
@@ -259,7 +259,7 @@ def _serve(arguments: Arguments) -> None:
     vad = {
         "threshold": arguments.vad_threshold,
         "min_silence": arguments.min_silence,
-        "padding": min(0.25, arguments.min_silence),
+        "padding": min(0.5, arguments.min_silence),
     }
     values = {
         "chunk_length": arguments.chunk_length,
