@@ -78,7 +78,8 @@ def counting_model(score=list):
     """A model for `CountingSession`."""
     return SimpleNamespace(
         acoustics=SimpleNamespace(score=score),
-        info=SimpleNamespace(name="counting"),
+        info=SimpleNamespace(name="counting", why_not_streaming=None),
+        is_streaming=True,
         sample_rate=RATE,
         sessions=[],
     )
@@ -105,12 +106,13 @@ class Running:
 
 @contextlib.contextmanager
 def running_server(model, session=None, **options) -> Iterator[Running]:
-    """Serve a model, with options other than the default ones."""
+    """Serve a model, or several, with options other than the default ones."""
+    models = model if isinstance(model, list) else [model]
     options = ServerOptions(port=0, threads=2, **options)
     ready = threading.Event()
     with (
         contextlib.closing(bound_socket(options)) as listener,
-        service_of(model, options, session or SessionOptions()) as service,
+        service_of(models, options, session or SessionOptions()) as service,
     ):
         server = Server(service, ready.set)
         port = listener.getsockname()[1]

@@ -117,6 +117,43 @@ rule clean_corpus:
         "../scripts/clean_corpus.py"
 
 
+rule join_with_pauses:
+    input:
+        cuts=lambda wildcards: "{}/corpus/{}/cuts.jsonl.gz".format(
+            RESULTS, recipe.options.corpus.paused[wildcards.split].of
+        ),
+    output:
+        multiext(
+            "<results>/corpus/{split}/",
+            "recordings.jsonl.gz",
+            "supervisions.jsonl.gz",
+            "cuts.jsonl.gz",
+            "ledger.jsonl",
+        ),
+    log:
+        "<logs>/join_with_pauses/{split}.log",
+    benchmark:
+        "<benchmarks>/join_with_pauses/{split}.jsonl"
+    wildcard_constraints:
+        split="|".join(recipe.options.corpus.paused) or "none",
+    conda:
+        "../../envs/corpus.yaml"
+    threads: 16
+    resources:
+        mem_mb=growing(4000),
+        runtime=growing(240),
+    params:
+        options=lambda wildcards: recipe.options.corpus.paused[
+            wildcards.split
+        ].values(),
+        seed=recipe.options.seed,
+        code=source_digest("latflow.corpus.pauses.join_with_pauses"),
+    message:
+        "Join utterances with pauses: {wildcards.split}"
+    script:
+        "../scripts/join_with_pauses.py"
+
+
 rule perturb_corpus:
     input:
         cuts=lambda wildcards: "{}/corpus/{}/cuts.jsonl.gz".format(

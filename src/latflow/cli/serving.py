@@ -156,9 +156,9 @@ def _soak(arguments: Arguments, options: LoadOptions) -> int:
         "vad",
         choices=("vad", "endpoint", "none"),
     ),
-    option("--vad-threshold", "probability that is speech", 0.5),
+    option("--vad-threshold", "probability that is speech", 0.2),
     option("--min-silence", "shortest silence that ends a segment, seconds", 0.5),
-    option("--padding", "silence that is kept around speech, seconds", 0.25),
+    option("--padding", "silence that is kept around speech, seconds", 0.5),
     option("--min-speech", "shortest speech that makes a segment, seconds", 0.1),
     option("--max-segment", "longest segment, seconds", 20.0),
     option("--channel", "channel to transcribe, from 1; else their mean", type=int),
@@ -224,26 +224,55 @@ def _server_options() -> tuple[Option, ...]:
 
 @SERVING.command(
     "serve",
-    option("package", "folder of the package"),
+    option(
+        "packages",
+        "folders of packages; clients choose by `model`, the first is for all others",
+        nargs="+",
+    ),
     option("--chunk-length", "speech that is scored at a time, seconds", 0.24),
+    option(
+        "--segmentation",
+        "ends of segments of a stream: silence, or the model's endpoint rules",
+        "vad",
+        choices=("vad", "endpoint"),
+    ),
+    option("--vad-threshold", "probability that is speech", 0.2),
+    option("--min-silence", "shortest silence that ends a segment, seconds", 0.5),
     _server_options,
     example="serve packages/tdnnf --host 0.0.0.0 --workers 4 --token-file token",
 )
 def _serve(arguments: Arguments) -> None:
-    """Serve a package: Vosk's websocket protocol, OpenAI's transcriptions, a page."""
+    """Serve packages: Vosk's websocket protocol, OpenAI's transcriptions, a page."""
     from latflow.options import read_options
-    from latflow.serving.options import SessionOptions
-    from latflow.serving.workers import serve
+    from latflow.serving.options import ServerOptions, SessionOptions
+
+    try:
+        from latflow.serving.workers import serve
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"the server needs {error.name}", remedy="pip install 'latflow[serve]'"
+        ) from None
 
     def tell(address: str) -> None:
-        sys.stdout.write(f"listening on {address}\n")
+        page = address.replace("ws", "http", 1)
+        sys.stdout.write(
+            f"listening on {address}\n"
+            f"page {page}/\ntranscriptions {page}/v1/audio/transcriptions\n"
+        )
         sys.stdout.flush()
 
-    session = read_options(SessionOptions, {"chunk_length": arguments.chunk_length})
-    from latflow.serving.options import ServerOptions
-
+    vad = {
+        "threshold": arguments.vad_threshold,
+        "min_silence": arguments.min_silence,
+        "padding": min(0.5, arguments.min_silence),
+    }
+    values = {
+        "chunk_length": arguments.chunk_length,
+        "vad": vad if arguments.segmentation == "vad" else None,
+    }
+    session = read_options(SessionOptions, values)
     options = read_flags(ServerOptions, arguments)
-    serve(Path(arguments.package), options, session, on_ready=tell)
+    serve(list(map(Path, arguments.packages)), options, session, on_ready=tell)
 
 
 @SERVING.command(

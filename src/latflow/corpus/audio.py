@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import BinaryIO, NamedTuple, Self
 
 import numpy as np
 import soundfile
@@ -183,32 +183,44 @@ def agreeing(recording: Recording, facts: Sequence[AudioFacts]) -> Found:
 class AudioReader:
     """A file, read in blocks; close it, or use it in a `with` statement.
 
-    Files that libsndfile does not know are read by Lhotse, as a whole.
+    Files that libsndfile does not know are read by Lhotse, as a whole, where they have
+    a path.
 
     Args:
-        path: the file.
+        source: path of the file, or the file, open and to be sought in.
         raw_rate: Hz, where the file holds nothing but 16-bit samples, little-endian, of
             one channel; None for a file that says what it holds.
+        name: that errors give it; its path if None.
 
     Raises:
         BadAudio: missing, empty, or in no known format.
     """
 
-    def __init__(self, path: str | Path, *, raw_rate: int | None = None) -> None:
-        self._path = str(path)
-        _check_size(self._path)
+    def __init__(
+        self,
+        source: str | Path | BinaryIO,
+        *,
+        raw_rate: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        is_path = isinstance(source, str | Path)
+        self._path = str(source) if name is None else name
+        if is_path:
+            _check_size(str(source))
         self._stream: Sound | None = None
         self._whole: np.ndarray | None = None
         raw = {"subtype": "PCM_16", "endian": "LITTLE", "format": "RAW", "channels": 1}
         given = {} if raw_rate is None else {**raw, "samplerate": raw_rate}
         try:
-            self._stream = Sound(self._path, **given)
+            self._stream = Sound(str(source) if is_path else source, **given)
             self.sample_rate = int(self._stream.samplerate)
             self.num_channels = int(self._stream.channels)
         except soundfile.LibsndfileError as error:
             if not is_for_others(error, self._path):
                 raise _corrupt(self._path, error) from error
-            self._whole, self.sample_rate = _read_otherwise(self._path)
+            if not is_path:
+                raise _unknown(self._path) from error
+            self._whole, self.sample_rate = _read_otherwise(str(source))
             self.num_channels = len(self._whole)
 
     def __enter__(self) -> Self:
@@ -395,13 +407,16 @@ def _read_otherwise(path: str) -> tuple[np.ndarray, int]:
     try:
         audio, rate = read_otherwise(path)
     except (AudioLoadingError, OSError) as error:
-        what = "is in no format that soundfile or Lhotse reads"
-        if is_sphere(path):
-            what = "is corrupt, or shortened SPHERE, which the program sph2pipe reads"
-        raise BadAudio(
-            f"audio file {path} {what}", f"{RESTORE}; or {CONVERT}"
-        ) from error
+        raise _unknown(path) from error
     return np.atleast_2d(audio), int(rate)
+
+
+def _unknown(name: str) -> BadAudio:
+    """Return the finding that a file is in no known format."""
+    what = "is in no format that soundfile or Lhotse reads"
+    if Path(name).is_file() and is_sphere(name):
+        what = "is corrupt, or shortened SPHERE, which the program sph2pipe reads"
+    return BadAudio(f"audio file {name} {what}", f"{RESTORE}; or {CONVERT}")
 
 
 def _tidy(error: soundfile.LibsndfileError) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -15,6 +15,7 @@ from latflow.options import (
     NonNegativeInt,
     Options,
     PositiveFloat,
+    PositiveInt,
     Text,
     Unique,
 )
@@ -22,7 +23,10 @@ from latflow.options import (
 Speed = Annotated[float, Field(ge=0.5, le=2.0)]
 
 
-def _ascending(bounds: tuple[float, float]) -> tuple[float, float]:
+_Number = TypeVar("_Number", int, float)
+
+
+def _ascending(bounds: tuple[_Number, _Number]) -> tuple[_Number, _Number]:
     """Return a range; refuse one whose end is below its start."""
     if bounds[0] > bounds[1]:
         raise ValueError(f"{bounds[0]:g} is above {bounds[1]:g}")
@@ -325,7 +329,8 @@ class PerturbationOptions(Options):
     """
 
     of: Text = "train"
-    """Set that it is made of: `train`, or one of `corpus.cleaned`."""
+    """Set that it is made of: `train`, or one of `corpus.cleaned`, or a training set
+    of `corpus.paused`."""
     speeds: Annotated[tuple[Speed, ...], Field(min_length=1), Unique] = (0.9, 1.0, 1.1)
     """Speeds that every utterance is taken at: factors of its frequencies, and of the
     inverse of its duration."""
@@ -333,6 +338,47 @@ class PerturbationOptions(Options):
     """Range that each utterance's volume, a factor of its samples, is drawn from
     (uniform); null leaves it. Features of `nnet.features` follow it; those of the GMM
     systems, which align the set, do not (as in Kaldi)."""
+
+
+class PausedSetOptions(Options):
+    """Utterances of a set, joined to recordings with pauses, as servers hear speech.
+
+    Pauses come before, between and behind the utterances of a speaker: noise as loud
+    as, and of the spectrum of, the quietest parts of the utterance beside it.
+    """
+
+    of: Text = "train"
+    """Set that it is made of: `train` or one of `corpus.cleaned`, for a training set;
+    `dev` or one of `corpus.test`, for a test set."""
+    utterances: Annotated[
+        tuple[PositiveInt, PositiveInt], AfterValidator(_ascending)
+    ] = (2, 6)
+    """Range that the number of utterances in a recording is drawn from."""
+    pause: Annotated[
+        tuple[NonNegativeFloat, NonNegativeFloat], AfterValidator(_ascending)
+    ] = (0.2, 3.0)
+    """Range that the length of each pause is drawn from, seconds."""
+    no_pause: Fraction = 0.0
+    """Share of the places between utterances that have no pause."""
+    quiet: Fraction = 0.5
+    """Share of the pauses whose noise is as soft as `quiet_db` says: of a microphone
+    that closes, or of speech cut out of its noise."""
+    quiet_db: Annotated[tuple[float, float], AfterValidator(_ascending)] = (
+        -60.0,
+        -60.0,
+    )
+    """Range that the level of such a pause is drawn from, dB; 0 is full scale."""
+    digital: Fraction = 0.0
+    """Share of the pauses that are digital silence: samples of 0."""
+    alone: bool = False
+    """Keep the utterances by themselves in the set, too."""
+
+    @model_validator(mode="after")
+    def _check_shares(self) -> Self:
+        """Refuse more pauses than there are."""
+        if self.quiet + self.digital > 1:
+            raise ValueError("quiet, digital: shares of more than 1 together")
+        return self
 
 
 class CleanedSetOptions(Options):
@@ -424,20 +470,39 @@ class CorpusOptions(Options):
     """Training sets for networks, by name: the parts of the training set that are what
     their transcripts say (see docs/suspects.md). GMM systems are trained on the
     training set itself, and align these too."""
+    paused: dict[SetName, PausedSetOptions] = Field(default_factory=dict)
+    """Sets, by name, of the utterances of others, joined with pauses between them, so
+    that a network learns, and the report knows, what a served model hears (see
+    docs/serving.md): training sets where they are made of the training set, else test
+    sets."""
+
+    @property
+    def paused_training(self) -> list[str]:
+        """Names of the sets of `paused` that are training sets."""
+        made_of = {"train", *self.cleaned}
+        return [name for name, made in self.paused.items() if made.of in made_of]
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
-        """Refuse two sets of one name."""
+        """Refuse two sets of one name, and sets that are made of none."""
         for name in self.perturbed.keys() & self.test.keys():
             raise ValueError(f"perturbed.{name}: a test set has this name")
         for name in self.cleaned.keys() & {*self.test, *self.perturbed}:
             raise ValueError(f"cleaned.{name}: another set has this name")
-        for name, options in self.perturbed.items():
-            if options.of not in {"train", *self.cleaned}:
-                known = ", ".join(["train", *self.cleaned])
-                raise ValueError(
-                    f"perturbed.{name}.of: no {options.of!r}; there are {known}"
-                )
+        for name in self.paused.keys() & {*self.test, *self.perturbed, *self.cleaned}:
+            raise ValueError(f"paused.{name}: another set has this name")
+        dev = [] if isinstance(self.dev, NoSource) else ["dev"]
+        made_of_train = ["train", *self.cleaned]
+        for kind, made, known in (
+            ("perturbed", self.perturbed, [*made_of_train, *self.paused_training]),
+            ("paused", self.paused, [*made_of_train, *dev, *self.test]),
+        ):
+            for name, options in made.items():
+                if options.of not in known:
+                    raise ValueError(
+                        f"{kind}.{name}.of: no {options.of!r}; there are "
+                        f"{', '.join(known)}"
+                    )
         if isinstance(self.dev, NoSource) and self.test:
             raise ValueError("dev: test sets cannot be scored without one")
         for name, source in {"train": self.train, "dev": self.dev}.items():

@@ -261,18 +261,19 @@ class SegmentationOptions(Options):
     """Ends of segments: silence by Silero's voice activity detector (`vad`; the other
     options are its), the endpoint rules of the model (`endpoint`), or that of the
     recording (`none`: memory then grows with its length)."""
-    threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    threshold: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Probability from which on a window of 32 ms is speech; what has begun goes on
-    while it is above 0.15 less."""
+    while it is above 0.15 less. Less than Silero's 0.5, which loses speech in noise
+    (docs/serving.md)."""
     min_silence: Annotated[float, Field(ge=0.05)] = 0.5
     """Shortest silence that ends a segment, seconds."""
-    padding: NonNegativeFloat = 0.25
+    padding: NonNegativeFloat = 0.5
     """Silence that is kept before and after the speech, seconds; no more than
     `min_silence`."""
     min_speech: NonNegativeFloat = 0.1
     """Shortest speech that makes a segment, seconds."""
     max_segment: Annotated[float, Field(ge=1)] = 20.0
-    """Longest segment, seconds; longer speech is cut where it is least probable."""
+    """Longest segment, seconds; longer speech is cut where it is less probable."""
 
     @model_validator(mode="after")
     def _check_padding(self) -> Self:

@@ -51,7 +51,7 @@ from latflow.lattice.io.archives import read_lattices
 from latflow.lattice.lattice import CompactLattice, Lattice
 from latflow.lattice.mbr import minimum_bayes_risk
 from latflow.lattice.n_best import n_best
-from latflow.lattice.path_sums import forward
+from latflow.lattice.path_sums import forward, forward_sums, scaled_arcs
 from latflow.lattice.word_alignment import WordAligner
 from latflow.logs import progress
 from latflow.nnet.described import frame_subsampling
@@ -374,6 +374,26 @@ class Transcriber:
         others = list(found.values())[: n - 1]
         timed = [(self._of_path(utterance, path)[0], p) for path, p in others]
         return [(best, share), *timed]
+
+    def no_words(self, lattice: Lattice) -> float:
+        """Return the posterior probability that an utterance has no words.
+
+        Args:
+            lattice: its lattice.
+
+        Raises:
+            UserError: no path leads to a final state.
+        """
+        lm_scale, acoustic_scale, penalty = self.scales
+        arcs = scaled_arcs(lattice, lm_scale=lm_scale, acoustic_scale=acoustic_scale)
+        is_word = lattice.word != 0
+        cost = arcs.cost + np.where(is_word, penalty, 0.0)
+        total = forward_sums(arcs._replace(cost=cost)).log_like
+        silent = arcs._replace(cost=np.where(is_word, np.inf, cost))
+        try:
+            return float(np.exp(min(forward_sums(silent).log_like - total, 0.0)))
+        except UserError:  # each path has a word
+            return 0.0
 
     def _sequences(
         self, utterance: str, lattice: Lattice, best: BestPath

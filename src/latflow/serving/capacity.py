@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from latflow.decode.options import SegmentationOptions
 from latflow.errors import UserError
 from latflow.files import atomic_output
 from latflow.logs import log_to_terminal
@@ -134,7 +135,8 @@ def main(package: str, options: str) -> None:
     log_to_terminal()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     server = ServerOptions.model_validate_json(options)
-    serve(Path(package), server, SessionOptions(), on_ready=_tell)
+    session = SessionOptions(vad=SegmentationOptions())
+    serve([Path(package)], server, session, on_ready=_tell)
 
 
 def _tell(address: str) -> None:

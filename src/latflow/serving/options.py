@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from latflow.decode.options import EndpointOptions
+from latflow.decode.options import EndpointOptions, SegmentationOptions
 from latflow.options import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -31,6 +31,10 @@ class SessionOptions(Options):
     endpoint: EndpointOptions | Literal["model", "off"] = "model"
     """Rules that end a segment; `model` for those of the model's package, `off` for one
     segment up to the end of the audio."""
+    vad: SegmentationOptions | None = None
+    """Segments of speech by a voice activity detector, as `transcribe` has them, so
+    that nothing is recognized in silence; `endpoint` is not used then. null for
+    segments by `endpoint`."""
     phrases: tuple[Text, ...] = ()
     """Phrases that final results favour: hypotheses of the lattice that hold one."""
     phrase_boost: NonNegativeFloat = 4.0

@@ -1,14 +1,17 @@
 """Results of recognition: hypotheses, segments, events of a session.
 
-Public: `Hypothesis`, `Segment`, `Partial`, `Final`, `Event`.
+Public: `Hypothesis`, `Segment`, `Partial`, `Final`, `Event`,
+`SILENCE`, `moved`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from latflow.corpus.ctm import TimedWord
 from latflow.lattice.lattice import Lattice
+
+SILENCE = 6  # of a segment's `endpoint_rule`: no rule of Kaldi's, but silence by VAD
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,13 @@ class Segment:
         start: seconds from the beginning of the audio.
         end: seconds from the beginning of the audio.
         hypotheses: at least one, the best first.
-        endpoint_rule: rule that ended it, 1 to 5 (Kaldi's); 0 where the audio ended.
+        endpoint_rule: rule that ended it, 1 to 5 (Kaldi's), or `SILENCE`; 0 where the
+            audio ended.
         lattice: state-level lattice with unscaled acoustic costs; None unless asked
             for, or where no frame was recognized.
         warning: why nothing was recognized although there was audio (the search came
             to a dead end); None otherwise.
+        no_speech: posterior probability, in the lattice, that no word was said.
     """
 
     start: float
@@ -51,6 +56,7 @@ class Segment:
     endpoint_rule: int = 0
     lattice: Lattice | None = None
     warning: str | None = None
+    no_speech: float = 1.0
 
     @property
     def best(self) -> Hypothesis:
@@ -79,3 +85,22 @@ class Final:
 
 
 Event = Partial | Final
+
+
+def moved(segment: Segment, seconds: float) -> Segment:
+    """Return a segment that is later in its recording."""
+    hypotheses = tuple(
+        replace(
+            hypothesis,
+            words=tuple(
+                replace(word, start=word.start + seconds) for word in hypothesis.words
+            ),
+        )
+        for hypothesis in segment.hypotheses
+    )
+    return replace(
+        segment,
+        start=segment.start + seconds,
+        end=segment.end + seconds,
+        hypotheses=hypotheses,
+    )

@@ -115,7 +115,7 @@ class LiveSession:
 
     def accept(self, samples: np.ndarray) -> Future[list[Event]]:
         """Recognize samples: int16, or float32 in [-1, 1], of any number."""
-        return self._ask(lambda session: session.feed(samples) or [])
+        return self._ask(lambda session: session.feed(samples))
 
     def finish(self) -> Future[list[Event]]:
         """Recognize to the end what was accepted."""

@@ -4,7 +4,8 @@ The network is Silero's voice activity detector from the wheel `silero-vad`, for
 16 kHz: it gives the probability of speech in each window of 32 ms. Its weights are run
 here for many windows at once, which the wheel's own module takes one by one.
 
-Public: `SpeechDetector`, `SpeechCutter`, `Segmenter`, `Span`.
+Public: `SpeechDetector`, `detector_of`, `SpeechCutter`, `SpeechGate`, `Segmenter`,
+`Span`, `Stretch`.
 
 Source: silero-vad, `silero_vad.jit` (the network) and `get_speech_timestamps` (two
 thresholds, least silence, least speech).
@@ -13,6 +14,8 @@ thresholds, least silence, least speech).
 from __future__ import annotations
 
 import warnings
+from collections import deque
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,9 +27,9 @@ from torch.nn import functional
 from latflow.decode.options import SegmentationOptions
 from latflow.features.resampling import StreamingResampler
 
-# Windows that the network takes at a time. They lie on fixed positions, so that any
-# blocks of samples give the same bits.
-_BATCH = 32
+# Windows that the network takes at a time, 128 ms. They lie on fixed positions, so that
+# any blocks of samples give the same bits.
+_BATCH = 4
 _HIDDEN = 128
 _CONVOLUTION_STRIDES = (1, 2, 2, 1)
 # Speech goes on until its probability is this much below the threshold that began it.
@@ -118,6 +121,17 @@ def _weights(prefix: str) -> dict[str, Tensor]:
     }
 
 
+def detector_of(sample_rate: int) -> SpeechDetector:
+    """Return the detector for a sample rate, which all of a process share."""
+    return _detector(is_wide=sample_rate >= 16000)
+
+
+@cache
+def _detector(*, is_wide: bool) -> SpeechDetector:
+    """Load the detector for wide or narrow audio."""
+    return SpeechDetector(16000 if is_wide else 8000)
+
+
 class Span(NamedTuple):
     """A stretch of audio: its first sample, and the one behind its last."""
 
@@ -129,8 +143,9 @@ class Segmenter:
     """Finds the segments of one recording; bounded in memory, however long it is.
 
     Segments are in order and do not overlap. Each holds speech and some silence around
-    it, and none is longer than `max_segment`: longer speech is cut where it is least
-    probable in the second half.
+    it, and none is longer than `max_segment`: in the second half of that, speech is cut
+    where it is less probable than a threshold that rises to 1. What is told of a
+    segment that goes on stays true, so that it can be recognized while it is spoken.
 
     Args:
         detector: shared by all recordings of a sample rate.
@@ -153,8 +168,8 @@ class Segmenter:
         self._last_end = 0  # of the segment before
         self._speech: int | None = None  # beginning of the speech that goes on
         self._is_cut = False  # it goes on from a segment that was too long
+        self._is_sure = False  # it is long enough to be speech
         self._silence: int | None = None  # beginning of the silence within it
-        self._probabilities: list[float] = []  # of the windows since its beginning
 
     @property
     def needed_from(self) -> int:
@@ -162,6 +177,13 @@ class Segmenter:
         if self._speech is not None:
             return self._begin()
         return max(self._last_end, self._position - self._padding)
+
+    @property
+    def ongoing(self) -> Span | None:
+        """The segment that goes on, as far as its samples are surely its own."""
+        if self._speech is None or not self._is_sure:
+            return None
+        return Span(self._begin(), self._settled())
 
     def accept(self, samples: np.ndarray) -> list[Span]:
         """Take samples; return the segments that end now.
@@ -206,23 +228,21 @@ class Segmenter:
     def _step(self, probability: float) -> list[Span]:
         """Take the probability of the next window."""
         start = self._position
+        if self._speech is not None and self._is_too_long(probability):
+            return [self._cut(start), *self._step(probability)]
         self._position += self._detector.window
         if self._speech is None:
-            if probability >= self._threshold:
-                self._speech, self._is_cut = start, False
-                self._probabilities = [probability]
-            return []
-        self._probabilities.append(probability)
-        if probability >= self._threshold:
+            if probability < self._threshold:
+                return []
+            self._speech, self._is_cut, self._is_sure = start, False, False
+        elif probability >= self._threshold:
             self._silence = None
         elif probability < self._end_threshold and self._silence is None:
             self._silence = start
-        if self._silence is not None:
-            silence = self._position - self._silence
-            if silence >= self._min_silence:
-                return self._ended(self._silence + min(self._padding, silence))
-        if self._position - self._begin() > self._longest - self._padding:
-            return self._cut()
+        if self._silence is None:
+            self._is_sure |= self._position - self._speech >= self._min_speech
+        elif self._position - self._silence >= self._min_silence:
+            return self._ended(self._settled())
         return []
 
     def _begin(self) -> int:
@@ -231,34 +251,38 @@ class Segmenter:
         padding = 0 if self._is_cut else self._padding
         return max(self._last_end, self._speech - padding)
 
+    def _settled(self) -> int:
+        """Return the sample up to which the segment that goes on surely reaches."""
+        if self._silence is None:
+            return self._position
+        return min(self._silence + self._padding, self._position)
+
     def _ended(self, end: int) -> list[Span]:
         """Return the segment that ends, none if it is too short."""
-        assert self._speech is not None
         span = Span(self._begin(), end)
-        speech = (end if self._silence is None else self._silence) - self._speech
-        is_short = speech < self._min_speech and not self._is_cut
+        is_sure = self._is_sure
         self._speech = self._silence = None
-        if is_short:
+        if not is_sure:
             return []
         self._last_end = end
         return [span]
 
-    def _cut(self) -> list[Span]:
+    def _is_too_long(self, probability: float) -> bool:
+        """Return whether the segment is to be cut before a window."""
+        after = self._position + self._detector.window - self._begin()
+        share = 2 * (after + self._padding) / self._longest - 1  # of the second half
+        rising = self._end_threshold + (1 - self._end_threshold) * share
+        return share > 1 or (share > 0 and probability < rising)
+
+    def _cut(self, end: int) -> Span:
         """Return the first part of a segment that is too long; the rest goes on."""
-        assert self._speech is not None
-        count = len(self._probabilities)
-        second_half = np.array(self._probabilities[count // 2 :])
-        behind = len(second_half) - 1 - int(second_half[::-1].argmin())
-        at = count // 2 + behind
-        size = self._detector.window
-        end = self._speech + at * size + size // 2
-        span = Span(self._begin(), end)
-        self._probabilities = self._probabilities[at:]
-        self._speech = self._last_end = end
-        self._is_cut = True
-        if self._silence is not None:
-            self._silence = max(self._silence, end)
-        return [span]
+        span = Span(self._begin(), end if self._silence is None else self._settled())
+        self._last_end = span.end
+        if self._silence is None:
+            self._speech, self._is_cut, self._is_sure = end, True, True
+        else:
+            self._speech = self._silence = None
+        return span
 
 
 class SpeechCutter:
@@ -311,3 +335,64 @@ class SpeechCutter:
         return [
             (begin, self._held[begin - first : end - first]) for begin, end in bounds
         ]
+
+
+class Stretch(NamedTuple):
+    """A segment of a stream, as far as it is known.
+
+    Attributes:
+        start: its first sample.
+        end: the sample behind those that surely belong to it.
+        is_ended: whether there are no more.
+    """
+
+    start: int
+    end: int
+    is_ended: bool
+
+
+class SpeechGate:
+    """Tells which samples of a stream are speech, while it arrives.
+
+    Args:
+        sample_rate: of the stream, Hz.
+        rate: that samples are counted at, Hz.
+        options: see `Segmenter`.
+    """
+
+    def __init__(
+        self, sample_rate: int, rate: int, options: SegmentationOptions
+    ) -> None:
+        detector = detector_of(sample_rate)
+        self._resampler = StreamingResampler(sample_rate, detector.sample_rate)
+        self._segmenter = Segmenter(detector, options)
+        self._factor = rate / detector.sample_rate
+        self._ended: deque[Span] = deque()
+
+    def accept(self, samples: np.ndarray) -> None:
+        """Take samples, float32[n] in [-1, 1], at the stream's rate."""
+        self._ended += self._segmenter.accept(self._resampler.accept(samples))
+
+    def finish(self) -> None:
+        """Note that the stream ends."""
+        self._ended += self._segmenter.accept(self._resampler.finish())
+        self._ended += self._segmenter.finish()
+
+    @property
+    def current(self) -> Stretch | None:
+        """The first segment that was not given up; None if there is none yet."""
+        span = self._ended[0] if self._ended else self._segmenter.ongoing
+        if span is None:
+            return None
+        start, end = (round(at * self._factor) for at in span)
+        return Stretch(start, end, bool(self._ended))
+
+    def next(self) -> None:
+        """Give up the first segment, which has ended."""
+        self._ended.popleft()
+
+    @property
+    def needed_from(self) -> int:
+        """The first sample that a segment may still hold."""
+        first = [span.start for span in self._ended]
+        return int(min([*first, self._segmenter.needed_from]) * self._factor)

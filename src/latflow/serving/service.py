@@ -62,18 +62,35 @@ class RefusedError(Exception):
         text: the reason, one sentence.
         reason: the same in a word, for the counts.
         status: HTTP's status, where it is not that of the reason.
+        param: field of the request that is wrong, if it is one.
 
     Attributes:
         code: of the close frame of a websocket.
     """
 
     def __init__(
-        self, text: str, reason: Reason = "request", *, status: int | None = None
+        self,
+        text: str,
+        reason: Reason = "request",
+        *,
+        status: int | None = None,
+        param: str | None = None,
     ) -> None:
         super().__init__(text)
+        self.param = param
         self.reason: Reason = reason
         usual, self.code = _CODES[reason]
         self.status = usual if status is None else status
+
+
+def error_values(refusal: RefusedError) -> dict[str, Any]:
+    """Return a refusal as OpenAI's clients read it."""
+    kind = "invalid_request_error" if refusal.status < 500 else "server_error"
+    code = refusal.reason.replace(" ", "_")
+    if refusal.reason == "model":
+        code = "model_not_found"
+    values = {"message": str(refusal), "type": kind, "param": refusal.param}
+    return {"error": {**values, "code": code}}
 
 
 class Drained(Protocol):
@@ -85,24 +102,27 @@ class Drained(Protocol):
 
 @dataclass(eq=False)
 class Service:
-    """A model at work in a process.
+    """Models at work in a process.
 
     Attributes:
-        scheduler: works on the sessions.
+        schedulers: work on the sessions of a model each, by its name; the first one's
+            is the model of clients that choose none.
         options: of the server.
         session: of sessions, where clients do not set their own.
         token: that clients must show; none if empty.
         metrics: counts.
+        created: Unix time at which each model was packaged.
         is_draining: whether the server ends.
         evaluations: held by the one that is done at a time.
         ending: set when the server ends.
     """
 
-    scheduler: Scheduler
+    schedulers: Mapping[str, Scheduler]
     options: ServerOptions
     session: SessionOptions
     metrics: Metrics
     token: str = ""
+    created: Mapping[str, float] = field(default_factory=dict)
     is_draining: bool = False
     evaluations: asyncio.Lock = field(default_factory=asyncio.Lock)
     ending: asyncio.Event = field(default_factory=asyncio.Event)
@@ -110,14 +130,41 @@ class Service:
     _received: int = 0
 
     @property
-    def model(self) -> Model:
-        """The model that all sessions recognize with."""
-        return self.scheduler.model
+    def scheduler(self) -> Scheduler:
+        """The first model's."""
+        return next(iter(self.schedulers.values()))
 
     @property
-    def sample_rate(self) -> int:
-        """Rate of audio whose client tells none, Hz."""
-        return self.session.sample_rate or self.model.sample_rate
+    def model(self) -> Model:
+        """The model of clients that choose none."""
+        return self.scheduler.model
+
+    def sample_rate_of(self, scheduler: Scheduler) -> int:
+        """Return the rate of audio whose client tells none, Hz."""
+        return self.session.sample_rate or scheduler.model.sample_rate
+
+    @property
+    def sessions(self) -> int:
+        """Number of open sessions, of all models."""
+        return sum(scheduler.sessions for scheduler in self.schedulers.values())
+
+    def scheduler_of(self, name: str) -> Scheduler:
+        """Return the scheduler of a model that a request names.
+
+        One model recognizes whatever a client calls it (`whisper-1`); of several it
+        must be one, or none, for the first.
+        """
+        if len(self.schedulers) == 1 or not name:
+            return self.scheduler
+        if name not in self.schedulers:
+            raise self.no_model(name)
+        return self.schedulers[name]
+
+    def no_model(self, name: str) -> RefusedError:
+        """Return the refusal of a model that is not here."""
+        known = ", ".join(self.schedulers)
+        text = f"no model {name!r} here; there are: {known}"
+        return RefusedError(text, "model", status=404, param="model")
 
     def check_token(self, token: str | bytes) -> None:
         """Refuse a wrong token; bytes are those of UTF-8."""
@@ -152,12 +199,14 @@ class Service:
             text = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
             raise RefusedError(text, "options") from None
 
-    def open(self, options: SessionOptions, name: str) -> LiveSession:
-        """Begin a session, or refuse it."""
+    def open(
+        self, options: SessionOptions, name: str, scheduler: Scheduler | None = None
+    ) -> LiveSession:
+        """Begin a session, or refuse it; with the first model where none is given."""
         if self.is_draining:
             raise RefusedError("the server is ending", "draining")
         try:
-            return self.scheduler.open(options, name)
+            return (scheduler or self.scheduler).open(options, name)
         except OverloadedError as error:
             raise RefusedError(str(error), "sessions") from None
         except UserError as error:
@@ -170,14 +219,20 @@ class Service:
         """Refuse what needs a session, where none can be had."""
         if self.is_draining:
             raise RefusedError("the server is ending", "draining")
-        try:
-            self.scheduler.check_room()
-        except OverloadedError as error:
-            raise RefusedError(str(error), "sessions") from None
+        full: OverloadedError | None = None
+        for scheduler in self.schedulers.values():
+            try:
+                return scheduler.check_room()
+            except OverloadedError as error:
+                full = error
+        raise RefusedError(str(full), "sessions")
 
-    async def begin(self, options: SessionOptions, name: str) -> LiveSession:
+    async def begin(
+        self, options: SessionOptions, name: str, scheduler: Scheduler | None = None
+    ) -> LiveSession:
         """Begin a session in a thread, or refuse it: filters of odd rates take long."""
-        opened = asyncio.ensure_future(asyncio.to_thread(self.open, options, name))
+        work = asyncio.to_thread(self.open, options, name, scheduler)
+        opened = asyncio.ensure_future(work)
         try:
             return await asyncio.shield(opened)
         except asyncio.CancelledError:

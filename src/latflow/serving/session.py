@@ -1,8 +1,9 @@
 """A stream of speech as a state machine: samples in, events out.
 
-A stream is cut into segments by endpoint rules. Each segment has a front end, a context
-of the network and a search of its own, begins at the sample after the last frame of the
-one before, and does not depend on what came before it. In it
+A stream is cut into segments: those of speech that a voice activity detector finds in
+it, or by endpoint rules, where each begins at the sample after the last frame of the
+one before. A segment has a front end, a context of the network and a search of its own,
+and does not depend on what came before it. In it
 
     samples at the client's rate -> samples at the model's -> features, in blocks that
     end at fixed samples -> chunks of frames at fixed positions -> log-likelihoods ->
@@ -45,7 +46,15 @@ from latflow.serving.acoustics import Chunk, ChunkCutter
 from latflow.serving.endpoint import EndpointDetector
 from latflow.serving.options import SessionOptions
 from latflow.serving.package import Model
-from latflow.serving.results import Event, Final, Hypothesis, Partial, Segment
+from latflow.serving.results import (
+    SILENCE,
+    Event,
+    Final,
+    Hypothesis,
+    Partial,
+    Segment,
+)
+from latflow.serving.segmentation import SpeechGate, Stretch
 
 
 class Session:
@@ -77,7 +86,7 @@ class Session:
                 f"audio of {self._rate} Hz for a model of {model.sample_rate} Hz: its "
                 "upper frequencies are missing, and words are recognized less well"
             )
-        self._endpoints = self._detector()
+        self._endpoints = None if self._options.vad else self._detector()
         self._phrases = self._phrase_models()
         shift = model.frame_shift * model.subsampling
         scores = max(1, round(self._options.chunk_length / shift))
@@ -93,7 +102,7 @@ class Session:
     @property
     def is_finished(self) -> bool:
         """Return whether the audio has ended and the last final result is told."""
-        return self._has_ended and self._segment is None
+        return self._has_ended and not self._is_open
 
     # -- all in one -----------------------------------------------------------------
 
@@ -127,9 +136,9 @@ class Session:
 
     # -- in steps, for batches --------------------------------------------------------
 
-    def feed(self, samples: np.ndarray) -> None:
+    def feed(self, samples: np.ndarray) -> list[Event]:
         """Take the next samples, see `accept`; features are computed as needed."""
-        if self._has_ended or self._segment is None:
+        if self._has_ended:
             raise RuntimeError("the audio of this session has ended")
         wave = np.asarray(samples)
         if wave.dtype == np.int16:
@@ -139,18 +148,19 @@ class Session:
             raise UserError("audio with samples that are not finite numbers")
         self._num_samples_in += len(wave)
         self._audio.add(self._resampler.accept(wave))
-        self._segment.accept(self._audio, is_all=False)
+        if self._gate is not None:
+            self._gate.accept(wave)
+        return self._go_on()
 
     def end(self) -> list[Event]:
         """Note that the audio ends here; a final result, if no chunk is left."""
-        if self._has_ended or self._segment is None:
+        if self._has_ended:
             raise RuntimeError("the audio of this session has ended")
         self._audio.add(self._resampler.finish())
+        if self._gate is not None:
+            self._gate.finish()
         self._has_ended = True
-        self._segment.accept(self._audio, is_all=True)
-        if self._chunk is None and self._segment.chunks.is_done:
-            return [self._final(rule=0)]
-        return []
+        return self._go_on()
 
     def take_chunk(self) -> Chunk | None:
         """Return the next frames to be scored; None if there are none.
@@ -159,7 +169,6 @@ class Session:
         """
         if self._chunk is not None or self._segment is None:
             return None
-        self._segment.accept(self._audio, is_all=self._has_ended)
         self._chunk = self._segment.chunks.take()
         return self._chunk
 
@@ -173,17 +182,19 @@ class Session:
         if chunk is None or segment is None:
             raise RuntimeError("there is no chunk to be scored")
         self._chunk = None
+        segment.num_frames += chunk.num_frames
         try:
             segment.search.advance(log_likes)
         except UserError as error:
-            segment.num_frames += chunk.num_frames
-            return self._next_segment(rule=0, warning=str(error))
-        segment.num_frames += chunk.num_frames
-        self._audio.drop(min(segment.end, segment.heard))
-        segment.accept(self._audio, is_all=self._has_ended)
-        if segment.chunks.is_done:
-            return [self._final(rule=0)]
-        return self._look(segment)
+            return self._next_segment(rule=0, warning=str(error)) + self._go_on()
+        stretch = self._stretch
+        assert stretch is not None
+        self._drop(segment)
+        segment.accept(self._audio, stretch.end, is_all=stretch.is_ended)
+        # Of speech it may be known already, or not yet, that this was its last chunk.
+        if segment.chunks.is_done and self._gate is None:
+            return [self._last()]
+        return self._look(segment) + self._go_on()
 
     def reset(self) -> None:
         """Begin a new stream, at time 0."""
@@ -195,7 +206,7 @@ class Session:
         if self._segment is not None:
             self._segment.search.close()
             self._segment = None
-        self._has_ended, self._chunk = True, None
+        self._has_ended, self._is_open, self._chunk = True, False, None
 
     def __enter__(self) -> Session:
         """Return the session itself."""
@@ -242,18 +253,80 @@ class Session:
 
     def _begin_stream(self) -> None:
         """Begin at time 0."""
-        self._resampler = StreamingResampler(self._rate, self._model.sample_rate)
+        rate, options = self._model.sample_rate, self._options
+        self._resampler = StreamingResampler(self._rate, rate)
+        self._gate = options.vad and SpeechGate(self._rate, rate, options.vad)
         self._audio = _Samples()
         self._num_samples_in = 0
-        self._has_ended = False
+        self._has_ended, self._is_open = False, True
         self._chunk: Chunk | None = None
-        self._begin_segment(0)
+        self._told_to = 0  # end of the last segment
+        self._go_on()
+
+    @property
+    def _stretch(self) -> Stretch | None:
+        """The part of the stream that segments are in now; None if there is none yet.
+
+        Samples may be late, where the rate is changed.
+        """
+        there = self._audio.end
+        if self._gate is None:
+            return Stretch(0, there, self._has_ended)
+        found = self._gate.current
+        if found is None:
+            return None
+        is_there = found.end <= there or self._has_ended
+        return Stretch(found.start, min(found.end, there), found.is_ended and is_there)
+
+    def _go_on(self) -> list[Event]:
+        """Go on until a chunk is ready, or more samples are needed."""
+        events: list[Event] = []
+        while self._is_open and self._chunk is None:
+            stretch = self._stretch
+            if stretch is None:
+                if self._has_ended:
+                    events.append(self._rest())
+                break
+            if self._segment is None:
+                self._begin_segment(stretch.start)
+            segment = self._segment
+            assert segment is not None
+            self._drop(segment)
+            segment.accept(self._audio, stretch.end, is_all=stretch.is_ended)
+            if not segment.chunks.is_done:
+                break
+            events += self._end_stretch()
+        if self._is_open and self._segment is None and self._gate is not None:
+            self._audio.drop(self._gate.needed_from)
+        return events
+
+    def _end_stretch(self) -> list[Event]:
+        """End the segment with the stretch that it is in."""
+        if self._gate is None:
+            return [self._last()]
+        self._gate.next()
+        is_last = self._has_ended and self._gate.current is None
+        return [self._last() if is_last else self._final(rule=SILENCE)]
+
+    def _last(self) -> Final:
+        """End the segment with the audio."""
+        self._is_open = False
+        return self._final(rule=0)
+
+    def _rest(self) -> Final:
+        """Tell of the silence at the end of the audio."""
+        self._is_open = False
+        bounds = self._seconds(self._told_to), self._seconds(self._audio.end)
+        return Final(Segment(*bounds, (Hypothesis((), 1.0),)))
+
+    def _drop(self, segment: _Segment) -> None:
+        """Forget samples that no segment needs."""
+        self._audio.drop(min(segment.end, segment.heard))
 
     def _begin_segment(self, begin: int) -> None:
-        """Begin a segment at a sample; it takes the audio that is there."""
+        """Begin a segment at a sample."""
         self._segment = _Segment(self._model, begin, self._chunk_frames)
         self._partial, self._partial_frame = "", 0
-        self._segment.accept(self._audio, is_all=self._has_ended)
 
     def _look(self, segment: _Segment) -> list[Event]:
         """Look at the best path of a segment: has it ended, are there other words?"""
@@ -277,36 +350,36 @@ class Session:
         return [Partial(self._seconds(segment.begin), text)]
 
     def _next_segment(self, *, rule: int, warning: str | None = None) -> list[Event]:
-        """End the segment and begin the next one."""
+        """End the segment and begin the next one behind it."""
         assert self._segment is not None
         begin = self._segment.end
-        events: list[Event] = [self._final(rule=rule, warning=warning)]
+        final = self._final(rule=rule, warning=warning)
         self._audio.drop(begin)
         self._begin_segment(min(max(begin, self._audio.begin), self._audio.end))
-        assert self._segment is not None
-        if self._has_ended and self._segment.chunks.is_done:
-            events.append(self._final(rule=0))
-        return events
+        return [final]
 
     def _final(self, *, rule: int, warning: str | None = None) -> Final:
         """End the segment."""
         segment = self._segment
         assert segment is not None
         self._segment = None
-        is_last = self._has_ended and not rule and warning is None
-        end = self._audio.end if is_last else min(segment.end, self._audio.end)
+        is_whole = segment.chunks.is_done and warning is None and rule in (0, SILENCE)
+        end = segment.heard if is_whole else min(segment.end, self._audio.end)
+        self._told_to = end
         bounds = self._seconds(segment.begin), self._seconds(end)
+        no_speech = 1.0
         hypotheses, lattice = (Hypothesis((), 1.0),), None
         try:
             if segment.num_frames and warning is None:
                 lattice = self._rescored(segment.search.finalise().lattice)
                 hypotheses = self._hypotheses(lattice, bounds[0])
+                no_speech = self._model.transcriber.no_words(lattice)
         except UserError as error:
             warning = str(error)
         finally:
             segment.search.close()
         kept = lattice if self._options.lattices else None
-        return Final(Segment(*bounds, hypotheses, rule, kept, warning))
+        return Final(Segment(*bounds, hypotheses, rule, kept, warning, no_speech))
 
     def _rescored(self, lattice: Lattice) -> Lattice:
         """Return a lattice with the costs that words are found by."""
@@ -400,7 +473,7 @@ class _Segment:
         """The sample behind the frames that have been searched."""
         return self.begin + self.num_frames * self._geometry.shift
 
-    def accept(self, audio: _Samples, *, is_all: bool) -> None:
+    def accept(self, audio: _Samples, end: int, *, is_all: bool) -> None:
         """Compute features until a chunk is complete, or there are no more samples.
 
         They are computed in blocks that end at fixed samples, just where a chunk and
@@ -408,16 +481,17 @@ class _Segment:
 
         Args:
             audio: the samples so far.
+            end: the sample behind the last of them that may be taken.
             is_all: whether no more will come.
         """
         while not self.chunks.is_ready:
             _, length = self._geometry.span(0, self._due)
-            if self.begin + length <= audio.end:
+            if self.begin + length <= end:
                 self._accept(audio, self.begin + length)
                 self._due += self._size
             elif is_all and not self._has_ended:
                 self._has_ended = True
-                self._accept(audio, audio.end)
+                self._accept(audio, max(end, self.heard))
                 self.chunks.add(self._front_end.finish())
                 self.chunks.end()
             else:

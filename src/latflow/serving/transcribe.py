@@ -43,14 +43,12 @@ from latflow.scoring.results import write_table
 from latflow.serving.formats import EXTENSIONS, Transcription, render
 from latflow.serving.options import SessionOptions
 from latflow.serving.package import Model
-from latflow.serving.results import Event, Final, Segment
-from latflow.serving.segmentation import SpeechCutter, SpeechDetector
+from latflow.serving.recording import open_recording
+from latflow.serving.results import Event, Final, Segment, moved
+from latflow.serving.segmentation import SpeechCutter, detector_of
 from latflow.serving.session import Session
 
 log = logging.getLogger(__name__)
-
-# Sample rates that are taken, Hz.
-MIN_RATE, MAX_RATE = 1000, 192000
 
 
 @dataclass(frozen=True)
@@ -323,7 +321,6 @@ class _Job:
     ) -> None:
         self._model = model
         self._options = options
-        self._detectors: dict[bool, SpeechDetector] = {}
         is_streamed = options.segmentation.type == "endpoint"
         session = SessionOptions(
             partials=False,
@@ -379,7 +376,7 @@ class _Job:
         try:
             with _opened(recording) as audio:
                 rate = audio.sample_rate
-                cutter = SpeechCutter(rate, self._detector(rate), options.segmentation)
+                cutter = SpeechCutter(rate, detector_of(rate), options.segmentation)
                 for block in audio.blocks(options.channel):
                     for start, samples in cutter.accept(block):
                         yield partial(self._piece, recording, rate, start, samples)
@@ -391,13 +388,6 @@ class _Job:
             duration = cutter.num_samples / rate
             yield partial(_Part, recording, duration=duration, is_last=True)
 
-    def _detector(self, rate: int) -> SpeechDetector:
-        """Return the detector for a sample rate."""
-        is_wide = rate >= 16000
-        if is_wide not in self._detectors:
-            self._detectors[is_wide] = SpeechDetector(rate)
-        return self._detectors[is_wide]
-
     def _piece(
         self, recording: Recording, rate: int, start: int, samples: np.ndarray
     ) -> _Part:
@@ -406,8 +396,8 @@ class _Job:
             part = self._recognized(recording, rate, [samples])
         except UserError as error:
             return _Part(recording, fault=error)
-        moved = [_moved(segment, start / rate) for segment in part.segments]
-        return replace(part, segments=moved)
+        later = [moved(segment, start / rate) for segment in part.segments]
+        return replace(part, segments=later)
 
     def _whole(self, recording: Recording) -> _Part:
         """Recognize a recording as one stream."""
@@ -440,36 +430,12 @@ def _opened(recording: Recording) -> Iterator[AudioReader]:
     """Open a recording; what there is to say of it goes to the log in the end.
 
     Raises:
-        BadAudio: see `AudioReader`; or nobody has such a sample rate.
+        BadAudio: see `open_recording`.
     """
-    with AudioReader(recording.path, raw_rate=recording.raw_rate) as audio:
-        if not MIN_RATE <= audio.sample_rate <= MAX_RATE:
-            raise BadAudio(
-                f"audio file {recording.path} has {audio.sample_rate} samples a second",
-                f"resample it to between {MIN_RATE} and {MAX_RATE}",
-            )
+    with open_recording(recording.path, raw_rate=recording.raw_rate) as audio:
         yield audio
         for note in audio.notes:
             log.warning("%s: %s", recording.path, note)
-
-
-def _moved(segment: Segment, seconds: float) -> Segment:
-    """Return a segment that is later in its recording."""
-    hypotheses = tuple(
-        replace(
-            hypothesis,
-            words=tuple(
-                replace(word, start=word.start + seconds) for word in hypothesis.words
-            ),
-        )
-        for hypothesis in segment.hypotheses
-    )
-    return replace(
-        segment,
-        start=segment.start + seconds,
-        end=segment.end + seconds,
-        hypotheses=hypotheses,
-    )
 
 
 def _key(name: str, segment: Segment) -> str:

@@ -185,6 +185,7 @@ class _Connection:
         self._service = service
         self._inbox = _Inbox(service.options.max_queue)
         self._config = VoskConfig()
+        self._scheduler = service.scheduler
         self._is_trusted = not service.token
         self._session: LiveSession | None = None
         self._is_gone = asyncio.Event()
@@ -250,6 +251,8 @@ class _Connection:
             await self._close(1000, "")
         except RefusedError as refusal:
             self._service.metrics.refused(refusal.reason)
+            with contextlib.suppress(UserError, ClosedError):
+                await self._end_early()
             await self._refuse(str(refusal), refusal.code)
         except UserError as error:
             self._service.metrics.refused("session")
@@ -276,12 +279,10 @@ class _Connection:
                 async with asyncio.timeout(self._service.options.idle):
                     message = await self._inbox.get()
             except TimeoutError:
-                await self._end_early()
                 raise RefusedError(
                     f"no message within {self._service.options.idle:g} s", "idle"
                 ) from None
             if message is None:
-                await self._end_early()
                 raise RefusedError("the server is ending", "draining")
             if not await self._answer_one(message):
                 return
@@ -308,21 +309,16 @@ class _Connection:
         return read != "eof"
 
     def _configure(self, config: VoskConfig) -> None:
-        """Take a client's settings, which hold from the next session on."""
+        """Take a client's settings; after audio they are ignored, as Vosk does."""
         if not self._is_trusted:
             self._service.check_token(config.token)
             self._is_trusted = True
-        if config.model not in {None, "", self._service.model.info.name}:
-            raise RefusedError(
-                f"this server has the model {self._service.model.info.name};"
-                " clients cannot change it",
-                "model",
-            )
-        if self._session is not None:
-            raise RefusedError(
-                "config after audio; send it first, or after eof or reset", "message"
-            )
-        self._config = config
+        if self._session is None:
+            wanted = config.model or ""
+            scheduler = self._service.scheduler_of(wanted)
+            if wanted not in {"", scheduler.model.info.name}:
+                raise self._service.no_model(wanted)
+            self._scheduler, self._config = scheduler, config
 
     async def _accept(self, data: bytes) -> Sequence[Event]:
         """Recognize samples."""
@@ -336,7 +332,6 @@ class _Connection:
         self._service.metrics.heard(seconds)
         self._samples += len(samples)
         if self._samples > self._service.options.max_session * self._rate:
-            await self._end_early()
             raise RefusedError(
                 f"a session may have {self._service.options.max_session:g} s of audio",
                 "session length",
@@ -346,11 +341,17 @@ class _Connection:
     @property
     def _rate(self) -> float:
         """Sample rate of the client's audio, Hz."""
-        return self._config.sample_rate or self._service.sample_rate
+        return self._config.sample_rate or self._service.sample_rate_of(self._scheduler)
 
     async def _open(self) -> LiveSession:
         """Begin a session with the client's settings."""
-        config = self._config
+        config, info = self._config, self._scheduler.model.info
+        if not self._scheduler.model.is_streaming:
+            text = (
+                f"{info.name} cannot be streamed: {info.why_not_streaming}; send whole "
+                "files to /v1/audio/transcriptions"
+            )
+            raise RefusedError(text, "model")
         options = self._service.session_options(
             sample_rate=round(self._rate),
             max_alternatives=max(1, config.max_alternatives),
@@ -358,7 +359,7 @@ class _Connection:
         )
         client = self._websocket.client
         name = f"{client.host}:{client.port}" if client else "websocket"
-        return await self._service.begin(options, name)
+        return await self._service.begin(options, name, self._scheduler)
 
     async def _finish(self, began: float) -> None:
         """Recognize to the end what was accepted, tell it, and end the session."""

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -42,7 +42,7 @@ from latflow.serving.guard import (
 from latflow.serving.http import create_app
 from latflow.serving.metrics import Metrics
 from latflow.serving.options import ServerOptions, SessionOptions
-from latflow.serving.package import Model, read_info
+from latflow.serving.package import INFO, Model, read_info
 from latflow.serving.scheduler import Scheduler
 from latflow.serving.service import Service
 
@@ -61,39 +61,58 @@ _MAX_FAILURES = 3  # of workers in succession that end before they are ready
 
 
 def serve(
-    package: Path,
+    packages: Sequence[Path],
     options: ServerOptions,
     session: SessionOptions,
     *,
     on_ready: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Serve a package until the process is told to end (SIGTERM, SIGINT).
+    """Serve packages until the process is told to end (SIGTERM, SIGINT).
 
     Args:
-        package: folder of the package.
+        packages: folders of the packages; the first one is for clients that choose
+            none.
         options: of the server.
         session: of sessions, where clients do not set their own.
         on_ready: called with the server's address when it answers.
 
     Raises:
-        UserError: the package, a file of the options, or the address cannot be used.
+        UserError: a package, a file of the options, or the address cannot be used, or
+            two packages have one name.
     """
     _check(options)
     with contextlib.closing(bound_socket(options)) as listener:
-        info = read_info(package)
-        if not info.is_streaming:
-            why = info.why_not_streaming
-            raise UserError(f"{info.name} cannot be streamed: {why}", file=package)
+        _check_names(packages)
         port = listener.getsockname()[1]
         scheme = "wss" if options.certificate else "ws"
         host = f"[{options.host}]" if ":" in options.host else options.host
         address = f"{scheme}://{host}:{port}"
         if options.workers == 1:
-            _work(package, options, session, listener, lambda: on_ready(address))
+            _work(packages, options, session, listener, lambda: on_ready(address))
         else:
             with _shared_metrics() as folder:
-                workers = _Workers(package, options, session, listener, folder)
+                workers = _Workers(packages, options, session, listener, folder)
                 workers.run(lambda: on_ready(address))
+
+
+def _check_names(packages: Sequence[Path]) -> None:
+    """Refuse two packages of one name, by which clients choose; say what they do."""
+    names: set[str] = set()
+    for package in packages:
+        info = read_info(package)
+        if info.name in names:
+            raise UserError(
+                f"two packages of the name {info.name}",
+                file=package,
+                remedy="serve them on ports of their own",
+            )
+        names.add(info.name)
+        if not info.is_streaming and info.why_not_recognizing is None:
+            log.warning(
+                "%s cannot be streamed (%s): it takes whole files only, over HTTP",
+                info.name,
+                info.why_not_streaming,
+            )
 
 
 def _check(options: ServerOptions) -> None:
@@ -149,7 +168,7 @@ def bound_socket(options: ServerOptions) -> socket.socket:
 
 
 def _work(
-    package: Path,
+    packages: Sequence[Path],
     options: ServerOptions,
     session: SessionOptions,
     listener: socket.socket,
@@ -158,9 +177,17 @@ def _work(
     """Serve in this process until it is told to end."""
     free_at_once()
     device, trust_code = options.device, options.trust_code
-    model = Model.load(package, device=device, trust_code=trust_code)
-    with service_of(model, options, session) as service:
-        _warm_up(service)
+    models = [
+        Model.load(package, device=device, trust_code=trust_code)
+        for package in packages
+    ]
+    with service_of(models, options, session) as service:
+        service.created = {
+            model.info.name: (package / INFO).stat().st_mtime
+            for model, package in zip(models, packages, strict=True)
+        }
+        for scheduler in service.schedulers.values():
+            _warm_up(service, scheduler)
         with few_lines():
             Server(service, on_ready).run([listener])
 
@@ -178,26 +205,35 @@ def free_at_once() -> None:
 
 @contextlib.contextmanager
 def service_of(
-    model: Model, options: ServerOptions, session: SessionOptions
+    models: Sequence[Model], options: ServerOptions, session: SessionOptions
 ) -> Iterator[Service]:
-    """Have a model at work in this process as long as the context is open."""
+    """Have models at work in this process as long as the context is open."""
     metrics = Metrics()
     cores = len(os.sched_getaffinity(0))
-    with Scheduler(
-        model,
-        threads=options.threads or max(1, cores // options.workers),
-        network_threads=options.network_threads,
-        max_batch=options.max_batch,
-        max_sessions=options.max_sessions,
-        observer=metrics,
-    ) as scheduler:
-        yield Service(scheduler, options, session, metrics, _read_token(options))
+    with contextlib.ExitStack() as stack:
+        schedulers = {
+            model.info.name: stack.enter_context(
+                Scheduler(
+                    model,
+                    threads=options.threads or max(1, cores // options.workers),
+                    network_threads=options.network_threads,
+                    max_batch=options.max_batch,
+                    max_sessions=options.max_sessions,
+                    observer=metrics,
+                )
+            )
+            for model in models
+        }
+        yield Service(schedulers, options, session, metrics, _read_token(options))
 
 
-def _warm_up(service: Service) -> None:
+def _warm_up(service: Service, scheduler: Scheduler) -> None:
     """Have kernels compiled before the first client waits for them."""
-    noise = np.random.default_rng(0).normal(0, 0.01, service.sample_rate)
-    with contextlib.closing(service.open(service.session, "warm-up")) as live:
+    rate = service.sample_rate_of(scheduler)
+    noise = np.random.default_rng(0).normal(0, 0.01, rate)
+    # Noise is no speech: it must not be looked for.
+    options = service.session.replace(vad=None)
+    with contextlib.closing(service.open(options, "warm-up", scheduler)) as live:
         live.accept(noise.astype(np.float32))
         live.finish().result()
 
@@ -249,7 +285,8 @@ class Server(uvicorn.Server):
         for server in self.servers:
             server.close()
         await self._service.drain()
-        self._service.scheduler.close_all()
+        for scheduler in self._service.schedulers.values():
+            scheduler.close_all()
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
@@ -291,13 +328,13 @@ class _Workers:
 
     def __init__(
         self,
-        package: Path,
+        packages: Sequence[Path],
         options: ServerOptions,
         session: SessionOptions,
         listener: socket.socket,
         metrics: Path,
     ) -> None:
-        self._arguments = package, options, session, listener
+        self._arguments = packages, options, session, listener
         self._options = options
         self._metrics = metrics
         self._alive: dict[int, _Child] = {}
@@ -376,7 +413,7 @@ class _Workers:
 
 
 def _worker(
-    package: Path,
+    packages: Sequence[Path],
     options: ServerOptions,
     session: SessionOptions,
     listener: socket.socket,
@@ -387,7 +424,7 @@ def _worker(
     log_to_terminal(verbose=verbose)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        _work(package, options, session, listener, partial(ready.send, None))
+        _work(packages, options, session, listener, partial(ready.send, None))
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(1)

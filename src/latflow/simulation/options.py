@@ -453,7 +453,7 @@ class CorpusSectionOptions(CorpusOptions):
     def _check_simulated(self) -> Self:
         """Refuse sets made of no set, and two sets of one name."""
         for name, options in self.simulated.items():
-            if name in {*self.test, *self.perturbed, *self.cleaned}:
+            if name in {*self.test, *self.perturbed, *self.cleaned, *self.paused}:
                 raise ValueError(f"simulated.{name}: another set has this name")
             dev = [] if isinstance(self.dev, NoSource) else ["dev"]
             if options.of not in {*dev, *self.test}:

@@ -12,6 +12,7 @@ from latflow.corpus.options import (
     DevSource,
     HoldOutSource,
     LhotseSource,
+    PausedSetOptions,
     SyntheticSource,
 )
 from latflow.errors import UserError
@@ -71,6 +72,8 @@ def split_amounts(
                 amounts[name] = _surveyed(recipe, name, source)
     for name in corpus.cleaned:  # what will be dropped is not known
         amounts.setdefault(name, amounts["train"])
+    for name, options in corpus.paused.items():
+        amounts.setdefault(name, _with_pauses(options, amounts[options.of]))
     for name, options in corpus.perturbed.items():
         total, count = amounts[options.of]
         longer = sum(1 / speed for speed in options.speeds)
@@ -79,6 +82,18 @@ def split_amounts(
     for name, options in corpus.simulated.items():
         amounts.setdefault(name, amounts[options.of])
     return amounts
+
+
+def _with_pauses(options: PausedSetOptions, given: Amount) -> Amount:
+    """Return hours and recordings of a set whose utterances are joined by pauses."""
+    total, count = given
+    if count is None:
+        return total, None
+    recordings = count / (sum(options.utterances) / 2)
+    between = (count - recordings) * (1 - options.no_pause)
+    pauses = (between + 2 * recordings) * sum(options.pause) / 2
+    made = total + pauses / 3600, round(recordings)
+    return (made[0] + total, made[1] + count) if options.alone else made
 
 
 def _hold_out(

@@ -292,6 +292,7 @@ def _check_without_audio(recipe: Recipe) -> None:
         ("gmm.import", options.gmm.import_),
         ("corpus.perturbed", options.corpus.perturbed),
         ("corpus.simulated", options.corpus.simulated),
+        ("corpus.paused", options.corpus.paused),
         ("nnet.features", options.nnet.features),
         *(
             (

@@ -79,7 +79,11 @@ class Sets:
         corpus = self.options.corpus
         given = {name: has_transcripts(source) for name, source in corpus.test.items()}
         of = {"dev": True, **given}
-        made = {name: of[options.of] for name, options in corpus.simulated.items()}
+        made = {
+            name: of[options.of]
+            for name, options in (*corpus.simulated.items(), *corpus.paused.items())
+            if options.of in of
+        }
         return [*given.items(), *made.items()]
 
     @property
@@ -106,7 +110,7 @@ class Sets:
     def training_sets(self) -> list[str]:
         """Sets that networks may be trained on: train, and those made of it."""
         corpus = self.options.corpus
-        return ["train", *corpus.cleaned, *corpus.perturbed]
+        return ["train", *corpus.cleaned, *corpus.paused_training, *corpus.perturbed]
 
     def source_files(self, split: str) -> list[str]:
         """Return the files outside the experiment whose change makes a split new."""

@@ -4,6 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from latflow.corpus.espeak import Synthesizer, resample
 from latflow.decode.options import SegmentationOptions
@@ -77,7 +79,8 @@ class Scripted:
 
 def spans(probabilities, extra=0, **options):
     samples = np.zeros(10 * len(probabilities) - extra, np.float32)
-    chosen = {"min_silence": 0.05, "padding": 0.02, "min_speech": 0.02} | options
+    chosen = {"min_silence": 0.05, "padding": 0.02, "min_speech": 0.02}
+    chosen |= {"threshold": 0.5} | options
     return found_in(samples, Scripted(probabilities), **chosen)
 
 
@@ -185,17 +188,47 @@ def test_long_speech_is_cut_where_it_is_least_probable():
     probabilities = [0.9] * 250
     probabilities[80] = 0.6
     found = spans(probabilities, max_segment=1.0)
-    assert found[0] == Span(0, 805)
+    assert found[0] == Span(0, 800)
     assert found[-1].end == 2500
     for before, after in pairwise(found):
         assert before.end == after.start
     assert all(span.end - span.start <= 1000 for span in found)
 
 
+@settings(max_examples=50)
+@given(
+    st.lists(st.floats(0, 1, width=32), max_size=120),
+    st.integers(1, 60),
+    st.sampled_from([1.0, 20.0]),
+)
+def test_what_is_told_of_a_segment_that_goes_on_stays_true(
+    probabilities, size, max_segment
+):
+    options = SegmentationOptions(
+        threshold=0.5, min_silence=0.05, padding=0.02, min_speech=0.02,
+        max_segment=max_segment,
+    )  # fmt: skip
+    segmenter = Segmenter(Scripted(probabilities), options)
+    ended, told = [], []
+    samples = np.zeros(10 * len(probabilities), np.float32)
+    for begin in range(0, len(samples), size):
+        ended += segmenter.accept(samples[begin : begin + size])
+        if segmenter.ongoing is not None:
+            told.append((len(ended), segmenter.ongoing))
+    ended += segmenter.finish()
+    for number, ongoing in told:
+        assert ended[number].start == ongoing.start
+        assert ongoing.end <= ended[number].end
+    for before, after in pairwise(ended):
+        assert before.end <= after.start
+    longest = 1000 * max_segment
+    assert all(0 < span.end - span.start <= longest for span in ended)
+
+
 def test_what_is_no_longer_needed_is_told():
     segmenter = Segmenter(Scripted([0.0] * 640), SegmentationOptions())
     segmenter.accept(np.zeros(6400, np.float32))
-    assert segmenter.needed_from == 6400 - 250
+    assert segmenter.needed_from == 6400 - 500
     segmenter = Segmenter(Scripted([0.9] * 64_000), SegmentationOptions(max_segment=5))
     for _ in range(100):
         segmenter.accept(np.zeros(6400, np.float32))

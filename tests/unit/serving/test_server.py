@@ -220,7 +220,11 @@ def test_many_clients_at_once_get_all_their_finals(server):
     [
         ("hello", 1007, "a text message must be JSON"),
         ('{"config": {"sample_rate": 1}}', 1007, "config.sample_rate: "),
-        ('{"config": {"model": "other"}}', 1008, "this server has the model counting"),
+        (
+            '{"config": {"model": "other"}}',
+            1008,
+            "no model 'other' here",
+        ),
         (b"\0" * ((1 << 20) + 2), 1009, "a message of 1048578 bytes"),
         (np.full(4, 666, "<i2").tobytes(), 1011, "internal error"),
     ],
@@ -235,10 +239,23 @@ def test_what_is_refused_is_told_and_closed(server, message, code, error):
     wait_until(lambda: server.service.scheduler.sessions == 0)
 
 
-def test_settings_after_audio_are_refused(server):
+def test_settings_after_audio_are_ignored_as_by_vosk(server):
     with connect(server.url) as talk:
         answer(talk, chunks(1))
-        assert "config after audio" in answer(talk, '{"config": {}}')["error"]
+        talk.send('{"config": {"words": false, "sample_rate": 16000}}')
+        assert answer(talk, chunks(2)) == {"partial": "1 2"}
+        assert [word["word"] for word in answer(talk, EOF)["result"]] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("message", "code"), [("hello", 1007), (b"\0" * ((1 << 20) + 2), 1009)]
+)
+def test_what_was_heard_is_told_before_a_refusal(server, message, code):
+    with connect(server.url, max_size=None) as talk:
+        answer(talk, chunks(1, 2))
+        assert answer(talk, message)["text"] == "1 2"
+        assert "error" in json.loads(talk.recv(PATIENCE))
+        assert end_of(talk)[0] == code
 
 
 def test_the_served_model_may_be_asked_for(server):
@@ -451,14 +468,14 @@ def test_files_and_addresses_that_cannot_be_used(tmp_path, options, message):
     (tmp_path / "empty").write_text("")
     given = {name: value.format(tmp=tmp_path) for name, value in options.items()}
     with pytest.raises(UserError, match=message):
-        serve(tmp_path, ServerOptions(**given), SessionOptions())
+        serve([tmp_path], ServerOptions(**given), SessionOptions())
 
 
 def test_a_port_that_is_taken(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=f"cannot listen on 127.0.0.1 port {port}"):
-            serve(tmp_path, ServerOptions(port=port), SessionOptions())
+            serve([tmp_path], ServerOptions(port=port), SessionOptions())
 
 
 # HTTP
@@ -522,15 +539,32 @@ def test_an_upload_with_a_header_of_no_length_is_read_to_the_end(server):
 @pytest.mark.parametrize(
     ("file", "fields", "status", "message"),
     [
-        (("a.wav", b"nonsense", "audio/wav"), {}, 400, "not audio of a known form"),
-        (("a.wav", b"", "audio/wav"), {}, 400, "not audio of a known form"),
+        (
+            ("a.wav", b"nonsense", "audio/wav"),
+            {},
+            400,
+            "is in no format that soundfile",
+        ),
+        (("a.wav", b"", "audio/wav"), {}, 400, "audio file a.wav is"),
         (None, {"response_format": "docx"}, 400, "response_format 'docx' is none of"),
         (None, {"timestamp_granularities[]": "word"}, 400, "needs response_format"),
         (
             None,
             {"timestamp_granularities[]": "x", "response_format": "verbose_json"},
             400,
-            "timestamp_granularities: 'x'",
+            "timestamp_granularities: 'x' is none of segment, word",
+        ),
+        (
+            None,
+            {"stream": "perhaps"},
+            400,
+            "stream 'perhaps' is none of false, 0, true",
+        ),
+        (
+            None,
+            {"stream": "true", "response_format": "srt"},
+            400,
+            "stream needs response_format json or text",
         ),
         (wave(666), {}, 500, ""),
     ],
@@ -541,6 +575,101 @@ def test_requests_that_are_refused(server, file, fields, status, message):
     if message:
         assert message in reply.json()["error"]["message"]
     assert server.service.scheduler.sessions == 0
+
+
+def test_a_refusal_names_the_field(server):
+    error = post(server, response_format="docx").json()["error"]
+    assert error == {
+        "message": "response_format 'docx' is none of json, text, srt, vtt, "
+        "verbose_json",
+        "type": "invalid_request_error",
+        "param": "response_format",
+        "code": "request",
+    }
+
+
+def test_a_file_that_is_cut_short_is_told_as_by_transcribe(server):
+    name, data, kind = wave(1, 2, 3)
+    reply = post(server, (name, data[:-400], kind))
+    assert reply.status_code == 400
+    message = reply.json()["error"]["message"]
+    assert message.startswith(f"audio {name} is cut short")
+    assert message.endswith("restore the file, or mend its path")
+
+
+def test_samples_that_are_no_numbers_are_told(server):
+    stream = io.BytesIO()
+    samples = np.full(8000, np.nan, np.float32)
+    soundfile.write(stream, samples, RATE, format="WAV", subtype="FLOAT")
+    reply = post(server, ("nan.wav", stream.getvalue(), "audio/wav"))
+    assert "nan.wav has samples that are no numbers" in reply.json()["error"]["message"]
+    assert server.service.scheduler.sessions == 0
+
+
+def events(reply):
+    """The server-sent events of a reply."""
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    return [json.loads(line[6:]) for line in reply.text.split("\n\n") if line]
+
+
+def test_a_transcription_is_told_while_it_is_made(server):
+    found = events(post(server, wave(1, 2, 0, 3, 0, 0, 4), stream="true"))
+    assert [event["type"] for event in found] == [
+        *["transcript.text.delta"] * 3,
+        "transcript.text.done",
+    ]
+    done = found[-1]
+    assert "".join(event["delta"] for event in found[:-1]) == done["text"] == "1 2 3 4"
+    assert done["usage"] == {"type": "duration", "seconds": 1}
+    assert server.service.scheduler.sessions == 0
+
+
+def test_an_error_while_a_transcription_is_told_is_an_event(server):
+    (error,) = events(post(server, wave(666), stream="true"))
+    assert (error["type"], error["error"]["type"]) == ("error", "server_error")
+    assert server.service.scheduler.sessions == 0
+
+
+def test_errors_of_paths_and_methods_have_openai_s_form(server):
+    reply = httpx.get(f"{server.http}/v1/chat/completions")
+    assert reply.status_code == 404
+    assert reply.json()["error"]["message"] == "there is no /v1/chat/completions here"
+    reply = httpx.get(f"{server.http}/v1/audio/transcriptions")
+    assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
+    assert "does not take GET, but POST" in reply.json()["error"]["message"]
+
+
+def test_a_client_chooses_one_of_several_models():
+    one, two = counting_model(), counting_model()
+    two.info.name = "second"
+    with running_server([one, two]) as running:
+        assert post(running, model="second").status_code == 200
+        assert (len(one.sessions), len(two.sessions)) == (0, 1)
+        assert post(running, model="").status_code == 200
+        assert (len(one.sessions), len(two.sessions)) == (1, 1)
+        reply = post(running, model="whisper-1")
+        assert reply.status_code == 404
+        error = reply.json()["error"]
+        assert (error["code"], error["param"]) == ("model_not_found", "model")
+        assert error["message"].endswith("there are: counting, second")
+        with connect(running.url) as talk:
+            talk.send('{"config": {"model": "second"}}')
+            answer(talk, chunks(1))
+            assert len(two.sessions) == 2
+        names = [m["id"] for m in httpx.get(f"{running.http}/v1/models").json()["data"]]
+        assert names == ["counting", "second"]
+
+
+def test_a_model_that_cannot_be_streamed_takes_files():
+    model = counting_model()
+    model.is_streaming, model.info.why_not_streaming = False, "it looks ahead"
+    with running_server(model) as running:
+        with connect(running.url) as talk:
+            error = answer(talk, chunks(1))["error"]
+            assert error.startswith("counting cannot be streamed: it looks ahead")
+            assert end_of(talk)[0] == 1008
+        assert post(running, wave(*[0] * 10)).json()["text"] == ""
+        assert not model.sessions  # there is no speech in it
 
 
 def test_a_form_without_a_file(server):
@@ -580,6 +709,9 @@ def test_health_models_and_the_page(server):
     assert (health["status"], health["model"]) == ("ok", "counting")
     (model,) = httpx.get(f"{server.http}/v1/models").json()["data"]
     assert model["id"] == "counting"
+    assert httpx.get(f"{server.http}/v1/models/counting").json() == model
+    assert set(model) == {"id", "object", "created", "owned_by"}
+    assert httpx.get(f"{server.http}/v1/models/x/y").status_code == 404
     page = httpx.get(f"{server.http}/")
     assert page.headers["content-type"].startswith("text/html")
     assert "getUserMedia" in page.text

@@ -22,7 +22,7 @@ from websockets.asyncio.client import connect as connect_async
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from latflow.serving import http
+from latflow.serving import evaluation
 from latflow.serving.options import SessionOptions
 from latflow.serving.results import Final
 from latflow.serving.service import RefusedError
@@ -200,7 +200,7 @@ def test_scores_that_are_not_finite_are_the_server_s_fault(model):
     )
     frames = {"features": np.zeros((3, 23), np.float32)}
     with pytest.raises(RefusedError, match="scores are not finite") as refused:
-        http._evaluate(service, frames, "log_likelihoods")
+        evaluation._evaluate(service, frames, "log_likelihoods")
     assert refused.value.status == 500
 
 

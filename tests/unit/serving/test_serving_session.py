@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from latflow.decode.options import EndpointOptions, EndpointRule
+from latflow.decode.options import EndpointOptions, EndpointRule, SegmentationOptions
 from latflow.errors import UserError
 from latflow.features.resampling import resample
 from latflow.serving.options import SessionOptions
-from latflow.serving.results import Final, Partial
+from latflow.serving.results import SILENCE, Final, Partial
+from latflow.serving.segmentation import SpeechCutter, detector_of
 from latflow.serving.session import Session
 
 RATE = 8000
@@ -78,6 +79,62 @@ def test_it_recognizes_digits(model, digits, utterances):
 def test_any_pieces_give_the_same_events(model, speech, sizes):
     expected = told(events_of(model, speech, max_alternatives=3))
     assert told(events_of(model, speech, sizes, max_alternatives=3)) == expected
+
+
+VAD = SegmentationOptions()
+
+
+@settings(max_examples=6)
+@given(
+    st.lists(st.integers(1, 9000), min_size=1, max_size=6),
+    st.sampled_from([None, 11025]),
+)
+def test_any_pieces_give_the_same_segments_of_speech(model, speech, sizes, rate):
+    options = {"vad": VAD, "sample_rate": rate}
+    expected = told(events_of(model, speech, **options))
+    assert told(events_of(model, speech, sizes, **options)) == expected
+
+
+def test_segments_of_speech_are_those_of_transcribe(model, speech):
+    cutter = SpeechCutter(RATE, detector_of(RATE), VAD)
+    pieces = cutter.accept(speech) + cutter.finish()
+    alone = [finals(events_of(model, w, endpoint="off"))[0] for _, w in pieces]
+    found = finals(events_of(model, speech, (700,), vad=VAD))
+    assert len(pieces) > 1
+    if len(found) > len(pieces):
+        rest = found.pop()  # of the silence at the end
+        assert (rest.best.words, rest.no_speech) == ((), 1.0)
+    for (begin, samples), one, segment in zip(pieces, alone, found, strict=True):
+        assert segment.start == begin / RATE
+        assert segment.end == pytest.approx((begin + len(samples)) / RATE)
+        assert segment.best.text == one.best.text
+        assert segment.no_speech == pytest.approx(one.no_speech, abs=1e-6)
+    assert {segment.endpoint_rule for segment in found[:-1]} == {SILENCE}
+
+
+@pytest.mark.parametrize("seconds", [0, 1, 30])
+def test_nothing_is_recognized_in_silence(model, seconds):
+    wave = np.zeros(seconds * RATE, np.float32)
+    (only,) = finals(events_of(model, wave, (4000,), vad=VAD))
+    assert (only.best.text, only.start, only.end) == ("", 0.0, float(seconds))
+    assert only.no_speech == 1.0
+
+
+def test_silence_takes_no_memory(model):
+    with Session(model, SessionOptions(vad=VAD)) as session:
+        for _ in range(60):
+            session.accept(np.zeros(RATE, np.float32))
+        assert session._audio.end - session._audio.begin < 2 * RATE
+
+
+def test_words_make_speech_probable(model, utterances):
+    for wave in utterances.values():
+        (segment,) = finals(events_of(model, wave, endpoint="off"))
+        assert 0 <= segment.no_speech <= 1
+        if segment.best.words:
+            assert segment.no_speech < 0.5
+    (nothing,) = finals(events_of(model, np.zeros(10, np.float32), endpoint="off"))
+    assert nothing.no_speech == 1.0
 
 
 def test_16_bit_samples_are_the_same(model, speech):

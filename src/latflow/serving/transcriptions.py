@@ -1,0 +1,376 @@
+"""OpenAI's transcriptions of files: as a whole, or told as they are recognized.
+
+Public: `transcribe`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import time
+import zlib
+from collections.abc import AsyncGenerator, Awaitable, Iterator
+from contextlib import AsyncExitStack, aclosing, closing
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, cast, get_args
+
+import numpy as np
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import (
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
+
+from latflow.corpus.audio import AudioReader, BadAudio
+from latflow.decode.options import SegmentationOptions
+from latflow.errors import UserError
+from latflow.serving.formats import Transcription, render
+from latflow.serving.recording import open_recording
+from latflow.serving.requests import GONE, limited
+from latflow.serving.results import Final, Segment, moved
+from latflow.serving.scheduler import ClosedError, LiveSession, Scheduler
+from latflow.serving.segmentation import SpeechCutter, detector_of
+from latflow.serving.service import RefusedError, Service, error_values
+
+log = logging.getLogger("latflow")
+_Format = Literal["json", "text", "srt", "vtt", "verbose_json"]
+_STREAMED = ("json", "text")
+_GRANULARITIES = ("segment", "word")
+_BOOLEANS = {"": False, "false": False, "0": False, "true": True, "1": True}
+_FIELD_BYTES = 1 << 20
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What a client asks for.
+
+    Attributes:
+        form: of the answer.
+        granularities: whose times it tells.
+        language: that it is told.
+        is_streamed: whether segments are told as they are recognized.
+        model: that recognizes.
+    """
+
+    form: _Format
+    granularities: frozenset[str]
+    language: str
+    is_streamed: bool
+    model: Scheduler
+
+
+async def transcribe(request: Request, service: Service) -> Response:
+    """Answer OpenAI's `POST /v1/audio/transcriptions`."""
+    service.admit()  # before the body is taken
+    try:
+        async with AsyncExitStack() as stack:
+            body = await stack.enter_async_context(limited(request, service))
+            form = await _told(_form(body))
+            stack.push_async_callback(form.close)
+            wanted = _wanted(form, service)
+            recognition = await _told(_opened(form, service, wanted))
+            stack.callback(recognition.close)
+            if wanted.is_streamed:
+                events = _events(recognition, stack.pop_all())  # goes on with the file
+                return StreamingResponse(events, media_type="text/event-stream")
+            segments = await _told(_all(recognition, request))
+            found = Transcription(recognition.name, recognition.seconds, segments)
+            return _answer(found, wanted)
+    except ClientDisconnect:
+        return Response(status_code=GONE)
+
+
+async def _told(work: Awaitable[_Result]) -> _Result:
+    """Return the result of some work; tell what its errors mean to a client."""
+    try:
+        return await work
+    except HTTPException as error:
+        raise RefusedError(error.detail, status=error.status_code) from None
+    except BadAudio as error:
+        raise RefusedError(str(error), param="file") from None
+    except UserError as error:
+        raise RefusedError(str(error)) from None
+    except ClosedError:
+        raise RefusedError("the server is ending", "draining") from None
+
+
+async def _form(request: Request) -> FormData:
+    """Read the form of a request."""
+    return await request.form(max_files=1, max_fields=100, max_part_size=_FIELD_BYTES)
+
+
+def _wanted(form: FormData, service: Service) -> _Wanted:
+    """Return what a form asks for."""
+    name = _chosen(form, "response_format", get_args(_Format), "json")
+    keys = ("timestamp_granularities[]", "timestamp_granularities")
+    asked = {str(value) for key in keys for value in form.getlist(key)}
+    param = "timestamp_granularities"
+    if asked and name != "verbose_json":
+        text = "timestamp_granularities needs response_format verbose_json"
+        raise RefusedError(text, param=param)
+    if unknown := asked.difference(_GRANULARITIES):
+        known = ", ".join(_GRANULARITIES)
+        text = f"timestamp_granularities: {min(unknown)!r} is none of {known}"
+        raise RefusedError(text, param=param)
+    is_streamed = _BOOLEANS[_chosen(form, "stream", tuple(_BOOLEANS), "")]
+    if is_streamed and name not in _STREAMED:
+        text = f"stream needs response_format {' or '.join(_STREAMED)}"
+        raise RefusedError(text, param="stream")
+    return _Wanted(
+        cast("_Format", name),
+        frozenset(asked or {"segment"}),
+        str(form.get("language") or ""),
+        is_streamed,
+        service.scheduler_of(str(form.get("model") or "")),
+    )
+
+
+def _chosen(form: FormData, key: str, known: tuple[str, ...], default: str) -> str:
+    """Return the value of a field that has only some."""
+    value = str(form.get(key) or default)
+    value = value.lower() if key == "stream" else value
+    if value not in known:
+        names = ", ".join(filter(None, known))
+        raise RefusedError(f"{key} {value!r} is none of {names}", param=key)
+    return value
+
+
+class _Recognition:
+    """A file that is recognized, piece by piece; to be closed.
+
+    Attributes:
+        name: of the file.
+        seconds: of audio, as far as it is read.
+
+    Args:
+        audio: the file.
+        name: see above.
+        service: that recognizes.
+        scheduler: of the model.
+    """
+
+    def __init__(
+        self, audio: AudioReader, name: str, service: Service, scheduler: Scheduler
+    ) -> None:
+        self.name, self.seconds = name, 0.0
+        self._audio, self._service, self._scheduler = audio, service, scheduler
+        self._began = time.perf_counter()
+        self._session: LiveSession | None = None
+        self._options = service.session_options(
+            sample_rate=audio.sample_rate, partials=False
+        )
+
+    async def begin(self) -> None:
+        """Begin the session of a model that streams.
+
+        Raises:
+            RefusedError: the server has none for it.
+        """
+        if self._scheduler.model.is_streaming:
+            self._session = await self._service.begin(
+                self._options, self.name, self._scheduler
+            )
+
+    def close(self) -> None:
+        """Give up what is not recognized."""
+        self._audio.close()
+        if self._session is not None:
+            self._session.close()
+
+    async def segments(self) -> AsyncGenerator[Segment]:
+        """Yield the segments as they end.
+
+        Raises:
+            BadAudio: see `AudioReader.blocks`.
+            RefusedError: there is more audio than a file may have.
+        """
+        number = 0
+        found = self._of_stream() if self._session is not None else self._of_speech()
+        async with aclosing(found):
+            async for segment in found:
+                number += 1
+                yield segment
+        for note in self._audio.notes:
+            log.warning("an uploaded file has %s", note)
+        self._service.metrics.replied(time.perf_counter() - self._began, finals=number)
+
+    async def _of_stream(self) -> AsyncGenerator[Segment]:
+        """Yield segments that end by the endpoint rules, as in a stream."""
+        session = self._session
+        assert session is not None
+        async for samples in self._blocks():
+            for event in await asyncio.wrap_future(session.accept(samples)):
+                if isinstance(event, Final):
+                    yield event.segment
+        for event in await asyncio.wrap_future(session.finish()):
+            if isinstance(event, Final):
+                yield event.segment
+
+    async def _of_speech(self) -> AsyncGenerator[Segment]:
+        """Yield segments of speech, each recognized as a whole (as `transcribe`)."""
+        rate = self._audio.sample_rate
+        detector = await asyncio.to_thread(detector_of, rate)
+        cutter = SpeechCutter(rate, detector, SegmentationOptions())
+        async for samples in self._blocks():
+            for piece in await asyncio.to_thread(cutter.accept, samples):
+                yield await self._piece(*piece)
+        for piece in await asyncio.to_thread(cutter.finish):
+            yield await self._piece(*piece)
+
+    async def _piece(self, begin: int, samples: np.ndarray) -> Segment:
+        """Recognize a segment of speech that begins at a sample."""
+        options = self._options.replace(endpoint="off")
+        opened = await self._service.begin(options, self.name, self._scheduler)
+        with closing(opened) as session:
+            await asyncio.wrap_future(session.accept(samples))
+            *_, final = await asyncio.wrap_future(session.finish())
+        assert isinstance(final, Final)
+        return moved(final.segment, begin / self._audio.sample_rate)
+
+    async def _blocks(self) -> AsyncGenerator[np.ndarray]:
+        """Yield the samples in blocks, as many as a file may have."""
+        blocks: Iterator[np.ndarray] = self._audio.blocks()
+        limit = self._service.options.max_session
+        while (samples := await asyncio.to_thread(next, blocks, None)) is not None:
+            seconds = len(samples) / self._audio.sample_rate
+            self.seconds += seconds
+            if self.seconds > limit:
+                text = f"a file may have {limit:g} s of audio"
+                raise RefusedError(text, "session length")
+            self._service.metrics.heard(seconds)
+            yield samples
+
+
+async def _opened(form: FormData, service: Service, wanted: _Wanted) -> _Recognition:
+    """Begin to recognize the file of a form."""
+    upload = form.get("file")
+    if not isinstance(upload, UploadFile):
+        raise RefusedError("the form has no file", param="file")
+    name = upload.filename or "upload"
+    audio = await asyncio.to_thread(open_recording, upload.file, name=name)
+    try:
+        recognition = _Recognition(audio, name, service, wanted.model)
+        await recognition.begin()
+    except BaseException:
+        audio.close()
+        raise
+    return recognition
+
+
+async def _all(recognition: _Recognition, request: Request) -> list[Segment]:
+    """Return the segments of a file that have words; else one that has none.
+
+    Stops where the client has left.
+    """
+    segments: list[Segment] = []
+    async with aclosing(recognition.segments()) as found:
+        async for segment in found:
+            segments.append(segment)
+            if await request.is_disconnected():
+                raise ClientDisconnect
+    spoken = [segment for segment in segments if segment.best.words]
+    return spoken or segments[-1:]
+
+
+async def _events(
+    recognition: _Recognition, kept: AsyncExitStack
+) -> AsyncGenerator[str]:
+    """Yield OpenAI's events of a transcription; the last one has all words.
+
+    An error is an event, too: the answer's status was told before.
+    """
+    texts: list[str] = []
+    try:
+        async with aclosing(recognition.segments()) as found:
+            while (segment := await _told(_next(found))) is not None:
+                if text := segment.best.text:
+                    delta = f" {text}" if texts else text
+                    texts.append(text)
+                    yield _event("transcript.text.delta", delta=delta)
+        usage = _usage(recognition.seconds)
+        yield _event("transcript.text.done", text=" ".join(texts), usage=usage)
+    except RefusedError as refusal:
+        yield _event("error", **error_values(refusal))
+    except Exception:
+        log.exception("a request failed")
+        refusal = RefusedError("internal error", "failure")
+        yield _event("error", **error_values(refusal))
+    finally:
+        await kept.aclose()
+
+
+async def _next(segments: AsyncGenerator[Segment]) -> Segment | None:
+    """Return the next segment, or None."""
+    return await anext(segments, None)
+
+
+def _event(kind: str, **values: Any) -> str:
+    """Return a server-sent event."""
+    return f"data: {json.dumps({'type': kind, **values}, ensure_ascii=False)}\n\n"
+
+
+def _usage(seconds: float) -> dict[str, Any]:
+    """Return what OpenAI would charge for."""
+    return {"type": "duration", "seconds": math.ceil(seconds)}
+
+
+def _answer(transcription: Transcription, wanted: _Wanted) -> Response:
+    """Return a transcription in the form that was asked for."""
+    form, usage = wanted.form, _usage(transcription.duration)
+    if form == "json":
+        return JSONResponse({"text": transcription.text, "usage": usage})
+    if form == "text":
+        return PlainTextResponse(transcription.text + "\n")
+    if form in {"srt", "vtt"}:
+        kind = "text/vtt" if form == "vtt" else "application/x-subrip"
+        return Response(render(transcription, form), media_type=kind)
+    value: dict[str, Any] = {
+        "task": "transcribe",
+        "language": wanted.language,
+        "duration": transcription.duration,
+        "text": transcription.text,
+        "usage": usage,
+    }
+    if "segment" in wanted.granularities:
+        value["segments"] = [
+            _segment_values(i, segment)
+            for i, segment in enumerate(transcription.segments)
+        ]
+    if "word" in wanted.granularities:
+        value["words"] = [
+            {
+                "word": word.word,
+                "start": round(float(word.start), 3),
+                "end": round(float(word.end), 3),
+                "confidence": float(word.confidence or 0.0),
+            }
+            for segment in transcription.segments
+            for word in segment.best.words
+        ]
+    return JSONResponse(value)
+
+
+def _segment_values(number: int, segment: Segment) -> dict[str, Any]:
+    """Return a segment as OpenAI's verbose JSON has it."""
+    text = segment.best.text
+    data = text.encode()
+    sure = [max(word.confidence or 0.0, 1e-10) for word in segment.best.words]
+    return {
+        "id": number,
+        "seek": 0,
+        "start": round(float(segment.start), 3),
+        "end": round(float(segment.end), 3),
+        "text": text,
+        "tokens": [],
+        "temperature": 0.0,
+        "avg_logprob": float(np.mean(np.log(sure))) if sure else 0.0,
+        "compression_ratio": len(data) / len(zlib.compress(data)),
+        "no_speech_prob": round(segment.no_speech, 4),
+    }
