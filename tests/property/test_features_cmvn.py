@@ -84,15 +84,13 @@ def test_statistics_of_nothing_are_refused():
 @given(
     st.integers(0, 60), st.integers(1, 40), st.integers(1, 40), st.booleans(),
     st.lists(st.integers(0, 60), max_size=4), st.integers(0, 100),
-    st.sampled_from([None, 1e-6, 3.0, 1000.0]),
 )  # fmt: skip
 def test_frames_in_pieces_are_normalized_as_the_whole(
-    T, window, min_window, norm_vars, cuts, seed, within_db
+    T, window, min_window, norm_vars, cuts, seed
 ):
     options = SlidingCmvn(
-        window=window, min_window=min_window, center=False, norm_vars=norm_vars,
-        within_db=within_db,
-    )  # fmt: skip
+        window=window, min_window=min_window, center=False, norm_vars=norm_vars
+    )
 
     def streamed(cuts):
         stream = SlidingCmvnStream(options)
@@ -104,27 +102,9 @@ def test_frames_in_pieces_are_normalized_as_the_whole(
     frames = random_frames(T, seed)
     whole = streamed([])
     np.testing.assert_array_equal(streamed([min(cut, T) for cut in cuts]), whole)
-    if T and within_db in {None, 1000.0}:
+    if T:
         given = {"window": window, "min_window": min_window, "norm_vars": norm_vars}
         np.testing.assert_allclose(whole, sliding_cmvn(frames, **given), atol=1e-3)
-
-
-def test_frames_far_below_the_loudest_of_a_window_do_not_move_its_mean():
-    rng = np.random.default_rng(0)
-    loud = rng.normal(0.0, 0.5, (60, 4)).astype(np.float32)
-    quiet = rng.normal(-12.0, 0.5, (60, 4)).astype(np.float32)  # 52 dB below
-    options = SlidingCmvn(window=200, min_window=1, center=False, within_db=20.0)
-    found = normalize(np.concatenate([quiet, loud, quiet]), options)
-    for t in range(60):
-        np.testing.assert_allclose(
-            found[60 + t], loud[t] - loud[: t + 1].mean(axis=0), atol=1e-4
-        )
-        np.testing.assert_allclose(
-            found[120 + t], quiet[t] - loud.mean(axis=0), atol=1e-4
-        )
-        np.testing.assert_allclose(
-            found[t], quiet[t] - quiet[: t + 1].mean(axis=0), atol=1e-4
-        )
 
 
 @given(

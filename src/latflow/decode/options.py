@@ -259,8 +259,9 @@ class SegmentationOptions(Options):
 
     type: Literal["vad", "endpoint", "none"] = "vad"
     """Ends of segments: silence by Silero's voice activity detector (`vad`; the other
-    options are its), the endpoint rules of the model (`endpoint`), or that of the
-    recording (`none`: memory then grows with its length)."""
+    options are its) and the endpoint rules of the model, these rules alone
+    (`endpoint`), or the end of the recording (`none`: memory then grows with its
+    length)."""
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Probability from which on a window of 32 ms is speech; what has begun goes on
     while it is above 0.15 less. Less than Silero's 0.5, which loses speech in noise
@@ -302,8 +303,8 @@ class TranscribeOptions(Options):
     max_alternatives: Annotated[int, Field(ge=1, le=100)] = 1
     """Hypotheses of a segment in the JSON, at most."""
     chunk_length: PositiveFloat = 2.4
-    """Speech that the network scores at a time, seconds; with `segmentation.type:
-    endpoint` it is that of streaming, where endpoints are looked for in each chunk."""
+    """Speech that the network scores at a time, seconds, with `segmentation.type:
+    none`; else it is that of streaming, where endpoints are looked for in each chunk."""
 
 
 class RecordingsOptions(TranscribeOptions):

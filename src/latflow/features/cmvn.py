@@ -51,9 +51,6 @@ def normalize(
     """
     if isinstance(options, NoCmvn):
         return frames
-    if isinstance(options, SlidingCmvn) and options.within_db is not None:
-        stream = SlidingCmvnStream(options)
-        return np.concatenate([stream.accept(frames), stream.finish()])
     if isinstance(options, SlidingCmvn):
         return sliding_cmvn(
             frames,
@@ -203,56 +200,14 @@ class _RunningSums:
         sums = np.cumsum(np.concatenate([self._sums[-1:], powers]), axis=0)
         self._sums = np.concatenate([self._sums, sums[1:]])
 
-    def over(self, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the numbers of frames begin[t]..end[t]-1 for every t, and their sums.
-
-        Returns:
-            float64 [T, 1] and [T, 2, D].
-        """
-        sums = self._sums[end - self._first] - self._sums[begin - self._first]
-        return (end - begin)[:, np.newaxis].astype(np.float64), sums
+    def over(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Return sums over frames begin[t]..end[t]-1 for every t, [T, 2, D]."""
+        return self._sums[end - self._first] - self._sums[begin - self._first]
 
     def forget(self, frame: int) -> None:
         """Drop what only windows that begin before a frame need."""
         drop = max(0, frame - self._first)
         self._sums, self._first = self._sums[drop:], self._first + drop
-
-
-class _LoudSums(_RunningSums):
-    """The same, over those frames of each window that are not far below its loudest.
-
-    Args:
-        dim: elements of a frame.
-        within: difference of the means of the frames' elements that is allowed.
-    """
-
-    def __init__(self, dim: int, within: float) -> None:
-        self._within = within
-        self._frames, self._levels = np.zeros((0, dim)), np.zeros(0)
-        self._first = 0
-
-    def add(self, frames: np.ndarray) -> None:
-        """Take the next frames, float64 [T, D]."""
-        self._frames = np.concatenate([self._frames, frames])
-        self._levels = np.concatenate([self._levels, frames.mean(axis=1)])
-
-    def over(self, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `_RunningSums.over`."""
-        count = np.zeros((len(begin), 1))
-        sums = np.zeros((len(begin), 2, self._frames.shape[1]))
-        bounds = (begin - self._first).tolist(), (end - self._first).tolist()
-        for t, (first, last) in enumerate(zip(*bounds, strict=True)):
-            levels = self._levels[first:last]
-            loud = self._frames[first:last][levels >= levels.max() - self._within]
-            count[t], sums[t, 0] = len(loud), loud.sum(axis=0)
-            sums[t, 1] = (loud**2).sum(axis=0)
-        return count, sums
-
-    def forget(self, frame: int) -> None:
-        """Drop what only windows that begin before a frame need."""
-        drop = max(0, frame - self._first)
-        self._frames, self._levels = self._frames[drop:], self._levels[drop:]
-        self._first += drop
 
 
 class SlidingCmvnStream:
@@ -294,18 +249,11 @@ class SlidingCmvnStream:
     def _add(self, exact: np.ndarray) -> None:
         """Sum up frames."""
         if self._origin is None:
-            self._origin, self._sums = exact[0], self._begin_sums()
+            self._origin, self._sums = exact[0], _RunningSums(self._dim)
         exact = exact - self._origin
         self._sums.add(exact)
         self._waiting.append(exact)
         self._num_frames += len(exact)
-
-    def _begin_sums(self) -> _RunningSums:
-        """Return sums over the frames that count."""
-        within = self._options.within_db
-        if within is None:
-            return _RunningSums(self._dim)
-        return _LoudSums(self._dim, within * np.log(10) / 10)
 
     def _advance(self, end: int) -> np.ndarray:
         """Normalize frames up to `end`, forget what is no longer needed."""
@@ -317,7 +265,8 @@ class SlidingCmvnStream:
         overshoot = np.maximum(behind - self._num_frames, 0)  # of short signals alone
         behind = behind - overshoot
         begin = np.maximum(np.maximum(t - options.window, 0) - overshoot, 0)
-        count, sums = self._sums.over(begin, behind)
+        count = (behind - begin)[:, np.newaxis].astype(np.float64)
+        sums = self._sums.over(begin, behind)
         mean = sums[:, 0] / count
         centred = np.concatenate(self._waiting) - mean
         if options.norm_vars:
@@ -361,8 +310,8 @@ class OnlineCmvnStream:
         end = self._num_frames + np.arange(1, len(exact) + 1)
         begin = np.maximum(end - options.window, 0)
         weight = np.minimum(options.window - (end - begin), options.global_frames)
-        number, sums = self._sums.over(begin, end)
-        count = number + weight[:, np.newaxis]
+        count = (end - begin + weight)[:, np.newaxis]
+        sums = self._sums.over(begin, end)
         mean = sums[:, 0] / count  # about that of the training set, which adds nothing
         normalized = exact - mean
         if options.norm_vars:

@@ -20,7 +20,6 @@ from latflow.options import (
     NonNegativeFloat,
     NonNegativeInt,
     Options,
-    PositiveFloat,
     PositiveInt,
     Text,
     Unique,
@@ -153,18 +152,6 @@ class SlidingCmvn(Options):
     """Fewest frames, at the start of an utterance, where center is false."""
     center: bool = True
     """Let the window lie around the frame; else it ends with it."""
-    within_db: PositiveFloat | None = None
-    """Frames of the window that count: those that are, in the mean of their bins, at
-    most so many dB below its loudest one, so that pauses softer than speech and its
-    noise do not move the mean. For features of type fbank, with `center: false`; null
-    for all frames."""
-
-    @model_validator(mode="after")
-    def _check_center(self) -> Self:
-        """Refuse what is for windows of the past alone."""
-        if self.center and self.within_db is not None:
-            raise ValueError("within_db: needs center: false")
-        return self
 
 
 class OnlineCmvn(Options):
@@ -379,9 +366,6 @@ class StreamOptions(NetworkUse, ExtractionOptions):
                 f"cmvn: {self.cmvn.type} is for features; set {{type: none}} for type "
                 "waveform"
             )
-        is_loud = isinstance(self.cmvn, SlidingCmvn) and self.cmvn.within_db
-        if is_loud and self.type != "fbank":
-            raise ValueError("cmvn.within_db: is for features of type fbank")
         return self
 
 

@@ -32,9 +32,9 @@ class SessionOptions(Options):
     """Rules that end a segment; `model` for those of the model's package, `off` for one
     segment up to the end of the audio."""
     vad: SegmentationOptions | None = None
-    """Segments of speech by a voice activity detector, as `transcribe` has them, so
-    that nothing is recognized in silence; `endpoint` is not used then. null for
-    segments by `endpoint`."""
+    """Speech is found by a voice activity detector first, as by `transcribe`, so that
+    nothing is recognized in silence; `endpoint` divides what it finds. null for
+    segments by `endpoint` alone."""
     phrases: tuple[Text, ...] = ()
     """Phrases that final results favour: hypotheses of the lattice that hold one."""
     phrase_boost: NonNegativeFloat = 4.0

@@ -86,7 +86,7 @@ class Session:
                 f"audio of {self._rate} Hz for a model of {model.sample_rate} Hz: its "
                 "upper frequencies are missing, and words are recognized less well"
             )
-        self._endpoints = None if self._options.vad else self._detector()
+        self._endpoints = self._detector()
         self._phrases = self._phrase_models()
         shift = model.frame_shift * model.subsampling
         scores = max(1, round(self._options.chunk_length / shift))

@@ -321,14 +321,14 @@ class _Job:
     ) -> None:
         self._model = model
         self._options = options
-        is_streamed = options.segmentation.type == "endpoint"
+        is_whole = options.segmentation.type == "none"
         session = SessionOptions(
             partials=False,
-            endpoint="model" if is_streamed else "off",
+            endpoint="off" if is_whole else "model",
             max_alternatives=options.max_alternatives,
             lattices=wants_lattices,
         )
-        length = session.chunk_length if is_streamed else options.chunk_length
+        length = options.chunk_length if is_whole else session.chunk_length
         self._session = session.replace(chunk_length=length)
         self._info = {
             "name": model.info.name,

@@ -217,7 +217,9 @@ class _Recognition:
         """Yield segments of speech, each recognized as a whole (as `transcribe`)."""
         rate = self._audio.sample_rate
         detector = await asyncio.to_thread(detector_of, rate)
-        cutter = SpeechCutter(rate, detector, SegmentationOptions())
+        cutter = SpeechCutter(
+            rate, detector, self._options.vad or SegmentationOptions()
+        )
         async for samples in self._blocks():
             for piece in await asyncio.to_thread(cutter.accept, samples):
                 yield await self._piece(*piece)
@@ -226,7 +228,7 @@ class _Recognition:
 
     async def _piece(self, begin: int, samples: np.ndarray) -> Segment:
         """Recognize a segment of speech that begins at a sample."""
-        options = self._options.replace(endpoint="off")
+        options = self._options.replace(endpoint="off", vad=None)
         opened = await self._service.begin(options, self.name, self._scheduler)
         with closing(opened) as session:
             await asyncio.wrap_future(session.accept(samples))
