@@ -311,6 +311,8 @@ def read_json_lines(
             continue
         try:
             values = json.loads(line)
+            if r"\ud" in line.lower():  # half of a character, which no file can hold
+                json.dumps(values, ensure_ascii=False).encode()
             if not isinstance(values, dict):
                 raise TypeError("no JSON object")
             yield make(values)
