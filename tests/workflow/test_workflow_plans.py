@@ -25,7 +25,7 @@ def snakemake(repository, folder, *arguments):
 def test_a_run_without_cores_is_refused(repository, tmp_path):
     recipe = repository / "config/recipes/digits.yaml"
     done = snakemake(
-        repository, tmp_path, "--cores", "0", "--configfile", recipe, "features"
+        repository, tmp_path, "--cores", "0", "--configfile", recipe, "--", "features"
     )
     assert done.returncode == 1
     assert "error: --cores begins at 1" in done.stderr
