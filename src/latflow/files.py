@@ -162,21 +162,35 @@ def _writing(target: Path) -> Iterator[None]:
     """Turn the operating system's refusals to write into one clear line."""
     try:
         yield
-    except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+    except UserError:
+        raise
+    except Exception as error:
+        if is_full_disk(error):
             raise UserError(
                 "no space left on the disk while writing",
                 file=target,
                 remedy="free space there, or move the results folder to a larger disk; "
                 "the unfinished file was removed",
             ) from error
-        if error.errno in {errno.EACCES, errno.EROFS}:
+        if isinstance(error, OSError) and error.errno in {errno.EACCES, errno.EROFS}:
             raise UserError(
                 "may not be written",
                 file=target,
                 remedy="check the permissions of the folder",
             ) from error
         raise
+
+
+def is_full_disk(error: BaseException | None) -> bool:
+    """Tell whether a full disk is why something failed, in libraries' words, too."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            return True
+        text = str(error)  # of safetensors, HDF5, libsndfile
+        if "os error 28" in text or os.strerror(errno.ENOSPC) in text:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextmanager
@@ -311,6 +325,8 @@ def read_json_lines(
             continue
         try:
             values = json.loads(line)
+            if r"\ud" in line.lower():  # half of a character, which no file can hold
+                json.dumps(values, ensure_ascii=False).encode()
             if not isinstance(values, dict):
                 raise TypeError("no JSON object")
             yield make(values)

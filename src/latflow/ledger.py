@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from latflow.errors import UserError
 from latflow.files import atomic_output, read_json_lines
@@ -119,4 +119,18 @@ def read_ledger(path: str | Path) -> Iterator[Entry]:
         UserError: the file is missing, or a line is no entry.
     """
     remedy = "remove the file, and run its stage again"
-    return read_json_lines(path, lambda values: Entry(**values), "an entry", remedy)
+    return read_json_lines(path, _entry, "an entry", remedy)
+
+
+def _entry(values: dict[str, Any]) -> Entry:
+    """Return an entry of its values.
+
+    Raises:
+        TypeError: one is missing, unknown, or of another type.
+    """
+    found = Entry(**values)
+    texts = (found.stage, found.utterance, found.reason, found.action)
+    is_beam = found.beam is None or type(found.beam) in (int, float)
+    if not is_beam or not all(isinstance(text, str) for text in texts):
+        raise TypeError("a value of another type")
+    return found

@@ -17,8 +17,8 @@ A kind of store is a subclass that names its columns:
         writer.write("utterance-1", pitch, voiced)
     PitchStore.load(path)["pitch"][0]
 
-Public: `Ragged`, `RaggedStore`, `RaggedWriter`, `open_index`, `windows`, `pack`,
-`unpack`.
+Public: `Ragged`, `RaggedStore`, `RaggedWriter`, `open_index`, `windows`, `integers`,
+`pack`, `unpack`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -143,7 +143,7 @@ class RaggedStore:
     @cached_property
     def utt_ids(self) -> list[str]:
         """Utterance ids, in the order of writing."""
-        return unpack(self._packed_ids, len(self))
+        return self._unpacked("utt_ids", self._packed_ids, len(self))
 
     @cached_property
     def _positions(self) -> dict[str, int]:
@@ -167,14 +167,33 @@ class RaggedStore:
         return np.array(found, np.int64)
 
     def index(self, name: str) -> np.ndarray:
-        """Read what the writer's `index` had under a name.
+        """Read integers of the utterances, which the writer's `index` had under a name.
 
         Raises:
-            UserError: the index is damaged.
+            UserError: the index is damaged, or has another number of them.
         """
+        with self._reading(name), open_index(self.folder) as index:
+            return integers(index[name], len(self))
+
+    def strings(self, name: str, count: int) -> list[str]:
+        """Read so many strings, which the writer's `index` had under a name.
+
+        Raises:
+            UserError: the index is damaged, or has another number of them.
+        """
+        with self._reading(name), open_index(self.folder) as index:
+            packed = index[name]
+        return self._unpacked(name, packed, count)
+
+    def _unpacked(self, name: str, packed: np.ndarray, count: int) -> list[str]:
+        """Return strings of the index."""
+        with self._reading(name):
+            return unpack(packed, count)
+
+    def _reading(self, name: str) -> AbstractContextManager[None]:
+        """Make what is raised on a damaged index a UserError."""
         what = f"{name} of the {self.KIND} cannot be read"
-        with reading(self.folder, what, self.REMEDY), open_index(self.folder) as index:
-            return index[name]
+        return reading(self.folder, what, self.REMEDY)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self).load, (self.folder,))
@@ -329,8 +348,32 @@ def pack(strings: Sequence[str]) -> np.ndarray:
 
 
 def unpack(packed: np.ndarray, count: int) -> list[str]:
-    """Return `count` strings from the bytes of their lines."""
-    return packed.tobytes().decode("utf-8").split("\n") if count else []
+    """Return `count` strings from the bytes of their lines.
+
+    Raises:
+        ValueError: they are no bytes of UTF-8, or of another number of lines.
+    """
+    if packed.dtype != np.uint8 or packed.ndim != 1:
+        raise ValueError(f"no text: {packed.ndim} dimensions of {packed.dtype}")
+    if not count:
+        return []
+    found = packed.tobytes().decode("utf-8").split("\n")
+    if len(found) != count:
+        raise ValueError(f"{len(found)} lines, not {count}")
+    return found
+
+
+def integers(array: np.ndarray, count: int) -> np.ndarray:
+    """Return an array that is to be so many integers.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if array.shape == (0,) == (count,):  # numpy takes no numbers for floats
+        return array.astype(np.int64)
+    if array.dtype.kind not in "iu" or array.shape != (count,):
+        raise ValueError(f"{array.shape} of {array.dtype}, not {count} integers")
+    return array
 
 
 def _begin(kind: type[RaggedStore], column: str) -> str:

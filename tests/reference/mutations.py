@@ -1,8 +1,8 @@
 """Mutations of files: readers and their first users give a result or a `UserError`.
 
 Bytes are changed, lost, doubled or moved, lines too; every second time, values and
-arrays of a file that stays whole are of other kinds and sizes (`structures`). Each file
-of tests has a table of kinds: name of file or folder, how it is written, how it is
+arrays of a file that stays whole are of other kinds and sizes (`structures`). Each
+file of tests has a table of kinds: name of file or folder, how it is written, how it is
 used. What several of them write is here as well.
 """
 

@@ -1,4 +1,4 @@
-"""Mutations of files whose form stays whole: other values, arrays of other sizes.
+"""Mutations of files that stay whole: values and arrays of other kinds and sizes.
 
 Of JSON, a JSON value a line, YAML, numpy's arrays and safetensors.
 """

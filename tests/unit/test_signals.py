@@ -1,16 +1,25 @@
-"""SIGTERM while Snakemake's scheduler holds its lock."""
+"""Signals to Snakemake: its lock, and its jobs."""
 
+import signal
+import subprocess
+import sys
 import threading
+import time
 
+import pytest
 from snakemake.scheduling.job_scheduler import JobScheduler
 
-from latflow.workflow.signals import handle_sigterm_in_a_thread
+from latflow.workflow import signals
+from latflow.workflow.signals import handle_signals
 
 
 def test_the_handler_does_not_wait_for_the_lock_that_it_interrupts(monkeypatch):
     # put back at the end
     monkeypatch.setattr(JobScheduler, "exit_gracefully", JobScheduler.exit_gracefully)
-    handle_sigterm_in_a_thread()
+    monkeypatch.setattr(signals, "_end_all", lambda: None)  # not those of the tests
+    before = signal.getsignal(signal.SIGINT)
+    handle_signals()
+    signal.signal(signal.SIGINT, before)
     scheduler = JobScheduler.__new__(JobScheduler)
     scheduler._lock = threading.Lock()
     scheduler._open_jobs = threading.Semaphore(0)
@@ -26,3 +35,48 @@ def test_the_handler_does_not_wait_for_the_lock_that_it_interrupts(monkeypatch):
     assert is_back.wait(60)
     assert scheduler._open_jobs.acquire(timeout=60)  # the scheduler wakes up
     assert scheduler._user_kill == "graceful"
+
+
+RUN = """
+import os, signal, subprocess, sys, threading, time
+from latflow.workflow.signals import handle_signals
+from snakemake.scheduling.job_scheduler import JobScheduler
+
+handle_signals()
+scheduler = JobScheduler.__new__(JobScheduler)
+scheduler._lock = threading.Lock()
+scheduler._open_jobs = threading.Semaphore(0)
+signal.signal(signal.SIGTERM, scheduler.exit_gracefully)
+job = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(7)); "
+job += "print('begun', flush=True); time.sleep(600)"
+command = f"cd . && {sys.executable} -c \\"{job}\\"; echo $?"
+shell = subprocess.Popen(command, shell=True)
+server = subprocess.Popen(["sleep", "600"], start_new_session=True)
+print(server.pid, flush=True)
+try:
+    shell.wait()
+    print("ended", scheduler._user_kill, server.poll(), flush=True)
+except KeyboardInterrupt:
+    shell.wait()
+    print("interrupted", server.poll(), flush=True)
+server.kill()
+server.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "last"),
+    [(signal.SIGTERM, "ended graceful None"), (signal.SIGINT, "interrupted None")],
+)
+def test_jobs_end_when_their_run_alone_is_told(number, last):
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN], stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        lines = {process.stdout.readline().strip() for _ in range(2)}
+        assert "begun" in lines
+        began = time.monotonic()
+        process.send_signal(number)
+        assert process.stdout.read().splitlines() == ["7", last]
+        assert time.monotonic() - began < 30
+    assert process.returncode == 0

@@ -22,6 +22,15 @@ def snakemake(repository, folder, *arguments):
     )  # fmt: skip
 
 
+def test_a_run_without_cores_is_refused(repository, tmp_path):
+    recipe = repository / "config/recipes/digits.yaml"
+    done = snakemake(
+        repository, tmp_path, "--cores", "0", "--configfile", recipe, "--", "features"
+    )
+    assert done.returncode == 1
+    assert "error: --cores begins at 1" in done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", REAL)
 def test_recipes_for_real_speech_plan(repository, corpora, tmp_path, recipe):

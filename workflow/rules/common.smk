@@ -24,7 +24,7 @@ from latflow.workflow.packages import PackagePlan
 from latflow.workflow.recipe import PACKAGED, Recipe
 from latflow.workflow.retries import count_by_progress
 from latflow.workflow.settings import check_keys, nested_values
-from latflow.workflow.signals import handle_sigterm_in_a_thread
+from latflow.workflow.signals import handle_signals
 from snakemake.utils import update_config
 
 if SOURCE.is_dir() or workflow.deployment_settings.deployment_method:
@@ -61,13 +61,16 @@ if workflow.resource_settings.nodes is not None:
     # whose profile has `max-threads`.
     workflow.register_resource("_cores", sys.maxsize)
 elif workflow.is_main_process:
+    # Without a core no job would ever begin, and Snakemake would wait for one for ever.
+    if workflow.resource_settings.cores == 0:
+        raise WorkflowError("error: --cores begins at 1")
     # Jobs that run side by side share this machine's memory and GPUs; `--resources` says
     # otherwise. A job that asks for more than there is gets all of it, alone.
     for name, amount in capacity().items():
         if name not in workflow.global_resources:
             workflow.register_resource(name, amount)
 
-handle_sigterm_in_a_thread()
+handle_signals()
 if workflow.is_main_process:
     for line in above_limit(RESULTS, recipe.max_skipped_fraction):
         logger.warning(line)

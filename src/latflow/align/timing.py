@@ -197,7 +197,10 @@ class Timer:
 
         def times(known: dict[str, Any]) -> tuple[float, float]:
             middle = known["first_middle"] if first_middle is None else first_middle
-            return float(known["frame_shift"]), float(middle)
+            shift = float(known["frame_shift"])
+            if not 0 < shift <= 1 or not abs(float(middle)) < 60:
+                raise ValueError(f"a frame shift of {shift} s")
+            return shift, float(middle)
 
         what = "statistics of alignments"
         frame_shift, middle = read_json(statistics, times, what, "align the data again")
@@ -298,5 +301,10 @@ class Timer:
 def _means(log_likes: np.ndarray, bounds: Sequence[int]) -> np.ndarray:
     """Return the mean over the frames of each phone, float64[N]."""
     begin = np.array(bounds)
+    if bounds[-1] > len(log_likes):
+        raise UserError(
+            f"{len(log_likes)} log-likelihoods of {bounds[-1]} frames of an alignment",
+            remedy="align the data again",
+        )
     sums = np.add.reduceat(log_likes.astype(np.float64), begin[:-1])
     return sums / np.diff(begin)

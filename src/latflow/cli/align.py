@@ -88,6 +88,8 @@ def _align(arguments: Arguments) -> int:
     from latflow.workflow.doctor import render
     from latflow.workflow.recipe import Recipe
 
+    if arguments.cores < 1:
+        raise UserError(f"--cores {arguments.cores}: it begins at 1")
     out = Path(os.path.abspath(arguments.out))
     g2p = g2p_settings(arguments.g2p)
     source, findings, survey = _surveyed(arguments, _lang_options(g2p), out)

@@ -108,12 +108,15 @@ def read_cut_lines(path: str | Path) -> Iterator[CutLine]:
         last = item.id
         try:
             supervisions = item.values.get("supervisions") or [{}]
-            speaker, text = (supervisions[0].get(key) for key in ("speaker", "text"))
-        except (AttributeError, KeyError, TypeError) as error:
+            told = [supervisions[0].get(key) or "" for key in ("speaker", "text")]
+            if not all(isinstance(one, str) for one in told):
+                raise TypeError("speaker or text is no string")
+        except (AttributeError, LookupError, TypeError) as error:
             raise UserError(
                 f"is not a manifest of cuts ({error})", file=path, remedy=REMEDY
             ) from error
-        yield CutLine(item.id, item.values, speaker or item.id, text or "")
+        speaker, text = told
+        yield CutLine(item.id, item.values, speaker or item.id, text)
 
 
 def count_cuts(path: str | Path) -> int:

@@ -304,7 +304,7 @@ class TranscribeOptions(Options):
     """Hypotheses of a segment in the JSON, at most."""
     chunk_length: PositiveFloat = 2.4
     """Speech that the network scores at a time, seconds, with `segmentation.type:
-    none`; else it is that of streaming, where endpoints are looked for in each chunk."""
+    none`; else that of streaming, where endpoints are looked for in each chunk."""
 
 
 class RecordingsOptions(TranscribeOptions):

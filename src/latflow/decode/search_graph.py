@@ -15,6 +15,7 @@ Public: `SearchGraph`, `GraphFile`, `make_search_graph`, `mapped_search_graph`.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import zlib
@@ -27,6 +28,8 @@ from numba import njit
 
 from latflow.errors import UserError
 from latflow.files import atomic_output
+
+log = logging.getLogger(__name__)
 
 ARC = np.dtype([("code", "u4"), ("pdf", "u4"), ("weight", "f4")])
 Records = Any  # a structured array; in Numba its items have their fields as attributes
@@ -163,7 +166,7 @@ def mapped_search_graph(
         path: the file of the graph.
 
     Raises:
-        UserError: as `make_search_graph`, or the file cannot be written.
+        UserError: as `make_search_graph`.
     """
     packed_path = Path(f"{path}.packed")
     file = os.stat(path)
@@ -172,12 +175,18 @@ def mapped_search_graph(
     found = _map(packed_path, key)
     if found is None:
         packed = make_search_graph(graph, tid_to_pdf)
-        with atomic_output(packed_path) as temporary:
-            _write(temporary, key, packed)
+        try:
+            with atomic_output(packed_path) as temporary:
+                _write(temporary, key, packed)
+        except (UserError, OSError) as error:  # each process then has its own
+            log.warning("%s; the graph is packed in memory", error)
+            return packed
         found = _map(packed_path, key)
     return found or make_search_graph(graph, tid_to_pdf)
 
 
+_BLOCK = 1 << 20  # arcs looked at together
+_MOST_PDFS = 1 << 24  # the decoder then asks for scores of as many
 _FORMAT = 0x4C41_5402  # of the file: changes with the layout
 _ALIGNMENT = 64  # of the arrays in it, a cache line
 # Key (4), start, has_epsilon_cycle, states, arcs, checksum.
@@ -217,7 +226,7 @@ def _map(path: Path, key: tuple[int, ...]) -> SearchGraph | None:
     try:
         with path.open("rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (FileNotFoundError, ValueError):  # none, or an empty one
+    except (OSError, ValueError):  # none, or one that cannot be read; an empty one
         return None
     if len(content) < _HEADER.itemsize:
         return None
@@ -235,7 +244,26 @@ def _map(path: Path, key: tuple[int, ...]) -> SearchGraph | None:
         arrays.append(np.frombuffer(content, dtype, length, at))
         at += length * dtype.itemsize
     states, arcs, origin, final = arrays
-    return SearchGraph(start, states, arcs, origin, final, bool(has_cycle))
+    graph = SearchGraph(start, states, arcs, origin, final, bool(has_cycle))
+    return graph if _is_sound(graph) else None
+
+
+def _is_sound(graph: SearchGraph) -> bool:
+    """Tell whether a search stays within the arrays; packages are anybody's files."""
+    num_states, num_arcs = len(graph.final), len(graph.arcs)
+    if not 0 <= graph.start < num_states:
+        return False
+    begin, middle = graph.states["begin"], graph.states["middle"]
+    if begin[0] != 0 or begin[-1] != num_arcs:
+        return False
+    if (begin[:-1] > middle[:-1]).any() or (middle[:-1] > begin[1:]).any():
+        return False
+    return all(
+        (graph.arcs["code"][at : at + _BLOCK] & STATE_BITS < num_states).all()
+        and (graph.arcs["pdf"][at : at + _BLOCK] < _MOST_PDFS).all()
+        and (graph.origin[at : at + _BLOCK] < num_arcs).all()
+        for at in range(0, num_arcs, _BLOCK)
+    )
 
 
 def _pack(

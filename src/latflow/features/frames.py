@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from latflow.ragged import RaggedStore, RaggedWriter, pack, unpack
+from latflow.errors import UserError
+from latflow.ragged import RaggedStore, RaggedWriter, pack
 
 CUTS = "cuts.jsonl"  # in a folder of features that are computed when read
 
@@ -53,17 +54,21 @@ class FrameStore(RaggedStore):
     @cached_property
     def speaker_names(self) -> list[str]:
         """The distinct speakers, in order of first appearance."""
-        return unpack(self.index("speaker_names"), int(self.meta["num_speakers"]))
+        return self.strings("speaker_names", int(self.meta["num_speakers"]))
 
     @cached_property
     def speaker_codes(self) -> np.ndarray:
         """int32[N]: index of each utterance's speaker in `speaker_names`."""
-        return self.index("speaker_codes")
+        found = self.index("speaker_codes")
+        if len(found) and not 0 <= found.min() <= found.max() < len(self.speaker_names):
+            what = "speaker_codes and speaker_names differ"
+            raise UserError(what, file=self.folder, remedy=self.REMEDY)
+        return found
 
     @cached_property
     def texts(self) -> list[str]:
         """Transcript of each utterance, words separated by blanks."""
-        return unpack(self.index("texts"), len(self))
+        return self.strings("texts", len(self))
 
     def frames(self, i: int) -> np.ndarray:
         """Return the frames of utterance i, float32 [T_i, D], a read-only view."""

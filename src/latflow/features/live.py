@@ -70,7 +70,7 @@ from latflow.files import atomic_directory, reading
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.options import read_options
-from latflow.ragged import INDEX, META, open_index, pack, unpack
+from latflow.ragged import INDEX, META, integers, open_index, pack, unpack
 
 FORMAT = "latflow-live-frames-1"
 
@@ -195,6 +195,10 @@ class LiveFrames:
                 self._offsets = arrays["offsets"]
                 self._num_samples = arrays["num_samples"]
                 self._packed_ids = arrays["utt_ids"]
+            count = self._offsets.size - 1
+            integers(self._offsets, count + 1)
+            integers(self.begin, count + 1)
+            integers(self._num_samples, count)
             self._lines = np.memmap(self.folder / CUTS, np.uint8, "r")
         known = cast("type[StreamOptions | LhotseStreamOptions]", Stream)
         try:
@@ -226,7 +230,8 @@ class LiveFrames:
     @cached_property
     def utt_ids(self) -> list[str]:
         """Utterance ids, sorted."""
-        return unpack(self._packed_ids, len(self))
+        with self._reading():
+            return unpack(self._packed_ids, len(self))
 
     @cached_property
     def texts(self) -> list[str]:
@@ -238,7 +243,7 @@ class LiveFrames:
     def speaker_codes(self) -> np.ndarray:
         """Number of each utterance's speaker, in order of appearance, int32 [N]."""
         with self._reading(), open_index(self.folder) as arrays:
-            return arrays["speaker_codes"]
+            return integers(arrays["speaker_codes"], len(self))
 
     @cached_property
     def _positions(self) -> dict[str, int]:

@@ -29,6 +29,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +42,8 @@ from latflow.files import atomic_directory, reading
 from latflow.gmm.model import DiagGmms
 from latflow.gmm.options import IvectorOptions
 from latflow.logs import progress
+
+_MOST_CONTEXT = 1000  # frames on either side
 
 log = logging.getLogger(__name__)
 
@@ -255,7 +258,7 @@ class IvectorModel:
                 if field:
                     parts[part][field] = value if value.ndim else value.item()
             cmvn = found.get("cmvn")
-            return cls(
+            model = cls(
                 FrameProjection(**parts["projection"]),
                 DiagGmms(**parts["ubm"]),
                 Extractor(**parts["extractor"]),
@@ -263,6 +266,54 @@ class IvectorModel:
                 None if cmvn is None else OnlineCmvn.model_validate_json(str(cmvn)),
                 None if cmvn is None else found["cmvn_stats"],
             )
+            model._check()
+            return model
+
+    def _check(self) -> None:
+        """Refuse parts of other shapes or types than they fit each other in.
+
+        Raises:
+            TypeError, ValueError: they are.
+        """
+        projection, ubm, extractor = self.projection, self.ubm, self.extractor
+        if type(projection.context) is not int or type(extractor.offset) is not float:
+            raise TypeError("context or offset is no number")
+        if not 0 <= projection.context <= _MOST_CONTEXT:
+            raise ValueError(f"context is {projection.context}")
+        width = 2 * projection.context + 1
+        dim, size = _shape("matrix", projection.matrix, None, None)
+        _shape("mean", projection.mean, size)
+        if not size or size % width:
+            raise ValueError(f"{size} values of {width} frames")
+        (gaussians,) = _shape("weights", ubm.weights, None)
+        _shape("begin", ubm.begin, 2)
+        if [*ubm.begin] != [0, gaussians] or not gaussians:
+            raise ValueError("not one mixture")
+        _shape("gconsts", ubm.gconsts, gaussians)
+        for name in ("means_invvars", "inv_vars"):
+            _shape(name, getattr(ubm, name), gaussians, dim)
+        _, _, length = _shape("matrices", extractor.matrices, gaussians, dim, None)
+        _shape("inverses", extractor.inverses, gaussians, dim, dim)
+        if not length:
+            raise ValueError("i-vectors without elements")
+        if self.cmvn is not None:
+            _shape("cmvn_stats", self.cmvn_stats, 2, size // width + 1)
+
+
+def _shape(name: str, array: Any, *wanted: int | None) -> tuple[int, ...]:
+    """Return the shape of an array of numbers, which is to be as wanted.
+
+    Raises:
+        TypeError, ValueError: it is another, or no array of finite numbers.
+    """
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
+        raise TypeError(f"{name} is no array of numbers")
+    sizes = zip(array.shape, wanted, strict=True)  # other dimensions: ValueError
+    if any(want is not None and size != want for size, want in sizes):
+        raise ValueError(f"{name} has shape {array.shape}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} has values that are not finite")
+    return array.shape
 
 
 class IvectorStream:

@@ -203,7 +203,7 @@ def _rate_of(name: str, layers: Mapping[str, Any], above: frozenset[str]) -> int
     layer = layers.get(name)
     if not isinstance(layer, Mapping) or name in above:
         return 1
-    options = layers.get(layer.get("reuse", name), layer)
+    options = layers.get(str(layer.get("reuse", name)), layer)
     first = _sources(name, layers)[0]
     own = _factor_of(options) if isinstance(options, Mapping) else 1
     return own * _rate_of(first, layers, above | {name})
@@ -239,7 +239,7 @@ def _factor_of(layer: Mapping[str, Any]) -> int:
         repeat = layer.get("repeat", 1)
         rate = _rate_of(end, inside, frozenset())
         return rate**repeat if isinstance(repeat, int) else rate
-    model, key = _FACTORS.get(layer.get("class", ""), (None, "stride"))
+    model, key = _FACTORS.get(str(layer.get("class", "")), (None, "stride"))
     default = 1 if model is None else model.model_fields[key].default
     factor = layer.get(key, default)
     return factor if isinstance(factor, int) else 1

@@ -122,7 +122,7 @@ class NetworkDescription:
             )
         check_keys(config, ("decode", "description", "edges", "layers"), location)
         edges = config.get("edges", "zeros")
-        if edges not in {"zeros", "repeat"}:
+        if edges not in ("zeros", "repeat"):
             raise location.error(f"edges must be zeros or repeat, not {edges!r}")
         if "layers" not in config:
             raise location.error("key layers is missing")

@@ -262,6 +262,8 @@ def _read_meta(path: Path) -> dict[str, Any]:
         meta = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(meta, dict) or not {"dim_in", "classes"} <= meta.keys():
         raise UserError("dim_in and classes are missing: no model's", file=path)
+    if not isinstance(meta.get("scores", ""), str):
+        raise UserError(f"scores is {meta['scores']!r}: no model's", file=path)
     return meta
 
 

@@ -9,6 +9,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+from latflow.errors import UserError
 from latflow.nnet.graph import Subnetwork
 from latflow.nnet.layer import Layer
 from latflow.nnet.layers import (
@@ -78,7 +79,9 @@ def _imported(path: str, location: Location) -> type[Layer]:
     module_name, _, class_name = path.rpartition(".")
     try:
         found = load_object(f"{module_name}:{class_name}")
-    except (ImportError, AttributeError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # of the user's own code it may be any
         raise location.error(
             f"cannot import class {path}: {error}", "check the path and PYTHONPATH"
         ) from error

@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from latflow.features.frame_times import frames_amount
-from latflow.files import read_json_lines
+from latflow.files import read_json_lines, reading
 from latflow.parts import share_of
 from latflow.report import figures
 from latflow.report.inputs import Results, read_json, read_table
@@ -118,7 +118,8 @@ def read_costs(results_dir: Path) -> pd.DataFrame:
         record = read_json(results_dir / "provenance" / rule / f"{job}.json") or {}
         remedy = "remove it, and run its rule again"
         for measured in read_json_lines(path, dict, "of a benchmark", remedy):
-            speech = hours.get(split_of(record, hours) or "")
+            with reading(path, "does not fit its record in provenance/", remedy):
+                speech = hours.get(split_of(record, hours) or "")
             if speech is not None:
                 speech *= share_of_split(record)
             rows.append([rule, job, *_measured(measured, record), speech])

@@ -198,8 +198,8 @@ def _row(names: Mapping[str, str], result: Mapping[str, Any]) -> list[Any]:
     known = {**result, "ci_low": bounds["low"], "ci_high": bounds["high"]}
     numbers = {name: known[name] for name in COLUMNS if name not in names}
     for number in numbers.values():
-        if number is not None:
-            float(number)
+        if number is not None and type(number) not in (int, float):
+            raise TypeError(f"{number!r} is no number")
     return [{**numbers, **names}[column] for column in COLUMNS]
 
 

@@ -30,7 +30,7 @@ from latflow.corpus.manifests import (
     speaker_of,
 )
 from latflow.errors import UserError
-from latflow.files import atomic_directory, write_json
+from latflow.files import atomic_directory, reading, write_json
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
@@ -73,7 +73,10 @@ class CutSpeech:
         with ExitStack() as stack:
             self._spool = stack.enter_context(Spool(folder, MonoCut.from_dict))
             for cut in read_cuts(cuts):
-                self.rate = self.rate or int(cut.sampling_rate)
+                with reading(
+                    cuts, "a cut has no audio", "prepare the corpus again", cut.id
+                ):
+                    self.rate = self.rate or int(cut.sampling_rate)
                 for at_its_rate in at_rate([cut], self.rate, may_resample=True):
                     self._spool.add(at_its_rate, file=cuts)
                 self._positions[cut.id] = len(self._positions)

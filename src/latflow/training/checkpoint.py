@@ -13,6 +13,7 @@ Public: `CheckpointStore`, `Position`, `TrainingState`, `means`, `digest_of`.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -27,6 +28,7 @@ from typing import Any
 import torch
 
 from latflow.errors import UserError
+from latflow.files import is_full_disk
 
 FORMAT = "latflow-checkpoint-3"
 _NAME = re.compile(r"e(\d+)-b(\d+)\.pt")
@@ -229,10 +231,13 @@ def _write(path: Path, whole: State) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # torch tells of the disk by the latter
         temporary.unlink(missing_ok=True)
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        if is_full_disk(error):
+            why = os.strerror(errno.ENOSPC)
         raise UserError(
-            f"may not be written ({error.strerror})",
+            f"may not be written ({' '.join(str(why).split())[:200]})",
             file=path,
             remedy="free space there, or name another folder for checkpoints",
         ) from error

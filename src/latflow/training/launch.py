@@ -301,8 +301,10 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     """Start a process; what it prints goes where our output goes.
 
-    When we are killed it is asked to end: otherwise ranks of a killed job would train
-    on, and write checkpoints beside those of the job's second attempt.
+    When we are killed it is asked to end, so that a launcher (horovodrun, srun) ends
+    its ranks. Those that are ours have themselves killed instead, at once
+    (`latflow.training.worker`): ranks of a killed job that went on would write
+    checkpoints beside those of the job's second attempt.
     """
     return subprocess.Popen(
         command,

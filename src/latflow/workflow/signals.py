@@ -1,32 +1,104 @@
-"""SIGTERM to Snakemake, handled without waiting for what it interrupts.
+"""Requests to stop that reach Snakemake alone: its jobs end, with their checkpoints.
 
-Snakemake's handler takes a lock of the scheduler. If the signal comes while the same
-thread holds it, since a job has just ended or failed, the handler waits for ever: a
-cancelled job of a cluster stays behind, and a run that was told to end hangs.
+At a terminal Ctrl-C reaches the jobs as well. A signal to Snakemake's process alone, by
+`kill` or a supervisor, does not: Snakemake would wait until its jobs are done, hours or
+days. So the jobs are told: they keep what they have done and end, Snakemake ends with
+them, and no lock is left.
 
-Public: `handle_sigterm_in_a_thread`.
+Snakemake's own handler of SIGTERM takes a lock of the scheduler. If the signal comes
+while the same thread holds it, since a job has just ended or failed, the handler waits
+for ever: a cancelled job of a cluster stays behind, and a run that was told to end
+hangs. So it runs in a thread.
+
+Public: `handle_signals`, `end_jobs`.
 """
 
 from __future__ import annotations
 
 import _thread
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from snakemake.scheduling.job_scheduler import JobScheduler
 
 _EXIT: Any = JobScheduler.exit_gracefully  # Snakemake's own
+# A job that begins just when the run is told to end, or has not yet its handlers, is
+# told again; for a job that has been told already that changes nothing.
+_AGAIN_S = (0.0, 2.0, 6.0)
+# Shells that jobs are started by: they would end, and leave their job behind.
+_SHELLS = {"bash", "dash", "sh", "time"}
 
 
-def handle_sigterm_in_a_thread() -> None:
-    """Have this process's Snakemake run its handler when the lock is free.
+def handle_signals() -> None:
+    """Have this process's Snakemake tell its jobs to end when it is told itself.
 
-    To be called before Snakemake makes its scheduler, which installs the handler.
+    To be called before Snakemake makes its scheduler, which installs a handler.
     """
     scheduler: Any = JobScheduler
     scheduler.exit_gracefully = _exit_gracefully
+    with contextlib.suppress(ValueError):  # not in the main thread
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _interrupt)
 
 
 def _exit_gracefully(scheduler: JobScheduler, *_: object) -> None:
-    """Run Snakemake's handler in a thread."""
+    """Run Snakemake's handler in a thread; tell its jobs."""
     # not `threading.Thread`: its start takes a lock that may be held here, too
     _thread.start_new_thread(_EXIT, (scheduler,))
+    _thread.start_new_thread(_end_all, ())
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    """Interrupt this process, as Python does; tell its jobs."""
+    _thread.start_new_thread(_end_all, ())
+    signal.default_int_handler(number, frame)
+
+
+def _end_all() -> None:
+    """Tell all jobs to end, and those that begin meanwhile."""
+    for seconds in _AGAIN_S:
+        time.sleep(seconds)
+        end_jobs(os.getpid())
+
+
+def end_jobs(process: int) -> list[int]:
+    """Send SIGTERM to what a process has started, below shells.
+
+    What has a session of its own, as the fork server, is left alone: it ends with the
+    processes that wait for it.
+
+    Returns:
+        The processes that were told.
+    """
+    told = []
+    for child in _jobs_of(process, os.getsid(process)):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(child, signal.SIGTERM)
+            told.append(child)
+    return told
+
+
+def _jobs_of(process: int, session: int) -> Iterator[int]:
+    """Yield the processes below one that are no shells, of its session."""
+    for child in _children(process):
+        with contextlib.suppress(OSError):
+            if os.getsid(child) != session:
+                continue
+            if Path(f"/proc/{child}/comm").read_text().strip() in _SHELLS:
+                yield from _jobs_of(child, session)
+            else:
+                yield child
+
+
+def _children(process: int) -> list[int]:
+    """Return the processes that all threads of a process have started (Linux)."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for path in Path(f"/proc/{process}/task").glob("*/children"):
+            found += map(int, path.read_text().split())
+    return found
