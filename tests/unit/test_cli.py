@@ -279,9 +279,14 @@ def test_utterances_without_words_are_told(capsys, tmp_path, lexicon):
     corpus = tmp_path / "corpus"
     spoken(corpus, "a", "cat")
     spoken(corpus, "b", "")
-    status, out, _ = run(capsys, "validate", corpus, lexicon)
+    command = ("validate", corpus, lexicon, "--max-skipped")
+    status, out, _ = run(capsys, *command, 0.5)
     assert status == 0
     assert "the transcript is empty (1): b" in out
+    status, out, _ = run(capsys, *command, 0.4)  # as `latflow align` does
+    assert status == 1
+    assert f"error: {corpus}: b: " in out
+    assert "skipped 1 of 2 utterances" in out
     (corpus / "a.txt").write_text("...")
     status, out, _ = run(capsys, "validate", corpus, lexicon)
     assert status == 1

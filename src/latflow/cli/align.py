@@ -48,6 +48,9 @@ _SOURCE: tuple[Option, ...] = (
         metavar="KEY=VALUE",
     ),
 )
+_MAX_SKIPPED = option(
+    "--max-skipped", "share of the utterances that may be skipped", 0.05
+)
 _G2P = option(
     "--g2p",
     "pronunciations of words that the lexicon lacks, by a model of latflow g2p train, "
@@ -76,7 +79,7 @@ _PRODUCTS = ("textgrid", "words.ctm", "phones.ctm", "alignments.jsonl", "export.
         choices=("refined", "frames"),
     ),
     option("--cores", "processor cores to use; all by default", os.cpu_count() or 1),
-    option("--max-skipped", "share of the utterances that may be skipped", 0.05),
+    _MAX_SKIPPED,
     flag("--dry-run", "say what would be done"),
     _G2P,
     *_SOURCE,
@@ -165,7 +168,7 @@ def _surveyed(
         arguments.lexicon,
         out,
         lang,
-        max_skipped_fraction=getattr(arguments, "max_skipped", 1.0),
+        max_skipped_fraction=arguments.max_skipped,
     )
     return source, findings, survey
 
@@ -227,6 +230,7 @@ def _show(out: Path, recipe: Mapping[str, Any]) -> None:
     "validate",
     _CORPUS,
     _LEXICON,
+    _MAX_SKIPPED,
     _G2P,
     *_SOURCE,
     example="validate recordings/ lexicon.txt",

@@ -172,8 +172,6 @@ class CorpusWriter:
                 min(self._excluded),
             )
         self._note_channels()
-        total = self.num_utterances + self._ledger.num_skipped()
-        self._ledger.check(total, max_skipped_fraction=max_skipped_fraction)
         if not self.num_utterances:
             skipped = (e for e in self._ledger.entries if e.action == "skipped")
             first = next((f"; {e.utterance}: {e.reason}" for e in skipped), "")
@@ -182,6 +180,8 @@ class CorpusWriter:
                 file=self._origin,
                 remedy="check the paths and the options of this source",
             )
+        total = self.num_utterances + self._ledger.num_skipped()
+        self._ledger.check(total, max_skipped_fraction=max_skipped_fraction)
         if self._forms is not None:
             self._tell_of_words(self._forms)
         self._ledger.write(self._folder / "ledger.jsonl")

@@ -8,20 +8,27 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import unicodedata
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from latflow.corpus.folder_files import AUDIO_SUFFIXES
 from latflow.corpus.listing import Fault, Listing, Part, file_id
 from latflow.corpus.options import TableSource
 from latflow.errors import UserError
 from latflow.files import read_lines
 
 # Names that exports give the columns, the first one that is there counts.
-_PATHS = ("path", "audio", "file_name", "file", "audio_path")
-_TEXTS = ("text", "sentence", "transcription", "transcript")
-_SPEAKERS = ("speaker", "speaker_id", "client_id")
+_PATHS = ("path", "audio", "file_name", "file", "audio_path", "audio_filepath")
+_PATHS += ("audio_file", "filename", "wav_filename", "wav", "wav_path")
+_TEXTS = ("text", "sentence", "transcription", "transcript", "wrd")
+_SPEAKERS = ("speaker", "speaker_id", "client_id", "spk_id")
+# Columns of parts of audio, as NeMo has them, which are not read.
+_STARTS = ("offset", "start", "start_time", "begin", "begin_time")
+_EXCEL = re.compile(r"sep=(.)", re.IGNORECASE)
 
 Row = Mapping[str, Any]
 
@@ -68,6 +75,7 @@ def _list_row(
     """
     path_column, text_column, speaker_column = columns
     path = _path(row.get(path_column))
+    _refuse_parts(row)
     text = row.get(text_column, "") if text_column else ""
     speaker = row.get(speaker_column) if speaker_column else None
     audio = _existing(os.path.normpath(folder / path))
@@ -100,11 +108,26 @@ def _list_row(
     listing.parts.add(Part(recording_id, recording_id, spoken, known, where))
 
 
+def _refuse_parts(row: Row) -> None:
+    """Refuse a row whose utterance begins within its audio file."""
+    for title, value in row.items():
+        if str(title).strip().lower() not in _STARTS or not value:
+            continue
+        with suppress(TypeError, ValueError):
+            if float(value) > 0:
+                raise UserError(
+                    f"begins at {title} {value}; tables are of whole audio files",
+                    remedy="cut the audio, or make a Kaldi directory with segments",
+                )
+
+
 def _existing(path: str) -> Path:
-    """Return a path in the normal form that its file has, if there is one."""
-    # Some systems write names with decomposed letters (NFD), tables seldom.
+    """Return a path as its file has it, if there is one: normal form, and suffix."""
+    # Some systems write names with decomposed letters (NFD), tables seldom. Some
+    # tables have names without suffix.
     forms = (path, *(unicodedata.normalize(form, path) for form in ("NFC", "NFD")))
-    return Path(next(filter(os.path.isfile, forms), path))
+    names = [*forms, *(f"{path}.{s}" for s in AUDIO_SUFFIXES)]
+    return Path(next(filter(os.path.isfile, names), path))
 
 
 def _rows(table: Path) -> Iterator[tuple[int, Row | UserError]]:
@@ -113,7 +136,8 @@ def _rows(table: Path) -> Iterator[tuple[int, Row | UserError]]:
     if suffix in {".jsonl", ".json"}:
         return _json_rows(table)
     if suffix == ".csv":
-        return _separated_rows(table, _delimiter(table), has_quotes=True)
+        mark = _delimiter(table)
+        return _separated_rows(table, mark, has_quotes=mark != "|")  # as in LJ Speech
     if suffix in {".tsv", ".tab"}:
         # Exports of Common Voice hold quotation marks as they are.
         return _separated_rows(table, "\t", has_quotes=False)
@@ -127,14 +151,19 @@ def _rows(table: Path) -> Iterator[tuple[int, Row | UserError]]:
 def _delimiter(table: Path) -> str:
     """Return what parts the titles of a CSV file: `;` where the comma is decimal."""
     _, titles = next(read_lines(table), (0, ""))
-    return max(",;\t|", key=titles.count)
+    told = _EXCEL.fullmatch(titles)
+    return told[1] if told else max(",;\t|", key=titles.count)
 
 
 def _separated_rows(
     table: Path, delimiter: str, *, has_quotes: bool
 ) -> Iterator[tuple[int, Row | UserError]]:
     """Yield the rows of a CSV or TSV file."""
-    lines = (line + "\n" for _, line in read_lines(table))
+    lines = (
+        line + "\n"
+        for number, line in read_lines(table)
+        if number > 1 or not _EXCEL.fullmatch(line)
+    )
     quoting = csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE
     reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
     try:
@@ -199,7 +228,7 @@ def _column(source: TableSource, row: Row, option: str, names: tuple[str, ...]) 
     found = next(usual, None) if named is None else named if named in row else None
     if found is None:
         sought = named or " or ".join(names)
-        hint = ""
+        hint = ", if the first line has titles; else write some, e.g. path, text"
         if option == "speaker_column":
             hint = ", or speaker to utterance (each utterance its own) or single"
         raise UserError(

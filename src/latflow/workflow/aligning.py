@@ -31,7 +31,8 @@ from latflow.workflow.survey import Survey
 RECIPE_NAME = "recipe.yaml"
 EXPERIMENT = "align"
 ALIGNER = "sat"  # the last system, which aligns and is packaged
-_TABLES = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz")
+_SUFFIXES = (".csv", ".tsv", ".tab", ".jsonl", ".json")
+_TABLES = (*_SUFFIXES, *(f"{suffix}.gz" for suffix in _SUFFIXES))
 # Of a corpus of 0.4 hours, whose systems were sized by hand.
 _HOURS, _LEAVES, _MOST_LEAVES, _GAUSSIANS = 0.4, 400, 4200, 6
 _LDA_HOURS = 0.2  # with less speech LDA has too little to learn from

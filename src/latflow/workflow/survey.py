@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lhotse import Recording, SupervisionSegment
@@ -272,7 +272,8 @@ def _rehearse(
         what = f"{survey.split}: {what}"
         yield Finding(rehearsal.severity, fault.file or survey.file, what, remedy)
     if rehearsal.error is not None:
-        yield finding_of(rehearsal.error)
+        found = finding_of(rehearsal.error)
+        yield replace(found, file=found.file or survey.file)
     yield from _noted(ledger, survey, channel_remedy(source))
     yield from _tails(tails, survey)
     if rehearsal.forms is not None and (changed := rehearsal.forms.summary()):

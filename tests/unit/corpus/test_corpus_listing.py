@@ -289,6 +289,10 @@ def test_links_to_nothing_and_upwards_are_no_traceback(folder):
         "path;text;speaker\na.wav;one, two;s\n",
         'Path,Sentence,Speaker\na.wav,"one, two",s\n',
         "id|Path |TEXT|client_id\n1|a.wav|one, two|s\n",
+        'path|text|speaker\na|"one, two|s\n',
+        "sep=;\npath;text;speaker\na.wav;one, two;s\n",
+        "ID,duration,wav,spk_id,wrd\n1,0.5,a.wav,s,one two\n",
+        "audio_filepath,offset,text,speaker\na.wav,0.0,one two,s\n",
     ],
 )
 def test_tables_of_other_separators_and_titles_are_read(tmp_path, lines):
@@ -296,6 +300,18 @@ def test_tables_of_other_separators_and_titles_are_read(tmp_path, lines):
     (tmp_path / "t.csv").write_text(lines)
     source = TableSource(path=str(tmp_path / "t.csv"))
     assert prepared(source, tmp_path)[1] == {"a": ("s", "one two")}
+
+
+def test_tables_of_parts_and_without_titles_are_refused(tmp_path):
+    speak(tmp_path / "a.wav")
+    texts = {
+        "wav,offset,text,speaker\na.wav,0.2,one,s\n": r"begins at offset 0\.2",
+        "a|One|one\nb|Two|two\n": r"no column path .*if the first line has titles",
+    }
+    for text, complaint in texts.items():
+        (tmp_path / "t.csv").write_text(text)
+        with pytest.raises(UserError, match=complaint):
+            prepared(TableSource(path=str(tmp_path / "t.csv")), tmp_path)
 
 
 def test_labels_with_times_are_no_transcripts(tmp_path):
