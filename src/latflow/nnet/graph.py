@@ -8,16 +8,17 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from pydantic import Field
 from torch import nn
 
 from latflow.nnet.described import OutputLoss
 from latflow.nnet.layer import Context, Layer, LayerError, Padded, Shape
 from latflow.nnet.layers.simple import SemiOrthogonal
-from latflow.nnet.options import Location
-from latflow.options import Options, PositiveInt
+from latflow.nnet.options import MOST_LAYERS, Location
+from latflow.options import Options
 
 DATA = "data"  # the name of the features
 
@@ -215,7 +216,7 @@ class SubnetworkOptions(Options):
 
     layers: dict[str, Any]
     """the layers inside"""
-    repeat: PositiveInt = 1
+    repeat: Annotated[int, Field(ge=1, le=MOST_LAYERS)] = 1
     """copies one after another, each its own"""
 
 

@@ -39,6 +39,7 @@ from latflow.lang.arpa import NgramModel, Perplexity
 from latflow.lang.lexicon import SENTENCE_END, SENTENCE_START
 from latflow.lang.options import LstmLmOptions
 from latflow.nnet.graph import initialize
+from latflow.nnet.options import MOST_LAYERS
 
 END = 0  # class of the sentence end; as an input, the sentence start
 OUTSIDE = -1  # a word outside the vocabulary
@@ -198,6 +199,8 @@ class NeuralLm:
         try:
             meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
             options = LstmLmOptions.model_validate(meta.pop("options"))
+            if options.num_layers > MOST_LAYERS:
+                raise ValueError(f"{options.num_layers} layers")
             network = WordLstm(len(words), options)
             network.load_state_dict(load_file(folder / "weights.safetensors"))
         except _GARBLED as error:

@@ -40,7 +40,11 @@ Dropout = Annotated[
     float,
     Field(ge=0, le=0.99, description="share of numbers set to zero in training"),
 ]
-NumLayers = Annotated[int, Field(ge=1, description="layers in the stack")]
+# Far more than anybody trains: a package of a stranger may not build for ever.
+MOST_LAYERS = 1000
+NumLayers = Annotated[
+    int, Field(ge=1, le=MOST_LAYERS, description="layers in the stack")
+]
 Function = Literal[
     "none", "relu", "leaky_relu", "tanh", "sigmoid", "gelu", "silu", "log_softmax"
 ]

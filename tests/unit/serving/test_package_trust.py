@@ -12,6 +12,7 @@ from latflow.cli.main import main
 from latflow.errors import UserError
 from latflow.features.options import LhotseFrontEndOptions
 from latflow.files import file_digest
+from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import load_model
 from latflow.serving.options import ServerOptions, SessionOptions, TritonOptions
 from latflow.serving.package import GmmPackage, Model
@@ -150,3 +151,16 @@ def test_trust_is_of_what_is_loaded_and_ends_with_it():
         with pytest.raises(UserError):
             refuse_untrusted("x")
     assert load_object("json:loads") is json.loads  # of a recipe
+
+
+@pytest.mark.parametrize("number", [1001, 2**31])
+def test_a_network_of_too_many_layers_is_refused_at_once(number):
+    """Else its layers would be built for hours, before the weights do not fit."""
+    inner = {"layers": {"output": {"class": "linear", "size": 2}}, "repeat": number}
+    for layer in (
+        {"class": "subnetwork", **inner},
+        {"class": "rec", "size": 2, "num_layers": number},
+    ):
+        layers = {"a": layer, "output": {"class": "output"}}
+        with pytest.raises(UserError, match="1000"):
+            NetworkDescription.from_config({"layers": layers})
