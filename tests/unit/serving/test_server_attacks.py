@@ -362,9 +362,9 @@ def test_filters_of_odd_rates_are_made_once_and_not_by_the_event_loop(monkeypatc
     loops = []
     answer = Service.begin
 
-    async def begin(self, options, name):
+    async def begin(self, options, name, scheduler=None):
         loops.append(threading.current_thread())
-        return await answer(self, options, name)
+        return await answer(self, options, name, scheduler)
 
     monkeypatch.setattr(Service, "begin", begin)
     with running_server(counting_model()) as running:
