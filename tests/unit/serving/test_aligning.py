@@ -137,9 +137,7 @@ def test_adapted_package_recognizes_nothing(adapted, tmp_path, capsys):
     assert main(["transcribe", str(package), audio]) == 1
     assert main(["serve", str(package), "--port", "0"]) == 1
     told = capsys.readouterr().err.splitlines()
-    assert [said in told[0], "sat cannot be streamed: it adapts" in told[1]] == [
-        True
-    ] * 2
+    assert sum(said in line for line in told) == 2
     assert main(["model-info", str(package)]) == 0
     assert "it adapts to speakers" in capsys.readouterr().out
 

@@ -84,7 +84,7 @@ def test_an_extractor_of_a_package_does_not_run(package, code, tmp_path, capsys)
     assert main(["transcribe", str(bad), str(wave)]) == 1
     assert "--trust-code" in capsys.readouterr().err
     with pytest.raises(UserError, match="would run code"):
-        serve(bad, ServerOptions(port=0), SessionOptions())
+        serve([bad], ServerOptions(port=0), SessionOptions())
     with pytest.raises(UserError, match="would run code"):
         write_repository({"m": bad}, tmp_path / "triton", options=TritonOptions())
     assert not (code / "ran").exists()
