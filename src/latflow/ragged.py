@@ -143,7 +143,11 @@ class RaggedStore:
     @cached_property
     def utt_ids(self) -> list[str]:
         """Utterance ids, in the order of writing."""
-        return self._unpacked("utt_ids", self._packed_ids, len(self))
+        found = self._unpacked("utt_ids", self._packed_ids, len(self))
+        if len({*found}) < len(found):
+            what = "utt_ids of the index come twice"
+            raise UserError(what, file=self.folder, remedy=self.REMEDY)
+        return found
 
     @cached_property
     def _positions(self) -> dict[str, int]:

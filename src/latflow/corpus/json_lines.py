@@ -65,6 +65,16 @@ class CutLine(JsonItem):
     text: str
 
 
+# Types of fields that stages compute with, where an item has them.
+_TYPES = {
+    "start": (float, int, type(None)),
+    "duration": (float, int, type(None)),
+    "text": (str, type(None)),
+    "speaker": (str, type(None)),
+    "recording_id": (str, type(None)),
+}
+
+
 def read_items(path: str | Path, *fields: str) -> Iterator[JsonItem]:
     """Yield the items of a JSONL manifest (`.gz` or plain), as they stand there.
 
@@ -79,6 +89,9 @@ def read_items(path: str | Path, *fields: str) -> Iterator[JsonItem]:
     def make(values: dict[str, Any]) -> JsonItem:
         for field in fields:
             values[field]
+        for field, kinds in _TYPES.items():
+            if type(values.get(field)) not in kinds:
+                raise TypeError(f"{field} is {str(values[field])[:40]!r}")
         return JsonItem(str(values["id"]), values)
 
     return read_json_lines(path, make, "an item of a Lhotse manifest", REMEDY)
@@ -223,4 +236,11 @@ class Spool(Generic[ItemT]):
 
 def _line(item: Item) -> bytes:
     """Return one item as a line of JSON."""
-    return (json.dumps(item.to_dict(), ensure_ascii=False) + "\n").encode()
+    try:
+        return (json.dumps(item.to_dict(), ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            "has half a character, which no file can hold",
+            utterance=ascii(item.id),
+            remedy="mend the text that it comes from",
+        ) from error
