@@ -43,6 +43,7 @@ ALIKE = {
     "import_hdf5": "normalize_features",  # matrices into a frame store
     "import_lang": "make_lang",  # words, phones, topology and L.fst
     "import_system": "package_model",  # model, tree and transform
+    "join_with_pauses": "simulate_corpus",  # audio of a set, written anew
     "paste_features": "normalize_features",  # frames into a frame store
     "recognize_words": "score_wer",  # best paths of lattices
 }
