@@ -184,7 +184,16 @@ class KaldiDir:
                 )
                 continue
             duration = 0.0
-            if recording_id in writer.recordings:  # else the writer rejects it
+            is_there = recording_id in writer.recordings
+            if not is_there and not writer.is_bad(recording_id):
+                writer.reject(
+                    utt_id,
+                    f"unknown recording {recording_id}",
+                    file=self.utterances.path,
+                    remedy="add it to wav.scp, remove the utterance",
+                )
+                continue
+            if is_there:  # else the writer rejects it
                 recording = writer.recordings[recording_id]
                 if channel is None and recording.num_channels > 1:
                     channel = self.side(recording_id)

@@ -118,7 +118,7 @@ def test_malformed_segments_are_refused(data, tmp_path, line):
 
 def test_unknown_recording_is_refused(data, tmp_path):
     put(data, "segments", ["a-1 zz 0 1", "a-2 a-2 0 2", "b-1 b-1 0 1"])
-    refused(data, tmp_path, "a-1: unknown recording zz")
+    refused(data, tmp_path, "segments: a-1: unknown recording zz")
 
 
 def test_absolute_paths_and_commands(data, tmp_path):
