@@ -143,9 +143,7 @@ rule join_with_pauses:
         mem_mb=growing(4000),
         runtime=growing(240),
     params:
-        options=lambda wildcards: recipe.options.corpus.paused[
-            wildcards.split
-        ].values(),
+        options=lambda wildcards: recipe.options.corpus.paused[wildcards.split].values(),
         seed=recipe.options.seed,
         code=source_digest("latflow.corpus.pauses.join_with_pauses"),
     message:
