@@ -9,6 +9,8 @@ import time
 import psutil
 import pytest
 
+from latflow.workflow import fork_server
+
 # Stages, and the object `snakemake` of their scripts; the server imports them too.
 MODULE = """
 import os, signal, sys, time
@@ -179,3 +181,41 @@ def test_jobs_with_threads_and_without_a_server_are_done_by_their_process(
     process.kill()
     assert has_ended(child.pid)  # the server ends with the run
     assert not os.path.exists(environment["LATFLOW_FORK_SERVER"])
+
+
+STAGES = (
+    "latflow.corpus.prepare.prepare_corpus",
+    "latflow.features.extract.extract_features",
+    "latflow.lang.prepare.make_lang",
+    "latflow.gmm.train.train_mono",
+    "latflow.decode.lattices.decode_lattices",
+    "latflow.scoring.score.score_lattices",
+    "latflow.training.train.train_network",
+    "latflow.report.build.make_report",
+)
+IMPORTS = """
+import sys, threading
+from types import SimpleNamespace
+from latflow.workflow import fork_server
+
+for stage in sys.argv[1:]:
+    module = stage.rpartition(".")[0]
+    fork_server._function = __import__  # of the module, whatever its function
+    fork_server._import(SimpleNamespace(stage=module))
+    print(fork_server.num_threads())
+thread = threading.Thread(target=sys.stdin.read, daemon=True)
+thread.start()
+print(fork_server.num_threads())
+"""
+
+
+def test_the_server_has_no_thread_but_its_own_when_it_forks():
+    environment = {**os.environ, **fork_server._ONE_THREAD}
+    with subprocess.Popen(
+        [sys.executable, "-c", IMPORTS, *STAGES],
+        env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        # In the end it has a thread, which waits for us.
+        counts = [process.stdout.readline().strip() for _ in (*STAGES, "")]
+        process.communicate("")
+    assert counts == ["1"] * len(STAGES) + ["2"]

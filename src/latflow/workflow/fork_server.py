@@ -11,7 +11,7 @@ A job sees what it would see otherwise: environment, working folder, standard st
 the signals that are sent to the waiting process, which ends with the job's status. It
 is killed when that process is, and the server ends with the run.
 
-Public: `run`, `start`.
+Public: `run`, `start`, `num_threads`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from typing import Any, NoReturn
 _ADDRESS = "LATFLOW_FORK_SERVER"
 _NUMBER = struct.Struct("!q")  # bytes of a job; process and status of a fork
 _TOLD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
 _LOOK = 1.0  # seconds from one look to the next whether the run is still there
 _HANDOVER = 10.0  # seconds that a process may take to hand its job over
 
@@ -94,7 +95,7 @@ def start() -> None:
         subprocess.Popen(
             [sys.executable, "-m", __name__, address, str(number)],
             # libraries read it when they are loaded; jobs of one thread have 1 here
-            env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+            env={**os.environ, **_ONE_THREAD},
             stdin=subprocess.DEVNULL,
             pass_fds=[number],
             start_new_session=True,
@@ -172,7 +173,9 @@ def _serve(listener: socket.socket) -> tuple[socket.socket, _Job] | None:
             continue
         connection, _ = listener.accept()
         received = _receive(connection)
-        if received is not None and os.fork() == 0:
+        # A fork of a process with threads may wait for a lock that nobody holds any
+        # more; then the process that has the job does it itself.
+        if received is not None and num_threads() == 1 and os.fork() == 0:
             listener.close()
             os.setsid()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -185,6 +188,11 @@ def _serve(listener: socket.socket) -> tuple[socket.socket, _Job] | None:
             os.close(stream)
         connection.close()
     return None
+
+
+def num_threads() -> int:
+    """Return the threads of this process, those of libraries, too (Linux)."""
+    return len(os.listdir("/proc/self/task"))
 
 
 def _receive(connection: socket.socket) -> tuple[_Job, list[int]] | None:
