@@ -478,9 +478,10 @@ def test_names_that_are_no_ids_are_changed_and_noted(plain, tmp_path):
     assert ledger.count("is called") == 14
 
 
-def test_a_silent_channel_is_refused_when_it_is_heard(tmp_path):
+def test_a_silent_channel_is_refused(tmp_path):
     digits = Digits(tmp_path / "x")
     in_two_channels(digits)
+    assert "is on channel 0, which is silent" in doctor(digits)[0]
     with pytest.raises(UserError, match="is on channel 0, which is silent"):
         outcome(digits)
 

@@ -9,6 +9,7 @@ if recipe.imported_system is None:
         rule complete_lexicon:
             input:
                 lexicon=recipe.lexicon(LANGUAGE),
+                silence=recipe.silence_probabilities,
                 cuts="<results>/corpus/train/cuts.jsonl.gz",
                 text=recipe.lm_of_g2p("text", LANGUAGE),
                 arpa=recipe.lm_of_g2p("arpa", LANGUAGE),
@@ -37,6 +38,7 @@ if recipe.imported_system is None:
     rule make_lang:
         input:
             lexicon=recipe.complete_lexicon(RESULTS, LANGUAGE),
+            silence=recipe.silence_probabilities,
             generated=generated_pronunciations(),
         output:
             words="<results>/lang/words.txt",

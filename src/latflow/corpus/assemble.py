@@ -21,7 +21,14 @@ from pathlib import Path
 from lhotse import Recording, SupervisionSegment
 from lhotse.utils import fastcopy
 
-from latflow.corpus.audio import RESTORE, AudioFacts, BadAudio, Found, can_resample
+from latflow.corpus.audio import (
+    RESTORE,
+    SILENT_BELOW,
+    AudioFacts,
+    BadAudio,
+    Found,
+    can_resample,
+)
 from latflow.corpus.ids import Ids
 from latflow.corpus.json_lines import JsonItem, ManifestWriter, Spool
 from latflow.corpus.options import CutSource, GivenSource, KaldiSource, ManifestSource
@@ -40,7 +47,6 @@ MAX_OVERSHOOT_S = 0.5  # as Kaldi's extract-segments --max-overshoot
 NOTED_OVERSHOOT_S = 0.01  # less is the rounding of segments to two decimals
 TIME_EPSILON_S = 1e-9
 SEVERAL_CHANNELS = "several channels, of which none is named: one is taken"
-SILENT_BELOW = 1e-4  # of the power of the loudest channel: 40 dB
 
 
 class CorpusWriter:

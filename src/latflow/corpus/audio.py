@@ -37,6 +37,7 @@ from latflow.corpus.manifest_fields import audio_types
 from latflow.corpus.wav_length import UNKNOWN_LENGTHS
 
 BLOCK_SAMPLES = 1 << 16
+SILENT_BELOW = 1e-4  # of the power of the loudest channel: 40 dB
 MP3_SLACK_SAMPLES = 2 * 1152  # encoder delay and padding: two MPEG frames
 CONVERT = "convert it to FLAC or WAV"
 RESTORE = "restore the file, or mend its path"
@@ -180,6 +181,17 @@ def agreeing(recording: Recording, facts: Sequence[AudioFacts]) -> Found:
     return Found(recording, tuple(facts))
 
 
+def may_have_silent_channel(path: str) -> bool:
+    """Return whether a file begins with a channel that is silent beside another one.
+
+    Raises:
+        BadAudio: see `AudioReader`; or the file is damaged.
+    """
+    with AudioReader(path) as reader:
+        levels = _levels(reader.first_block().T)
+    return bool(levels) and min(levels) <= SILENT_BELOW * max(levels)
+
+
 class AudioReader:
     """A file, read in blocks; close it, or use it in a `with` statement.
 
@@ -248,8 +260,8 @@ class AudioReader:
             channel: the one to read, from 1; None for the mean of all.
 
         Raises:
-            BadAudio: there is no such channel, no sample, a sample that is no number,
-                or the file is damaged or cut short.
+            BadAudio: there is no such channel, no sample, a sample that is NaN or
+                infinite, or the file is damaged or cut short.
         """
         if channel is not None and channel > self.num_channels:
             raise BadAudio(
@@ -261,11 +273,15 @@ class AudioReader:
             is_empty = False
             samples = block.mean(axis=1) if channel is None else block[:, channel - 1]
             if not np.isfinite(samples).all():
-                reason = f"audio file {self._path} has samples that are no numbers"
+                reason = f"audio file {self._path} has samples that are NaN or infinite"
                 raise BadAudio(reason, RESTORE)
             yield np.ascontiguousarray(samples, np.float32)
         if is_empty:
             raise BadAudio(f"audio file {self._path} holds no samples", RESTORE)
+
+    def first_block(self) -> np.ndarray:
+        """Return the first samples of all channels, float32[n, channels]."""
+        return next(self._blocks(), np.empty((0, self.num_channels), np.float32))
 
     def _blocks(self) -> Iterator[np.ndarray]:
         """Yield all channels, float32[n, channels]."""

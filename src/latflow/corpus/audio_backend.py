@@ -110,7 +110,7 @@ class Sound(soundfile.SoundFile):
 
     @property
     def is_sure(self) -> bool:
-        """Whether damaged frames are this file's, and not of one read beside it."""
+        """Return whether damaged frames are this file's, not one's read beside it."""
         return self._messages is None or self._messages.is_sure
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ def read_ctm(path: str | Path) -> Iterator[TimedWord]:
     """Yield the words of a CTM file in its order; `;;` starts a comment line.
 
     Raises:
-        UserError: a line has too few or too many fields, or a time is no number or
+        UserError: a line has too few or too many fields, or a time is not a number or
             negative.
     """
     for number, line in read_lines(path):

@@ -25,7 +25,7 @@ from latflow.files import read_lines
 
 _PHONES = re.compile(r"\b(phones?|phonemes?|segments?|MAU|KAN)$", re.IGNORECASE)
 _TIMES = re.compile(r"\s*(\d+(?:\.\d+)?)\s+(\d+(?:\.\d+)?)\s+\S")
-_HTK_MOST = 10_000  # a millisecond in HTK's unit: no number that one says
+_HTK_MOST = 10_000  # a millisecond in HTK's unit; nobody counts so far
 _ALONE = "put the other one beside it, with the same name, or remove it"
 
 

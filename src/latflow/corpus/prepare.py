@@ -192,7 +192,7 @@ def rehearse_corpus(
             vocabulary=vocabulary,
             rehearsal=script,
         )
-        _prepare(task, source.replace(verify_audio=False))
+        _prepare(task, source)
     assert script.writer is not None
     return script.writer, task.ledger
 

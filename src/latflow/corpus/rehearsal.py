@@ -19,7 +19,14 @@ from typing import Literal
 from lhotse import AudioSource, Recording, SupervisionSegment
 
 from latflow.corpus.assemble import CorpusWriter
-from latflow.corpus.audio import BadAudio, Found, confirm, probe, refuse_others
+from latflow.corpus.audio import (
+    BadAudio,
+    Found,
+    confirm,
+    may_have_silent_channel,
+    probe,
+    refuse_others,
+)
 from latflow.corpus.audio_folder import AudioFolder
 from latflow.corpus.json_lines import Item, ManifestWriter
 from latflow.corpus.options import GivenSource
@@ -52,24 +59,42 @@ class Fault:
 
 
 class HeadersAlone(AudioFolder):
-    """Looks at headers of audio, decodes none, and runs no command."""
+    """Looks at headers of audio, and runs no command.
 
-    def probe(self, recording_id: str, source: AudioSource, *, verify: bool) -> Found:  # noqa: ARG002
+    Only recordings with a channel that seems to be silent are decoded.
+    """
+
+    def probe(self, recording_id: str, source: AudioSource, *, verify: bool) -> Found:
         """Make a recording of a source; that of a command has no end."""
         refuse_others(source.type, allow_commands=self.allow_commands)
         if source.type != "command":
-            return probe(recording_id, source, verify=False)
+            found = probe(recording_id, source, verify=False)
+            if not (verify and _seems_silent(found.recording)):
+                return found
+            return probe(recording_id, source, verify=True)
         return Found(
             Recording(recording_id, [source], _RATE, _RATE * _ENDLESS_S, _ENDLESS_S)
         )
 
-    def confirm(self, recording: Recording, *, verify: bool) -> Found:  # noqa: ARG002
+    def confirm(self, recording: Recording, *, verify: bool) -> Found:
         """Check a recording of a manifest; what commands print is not looked at."""
         for source in recording.sources:
             refuse_others(source.type, allow_commands=self.allow_commands)
         if any(source.type == "command" for source in recording.sources):
             return Found(recording)
-        return confirm(recording, verify=False)
+        found = confirm(recording, verify=False)
+        if not (verify and _seems_silent(recording)):
+            return found
+        return confirm(recording, verify=True)
+
+
+def _seems_silent(recording: Recording) -> bool:
+    """Return whether a channel of a file may be silent beside others."""
+    return any(
+        len(source.channels) > 1 and may_have_silent_channel(str(source.source))
+        for source in recording.sources
+        if source.type == "file"
+    )
 
 
 class _NoManifest(ManifestWriter):

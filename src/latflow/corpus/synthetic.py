@@ -130,7 +130,7 @@ def side_of(split: str) -> str:
 
 
 def _share(options: SyntheticSource, index: int) -> int:
-    """Number of utterances of a speaker: equal shares, the first ones get the rest."""
+    """Return the utterances of a speaker: equal shares, the rest to the first."""
     share, rest = divmod(options.utterances, options.speakers)
     return share + (index < rest)
 

@@ -72,9 +72,9 @@ _WITHIN = ":_=*~^\\"  # marks that divide what is known in parts only
 _SENTENCES = re.compile(r"(?<=\w\w)\.(?=\w\w)")
 _BRACKETED = re.compile(r"<\S+>|\[\S+\]|\{\S+\}")
 _EXAMPLES = 2
-_NEARLY_ALL = (
-    0.9  # `sil` may stand in a lexicon of capital letters, `I` in one of small
-)
+_MAX_DIVISIONS = 8  # at apostrophes of one word
+# Of the words; `sil` may stand in a lexicon of capital letters, `I` in one of small.
+_NEARLY_ALL = 0.9
 
 
 class TextRules(NamedTuple):
@@ -188,12 +188,13 @@ class WordForms:
 
     def _clitic_parts(self, word: str) -> tuple[str, ...]:
         """Return a word divided at an apostrophe, if both parts are known."""
-        for at, character in enumerate(word):
-            if character in self._rules.clitics:
-                for end in (at, at + 1):
-                    first, second = self._known(word[:end]), self._known(word[end:])
-                    if first is not None and second is not None:
-                        return first, second
+        marks = [at for at, c in enumerate(word) if c in self._rules.clitics]
+        # Each division looks at the whole word: time must stay linear in its length.
+        for at in marks[:_MAX_DIVISIONS]:
+            for end in (at, at + 1):
+                first, second = self._known(word[:end]), self._known(word[end:])
+                if first is not None and second is not None:
+                    return first, second
         return ()
 
     def _parts_within(self, word: str) -> tuple[str, ...]:

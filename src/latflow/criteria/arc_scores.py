@@ -197,7 +197,7 @@ def _arc_costs(
         t = frame[s]
         for arc in range(arc_begin[s], arc_begin[s + 1]):
             of_graph, id_ = graph_cost[arc], transition_id[arc]
-            # Scale 0 times inf would be no number.
+            # Scale 0 times inf would be NaN.
             total = scales[1] * of_graph if of_graph < np.inf else np.float64(of_graph)
             if id_ != 0:
                 if t < len(log_likes):

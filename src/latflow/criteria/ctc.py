@@ -33,7 +33,7 @@ class Ctc:
 
     Attributes:
         log_prob: float64 [B]; torch can differentiate it, once, where the outputs of
-            the network ask for that. NaN where outputs are no numbers.
+            the network ask for that. NaN where outputs are.
         failed: bool [B], sequences whose graph has no path of their length: their
             gradient is 0, their value `FAILED_LOG_PROB` per frame.
     """

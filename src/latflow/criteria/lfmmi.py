@@ -44,8 +44,8 @@ class Lfmmi:
         num_log_like: float64 [B], not weighted; -inf if the supervision has no path.
         den_log_like: float64 [B], not weighted.
         frames: float64 [B], weight * frames: what sums are divided by.
-        failed: bool [B], sequences whose objective is no number: the supervision has
-            no path of their length, or outputs of the network are no numbers. Their
+        failed: bool [B], sequences whose objective is NaN: the supervision has
+            no path of their length, or outputs of the network are NaN. Their
             gradient and numerator posteriors are 0, their `l2` and `out_of_range`, too.
         gradient: [B, T, P], of `value`; None if not asked for.
         numerator_posteriors: [B, T, P], weighted; the soft targets of a cross-entropy

@@ -57,7 +57,7 @@ def numerator_posteriors(
     begin, states, alphas = _forward(log_likes, graph.start, *arcs)
     last = slice(begin[num_frames], begin[num_frames + 1])
     ending = alphas[last] - graph.final[states[last]]
-    with np.errstate(invalid="ignore"):  # outputs of the network that are no numbers
+    with np.errstate(invalid="ignore"):  # NaN in outputs of the network
         total = float(np.logaddexp.reduce(ending)) if len(ending) else -math.inf
     if posteriors is not None and math.isfinite(total):
         _backward(

@@ -126,7 +126,7 @@ class Proof:
     Attributes:
         case: of `CASES`.
         proof: of `LIMITS`.
-        deviation: the greatest, over all trials; NaN if something was no number.
+        deviation: the greatest, over all trials; NaN if anything was.
         trials: lattices tried.
     """
 

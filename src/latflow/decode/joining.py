@@ -138,7 +138,7 @@ def _totals(told: Mapping[str, Any]) -> Totals:
     """Return the sizes and times of a part."""
     numbers = told["totals"]
     if any(not isinstance(number, int | float) for number in numbers.values()):
-        raise TypeError("totals that are no numbers")
+        raise TypeError("totals that are not numbers")
     return Totals(**numbers)
 
 

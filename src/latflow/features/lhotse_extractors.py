@@ -108,7 +108,7 @@ class LhotseExtractor:
             key: with `dither_seed` it chooses the dither: the CRC-32 of the id.
 
         Raises:
-            ExtractionError: the extractor fails, or gives what is no number.
+            ExtractionError: the extractor fails, or gives NaN.
             UserError: it gives no matrix of `dim` columns.
         """
         options = self.options

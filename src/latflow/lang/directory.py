@@ -356,7 +356,7 @@ class _Lists:
 
 
 def _fields(path: Path) -> list[tuple[int, list[str]]]:
-    """Number and fields of each line that is not empty."""
+    """Return number and fields of each line that is not empty."""
     return [(n, line.split()) for n, line in read_lines(path) if line.strip()]
 
 

@@ -23,7 +23,8 @@ from pathlib import Path
 from latflow.corpus.words import RESERVED_WORDS
 from latflow.errors import UserError
 from latflow.files import atomic_output, read_lines
-from latflow.lang.lexicon_forms import Row, read_rows
+from latflow.lang.lexicon_forms import read_rows
+from latflow.lang.lexicon_rows import Row
 from latflow.lang.silence import (
     SILENCE_FILE,
     SentenceSilence,

@@ -22,7 +22,7 @@ they are no phones elsewhere in the file.
 What is changed is counted in one line of the log; what can't be read is refused with
 its line.
 
-Public: `Row`, `read_rows`.
+Public: `read_rows`.
 Source: HTK Book 3.5, section 12.7 (dictionaries); CMU dictionary 0.7b (its README);
 Kaldi `utils/validate_dict_dir.pl`; Montreal Forced Aligner, "Pronunciation dictionary
 format".
@@ -35,19 +35,25 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from latflow.errors import UserError
 from latflow.files import read_lines
+from latflow.lang.lexicon_rows import (
+    OUTPUT,
+    Row,
+    fault,
+    is_number,
+    refuse_blanks,
+    refuse_other_columns,
+    refuse_other_forms,
+    refuse_unseparated,
+)
 
 log = logging.getLogger(__name__)
 
 COMMENT = ";;"
-_NUMBER = re.compile(r"[-+]?([0-9]+[.,]?[0-9]*|[.,][0-9]+)([eE][-+]?[0-9]+)?")
 _INTEGER = re.compile(r"[0-9]{1,3}")
 _JULIUS_SCORE = re.compile(r"@[-+]?[0-9]+\.[0-9]*")
-_OUTPUT = re.compile(r"\[.*\]")
 _VARIANT = re.compile(r"(.+)\(([0-9]+)\)")
 _HASHES = re.compile(r"#|##.*")
 _ESCAPED = re.compile(r"\\(['\"\\])")
@@ -57,35 +63,6 @@ _INVISIBLE = re.compile(
     "[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
 )
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
-_TITLES = (
-    frozenset({"word", "words", "ortho", "orthography", "entry"}),
-    frozenset(
-        {"phon", "phone", "phones", "phonemes", "pronunciation", "pronunciations"}
-    )
-    | {"ipa", "transcription", "probability", "frequency"},
-)
-_MANY = 20  # entries that show whether phones are separated at all
-
-
-@dataclass
-class Row:
-    """A line of a lexicon.
-
-    Attributes:
-        number: of the line, from 1.
-        word: the word.
-        fields: its phones; before `_split_columns`, with the numbers before them.
-        columns: the numbers, as they are written.
-        head: the fields between the word and the first tab, if there is one.
-        parts: what tabs part behind that; empty in a line without tabs.
-    """
-
-    number: int
-    word: str
-    fields: list[str]
-    columns: list[str] = field(default_factory=list)
-    head: list[str] = field(default_factory=list)
-    parts: list[str] = field(default_factory=list)
 
 
 def read_rows(file: Path, *, has_probabilities: bool | None) -> list[Row]:
@@ -105,10 +82,10 @@ def read_rows(file: Path, *, has_probabilities: bool | None) -> list[Row]:
     """
     reader = _Reader(file)
     rows = reader.lines()
-    reader.refuse_other_forms(rows)
+    refuse_other_forms(file, rows)
     rows = reader.without_comments(rows)
-    reader.refuse_blanks(rows)
-    reader.refuse_other_columns(rows)
+    refuse_blanks(file, rows)
+    refuse_other_columns(file, rows)
     reader.take_outputs(rows)
     reader.split_columns(rows, has_probabilities=has_probabilities)
     for row in rows:
@@ -116,7 +93,7 @@ def read_rows(file: Path, *, has_probabilities: bool | None) -> list[Row]:
         reader.check_phones(row)
     reader.fold_variants(rows)
     reader.unify_phones(rows)
-    reader.refuse_unseparated(rows)
+    refuse_unseparated(file, rows)
     reader.tell()
     return rows
 
@@ -127,10 +104,6 @@ class _Reader:
     def __init__(self, file: Path) -> None:
         self.file = file
         self.changed: Counter[str] = Counter()
-
-    def fault(self, row: Row, what: str, remedy: str) -> UserError:
-        """Return an error about a line."""
-        return UserError(f"line {row.number}: {what}", file=self.file, remedy=remedy)
 
     def tell(self) -> None:
         """Log what was changed, in one line."""
@@ -156,86 +129,6 @@ class _Reader:
         word, *before = head.split()
         parts = rest.split("\t") if tab else []
         return Row(number, word, [*before, *rest.split()], head=before, parts=parts)
-
-    # -- other forms ----------------------------------------------------------------
-
-    def refuse_other_forms(self, rows: Sequence[Row]) -> None:
-        """Refuse tables, markup, and pronunciations in one piece.
-
-        Raises:
-            UserError: names the form.
-        """
-        if not rows:
-            return
-        first = rows[0]
-        form = _form_of_first_line(first) or _form_of_table(rows)
-        if form:
-            raise self.fault(
-                first,
-                f"this is {form}, not a lexicon",
-                "write one pronunciation a line: WORD PHONE PHONE ...",
-            )
-        for row in rows:
-            text = " ".join(row.fields)
-            if (
-                len(text) > 2
-                and text.startswith("/")
-                and text.rstrip(",").endswith("/")
-            ):
-                raise self.fault(
-                    row,
-                    f"word {row.word}: {text[:40]} is a transcription between slashes, "
-                    "whose phones are not separated",
-                    "write the phones with blanks between them, without slashes",
-                )
-
-    def refuse_blanks(self, rows: Sequence[Row]) -> None:
-        """Refuse words with a blank, where a tab follows them."""
-        for row in rows:
-            if row.parts and not all(map(_is_column, row.head)):
-                raise self.fault(
-                    row,
-                    f"a blank is in the word {' '.join((row.word, *row.head))!r} "
-                    "before the tab",
-                    "join its parts, e.g. with _ or a hyphen, as in the transcripts; "
-                    "or write blanks instead of tabs",
-                )
-
-    def refuse_other_columns(self, rows: Sequence[Row]) -> None:
-        """Refuse what stands between tabs before the phones, and is none.
-
-        That is looked for where most lines have all phones behind the last tab: parts
-        of speech, or the second half of a word whose blank was made a tab.
-        """
-        tabbed = [row for row in rows if row.parts]
-        spaced = [row for row in tabbed if " " in row.parts[-1].strip()]
-        if 2 * len(spaced) <= len(tabbed):
-            return
-        phones = {phone for row in tabbed for phone in row.parts[-1].split()}
-        for row in tabbed:
-            for part in row.parts[:-1]:
-                if any(not _is_column(f) and f not in phones for f in part.split()):
-                    raise self.fault(
-                        row,
-                        f"word {row.word}: {part!r} stands between the word and its "
-                        "phones, parted by tabs, but is not made of phones",
-                        "remove this column, or join the parts of the word",
-                    )
-
-    def refuse_unseparated(self, rows: Sequence[Row]) -> None:
-        """Refuse a lexicon in which nearly every word has a phone of its own."""
-        alone = [row for row in rows if len(row.fields) == 1]
-        # Words that are phones, `AA AA`, are what recognizers of phones have.
-        alone = [r for r in alone if r.fields[0].casefold() != r.word.casefold()]
-        phones = {row.fields[0] for row in alone}
-        if len(rows) >= _MANY and len(phones) > len(rows) / 2:
-            raise self.fault(
-                alone[0],
-                f"word {alone[0].word}: {alone[0].fields[0]} seems to be a whole "
-                f"pronunciation: {len(phones)} of {len(rows)} lines have one phone "
-                "that no other has",
-                "write the phones with blanks between them",
-            )
 
     # -- comments -------------------------------------------------------------------
 
@@ -267,7 +160,8 @@ class _Reader:
                 and not is_empty
                 and row.word[:2] != "##"
             ):
-                raise self.fault(
+                raise fault(
+                    self.file,
                     row,
                     f"word {row.word}: # may begin a comment, or be a "
                     f"{'word' if is_line else 'phone'}",
@@ -291,21 +185,23 @@ class _Reader:
         with_output = [
             row
             for row in rows
-            if len(row.fields) > 1 and _OUTPUT.fullmatch(row.fields[0])
+            if len(row.fields) > 1 and OUTPUT.fullmatch(row.fields[0])
         ]
         chosen = {id(row) for row in with_output}
         names = {row.fields[0] for row in with_output}
         for row in rows if names else ():
             others = row.fields[1:] if id(row) in chosen else row.fields
             if strange := names.intersection(others):
-                raise self.fault(
+                raise fault(
+                    self.file,
                     row,
                     f"word {row.word}: {min(strange)} may be a phone, or the output "
                     "symbol of HTK's dictionaries",
                     "rename the phone, or remove the output symbols",
                 )
         if with_output and all(row.word.isdecimal() for row in rows):
-            raise self.fault(
+            raise fault(
+                self.file,
                 rows[0],
                 "the words are numbers of categories, as in a dictionary of a Julius "
                 "grammar",
@@ -358,7 +254,8 @@ class _Reader:
         }
         for row in open_rows:
             if _is_zero_or_one(row.fields) and row.fields[0] in phones:
-                raise self.fault(
+                raise fault(
+                    self.file,
                     row,
                     f"word {row.word}: {row.fields[0]} may be a probability or a phone",
                     f"write {row.fields[0]}.0 if it is a probability, or put a "
@@ -373,7 +270,8 @@ class _Reader:
         """Refuse integers behind every word, unless they are all 0 or 1."""
         row = next((r for r in rows if not _is_zero_or_one(r.fields)), None)
         if row is not None:
-            raise self.fault(
+            raise fault(
+                self.file,
                 row,
                 f"word {row.word}: {row.fields[0]} is a number, as follows the word on "
                 "every line, but not a probability",
@@ -398,7 +296,8 @@ class _Reader:
         if composed != seen:
             self.changed["words composed (Unicode NFC)"] += 1
         if not composed or _CONTROL.search(composed):
-            raise self.fault(
+            raise fault(
+                self.file,
                 row,
                 f"word {row.word!r} has control characters, or nothing but invisible "
                 "ones",
@@ -414,7 +313,8 @@ class _Reader:
         """
         for phone in row.fields:
             if _INVISIBLE.search(phone) or _CONTROL.search(phone):
-                raise self.fault(
+                raise fault(
+                    self.file,
                     row,
                     f"word {row.word}: phone {phone!a} has a character that can't be "
                     "seen",
@@ -423,7 +323,8 @@ class _Reader:
             if _JULIUS_SCORE.fullmatch(phone) or (
                 is_number(phone) and not _INTEGER.fullmatch(phone)
             ):
-                raise self.fault(
+                raise fault(
+                    self.file,
                     row,
                     f"word {row.word}: phone {phone} is a number; {_columns_of(row)}",
                     "write WORD PHONES, WORD PROBABILITY PHONES, or WORD and four "
@@ -466,16 +367,6 @@ class _Reader:
             )
 
 
-def is_number(text: str) -> bool:
-    """Return whether a field is a number, with any sign, point, comma or exponent."""
-    return _NUMBER.fullmatch(text) is not None
-
-
-def _is_column(text: str) -> bool:
-    """Return whether a field may stand between a word and its phones."""
-    return is_number(text) or _OUTPUT.fullmatch(text) is not None
-
-
 def _is_decimal(text: str) -> bool:
     """Return whether a field is a number that can't be a phone."""
     return is_number(text) and not _INTEGER.fullmatch(text)
@@ -513,27 +404,3 @@ def _comment_at(row: Row) -> int:
 def _has_comment(row: Row) -> bool:
     """Return whether a row may have, or be, a comment after `#`."""
     return "#" in row.fields or _HASHES.fullmatch(row.word) is not None
-
-
-def _form_of_first_line(row: Row) -> str:
-    """Return what else a file is by its first line; empty if nothing is known."""
-    start = row.word.casefold()
-    if start.startswith(("<?xml", "<lexicon", "<!doctype")):
-        return "XML"
-    if start in ("{", "[", "[{") or start.startswith('{"'):
-        return "JSON"
-    if start == "%" and len(row.fields) == 1:
-        return "a vocabulary of a Julius grammar (.voca)"
-    if start.startswith('("') or start == "mncl":
-        return "a lexicon of Festival"
-    if start in _TITLES[0] and row.fields and row.fields[0].casefold() in _TITLES[1]:
-        return "a table with a line of titles"
-    return ""
-
-
-def _form_of_table(rows: Sequence[Row]) -> str:
-    """Return the name of tables with commas or semicolons, if rows are of one."""
-    for mark, name in ((",", "commas"), (";", "semicolons")):
-        if all(mark in row.word[1:] for row in rows):
-            return f"a table with {name} between the columns (CSV)"
-    return ""

@@ -100,7 +100,7 @@ def scaled_arcs(
 
 
 def _fail(what: str, costs: tuple[float, float]) -> NoReturn:
-    """Raise a UserError that says which cost is no number."""
+    """Raise a UserError that says which cost is NaN."""
     raise UserError(
         f"{what} has a graph cost of {costs[0]} and an acoustic cost of {costs[1]}",
         remedy="look for NaN in the features and in the log-likelihoods",
@@ -296,7 +296,7 @@ def _scale(
     scales: tuple[float, float],
     cost: np.ndarray,
 ) -> int:
-    """Fill `cost` with scaled sums; return the number of one that is no number."""
+    """Fill `cost` with scaled sums; return the number of one that is NaN."""
     num_infinite = 0
     for n in range(len(graph)):  # without a branch, so that several go at once
         cost[n] = scales[0] * graph[n] + scales[1] * acoustic[n]

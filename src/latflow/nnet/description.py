@@ -398,7 +398,7 @@ def _plan(layers: Mapping[str, LayerDescription], ends: tuple[str, ...]) -> Plan
 def _check_energies(
     layer: LayerDescription, layers: Mapping[str, LayerDescription]
 ) -> None:
-    """Refuse what may be negative before `pcen`, whose roots then are no numbers.
+    """Refuse what may be negative before `pcen`, whose roots then are NaN.
 
     A user's own classes are trusted.
     """

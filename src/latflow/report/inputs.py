@@ -272,7 +272,7 @@ def read_numbers(path: Path, columns: list[str]) -> pd.DataFrame | None:
     """Read columns of a tab-separated table as numbers; None if it is not there.
 
     Raises:
-        UserError: it lacks one of them, or a cell is no number.
+        UserError: it lacks one of them, or a cell is not a number.
     """
     table = read_table(path)
     if table is None:

@@ -310,7 +310,7 @@ def _samples(request: Any) -> np.ndarray:
         raise UserError(f"WAV_DATA_DIM {size}: WAV_DATA has {len(data)} samples")
     valid = data[:size]
     if not np.isfinite(valid).all():
-        raise UserError("WAV_DATA has samples that are no numbers")
+        raise UserError("WAV_DATA has samples that are NaN or infinite")
     return np.rint(valid).clip(-32768, 32767).astype(np.int16)
 
 

@@ -124,7 +124,7 @@ class CutSpeech:
         """Return the samples of utterance i, float32 [L].
 
         Raises:
-            UserError: the audio cannot be read, or holds what is no number.
+            UserError: the audio cannot be read, or holds NaN.
         """
         cut = self.cut(i)
         samples = load_samples(cut)

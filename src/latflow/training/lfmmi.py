@@ -61,7 +61,7 @@ class LatticeFree(GraphCriterion):
     Statistics, sums over frames: `objective` (per frame in the log: what Kaldi's logs
     call the chain objective), `l2`, `out_of_range`, `xent` (cross-entropy of the other
     outputs, not weighted) and `failed_frames`, of chunks whose supervision has no path
-    or whose scores are no numbers; those have no gradient.
+    or whose scores are NaN; those have no gradient.
 
     Args:
         losses: of each output, the first one by LF-MMI.
@@ -159,7 +159,7 @@ class LfmmiTask(Task):
     """Training by lattice-free MMI; see `Task`."""
 
     JOB = LfmmiJob
-    FAILURE = "a chunk had no path through its supervision, or scores no numbers"
+    FAILURE = "a chunk had no path through its supervision, or scores that are NaN"
 
     def __init__(self, job: LfmmiJob, device: torch.device) -> None:
         options = job.options

@@ -29,6 +29,7 @@ from latflow.lang.options import (
     TranscriptsLm,
     UniformLm,
 )
+from latflow.lang.silence import SILENCE_FILE
 from latflow.scoring.options import ComparisonOptions
 from latflow.simulation.options import SimulationOptions
 from latflow.simulation.records import list_audio
@@ -352,6 +353,14 @@ class Recipe(Sets, Systems):
             "configuration lang.lexicon is not set",
             remedy="name the pronunciation lexicon (WORD PHONE PHONE ... lines)",
         )
+
+    @property
+    def silence_probabilities(self) -> list[str]:
+        """Return Kaldi's `silprob.txt`, if one lies beside the configured lexicon."""
+        if self.options.lang.lexicon is None:
+            return []
+        path = Path(self.options.lang.lexicon).with_name(SILENCE_FILE)
+        return [str(path)] if path.is_file() else []
 
     def vocabulary(self, split: str, language_folder: str) -> list[str]:
         """Return the file whose spelling the transcripts of a split take on, if any."""

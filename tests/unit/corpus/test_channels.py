@@ -98,10 +98,20 @@ def test_a_silent_channel_is_refused(tmp_path, kind, level):
     source = SOURCES[kind](tmp_path / "d")
     with pytest.raises(UserError, match="r: is on channel 0, which is silent.*name"):
         prepare(source, tmp_path)
+    assert "is on channel 0, which is silent" in "".join(told(source))
     samples, notes = prepare({**source, "channel": 1}, tmp_path)
     np.testing.assert_allclose(samples, LOUD, atol=1e-4)
     assert notes == []
     assert not [line for line in told({**source, "channel": 1}) if "several" in line]
+
+
+def test_a_channel_that_only_begins_in_silence_is_taken(tmp_path):
+    late = np.concatenate([np.zeros(1 << 17), LOUD])
+    write(tmp_path / "d", late, np.resize(OTHER, late.shape))
+    source = kaldi(tmp_path / "d")
+    assert "silent" not in "".join(told(source))
+    samples, _ = prepare(source, tmp_path)
+    np.testing.assert_allclose(samples, late, atol=1e-4)
 
 
 def test_a_quiet_channel_that_is_named_is_taken(tmp_path):

@@ -602,7 +602,8 @@ def test_samples_that_are_no_numbers_are_told(server):
     samples = np.full(8000, np.nan, np.float32)
     soundfile.write(stream, samples, RATE, format="WAV", subtype="FLOAT")
     reply = post(server, ("nan.wav", stream.getvalue(), "audio/wav"))
-    assert "nan.wav has samples that are no numbers" in reply.json()["error"]["message"]
+    message = reply.json()["error"]["message"]
+    assert "nan.wav has samples that are NaN or infinite" in message
     assert server.service.scheduler.sessions == 0
 
 

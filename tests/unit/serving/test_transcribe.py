@@ -205,7 +205,7 @@ def bad_files(folder, good):
     soundfile.write(folder / "slow.wav", np.zeros(900), 500)
     return {
         "empty": "is empty",
-        "nan": "no numbers",
+        "nan": "NaN or infinite",
         "nothing": "holds no samples",
         "short": "corrupt|cut short",
         "slow": "500 samples a second",

@@ -248,7 +248,7 @@ def test_only_outputs_that_are_asked_for_are_made(start, digits):
     [
         (Message(3, np.zeros(10)), "has not begun"),
         (Message(3, np.zeros(10), start=True, size=2001), "WAV_DATA_DIM 2001"),
-        (Message(3, np.full(10, np.nan), start=True), "no numbers"),
+        (Message(3, np.full(10, np.nan), start=True), "NaN or infinite"),
     ],
 )
 def test_faulty_messages_are_told(start, message, error):
