@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from latflow.corpus.manifest_fields import text_field
 from latflow.errors import UserError
 from latflow.files import read_json_lines
 
@@ -121,15 +122,14 @@ def read_cut_lines(path: str | Path) -> Iterator[CutLine]:
         last = item.id
         try:
             supervisions = item.values.get("supervisions") or [{}]
-            told = [supervisions[0].get(key) or "" for key in ("speaker", "text")]
-            if not all(isinstance(one, str) for one in told):
-                raise TypeError("speaker or text is no string")
-        except (AttributeError, LookupError, TypeError) as error:
+            speaker, text = (
+                text_field(supervisions[0], k) for k in ("speaker", "text")
+            )
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise UserError(
                 f"is not a manifest of cuts ({error})", file=path, remedy=REMEDY
             ) from error
-        speaker, text = told
-        yield CutLine(item.id, item.values, speaker or item.id, text)
+        yield CutLine(item.id, item.values, speaker or item.id, text or "")
 
 
 def count_cuts(path: str | Path) -> int:

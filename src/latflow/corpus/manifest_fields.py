@@ -6,7 +6,8 @@ as an id, a name or a transcript is its digits, a number in quotes is the number
 
 These functions change the dictionary of a line in place, and return it.
 
-Public: `recording_fields`, `supervision_fields`, `cut_fields`, `audio_types`.
+Public: `recording_fields`, `supervision_fields`, `cut_fields`, `text_field`,
+`audio_types`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def recording_fields(values: Values) -> Values:
     Raises:
         ValueError: one is missing, or nothing that it can be.
     """
-    values["id"] = _text(values, "id", is_needed=True)
+    values["id"] = text_field(values, "id", is_needed=True)
     for key in ("sampling_rate", "num_samples"):
         values[key] = _count(values, key)
     values["duration"] = _number(values, "duration")
@@ -42,6 +43,8 @@ def recording_fields(values: Values) -> Values:
         raise ValueError("sources: no list of sources")
     for source in sources:
         _check_source(source)
+    if values.get("channel_ids") is not None:
+        _check_channels(values["channel_ids"], "channel_ids")
     return values
 
 
@@ -52,12 +55,12 @@ def supervision_fields(values: Values) -> Values:
         ValueError: one is missing, or nothing that it can be.
     """
     for key in ("id", "recording_id"):
-        values[key] = _text(values, key, is_needed=True)
+        values[key] = text_field(values, key, is_needed=True)
     for key in ("start", "duration"):
         values[key] = _number(values, key)
     for key in ("text", *_NAMES):
         if key in values:
-            values[key] = _text(values, key)
+            values[key] = text_field(values, key)
     if "channel" in values:
         values["channel"] = _channel(values["channel"])
     for key in ("custom", "alignment"):
@@ -72,7 +75,7 @@ def cut_fields(values: Values) -> Values:
     Raises:
         ValueError: one is missing, or nothing that it can be.
     """
-    values["id"] = _text(values, "id", is_needed=True)
+    values["id"] = text_field(values, "id", is_needed=True)
     for key in ("start", "duration"):
         if key in values:
             values[key] = _number(values, key)
@@ -111,8 +114,12 @@ def _objects(values: Values, key: str) -> Iterator[Values]:
     yield from found
 
 
-def _text(values: Values, key: str, *, is_needed: bool = False) -> str | None:
-    """Return a text, or the digits of a whole number."""
+def text_field(values: Values, key: str, *, is_needed: bool = False) -> str | None:
+    """Return a text, or the digits of a whole number.
+
+    Raises:
+        ValueError: it is neither; or missing, though needed.
+    """
     value = values.get(key)
     if value is None and not is_needed:
         return None
@@ -165,9 +172,13 @@ def _check_source(source: object) -> None:
     for key in ("type", "source"):
         if not isinstance(source.get(key), str) or not source[key]:
             raise ValueError(f"sources: {key}: {source.get(key)!r} is no text")
-    channels = source.get("channels")
+    _check_channels(source.get("channels"), "sources: channels")
+
+
+def _check_channels(channels: object, key: str) -> None:
+    """Refuse what is no list of channels."""
     if not isinstance(channels, list) or not channels:
-        raise ValueError(f"sources: channels: {channels!r} is no list of channels")
+        raise ValueError(f"{key}: {channels!r} is no list of channels")
     for channel in channels:
         if not isinstance(channel, int) or isinstance(channel, bool) or channel < 0:
-            raise ValueError(f"sources: channels: {channel!r} is no channel")
+            raise ValueError(f"{key}: {channel!r} is no channel")

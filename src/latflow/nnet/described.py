@@ -104,7 +104,7 @@ def described_outputs(path: str | Path) -> dict[str, OutputLoss]:
             loss = str(layer.get("loss", "ce"))
             target = str(layer.get("target") or DEFAULT_TARGETS.get(loss, ""))
             found[str(name)] = OutputLoss(loss, target, 1.0)
-    named = config.get("decode")
+    named = str(config.get("decode"))
     possible = [name for name, loss in found.items() if loss.is_decodable]
     first = named if named in found else next(iter(possible), None)
     ordered = [first, *(n for n in found if n != first)] if first else [*found]

@@ -16,6 +16,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +35,14 @@ _HIDDEN = 128
 _CONVOLUTION_STRIDES = (1, 2, 2, 1)
 # Speech goes on until its probability is this much below the threshold that began it.
 _HYSTERESIS = 0.15
+# Sound that is so many times the power of the quiet before it, of a muted microphone or
+# a gate, is another scene: what the network remembers does not reach over that, and of
+# the quiet little is taken in, just as much as a soft first consonant lasts.
+_QUIET = 1000.0  # 30 dB
+_LEAST_PADDING = 4  # windows
+_ONSET = 100.0  # 20 dB, within the last windows
+_ONSET_WINDOWS = 4
+_SILENCE = 1e-11  # mean square that is no sound, -110 dB
 
 
 class SpeechDetector:
@@ -166,6 +175,12 @@ class Segmenter:
         self._length = 0  # samples taken
         self._position = 0  # sample behind the last window
         self._last_end = 0  # of the segment before
+        # Mean squares of windows: the last ones, those that padding may take in, and
+        # those that were so when speech began.
+        self._last_powers: deque[float] = deque(maxlen=_ONSET_WINDOWS)
+        self._powers: deque[float] = deque(maxlen=-(-self._padding // detector.window))
+        self._before: list[float] = []
+        self._loudest = 0.0  # mean square of a window of speech, until it is sure
         self._speech: int | None = None  # beginning of the speech that goes on
         self._is_cut = False  # it goes on from a segment that was too long
         self._is_sure = False  # it is long enough to be speech
@@ -217,28 +232,59 @@ class Segmenter:
         windows = np.lib.stride_tricks.sliding_window_view(
             self._samples[: context + count * size], context + size
         )[::size]
-        probabilities, self._state = self._detector(windows.copy(), self._state)
+        powers = np.square(windows[:, context:], dtype=np.float64).mean(axis=1).tolist()
+        probabilities = self._probabilities(windows, powers)
         self._samples = self._samples[count * size :]
         return [
             span
-            for probability in probabilities.tolist()
-            for span in self._step(probability)
+            for probability, power in zip(probabilities, powers, strict=True)
+            for span in self._step(probability, power)
         ]
 
-    def _step(self, probability: float) -> list[Span]:
-        """Take the probability of the next window."""
+    def _probabilities(self, windows: np.ndarray, powers: list[float]) -> list[float]:
+        """Return probabilities of speech in windows; the network forgets at onsets."""
+        found: list[float] = []
+        first = 0
+        for end in [*self._onsets(powers), len(windows)]:
+            if end > first:
+                part, self._state = self._detector(
+                    windows[first:end].copy(), self._state
+                )
+                found += part.tolist()
+            if end < len(windows):
+                self._state = self._detector.state()
+            first = end
+        return found
+
+    def _onsets(self, powers: list[float]) -> list[int]:
+        """Return which of the next windows begin sound after quiet, outside speech."""
+        onsets = []
+        for number, power in enumerate(powers):
+            quietest = min(self._last_powers, default=power)
+            if power > _ONSET * max(quietest, _SILENCE):
+                self._last_powers.clear()  # one onset, not one in each window after it
+                onsets.append(number)
+            self._last_powers.append(power)
+        return onsets if self._speech is None else []
+
+    def _step(self, probability: float, power: float) -> list[Span]:
+        """Take the probability of speech, and the mean square, of the next window."""
         start = self._position
         if self._speech is not None and self._is_too_long(probability):
-            return [self._cut(start), *self._step(probability)]
+            return [self._cut(start), *self._step(probability, power)]
         self._position += self._detector.window
-        if self._speech is None:
-            if probability < self._threshold:
-                return []
+        if self._speech is None and probability >= self._threshold:
             self._speech, self._is_cut, self._is_sure = start, False, False
-        elif probability >= self._threshold:
+            self._before, self._loudest = list(self._powers), 0.0
+        self._powers.append(power)
+        if self._speech is None:
+            return []
+        if probability >= self._threshold:
             self._silence = None
         elif probability < self._end_threshold and self._silence is None:
             self._silence = start
+        if not self._is_sure:
+            self._loudest = max(self._loudest, power)
         if self._silence is None:
             self._is_sure |= self._position - self._speech >= self._min_speech
         elif self._position - self._silence >= self._min_silence:
@@ -248,8 +294,16 @@ class Segmenter:
     def _begin(self) -> int:
         """Return the first sample of the segment that goes on."""
         assert self._speech is not None
-        padding = 0 if self._is_cut else self._padding
+        padding = 0 if self._is_cut else self._padding_before()
         return max(self._last_end, self._speech - padding)
+
+    def _padding_before(self) -> int:
+        """Return the samples before speech that are taken in."""
+        scene = takewhile(
+            lambda power: power * _QUIET >= self._loudest, reversed(self._before)
+        )
+        number = max(_LEAST_PADDING, sum(1 for _ in scene))
+        return min(self._padding, number * self._detector.window)
 
     def _settled(self) -> int:
         """Return the sample up to which the segment that goes on surely reaches."""

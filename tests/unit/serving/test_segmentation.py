@@ -77,6 +77,13 @@ class Scripted:
         return np.array(self.probabilities[state:end], np.float32), end
 
 
+class Deaf(Scripted):
+    """A detector that hears speech in its first windows only."""
+
+    def __init__(self):
+        super().__init__([0.9] * 20 + [0.0] * 500)
+
+
 def spans(probabilities, extra=0, **options):
     samples = np.zeros(10 * len(probabilities) - extra, np.float32)
     chosen = {"min_silence": 0.05, "padding": 0.02, "min_speech": 0.02}
@@ -177,6 +184,24 @@ def test_padding_does_not_reach_into_the_segment_before_or_beyond_the_ends():
 def test_speech_goes_on_below_the_threshold_that_began_it():
     assert spans([0.45] * 10) == []
     assert spans([0.6] + [0.45] * 9 + [0.3] * 9) == [Span(0, 120)]
+
+
+def test_sound_after_quiet_is_heard_afresh():
+    quiet, loud = np.full(600, 1e-4, np.float32), np.full(100, 0.1, np.float32)
+    options = {"min_silence": 0.05, "padding": 0.05, "min_speech": 0.02}
+    samples = np.concatenate([quiet, loud, quiet, 5e-4 + quiet])
+    first, second = found_in(samples, Deaf(), **options)
+    assert first.start == 0
+    assert second == Span(560, 850)  # but for 40 ms, quiet is no padding
+    for pieces in ([1] * 1300, [595, 7, 98], [640]):
+        assert found_in(samples, Deaf(), pieces, **options) == [first, second]
+
+
+def test_padding_of_the_same_loudness_is_taken_in_whole():
+    soft = np.full(600, 0.01, np.float32)
+    samples = np.concatenate([soft, 20 * soft[:100], soft])
+    options = {"min_silence": 0.2, "padding": 0.2, "min_speech": 0.02}
+    assert found_in(samples, Deaf(), **options)[1].start == 400
 
 
 def test_a_click_is_no_speech():

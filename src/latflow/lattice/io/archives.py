@@ -371,14 +371,14 @@ def _read_at(where: _Offset) -> Maker:
     path, offset = where
     if not os.path.isfile(path):
         raise UserError("no such file", file=path, remedy="check the path")
-    with path.open("rb") as stream:
-        stream.seek(offset)
-        start = stream.read(len(MAGIC))
-        stream.seek(offset)
-        if start == MAGIC:
-            return LatticeStream(stream, path, offset).lattice()
-        for _, make in text.read(_text_lines(stream, path), path):
-            if start:
+    if offset < path.stat().st_size:
+        with path.open("rb") as stream:
+            stream.seek(offset)
+            start = stream.read(len(MAGIC))
+            stream.seek(offset)
+            if start == MAGIC:
+                return LatticeStream(stream, path, offset).lattice()
+            for _, make in text.read(_text_lines(stream, path), path):
                 return make
     raise UserError(
         f"no lattice at byte {offset}", file=path, remedy="make the scp file again"
