@@ -415,7 +415,7 @@ def _fuse(arguments: Arguments) -> None:
     option("--model", "folder of the system that made them"),
     option(
         "--labels",
-        "label stores, by the name of the target",
+        "label stores, by the name of the target; frames alone without any",
         [],
         nargs="*",
         metavar="NAME=FOLDER",

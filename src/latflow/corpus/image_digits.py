@@ -18,7 +18,7 @@ import matplotlib as mpl
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from latflow.corpus.hdf5 import write_strings
+from latflow.corpus.hdf5_files import write_strings
 from latflow.errors import UserError
 from latflow.files import atomic_directory
 

@@ -9,7 +9,8 @@ from reference.training_task import training_options
 
 from latflow.align.ctc import build_ctc_tree, compile_ctc
 from latflow.cli.main import main
-from latflow.corpus.hdf5 import open_hdf, read_sequences
+from latflow.corpus.hdf5 import read_sequences
+from latflow.corpus.hdf5_files import open_hdf
 from latflow.corpus.manifests import load_samples, read_cuts, text_of
 from latflow.corpus.options import Hdf5Source
 from latflow.corpus.prepare import prepare_corpus
@@ -126,7 +127,7 @@ def test_faulty_images_and_labels_are_refused(images, tmp_path):
     with h5py.File(images, "r+") as file:
         file["targets/data/sizes"][0] = 3
     other = pytest.raises(UserError, match="b: has other pixels than sizes say")
-    with other, open_hdf(images, None):
+    with other, open_hdf(images):
         pass
 
 
@@ -159,7 +160,7 @@ def test_images_of_digits_are_drawn(digits, tmp_path):
         found = list(read_sequences(source))
         assert len(found) == count
         assert all(3 <= len(text.split()) <= 6 for _, _, text in found)
-        with open_hdf(digits / f"{name}.hdf", None) as file:
+        with open_hdf(digits / f"{name}.hdf") as file:
             for i in range(count):
                 frames = file.frames(i)
                 assert frames.shape == (file.num_frames(i), file.height)
@@ -170,8 +171,8 @@ def test_images_of_digits_are_drawn(digits, tmp_path):
     more = [str(x) for pair in more.items() for x in pair]
     assert main(["hdf5", "digits", str(tmp_path / "few"), *more]) == 0
     with (
-        open_hdf(digits / "train.hdf", None) as one,
-        open_hdf(tmp_path / "few/train.hdf", None) as two,
+        open_hdf(digits / "train.hdf") as one,
+        open_hdf(tmp_path / "few/train.hdf") as two,
     ):
         frames = two.frames(1)
         np.testing.assert_array_equal(one.frames(1)[:, : frames.shape[1]], frames)
