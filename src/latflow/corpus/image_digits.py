@@ -40,8 +40,8 @@ def write_image_digits(
 ) -> None:
     """Write `train.hdf`, `dev.hdf` and `test.hdf`, and `lexicon.txt` of the digits.
 
-    The files have RETURNN's layout of images, see `latflow.corpus.hdf5`: the digits are
-    the target `classes`, height and width the target `sizes`.
+    The files have RETURNN's layout of images, see `latflow.corpus.hdf5_files`:
+    the digits the target `classes`, height and width the target `sizes`.
 
     Args:
         out_dir: a folder, replaced as a whole.

@@ -144,18 +144,62 @@ def test_the_ledger_has_the_utterances_that_cannot_be_used(tmp_path: Path) -> No
     # c has a label for two frames; e and f are too short and too long, on purpose
     assert joined.utterance.tolist() == [0, 2]
     assert joined.targets["pdf"].step.tolist() == [1, 2]
-    assert joined.num_outside == 2
+    assert joined.outside.number == 2
     assert [(e.utterance, e.reason) for e in ledger.entries] == [
         ("b", "has no labels (pdf)"),
         ("d", "has 3 labels (pdf), but 4 frames"),
     ]
-    with pytest.raises(UserError, match="none of 6 utterances can be used"):
-        match_labels(
-            frames.utt_ids,
-            np.diff(frames.begin),
-            {"pdf": store},
-            data_of(min_length=99),
-        )
+
+
+@pytest.mark.parametrize(
+    ("labels", "bounds", "told"),
+    [
+        (
+            {"z": [0]},
+            {},
+            "2 like a, which has no labels (pdf) - make features and labels",
+        ),
+        (
+            {"a": [0] * 8, "b": [0] * 12},
+            {},
+            "2 like a, which has 8 labels (pdf), but 4 frames - take labels of "
+            "features with the same frame shift",
+        ),
+        (
+            {"a": [0] * 4, "b": [0] * 6},
+            {"min_length": 7, "max_length": 9},
+            "2 of 4 to 6 frames, where data.min_length and data.max_length want 7 and "
+            "at most 9 - set them to",
+        ),
+        (
+            {"a": [0] * 9},
+            {"min_length": 5},
+            "1 of 4 to 4 frames, where data.min_length and data.max_length want 5 and "
+            "more, 1 like b, which has no labels (pdf) - ",
+        ),
+    ],
+)
+def test_why_no_utterance_can_be_used_is_told(tmp_path, labels, bounds, told):
+    frames = FrameStore.load(write_frames(tmp_path / "dev", {"a": 4, "b": 6}))
+    store = LabelStore.load(write_labels(tmp_path / "labels", labels))
+    with pytest.raises(UserError) as caught:
+        BatchSource(StoreReader(frames), {"pdf": store}, data_of(**bounds))
+    start = f"{tmp_path}/dev: none of 2 utterances can be used: "
+    assert str(caught.value).startswith(start + told)
+
+
+def test_parts_of_passes_without_sequences_are_refused(tmp_path: Path) -> None:
+    """Kaldi-like counts of parts, far above a small corpus, would train nothing."""
+    frames = FrameStore.load(write_frames(tmp_path / "frames", {"a": 4, "b": 6}))
+
+    def batches(**options):
+        return len(BatchSource(StoreReader(frames), {}, data_of(**options)))
+
+    assert batches(partition_epoch=2) == 1
+    with pytest.raises(UserError, match="epoch 1 has none of 2 utterances: data.part"):
+        batches(partition_epoch=3)
+    with pytest.raises(UserError, match="cuts each pass into 2"):
+        batches(partition_epoch=2, subsets=[0.5, 1.0])
 
 
 def test_with_a_tolerance_frames_beyond_the_labels_do_not_count(tmp_path: Path) -> None:
