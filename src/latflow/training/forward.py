@@ -326,7 +326,8 @@ def _hdf5(out: str | Path, num_classes: int) -> Iterator[Write]:
             tags.append(name.encode("utf-8"))
 
         yield write
-        file["seqLengths"] = np.array(lengths, np.int32).reshape(-1, 1)
+        # RETURNN's readers expect a column of a target all the same
+        file["seqLengths"] = np.array([lengths, lengths], np.int32).T
         file.create_dataset("seqTags", data=tags, dtype=h5py.string_dtype())
         file.attrs["numSeqs"] = len(lengths)
         file.attrs["numTimesteps"] = sum(lengths)

@@ -18,7 +18,7 @@ from latflow.report import examples, figures
 from latflow.report.choice import chosen_on_dev, decide, rates_of
 from latflow.report.costs import speed_section
 from latflow.report.data import data_section, language_section, packages_section
-from latflow.report.decision import decision_section
+from latflow.report.decision import decision_section, headline
 from latflow.report.examples import Tier
 from latflow.report.figures import canvas, render, series_colour
 from latflow.report.inputs import Results
@@ -198,6 +198,30 @@ def test_networks_that_lattices_made_worse_are_findings(tmp_path):
     assert "smaller learning rate" in str(told["mmi"]["try"])
     assert "could be chance (p " in str(told["smbr"]["finding"])
     assert "more speech in dev" in str(told["smbr"]["try"])
+
+
+@pytest.mark.parametrize(
+    "rates", [{"net": 0.01, "mmi": 0.976}, {"net": 0.1, "mmi": 0.11}]
+)
+def test_a_failed_sequence_training_is_told_at_the_top(tmp_path, rates):
+    ce = {"type": "ce", "network": "n.yaml", "alignments": "tri1"}
+    mmi = {"type": "sequence", "parent": "net", "criterion": {"type": "mmi"}}
+    experiment = made_up_recipe(nnet={"systems": {"net": ce, "mmi": mmi}})
+    generator = random.Random(1)
+    for name in SETS:
+        write_corpus(tmp_path, name, 40, generator)
+        for system, rate in rates.items():
+            write_scores(tmp_path, system, name, rate, experiment.score)
+    write_rates(tmp_path, rates)
+    results = Results(tmp_path, Recipe(experiment))
+    dev = {system: results.decision.rates[system, "dev"] for system in rates}
+    told = (
+        f"The training of mmi failed: it gets {dev['mmi']:.2f} % of dev's words wrong, "
+        f"and net, which it started from, {dev['net']:.2f} %."
+    )
+    has_failed = rates["mmi"] > 0.5
+    assert headline(results).sentence.endswith(told) == has_failed
+    assert decision_section(results).lead.endswith(told) == has_failed
 
 
 def test_a_network_on_adapted_features_costs_the_first_pass_too(tmp_path):
