@@ -131,6 +131,28 @@ def test_faulty_images_and_labels_are_refused(images, tmp_path):
         pass
 
 
+def test_transcripts_of_another_file_are_joined(tmp_path):
+    """As RETURNN's SimpleHDFWriter writes them: labels as `inputs`, with their names."""
+    features, words = tmp_path / "x", tmp_path / "y"
+    for path, inputs, lengths in (
+        (features, np.ones((5, 3), np.float32), [3, 2]),
+        (words, np.array([0, 1, 1], np.int32), [2, 1]),
+    ):
+        with h5py.File(path, "w") as file:
+            file["inputs"] = inputs
+            file["labels"] = np.array([b"zero", b"one"])
+            file["seqLengths"] = np.array([lengths, lengths], np.int32).T
+            file["seqTags"] = np.array([b"a 1", b"b"])
+            file.attrs["inputPattSize"] = 2
+    source = Hdf5Source(files=(str(features), str(words)))
+    assert list(read_sequences(source)) == [
+        ("a_1", 0.03, "zero one"),
+        ("b", 0.02, "one"),
+    ]
+    with pytest.raises(UserError, match="x: has no target classes"):
+        list(read_sequences(Hdf5Source(files=(str(features),))))
+
+
 def test_sequences_without_labels_go_to_the_ledger(tmp_path):
     image = np.ones((1, 2, 1))
     path = write_images(tmp_path / "a.hdf", {"a": image, "b": image}, [[], [1]])
