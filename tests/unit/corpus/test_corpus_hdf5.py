@@ -132,7 +132,7 @@ def test_faulty_images_and_labels_are_refused(images, tmp_path):
 
 
 def test_transcripts_of_another_file_are_joined(tmp_path):
-    """As RETURNN's SimpleHDFWriter writes them: labels as `inputs`, with their names."""
+    """Labels as `inputs`, with their names, as RETURNN's SimpleHDFWriter has them."""
     features, words = tmp_path / "x", tmp_path / "y"
     for path, inputs, lengths in (
         (features, np.ones((5, 3), np.float32), [3, 2]),
