@@ -85,6 +85,17 @@ def test_labels_of_other_times_are_refused(recipe_of, subsampled, shift_ms, fact
         recipe_of(subsampled(factor), fbank(shift_ms))
 
 
+def test_alignments_that_give_the_tree_alone_may_have_other_times(
+    recipe_of, subsampled
+):
+    files = {name: ["x.hdf"] for name in ("train", "dev", "test")}
+    slow = {"f": {"files": files, "frame_shift_ms": 30.0}}
+    with pytest.raises(UserError, match="the features of net a frame each 30 ms"):
+        recipe_of(subsampled(1), hdf5=slow)
+    slow["f"]["targets"] = ["pdf"]
+    recipe_of(subsampled(1), hdf5=slow)
+
+
 @pytest.mark.parametrize("where", ["lattices", "dev_search"])
 def test_more_least_states_than_most_are_refused(recipe_of, where):
     few = {where: {"max_active": 150}}

@@ -1,4 +1,5 @@
 import itertools
+import json
 import random
 import re
 
@@ -23,6 +24,7 @@ from latflow.report.examples import Tier
 from latflow.report.figures import canvas, render, series_colour
 from latflow.report.inputs import Results
 from latflow.report.page import Details, Note, Table
+from latflow.report.training import _unknown_sequences
 from latflow.workflow.recipe import Recipe
 
 
@@ -323,3 +325,20 @@ def test_examples_have_each_kind_of_error_that_there_is():
 def test_examples_are_spread_where_there_is_no_room_for_kinds():
     scores = scored((0, 0, 0), (1, 0, 0), (0, 0, 3))
     assert list(examples._spread(scores, 2)["utterance"]) == ["u0", "u2"]
+
+
+def test_supervisions_without_weights_are_counted(tmp_path):
+    """They are why the objective of LF-MMI may be above 0 on dev."""
+    chain = {"type": "lfmmi", "network": "n.yaml", "alignments": "tri1"}
+    results = Results(
+        tmp_path, Recipe(made_up_recipe(nnet={"systems": {"net": chain}}))
+    )
+    for split, refused in (("train", 0), ("dev", 58)):
+        folder = tmp_path / f"chain/net/supervisions/{split}"
+        folder.mkdir(parents=True)
+        text = json.dumps({"refused": refused, "num_utterances": 96})
+        (folder / "meta.json").write_text(text)
+    assert _unknown_sequences(results, "net", "train") == {}
+    (told,) = _unknown_sequences(results, "net", "dev").items()
+    assert told[0].startswith("dev utterances with phone sequences unknown")
+    assert told[1] == "58 of 96"
