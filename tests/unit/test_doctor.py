@@ -1,5 +1,7 @@
 """The doctor: each ailment is found, and named with file and remedy."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import soundfile
@@ -244,7 +246,24 @@ def test_disk_space(prepared, look, monkeypatch, free, severity):
 
     Usage.free = free
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: Usage)
-    assert only(look(prepared(TRAIN, TEST)), "will write").severity == severity
+    findings = look(prepared(TRAIN, TEST), decoded_per_second=40.0)
+    assert only(findings, "will write").severity == severity
+
+
+def test_what_will_be_written_is_features_of_all_and_lattices_of_all(tmp_path):
+    """A second of train, and one of dev that two systems decode, one in 3 frames."""
+
+    def size(split, streams, decoded):
+        survey = SimpleNamespace(seconds=1.0, split=split)
+        (told,) = doctor._disk([survey], streams, decoded, tmp_path)
+        return told.what
+
+    kept = 100 * (4 * 13 * 2 + 8)
+    mfcc = read_options(FeatureOptions, {"num_ceps": 13})
+    assert f"about {kept / 1e3:.3g} kB;" in size("train", [mfcc], 133.3)
+    assert f"about {2 * kept / 1e3:.3g} kB;" in size("train", [mfcc, mfcc], 133.3)
+    more = kept + 133.3 * doctor.LATTICE_BYTES_PER_FRAME
+    assert f"about {more / 1e3:.3g} kB;" in size("dev", [mfcc], 133.3)
 
 
 def test_unreadable_manifest_is_an_error(prepared, look, tmp_path):

@@ -3,7 +3,9 @@
 import pytest
 import yaml
 
+from latflow.decode.options import BiasedDecodeOptions, SearchOptions
 from latflow.errors import UserError
+from latflow.options import read_options
 from latflow.workflow import doctor
 from latflow.workflow.doctor import examine_experiment
 from latflow.workflow.extractor_checks import check_extractors
@@ -46,6 +48,68 @@ def recipe_of(repository):
 def test_options_that_sequence_training_does_not_read(recipe_of, training, told):
     with pytest.raises(UserError, match=told):
         recipe_of({"tdnn": CE, "mmi": {**MMI, "training": training}})
+
+
+def fbank(shift_ms):
+    return {"f": {"type": "fbank", "frame_shift_ms": shift_ms}}
+
+
+@pytest.fixture
+def subsampled(tmp_path):
+    """Make a system of a network that scores one frame in so many of `f`."""
+
+    def make(factor):
+        layers = {
+            "slow": {"class": "subsample", "factor": factor},
+            "output": {"class": "output", "loss": "ce"},
+        }
+        path = tmp_path / "net.yaml"
+        path.write_text(yaml.safe_dump({"layers": layers}, sort_keys=False))
+        return {"net": {**CE, "network": str(path), "features": "f"}}
+
+    return make
+
+
+@pytest.mark.parametrize(("shift_ms", "factor"), [(10.0, 1), (5.0, 2), (10.0, 2)])
+def test_labels_are_those_of_frames_or_of_outputs(
+    recipe_of, subsampled, shift_ms, factor
+):
+    recipe = recipe_of(subsampled(factor), fbank(shift_ms))
+    assert recipe.subsampling_of("net") == factor
+
+
+@pytest.mark.parametrize(("shift_ms", "factor"), [(5.0, 1), (20.0, 1), (2.5, 2)])
+def test_labels_of_other_times_are_refused(recipe_of, subsampled, shift_ms, factor):
+    told = f"tri1 has a label each 10 ms, and the features of net .* each {shift_ms:g}"
+    with pytest.raises(UserError, match=told):
+        recipe_of(subsampled(factor), fbank(shift_ms))
+
+
+def test_alignments_that_give_the_tree_alone_may_have_other_times(
+    recipe_of, subsampled
+):
+    files = {name: ["x.hdf"] for name in ("train", "dev", "test")}
+    slow = {"f": {"files": files, "frame_shift_ms": 30.0}}
+    with pytest.raises(UserError, match="the features of net a frame each 30 ms"):
+        recipe_of(subsampled(1), hdf5=slow)
+    slow["f"]["targets"] = ["pdf"]
+    recipe_of(subsampled(1), hdf5=slow)
+
+
+@pytest.mark.parametrize("where", ["lattices", "dev_search"])
+def test_more_least_states_than_most_are_refused(recipe_of, where):
+    few = {where: {"max_active": 150}}
+    with pytest.raises(UserError, match="min_active 200 is above max_active 150"):
+        recipe_of({"tdnn": CE, "mmi": {**MMI, "sequence": few}})
+    few[where]["min_active"] = 150
+    recipe_of({"tdnn": CE, "mmi": {**MMI, "sequence": few}})
+
+
+@pytest.mark.parametrize("options", [SearchOptions, BiasedDecodeOptions])
+def test_a_search_has_no_more_least_states_than_most(options):
+    with pytest.raises(UserError, match="min_active 200 is above max_active 150"):
+        read_options(options, {"max_active": 150}, "decode")
+    read_options(options, {"max_active": 150, "min_active": 150}, "decode")
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,10 @@ def _model_copy(arguments: Arguments) -> None:
     example="network config/networks/tdnnf.yaml --dim-in 40 --classes 1200",
 )
 def _network(arguments: Arguments) -> None:
-    """Print a network's layers, parameters and receptive field, or draw it."""
+    """Print a network's layers, parameters and receptive field, or draw it.
+
+    A batch goes through it first, so that layers that fail are named.
+    """
     if arguments.update is not None:
         _update(Path(arguments.update))
     elif arguments.layers:
@@ -201,6 +204,7 @@ def _describe(arguments: Arguments) -> None:
         description = shallower(description, arguments.step)
     targets = {loss.target for loss in description.outputs.values()}
     network = Network(description, sum(parts.values()), _classes(arguments, targets))
+    network.try_out()
     heading = f"{description.text}\n\n" if description.text else ""
     sys.stdout.write(f"{heading}{network.summary()}\n")
     if arguments.svg is not None:
@@ -415,7 +419,7 @@ def _fuse(arguments: Arguments) -> None:
     option("--model", "folder of the system that made them"),
     option(
         "--labels",
-        "label stores, by the name of the target",
+        "label stores, by the name of the target; frames alone without any",
         [],
         nargs="*",
         metavar="NAME=FOLDER",

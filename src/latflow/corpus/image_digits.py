@@ -18,7 +18,7 @@ import matplotlib as mpl
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from latflow.corpus.hdf5 import write_strings
+from latflow.corpus.hdf5_files import write_strings
 from latflow.errors import UserError
 from latflow.files import atomic_directory
 
@@ -40,8 +40,8 @@ def write_image_digits(
 ) -> None:
     """Write `train.hdf`, `dev.hdf` and `test.hdf`, and `lexicon.txt` of the digits.
 
-    The files have RETURNN's layout of images, see `latflow.corpus.hdf5`: the digits are
-    the target `classes`, height and width the target `sizes`.
+    The files have RETURNN's layout of images, see `latflow.corpus.hdf5_files`:
+    the digits the target `classes`, height and width the target `sizes`.
 
     Args:
         out_dir: a folder, replaced as a whole.

@@ -247,7 +247,8 @@ class Hdf5Source(Options):
 
     type: Literal["hdf5"] = "hdf5"
     files: Annotated[tuple[Text, ...], Field(min_length=1), Unique]
-    """The files; `seqTags` are the ids of the utterances."""
+    """The files; `seqTags` are the ids of the utterances, with `_` in the place of
+    blanks. Labels may lie in files of their own, see `nnet.hdf5.<name>.files`."""
     target: Name = "classes"
     """Target, in `targets/data`, whose labels are the transcript of a sequence: the
     words are the names of its classes, in `targets/labels`."""

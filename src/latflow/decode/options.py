@@ -25,8 +25,8 @@ from latflow.options import (
 from latflow.scoring.options import TuneOptions
 
 
-class SearchOptions(Options):
-    """The search that makes lattices."""
+class BeamOptions(Options):
+    """The paths that a search follows."""
 
     beam: PositiveFloat = 13.0
     """Paths costing more than the best of their frame plus this are dropped (negated
@@ -38,6 +38,20 @@ class SearchOptions(Options):
     """Graph states followed per frame, at most; bounds the time a hard frame takes."""
     min_active: NonNegativeInt = 200
     """Graph states followed per frame, at least, even outside the beam."""
+
+    @model_validator(mode="after")
+    def _check_active(self) -> Self:
+        if self.min_active > self.max_active:
+            raise ValueError(
+                f"min_active {self.min_active} is above max_active {self.max_active}: "
+                f"set it to {self.max_active} or less"
+            )
+        return self
+
+
+class SearchOptions(BeamOptions):
+    """The search that makes lattices."""
+
     acoustic_scale: PositiveFloat = 0.083333
     """Factor of acoustic log-likelihoods in the search. Lattices keep them unscaled."""
     on_no_final: Literal["retry", "partial", "fail"] = "retry"

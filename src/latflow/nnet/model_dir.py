@@ -12,7 +12,7 @@
   `attention` that a decoder tells `units`, and there are no scores of frames
 
 Public: `AcousticNetwork`, `load_model`, `save_model`, `read_priors`,
-`average_models`, `average_states`, `copy_tree`, `choose_device`.
+`average_models`, `average_states`, `check_is_none_of`, `copy_tree`, `choose_device`.
 """
 
 from __future__ import annotations
@@ -343,8 +343,9 @@ def average_models(folders: Sequence[str | Path], out_dir: str | Path) -> None:
         out_dir: the new model folder; `final.mdl` and `tree` go with it.
 
     Raises:
-        UserError: a folder is broken, or the layers differ.
+        UserError: a folder is broken, the layers differ, or `out_dir` is one of them.
     """
+    check_is_none_of(out_dir, folders)
     networks = [load_model(folder).network for folder in folders]
     try:
         mean = average_states([network.state_dict() for network in networks])
@@ -358,6 +359,20 @@ def average_models(folders: Sequence[str | Path], out_dir: str | Path) -> None:
     with atomic_directory(out_dir) as folder:
         save_model(folder, last.network, last.network.description, shares, meta)
         copy_tree(folders[-1], folder)
+
+
+def check_is_none_of(out_dir: str | Path, folders: Sequence[str | Path]) -> None:
+    """Refuse to write a model over one of those that it is made of.
+
+    Raises:
+        UserError: names it.
+    """
+    if Path(out_dir).resolve() in {Path(folder).resolve() for folder in folders}:
+        raise UserError(
+            "is to be read and replaced",
+            file=out_dir,
+            remedy="write to a folder that is none of the models'",
+        )
 
 
 def copy_tree(source: str | Path, folder: Path) -> None:

@@ -16,7 +16,7 @@ from latflow.nnet.description import NetworkDescription
 from latflow.nnet.drawing import NetworkGraph, format_table, network_graph
 from latflow.nnet.draws import RowDraws
 from latflow.nnet.graph import LayerDescription, LayerGraph
-from latflow.nnet.layer import Context, Padded, Shape, padding_of, zero
+from latflow.nnet.layer import Context, Layer, Padded, Shape, padding_of, zero
 from latflow.nnet.layers.augment import SpecAugment
 from latflow.nnet.layers.decoder import AttentionDecoder
 from latflow.nnet.layers.simple import SemiOrthogonal
@@ -192,6 +192,35 @@ class Network(nn.Module):
             found[name] = Padded(values, num_frames, inner.padding)
         return found
 
+    @torch.no_grad()
+    def try_out(self) -> None:
+        """Pass two sequences of zeros, to find layers that give not what they say.
+
+        Raises:
+            UserError: a layer fails, or gives other sizes (names the layer).
+        """
+        reach = sum(side or 0 for side in self.receptive_field)
+        lengths = torch.tensor([reach + 20 * self.subsampling, reach + 1])
+        layers: dict[nn.Module, LayerDescription] = {
+            self.body.module_of(layer): layer
+            for layer in reversed(self.description.plan.layers)
+        }
+        entered: list[nn.Module] = []
+        hooks = [module.register_forward_hook(_check_result) for module in layers]
+        hooks += [
+            module.register_forward_pre_hook(lambda module, _: entered.append(module))
+            for module in layers
+        ]
+        was_training = self.training
+        try:
+            self.eval()(torch.zeros(2, int(lengths[0]), self.dim_in), lengths)
+        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as e:
+            raise layers[entered[-1]].location.error(f"cannot be computed: {e}") from e
+        finally:
+            self.train(was_training)
+            for hook in hooks:
+                hook.remove()
+
     @property
     def decoder(self) -> tuple[str, AttentionDecoder]:
         """The output with a decoder, and the decoder.
@@ -285,6 +314,28 @@ class Network(nn.Module):
             KeyError: no such layer.
         """
         return {layer.name: layer for layer in self.description.plan.layers}[name]
+
+
+def _check_result(layer: Layer, inputs: tuple[Padded], found: Padded) -> None:
+    """Refuse what a layer gives if it is not of the shape that the layer tells.
+
+    Raises:
+        ValueError: it is no `Padded`, or has other sizes.
+    """
+    if not isinstance(found, Padded):
+        raise TypeError(f"gives {type(found).__name__}, not a Padded batch")
+    dim, given = layer.shape.dim, found.values.shape
+    if len(given) != 3 or given[2] != dim:
+        raise ValueError(f"gives numbers of shape {[*given]}, and says {dim} a frame")
+    if int(found.lengths.max()) != given[1]:
+        frames = int(found.lengths.max())
+        raise ValueError(f"gives {given[1]} frames, and says {frames}")
+    expected = -(-inputs[0].lengths // layer.context.stride)
+    if inputs[0].before is None and not torch.equal(found.lengths, expected):
+        raise ValueError(
+            f"gives {found.lengths.tolist()} frames of {inputs[0].lengths.tolist()}, "
+            f"and says one in {layer.context.stride}"
+        )
 
 
 def repeat_edges(values: Tensor, lengths: Tensor, left: int, right: int) -> Tensor:

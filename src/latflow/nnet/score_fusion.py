@@ -30,6 +30,7 @@ from latflow.nnet.layers.simple import Linear, LinearOptions
 from latflow.nnet.model_dir import (
     TREE,
     AcousticNetwork,
+    check_is_none_of,
     copy_tree,
     load_model,
     read_priors,
@@ -56,11 +57,13 @@ def fuse_models(folders: Sequence[str | Path], out_dir: str | Path) -> None:
         out_dir: the new model folder; `final.mdl` and `tree` go with it.
 
     Raises:
-        UserError: a folder is broken, or the models do not fit each other.
+        UserError: a folder is broken, the models do not fit each other, or `out_dir` is
+            one of them.
     """
     paths = [Path(folder) for folder in folders]
     if len(paths) < 2:
         raise UserError("one model is not to be fused", remedy="name two or more")
+    check_is_none_of(out_dir, paths)
     models = [load_model(path) for path in paths]
     for path, model in zip(paths[1:], models[1:], strict=True):
         _check_pair(paths[0], models[0], path, model)

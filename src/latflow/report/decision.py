@@ -16,7 +16,7 @@ import pandas as pd
 
 from latflow.report.choice import Decision, chosen_on_dev, rates_of
 from latflow.report.costs import read_costs
-from latflow.report.findings import findings
+from latflow.report.findings import failures, findings
 from latflow.report.inputs import Results, read_json
 from latflow.report.page import Block, Fact, Heading, Note, Row, Section, Table, missing
 from latflow.report.scores import real_time_factor
@@ -69,7 +69,7 @@ def headline(results: Results) -> Headline:
     if told and sum(each == "dev" for _, each in rates) > 1:
         told[-1] += "; dev chose the system"
     sentence = "; ".join(told) + "." if told else "No test set has been scored yet."
-    return Headline(sentence, facts)
+    return Headline(" ".join([sentence, *failures(results, rates)]), facts)
 
 
 def decision_section(results: Results) -> Section:
@@ -122,7 +122,7 @@ def _lead(results: Results, decision: Decision, rows: list[Row]) -> str:
         )
     if worse:
         lead += f" On {test} {', '.join(map(str, worse))} did better: dev misled."
-    return lead
+    return " ".join([lead, *failures(results, decision.rates)])
 
 
 def _rows(results: Results, decision: Decision) -> Iterator[Row]:

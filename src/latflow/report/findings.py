@@ -1,6 +1,6 @@
 """Findings in an experiment's files that ask for something, each with its evidence.
 
-Public: `findings`, `Findings`.
+Public: `failures`, `findings`, `Findings`.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from latflow.ledger import read_ledger
-from latflow.report.choice import Decision
+from latflow.report.choice import Decision, Rates
 from latflow.report.inputs import Results, read_json, read_log
 from latflow.report.significance import COULD_BE_CHANCE, p_text
+from latflow.scoring.results import is_far_worse
 from latflow.scoring.tune import SCALES
 from latflow.sequence.options import SequenceSystemOptions
 
@@ -21,6 +22,24 @@ _HIGH_SKIPPED = 0.01  # of the utterances of a stage
 _OVERFITTING = 1.02  # last loss over the least
 
 Findings = Iterator[tuple[str, str]]  # what was found, what to try
+
+
+def failures(results: Results, rates: Rates) -> list[str]:
+    """Tell which networks training on lattices made far worse on dev, and how far."""
+    told = []
+    for system, options in results.options.nnet.systems.items():
+        if not isinstance(options, SequenceSystemOptions):
+            continue
+        found, before = rates.get((system, "dev")), rates.get((options.parent, "dev"))
+        if found is None or before is None:
+            continue
+        if is_far_worse(found, before):
+            told.append(
+                f"The training of {system} failed: it gets {found:.2f} % of dev's "
+                f"words wrong, and {options.parent}, which it started from, "
+                f"{before:.2f} %."
+            )
+    return told
 
 
 def findings(results: Results, decision: Decision) -> Findings:

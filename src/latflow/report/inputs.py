@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 import pandas as pd
 
 from latflow.errors import UserError
-from latflow.features.frame_times import FrameTimes
 from latflow.files import read_json_lines, read_lines, reading
 from latflow.nnet.described import frame_subsampling
 from latflow.report.choice import Decision, decide, rates_of
@@ -149,13 +148,8 @@ class Results:
 
     def frame_shift(self, network: str) -> float:
         """Return the seconds from one frame of a network's output to the next."""
-        nnet, name = self.options.nnet, self.recipe.timed_as(network) or ""
-        features = nnet.features.get(name, self.options.features)
         subsampling = frame_subsampling(self.folder / "nnet" / network)
-        if name in nnet.hdf5:
-            return subsampling * nnet.hdf5[name].frame_shift_ms / 1000
-        times = FrameTimes.of(features, features.sample_rate)
-        return subsampling * times.shift_ms / 1000
+        return subsampling * self.recipe.feature_shift(network)
 
     def baseline_of(self, system: str) -> str | None:
         """Return the system that a system is to be better than; None for the first.

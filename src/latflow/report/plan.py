@@ -232,6 +232,8 @@ def render(plan: Plan, figures: pd.DataFrame) -> str:
     Args:
         figures: that its model was fitted on; tell how far it was wrong there.
     """
+    if not plan.estimates:
+        return "Nothing is left to run: all that was asked for is up to date."
     machines = plan.machines
     lines = [*_table(plan), ""]
     if plan.unknown:

@@ -51,8 +51,11 @@ _QUANTILES = ("p5_frames", "median_frames", "p95_frames")
 
 _OBJECTIVE_CAPTION = (
     "Lattice-free MMI: log of the share that the right phone sequences have of all, "
-    "0 at best. Lines are means over training batches, dots dev at the end of each "
-    "epoch; cross-entropy is the second output's, with the numerator's posteriors."
+    "0 at best; above it where the phone language model of the training transcripts "
+    "lacks the phone sequences of utterances, as it may those of dev, which then have "
+    "no weights in the share's numerator. Lines are means over training batches, dots "
+    "dev at the end of each epoch; cross-entropy is the second output's, with the "
+    "numerator's posteriors."
 )
 _ATTENTION_CAPTION = (
     "Decoders with attention: minus the log probability of the transcript's units, and "
@@ -381,6 +384,16 @@ def training_facts(meta: Mapping[str, Any]) -> dict[str, str]:
     return facts
 
 
+def _unknown_sequences(results: Results, name: str, part: str) -> dict[str, str]:
+    """Count supervisions of LF-MMI that the phone language model gives no weights."""
+    split = results.recipe.training_set_of(name) if part == "train" else part
+    meta = read_json(results / f"chain/{name}/supervisions/{split}/meta.json") or {}
+    if not meta.get("refused"):
+        return {}
+    what = f"{part} utterances with phone sequences unknown to the phone language model"
+    return {what: f"{meta['refused']} of {meta['num_utterances']}"}
+
+
 def _network_facts(results: Results, name: str, log: Log) -> dict[str, str]:
     """Return facts of a network by their titles."""
     options = results.options.nnet.systems[name]
@@ -410,6 +423,7 @@ def _network_facts(results: Results, name: str, log: Log) -> dict[str, str]:
             if "objective" in last[part]:
                 objective = f"{last[part]['objective']:.4f}"
                 facts[f"{part} LF-MMI objective, last epoch"] = objective
+                facts |= _unknown_sequences(results, name, part)
             if "frame_errors" in last[part]:
                 rate = 100 * last[part]["frame_errors"]
                 facts[f"{part} frame errors (%), last epoch"] = f"{rate:.2f}"

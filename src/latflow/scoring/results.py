@@ -4,8 +4,8 @@ pandas is imported where a table is made, Numba where words are compared: stages
 only write tables go without.
 
 Public: `score_utterances`, `by_speaker`, `confusions`, `totals`, `interval`,
-`read_scores`, `summarize_wer`, `read_rates`, `format_rates`, `read_table`,
-`write_table`, `write_rows`, `GAP`.
+`read_scores`, `is_far_worse`, `summarize_wer`, `read_rates`, `format_rates`,
+`read_table`, `write_table`, `write_rows`, `GAP`.
 """
 
 from __future__ import annotations
@@ -162,6 +162,18 @@ def interval(scores: pd.DataFrame, *, options: BootstrapOptions, seed: int) -> I
         seed=seed,
         blocks=options.blocks(scores["speaker"].tolist()),
     )
+
+
+def is_far_worse(rate: float, before: float) -> bool:
+    """Return whether a word error rate asks for a warning beside an earlier one.
+
+    A tenth and 1 % (absolute) more are beyond what beams and small sets explain.
+
+    Args:
+        rate: in per cent.
+        before: likewise, of what was to be improved.
+    """
+    return rate > 1.1 * before + 1.0
 
 
 def summarize_wer(scores: Sequence[Path], table: Path) -> None:

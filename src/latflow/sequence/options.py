@@ -8,7 +8,7 @@ from pydantic import Field
 
 from latflow.align.options import AlignOptions
 from latflow.criteria.options import CriterionOptions
-from latflow.decode.options import NetworkDecodeOptions
+from latflow.decode.options import BeamOptions, NetworkDecodeOptions
 from latflow.graphs.options import GraphOptions
 from latflow.options import (
     Fraction,
@@ -35,19 +35,14 @@ class DepthOptions(Options):
     """After a step the lattice beam is multiplied by (target / depth) to this power."""
 
 
-class LatticeSearchOptions(Options):
+class LatticeSearchOptions(BeamOptions):
     """The search for lattices, in each step, with the network of the moment."""
 
-    beam: PositiveFloat = 13.0
-    """Paths costing more than the best of their frame plus this are dropped (negated
-    log, scaled)."""
     lattice_beam: PositiveFloat = 8.0
     """Paths costing more than the best of the utterance plus this are left out of the
     lattice (negated log, scaled); where `depth.target` is set, at the start."""
     max_active: Annotated[int, Field(ge=2)] = 5000
     """Graph states followed per frame, at most."""
-    min_active: NonNegativeInt = 200
-    """Graph states followed per frame, at least, even outside the beam."""
     acoustic_scale: PositiveFloat = 0.1
     """Factor of acoustic log-likelihoods in the search; the criterion has its own. On
     top of LF-MMI the default is 1.0, as for all scales of sequence training."""
@@ -79,23 +74,13 @@ class AlignmentOptions(AlignOptions):
     alignment, if it has one; `skip` leaves it out of the step. The ledger names it."""
 
 
-class DevSearchOptions(Options):
+class DevSearchOptions(BeamOptions):
     """Decoding of dev after each epoch, to count its word errors.
 
     With the language model weight and the insertion penalty that were chosen for the
     network that training starts from.
     """
 
-    beam: PositiveFloat = 13.0
-    """Paths costing more than the best of their frame plus this are dropped (negated
-    log, scaled)."""
-    lattice_beam: PositiveFloat = 6.0
-    """Paths costing more than the best of the utterance plus this are dropped (negated
-    log, scaled)."""
-    max_active: Annotated[int, Field(ge=2)] = 7000
-    """Graph states followed per frame, at most."""
-    min_active: NonNegativeInt = 200
-    """Graph states followed per frame, at least, even outside the beam."""
     acoustic_scale: PositiveFloat = 0.083333
     """Factor of acoustic log-likelihoods in the search."""
     retry_beam_factor: Annotated[float, Field(ge=1)] = 2.0

@@ -11,6 +11,8 @@ Public: `train_sequence`.
 
 from __future__ import annotations
 
+import json
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,8 @@ from latflow.lang.directory import Lang
 from latflow.ledger import Ledger
 from latflow.nnet.model_dir import AcousticNetwork, load_model, read_priors
 from latflow.nnet.network import Network
+from latflow.scoring.results import is_far_worse
+from latflow.scoring.tune import read_scales
 from latflow.sequence.criterion import SequenceCriterion, Teacher
 from latflow.sequence.generation import SequenceFiles, load_generator
 from latflow.sequence.options import SequenceRunOptions
@@ -37,6 +41,9 @@ from latflow.training.job import (
     identity_of,
     run_training,
 )
+from latflow.training.steps import LOSS
+
+log = logging.getLogger(__name__)
 
 
 class SequenceJob(Job):
@@ -89,10 +96,24 @@ class SequenceTask(Task):
         journal.join(backend.gather(journal.contents()))
 
     def write(self, folder: Path) -> None:
-        """Write the journal."""
+        """Write the journal; warn of a network far worse than its seed."""
+        self._compare_with_seed(folder)
         phones = Lang.load(self._job.lang_dir).phone_ids
         names = {phone: name for name, phone in phones.items()}
         self._lattices.journal.write(folder, names)
+
+    def _compare_with_seed(self, folder: Path) -> None:
+        """Warn of a network that gets far more of dev's words wrong than its seed."""
+        info = json.loads((folder / "info.json").read_text(encoding="utf-8"))
+        found = 100 * info["dev"][LOSS]
+        before = read_scales(self._job.scales).get("wer")
+        if before is not None and is_far_worse(found, before):
+            log.warning(
+                "%.2f %% of dev's words are wrong, and %.2f %% with the network that "
+                "the training started from: it failed; try a smaller learning rate",
+                found,
+                before,
+            )
 
 
 def train_sequence(  # noqa: PLR0913 - a stage: its inputs and how it runs

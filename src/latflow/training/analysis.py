@@ -31,7 +31,7 @@ from latflow.training.batches import open_batches
 from latflow.training.data_options import BatchOptions, UtteranceOptions
 from latflow.training.distributed import Backend
 from latflow.training.evaluation import evaluate
-from latflow.training.forward import Forward
+from latflow.training.forward import Forward, check_features
 from latflow.training.labels import LabelStore, write_targets
 from latflow.training.losses import losses_of
 from latflow.training.options import TrainingOptions
@@ -62,6 +62,7 @@ def evaluate_model(
         UserError: an output that learns from no alignment, or no frame with a label.
     """
     model = load_model(model_dir, choose_device(device))
+    check_features(model.network, open_frames(frames_dir))
     targets = _targets(model.network, model_dir)
     _, transitions = load_transitions(Path(model_dir))
     options = BatchOptions(sequences=UtteranceOptions(), max_frames=max_frames)

@@ -33,11 +33,13 @@ from latflow.page_cache import PageBudget
 from latflow.parallel import Prefetched
 from latflow.training.chunks import (
     AnyChunker,
+    Cause,
     Chunker,
     Chunks,
     Labelled,
     Times,
     match_labels,
+    none_usable,
 )
 from latflow.training.data_options import BatchOptions
 from latflow.training.epoch_plan import EpochPlan, ReadAhead
@@ -226,6 +228,7 @@ class BatchSource:
             self.options,
             subsampling=self.subsampling,
             ledger=ledger,
+            file=self.reader.folder,
         )
         ids = self.reader.utt_ids
         if self._graphs is not None:
@@ -253,10 +256,18 @@ class BatchSource:
             if ledger is not None:
                 ledger.record(ids[i], f"has not {what}, or of another length")
         if not is_there.any():
-            raise UserError(
-                f"none of {len(ids)} utterances has {what} of its length",
-                remedy="make features and targets of the same split",
+            lacking = Cause(
+                len(is_there),
+                f"have not {what}, or of another length, like "
+                f"{ids[found.utterance[0]]}",
+                "make features and targets of the same split, with one frame shift",
             )
+            others = Cause(
+                len(ids) - len(is_there),
+                "have no fitting labels, or are too short or too long",
+                "check labels, data.min_length and data.max_length",
+            )
+            raise none_usable(len(ids), [lacking, others], self.reader.folder)
         places = {**self._places, what: index}
         self._places = {name: place[is_there] for name, place in places.items()}
         return found.select(is_there)
@@ -337,10 +348,22 @@ class BatchSource:
                     begin=chunker.begin,
                     copies=None if weights is None else weights.copies(whole_pass),
                 )
+                if not len(order):
+                    raise self._nothing_in(epoch)
                 positions, begin = form_batches(lengths[order], self.options)
                 plan = EpochPlan(reader, chunker, order[positions], begin)
                 self._planned = (epoch, plan)
             return self._planned[1]
+
+    def _nothing_in(self, epoch: int) -> UserError:
+        """Return the error of an epoch without sequences, which would train nothing."""
+        return UserError(
+            f"epoch {epoch + 1} has none of {self.num_utterances} utterances: "
+            f"data.partition_epoch cuts each pass into {self.options.partition_epoch}",
+            file=self.reader.folder,
+            remedy="make it smaller than the utterances of a pass (data.subsets, "
+            "data.source_weights)",
+        )
 
     def _reader(self, epoch: int) -> FrameReader:
         """Return the features of an epoch; all epochs of a pass have the same draws."""

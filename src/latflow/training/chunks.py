@@ -23,15 +23,16 @@ many at the start of each utterance, chooses which (Kaldi's chain training shift
 
 Nothing is held per chunk: chunks are numbered through, and found by their number.
 
-Public: `Chunks`, `AnyChunker`, `Chunker`, `Labelled`, `Times`, `Targets`,
-`match_labels`.
+Public: `Cause`, `Chunks`, `AnyChunker`, `Chunker`, `Labelled`, `Times`, `Targets`,
+`match_labels`, `none_usable`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -241,6 +242,37 @@ class Targets:
 
 
 @dataclass(frozen=True)
+class Cause:
+    """Why utterances cannot be used.
+
+    Attributes:
+        number: of the utterances.
+        what: is wrong with them.
+        remedy: against it.
+    """
+
+    number: int
+    what: str
+    remedy: str
+
+    @classmethod
+    def of(
+        cls,
+        is_faulty: np.ndarray,
+        utt_ids: list[str],
+        reason: Callable[[int], str],
+        remedy: str,
+    ) -> Cause:
+        """Describe utterances, bool [N], by the first of them and its reason."""
+        numbers = np.flatnonzero(is_faulty)
+        if not len(numbers):
+            return cls(0, "", remedy)
+        first = int(numbers[0])
+        what = f"like {utt_ids[first]}, which {reason(first)}"
+        return cls(len(numbers), what, remedy)
+
+
+@dataclass(frozen=True)
 class Labelled:
     """The utterances that are used.
 
@@ -248,13 +280,13 @@ class Labelled:
         utterance: int64 [n], their numbers in the features' store, ascending.
         targets: their labels, by the name of the target.
         num_classes: classes of each target.
-        num_outside: utterances outside of the bounds of length.
+        outside: utterances outside of the bounds of length.
     """
 
     utterance: np.ndarray
     targets: Mapping[str, Targets]
     num_classes: Mapping[str, int]
-    num_outside: int
+    outside: Cause
 
     def select(self, rows: np.ndarray) -> Labelled:
         """Return some of the utterances.
@@ -277,6 +309,7 @@ def match_labels(
     *,
     subsampling: int = 1,
     ledger: Ledger | None = None,
+    file: str | Path | None = None,
 ) -> Labelled:
     """Find the utterances that have all labels and lengths within the bounds.
 
@@ -290,6 +323,7 @@ def match_labels(
         options: bounds of the lengths, and how far labels may differ in number.
         subsampling: frames of the features for one of the output.
         ledger: where utterances that cannot be used are recorded.
+        file: the features, for messages.
 
     Raises:
         UserError: no utterance is left.
@@ -303,25 +337,54 @@ def match_labels(
         for name, store in labels.items()
     }
     is_used = is_within.copy()
+    outside = _outside(lengths[~is_within], options)
+    causes = [outside]
     for name, one in found.items():
+        causes += one.causes(name, utt_ids, lengths, is_used)
         for i in np.flatnonzero(is_within & (one.step == 0)):
             ledger.record(utt_ids[i], one.reason(name, int(i), int(lengths[i])))
         is_used &= one.step > 0
     utterance = np.flatnonzero(is_used)
-    num_outside = int((~is_within).sum())
-    if num_outside:
-        log.info("%d utterances are too short or too long to be used", num_outside)
+    if outside.number:
+        log.info("%d utterances are too short or too long to be used", outside.number)
     if not len(utterance):
-        raise UserError(
-            f"none of {len(utt_ids)} utterances can be used: {num_outside} are outside "
-            "of the bounds of length, the others have no fitting labels",
-            remedy="check that features and alignments are of the same split",
-        )
+        raise none_usable(len(utt_ids), causes, file)
     targets = {
         name: one.targets(labels[name], utterance) for name, one in found.items()
     }
     num_classes = {name: store.num_classes for name, store in labels.items()}
-    return Labelled(utterance, targets, num_classes, num_outside)
+    return Labelled(utterance, targets, num_classes, outside)
+
+
+def none_usable(
+    total: int, causes: Iterable[Cause], file: str | Path | None
+) -> UserError:
+    """Return the error of a set of which no utterance can be used.
+
+    Args:
+        total: its utterances.
+        causes: of all of them; the remedy is that of the most.
+        file: its features.
+    """
+    present = [cause for cause in causes if cause.number]
+    told = ", ".join(f"{cause.number} {cause.what}" for cause in present)
+    return UserError(
+        f"none of {total} utterances can be used" + (f": {told}" if told else ""),
+        file=file,
+        remedy=max(present, key=lambda c: c.number).remedy if present else None,
+    )
+
+
+def _outside(lengths: np.ndarray, options: BatchOptions) -> Cause:
+    """Describe utterances of so many frames, outside of the bounds."""
+    if not len(lengths):
+        return Cause(0, "", "")
+    most = "more" if options.max_length is None else f"at most {options.max_length}"
+    what = (
+        f"of {lengths.min()} to {lengths.max()} frames, where data.min_length and "
+        f"data.max_length want {options.min_length} and {most}"
+    )
+    return Cause(len(lengths), what, "set them to lengths that are there, in frames")
 
 
 @dataclass(frozen=True)
@@ -354,6 +417,23 @@ class _Found:
         step[np.abs(count - lengths) <= tolerance] = 1
         step[index < 0] = 0
         return _Found(index, count, step)
+
+    def causes(
+        self, name: str, utt_ids: list[str], lengths: np.ndarray, is_left: np.ndarray
+    ) -> tuple[Cause, Cause]:
+        """Return why some of the utterances that are left cannot be used."""
+        unfit = is_left & (self.step == 0)
+        is_there = self.index >= 0
+
+        def reason(i: int) -> str:
+            return self.reason(name, i, int(lengths[i]))
+
+        missing = "make features and labels of the same split"
+        unlike = "take labels of features with the same frame shift and snip_edges"
+        return (
+            Cause.of(unfit & ~is_there, utt_ids, reason, missing),
+            Cause.of(unfit & is_there, utt_ids, reason, unlike),
+        )
 
     def reason(self, name: str, i: int, length: int) -> str:
         """Return why utterance i cannot be used."""

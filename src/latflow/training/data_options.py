@@ -289,7 +289,8 @@ class BatchOptions(Options):
 class Hdf5Options(Options):
     """Features, and labels, that HDF5 files of RETURNN's layout hold.
 
-    Sequences are utterances of the corpus: `seqTags` are their ids.
+    Sequences are utterances of the corpus: `seqTags` are their ids, with `_` in the
+    place of blanks.
     """
 
     files: Annotated[
@@ -298,7 +299,9 @@ class Hdf5Options(Options):
     ]
     """Files of each set, by its name (`train`, `dev`, those of `corpus.test` and
     `corpus.perturbed`): of all that a network with these features is trained on or
-    decodes."""
+    decodes. Labels may lie in files of their own, put together with those of the
+    features by `seqTags`: where `inputs` are labels (RETURNN's `HDFDumpLayer`), they
+    are those of the only one of `targets` that no other file has."""
     targets: Annotated[tuple[Name, ...], Unique] = ()
     """Names, in `targets/data`, of labels that outputs with `loss: ce` learn: one label
     a frame. `pdf`, pdf-ids of the tree of `alignments`, and `phone` take the place of

@@ -10,8 +10,8 @@ layers, whose values come as they are.
 Utterances go through the network in batches of like length, and come out in the
 store's order; what is in memory is bounded, whatever the corpus.
 
-Public: `Forward`, `forward`, and the file formats `ark` (Kaldi's), `hdf5` (RETURNN's)
-and `lhotse` (cuts with an array).
+Public: `Forward`, `forward`, `check_features`, and the file formats `ark` (Kaldi's),
+`hdf5` (RETURNN's) and `lhotse` (cuts with an array).
 
 Source: PyKaldi2 `bin/dump_loglikes.py`; RETURNN's task `forward`.
 """
@@ -35,6 +35,7 @@ from latflow.files import atomic_directory, atomic_output
 from latflow.kaldi.io import KaldiWriter
 from latflow.logs import progress
 from latflow.nnet.model_dir import AcousticNetwork, choose_device, load_model
+from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
 from latflow.ragged import windows
 
@@ -88,13 +89,7 @@ class Forward:
                 layer.
         """
         model = load_model(model_dir, choose_device(device))
-        if model.network.dim_in != store.dim:
-            raise UserError(
-                f"features have {store.dim} numbers a frame, the network takes "
-                f"{model.network.dim_in}",
-                file=store.folder,
-                remedy="take the features that the network was trained on",
-            )
+        check_features(model.network, store)
         try:
             scale = 0.0 if output is not None else model.prior_scale(prior_scale)
             normalizer = model.normalizer
@@ -131,7 +126,25 @@ class Forward:
             for numbers in self._batches(order):
                 found.update(zip(numbers, self._scores(numbers), strict=True))
             for i in range(first, last):
-                yield self.store.utt_ids[i], found.pop(i)
+                scores = found.pop(i)
+                if not (scores < np.inf).all():  # NaN neither
+                    raise self._not_finite(self.store.utt_ids[i])
+                yield self.store.utt_ids[i], scores
+
+    def _not_finite(self, utterance: str) -> UserError:
+        """Return the error of scores that are no numbers, by what they come of."""
+        for name, value in self.model.network.state_dict().items():
+            if not value.isfinite().all():
+                return UserError(
+                    f"the network's {name} has values that are not finite",
+                    remedy="train it again, with a lower learning rate",
+                )
+        return UserError(
+            "the network's scores are not finite",
+            file=self.store.folder,
+            utterance=utterance,
+            remedy="look at the features of the utterance",
+        )
 
     def batches(self) -> Iterator[list[int]]:
         """Yield the numbers of utterances that go through the network together."""
@@ -285,6 +298,21 @@ def forward(
         torch.set_num_threads(before)
 
 
+def check_features(network: Network, store: Frames) -> None:
+    """Refuse features of another size than a network reads.
+
+    Raises:
+        UserError: names their folder.
+    """
+    if network.dim_in != store.dim:
+        raise UserError(
+            f"features have {store.dim} numbers a frame, the network takes "
+            f"{network.dim_in}",
+            file=store.folder,
+            remedy="take the features that the network was trained on",
+        )
+
+
 Write = Callable[[str, np.ndarray], None]
 
 
@@ -326,7 +354,8 @@ def _hdf5(out: str | Path, num_classes: int) -> Iterator[Write]:
             tags.append(name.encode("utf-8"))
 
         yield write
-        file["seqLengths"] = np.array(lengths, np.int32).reshape(-1, 1)
+        # RETURNN's readers expect a column of a target all the same
+        file["seqLengths"] = np.array([lengths, lengths], np.int32).T
         file.create_dataset("seqTags", data=tags, dtype=h5py.string_dtype())
         file.attrs["numSeqs"] = len(lengths)
         file.attrs["numTimesteps"] = sum(lengths)

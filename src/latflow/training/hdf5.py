@@ -1,6 +1,6 @@
 """HDF5 files in RETURNN's layout, in and out.
 
-`latflow.corpus.hdf5` has the layout, and reads it.
+`latflow.corpus.hdf5_files` has the layout, and reads it.
 
 Training reads `FrameStore` and `LabelStore`, which several threads and processes can
 map at once; so HDF5 is converted, once, and both functions stream.
@@ -18,12 +18,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from latflow.corpus.hdf5 import (
-    HdfFile,
-    locations_of,
-    open_hdf_files,
-    write_strings,
-)
+from latflow.corpus.hdf5_files import HdfSequences, open_sequences, write_strings
 from latflow.corpus.manifests import read_cuts, speaker_of, text_of
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
@@ -40,38 +35,41 @@ def export_hdf(
 ) -> int:
     """Write frames and labels as RETURNN reads them.
 
-    Utterances that lack labels of any target are left out.
+    Utterances that lack labels of any target are left out, and counted in a line of
+    the log.
 
     Args:
         frames_dir: a `FrameStore`.
-        labels: folders of label stores by the name that the target is to have.
+        labels: folders of label stores by the name that the target is to have; none for
+            frames alone.
         out: the file, replaced as a whole.
 
     Returns:
         The number of utterances written.
 
     Raises:
-        UserError: no labels are named, a store is missing, or no utterance has all
-            labels.
+        UserError: a store is missing, or no utterance has all labels.
     """
-    if not labels:
-        remedy = "name the labels that are to be the targets"
-        raise UserError("RETURNN's data have a target at least", remedy=remedy)
     store = FrameStore.load(frames_dir)
     stores = {name: LabelStore.load(labels[name]) for name in sorted(labels)}
     chosen, rows = _with_all_labels(store, stores)
     if not len(chosen):
         raise UserError("no utterance has all labels", file=frames_dir)
+    if len(chosen) < len(store):
+        missing = len(store) - len(chosen)
+        log.warning("%d of %d utterances lack labels", missing, len(store))
     columns = [np.diff(store.begin)[chosen]]
     with atomic_output(out) as path, h5py.File(path, "w") as file:
         _write_inputs(file, store, chosen)
         for name, target in stores.items():
             _write_target(file, name, target, rows[name])
             columns.append(np.diff(target.begin)[rows[name]])
+        if not stores:  # RETURNN expects a column of a target all the same
+            columns *= 2
         file["seqLengths"] = np.stack(columns, axis=1).astype(np.int32)
         write_strings(file, "seqTags", [store.utt_ids[i] for i in chosen])
-        first = next(iter(stores.values()))
-        file.attrs["numLabels"] = first.num_classes
+        classes = [target.num_classes for target in stores.values()]
+        file.attrs["numLabels"] = classes[0] if classes else store.dim
         file.attrs["numSeqs"] = len(chosen)
         file.attrs["numTimesteps"] = int(columns[0].sum())
         file.attrs["inputPattSize"] = store.dim
@@ -144,12 +142,11 @@ def import_hdf(
             utterance comes twice.
     """
     with ExitStack() as stack:
-        parts = open_hdf_files(stack, files, targets)
-        locations = locations_of(parts)
+        data = open_sequences(stack, files, targets)
         folder = stack.enter_context(atomic_directory(frames_dir))
-        write = _writer(stack, parts, folder, Path(labels_dir), frame_shift)
-        for tag in sorted(locations):
-            write(tag, tag, "", *locations[tag])
+        write = _writer(stack, data, folder, Path(labels_dir), frame_shift)
+        for tag in sorted(data.frames):
+            write(tag, tag, "")
 
 
 def import_split(
@@ -179,53 +176,55 @@ def import_split(
     """
     ledger = Ledger("import_hdf5")
     with ExitStack() as stack:
-        parts = open_hdf_files(
+        data = open_sequences(
             stack, files, options.targets, image_height=options.image_height
         )
-        locations = locations_of(parts)
-        example = next(iter(locations), "nothing")
+        unused = set(data.frames)
         frames = stack.enter_context(atomic_directory(out_dir))
         folder = stack.enter_context(atomic_directory(labels))
-        write = _writer(stack, parts, frames, folder, options.frame_shift_ms / 1000)
+        write = _writer(stack, data, frames, folder, options.frame_shift_ms / 1000)
         num_cuts = 0
         for num_cuts, cut in enumerate(read_cuts(cuts), start=1):  # noqa: B007
-            if (location := locations.pop(cut.id, None)) is None:
-                ledger.record(cut.id, "is in none of the HDF5 files")
+            if cut.id in unused:
+                unused.remove(cut.id)
+                write(cut.id, speaker_of(cut), text_of(cut))
             else:
-                write(cut.id, speaker_of(cut), text_of(cut), *location)
+                ledger.record(cut.id, "is in none of the HDF5 files")
         if ledger.num_skipped() == num_cuts:
             raise UserError(
-                f"has none of the {num_cuts} utterances; it has {example}",
+                f"has none of the {num_cuts} utterances; it has "
+                f"{next(iter(data.frames), 'nothing')}",
                 file=files[0],
                 remedy="seqTags must be ids of the corpus' utterances",
             )
-        if locations:
-            first = min(locations)
-            log.info("%d sequences are of no utterance: %s", len(locations), first)
+        if unused:
+            what = "%d sequences are of no utterance: %s"
+            log.info(what, len(unused), min(unused))
         ledger.check(num_cuts, max_skipped_fraction=max_skipped_fraction)
         ledger.write(frames / "ledger.jsonl")
 
 
 def _writer(
     stack: ExitStack,
-    parts: Sequence[HdfFile],
+    data: HdfSequences,
     frames_dir: Path,
     labels_dir: Path,
     frame_shift: float,
-) -> Callable[[str, str, str, HdfFile, int], None]:
-    """Return a function that writes a sequence, with id, speaker and text."""
+) -> Callable[[str, str, str], None]:
+    """Return a function that writes a sequence, by its id, with speaker and text."""
     frames = stack.enter_context(
-        FrameWriter(frames_dir, dim=parts[0].dim, frame_shift=frame_shift)
+        FrameWriter(frames_dir, dim=data.dim, frame_shift=frame_shift)
     )
-    writers: dict[str, LabelWriter] = {}
-    for name in parts[0].targets:
-        num_classes = max(part.num_classes(name) for part in parts)
-        folder = stack.enter_context(atomic_directory(labels_dir / name))
-        writers[name] = stack.enter_context(LabelWriter(folder, num_classes))
+    writers = []
+    for labels in data.labels:
+        folder = stack.enter_context(atomic_directory(labels_dir / labels.name))
+        writers.append(stack.enter_context(LabelWriter(folder, labels.num_classes)))
 
-    def write(utt_id: str, speaker: str, text: str, part: HdfFile, i: int) -> None:
+    def write(utt_id: str, speaker: str, text: str) -> None:
+        part, i = data.frames[utt_id]
         frames.append(utt_id, speaker, text, part.frames(i))
-        for name, writer in writers.items():
-            writer.append(utt_id, part.labels(name, i))
+        for labels, writer in zip(data.labels, writers, strict=True):
+            if (numbers := labels.of(utt_id)) is not None:
+                writer.append(utt_id, numbers)
 
     return write

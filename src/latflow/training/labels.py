@@ -144,7 +144,8 @@ def write_labels(
         target: one of `TARGETS`.
 
     Raises:
-        UserError: a transition-id or label that the model does not have.
+        UserError: a transition-id that the model does not have, or labels of another
+            number of pdfs.
     """
     is_pdf = target == "pdf"
     num_classes = model.num_pdfs if is_pdf else int(np.max(model.phone)) + 1
@@ -154,6 +155,14 @@ def write_labels(
     ):
         if is_pdf and Path(alignments).is_dir():
             store = LabelStore.load(alignments)
+            if len(store) and store.num_classes != num_classes:
+                raise UserError(
+                    f"has labels of {store.num_classes} pdfs, and the tree has "
+                    f"{num_classes}",
+                    file=alignments,
+                    remedy="give pdf-ids of the tree of `alignments`, or name that of "
+                    "the labels",
+                )
             for i, utt_id in enumerate(store.utt_ids):
                 writer.append(utt_id, store.labels(i))
         else:

@@ -16,6 +16,7 @@ Source: Povey et al. 2016; Kaldi `nnet3/nnet-chain-training.cc`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -53,6 +54,8 @@ from latflow.training.supervised import (
     SupervisedSource,
     open_supervisions,
 )
+
+log = logging.getLogger(__name__)
 
 
 class LatticeFree(GraphCriterion):
@@ -219,6 +222,13 @@ class LfmmiTask(Task):
                     remedy="set tree.frame_subsampling of the system to what the "
                     "network does",
                 )
+            if refused := store.meta.get("refused"):
+                what = (
+                    "%d of %d supervisions have phone sequences that the phone "
+                    "language model lacks, and no weights: their objective may be "
+                    "above 0 (%s)"
+                )
+                log.info(what, refused, len(store), supervisions)
             return SupervisedSource(
                 open_reader(open_features(frames, data), normalizer),
                 store,

@@ -67,6 +67,11 @@ class FrameReader(ABC):
         self._moments = Moments(len(frames), self.dim, self.normalizer)
 
     @property
+    def folder(self) -> Path:
+        """Folder of the features."""
+        return self._frames.folder
+
+    @property
     def utt_ids(self) -> list[str]:
         """Utterance ids, sorted."""
         return self._frames.utt_ids

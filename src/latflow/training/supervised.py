@@ -32,11 +32,10 @@ import torch
 
 from latflow.align.flat_start import FlatStartSupervisions
 from latflow.align.supervision_store import NORMALIZATION, Supervisions
-from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.ledger import Ledger
 from latflow.training.batches import Batch, BatchSource
-from latflow.training.chunks import Chunks, Labelled
+from latflow.training.chunks import Cause, Chunks, Labelled, none_usable
 from latflow.training.data_options import LfmmiDataOptions
 from latflow.training.labels import LabelStore
 from latflow.training.readers import FrameReader
@@ -186,17 +185,36 @@ class SupervisedSource(BatchSource):
         expected = -(-lengths // self.subsampling)
         fits = np.abs(frames - expected) <= self.options.length_tolerance
         is_used = fits & (frames > 0) & (index >= 0)
-        for i in within.utterance[~is_used[within.utterance]]:
-            what = f"has a supervision of {frames[i]} frames, not {expected[i]}"
-            if ledger is not None:
-                reason = what if index[i] >= 0 else "has no supervision"
-                ledger.record(ids[i], reason)
-        utterance = within.utterance[is_used[within.utterance]]
+        is_left = np.zeros(len(ids), np.bool_)
+        is_left[within.utterance] = True
+        unfit = is_left & ~is_used
+
+        def reason(i: int) -> str:
+            if index[i] < 0:
+                return "has no supervision"
+            return f"has a supervision of {frames[i]} frames, not {expected[i]}"
+
+        if ledger is not None:
+            for i in np.flatnonzero(unfit).tolist():
+                ledger.record(ids[i], reason(i))
+        utterance = np.flatnonzero(is_left & is_used)
         if not len(utterance):
-            raise UserError(
-                f"none of {len(ids)} utterances has a supervision of its length",
-                remedy="make features and supervisions of the same split",
-            )
+            causes = [
+                Cause.of(
+                    unfit & (index < 0),
+                    ids,
+                    reason,
+                    "make features and supervisions of the same split",
+                ),
+                Cause.of(
+                    unfit & (index >= 0),
+                    ids,
+                    reason,
+                    "make both of features with the same frame shift",
+                ),
+                within.outside,
+            ]
+            raise none_usable(len(ids), causes, self.reader.folder)
         self._of, self._frames = index[utterance], frames[utterance]
         return replace(within, utterance=utterance)
 

@@ -264,6 +264,7 @@ def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
         stores[split] = write_targets(
             source or "", transitions, folder / split, names, given
         )
+    _check_classes(stores["train"], stores["dev"], dev_labels)
     found = {"train": graphs_dir, "dev": dev_graphs_dir}
     graphs = {split: path for split, path in found.items() if path is not None}
     identity = identity_of(options, description, frames_dir, stores, parent_dir)
@@ -305,6 +306,20 @@ def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
     )
     run_training(NetworkTask, job, threads=threads, ranks=ranks, hosts=hosts)
     shutil.rmtree(folder)
+
+
+def _check_classes(
+    train: Mapping[str, LabelStore], dev: Mapping[str, LabelStore], given: Path | None
+) -> None:
+    """Refuse labels of dev that are of other classes than those of train."""
+    for name, store in dev.items():
+        if len(store) and store.num_classes != train[name].num_classes:
+            raise UserError(
+                f"target {name} has {store.num_classes} classes, and "
+                f"{train[name].num_classes} in training",
+                file=given,
+                remedy="give labels of the same classes",
+            )
 
 
 def _targets_of(options: NetworkRunOptions) -> dict[str, Target]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -22,7 +22,12 @@ from latflow.corpus.options import CorpusOptions, NoSource
 from latflow.errors import UserError
 from latflow.features.frame_times import FrameTimes, feature_dim
 from latflow.features.front_end import mel_edges
-from latflow.features.options import FrontEndOptions, GmmFeatures, Stream
+from latflow.features.options import (
+    Extraction,
+    FrontEndOptions,
+    GmmFeatures,
+    Stream,
+)
 from latflow.hmm.topology import Topology
 from latflow.lang.directory import read_symbols
 from latflow.lang.options import LangOptions
@@ -43,8 +48,9 @@ from latflow.workflow.survey import Dictionary, Survey, survey_source
 _ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 FLOAT_BYTES = 4
 LILCOM_SHARE = 1 / 3  # size of lilcom's storage, as a share of float32
-# Rough sizes of what decoding writes a frame, all systems together.
-LATTICE_BYTES_PER_FRAME = 400
+# Rough sizes: what a decoding writes for a frame of the system's scores (of the demo,
+# 400 to 1600), and alignments of all systems for a frame.
+LATTICE_BYTES_PER_FRAME = 1000
 ALIGNMENT_BYTES_PER_FRAME = 8
 
 
@@ -106,6 +112,7 @@ def _data(recipe: Recipe) -> list[Finding]:
             lexicon,
             *common,
             streams=recipe.feature_streams,
+            decoded_per_second=_decoded_per_second(recipe),
             lang_dir=lang_dir if (lang_dir / "phones.txt").is_file() else None,
         )
     own = options.lang.lexicon
@@ -115,7 +122,19 @@ def _data(recipe: Recipe) -> list[Finding]:
         *common,
         recipe.max_skipped_fraction,
         streams=recipe.feature_streams,
+        decoded_per_second=_decoded_per_second(recipe),
     )
+
+
+def _decoded_per_second(recipe: Recipe) -> float:
+    """Return the frames that all decodings together score of a second of speech."""
+    total = 0.0
+    for system in map(recipe.system_of, recipe.decodings):
+        # Lhotse's extractors, which take torch to be asked, have mostly this one, too
+        is_known = not recipe.extracts_by_lhotse(system)
+        shift = recipe.feature_shift(system) if is_known else 0.01
+        total += 1 / (shift * recipe.subsampling_of(system))
+    return total
 
 
 def examine(
@@ -127,6 +146,7 @@ def examine(
     *,
     lang_dir: str | Path | None = None,
     streams: Mapping[str, Stream] = MappingProxyType({}),
+    decoded_per_second: float = 0.0,
 ) -> list[Finding]:
     """Examine prepared corpora.
 
@@ -162,7 +182,8 @@ def examine(
     findings += _filters(surveys, features, streams)
     if lang_dir is not None and dictionary is not None:
         findings += _topology(Path(lang_dir), dictionary)
-    findings += _disk(surveys, features, Path(results))
+    stored = [features, *(s for s in streams.values() if s.stored)]
+    findings += _disk(surveys, stored, decoded_per_second, Path(results))
     return _sorted(findings)
 
 
@@ -175,6 +196,7 @@ def examine_sources(
     max_skipped_fraction: float = 1.0,
     *,
     streams: Mapping[str, Stream] = MappingProxyType({}),
+    decoded_per_second: float = 0.0,
 ) -> list[Finding]:
     """Examine an experiment of which nothing is prepared yet.
 
@@ -183,14 +205,18 @@ def examine_sources(
         results: folder that the experiment will write to.
         max_skipped_fraction: share of a set's utterances that may be skipped.
         streams: features of networks, by name.
+        decoded_per_second: frames that all decodings score of a second of speech.
 
     Returns:
         Findings, the worst first.
     """
     findings, surveys = _survey_sources(
-        corpus, lexicon, lang, features, results, max_skipped_fraction
+        corpus, lexicon, lang, features, max_skipped_fraction
     )
-    return _sorted([*findings, *_filters(surveys, features, streams)])
+    findings += _filters(surveys, features, streams)
+    stored = [features, *(s for s in streams.values() if s.stored)]
+    findings += _disk(surveys, stored, decoded_per_second, Path(results))
+    return _sorted(findings)
 
 
 def examine_corpus(
@@ -207,9 +233,10 @@ def examine_corpus(
         (findings, the worst first; what was counted of the training set).
     """
     findings, surveys = _survey_sources(
-        corpus, lexicon, lang, features, results, max_skipped_fraction
+        corpus, lexicon, lang, features, max_skipped_fraction
     )
-    return findings, surveys[0]
+    findings += _disk(surveys, [features], 0.0, Path(results))
+    return _sorted(findings), surveys[0]
 
 
 def _survey_sources(
@@ -217,7 +244,6 @@ def _survey_sources(
     lexicon: str | Path | None,
     lang: LangOptions,
     features: GmmFeatures,
-    results: str | Path,
     max_skipped_fraction: float,
 ) -> tuple[list[Finding], list[Survey]]:
     """Return the findings of `examine_sources`, and the surveys behind them."""
@@ -240,8 +266,7 @@ def _survey_sources(
         surveys.append(survey)
     findings += _common(surveys, dictionary)
     findings += _sample_rates(surveys, features)
-    findings += _disk(surveys, features, Path(results))
-    return _sorted(findings), surveys
+    return findings, surveys
 
 
 def render(findings: Iterable[Finding]) -> str:
@@ -413,19 +438,25 @@ def _topology(lang_dir: Path, dictionary: Dictionary) -> Iterator[Finding]:
 
 
 def _disk(
-    surveys: list[Survey], features: GmmFeatures, results: Path
+    surveys: list[Survey],
+    stored: Sequence[Extraction],
+    decoded_per_second: float,
+    results: Path,
 ) -> Iterator[Finding]:
-    """Compare what the experiment writes (an estimate) with the free disk."""
-    shift_s = FrameTimes.of(features, features.sample_rate).shift_ms / 1000
-    dim = feature_dim(features)
-    stored = FLOAT_BYTES * dim
-    if "lilcom" in features.storage:
-        stored = round(stored * LILCOM_SHARE)
-    needed = 0.0
-    for survey in surveys:
-        extra = LATTICE_BYTES_PER_FRAME if survey.split != "train" else 0
-        per_frame = stored + FLOAT_BYTES * dim + ALIGNMENT_BYTES_PER_FRAME + extra
-        needed += survey.seconds / shift_s * per_frame
+    """Compare what the experiment writes (an estimate) with the free disk.
+
+    Networks, and sets that are simulated, are not counted.
+
+    Args:
+        stored: options of features that are kept.
+        decoded_per_second: see `examine_sources`.
+    """
+    kept = sum(map(_kept_per_second, stored))
+    lattices = decoded_per_second * LATTICE_BYTES_PER_FRAME
+    needed = sum(
+        survey.seconds * (kept + (lattices if survey.split != "train" else 0.0))
+        for survey in surveys
+    )
     place = next(p for p in (results, *results.absolute().parents) if p.exists())
     free = shutil.disk_usage(place).free
     what = f"the experiment will write about {_size(needed)}; {_size(free)} are free"
@@ -436,6 +467,14 @@ def _disk(
         yield Finding("warning", str(results), what, "free space to be safe")
     else:
         yield Finding("note", str(results), what, "nothing to do")
+
+
+def _kept_per_second(features: Extraction) -> float:
+    """Return the bytes of features, frames and their alignments for a second."""
+    frames = 1000 / FrameTimes.of(features, features.sample_rate).shift_ms
+    dim = feature_dim(features)
+    share = LILCOM_SHARE if "lilcom" in features.storage else 1.0
+    return frames * (FLOAT_BYTES * dim * (1 + share) + ALIGNMENT_BYTES_PER_FRAME)
 
 
 def _size(num_bytes: float) -> str:

@@ -7,6 +7,7 @@ Public: `check_parents`, `check_networks`, `check_descriptions`,
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,6 +83,7 @@ def check_networks(recipe: Recipe) -> None:
                     recipe, f"{key}.alignments", network.alignments, aligners
                 )
                 _check_rates(recipe, name, network.alignments)
+                _check_shifts(recipe, name, network.alignments)
             if network.features is not None:
                 nnet = recipe.options.nnet
                 streams = [*nnet.features, *nnet.ivectors, *nnet.hdf5, *nnet.pasted]
@@ -398,6 +400,32 @@ def _check_rates(recipe: Recipe, name: str, aligner: str) -> None:
         remedy="take the alignments of a GMM system, or of a network that scores "
         "every frame",
     )
+
+
+def _check_shifts(recipe: Recipe, name: str, aligner: str) -> None:
+    """Refuse alignments whose labels are of other times than a network's frames.
+
+    Frames of Lhotse's extractors, which take torch to be known, are left to the job.
+    """
+    learnt = [
+        loss.target
+        for loss in recipe.outputs_of(name).values()
+        if loss.name in {"ce", "lfmmi"}
+    ]
+    if set(learnt) <= {*recipe.targets_given(name)}:
+        return  # the alignments give the tree alone
+    if any(map(recipe.extracts_by_lhotse, (name, aligner))):
+        return
+    ours, rate = recipe.feature_shift(name), recipe.subsampling_of(name)
+    labels = recipe.feature_shift(aligner) * recipe.subsampling_of(aligner)
+    fitting = [ours] if recipe.networks[name].type == "lfmmi" else [ours, rate * ours]
+    if not any(math.isclose(labels, shift, rel_tol=1e-3) for shift in fitting):
+        raise UserError(
+            f"configuration nnet.systems.{name}.alignments: {aligner} has a label each "
+            f"{1000 * labels:g} ms, and the features of {name} a frame each "
+            f"{1000 * ours:g} ms",
+            remedy="give both features the same frame_shift_ms",
+        )
 
 
 def _check_phone_criterion(

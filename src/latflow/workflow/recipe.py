@@ -244,6 +244,24 @@ class Recipe(Sets, Systems):
         features = nnet.features.get(stream, self.options.features)
         return FrameTimes.of(features, features.sample_rate).first_middle
 
+    def extracts_by_lhotse(self, system: str) -> bool:
+        """Return whether an extractor of Lhotse's gives the features of a system."""
+        nnet, stream = self.options.nnet, self.timed_as(system) or ""
+        features = nnet.features.get(stream, self.options.features)
+        return stream not in nnet.hdf5 and isinstance(features, LhotseExtractionOptions)
+
+    def feature_shift(self, system: str) -> float:
+        """Return the seconds from frame to frame of the features of a system.
+
+        Raises:
+            UserError: they are of an extractor of Lhotse's that cannot be made.
+        """
+        nnet, stream = self.options.nnet, self.timed_as(system) or ""
+        if stream in nnet.hdf5:
+            return nnet.hdf5[stream].frame_shift_ms / 1000
+        features = nnet.features.get(stream, self.options.features)
+        return FrameTimes.of(features, features.sample_rate).shift_ms / 1000
+
     def extraction_options(self, stream: str | None = None) -> dict[str, Any]:
         """Return options of stored features: those of GMM systems, or of a stream."""
         nnet, features = self.options.nnet, self.options.features

@@ -9,7 +9,8 @@ from reference.training_task import training_options
 
 from latflow.align.ctc import build_ctc_tree, compile_ctc
 from latflow.cli.main import main
-from latflow.corpus.hdf5 import open_hdf, read_sequences
+from latflow.corpus.hdf5 import read_sequences
+from latflow.corpus.hdf5_files import open_hdf
 from latflow.corpus.manifests import load_samples, read_cuts, text_of
 from latflow.corpus.options import Hdf5Source
 from latflow.corpus.prepare import prepare_corpus
@@ -126,8 +127,30 @@ def test_faulty_images_and_labels_are_refused(images, tmp_path):
     with h5py.File(images, "r+") as file:
         file["targets/data/sizes"][0] = 3
     other = pytest.raises(UserError, match="b: has other pixels than sizes say")
-    with other, open_hdf(images, None):
+    with other, open_hdf(images):
         pass
+
+
+def test_transcripts_of_another_file_are_joined(tmp_path):
+    """Labels as `inputs`, with their names, as RETURNN's SimpleHDFWriter has them."""
+    features, words = tmp_path / "x", tmp_path / "y"
+    for path, inputs, lengths in (
+        (features, np.ones((5, 3), np.float32), [3, 2]),
+        (words, np.array([0, 1, 1], np.int32), [2, 1]),
+    ):
+        with h5py.File(path, "w") as file:
+            file["inputs"] = inputs
+            file["labels"] = np.array([b"zero", b"one"])
+            file["seqLengths"] = np.array([lengths, lengths], np.int32).T
+            file["seqTags"] = np.array([b"a 1", b"b"])
+            file.attrs["inputPattSize"] = 2
+    source = Hdf5Source(files=(str(features), str(words)))
+    assert list(read_sequences(source)) == [
+        ("a_1", 0.03, "zero one"),
+        ("b", 0.02, "one"),
+    ]
+    with pytest.raises(UserError, match="x: has no target classes"):
+        list(read_sequences(Hdf5Source(files=(str(features),))))
 
 
 def test_sequences_without_labels_go_to_the_ledger(tmp_path):
@@ -159,7 +182,7 @@ def test_images_of_digits_are_drawn(digits, tmp_path):
         found = list(read_sequences(source))
         assert len(found) == count
         assert all(3 <= len(text.split()) <= 6 for _, _, text in found)
-        with open_hdf(digits / f"{name}.hdf", None) as file:
+        with open_hdf(digits / f"{name}.hdf") as file:
             for i in range(count):
                 frames = file.frames(i)
                 assert frames.shape == (file.num_frames(i), file.height)
@@ -170,8 +193,8 @@ def test_images_of_digits_are_drawn(digits, tmp_path):
     more = [str(x) for pair in more.items() for x in pair]
     assert main(["hdf5", "digits", str(tmp_path / "few"), *more]) == 0
     with (
-        open_hdf(digits / "train.hdf", None) as one,
-        open_hdf(tmp_path / "few/train.hdf", None) as two,
+        open_hdf(digits / "train.hdf") as one,
+        open_hdf(tmp_path / "few/train.hdf") as two,
     ):
         frames = two.frames(1)
         np.testing.assert_array_equal(one.frames(1)[:, : frames.shape[1]], frames)

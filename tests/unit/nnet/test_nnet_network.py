@@ -329,3 +329,62 @@ def test_a_network_can_be_copied_and_pickled():
     expected = net(x, lengths)["output"].logits
     for again in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
         assert torch.equal(again(x, lengths)["output"].logits, expected)
+
+
+class Halved(Layer):
+    """Give half of the numbers, and say that they are all."""
+
+    OPTIONS = GainOptions
+
+    def __init__(self, shape: Shape, options: GainOptions) -> None:
+        super().__init__(shape)
+
+    def forward(self, batch):
+        return batch.with_values(batch.values[..., ::2])
+
+
+class Bare(Halved):
+    """Give what is no batch."""
+
+    def forward(self, batch):
+        return batch.values
+
+
+class Slow(Halved):
+    """Give every second frame, and say that they are all."""
+
+    def forward(self, batch):
+        return batch.strided(batch.values[:, ::2], 2)
+
+
+class Misfit(Halved):
+    """Multiply by a matrix of other sizes."""
+
+    def forward(self, batch):
+        return batch.with_values(batch.values @ torch.ones(4, 6))
+
+
+@pytest.mark.parametrize(
+    ("layer", "told"),
+    [
+        (Halved, r"gives numbers of shape \[2, 20, 3\], and says 6 a frame"),
+        (Bare, "gives Tensor, not a Padded batch"),
+        (Slow, "frames of .* and says one in 1"),
+        (Misfit, "cannot be computed: mat"),
+    ],
+)
+def test_layers_that_give_not_what_they_say_are_named(layer, told):
+    own = {"class": f"{__name__}.{layer.__name__}"}
+    made = network(own=own, output=OUTPUT)
+    with pytest.raises(UserError, match=f"layer own: .*{told}"):
+        made.try_out()
+    assert made.training
+    inside = {"class": "subnetwork", "layers": {"own": own}}
+    with pytest.raises(UserError, match="layer sub: cannot be computed|layer sub: "):
+        network(sub=inside, output=OUTPUT).try_out()
+
+
+def test_a_network_that_can_be_computed_passes():
+    gain = {"class": f"{__name__}.Gain"}
+    layers = {"gain": gain, "slow": {"class": "subsample"}, "output": OUTPUT}
+    network(**layers).try_out()

@@ -1,4 +1,5 @@
 import itertools
+import json
 import random
 import re
 
@@ -18,11 +19,12 @@ from latflow.report import examples, figures
 from latflow.report.choice import chosen_on_dev, decide, rates_of
 from latflow.report.costs import speed_section
 from latflow.report.data import data_section, language_section, packages_section
-from latflow.report.decision import decision_section
+from latflow.report.decision import decision_section, headline
 from latflow.report.examples import Tier
 from latflow.report.figures import canvas, render, series_colour
 from latflow.report.inputs import Results
 from latflow.report.page import Details, Note, Table
+from latflow.report.training import _unknown_sequences
 from latflow.workflow.recipe import Recipe
 
 
@@ -200,6 +202,30 @@ def test_networks_that_lattices_made_worse_are_findings(tmp_path):
     assert "more speech in dev" in str(told["smbr"]["try"])
 
 
+@pytest.mark.parametrize(
+    "rates", [{"net": 0.01, "mmi": 0.976}, {"net": 0.1, "mmi": 0.11}]
+)
+def test_a_failed_sequence_training_is_told_at_the_top(tmp_path, rates):
+    ce = {"type": "ce", "network": "n.yaml", "alignments": "tri1"}
+    mmi = {"type": "sequence", "parent": "net", "criterion": {"type": "mmi"}}
+    experiment = made_up_recipe(nnet={"systems": {"net": ce, "mmi": mmi}})
+    generator = random.Random(1)
+    for name in SETS:
+        write_corpus(tmp_path, name, 40, generator)
+        for system, rate in rates.items():
+            write_scores(tmp_path, system, name, rate, experiment.score)
+    write_rates(tmp_path, rates)
+    results = Results(tmp_path, Recipe(experiment))
+    dev = {system: results.decision.rates[system, "dev"] for system in rates}
+    told = (
+        f"The training of mmi failed: it gets {dev['mmi']:.2f} % of dev's words wrong, "
+        f"and net, which it started from, {dev['net']:.2f} %."
+    )
+    has_failed = rates["mmi"] > 0.5
+    assert headline(results).sentence.endswith(told) == has_failed
+    assert decision_section(results).lead.endswith(told) == has_failed
+
+
 def test_a_network_on_adapted_features_costs_the_first_pass_too(tmp_path):
     ce = {"type": "ce", "network": "n.yaml", "alignments": "tri3"}
     systems = {"plain": {**ce, "features": "tri1"}, "net": {**ce, "features": "tri3"}}
@@ -299,3 +325,20 @@ def test_examples_have_each_kind_of_error_that_there_is():
 def test_examples_are_spread_where_there_is_no_room_for_kinds():
     scores = scored((0, 0, 0), (1, 0, 0), (0, 0, 3))
     assert list(examples._spread(scores, 2)["utterance"]) == ["u0", "u2"]
+
+
+def test_supervisions_without_weights_are_counted(tmp_path):
+    """They are why the objective of LF-MMI may be above 0 on dev."""
+    chain = {"type": "lfmmi", "network": "n.yaml", "alignments": "tri1"}
+    results = Results(
+        tmp_path, Recipe(made_up_recipe(nnet={"systems": {"net": chain}}))
+    )
+    for split, refused in (("train", 0), ("dev", 58)):
+        folder = tmp_path / f"chain/net/supervisions/{split}"
+        folder.mkdir(parents=True)
+        text = json.dumps({"refused": refused, "num_utterances": 96})
+        (folder / "meta.json").write_text(text)
+    assert _unknown_sequences(results, "net", "train") == {}
+    (told,) = _unknown_sequences(results, "net", "dev").items()
+    assert told[0].startswith("dev utterances with phone sequences unknown")
+    assert told[1] == "58 of 96"

@@ -51,6 +51,11 @@ def test_line_goes_through_jobs_and_past_the_one_that_is_off():
     assert cost.reach == pytest.approx(50)
 
 
+def test_a_finished_run_has_nothing_left():
+    told = render(Plan([], Machines(1, 2, 0)), ALIGNMENT)
+    assert told == "Nothing is left to run: all that was asked for is up to date."
+
+
 def test_a_part_of_a_set_costs_what_its_rule_does_for_less_speech():
     model = CostModel(ALIGNMENT)
     assert model.predict("align_part", Work(2.5)) == model.predict("align", Work(2.5))

@@ -67,6 +67,24 @@ def epochs_of(folder):
     return [line for line in lines if line["kind"] == "epoch"]
 
 
+@pytest.mark.parametrize("before", [0.0, 100.0])
+def test_a_network_far_worse_than_its_seed_is_warned_of(
+    sources, options, tmp_path, caplog, before
+):
+    """A learning rate that destroys the network, which nothing else would tell."""
+    scales = tmp_path / "scales.json"
+    scales.write_text(json.dumps({"lmwt": 5, "wip": 0.0, "wer": before}))
+    training = options.training.replace(epochs=1, learning_rate=1000.0)
+    train_sequence(
+        **{**sources, "scales": scales},
+        out_dir=tmp_path / "model",
+        options=options.replace(training=training),
+        checkpoints=tmp_path / "work",
+    )
+    told = "0.00 % with the network that the training started from: it failed"
+    assert (told in caplog.text) == (before == 0)
+
+
 def test_model_folder_is_whole_and_its_dev_errors_are_words(
     sources, options, system, tmp_path
 ):

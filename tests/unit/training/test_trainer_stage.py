@@ -21,6 +21,7 @@ from reference.training_task import (
     data_options,
     training_options,
 )
+from safetensors.torch import load_file, save_file
 
 from latflow.cli.main import main
 from latflow.errors import UserError
@@ -552,6 +553,55 @@ def test_average_as_a_command(inputs, trained, tmp_path):
     np.testing.assert_array_equal(
         np.load(out / "priors.npy"), np.load(other / "priors.npy")
     )
+
+
+def test_a_model_is_not_averaged_or_fused_over_itself(trained, tmp_path, capsys):
+    weights = (trained / "weights.safetensors").read_bytes()
+    (tmp_path / "link").symlink_to(trained)
+    for command in ("average", "fuse"):
+        for out in (trained, tmp_path / "link"):
+            models = [str(trained), str(trained)]
+            assert main([command, *models, "--out", str(out)]) == 1
+            assert "is to be read and replaced" in capsys.readouterr().err
+    assert (trained / "weights.safetensors").read_bytes() == weights
+
+
+def test_features_of_another_size_are_refused_by_all(inputs, trained, tmp_path, capsys):
+    with FrameWriter(tmp_path / "wide", dim=99) as writer:
+        for name, ids in read_int_vectors(inputs / "dev.ark"):
+            writer.append(name, "s", "", np.zeros((len(ids), 99)))
+    wide, out = str(tmp_path / "wide"), str(tmp_path / "out")
+    for command, last in (
+        ("evaluate", str(inputs / "dev.ark")),
+        ("forward", out),
+        ("priors", out),
+    ):
+        assert main([command, str(trained), wide, last]) == 1
+        told = capsys.readouterr().err
+        assert "wide: features have 99 numbers a frame, the network takes" in told
+
+
+def test_scores_that_are_no_numbers_are_not_written(inputs, trained, tmp_path, capsys):
+    """Neither as scores nor as priors: of a broken network, or of broken features."""
+    broken, bad = tmp_path / "broken", tmp_path / "bad"
+    shutil.copytree(trained, broken)
+    weights = load_file(trained / "weights.safetensors")
+    name = next(name for name in weights if name.startswith("body.layers.output"))
+    weights[name].view(-1)[0] = np.nan
+    save_file(weights, broken / "weights.safetensors")
+    store = FrameStore.load(inputs / "dev")
+    with FrameWriter(bad, dim=store.dim) as writer:
+        writer.append("fine", "s", "", store.frames(0))
+        writer.append("odd", "s", "", np.full((9, store.dim), np.nan))
+    out = tmp_path / "out"
+    for command in ("forward", "priors"):
+        assert main([command, str(broken), str(inputs / "dev"), str(out)]) == 1
+        assert (
+            f"the network's {name} has values that are not" in capsys.readouterr().err
+        )
+        assert main([command, str(trained), str(bad), str(out)]) == 1
+        assert "bad: odd: the network's scores are not" in capsys.readouterr().err
+        assert not out.exists()
 
 
 def test_phones_as_a_second_task(inputs, tmp_path):

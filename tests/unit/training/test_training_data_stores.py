@@ -5,27 +5,23 @@ import pickle
 import threading
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 import torch
-from lhotse import MonoCut, Recording, SupervisionSegment
 from reference.small_model import small_model
 from reference.training_data_naive import data_of
 
-from latflow.corpus.json_lines import ManifestWriter
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.kaldi.io import write_int_vectors
-from latflow.ledger import Ledger, read_ledger
+from latflow.ledger import Ledger
 from latflow.nnet.normalization import Normalizer
 from latflow.options import read_options
 from latflow.training import labels as labelling
 from latflow.training.batches import BatchSource, open_batches
 from latflow.training.chunks import match_labels
-from latflow.training.data_options import DataOptions, Hdf5Options
+from latflow.training.data_options import DataOptions
 from latflow.training.evaluation import priors_of_labels
-from latflow.training.hdf5 import export_hdf, import_hdf, import_split
 from latflow.training.labels import LabelStore, LabelWriter
 from latflow.training.readers import StoreReader, open_features
 from latflow.training.sampling import UtteranceWeights
@@ -120,9 +116,12 @@ def test_pdf_labels_are_those_of_the_transition_ids(tmp_path: Path) -> None:
     again = labelling.write_labels(store.folder, model, tmp_path / "again")
     assert again.utt_ids == store.utt_ids
     assert again.flat.tolist() == store.flat.tolist()
-    others = write_labels(tmp_path / "others", {"a": [model.num_pdfs]}, 999)
-    with pytest.raises(UserError, match=f"a: label {model.num_pdfs}, but there are"):
-        labelling.write_labels(others, model, tmp_path / "labels")
+    # labels of another tree may all be pdfs of this one
+    for num_classes in (model.num_pdfs - 1, 999):
+        others = write_labels(tmp_path / "others", {"a": [0]}, num_classes)
+        told = f"others: has labels of {num_classes} pdfs, and the tree has"
+        with pytest.raises(UserError, match=told):
+            labelling.write_labels(others, model, tmp_path / "labels")
     write_int_vectors(tmp_path / "bad.ark", [("a", ids + 1)])
     with pytest.raises(UserError, match=r"bad.ark: a: holds transition-ids outside"):
         labelling.write_labels(tmp_path / "bad.ark", model, tmp_path / "labels")
@@ -145,18 +144,62 @@ def test_the_ledger_has_the_utterances_that_cannot_be_used(tmp_path: Path) -> No
     # c has a label for two frames; e and f are too short and too long, on purpose
     assert joined.utterance.tolist() == [0, 2]
     assert joined.targets["pdf"].step.tolist() == [1, 2]
-    assert joined.num_outside == 2
+    assert joined.outside.number == 2
     assert [(e.utterance, e.reason) for e in ledger.entries] == [
         ("b", "has no labels (pdf)"),
         ("d", "has 3 labels (pdf), but 4 frames"),
     ]
-    with pytest.raises(UserError, match="none of 6 utterances can be used"):
-        match_labels(
-            frames.utt_ids,
-            np.diff(frames.begin),
-            {"pdf": store},
-            data_of(min_length=99),
-        )
+
+
+@pytest.mark.parametrize(
+    ("labels", "bounds", "told"),
+    [
+        (
+            {"z": [0]},
+            {},
+            "2 like a, which has no labels (pdf) - make features and labels",
+        ),
+        (
+            {"a": [0] * 8, "b": [0] * 12},
+            {},
+            "2 like a, which has 8 labels (pdf), but 4 frames - take labels of "
+            "features with the same frame shift",
+        ),
+        (
+            {"a": [0] * 4, "b": [0] * 6},
+            {"min_length": 7, "max_length": 9},
+            "2 of 4 to 6 frames, where data.min_length and data.max_length want 7 and "
+            "at most 9 - set them to",
+        ),
+        (
+            {"a": [0] * 9},
+            {"min_length": 5},
+            "1 of 4 to 4 frames, where data.min_length and data.max_length want 5 and "
+            "more, 1 like b, which has no labels (pdf) - ",
+        ),
+    ],
+)
+def test_why_no_utterance_can_be_used_is_told(tmp_path, labels, bounds, told):
+    frames = FrameStore.load(write_frames(tmp_path / "dev", {"a": 4, "b": 6}))
+    store = LabelStore.load(write_labels(tmp_path / "labels", labels))
+    with pytest.raises(UserError) as caught:
+        BatchSource(StoreReader(frames), {"pdf": store}, data_of(**bounds))
+    start = f"{tmp_path}/dev: none of 2 utterances can be used: "
+    assert str(caught.value).startswith(start + told)
+
+
+def test_parts_of_passes_without_sequences_are_refused(tmp_path: Path) -> None:
+    """Kaldi-like counts of parts, far above a small corpus, would train nothing."""
+    frames = FrameStore.load(write_frames(tmp_path / "frames", {"a": 4, "b": 6}))
+
+    def batches(**options):
+        return len(BatchSource(StoreReader(frames), {}, data_of(**options)))
+
+    assert batches(partition_epoch=2) == 1
+    with pytest.raises(UserError, match="epoch 1 has none of 2 utterances: data.part"):
+        batches(partition_epoch=3)
+    with pytest.raises(UserError, match="cuts each pass into 2"):
+        batches(partition_epoch=2, subsets=[0.5, 1.0])
 
 
 def test_with_a_tolerance_frames_beyond_the_labels_do_not_count(tmp_path: Path) -> None:
@@ -337,181 +380,3 @@ def test_every_key_of_the_section_is_used(tmp_path: Path) -> None:
     assert batches(quadratic) != batches({"max_frames": 40})
     with pytest.raises(UserError, match="order"):
         read_options(DataOptions, {"order": "laplace"}, "data")
-
-
-def test_frames_and_labels_survive_hdf5(tmp_path: Path) -> None:
-    lengths = {"rec/1": 5, "rec/2": 3, "x": 4, "ü": 1}
-    frames = write_frames(tmp_path / "frames", lengths, dim=3)
-    labels = {"ü": [7], "rec/1": [1, 2, 3, 4, 5], "x": [3, -1, 3, 3]}
-    pdf = write_labels(tmp_path / "pdf", labels)
-    few = write_labels(tmp_path / "few", {u: v[:1] for u, v in labels.items()}, 8)
-    out = tmp_path / "data.hdf"
-    assert export_hdf(frames, {"pdf": pdf, "few": few}, out) == 3
-    with h5py.File(out) as file:  # the layout that RETURNN's HDFDataset reads
-        assert file["inputs"].shape == (10, 3)
-        # columns of seqLengths: data, then the targets by name
-        assert file["seqLengths"][...].tolist() == [[5, 1, 5], [4, 1, 4], [1, 1, 1]]
-        assert file["seqTags"][...].tolist() == [b"rec/1", b"x", "ü".encode()]
-        assert file["targets/size"].attrs["pdf"].tolist() == [9, 1]
-        assert file["targets/data/pdf"].dtype == np.int32
-        assert len(file["targets/labels/few"]) == 8
-        assert file.attrs["inputPattSize"] == 3
-        assert file.attrs["numLabels"] == 8
-    import_hdf([out], tmp_path / "frames2", tmp_path / "labels2")
-    old, new = FrameStore.load(frames), FrameStore.load(tmp_path / "frames2")
-    assert new.utt_ids == ["rec/1", "x", "ü"]
-    for utt_id in new.utt_ids:
-        np.testing.assert_array_equal(
-            new.frames(new.position(utt_id)), old.frames(old.position(utt_id))
-        )
-    store = LabelStore.load(tmp_path / "labels2/pdf")
-    got = {u: store.labels(i).tolist() for i, u in enumerate(store.utt_ids)}
-    assert got == labels
-    assert LabelStore.load(tmp_path / "labels2/few").num_classes == 8
-
-
-def write_hdf(path: Path, tags: list[str], lengths: list[list[int]], **extra) -> Path:
-    """A file as RETURNN's writers make them, with tags of fixed length."""
-    array = np.array(lengths)
-    with h5py.File(path, "w") as file:
-        total = array.sum(0)
-        file["inputs"] = np.arange(total[0] * 2.0).reshape(-1, 2)
-        file["seqLengths"] = array
-        file["seqTags"] = np.array([tag.encode() for tag in tags], "S16")
-        for i, (name, values) in enumerate(sorted(extra.items())):
-            file[f"targets/data/{name}"] = values
-            file.require_group("targets/size").attrs[name] = 10
-            file.require_group("targets/labels")
-            assert len(values) == total[1 + i]
-    return path
-
-
-def test_files_of_other_writers_are_read_in_order_of_their_tags(tmp_path: Path) -> None:
-    classes = np.arange(5, dtype=np.uint8)
-    parts = [
-        write_hdf(tmp_path / "1", ["c", "a"], [[2, 2], [3, 3]], classes=classes),
-        write_hdf(tmp_path / "2", ["b"], [[1, 1]], classes=classes[:1]),
-    ]
-    import_hdf(parts, tmp_path / "f", tmp_path / "l", frame_shift=0.03)
-    frames, labels = (
-        FrameStore.load(tmp_path / "f"),
-        LabelStore.load(tmp_path / "l/classes"),
-    )
-    assert frames.utt_ids == labels.utt_ids == ["a", "b", "c"]
-    assert frames.frames(0).tolist() == [[4, 5], [6, 7], [8, 9]]
-    assert [labels.labels(i).tolist() for i in range(3)] == [[2, 3, 4], [0], [0, 1]]
-    assert (labels.num_classes, frames.frame_shift) == (10, 0.03)
-
-
-def test_files_without_targets_are_read(tmp_path: Path) -> None:
-    path = write_hdf(tmp_path / "x", ["b", "a"], [[2, 0], [1, 0]])
-    import_hdf([path], tmp_path / "f", tmp_path / "l")
-    assert FrameStore.load(tmp_path / "f").frames(1).tolist() == [[0, 1], [2, 3]]
-    assert not (tmp_path / "l").exists()
-
-
-def test_faulty_hdf5_is_refused(tmp_path: Path) -> None:
-    def read(*files: Path, **options) -> None:
-        import_hdf(files, tmp_path / "f", tmp_path / "l", **options)
-
-    good = write_hdf(tmp_path / "good", ["a"], [[2, 2]], classes=np.zeros(2, np.int32))
-    with pytest.raises(UserError, match="a: comes twice"):
-        read(good, good)
-    with pytest.raises(UserError, match="has no target pdf; it has classes"):
-        read(good, targets=["pdf"])
-    (tmp_path / "text").write_text("no HDF5")
-    with pytest.raises(UserError, match="text: not readable as HDF5"):
-        read(tmp_path / "text")
-    with h5py.File(tmp_path / "other", "w") as file:
-        file["inputs"] = np.zeros((2, 2))
-    with pytest.raises(UserError, match="no seqLengths, seqTags in it"):
-        read(tmp_path / "other")
-    dense = write_hdf(tmp_path / "dense", ["a"], [[2, 2]], x=np.zeros((2, 3)))
-    with pytest.raises(UserError, match="target x is of 2 dimensions"):
-        read(dense)
-    with pytest.raises(UserError, match="a target at least"):
-        export_hdf(tmp_path / "f", {}, tmp_path / "out")
-    read(dense, targets=[])
-    assert len(FrameStore.load(tmp_path / "f")) == 1
-    with h5py.File(good, "r+") as file:
-        file["seqLengths"][0, 0] = 1
-    with pytest.raises(UserError, match="seqLengths do not fit"):
-        read(good)
-    assert not (tmp_path / "l/classes").exists()
-
-
-def write_cuts(path: Path, ids: list[str]) -> Path:
-    """Cuts with nothing behind them: an importer reads ids, speakers and texts."""
-    with ManifestWriter(path) as writer:
-        for name in ids:
-            segment = SupervisionSegment(
-                name, name, 0.0, 1.0, text=f"say {name}", speaker=f"s{name}"
-            )
-            recording = Recording(name, [], 8000, 8000, 1.0, channel_ids=[0])
-            writer.write(MonoCut(name, 0.0, 1.0, 0, [segment], recording=recording))
-    return path
-
-
-def test_a_split_is_read_from_hdf5(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Frames and labels are the files', speakers and transcripts the corpus'."""
-    caplog.set_level("INFO")
-    files = [
-        write_hdf(tmp_path / "1", ["c", "z"], [[2, 2], [1, 1]], classes=[1, 2, 3]),
-        write_hdf(tmp_path / "2", ["a"], [[3, 3]], classes=[4, 5, 6]),
-    ]
-    cuts = write_cuts(tmp_path / "cuts.jsonl.gz", ["a", "b", "c"])
-    options = Hdf5Options(
-        files={"train": ("1", "2")}, targets=("classes",), frame_shift_ms=30.0
-    )
-    out, labels = tmp_path / "f", tmp_path / "l"
-    how = {"options": options, "max_skipped_fraction": 0.5}
-    import_split(cuts, files, out, labels, **how)
-    frames, classes = FrameStore.load(out), LabelStore.load(labels / "classes")
-    assert frames.utt_ids == classes.utt_ids == ["a", "c"]
-    assert (frames.speakers, frames.texts) == (["sa", "sc"], ["say a", "say c"])
-    assert frames.frames(1).tolist() == [[0, 1], [2, 3]]
-    assert [classes.labels(i).tolist() for i in range(2)] == [[4, 5, 6], [1, 2]]
-    assert frames.frame_shift == 0.03
-    (entry,) = read_ledger(out / "ledger.jsonl")
-    assert (entry.utterance, entry.reason) == ("b", "is in none of the HDF5 files")
-    assert "1 sequences are of no utterance: z" in caplog.text
-    import_split(
-        cuts, files, out, labels, **{**how, "options": options.replace(targets=())}
-    )
-    assert list(labels.iterdir()) == []
-    with pytest.raises(UserError, match="skipped 1 of 3"):
-        import_split(cuts, files, out, labels, **{**how, "max_skipped_fraction": 0.1})
-    with pytest.raises(UserError, match="1: has none of the 1 utterances; it has c"):
-        others = write_cuts(tmp_path / "others.jsonl.gz", ["x"])
-        import_split(others, files, out, labels, **how)
-
-
-def test_a_damaged_hdf5_file_among_several_is_named(tmp_path: Path) -> None:
-    """Also where what is wrong comes to light in the middle of the data."""
-    names = ["1", "2", "3"]
-    files = [write_hdf(tmp_path / n, [n], [[4, 4]], classes=[1] * 4) for n in names]
-    cuts = write_cuts(tmp_path / "cuts.jsonl.gz", names)
-    how = {
-        "options": Hdf5Options(files={"train": ("x",)}, targets=("classes",)),
-        "max_skipped_fraction": 1.0,
-    }
-    out = tmp_path / "f", tmp_path / "l"
-    with h5py.File(files[1], "r+") as file:
-        del file["inputs"]
-        # compressed in blocks, one of which is no such thing
-        data = file.create_dataset("inputs", (4, 2), "f8", chunks=(4, 2), compression=1)
-        data.id.write_direct_chunk((0, 0), b"no compressed block")
-    with pytest.raises(UserError, match="2: damaged, or not of RETURNN's layout"):
-        import_split(cuts, files, *out, **how)
-    with h5py.File(files[1], "r+") as file:
-        del file["inputs"]
-        file["inputs"] = np.zeros((4, 3))
-    with pytest.raises(UserError, match="2: frames have different sizes: 3, and 2"):
-        import_split(cuts, files, *out, **how)
-    with h5py.File(files[0], "r+") as file:
-        file["seqLengths"][0, 1] = 3
-    with pytest.raises(UserError, match="1: seqLengths do not fit the data"):
-        import_split(cuts, files, *out, **how)
-    assert not out[0].exists()

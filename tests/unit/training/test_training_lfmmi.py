@@ -206,6 +206,24 @@ def test_supervision_of_a_chunk_is_that_of_its_frames(task):
             assert allowed[utterance, t]
 
 
+@pytest.mark.parametrize(
+    ("split", "subsampling", "told"),
+    [
+        ("dev", 3, "like train00, which has no supervision - make features and"),
+        ("train", 1, "like train00, which has a supervision of .* frames, not "),
+    ],
+)
+def test_why_no_supervision_fits_is_told(task, split, subsampling, told):
+    with pytest.raises(UserError, match=f"train: none of .* can be used: .*{told}"):
+        SupervisedSource(
+            StoreReader(FrameStore.load(task / "train")),
+            Supervisions.load(task / f"supervisions/{split}"),
+            data_of(),
+            context=None,
+            subsampling=subsampling,
+        )
+
+
 def test_utterances_without_supervision_are_in_the_ledger(task):
     ledger = Ledger("test")
     SupervisedSource(
