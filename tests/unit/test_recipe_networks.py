@@ -63,6 +63,32 @@ def test_a_parent_is_a_network_before(recipe_of, parent, told):
         recipe_of({"tdnn": CE, "mmi": mmi, "later": MMI})
 
 
+def test_what_a_training_is_free_of_is_told_apart(recipe_of):
+    data = {"prefetch": 1, "max_sequences": 3, "on_the_fly": {"threads": 2}}
+    free_ones = {
+        "log_interval": 7,
+        "checkpoint_minutes": 1.5,
+        "keep_checkpoints": 3,
+        "tensorboard": False,
+        "elastic": True,
+    }
+    recipe = recipe_of({"tdnn": {**CE, "data": data, "training": free_ones}})
+    bound, free = recipe.network_options("tdnn"), recipe.free_network_options("tdnn")
+    assert bound == recipe_of(
+        {"tdnn": {**CE, "data": {"max_sequences": 3}}}
+    ).network_options("tdnn")
+    assert free == {
+        "training": free_ones,
+        "data": {
+            "prefetch": 1,
+            "cache_mb": None,
+            "on_the_fly": {"threads": 2, "device": "cpu", "cache_mb": 500},
+        },
+        "device": "auto",
+        "backend": "auto",
+    }
+
+
 CHAIN = {**CE, "type": "lfmmi", "network": "config/networks/tdnnf_chain_small.yaml"}
 
 

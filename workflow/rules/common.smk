@@ -135,6 +135,26 @@ def skippable(wildcards, output):
     return recipe.max_skipped_fraction
 
 
+def free_network_options(wildcards, output):
+    """Options of a training that are no reason to run it again, as `skippable`."""
+    return recipe.free_network_options(wildcards.network)
+
+
+def free_lm_options(wildcards, output):
+    """The same of a neural language model."""
+    return recipe.free_lm_options(wildcards.lm)
+
+
+def free_simulation_options(wildcards, output):
+    """The same of a simulated set."""
+    return recipe.options.corpus.simulated[wildcards.split].split()[1]
+
+
+def free_config(wildcards, output):
+    """The same of the whole recipe."""
+    return recipe.options.split()[1]
+
+
 def skippable_in_training(wildcards, output):
     """The same of training sets; dev may have phones that the phone LM does not know."""
     is_trained_on = wildcards.split in recipe.training_sets
@@ -430,7 +450,10 @@ def model_behind(wildcards):
 
 
 def network_of(wildcards):
-    """Description of a network: found from here, else from beside the Snakefile."""
+    """Description of a network: found from here, else from beside the Snakefile.
+
+    Its contents are a param of the rules, so that a comment makes no network old.
+    """
     path = Path(recipe.networks[wildcards.network].network)
     ours = Path(workflow.basedir, path)
     return str(ours if ours.exists() and not path.exists() else path)

@@ -142,6 +142,7 @@ rule train_language_model:
         gpu=TRAINING_GPUS,
     params:
         options=lambda wildcards: recipe.lm_run_options(wildcards.lm),
+        free_options=free_lm_options,
         held_out=lambda wildcards: recipe.neural_lm(wildcards.lm).held_out,
         checkpoints=lambda wildcards: checkpoints_of_lm(wildcards.lm),
         code=source_digest("latflow.training.language_model.train_language_model"),

@@ -64,18 +64,6 @@ from latflow.training.trainer import Result, Trainer
 
 log = logging.getLogger(__name__)
 
-# What may change between two attempts at the same training.
-_FREE = {
-    "training": (
-        "checkpoint_minutes",
-        "elastic",
-        "keep_checkpoints",
-        "log_interval",
-        "tensorboard",
-    ),
-    "data": ("cache_mb", "prefetch", "on_the_fly"),
-}
-
 
 class Job(Options):
     """Files and options of a training, as ranks are told them (in JSON)."""
@@ -371,8 +359,8 @@ def identity_of(
 ) -> dict[str, Any]:
     """Return what a training depends on; checkpoints of another one are not its own.
 
-    Device, back end and ranks may change between two attempts: they change the result
-    by rounding alone. Labels are told by their counts.
+    Ranks and options that are marked `Free` may change between two attempts: they
+    change the result by rounding alone. Labels are told by their counts.
 
     Args:
         options: of the training.
@@ -381,10 +369,8 @@ def identity_of(
         labels: of the splits, by the target's name.
         parent_dir: model folder to start from, or None.
     """
-    chosen = {
-        name: {key: v for key, v in section.values().items() if key not in _FREE[name]}
-        for name, section in (("training", options.training), ("data", options.data))
-    }
+    bound, _ = options.split()
+    chosen = {name: bound[name] for name in ("training", "data")}
     weights = None if parent_dir is None else Path(parent_dir, "weights.safetensors")
     schedule = options.training.schedule
     if isinstance(schedule, CustomSchedule):

@@ -58,7 +58,6 @@ from latflow.training.options import TrainingOptions
 log = logging.getLogger(__name__)
 
 _WINDOW = 8192  # sentences that are sorted by length together
-_NOT_IDENTITY = ("device", "checkpoint_minutes")
 
 
 def train_language_model(
@@ -110,9 +109,9 @@ def train_language_model(
         _EncodedText.write(source, words, folder / f"{name}.i32")
         for name, source in sources.items()
     )
-    kept = {k: v for k, v in options.values().items() if k not in _NOT_IDENTITY}
+    bound, _ = options.split()
     identity = {
-        "options": kept,
+        "options": bound,
         "words": digest_of({"words": words}),
         "texts": [train.digest, dev.digest],
     }

@@ -16,6 +16,7 @@ from latflow.decode.options import (
 from latflow.graphs.options import ChainGraphOptions, ChainTreeOptions, CtcGraphOptions
 from latflow.options import (
     Fraction,
+    Free,
     NonNegativeFloat,
     NonNegativeInt,
     Options,
@@ -97,7 +98,7 @@ class TrainingOptions(Options):
     parameter_averaging: PositiveInt | None = None
     """Instead of adding up gradients in each step, ranks train alone and their
     parameters are averaged every so many steps; null for gradients."""
-    elastic: bool = False
+    elastic: Free[bool] = False
     """With Horovod: go on with the ranks that are left when one dies, and take in new
     ones."""
     pretraining: NonNegativeInt = 0
@@ -122,13 +123,13 @@ class TrainingOptions(Options):
     (as Kaldi's nnet2 and nnet3), or their shares in the training labels. The latter
     favour a class that the alignments hardly have, since the network has not learnt how
     rare it is."""
-    checkpoint_minutes: PositiveFloat = 10.0
+    checkpoint_minutes: Free[PositiveFloat] = 10.0
     """Minutes between checkpoints within an epoch."""
-    keep_checkpoints: PositiveInt = 2
+    keep_checkpoints: Free[PositiveInt] = 2
     """Checkpoints of epochs that are kept, beside the best."""
-    log_interval: PositiveInt = 50
+    log_interval: Free[PositiveInt] = 50
     """Steps between lines of log.jsonl."""
-    tensorboard: bool = True
+    tensorboard: Free[bool] = True
     """Write events for TensorBoard too."""
 
     @model_validator(mode="after")
@@ -314,8 +315,8 @@ class RunOptions(Options):
 
     data: BatchOptions
     training: TrainingOptions = TrainingOptions()
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    backend: Literal["auto", "horovod", "torch", "none"] = "auto"
+    device: Free[Literal["auto", "cpu", "cuda"]] = "auto"
+    backend: Free[Literal["auto", "horovod", "torch", "none"]] = "auto"
     seed: int = 0
 
 

@@ -90,9 +90,10 @@ def run(stage: Callable[..., object], task: Any) -> None:
     or `part`, the part of a set that the job is about (wildcard `scatteritem`; None
     without), or of its resources `ranks` (`tasks`) and `hosts` (`mpi`);
     `x_dir` the folder of the file `x` where the rule has no `x_dir`, `out_dir` that of
-    the first output. Values are converted to the parameter's annotation: strings to
-    paths, mappings to options; an empty list stands for None. Only a parameter with a
-    default may be absent.
+    the first output. A param `free_x` completes the mapping `x`: a rule gives apart
+    what is no reason to run it again. Values are converted to the parameter's
+    annotation: strings to paths, mappings to options; an empty list stands for None.
+    Only a parameter with a default may be absent.
 
     Args:
         stage: the function; its parameters are annotated.
@@ -131,7 +132,7 @@ def _arguments(stage: Callable[..., object], task: Any) -> dict[str, Any]:
         "out_dir": _folders(next(iter(task.output), ())),
         **folders,
         **files,
-        **dict(task.params.items()),
+        **_completed(dict(task.params.items())),
         "threads": task.threads,
         "part": dict(task.wildcards.items()).get("scatteritem"),
         "ranks": task.resources.get("tasks", 1),
@@ -145,6 +146,24 @@ def _arguments(stage: Callable[..., object], task: Any) -> dict[str, Any]:
         elif parameter.default is parameter.empty:
             raise TypeError(f"rule {task.rule} gives no {name} to {stage.__name__}")
     return arguments
+
+
+def _completed(params: dict[str, Any]) -> dict[str, Any]:
+    """Return params, those of `free_x` within `x`."""
+    free = {name: params[name] for name in params if name.startswith("free_")}
+    found = {name: value for name, value in params.items() if name not in free}
+    for name, values in free.items():
+        whole = name.removeprefix("free_")
+        found[whole] = _joined(found[whole], values)
+    return found
+
+
+def _joined(values: Any, others: Any) -> Any:
+    """Return two nested mappings as one; no key has a value in both."""
+    if not (isinstance(values, Mapping) and isinstance(others, Mapping)):
+        return others
+    joined = {key: _joined(values.get(key), value) for key, value in others.items()}
+    return {**values, **joined}
 
 
 def _folders(paths: str | Iterable[str]) -> Any:
