@@ -716,6 +716,22 @@ def test_what_a_system_is_built_on(recipe_of):
 
 
 @pytest.mark.parametrize(
+    ("there", "severity"), [(1 << 40, "note"), (1 << 20, "warning"), (0, "note")]
+)
+def test_the_doctor_compares_the_largest_training_with_the_memory(
+    recipe_of, network_file, monkeypatch, there, severity
+):
+    monkeypatch.setattr(doctor, "device_memory", lambda *, on_gpu: there)
+    layers = {"a": {"class": "linear", "size": 4}, "o": {"class": "output"}}
+    small = {**CE, "network": network_file(layers)}
+    recipe = recipe_of({"x": small, "wide": {**small, "data": {"max_sequences": 5000}}})
+    (found,) = [f for f in examine_experiment(recipe) if "in memory" in f.what]
+    assert (found.severity, found.file) == (severity, "nnet.systems.wide")
+    assert "million parameters, with gradient and optimizer" in found.what
+    assert ("max_frames" in found.remedy) == (severity == "warning")
+
+
+@pytest.mark.parametrize(
     ("device", "gpus", "severity"),
     [("cuda", 0, "warning"), ("auto", 0, "note"), ("auto", 1, None), ("cpu", 0, None)],
 )

@@ -56,6 +56,7 @@ from latflow.training.ensemble import train_ensemble
 from latflow.training.frame_targets import FrameTargets
 from latflow.training.labels import LabelStore
 from latflow.training.launch import run_ranks, stop_requests, threads_of_rank
+from latflow.training.memory import enough_memory
 from latflow.training.optimizer_options import CustomSchedule
 from latflow.training.options import RunOptions, TrainingOptions
 from latflow.training.outliers import reason_of
@@ -234,7 +235,18 @@ def train_rank(
         job: values of its job.
         device: `cpu` or `cuda`.
     """
-    kind: type[Task] = resolve_name(task)
+    with enough_memory(
+        "the network, its gradient and the optimizer's numbers do not fit",
+        "take a smaller network, an optimizer that keeps less (sgd), or a larger "
+        "machine; latflow plan tells what a network takes",
+    ):
+        _train_rank(backend, resolve_name(task), job, device)
+
+
+def _train_rank(
+    backend: Backend, kind: type[Task], job: Mapping[str, Any], device: str
+) -> None:
+    """Do what `train_rank` does, with the kind of training."""
     described = kind.JOB.model_validate(job)
     options = described.options
     made = kind(described, place_rank(device, backend))

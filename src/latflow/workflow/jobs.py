@@ -31,7 +31,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 
-from latflow.errors import UserError
+from latflow.errors import UserError, is_out_of_memory
 from latflow.files import file_digest, write_json
 from latflow.ledger import read_ledger
 from latflow.logs import log_to, log_to_terminal, watched
@@ -208,7 +208,7 @@ def check_writable(folder: str | Path) -> None:
 
 @contextmanager
 def _writing(outputs: Iterable[str]) -> Iterator[None]:
-    """Make a refusal to write one clear line, wherever in the job it came up."""
+    """Make a refusal to write, and a lack of memory, one clear line wherever it was."""
     try:
         yield
     except UserError:
@@ -222,6 +222,11 @@ def _writing(outputs: Iterable[str]) -> Iterator[None]:
                 "no space left on the disk while writing",
                 file=where,
                 remedy="free space there, or move the results folder to a larger disk",
+            ) from error
+        if is_out_of_memory(error):
+            raise UserError(
+                f"out of memory: {' '.join(str(error).split())[:200]}".rstrip(": "),
+                remedy="run fewer jobs side by side, or this one on a larger machine",
             ) from error
         if number in {errno.EACCES, errno.EROFS, errno.EPERM}:
             raise UserError(
