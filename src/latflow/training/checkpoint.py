@@ -31,6 +31,7 @@ from latflow.errors import UserError
 from latflow.files import is_full_disk
 
 FORMAT = "latflow-checkpoint-3"
+_UNFINISHED = ".tmp."  # before the name of a file that is being written
 _NAME = re.compile(r"e(\d+)-b(\d+)\.pt")
 
 log = logging.getLogger(__name__)
@@ -205,9 +206,13 @@ class CheckpointStore:
     def latest(self) -> tuple[Position, State] | None:
         """Return the newest checkpoint; None where there is none.
 
+        Files that a killed job was writing are removed.
+
         Raises:
             UserError: it is of another training, or none of the files is readable.
         """
+        for unfinished in self.folder.glob(f"{_UNFINISHED}*"):
+            unfinished.unlink(missing_ok=True)
         failure: UserError | None = None
         for position in reversed(self.positions()):
             try:
@@ -224,7 +229,7 @@ class CheckpointStore:
 
 def _write(path: Path, whole: State) -> None:
     """Write a file so that after any crash it is whole or absent."""
-    temporary = path.with_name(f".tmp.{path.name}")
+    temporary = path.with_name(f"{_UNFINISHED}{path.name}")
     try:
         with temporary.open("wb") as stream:
             torch.save(whole, stream)
@@ -233,19 +238,29 @@ def _write(path: Path, whole: State) -> None:
         os.replace(temporary, path)
     except (OSError, RuntimeError) as error:  # torch tells of the disk by the latter
         temporary.unlink(missing_ok=True)
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        if is_full_disk(error):
-            why = os.strerror(errno.ENOSPC)
         raise UserError(
-            f"may not be written ({' '.join(str(why).split())[:200]})",
+            f"may not be written ({_reason(error)})",
             file=path,
-            remedy="free space there, or name another folder for checkpoints",
+            remedy="the unfinished file was removed; free space there, or have the "
+            "results folder on another disk: the training goes on from the checkpoint "
+            "before",
         ) from error
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _reason(error: BaseException) -> str:
+    """Return what the disk said, where that is why something failed, in one line."""
+    if is_full_disk(error):
+        return os.strerror(errno.ENOSPC)
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, OSError):
+        found = found.__cause__ or found.__context__
+    why = error if found is None else found.strerror
+    return " ".join(str(why).split())[:200]
 
 
 def _differences(one: Any, other: Any, prefix: str = "") -> list[str]:

@@ -32,7 +32,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 
 from latflow.errors import UserError, is_out_of_memory
-from latflow.files import file_digest, write_json
+from latflow.files import file_digest, is_full_disk, write_json
 from latflow.ledger import read_ledger
 from latflow.logs import log_to, log_to_terminal, watched
 from latflow.options import adapter, read_options
@@ -46,7 +46,6 @@ LARGEST_DIGESTED = 256 << 20  # bytes
 _WITHOUT_LIMIT = ("make_supervisions", "supervise_flat_start")
 # Inputs of a job that tell its split.
 _SPLIT = re.compile(r"(?:streams/[^/]+/)?(?:corpus|features|frames)/([^/]+)/[^/]+")
-_NUMPY_DISK_FULL = re.compile(r"\d+ requested and \d+ written")
 
 
 @contextmanager
@@ -217,7 +216,7 @@ def _writing(outputs: Iterable[str]) -> Iterator[None]:
         file = getattr(error, "filename", None)
         where = file or next((str(Path(path).parent) for path in outputs), None)
         number = getattr(error, "errno", None)
-        if _is_full(error, number):
+        if is_full_disk(error):
             raise UserError(
                 "no space left on the disk while writing",
                 file=where,
@@ -235,20 +234,6 @@ def _writing(outputs: Iterable[str]) -> Iterator[None]:
                 remedy="check the permissions of the file and its folder",
             ) from error
         raise
-
-
-def _is_full(error: Exception, number: int | None) -> bool:
-    """Return whether a disk is full, or a quota used up.
-
-    numpy loses the error's number, safetensors (Rust) raises no OSError; both say it in
-    words.
-    """
-    said = str(error)
-    return (
-        number in {errno.ENOSPC, errno.EDQUOT}
-        or "No space left on device" in said
-        or _NUMPY_DISK_FULL.search(said) is not None
-    )
 
 
 def _record_path(log: Path) -> Path:
