@@ -69,6 +69,7 @@ def test_what_a_training_is_free_of_is_told_apart(recipe_of):
         "log_interval": 7,
         "checkpoint_minutes": 1.5,
         "keep_checkpoints": 3,
+        "keep_finished": False,
         "tensorboard": False,
         "elastic": True,
     }

@@ -21,6 +21,7 @@ FREE_OF_TRAINING = {
     "log_interval": 7,
     "checkpoint_minutes": 1.5,
     "keep_checkpoints": 3,
+    "keep_finished": False,
     "tensorboard": False,
     "elastic": True,
 }

@@ -8,7 +8,8 @@ that the position holds their state too.
 The folder belongs to one training: its files carry a digest of what the training
 depends on, and those of another training are refused, with what differs.
 
-Public: `CheckpointStore`, `Position`, `TrainingState`, `means`, `digest_of`.
+Public: `CheckpointStore`, `Position`, `TrainingState`, `read_checkpoint`, `means`,
+`digest_of`, `differences`.
 """
 
 from __future__ import annotations
@@ -162,11 +163,23 @@ class CheckpointStore:
         whole = {"format": FORMAT, "identity": self.identity, "state": state}
         _write(path, whole)
         ends = [p for p in self.positions() if p.batch == 0]
-        kept = {position, *ends[-self.keep :], *(Position(e + 1) for e in wanted)}
-        for other in self.positions():
-            if other not in kept:
-                (self.folder / other.file_name).unlink(missing_ok=True)
+        self._keep({position, *ends[-self.keep :]}, wanted)
         return path
+
+    def end(self, wanted: Iterable[int]) -> None:
+        """Remove all but the newest checkpoint and the wanted ones, at the end.
+
+        Args:
+            wanted: epochs whose ends must stay, e.g. the best.
+        """
+        self._keep({*self.positions()[-1:]}, wanted)
+
+    def _keep(self, kept: set[Position], wanted: Iterable[int]) -> None:
+        """Remove other checkpoints than some, and the ends of epochs."""
+        ends = {Position(epoch + 1) for epoch in wanted}
+        for other in self.positions():
+            if other not in kept | ends:
+                (self.folder / other.file_name).unlink(missing_ok=True)
 
     def load(self, position: Position) -> State:
         """Read a checkpoint.
@@ -175,27 +188,10 @@ class CheckpointStore:
             UserError: it is not readable, or of another training.
         """
         path = self.folder / position.file_name
-        try:
-            with zipfile.ZipFile(path) as archive:  # torch looks at no checksum
-                damaged = archive.testzip()
-            if damaged is not None:
-                raise ValueError(f"{damaged} is damaged")
-            whole = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # of broken files it may raise anything
-            what = " ".join(str(error).split())
-            raise UserError(
-                f"not a readable checkpoint ({what})",
-                file=path,
-                remedy="remove the file; the training goes on from the one before",
-            ) from error
-        if not isinstance(whole, dict) or whole.get("format") != FORMAT:
-            raise UserError(
-                "not a checkpoint of this version of latflow",
-                file=path,
-                remedy="remove the folder; the training begins anew",
-            )
+        whole = read_checkpoint(path)
         if whole["identity"] != self.identity:
-            different = ", ".join(_differences(whole["identity"], self.identity))
+            found = differences(whole["identity"], self.identity)
+            different = ", ".join(f"{k} ({a} and {b})" for k, (a, b) in found.items())
             raise UserError(
                 f"is of another training; different: {different}",
                 file=path,
@@ -225,6 +221,37 @@ class CheckpointStore:
         if failure is not None:
             raise failure
         return None
+
+
+def read_checkpoint(path: Path) -> State:
+    """Read a checkpoint of any training.
+
+    Returns:
+        Its `identity` and its `state`.
+
+    Raises:
+        UserError: it is not readable.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:  # torch looks at no checksum
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise ValueError(f"{damaged} is damaged")
+        whole = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of broken files it may raise anything
+        what = " ".join(str(error).split())
+        raise UserError(
+            f"not a readable checkpoint ({what})",
+            file=path,
+            remedy="remove the file; the training goes on from the one before",
+        ) from error
+    if not isinstance(whole, dict) or whole.get("format") != FORMAT:
+        raise UserError(
+            "not a checkpoint of this version of latflow",
+            file=path,
+            remedy="remove the folder; the training begins anew",
+        )
+    return whole
 
 
 def _write(path: Path, whole: State) -> None:
@@ -263,12 +290,12 @@ def _reason(error: BaseException) -> str:
     return " ".join(str(why).split())[:200]
 
 
-def _differences(one: Any, other: Any, prefix: str = "") -> list[str]:
-    """Return the paths of the values in which two nested mappings differ."""
+def differences(one: Any, other: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Return the values in which two nested mappings differ, by their paths."""
     if not (isinstance(one, dict) and isinstance(other, dict)):
-        return [] if one == other else [f"{prefix} ({one} and {other})"]
-    found: list[str] = []
+        return {} if one == other else {prefix: (one, other)}
+    found: dict[str, tuple[Any, Any]] = {}
     for key in sorted({*one, *other}):
         path = f"{prefix}.{key}" if prefix else str(key)
-        found += _differences(one.get(key), other.get(key), path)
+        found |= differences(one.get(key), other.get(key), path)
     return found

@@ -50,6 +50,7 @@ from latflow.options import Options
 from latflow.provenance import git_state, versions
 from latflow.training.batches import BatchSource, open_batches
 from latflow.training.checkpoint import CheckpointStore, digest_of
+from latflow.training.continuing import continue_last, keep_finished
 from latflow.training.criterion import Criterion
 from latflow.training.distributed import Backend, resolve_backend
 from latflow.training.ensemble import train_ensemble
@@ -88,11 +89,20 @@ class Job(Options):
     """Threads of a rank."""
     identity: dict[str, Any] = Field(default_factory=dict)
     """Everything that the training depends on; see `identity_of`."""
+    continued: dict[str, Any] | None = None
+    """What it goes on from, where that is another training; see `continue_last`."""
 
     @property
     def folder(self) -> Path:
         """The folder of this training's checkpoints."""
         return self.checkpoints / digest_of(self.identity)
+
+    @property
+    def whole_identity(self) -> dict[str, Any]:
+        """What tells its checkpoints: what it depends on, and what it goes on from."""
+        if self.continued is None:
+            return self.identity
+        return {**self.identity, "continued": self.continued}
 
     def batches(
         self,
@@ -216,9 +226,16 @@ def run_training(
             elastic=job.options.training.elastic,
         )
 
-    if job.options.training.ensemble == 1:
+    options = job.options.training
+    if options.continue_from is not None:
+        continued = continue_last(job.checkpoints, job.folder, job.identity)
+        job = job.replace(continued=continued)
+    if options.ensemble == 1:
         train(job)
-        shutil.rmtree(job.folder)
+        if options.keep_finished:
+            keep_finished(job.folder)
+        else:
+            shutil.rmtree(job.folder)
         return
     is_alone = device == "cpu" and ranks == 1 and hosts is None
     train_ensemble(job, name, device, train, threads=threads, are_parallel=is_alone)
@@ -256,7 +273,7 @@ def _train_rank(
         made.ledger.check(count, max_skipped_fraction=described.max_skipped_fraction)
         log.info("scales of %s: %s", made.criterion.name, scale_card(made.scales))
     store = CheckpointStore(
-        described.folder, described.identity, keep=num_kept(options.training)
+        described.folder, described.whole_identity, keep=num_kept(options.training)
     )
     with (
         closing(made.criterion),
@@ -332,6 +349,7 @@ def _write_model(
         "scales": dict(task.scales),
         "options": job.options.values(),
         "parent": None if job.parent_dir is None else str(job.parent_dir),
+        "continued": job.continued,
         **info,
         "versions": versions(),
         "commit": git_state(),
@@ -383,6 +401,8 @@ def identity_of(
     """
     bound, _ = options.split()
     chosen = {name: bound[name] for name in ("training", "data")}
+    if options.training.continue_from is None:
+        del chosen["training"]["continue_from"]
     weights = None if parent_dir is None else Path(parent_dir, "weights.safetensors")
     schedule = options.training.schedule
     if isinstance(schedule, CustomSchedule):

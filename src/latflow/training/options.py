@@ -123,6 +123,15 @@ class TrainingOptions(Options):
     (as Kaldi's nnet2 and nnet3), or their shares in the training labels. The latter
     favour a class that the alignments hardly have, since the network has not learnt how
     rare it is."""
+    continue_from: Literal["last"] | None = None
+    """`last`: go on from the newest checkpoint of the last training of this network,
+    killed or finished, under the options as they are now, of which learning rate,
+    schedule, epochs and the like may have changed (see docs/training.md). null: only
+    the same training goes on; another begins anew."""
+    keep_finished: Free[bool] = True
+    """Keep the last checkpoint of a training that has ended, and that of its best
+    epoch, so that it may go on later (`continue_from`): with Adam three times the size
+    of the network each. false removes them."""
     checkpoint_minutes: Free[PositiveFloat] = 10.0
     """Minutes between checkpoints within an epoch."""
     keep_checkpoints: Free[PositiveInt] = 2
@@ -138,6 +147,14 @@ class TrainingOptions(Options):
             raise ValueError(
                 "freeze: with pretraining layers come one by one, and cannot stay as "
                 "they are; leave out one of the two"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_continuing(self) -> Self:
+        if self.continue_from and self.ensemble > 1:
+            raise ValueError(
+                "continue_from is of one network; leave it out with an ensemble"
             )
         return self
 
