@@ -13,6 +13,7 @@ if SOURCE.is_dir():
 from latflow.errors import UserError
 from latflow.files import remove_leftovers
 from latflow.workflow import fork_server
+from latflow.workflow.group_jobs import tell_reasons
 from latflow.workflow.jobs import above_limit, check_writable
 from latflow.workflow.machine import capacity
 from latflow.workflow.code_digest import source_digest
@@ -71,6 +72,7 @@ elif workflow.is_main_process:
             workflow.register_resource(name, amount)
 
 handle_signals()
+tell_reasons()
 if workflow.is_main_process:
     for line in above_limit(RESULTS, recipe.max_skipped_fraction):
         logger.warning(line)

@@ -53,7 +53,7 @@ if recipe.imported_system is None:
         threads: 1
         resources:
             mem_mb=growing(4000),
-            runtime=growing(60),
+            runtime=growing(20),
         params:
             options=recipe.options.lang.values(),
             code=source_digest("latflow.lang.prepare.make_lang"),
@@ -109,7 +109,7 @@ rule make_lm:
     threads: 1
     resources:
         mem_mb=growing(8000),
-        runtime=growing(120),
+        runtime=growing(60),
     params:
         options=options_of_lm,
         code=source_digest("latflow.lang.prepare.make_lm"),
@@ -197,7 +197,7 @@ rule make_grammar:
     threads: 1
     resources:
         mem_mb=growing(8000),
-        runtime=growing(60),
+        runtime=growing(20),
     params:
         code=source_digest("latflow.lang.prepare.make_grammar"),
     message:
