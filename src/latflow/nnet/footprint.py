@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from latflow.errors import UserError
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network
 
@@ -48,37 +49,44 @@ def footprint_of(
 ) -> Footprint:
     """Return what a network takes; see `Network` for the arguments.
 
-    Where a layer of the user's own can't do without contents, parameters alone are
-    counted, and the log says so.
+    Where a layer of the user's own can't do without contents, the network is made after
+    all, parameters alone are counted, and the log says so.
 
     Raises:
         UserError: as `Network`.
     """
-    with torch.device("meta"):
-        network = Network(description, dim_in, classes)
-    parameters = sum(value.numel() for value in network.parameters())
     try:
+        with torch.device("meta"):
+            network = Network(description, dim_in, classes)
         one, two = (
             _bytes_kept(network, frames) / (_SEQUENCES * frames)
             for frames in (_FRAMES, 2 * _FRAMES)
         )
+    except UserError:
+        raise
     except Exception as error:  # noqa: BLE001 - own layers may raise anything
         log.warning("what a pass keeps is not counted (%s)", error)
-        return Footprint(parameters, 0.0, 0.0)
+        network = Network(description, dim_in, classes)
+        return Footprint(_num_parameters(network), 0.0, 0.0)
     # Without attention it is less for each frame of a longer sequence, whose edges
     # weigh less.
     per_pair = max(0.0, (two - one) / _FRAMES)
-    return Footprint(parameters, two - 2 * _FRAMES * per_pair, per_pair)
+    return Footprint(_num_parameters(network), two - 2 * _FRAMES * per_pair, per_pair)
+
+
+def _num_parameters(network: Network) -> int:
+    """Return the number of parameters."""
+    return sum(value.numel() for value in network.parameters())
 
 
 def _bytes_kept(network: Network, frames: int) -> int:
     """Return the bytes of all that a forward pass keeps, but for the parameters."""
-    own = {id_of(value) for value in network.parameters()}
+    own = {_id_of(value) for value in network.parameters()}
     kept: dict[int, torch.UntypedStorage] = {}
 
     def note(tensor: Tensor) -> Tensor:
-        if id_of(tensor) not in own:
-            kept[id_of(tensor)] = tensor.untyped_storage()  # alive, so that ids differ
+        if _id_of(tensor) not in own:
+            kept[_id_of(tensor)] = tensor.untyped_storage()  # alive, so that ids differ
         return tensor
 
     features = torch.zeros(_SEQUENCES, frames, network.dim_in, device="meta")
@@ -87,6 +95,6 @@ def _bytes_kept(network: Network, frames: int) -> int:
     return sum(storage.nbytes() for storage in kept.values())
 
 
-def id_of(tensor: Tensor) -> int:
+def _id_of(tensor: Tensor) -> int:
     """Return what tells the storage of a tensor from others while they live."""
     return tensor.untyped_storage()._cdata

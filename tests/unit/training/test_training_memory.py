@@ -9,6 +9,7 @@ from reference.training_task import make_trainer, write_task
 from torch import nn
 
 from latflow.errors import UserError, is_out_of_memory
+from latflow.nnet import footprint
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.footprint import Footprint, footprint_of
 from latflow.nnet.network import Network
@@ -60,6 +61,17 @@ def test_a_network_that_no_machine_holds_is_counted():
     config = {"layers": {**layers, "output": {"class": "output"}}}
     found = footprint_of(NetworkDescription.from_config(config), 40, CLASSES)
     assert found.parameters > 4e10
+
+
+def test_a_network_that_wants_contents_has_its_parameters_counted(monkeypatch, caplog):
+    def wants_contents(*_):
+        raise RuntimeError("Tensor.item() cannot be called on meta tensors")
+
+    monkeypatch.setattr(footprint, "_bytes_kept", wants_contents)
+    description = NetworkDescription.from_config(ONE_LAYER)
+    found = footprint_of(description, 3, CLASSES)
+    assert found == (3 * 7 + 7 + 7 * 5 + 5, 0.0, 0.0)
+    assert "what a pass keeps is not counted" in caplog.text
 
 
 @pytest.mark.parametrize(
