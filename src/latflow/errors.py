@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+_OUT_OF_MEMORY = ("OutOfMemoryError",)  # of torch, for GPUs
+# Of torch's allocator for the processor, of CUDA's libraries, of page-locked memory.
+_TOO_LITTLE = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+
 
 class UserError(Exception):
     """Bad input or configuration, told in one line: where, what, remedy.
@@ -50,6 +60,18 @@ class UserError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         """Return what pickle makes the error again from, in another process."""
         return (_rebuild, (self.what, self.file, self.utterance, self.remedy))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether a lack of memory is why something failed, in libraries' words, too.
+
+    Torch is not asked for its class: jobs that work without it do not import it.
+    """
+    is_named = isinstance(error, MemoryError) or type(error).__name__ in _OUT_OF_MEMORY
+    said = str(error)
+    return is_named or (
+        isinstance(error, RuntimeError) and any(words in said for words in _TOO_LITTLE)
+    )
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error

@@ -37,6 +37,7 @@ from latflow.errors import UserError
 
 ItemT = TypeVar("ItemT")
 # Names that are being written, here and in scratch folders of stages.
+_NUMPY_DISK_FULL = re.compile(r"\d+ requested and \d+ written")
 _TEMPORARY = re.compile(r"\.(\d+\.)?tmp\.")
 _UTF8_MARK = codecs.BOM_UTF8
 # Marks of encodings; those of UTF-32 first, since one begins like one of UTF-16.
@@ -70,7 +71,7 @@ def atomic_output(path: str | Path) -> Iterator[Path]:
         UserError: the disk is full, or the folder cannot be written.
     """
     target = Path(path)
-    with _writing(target):
+    with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{os.getpid()}.tmp.{target.name}")
         try:
@@ -90,7 +91,7 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
         UserError: the disk is full, or the folder cannot be written.
     """
     target = Path(path)
-    with _writing(target):
+    with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=".tmp.", dir=target.parent))
         temporary.chmod(0o755)
@@ -158,7 +159,7 @@ def _on_disk(path: Path) -> None:
 
 
 @contextmanager
-def _writing(target: Path) -> Iterator[None]:
+def writing(target: Path) -> Iterator[None]:
     """Turn the operating system's refusals to write into one clear line."""
     try:
         yield
@@ -169,8 +170,7 @@ def _writing(target: Path) -> Iterator[None]:
             raise UserError(
                 "no space left on the disk while writing",
                 file=target,
-                remedy="free space there, or move the results folder to a larger disk; "
-                "the unfinished file was removed",
+                remedy="free space there, or move the results folder to a larger disk",
             ) from error
         if isinstance(error, OSError) and error.errno in {errno.EACCES, errno.EROFS}:
             raise UserError(
@@ -186,8 +186,10 @@ def is_full_disk(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
             return True
-        text = str(error)  # of safetensors, HDF5, libsndfile
+        text = str(error)  # of safetensors, HDF5, libsndfile; numpy tells of bytes
         if "os error 28" in text or os.strerror(errno.ENOSPC) in text:
+            return True
+        if _NUMPY_DISK_FULL.search(text):
             return True
         error = error.__cause__ or error.__context__
     return False

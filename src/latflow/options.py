@@ -4,8 +4,12 @@ A package's options are frozen pydantic models in its `options.py`; a docstring 
 field is its description. From them come validation, defaults, the JSON schema,
 `config/README.md` and the types that stage functions take.
 
-Public: `Options`, `read_options`, `key_error`, `check_choice`, and types of common
-fields.
+`Free[...]` marks an option that results do not follow from, but for rounding: how often
+a log is written, what memory may be used. `Options.split` tells such options from the
+others; a change to them makes no job and no checkpoint old.
+
+Public: `Options`, `Free`, `read_options`, `key_error`, `check_choice`, and types of
+common fields.
 """
 
 from __future__ import annotations
@@ -51,6 +55,7 @@ from latflow.errors import UserError
 
 __all__ = [
     "Fraction",
+    "Free",
     "Name",
     "NonNegativeFloat",
     "NonNegativeInt",
@@ -83,6 +88,9 @@ Name = Annotated[str, StringConstraints(pattern="^[a-z0-9][a-z0-9_]*$")]
 Text = Annotated[str, StringConstraints(min_length=1)]
 Unique = AfterValidator(_without_repetition)
 
+_FREE = object()
+_Value = TypeVar("_Value")
+Free = Annotated[_Value, _FREE]
 
 Base = TypeVar("Base", bound="Options")
 
@@ -149,6 +157,38 @@ class Options(BaseModel):
     def values(self) -> dict[str, Any]:
         """Return all options as plain values, as YAML and JSON have them."""
         return self.model_dump(mode="json", by_alias=True)
+
+    def split(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return plain values of the options that results follow from, and of the rest.
+
+        The rest are those that are marked `Free`, in this model or below. Sections that
+        hold some of both stand in both.
+        """
+        values = self.values()
+        free = _take_free(self, values)
+        return values, free
+
+
+def _take_free(held: Any, values: Any) -> dict[str, Any]:
+    """Take free options out of plain values, and return them, nested alike.
+
+    Args:
+        held: options, or a mapping that may hold some; of others nothing is taken.
+        values: the plain values of `held`.
+    """
+    below: dict[str, tuple[Any, bool]] = {}
+    if isinstance(held, Options):
+        for name, field in type(held).model_fields.items():
+            below[field.alias or name] = getattr(held, name), _FREE in field.metadata
+    elif isinstance(held, Mapping):
+        below = {str(key): (value, False) for key, value in held.items()}
+    free: dict[str, Any] = {}
+    for key, (value, is_free) in below.items():
+        if is_free:
+            free[key] = values.pop(key)
+        elif found := _take_free(value, values[key]):
+            free[key] = found
+    return free
 
 
 def _all_below(model: type[Options]) -> Iterator[type[Options]]:

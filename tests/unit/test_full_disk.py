@@ -2,12 +2,14 @@
 
 import logging
 import subprocess
+import sys
 
 import numpy as np
 import pytest
 import soundfile
 import torch
 from reference.decode_paths import endless_graph
+from reference.training_task import make_trainer, write_task
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
@@ -92,9 +94,61 @@ def test_a_checkpoint_that_does_not_fit(small_disk):
     assert list(small_disk.rglob(".tmp*")) == []
 
 
+def test_a_checkpoint_beyond_the_largest_size_of_a_file(tmp_path):
+    """As on FAT, or under `ulimit -f`: another number than that of a full disk."""
+    code = (
+        "import resource, sys, torch\n"
+        "from latflow.training.checkpoint import CheckpointStore, Position\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))\n"
+        "store = CheckpointStore(sys.argv[1], {})\n"
+        f"store.save(Position(2), {{'w': torch.zeros({LARGE})}}, ())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    last = done.stderr.splitlines()[-1]
+    assert f"{tmp_path}/e0002-b00000000.pt: may not be written (File too large)" in last
+    assert "the unfinished file was removed" in last
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("size_kib", [12, 40, 64])
+def test_a_disk_that_fills_during_a_training(small_disk, tmp_path, size_kib):
+    """At the first checkpoint, a later one, or the log; the same command goes on."""
+    remount = ["mount", "-o", f"remount,size={size_kib}k", str(small_disk)]
+    subprocess.run(remount, check=True)
+    write_task(tmp_path / "task", utterances=20)
+
+    def train():
+        hidden = {"class": "linear", "from": "data", "size": 60, "activation": "tanh"}
+        options = {"epochs": 3, "log_interval": 1, "checkpoint_minutes": 1e-4}
+        return make_trainer(
+            tmp_path / "task",
+            small_disk / "checkpoints",
+            layers={"hidden": hidden, "output": {"class": "output"}},
+            training={**options, "tensorboard": True},
+        ).run()
+
+    with pytest.raises(UserError, match=r"No space left on device|no space left"):
+        train()
+    assert list(small_disk.rglob(".tmp*")) == []
+    subprocess.run([*remount[:2], "remount,size=1m", str(small_disk)], check=True)
+    assert train().epochs == 3
+
+
+def test_what_a_killed_job_was_writing_is_removed(tmp_path):
+    store = CheckpointStore(tmp_path, {"seed": 1})
+    store.save(Position(2), {"epoch": 2}, ())
+    (tmp_path / ".tmp.e0003-b00000000.pt").write_bytes(bytes(500))
+    assert store.latest()[0] == Position(2)
+    assert [path.name for path in tmp_path.iterdir()] == [Position(2).file_name]
+
+
 def test_what_libraries_say_of_a_full_disk():
     told = SafetensorError("Error: I/O error: No space left on device (os error 28)")
     assert is_full_disk(told)
+    assert is_full_disk(OSError("400 requested and 12 written"))
     outer = RuntimeError("unexpected pos 64 vs 0")
     outer.__context__ = OSError(28, "No space left on device")
     assert is_full_disk(outer)

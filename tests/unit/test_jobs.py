@@ -82,6 +82,12 @@ class Toy(Options):
     beam: float = 10.0
 
 
+class Nested(Options):
+    toy: Toy
+    kept: int
+    free: int
+
+
 def test_stage_gets_what_its_rule_gives_by_name(task):
     found = {}
 
@@ -110,6 +116,22 @@ def test_stage_gets_what_its_rule_gives_by_name(task):
     assert found["out_dir"] == results / "gmm/mono"
     assert found["options"] == Toy(seed=3, beam=7.0)
     assert (found["threads"], found["retries"]) == (2, 3)
+
+
+def test_free_params_complete_the_options_of_their_name(task):
+    found = {}
+
+    def stage(options: Nested) -> None:
+        found.update(locals())
+        write(task)
+
+    task.params = Named(
+        options={"toy": {"seed": 3}, "kept": 1},
+        free_options={"toy": {"beam": 7.0}, "free": 2},
+        code="c0de",
+    )
+    run(stage, task)
+    assert found["options"] == Nested(toy=Toy(seed=3, beam=7.0), kept=1, free=2)
 
 
 def test_stage_that_wants_what_its_rule_lacks_is_refused(task):

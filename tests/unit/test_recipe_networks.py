@@ -127,6 +127,33 @@ def test_a_parent_is_a_network_before(recipe_of, parent, told):
         recipe_of({"tdnn": CE, "mmi": mmi, "later": MMI})
 
 
+def test_what_a_training_is_free_of_is_told_apart(recipe_of):
+    data = {"prefetch": 1, "max_sequences": 3, "on_the_fly": {"threads": 2}}
+    free_ones = {
+        "log_interval": 7,
+        "checkpoint_minutes": 1.5,
+        "keep_checkpoints": 3,
+        "keep_finished": False,
+        "tensorboard": False,
+        "elastic": True,
+    }
+    recipe = recipe_of({"tdnn": {**CE, "data": data, "training": free_ones}})
+    bound, free = recipe.network_options("tdnn"), recipe.free_network_options("tdnn")
+    assert bound == recipe_of(
+        {"tdnn": {**CE, "data": {"max_sequences": 3}}}
+    ).network_options("tdnn")
+    assert free == {
+        "training": free_ones,
+        "data": {
+            "prefetch": 1,
+            "cache_mb": None,
+            "on_the_fly": {"threads": 2, "device": "cpu", "cache_mb": 500},
+        },
+        "device": "auto",
+        "backend": "auto",
+    }
+
+
 CHAIN = {**CE, "type": "lfmmi", "network": "config/networks/tdnnf_chain_small.yaml"}
 
 
@@ -751,6 +778,22 @@ def test_what_a_system_is_built_on(recipe_of):
     assert recipe.lineage_of("again")[:2] == ["again", "tdnn"]
     # what stands before a system in the recipe need not be what it is built on
     assert "tri2" not in recipe.lineage_of("tri1")
+
+
+@pytest.mark.parametrize(
+    ("there", "severity"), [(1 << 40, "note"), (1 << 20, "warning"), (0, "note")]
+)
+def test_the_doctor_compares_the_largest_training_with_the_memory(
+    recipe_of, network_file, monkeypatch, there, severity
+):
+    monkeypatch.setattr(doctor, "device_memory", lambda *, on_gpu: there)
+    layers = {"a": {"class": "linear", "size": 4}, "o": {"class": "output"}}
+    small = {**CE, "network": network_file(layers)}
+    recipe = recipe_of({"x": small, "wide": {**small, "data": {"max_sequences": 5000}}})
+    (found,) = [f for f in examine_experiment(recipe) if "in memory" in f.what]
+    assert (found.severity, found.file) == (severity, "nnet.systems.wide")
+    assert "million parameters, with gradient and optimizer" in found.what
+    assert ("max_frames" in found.remedy) == (severity == "warning")
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_the_stage_takes_what_the_recipe_gives(recipe_of):
     for name in ("chain", "flat"):
         given = recipe.network_options(name)
         taken = read_options(LfmmiRunOptions, given, name)
-        assert taken.values() == given
+        assert taken.split()[0] == given
     assert recipe.chain_system("chain").supervision_lattices.beam == 15.0
 
 

@@ -13,6 +13,7 @@ from latflow.workflow.recipe import Recipe
 from latflow.workflow.settings import (
     check_overrides,
     find_recipe,
+    give_cache,
     nested_setting,
     nested_values,
     read_config,
@@ -197,3 +198,22 @@ def test_all_of_several_config_options_count(tmp_path, monkeypatch):
     given = ["gmm", "--config", "seed=1", "-n", "--config", "x=2", "y=3"]
     merged = ["gmm", "-n", "--config", "seed=1", "x=2", "y=3"]
     assert _with_overrides(recipe, given, []) == merged
+
+
+@pytest.mark.parametrize("home", ["/proc/nowhere", "/dev/null"])
+def test_without_a_writable_home_the_cache_is_in_the_folder_of_the_run(
+    tmp_path, monkeypatch, home
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    give_cache()
+    assert os.environ["XDG_CACHE_HOME"] == str(tmp_path / ".snakemake/cache")
+
+
+def test_a_writable_cache_stays_where_it_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    give_cache()
+    assert "XDG_CACHE_HOME" not in os.environ
+    assert (tmp_path / ".cache/snakemake").is_dir()

@@ -13,6 +13,7 @@ if SOURCE.is_dir():
 from latflow.errors import UserError
 from latflow.files import remove_leftovers
 from latflow.workflow import fork_server
+from latflow.workflow.group_jobs import tell_reasons
 from latflow.workflow.jobs import above_limit, check_writable
 from latflow.workflow.machine import capacity
 from latflow.workflow.code_digest import source_digest
@@ -71,6 +72,7 @@ elif workflow.is_main_process:
             workflow.register_resource(name, amount)
 
 handle_signals()
+tell_reasons()
 if workflow.is_main_process:
     for line in above_limit(RESULTS, recipe.max_skipped_fraction):
         logger.warning(line)
@@ -133,6 +135,26 @@ def skippable(wildcards, output):
     A function of the output is no reason for Snakemake to run a finished step again.
     """
     return recipe.max_skipped_fraction
+
+
+def free_network_options(wildcards, output):
+    """Options of a training that are no reason to run it again, as `skippable`."""
+    return recipe.free_network_options(wildcards.network)
+
+
+def free_lm_options(wildcards, output):
+    """The same of a neural language model."""
+    return recipe.free_lm_options(wildcards.lm)
+
+
+def free_simulation_options(wildcards, output):
+    """The same of a simulated set."""
+    return recipe.options.corpus.simulated[wildcards.split].split()[1]
+
+
+def free_config(wildcards, output):
+    """The same of the whole recipe."""
+    return recipe.options.split()[1]
 
 
 def skippable_in_training(wildcards, output):
@@ -430,7 +452,10 @@ def model_behind(wildcards):
 
 
 def network_of(wildcards):
-    """Description of a network: found from here, else from beside the Snakefile."""
+    """Description of a network: found from here, else from beside the Snakefile.
+
+    Its contents are a param of the rules, so that a comment makes no network old.
+    """
     path = Path(recipe.networks[wildcards.network].network)
     ours = Path(workflow.basedir, path)
     return str(ours if ours.exists() and not path.exists() else path)

@@ -226,7 +226,8 @@ rule simulate_corpus:
     params:
         options=lambda wildcards: recipe.options.corpus.simulated[
             wildcards.split
-        ].values(),
+        ].split()[0],
+        free_options=free_simulation_options,
         seed=recipe.options.seed,
         code=source_digest("latflow.simulation.corpus.simulate_corpus"),
     message:

@@ -261,7 +261,7 @@ rule tune_scales:
     threads: 1
     resources:
         mem_mb=growing(4000),
-        runtime=growing(120),
+        runtime=growing(60),
     params:
         options=lambda wildcards: recipe.tune_options(wildcards.decoding),
         comparison=recipe.comparison_options(),

@@ -55,7 +55,7 @@ if recipe.imported_system is None:
         threads: 1
         resources:
             mem_mb=growing(4000),
-            runtime=growing(60),
+            runtime=growing(20),
         params:
             options=recipe.options.lang.values(),
             code=source_digest("latflow.lang.prepare.make_lang"),
@@ -111,7 +111,7 @@ rule make_lm:
     threads: 1
     resources:
         mem_mb=growing(8000),
-        runtime=growing(120),
+        runtime=growing(60),
     params:
         options=options_of_lm,
         code=source_digest("latflow.lang.prepare.make_lm"),
@@ -144,6 +144,7 @@ rule train_language_model:
         gpu=TRAINING_GPUS,
     params:
         options=lambda wildcards: recipe.lm_run_options(wildcards.lm),
+        free_options=free_lm_options,
         held_out=lambda wildcards: recipe.neural_lm(wildcards.lm).held_out,
         checkpoints=lambda wildcards: checkpoints_of_lm(wildcards.lm),
         code=source_digest("latflow.training.language_model.train_language_model"),
@@ -198,7 +199,7 @@ rule make_grammar:
     threads: 1
     resources:
         mem_mb=growing(8000),
-        runtime=growing(60),
+        runtime=growing(20),
     params:
         code=source_digest("latflow.lang.prepare.make_grammar"),
     message:

@@ -18,7 +18,7 @@ rule train_network:
         dev_targets=features_learnt("dev"),
         parent=parent_of,
         simulation=simulation_files_of,
-        network=network_of,
+        network=ancient(network_of),
     output:
         weights="<results>/nnet/{network}/weights.safetensors",
         description="<results>/nnet/{network}/network.yaml",
@@ -45,6 +45,8 @@ rule train_network:
         tasks=1,  # ranks of the training
     params:
         options=lambda wildcards: recipe.network_options(wildcards.network),
+        free_options=free_network_options,
+        network_config=lambda wildcards: recipe.network_config(wildcards.network),
         checkpoints=lambda wildcards: checkpoints_of(wildcards.network),
         max_skipped_fraction=skippable,
         code=source_digest("latflow.training.train.train_network"),
@@ -320,7 +322,7 @@ rule train_lfmmi:
         chain="<results>/chain/{network}/den.fst",
         parent=parent_of,
         simulation=simulation_files_of,
-        network=network_of,
+        network=ancient(network_of),
     output:
         weights="<results>/nnet/{network}/weights.safetensors",
         description="<results>/nnet/{network}/network.yaml",
@@ -347,6 +349,8 @@ rule train_lfmmi:
         tasks=1,  # ranks of the training
     params:
         options=lambda wildcards: recipe.network_options(wildcards.network),
+        free_options=free_network_options,
+        network_config=lambda wildcards: recipe.network_config(wildcards.network),
         checkpoints=lambda wildcards: checkpoints_of(wildcards.network),
         max_skipped_fraction=skippable,
         code=source_digest("latflow.training.lfmmi.train_lfmmi"),
@@ -486,6 +490,7 @@ rule train_sequence:
         tasks=1,  # ranks of the training
     params:
         options=lambda wildcards: recipe.sequence_options(wildcards.network),
+        free_options=free_network_options,
         checkpoints=lambda wildcards: checkpoints_of(wildcards.network),
         code=source_digest("latflow.sequence.train.train_sequence"),
     message:

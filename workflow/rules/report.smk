@@ -87,7 +87,8 @@ rule make_report:
         runtime=growing(30),
     params:
         results_dir=subpath(output.html, parent=True),
-        config=recipe.options.values(),
+        config=recipe.options.split()[0],
+        free_config=free_config,
         code=source_digest("latflow.report.build.make_report"),
     message:
         "Write the results report"

@@ -30,7 +30,7 @@ rule score_wer:
     threads: 4
     resources:
         mem_mb=growing(4000),
-        runtime=growing(60),
+        runtime=growing(20),
     params:
         options=recipe.options.score.values(),
         seed=recipe.options.seed,

@@ -67,8 +67,9 @@ def _init(arguments: Arguments) -> None:
 )
 def _run(arguments: Arguments) -> None:
     """Run a recipe by Snakemake in this folder; results are in results/<experiment>."""
-    from latflow.workflow.settings import find_recipe, workflow_folder
+    from latflow.workflow.settings import find_recipe, give_cache, workflow_folder
 
+    give_cache()
     if "--configfile" in arguments.further or "--configfiles" in arguments.further:
         raise UserError("the recipe is named already", remedy="set keys by --config")
     snakefile = workflow_folder() / "Snakefile"
@@ -281,8 +282,9 @@ def _plan(arguments: Arguments) -> None:
     from latflow.workflow.amounts import split_amounts
     from latflow.workflow.job_graph import plan_jobs
     from latflow.workflow.machine import capacity
-    from latflow.workflow.settings import nested_setting
+    from latflow.workflow.settings import give_cache, nested_setting
 
+    give_cache()
     cores = os.cpu_count() or 1 if arguments.cores is None else arguments.cores
     gpus = capacity()["gpu"] if arguments.gpus is None else arguments.gpus
     if min(arguments.nodes, cores) < 1 or gpus < 0:

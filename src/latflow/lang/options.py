@@ -8,6 +8,7 @@ from pydantic import Field
 
 from latflow.options import (
     Fraction,
+    Free,
     NonNegativeInt,
     Options,
     PositiveFloat,
@@ -189,7 +190,7 @@ class LmTrainingOptions(LstmLmOptions):
     of the held-out text fell by less than 1 percent."""
     clip_norm: PositiveFloat = 1.0
     """Gradients (mean over words) longer than this are shortened to it."""
-    checkpoint_minutes: PositiveFloat = 10.0
+    checkpoint_minutes: Free[PositiveFloat] = 10.0
     """Minutes between checkpoints within an epoch."""
 
 
@@ -198,7 +199,7 @@ class LmRunOptions(LmTrainingOptions):
 
     seed: NonNegativeInt = 1
     """Seed of parameters, order and dropout."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Free[Literal["auto", "cpu", "cuda"]] = "auto"
     """Device: `auto` for a GPU where there is one."""
 
 

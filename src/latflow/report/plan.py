@@ -9,15 +9,14 @@ Public: `make_plan`, `render`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 
 import numpy as np
 import pandas as pd
 
 from latflow.errors import UserError
-from latflow.features.frame_times import Amount, feature_dim
-from latflow.nnet.description import NetworkDescription
-from latflow.nnet.network import Network
+from latflow.features.frame_times import Amount
 from latflow.report.cost_figures import MIB, size_of, work_of
 from latflow.report.cost_model import (
     Cost,
@@ -27,14 +26,11 @@ from latflow.report.cost_model import (
 )
 from latflow.report.costs import share_of_split, split_of
 from latflow.report.schedule import Estimate, Machines, Plan
-from latflow.sequence.options import SequenceSystemOptions
 from latflow.workflow.job_graph import PlannedJob
+from latflow.workflow.network_sizes import NetworkSizes
 from latflow.workflow.recipe import Recipe
 
-# Features of a GMM system that networks read, unless it says so itself: LDA's.
-ADAPTED_DIM = 40
-# Classes of a network whose tree is not grown to a number of leaves.
-FEW_CLASSES = 100
+_PROCESS_MIB = 400  # of a training, before it has a network
 _SHOWN_SHARE = 0.02  # of the critical path
 
 
@@ -60,33 +56,35 @@ def make_plan(
     Raises:
         UserError: a file that no job reads.
     """
-    networks = _Networks(recipe)
+    networks = NetworkSizes(recipe, splits)
     sizes = _Sizes(jobs, files)
     estimates = []
     for job in _in_order(jobs):
         split = split_of(job.model_dump(), splits)
         options = job.params.get("options") or {}
         is_training = "training" in options and "network" in job.wildcards
-        parameters = (
-            networks.parameters(job.wildcards["network"]) if is_training else None
-        )
+        memory = networks.memory(job.wildcards["network"]) if is_training else None
         reads, graphs = sizes.read(job, ""), sizes.read(job, ".fst")
         work = work_of(
             job.params,
             splits.get(split or ""),
             share=share_of_split(job.model_dump()),
-            parameters=parameters,
+            parameters=None if memory is None else memory.parameters / 1e6,
             input_mib=reads,
             graph_mib=np.nan if reads is None or graphs is None else graphs,
         )
-        is_unsized = is_training and parameters is None
+        is_unsized = is_training and memory is None
         cost = (
             "the size of its network is not known"
             if is_unsized
             else model.predict(job.rule, work, on_gpu=job.gpu > 0)
         )
+        if memory is not None and isinstance(cost, Cost) and not job.gpu:
+            least = _PROCESS_MIB + memory.total / MIB
+            cost = replace(cost, memory_mib=np.fmax(cost.memory_mib, least))
         sizes.note(job, cost, is_over_speech=split is not None)
-        estimates.append(Estimate(job, cost, _seconds(job, cost, machines)))
+        seconds = _seconds(job, cost, machines)
+        estimates.append(Estimate(job, cost, seconds, memory))
     return Plan(estimates, machines)
 
 
@@ -169,63 +167,6 @@ class _Sizes:
             self._made[job.number] = cost.disk_mib
 
 
-class _Networks:
-    """Sizes of a recipe's networks."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
-        self._found: dict[str, float | None] = {}
-
-    def parameters(self, name: str) -> float | None:
-        """Return millions of parameters; None where there is no description yet.
-
-        Those of an ensemble count together.
-        """
-        options = self._recipe.networks[name]
-        if isinstance(options, SequenceSystemOptions):
-            of_one = self.parameters(options.parent)
-        else:
-            if name not in self._found:
-                self._found[name] = self._count(name)
-            of_one = self._found[name]
-        return None if of_one is None else of_one * options.training.ensemble
-
-    def _count(self, name: str) -> float | None:
-        """Build a network with the classes that its tree will have."""
-        file = self._recipe.description_of(name)
-        if file is None:
-            return None
-        description = NetworkDescription.load(file)
-        targets = {loss.target for loss in description.outputs.values()}
-        classes = dict.fromkeys(targets, self._leaves(name))
-        parts = {x: self._dim(x) for x in self._recipe.streams_read(name) or ("",)}
-        try:
-            description = description.with_parts(parts if len(parts) > 1 else {})
-            network = Network(description, sum(parts.values()), classes)
-        except (UserError, ValueError):
-            return None
-        return sum(value.numel() for value in network.parameters()) / 1e6
-
-    def _leaves(self, name: str) -> int:
-        """Return the leaves that a network's tree is grown to."""
-        recipe = self._recipe
-        if recipe.has_own_tree(name):
-            tree = getattr(recipe.networks[name], "tree", None)
-            return int(getattr(tree, "num_leaves", 0) or FEW_CLASSES)
-        source = recipe.gmm_behind(name)
-        options = recipe.options.gmm.systems.get(source or "")
-        return int(getattr(options, "num_leaves", 0) or FEW_CLASSES)
-
-    def _dim(self, stream: str) -> int:
-        """Return features a frame."""
-        nnet, below = self._recipe.options.nnet, 0
-        if stream in nnet.ivectors:
-            below = nnet.ivectors[stream].dim
-            stream = nnet.ivectors[stream].features
-        options = nnet.features.get(stream)
-        return below + (ADAPTED_DIM if options is None else feature_dim(options))
-
-
 def render(plan: Plan, figures: pd.DataFrame) -> str:
     """Lay a plan out for a terminal.
 
@@ -243,6 +184,7 @@ def render(plan: Plan, figures: pd.DataFrame) -> str:
             for (rule, why), count in plan.unknown.items()
         ]
         lines.append("")
+    lines += _trainings(plan)
     known = plan.known
     if known:
         core_hours = sum(c.cpu_seconds for e, c in known if not e.job.gpu) / 3600
@@ -301,6 +243,20 @@ def _table(plan: Plan) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     form = "  ".join([f"{{:{widths[0]}}}", *(f"{{:>{width}}}" for width in widths[1:])])
     return [form.format(*row) for row in table]
+
+
+def _trainings(plan: Plan) -> list[str]:
+    """Return the lines on what trainings keep in memory, of the processor or a GPU."""
+    found = [(e, e.memory) for e in plan.estimates if e.memory is not None]
+    if not found:
+        return []
+    lines = [
+        f"  {_named(estimate)}: {memory.parameters / 1e6:,.1f} million parameters, "
+        f"{_size(memory.state / MIB)} with gradient and optimizer; at least "
+        f"{_size(memory.batch / MIB)} for the largest batch"
+        for estimate, memory in found
+    ]
+    return ["Trainings keep in memory, of the device that they run on:", *lines, ""]
 
 
 def _named(estimate: Estimate) -> str:

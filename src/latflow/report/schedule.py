@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from latflow.report.cost_model import Cost
+from latflow.training.memory import TrainingMemory
 from latflow.workflow.job_graph import PlannedJob
 
 
@@ -37,11 +38,13 @@ class Estimate:
     Attributes:
         cost: or why it is not known.
         seconds: from its start to its end; 0 where that is not known.
+        memory: of a training, what it keeps on its device; None of other jobs.
     """
 
     job: PlannedJob
     cost: Cost | str
     seconds: float
+    memory: TrainingMemory | None = None
 
 
 @dataclass(frozen=True)

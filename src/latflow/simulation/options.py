@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from latflow.corpus.options import CorpusOptions, NoSource, SetName
-from latflow.options import Fraction, Name, Options, PositiveInt, Text
+from latflow.options import Fraction, Free, Name, Options, PositiveInt, Text
 from latflow.simulation.distributions import (
     TAGGED,
     Choice,
@@ -227,7 +227,7 @@ class SimulationOptions(Options):
     """Effects of the recording device; null for none."""
     array: ArrayOptions | None = None
     """Several microphones, whose channels are made; null for one."""
-    cache_mb: PositiveInt = 200
+    cache_mb: Free[PositiveInt] = 200
     """Responses and noises that are kept in memory for their next use, MB; the longest
     unused go first."""
 

@@ -8,7 +8,8 @@ that the position holds their state too.
 The folder belongs to one training: its files carry a digest of what the training
 depends on, and those of another training are refused, with what differs.
 
-Public: `CheckpointStore`, `Position`, `TrainingState`, `means`, `digest_of`.
+Public: `CheckpointStore`, `Position`, `TrainingState`, `read_checkpoint`, `means`,
+`digest_of`, `differences`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from latflow.errors import UserError
 from latflow.files import is_full_disk
 
 FORMAT = "latflow-checkpoint-3"
+_UNFINISHED = ".tmp."  # before the name of a file that is being written
 _NAME = re.compile(r"e(\d+)-b(\d+)\.pt")
 
 log = logging.getLogger(__name__)
@@ -161,11 +163,23 @@ class CheckpointStore:
         whole = {"format": FORMAT, "identity": self.identity, "state": state}
         _write(path, whole)
         ends = [p for p in self.positions() if p.batch == 0]
-        kept = {position, *ends[-self.keep :], *(Position(e + 1) for e in wanted)}
-        for other in self.positions():
-            if other not in kept:
-                (self.folder / other.file_name).unlink(missing_ok=True)
+        self._keep({position, *ends[-self.keep :]}, wanted)
         return path
+
+    def end(self, wanted: Iterable[int]) -> None:
+        """Remove all but the newest checkpoint and the wanted ones, at the end.
+
+        Args:
+            wanted: epochs whose ends must stay, e.g. the best.
+        """
+        self._keep({*self.positions()[-1:]}, wanted)
+
+    def _keep(self, kept: set[Position], wanted: Iterable[int]) -> None:
+        """Remove other checkpoints than some, and the ends of epochs."""
+        ends = {Position(epoch + 1) for epoch in wanted}
+        for other in self.positions():
+            if other not in kept | ends:
+                (self.folder / other.file_name).unlink(missing_ok=True)
 
     def load(self, position: Position) -> State:
         """Read a checkpoint.
@@ -174,27 +188,10 @@ class CheckpointStore:
             UserError: it is not readable, or of another training.
         """
         path = self.folder / position.file_name
-        try:
-            with zipfile.ZipFile(path) as archive:  # torch looks at no checksum
-                damaged = archive.testzip()
-            if damaged is not None:
-                raise ValueError(f"{damaged} is damaged")
-            whole = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # of broken files it may raise anything
-            what = " ".join(str(error).split())
-            raise UserError(
-                f"not a readable checkpoint ({what})",
-                file=path,
-                remedy="remove the file; the training goes on from the one before",
-            ) from error
-        if not isinstance(whole, dict) or whole.get("format") != FORMAT:
-            raise UserError(
-                "not a checkpoint of this version of latflow",
-                file=path,
-                remedy="remove the folder; the training begins anew",
-            )
+        whole = read_checkpoint(path)
         if whole["identity"] != self.identity:
-            different = ", ".join(_differences(whole["identity"], self.identity))
+            found = differences(whole["identity"], self.identity)
+            different = ", ".join(f"{k} ({a} and {b})" for k, (a, b) in found.items())
             raise UserError(
                 f"is of another training; different: {different}",
                 file=path,
@@ -205,9 +202,13 @@ class CheckpointStore:
     def latest(self) -> tuple[Position, State] | None:
         """Return the newest checkpoint; None where there is none.
 
+        Files that a killed job was writing are removed.
+
         Raises:
             UserError: it is of another training, or none of the files is readable.
         """
+        for unfinished in self.folder.glob(f"{_UNFINISHED}*"):
+            unfinished.unlink(missing_ok=True)
         failure: UserError | None = None
         for position in reversed(self.positions()):
             try:
@@ -222,9 +223,40 @@ class CheckpointStore:
         return None
 
 
+def read_checkpoint(path: Path) -> State:
+    """Read a checkpoint of any training.
+
+    Returns:
+        Its `identity` and its `state`.
+
+    Raises:
+        UserError: it is not readable.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:  # torch looks at no checksum
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise ValueError(f"{damaged} is damaged")
+        whole = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of broken files it may raise anything
+        what = " ".join(str(error).split())
+        raise UserError(
+            f"not a readable checkpoint ({what})",
+            file=path,
+            remedy="remove the file; the training goes on from the one before",
+        ) from error
+    if not isinstance(whole, dict) or whole.get("format") != FORMAT:
+        raise UserError(
+            "not a checkpoint of this version of latflow",
+            file=path,
+            remedy="remove the folder; the training begins anew",
+        )
+    return whole
+
+
 def _write(path: Path, whole: State) -> None:
     """Write a file so that after any crash it is whole or absent."""
-    temporary = path.with_name(f".tmp.{path.name}")
+    temporary = path.with_name(f"{_UNFINISHED}{path.name}")
     try:
         with temporary.open("wb") as stream:
             torch.save(whole, stream)
@@ -233,13 +265,12 @@ def _write(path: Path, whole: State) -> None:
         os.replace(temporary, path)
     except (OSError, RuntimeError) as error:  # torch tells of the disk by the latter
         temporary.unlink(missing_ok=True)
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        if is_full_disk(error):
-            why = os.strerror(errno.ENOSPC)
         raise UserError(
-            f"may not be written ({' '.join(str(why).split())[:200]})",
+            f"may not be written ({_reason(error)})",
             file=path,
-            remedy="free space there, or name another folder for checkpoints",
+            remedy="the unfinished file was removed; free space there, or have the "
+            "results folder on another disk: the training goes on from the checkpoint "
+            "before",
         ) from error
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -248,12 +279,23 @@ def _write(path: Path, whole: State) -> None:
         os.close(folder)
 
 
-def _differences(one: Any, other: Any, prefix: str = "") -> list[str]:
-    """Return the paths of the values in which two nested mappings differ."""
+def _reason(error: BaseException) -> str:
+    """Return what the disk said, where that is why something failed, in one line."""
+    if is_full_disk(error):
+        return os.strerror(errno.ENOSPC)
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, OSError):
+        found = found.__cause__ or found.__context__
+    why = error if found is None else found.strerror
+    return " ".join(str(why).split())[:200]
+
+
+def differences(one: Any, other: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Return the values in which two nested mappings differ, by their paths."""
     if not (isinstance(one, dict) and isinstance(other, dict)):
-        return [] if one == other else [f"{prefix} ({one} and {other})"]
-    found: list[str] = []
+        return {} if one == other else {prefix: (one, other)}
+    found: dict[str, tuple[Any, Any]] = {}
     for key in sorted({*one, *other}):
         path = f"{prefix}.{key}" if prefix else str(key)
-        found += _differences(one.get(key), other.get(key), path)
+        found |= differences(one.get(key), other.get(key), path)
     return found

@@ -11,6 +11,7 @@ from latflow.errors import UserError
 from latflow.features.options import OnTheFlyOptions, PerturbationDraws
 from latflow.options import (
     Fraction,
+    Free,
     Name,
     NonNegativeFloat,
     Options,
@@ -136,7 +137,7 @@ class MixingDraws(Options):
     """Share of the utterances that noises are added to."""
     noises: Annotated[dict[Name, MixedNoise], Field(min_length=1)]
     """Noises by a name of their kind, which add up."""
-    cache_mb: PositiveInt = 200
+    cache_mb: Free[PositiveInt] = 200
     """Features of noises that are kept in memory for their next use, MB; the longest
     unused go first."""
 
@@ -209,15 +210,15 @@ class BatchOptions(Options):
     """With a network that gives an output for one frame of s: whether the k-th pass
     over the data begins each utterance k modulo s frames later, so that in s passes
     every label is learnt from."""
-    prefetch: Annotated[int, Field(ge=0, le=1000)] = 4
+    prefetch: Free[Annotated[int, Field(ge=0, le=1000)]] = 4
     """Batches that a background thread makes ready; 0 for no thread."""
-    cache_mb: PositiveInt | None = None
+    cache_mb: Free[PositiveInt | None] = None
     """Memory for stored features and labels, MB, of each rank, for train and for dev:
     what the coming batches need is read ahead into up to half of it, and what was asked
     for longest ago is dropped (RETURNN: cache_size). For slow disks and network file
     systems, and where memory is short. null leaves both to the operating system, which
     reads a page when it is touched and keeps what finds room."""
-    on_the_fly: OnTheFlyOptions = OnTheFlyOptions()
+    on_the_fly: Free[OnTheFlyOptions] = OnTheFlyOptions()
     """Computation of features in training, where they are not stored (`stored:
     false` in `nnet.features`)."""
     perturbation: PerturbationDraws | None = None

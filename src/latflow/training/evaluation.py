@@ -21,6 +21,7 @@ from latflow.training.checkpoint import FRAMES, Means, means
 from latflow.training.criterion import Criterion
 from latflow.training.distributed import Backend
 from latflow.training.labels import LabelStore
+from latflow.training.memory import enough_for_pass
 from latflow.training.options import TrainingOptions
 from latflow.training.progress import Clock
 from latflow.training.steps import LOSS, Part, Passes, add_loss, autocast, parts_of
@@ -123,8 +124,8 @@ def priors_of_posteriors(
     sums = torch.zeros(output.num_classes + 1, dtype=torch.float64, device=device)
     network.eval()
     for part in chain.from_iterable(parts_of(batch, options) for batch in batches):
-        there = part.to(device)
-        with autocast(options, device):
+        with enough_for_pass(part), autocast(options, device):
+            there = part.to(device)
             logits, lengths = network(there.features, there.lengths)[name]
         if output.loss.name == "ctc":
             times = torch.arange(logits.shape[1], device=device)

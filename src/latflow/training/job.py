@@ -50,12 +50,14 @@ from latflow.options import Options
 from latflow.provenance import git_state, versions
 from latflow.training.batches import BatchSource, open_batches
 from latflow.training.checkpoint import CheckpointStore, digest_of
+from latflow.training.continuing import continue_last, keep_finished
 from latflow.training.criterion import Criterion
 from latflow.training.distributed import Backend, resolve_backend
 from latflow.training.ensemble import train_ensemble
 from latflow.training.frame_targets import FrameTargets
 from latflow.training.labels import LabelStore
 from latflow.training.launch import run_ranks, stop_requests, threads_of_rank
+from latflow.training.memory import enough_memory
 from latflow.training.optimizer_options import CustomSchedule
 from latflow.training.options import RunOptions, TrainingOptions
 from latflow.training.outliers import reason_of
@@ -63,18 +65,6 @@ from latflow.training.readers import open_features
 from latflow.training.trainer import Result, Trainer
 
 log = logging.getLogger(__name__)
-
-# What may change between two attempts at the same training.
-_FREE = {
-    "training": (
-        "checkpoint_minutes",
-        "elastic",
-        "keep_checkpoints",
-        "log_interval",
-        "tensorboard",
-    ),
-    "data": ("cache_mb", "prefetch", "on_the_fly"),
-}
 
 
 class Job(Options):
@@ -99,11 +89,20 @@ class Job(Options):
     """Threads of a rank."""
     identity: dict[str, Any] = Field(default_factory=dict)
     """Everything that the training depends on; see `identity_of`."""
+    continued: dict[str, Any] | None = None
+    """What it goes on from, where that is another training; see `continue_last`."""
 
     @property
     def folder(self) -> Path:
         """The folder of this training's checkpoints."""
         return self.checkpoints / digest_of(self.identity)
+
+    @property
+    def whole_identity(self) -> dict[str, Any]:
+        """What tells its checkpoints: what it depends on, and what it goes on from."""
+        if self.continued is None:
+            return self.identity
+        return {**self.identity, "continued": self.continued}
 
     def batches(
         self,
@@ -227,9 +226,16 @@ def run_training(
             elastic=job.options.training.elastic,
         )
 
-    if job.options.training.ensemble == 1:
+    options = job.options.training
+    if options.continue_from is not None:
+        continued = continue_last(job.checkpoints, job.folder, job.identity)
+        job = job.replace(continued=continued)
+    if options.ensemble == 1:
         train(job)
-        shutil.rmtree(job.folder)
+        if options.keep_finished:
+            keep_finished(job.folder)
+        else:
+            shutil.rmtree(job.folder)
         return
     is_alone = device == "cpu" and ranks == 1 and hosts is None
     train_ensemble(job, name, device, train, threads=threads, are_parallel=is_alone)
@@ -246,7 +252,18 @@ def train_rank(
         job: values of its job.
         device: `cpu` or `cuda`.
     """
-    kind: type[Task] = resolve_name(task)
+    with enough_memory(
+        "the network, its gradient and the optimizer's numbers do not fit",
+        "take a smaller network, an optimizer that keeps less (sgd), or a larger "
+        "machine; latflow plan tells what a network takes",
+    ):
+        _train_rank(backend, resolve_name(task), job, device)
+
+
+def _train_rank(
+    backend: Backend, kind: type[Task], job: Mapping[str, Any], device: str
+) -> None:
+    """Do what `train_rank` does, with the kind of training."""
     described = kind.JOB.model_validate(job)
     options = described.options
     made = kind(described, place_rank(device, backend))
@@ -256,7 +273,7 @@ def train_rank(
         made.ledger.check(count, max_skipped_fraction=described.max_skipped_fraction)
         log.info("scales of %s: %s", made.criterion.name, scale_card(made.scales))
     store = CheckpointStore(
-        described.folder, described.identity, keep=num_kept(options.training)
+        described.folder, described.whole_identity, keep=num_kept(options.training)
     )
     with (
         closing(made.criterion),
@@ -332,6 +349,7 @@ def _write_model(
         "scales": dict(task.scales),
         "options": job.options.values(),
         "parent": None if job.parent_dir is None else str(job.parent_dir),
+        "continued": job.continued,
         **info,
         "versions": versions(),
         "commit": git_state(),
@@ -371,8 +389,8 @@ def identity_of(
 ) -> dict[str, Any]:
     """Return what a training depends on; checkpoints of another one are not its own.
 
-    Device, back end and ranks may change between two attempts: they change the result
-    by rounding alone. Labels are told by their counts.
+    Ranks and options that are marked `Free` may change between two attempts: they
+    change the result by rounding alone. Labels are told by their counts.
 
     Args:
         options: of the training.
@@ -381,10 +399,10 @@ def identity_of(
         labels: of the splits, by the target's name.
         parent_dir: model folder to start from, or None.
     """
-    chosen = {
-        name: {key: v for key, v in section.values().items() if key not in _FREE[name]}
-        for name, section in (("training", options.training), ("data", options.data))
-    }
+    bound, _ = options.split()
+    chosen = {name: bound[name] for name in ("training", "data")}
+    if options.training.continue_from is None:
+        del chosen["training"]["continue_from"]
     weights = None if parent_dir is None else Path(parent_dir, "weights.safetensors")
     schedule = options.training.schedule
     if isinstance(schedule, CustomSchedule):

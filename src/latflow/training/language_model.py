@@ -46,6 +46,7 @@ from latflow.nnet.language_model import (
 from latflow.nnet.model_dir import choose_device
 from latflow.training.checkpoint import CheckpointStore, Position, digest_of
 from latflow.training.launch import stop_requests
+from latflow.training.memory import enough_memory
 from latflow.training.optimizers import (
     Moment,
     is_exhausted,
@@ -58,7 +59,6 @@ from latflow.training.options import TrainingOptions
 log = logging.getLogger(__name__)
 
 _WINDOW = 8192  # sentences that are sorted by length together
-_NOT_IDENTITY = ("device", "checkpoint_minutes")
 
 
 def train_language_model(
@@ -110,9 +110,9 @@ def train_language_model(
         _EncodedText.write(source, words, folder / f"{name}.i32")
         for name, source in sources.items()
     )
-    kept = {k: v for k, v in options.values().items() if k not in _NOT_IDENTITY}
+    bound, _ = options.split()
     identity = {
-        "options": kept,
+        "options": bound,
         "words": digest_of({"words": words}),
         "texts": [train.digest, dev.digest],
     }
@@ -317,7 +317,10 @@ class _Trainer:
         self.network.train()
         saved_at, left = time.monotonic(), range(position.batch, len(plan))
         for number in progress(left, f"epoch {epoch}", len(left)):
-            self._make_step(plan[number])
+            with enough_memory(
+                "a batch of sentences does not fit", "lower batch_words"
+            ):
+                self._make_step(plan[number])
             is_due = time.monotonic() - saved_at > 60.0 * options.checkpoint_minutes
             is_asked = self.should_stop()
             if is_due or is_asked:

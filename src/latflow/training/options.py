@@ -16,6 +16,7 @@ from latflow.decode.options import (
 from latflow.graphs.options import ChainGraphOptions, ChainTreeOptions, CtcGraphOptions
 from latflow.options import (
     Fraction,
+    Free,
     NonNegativeFloat,
     NonNegativeInt,
     Options,
@@ -97,7 +98,7 @@ class TrainingOptions(Options):
     parameter_averaging: PositiveInt | None = None
     """Instead of adding up gradients in each step, ranks train alone and their
     parameters are averaged every so many steps; null for gradients."""
-    elastic: bool = False
+    elastic: Free[bool] = False
     """With Horovod: go on with the ranks that are left when one dies, and take in new
     ones."""
     pretraining: NonNegativeInt = 0
@@ -122,13 +123,22 @@ class TrainingOptions(Options):
     (as Kaldi's nnet2 and nnet3), or their shares in the training labels. The latter
     favour a class that the alignments hardly have, since the network has not learnt how
     rare it is."""
-    checkpoint_minutes: PositiveFloat = 10.0
+    continue_from: Literal["last"] | None = None
+    """`last`: go on from the newest checkpoint of the last training of this network,
+    killed or finished, under the options as they are now, of which learning rate,
+    schedule, epochs and the like may have changed (see docs/training.md). null: only
+    the same training goes on; another begins anew."""
+    keep_finished: Free[bool] = True
+    """Keep the last checkpoint of a training that has ended, and that of its best
+    epoch, so that it may go on later (`continue_from`): with Adam three times the size
+    of the network each. false removes them."""
+    checkpoint_minutes: Free[PositiveFloat] = 10.0
     """Minutes between checkpoints within an epoch."""
-    keep_checkpoints: PositiveInt = 2
+    keep_checkpoints: Free[PositiveInt] = 2
     """Checkpoints of epochs that are kept, beside the best."""
-    log_interval: PositiveInt = 50
+    log_interval: Free[PositiveInt] = 50
     """Steps between lines of log.jsonl."""
-    tensorboard: bool = True
+    tensorboard: Free[bool] = True
     """Write events for TensorBoard too."""
 
     @model_validator(mode="after")
@@ -137,6 +147,14 @@ class TrainingOptions(Options):
             raise ValueError(
                 "freeze: with pretraining layers come one by one, and cannot stay as "
                 "they are; leave out one of the two"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_continuing(self) -> Self:
+        if self.continue_from and self.ensemble > 1:
+            raise ValueError(
+                "continue_from is of one network; leave it out with an ensemble"
             )
         return self
 
@@ -314,8 +332,8 @@ class RunOptions(Options):
 
     data: BatchOptions
     training: TrainingOptions = TrainingOptions()
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    backend: Literal["auto", "horovod", "torch", "none"] = "auto"
+    device: Free[Literal["auto", "cpu", "cuda"]] = "auto"
+    backend: Free[Literal["auto", "horovod", "torch", "none"]] = "auto"
     seed: int = 0
 
 

@@ -27,6 +27,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from latflow.files import writing
+
 _PLACES = ("step", "epoch", "batch", "progress")
 PARTS = ("data", "forward", "criterion", "backward", "reduce", "update")
 
@@ -50,9 +52,11 @@ class TrainingLog:
         step: int = 0,
     ) -> None:
         path = Path(path)
-        path.touch()
-        os.truncate(path, min(offset, path.stat().st_size))
-        self._stream = path.open("ab")
+        self._path = path
+        with writing(path):
+            path.touch()
+            os.truncate(path, min(offset, path.stat().st_size))
+            self._stream = path.open("ab")
         self._writer: Any = None
         if tensorboard is not None and importlib.util.find_spec("tensorboard"):
             module = importlib.import_module("torch.utils.tensorboard")
@@ -65,10 +69,15 @@ class TrainingLog:
         return self._stream.tell()
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Add a line; numbers go to TensorBoard under `<kind>/<name>`."""
+        """Add a line; numbers go to TensorBoard under `<kind>/<name>`.
+
+        Raises:
+            UserError: the disk is full.
+        """
         line = json.dumps(dict(record), ensure_ascii=False)
-        self._stream.write(line.encode("utf-8") + b"\n")
-        self._stream.flush()
+        with writing(self._path):
+            self._stream.write(line.encode("utf-8") + b"\n")
+            self._stream.flush()
         if self._writer is not None:
             for name, value in _numbers(record, str(record["kind"])):
                 self._writer.add_scalar(name, value, record["step"])

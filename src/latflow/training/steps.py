@@ -31,6 +31,7 @@ from latflow.training.batches import Batch
 from latflow.training.checkpoint import FRAMES
 from latflow.training.criterion import Criterion, Loss, Pending
 from latflow.training.distributed import Backend
+from latflow.training.memory import enough_for_pass
 from latflow.training.natural_gradient import NaturalGradient
 from latflow.training.optimizers import (
     FlatGradient,
@@ -203,7 +204,7 @@ class Stepper:
         parts: list[Part] = []
         passes = Passes(self.network, self.criterion, self.options, clock)
         for batch, loss in passes(batches):
-            with clock.during("backward"):
+            with clock.during("backward"), enough_for_pass(batch):
                 if loss.value.requires_grad:
                     loss.value.backward()
             add_loss(numbers, self._names, loss)
@@ -356,27 +357,32 @@ class Passes:
         waiting: deque[tuple[Batch, Pending]] = deque()
         for batch in batches:
             for micro in parts_of(batch, self.options):
-                with self.clock.during("data"):
-                    there = micro.to(device, non_blocking=True)
-                with self.clock.during("forward"):
-                    with autocast(self.options, device):
-                        outputs = self.network(
-                            there.features,
-                            there.lengths,
-                            has_context=there.has_context,
-                            draws=there.draws(),
-                        )
-                    waiting.append((there, self.criterion.begin(outputs, there)))
+                with enough_for_pass(micro):
+                    waiting.append(self._begun(micro, device))
                 if len(waiting) >= self.criterion.max_pending:
                     yield self._finished(waiting)
         while waiting:
             yield self._finished(waiting)
 
+    def _begun(self, micro: Batch, device: torch.device) -> tuple[Batch, Pending]:
+        """Return a part, on its device, and what its loss comes of."""
+        with self.clock.during("data"):
+            there = micro.to(device, non_blocking=True)
+        with self.clock.during("forward"):
+            with autocast(self.options, device):
+                outputs = self.network(
+                    there.features,
+                    there.lengths,
+                    has_context=there.has_context,
+                    draws=there.draws(),
+                )
+            return there, self.criterion.begin(outputs, there)
+
     def _finished(self, waiting: deque[tuple[Batch, Pending]]) -> tuple[Batch, Loss]:
         """Return the part that has waited longest, with its loss."""
         batch, finish = waiting.popleft()
         note_progress()
-        with self.clock.during("criterion"):
+        with self.clock.during("criterion"), enough_for_pass(batch):
             return batch, finish()
 
 

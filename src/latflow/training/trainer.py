@@ -462,6 +462,8 @@ class Trainer:
                 found = [self.store.load(Position(e + 1))["model"] for e in epochs]
                 state = average_states(found)
             self.network.load_state_dict(self.backend.share(state))
+        if self.backend.is_main:
+            self.store.end(self._choice.wanted)
         dev = self.evaluate() if len(epochs) > 1 else now.history[epochs[0] - 1]
         self._write("final", dev=dev, epochs=epochs)
         return Result(

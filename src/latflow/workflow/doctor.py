@@ -32,6 +32,7 @@ from latflow.hmm.topology import Topology
 from latflow.lang.directory import read_symbols
 from latflow.lang.options import LangOptions
 from latflow.lang.special_words import special_names
+from latflow.workflow.amounts import split_sizes
 from latflow.workflow.extractor_checks import check_extractors
 from latflow.workflow.findings import Finding, Severity, finding_of, some
 from latflow.workflow.language_checks import (
@@ -40,7 +41,7 @@ from latflow.workflow.language_checks import (
     known_words,
     language_models,
 )
-from latflow.workflow.machine import gpus
+from latflow.workflow.machine import device_memory, gpus
 from latflow.workflow.network_checks import check_descriptions
 from latflow.workflow.recipe import Recipe
 from latflow.workflow.survey import Dictionary, Survey, survey_source
@@ -64,6 +65,7 @@ def examine_experiment(recipe: Recipe) -> list[Finding]:
         [
             *_networks(recipe),
             *_device(recipe),
+            *_memory(recipe),
             *_language_models(recipe),
             *_data(recipe),
         ]
@@ -92,6 +94,41 @@ def _networks(recipe: Recipe) -> list[Finding]:
     except UserError as error:
         return [finding_of(error)]
     return []
+
+
+def _memory(recipe: Recipe) -> Iterator[Finding]:
+    """Compare what the largest training keeps in memory with what there is of it."""
+    try:
+        from latflow.workflow.network_sizes import NetworkSizes
+    except ModuleNotFoundError:  # torch is in the environments of the jobs alone
+        return
+    try:
+        sizes = NetworkSizes(recipe, split_sizes(Path("results", recipe.experiment)))
+        found = {name: sizes.memory(name) for name in recipe.networks}
+    except UserError:  # of a network told by `_networks`, of frames by their readers
+        return
+    known = {name: memory for name, memory in found.items() if memory is not None}
+    if not known:
+        return
+    name, needed = max(known.items(), key=lambda item: item[1].total)
+    on_gpu = recipe.options.nnet.device != "cpu" and gpus() > 0
+    there = device_memory(on_gpu=on_gpu)
+    what = (
+        f"its training keeps at least {_size(needed.total)} in memory: "
+        f"{needed.parameters / 1e6:,.1f} million parameters, with gradient and "
+        f"optimizer {_size(needed.state)}; the largest batch {_size(needed.batch)}; "
+        f"{'a GPU' if on_gpu else 'this machine'} has "
+        f"{_size(there) if there else 'an unknown amount'}"
+    )
+    place = f"nnet.systems.{name}"
+    if there and needed.total > there:
+        remedy = (
+            "take a smaller network, or lower data.max_frames, data.max_sequences or "
+            "training.micro_sequences, unless jobs run on other machines"
+        )
+        yield Finding("warning", place, what, remedy)
+    else:
+        yield Finding("note", place, what, "nothing to do")
 
 
 def _data(recipe: Recipe) -> list[Finding]:

@@ -25,6 +25,7 @@ from latflow.graphs.options import DenominatorOptions, GraphOptions
 from latflow.lang.options import LangOptions, LmOptions
 from latflow.options import (
     Fraction,
+    Free,
     Name,
     NonNegativeInt,
     Options,
@@ -68,10 +69,10 @@ class DownloadOptions(Options):
 class NnetOptions(Options):
     """Networks: the features that they read, their layers, and their training."""
 
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Free[Literal["auto", "cpu", "cuda"]] = "auto"
     """Device that networks train and score on: `cpu`, `cuda`, or `auto` for a GPU where
     there is one."""
-    backend: Literal["auto", "horovod", "torch"] = "auto"
+    backend: Free[Literal["auto", "horovod", "torch"]] = "auto"
     """Library that joins the ranks of a training: `horovod`, `torch`
     (torch.distributed), or `auto` for Horovod where it is installed. A training of one
     rank needs neither."""

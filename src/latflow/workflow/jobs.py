@@ -31,8 +31,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 
-from latflow.errors import UserError
-from latflow.files import file_digest, write_json
+from latflow.errors import UserError, is_out_of_memory
+from latflow.files import file_digest, is_full_disk, write_json
 from latflow.ledger import read_ledger
 from latflow.logs import log_to, log_to_terminal, watched
 from latflow.options import adapter, read_options
@@ -46,7 +46,6 @@ LARGEST_DIGESTED = 256 << 20  # bytes
 _WITHOUT_LIMIT = ("make_supervisions", "supervise_flat_start")
 # Inputs of a job that tell its split.
 _SPLIT = re.compile(r"(?:streams/[^/]+/)?(?:corpus|features|frames)/([^/]+)/[^/]+")
-_NUMPY_DISK_FULL = re.compile(r"\d+ requested and \d+ written")
 
 
 @contextmanager
@@ -90,9 +89,10 @@ def run(stage: Callable[..., object], task: Any) -> None:
     or `part`, the part of a set that the job is about (wildcard `scatteritem`; None
     without), or of its resources `ranks` (`tasks`) and `hosts` (`mpi`);
     `x_dir` the folder of the file `x` where the rule has no `x_dir`, `out_dir` that of
-    the first output. Values are converted to the parameter's annotation: strings to
-    paths, mappings to options; an empty list stands for None. Only a parameter with a
-    default may be absent.
+    the first output. A param `free_x` completes the mapping `x`: a rule gives apart
+    what is no reason to run it again. Values are converted to the parameter's
+    annotation: strings to paths, mappings to options; an empty list stands for None.
+    Only a parameter with a default may be absent.
 
     Args:
         stage: the function; its parameters are annotated.
@@ -131,7 +131,7 @@ def _arguments(stage: Callable[..., object], task: Any) -> dict[str, Any]:
         "out_dir": _folders(next(iter(task.output), ())),
         **folders,
         **files,
-        **dict(task.params.items()),
+        **_completed(dict(task.params.items())),
         "threads": task.threads,
         "part": dict(task.wildcards.items()).get("scatteritem"),
         "ranks": task.resources.get("tasks", 1),
@@ -145,6 +145,24 @@ def _arguments(stage: Callable[..., object], task: Any) -> dict[str, Any]:
         elif parameter.default is parameter.empty:
             raise TypeError(f"rule {task.rule} gives no {name} to {stage.__name__}")
     return arguments
+
+
+def _completed(params: dict[str, Any]) -> dict[str, Any]:
+    """Return params, those of `free_x` within `x`."""
+    free = {name: params[name] for name in params if name.startswith("free_")}
+    found = {name: value for name, value in params.items() if name not in free}
+    for name, values in free.items():
+        whole = name.removeprefix("free_")
+        found[whole] = _joined(found[whole], values)
+    return found
+
+
+def _joined(values: Any, others: Any) -> Any:
+    """Return two nested mappings as one; no key has a value in both."""
+    if not (isinstance(values, Mapping) and isinstance(others, Mapping)):
+        return others
+    joined = {key: _joined(values.get(key), value) for key, value in others.items()}
+    return {**values, **joined}
 
 
 def _folders(paths: str | Iterable[str]) -> Any:
@@ -189,7 +207,7 @@ def check_writable(folder: str | Path) -> None:
 
 @contextmanager
 def _writing(outputs: Iterable[str]) -> Iterator[None]:
-    """Make a refusal to write one clear line, wherever in the job it came up."""
+    """Make a refusal to write, and a lack of memory, one clear line wherever it was."""
     try:
         yield
     except UserError:
@@ -198,11 +216,16 @@ def _writing(outputs: Iterable[str]) -> Iterator[None]:
         file = getattr(error, "filename", None)
         where = file or next((str(Path(path).parent) for path in outputs), None)
         number = getattr(error, "errno", None)
-        if _is_full(error, number):
+        if is_full_disk(error):
             raise UserError(
                 "no space left on the disk while writing",
                 file=where,
                 remedy="free space there, or move the results folder to a larger disk",
+            ) from error
+        if is_out_of_memory(error):
+            raise UserError(
+                f"out of memory: {' '.join(str(error).split())[:200]}".rstrip(": "),
+                remedy="run fewer jobs side by side, or this one on a larger machine",
             ) from error
         if number in {errno.EACCES, errno.EROFS, errno.EPERM}:
             raise UserError(
@@ -211,20 +234,6 @@ def _writing(outputs: Iterable[str]) -> Iterator[None]:
                 remedy="check the permissions of the file and its folder",
             ) from error
         raise
-
-
-def _is_full(error: Exception, number: int | None) -> bool:
-    """Return whether a disk is full, or a quota used up.
-
-    numpy loses the error's number, safetensors (Rust) raises no OSError; both say it in
-    words.
-    """
-    said = str(error)
-    return (
-        number in {errno.ENOSPC, errno.EDQUOT}
-        or "No space left on device" in said
-        or _NUMPY_DISK_FULL.search(said) is not None
-    )
 
 
 def _record_path(log: Path) -> Path:

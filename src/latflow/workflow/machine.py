@@ -1,6 +1,6 @@
 """Measure what this machine has, and how busy its GPU is while a job runs.
 
-Public: `capacity`, `GpuLoad`.
+Public: `capacity`, `device_memory`, `GpuLoad`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,14 @@ def gpus() -> int:
     )
     lines = done.stdout.splitlines() if done.returncode == 0 else []
     return sum(line.startswith("GPU ") for line in lines)
+
+
+def device_memory(*, on_gpu: bool) -> int:
+    """Return the bytes of memory of this machine, or of its smallest visible GPU."""
+    if not on_gpu:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    sizes = _ask_gpus("memory.total")
+    return int(min(sizes, default=0)) << 20
 
 
 SECONDS_BETWEEN_SAMPLES = 5.0
@@ -92,8 +100,13 @@ class GpuLoad:
 
 def utilization() -> float | None:
     """Return the utilization of the visible GPUs, 0 to 1; None if it cannot be told."""
-    command = ["nvidia-smi", "--query-gpu=utilization.gpu"]
-    command += ["--format=csv,noheader,nounits"]
+    values = _ask_gpus("utilization.gpu")
+    return sum(values) / len(values) / 100 if values else None
+
+
+def _ask_gpus(what: str) -> list[float]:
+    """Return a number of each visible GPU; none if they cannot be told."""
+    command = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits"]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible:
         command += ["-i", visible]
@@ -101,10 +114,9 @@ def utilization() -> float | None:
         done = subprocess.run(
             command, capture_output=True, text=True, check=True, timeout=30
         )
-        values = [float(line) / 100 for line in done.stdout.split("\n") if line.strip()]
+        return [float(line) for line in done.stdout.split("\n") if line.strip()]
     except (OSError, ValueError, subprocess.SubprocessError):
-        return None
-    return sum(values) / len(values) if values else None
+        return []
 
 
 def _uses_gpu() -> bool:

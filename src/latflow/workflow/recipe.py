@@ -18,6 +18,7 @@ from latflow.decode.options import NetworkScoreOptions, RescoreOptions, SearchOp
 from latflow.errors import UserError
 from latflow.features.frame_times import FrameTimes
 from latflow.features.options import LhotseExtractionOptions, Stream
+from latflow.files import read_yaml
 from latflow.gmm.options import SharedOptions
 from latflow.graphs.options import DenominatorOptions, GraphOptions
 from latflow.lang.options import (
@@ -170,6 +171,17 @@ class Recipe(Sets, Systems):
 
     def network_options(self, system: str) -> dict[str, Any]:
         """Return everything that training a network depends on beside its inputs."""
+        options, _ = self._training_options(system)
+        return {**options, "seed": self.options.seed}
+
+    def free_network_options(self, system: str) -> dict[str, Any]:
+        """Return the options of a training that may change between two attempts."""
+        nnet = self.options.nnet
+        _, free = self._training_options(system)
+        return {**free, "device": nnet.device, "backend": nnet.backend}
+
+    def _training_options(self, system: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the options of a training, without its inputs; see `Options.split`."""
         inputs = (
             "features",
             "alignments",
@@ -183,12 +195,19 @@ class Recipe(Sets, Systems):
             "supervision_lattices",
             "graph",
         )
-        nnet, options = self.options.nnet, self.networks[system]
+        options = self.networks[system]
         if isinstance(options, LfmmiSystemOptions):
             options = self.chain_system(system)
-        own = options.values()
-        shared = {"device": nnet.device, "backend": nnet.backend}
-        return {**_without(own, *inputs), **shared, "seed": self.options.seed}
+        bound, free = options.split()
+        return _without(bound, *inputs), _without(free, *inputs)
+
+    def network_config(self, system: str) -> Mapping[str, Any]:
+        """Return what the description of a network says; {} where there is none yet.
+
+        Comments and the form of the file are not part of it.
+        """
+        file = self.description_of(system)
+        return {} if file is None else read_yaml(file)
 
     def sequence_options(self, system: str) -> dict[str, Any]:
         """Return everything that sequence training depends on beside its inputs."""
@@ -299,8 +318,13 @@ class Recipe(Sets, Systems):
 
     def lm_run_options(self, lm: str) -> dict[str, Any]:
         """Return all that training a neural model depends on beside its inputs."""
-        own = self.neural_lm(lm).part(LmTrainingOptions).values()
-        return {**own, "seed": self.options.seed, "device": self.options.nnet.device}
+        own, _ = self.neural_lm(lm).part(LmTrainingOptions).split()
+        return {**own, "seed": self.options.seed}
+
+    def free_lm_options(self, lm: str) -> dict[str, Any]:
+        """Return the options of that training that may change between two attempts."""
+        _, free = self.neural_lm(lm).part(LmTrainingOptions).split()
+        return {**free, "device": self.options.nnet.device}
 
     def lm_options(self, lm: str, language_folder: str) -> RescoringLmOptions:
         """Return the options of a language model, its text named.

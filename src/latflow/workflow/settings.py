@@ -6,12 +6,14 @@ exactly as Snakemake reads them.
 
 Public: `find_recipe`, `recipe_names`, `read_config`, `check_keys`,
 `check_overrides`, `nested_values`, `nested_setting`, `workflow_folder`,
-`search_path`, `write_start`.
+`search_path`, `give_cache`, `write_start`.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +26,7 @@ from latflow.files import atomic_output, read_yaml, write_json
 from latflow.provenance import PACKAGE_ROOT, WORKFLOW_FOLDER
 
 DEMO = "demo"
+log = logging.getLogger(__name__)
 
 
 def find_recipe(name: str | Path) -> Path:
@@ -227,6 +230,27 @@ def search_path(folder: str | Path = ".") -> Path:
         link.unlink(missing_ok=True)
         link.symlink_to(PACKAGE_ROOT.resolve(), target_is_directory=True)
     return alone
+
+
+def give_cache() -> None:
+    """Give Snakemake a cache here where that of the user may not be written.
+
+    It makes a folder in it before all else: without a home nothing would run. Jobs on
+    other machines inherit the variable.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    try:
+        folder = Path(home, "snakemake")
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK | os.X_OK):
+            return
+    except OSError:
+        pass
+    own = Path(".snakemake", "cache").absolute()
+    log.warning("%s may not be written: Snakemake's cache is in %s", home, own)
+    os.environ["XDG_CACHE_HOME"] = str(own)
+    # Else each process that matplotlib is loaded in makes, and removes, one of its own.
+    os.environ.setdefault("MPLCONFIGDIR", str(own / "matplotlib"))
 
 
 def write_start(folder: str | Path) -> list[Path]:

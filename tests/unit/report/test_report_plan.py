@@ -245,6 +245,34 @@ def test_plan_follows_sizes_and_names_what_is_unknown(monkeypatch, tmp_path):
         make_plan(recipe, jobs, model, **options, files={"lm.arpa": 4.0})
 
 
+def test_plan_counts_what_a_training_keeps_in_memory(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    wide = {"class": "linear", "size": 20_000}
+    layers = {
+        "one": {**wide, "from": "data"},
+        "two": wide,
+        "output": {"class": "output"},
+    }
+    (tmp_path / "wide.yaml").write_text(json.dumps({"layers": layers}))
+    system = {"type": "ce", "network": "wide.yaml", "alignments": "mono"}
+    recipe = Recipe.from_config({**RECIPE, "nnet": {"systems": {"wide": system}}})
+    training = {"training": {"epochs": 2}}
+    of = job(0, rule="train_network", threads=1, inputs=["x/frames/train/meta.json"])
+    jobs = [of.replace(params={"options": training}, wildcards={"network": "wide"})]
+    figures = packaged_figures()
+    plan = make_plan(
+        recipe, jobs, CostModel(figures),
+        machines=Machines(1, 4, 0), splits={"train": (1.0, 500)}, files={},
+    )  # fmt: skip
+    (estimate,) = plan.estimates
+    # Adam's two moments, gradient and value of 20,000 x 20,000 weights and some
+    assert estimate.memory.state / 2**30 == pytest.approx(6.0, rel=0.1)
+    assert estimate.cost.memory_mib > 6 * 1024
+    text = render(plan, figures)
+    assert "Trainings keep in memory, of the device that they run on:" in text
+    assert "million parameters, 6." in text
+
+
 @pytest.mark.slow
 def test_no_rule_of_a_recipe_with_all_kinds_of_systems_is_unknown(
     repository, monkeypatch, tmp_path, capsys

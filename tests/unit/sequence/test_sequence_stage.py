@@ -125,7 +125,7 @@ def test_model_folder_is_whole_and_its_dev_errors_are_words(
     assert np.allclose(rates, np.round(rates))
     assert json.loads((out / "drift.json").read_text())
     assert (out / "sequence_ledger.jsonl").is_file()
-    assert not list((tmp_path / "work").iterdir())
+    assert [path.name for path in (tmp_path / "work").iterdir()] == ["finished"]
 
 
 def test_a_missing_file_is_named(sources, options, tmp_path):

@@ -15,12 +15,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from reference.small_model import small_model
-from reference.training_task import (
-    LAYERS,
-    data_options,
-    training_options,
-)
+from reference.stage_task import DIM, MODEL, options, stage, write_inputs
+from reference.training_task import LAYERS
 from safetensors.torch import load_file, save_file
 
 from latflow.cli.main import main
@@ -29,10 +25,7 @@ from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.options import PasteOptions
 from latflow.features.pasting import paste_features
 from latflow.hmm.alignment import pdfs_of
-from latflow.hmm.topology import Topology
-from latflow.hmm.tree import ContextDependency
 from latflow.kaldi.io import (
-    KaldiWriter,
     read_int_vectors,
     read_matrices,
     write_int_vectors,
@@ -40,67 +33,19 @@ from latflow.kaldi.io import (
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import load_model, save_model
 from latflow.nnet.network import Network
+from latflow.training.checkpoint import CheckpointStore, Position
 from latflow.training.forward import Forward, forward
 from latflow.training.job import read_network
 from latflow.training.labels import LabelWriter
-from latflow.training.options import CeRunOptions
 from latflow.training.saliency import saliency
 from latflow.training.train import train_network
-
-MODEL = small_model()
-DIM = 4
 
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory) -> Path:
-    """Frames whose mean tells the pdf; one utterance without an alignment."""
     folder = tmp_path_factory.mktemp("inputs")
-    tree = ContextDependency.monophone(
-        [[1], [2, 3]], Topology.standard([2, 3], [1], 2, 1).pdf_class_counts()
-    )
-    with KaldiWriter.open(folder / "gmm" / "final.mdl") as writer:
-        MODEL.write(writer)
-    tree.save(folder / "gmm" / "tree")
-    means = np.random.default_rng(5).normal(size=(MODEL.num_pdfs, DIM)) * 2
-    for split, count, seed in (("train", 20, 1), ("dev", 6, 2)):
-        rng = np.random.default_rng(seed)
-        alignments = []
-        with FrameWriter(folder / split, dim=DIM) as frames:
-            for number in range(count):
-                length = rng.integers(3, 40)
-                ids = rng.integers(1, MODEL.num_transition_ids + 1, length, np.int32)
-                noise = rng.normal(size=(len(ids), DIM))
-                values = (means[pdfs_of(ids, MODEL)] + noise).astype(np.float32)
-                frames.append(f"{split}{number:02d}", "s", "", values)
-                alignments.append((f"{split}{number:02d}", ids.astype(np.int32)))
-        write_int_vectors(folder / f"{split}.ark", alignments[1:])
-    network = json.dumps({"layers": LAYERS})
-    (folder / "network.yaml").write_text(network)
+    write_inputs(folder)
     return folder
-
-
-def options(**training):
-    return CeRunOptions(
-        data=data_options(normalization="global"),
-        training=training_options(**{"epochs": 3, "learning_rate": 0.02, **training}),
-        device="cpu",
-        seed=3,
-    )
-
-
-def stage(inputs: Path, out: Path, checkpoints: Path, chosen, **others) -> None:
-    train_network(
-        inputs / "train",
-        inputs / "train.ark",
-        inputs / "gmm",
-        inputs / "dev",
-        inputs / "dev.ark",
-        inputs / "network.yaml",
-        out_dir=out,
-        options=chosen,
-        checkpoints=checkpoints,
-        **others,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +81,10 @@ def test_the_folder_is_complete(inputs, trained):
     lines = (trained / "ledger.jsonl").read_text().splitlines()
     ledger = [json.loads(line) for line in lines]
     assert [entry["utterance"] for entry in ledger] == ["dev00", "train00"]
-    assert not list((trained.parent / "checkpoints").iterdir())
+    (kept,) = (trained.parent / "checkpoints").iterdir()
+    assert kept.name == "finished"
+    assert Position(4) in CheckpointStore(kept, {}).positions()
+    assert len(list(kept.glob("*.pt"))) <= 2
 
 
 def test_a_network_takes_apart_what_stands_side_by_side(inputs, tmp_path):
