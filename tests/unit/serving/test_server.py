@@ -543,7 +543,7 @@ def test_an_upload_with_a_header_of_no_length_is_read_to_the_end(server):
             ("a.wav", b"nonsense", "audio/wav"),
             {},
             400,
-            "is in no format that soundfile",
+            "is in no format that is read here",
         ),
         (("a.wav", b"", "audio/wav"), {}, 400, "audio file a.wav is"),
         (None, {"response_format": "docx"}, 400, "response_format 'docx' is none of"),
