@@ -19,6 +19,7 @@ from starlette.websockets import WebSocket
 
 import latflow
 from latflow.serving.evaluation import evaluate
+from latflow.serving.realtime import serve_realtime
 from latflow.serving.service import RefusedError, Service, error_values
 from latflow.serving.transcriptions import transcribe
 from latflow.serving.websocket import serve_websocket
@@ -37,8 +38,12 @@ def create_app(service: Service) -> Starlette:
     async def talk(websocket: WebSocket) -> None:
         await serve_websocket(websocket, service)
 
+    async def talk_realtime(websocket: WebSocket) -> None:
+        await serve_realtime(websocket, service)
+
     routes: list[BaseRoute] = [
         WebSocketRoute("/", talk),
+        WebSocketRoute("/v1/realtime", talk_realtime),
         Route("/", show_page),
         Route("/health", _guarded(_health, service, token=False)),
         Route("/metrics", _guarded(_metrics, service)),
