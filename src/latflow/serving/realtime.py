@@ -289,7 +289,7 @@ class _RealtimeConnection(Connection):
         self._item = ""  # the turn that has begun
         self._before: str | None = None  # the turn before it
         self._turn: list[Segment] = []  # what is recognized, and not committed yet
-        self._committed = 0  # samples of the session before the last commit
+        self._committed = 0.0  # seconds of the session that turns have had
         self._told: str | None = None  # of the event that is answered
 
     # -- what the connection asks for --------------------------------------------------
@@ -431,7 +431,7 @@ class _RealtimeConnection(Connection):
         Raises:
             RefusedError: nothing came.
         """
-        if self._samples == self._committed:
+        if self._samples <= self._committed * self._rate:
             text = "there is no audio to commit"
             raise RefusedError(text, "input_audio_buffer_commit_empty")
         before = self._before
@@ -443,7 +443,8 @@ class _RealtimeConnection(Connection):
         """Tell of a turn, and of its words."""
         item, before = self._item or self._id("item"), self._before
         self._item, self._before, self._turn = "", item, []
-        self._committed = self._samples
+        if segments:
+            self._committed = segments[-1].end
         place = {"item_id": item, "previous_item_id": before}
         await self._emit("input_audio_buffer.committed", **place)
         content = [{"type": "input_audio", "transcript": None}]
@@ -483,7 +484,7 @@ class _RealtimeConnection(Connection):
     def _forget(self) -> None:
         """Forget the audio that is not committed."""
         self._close_session()
-        self._item, self._turn, self._committed = "", [], 0
+        self._item, self._turn, self._committed = "", [], 0.0
 
     # -- events ------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from latflow.serving import scheduler
 from latflow.serving.realtime import Settings
 from latflow.serving.service import RefusedError
 
+pytestmark = pytest.mark.timeout(60)
 CHUNK = 800  # samples that the counting session makes a word of
 USUAL = SegmentationOptions()
 VOICE = "input_audio_buffer.speech_"
