@@ -6,12 +6,14 @@ Public: `create_app`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
@@ -57,7 +59,26 @@ def create_app(service: Service) -> Starlette:
         path = "/v1/evaluate"
         routes.append(Route(path, _guarded(evaluate, service), methods=["POST"]))
     handlers: dict[Any, Any] = {HTTPException: _not_there}
-    return Starlette(routes=routes, exception_handlers=handlers)
+    return Starlette(
+        routes=routes,
+        exception_handlers=handlers,
+        middleware=_middleware(service.options.cors_origins),
+    )
+
+
+def _middleware(origins: Sequence[str]) -> list[Middleware]:
+    """Return what lets the pages of some origins read answers."""
+    if not origins:
+        return []
+    methods, headers = ("GET", "POST"), ("*",)
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=methods,
+            allow_headers=headers,
+        )
+    ]
 
 
 def _guarded(

@@ -184,11 +184,10 @@ class Service:
 
     def check_origin(self, headers: Mapping[str, str]) -> None:
         """Refuse pages of other servers, where the options say whose may connect."""
-        origin, options = headers.get("origin"), self.options
-        if not options.origins or origin is None:
+        origin, allowed = headers.get("origin"), self.options.allowed_origins
+        if not allowed or origin is None or "*" in allowed:
             return
-        allowed = {one.strip().rstrip("/") for one in options.origins.split(",")}
-        scheme = "https" if options.certificate else "http"
+        scheme = "https" if self.options.certificate else "http"
         if origin not in {*allowed, f"{scheme}://{headers.get('host', '')}"}:
             raise RefusedError("pages of this origin may not connect", "origin")
 

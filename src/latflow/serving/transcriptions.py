@@ -44,6 +44,7 @@ _STREAMED = ("json", "text")
 _GRANULARITIES = ("segment", "word")
 _BOOLEANS = {"": False, "false": False, "0": False, "true": True, "1": True}
 _FIELD_BYTES = 1 << 20
+_ALIVE_SECONDS = 15.0  # without an event of a stream, then a comment is sent
 _Result = TypeVar("_Result")
 
 
@@ -79,7 +80,11 @@ async def transcribe(request: Request, service: Service) -> Response:
             stack.callback(recognition.close)
             if wanted.is_streamed:
                 events = _events(recognition, stack.pop_all())  # goes on with the file
-                return StreamingResponse(events, media_type="text/event-stream")
+                return StreamingResponse(
+                    _kept_alive(events),
+                    media_type="text/event-stream",
+                    headers={"cache-control": "no-cache"},
+                )
             segments = await _told(_all(recognition, request))
             found = Transcription(recognition.name, recognition.seconds, segments)
             return _answer(found, wanted)
@@ -306,6 +311,23 @@ async def _events(
         yield _event("error", **error_values(refusal))
     finally:
         await kept.aclose()
+
+
+async def _kept_alive(events: AsyncGenerator[str]) -> AsyncGenerator[str]:
+    """Yield events, and comments while there is none, so that proxies wait."""
+    async with aclosing(events):
+        while True:
+            coming = asyncio.ensure_future(anext(events, None))
+            try:
+                while not (await asyncio.wait({coming}, timeout=_ALIVE_SECONDS))[0]:
+                    yield ": recognizing\n\n"
+            except BaseException:
+                coming.cancel()
+                await asyncio.wait({coming})
+                raise
+            if (event := coming.result()) is None:
+                return
+            yield event
 
 
 async def _next(segments: AsyncGenerator[Segment]) -> Segment | None:
