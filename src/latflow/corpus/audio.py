@@ -36,6 +36,7 @@ MP3_SLACK_SAMPLES = 2 * 1152  # encoder delay and padding: two MPEG frames
 RESTORE = "restore the file, or mend its path"
 # Numbers of Lhotse's filters, at most: 44.1 kHz to 16 kHz has 70,000.
 _MOST_TAPS = 10_000_000
+_MOST_PEAK = 1.5  # that is not told
 _DATA_CHUNK = re.compile(r"^\s*data\s*:\s*(\d+)\s*\(should be (\d+)\)", re.MULTILINE)
 _ALLOW = "if you trust it, set allow_commands: true (--allow-commands)"
 
@@ -204,6 +205,7 @@ class AudioReader:
             self._stream = open_sound(str(source) if is_path else source, **given)
         self.sample_rate = int(self._stream.samplerate)
         self.num_channels = int(self._stream.channels)
+        self._num_over, self._peak = 0, 1.0
 
     def __enter__(self) -> Self:
         """Return the reader itself."""
@@ -215,8 +217,11 @@ class AudioReader:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was mended or is damaged, as far as the file is read."""
-        return self._stream.notes
+        """What was mended, is damaged or too loud, as far as the file is read."""
+        if not self._num_over:
+            return self._stream.notes
+        over = f"{self._num_over} samples beyond full scale, the largest {self._peak:g}"
+        return *self._stream.notes, f"{over} times: taken as they are"
 
     def close(self) -> None:
         """Close the file."""
@@ -244,9 +249,18 @@ class AudioReader:
             if not np.isfinite(samples).all():
                 reason = f"audio file {self._path} has samples that are no numbers"
                 raise BadAudio(reason, RESTORE)
+            self._measure(samples)
             yield np.ascontiguousarray(samples, np.float32)
         if is_empty:
             raise BadAudio(f"audio file {self._path} holds no samples", RESTORE)
+
+    def _measure(self, samples: np.ndarray) -> None:
+        """Count samples beyond full scale, which floats can be."""
+        peak = max(float(samples.max()), -float(samples.min()))
+        # Decoders of what was compressed go a little beyond.
+        if peak > _MOST_PEAK:
+            self._num_over += int((np.abs(samples) > 1).sum())
+            self._peak = max(self._peak, peak)
 
     def _blocks(self) -> Iterator[np.ndarray]:
         """Yield all channels, float32[n, channels]."""

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 import zlib
-from collections.abc import AsyncGenerator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, closing
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast, get_args
@@ -87,7 +87,7 @@ async def transcribe(request: Request, service: Service) -> Response:
                 )
             segments = await _told(_all(recognition, request))
             found = Transcription(recognition.name, recognition.seconds, segments)
-            return _answer(found, wanted)
+            return _answer(found, wanted, recognition.notes)
     except ClientDisconnect:
         return Response(status_code=GONE)
 
@@ -183,6 +183,11 @@ class _Recognition:
                 self._options, self.name, self._scheduler
             )
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said of the file, as far as it is read."""
+        return self._audio.notes
+
     def close(self) -> None:
         """Give up what is not recognized."""
         self._audio.close()
@@ -202,7 +207,7 @@ class _Recognition:
             async for segment in found:
                 number += 1
                 yield segment
-        for note in self._audio.notes:
+        for note in self.notes:
             log.warning("an uploaded file has %s", note)
         self._service.metrics.replied(time.perf_counter() - self._began, finals=number)
 
@@ -345,7 +350,9 @@ def _usage(seconds: float) -> dict[str, Any]:
     return {"type": "duration", "seconds": math.ceil(seconds)}
 
 
-def _answer(transcription: Transcription, wanted: _Wanted) -> Response:
+def _answer(
+    transcription: Transcription, wanted: _Wanted, notes: Sequence[str]
+) -> Response:
     """Return a transcription in the form that was asked for."""
     form, usage = wanted.form, _usage(transcription.duration)
     if form == "json":
@@ -362,6 +369,8 @@ def _answer(transcription: Transcription, wanted: _Wanted) -> Response:
         "text": transcription.text,
         "usage": usage,
     }
+    if notes:
+        value["warnings"] = list(notes)
     if "segment" in wanted.granularities:
         value["segments"] = [
             _segment_values(i, segment)
