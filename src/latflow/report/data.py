@@ -191,7 +191,7 @@ def packages_section(results: Results) -> Section | None:
                 "LMWT": f"{told['lmwt']:g}",
                 "WIP": f"{told['wip']:g}",
                 "MB": f"{size / 1e6:.1f}",
-                "confidences": _calibration(results, told),
+                "confidences": _calibration(results, system, told),
             }
             rows.append(row)
     words = {"system", "folder", "streams", "confidences"}
@@ -201,17 +201,17 @@ def packages_section(results: Results) -> Section | None:
     return section
 
 
-def _calibration(results: Results, told: Mapping[str, Any]) -> str:
+def _calibration(results: Results, system: str, told: Mapping[str, Any]) -> str:
     """Return the expected calibration error of a package's confidences, by test set.
 
     Of the posteriors, and of what the package makes of them.
     """
-    rescoring = told["rescoring"]
-    name = told["name"] if rescoring is None else f"{told['name']}.{rescoring['lm']}"
+    rescoring = told.get("rescoring")
+    name = system if rescoring is None else f"{system}.{rescoring['lm']}"
     curve = tuple(map(tuple, told.get("confidences", ())))
     found = []
-    for folder in sorted((results / "score" / name).glob("test*")):
-        if (folder / "per_utterance.tsv").is_file():
+    for folder in sorted((results / "score" / name).glob("*")):
+        if folder.name != "dev" and (folder / "per_utterance.tsv").is_file():
             words = ScoredWords.read(folder)
             raw, fitted = (100 * calibration_error(words, c) for c in ((), curve))
             after = f" -> {fitted:.1f}" if curve else ""
