@@ -6,7 +6,7 @@ turns: with `turn_detection` each segment that the session ends, else what is co
 `docs/serving.md` describes what is taken. Facts from OpenAI's API reference and the
 types of its Python package (openai 3.57).
 
-Public: `serve_realtime`, `Settings`.
+Public: `serve_realtime`.
 """
 
 from __future__ import annotations
@@ -21,35 +21,26 @@ import math
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any
 
 import numpy as np
 import soundfile
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from latflow.decode.options import SegmentationOptions
-from latflow.errors import UserError
-from latflow.options import read_options
 from latflow.serving.connection import Connection
 from latflow.serving.options import SessionOptions
+from latflow.serving.realtime_settings import (
+    CODINGS,
+    TELEPHONE_RATE,
+    Settings,
+    mapping,
+    turns_of,
+    wrong,
+)
 from latflow.serving.results import Event, Final, Partial, Segment
 from latflow.serving.service import RefusedError, Service, error_values
 
-Form = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
-# Names of the older protocol.
-_OLD_FORMS: Mapping[str, Form] = {
-    "pcm16": "audio/pcm",
-    "g711_ulaw": "audio/pcmu",
-    "g711_alaw": "audio/pcma",
-}
-_CODINGS: Mapping[Form, str] = {
-    "audio/pcm": "PCM_16",
-    "audio/pcmu": "ULAW",
-    "audio/pcma": "ALAW",
-}
-_PCM_RATE, _TELEPHONE_RATE = 24000, 8000
-_LOGPROBS = "item.input_audio_transcription.logprobs"
 _KINDS = (
     "session.update",
     "transcription_session.update",
@@ -63,193 +54,6 @@ _PARDONED = (
     "input_audio_buffer_commit_empty",
 )
 _KEY, _OLD = "openai-insecure-api-key.", "openai-beta.realtime-v1"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a client has set.
-
-    Attributes:
-        model: that it names.
-        form: of the samples.
-        language: that it names; is told back.
-        turns: how turns are found; None where the client commits them.
-        detection: what it has set of that, as it is told back.
-        has_logprobs: whether words are told with their confidences.
-    """
-
-    model: str
-    form: Form = "audio/pcm"
-    language: str = ""
-    turns: SegmentationOptions | None = None
-    detection: Mapping[str, Any] | None = None
-    has_logprobs: bool = False
-
-    @property
-    def rate(self) -> int:
-        """Samples a second."""
-        return _PCM_RATE if self.form == "audio/pcm" else _TELEPHONE_RATE
-
-    def updated(self, told: Mapping[str, Any], usual: SegmentationOptions) -> Settings:
-        """Return the settings after an update, of the newer or the older protocol.
-
-        Args:
-            told: the event's `session`.
-            usual: the server's own detection of turns.
-
-        Raises:
-            RefusedError: something in it cannot be.
-        """
-        kind = told.get("type", "transcription")
-        if kind != "transcription":
-            raise _wrong("session.type", kind, ("transcription",))
-        given, changes = _input_of(told), {}
-        if given.get("format") is not None:
-            changes["form"] = _form_of(given["format"])
-        if "transcription" in given:
-            chosen = _mapping(given["transcription"], "transcription")
-            changes["model"] = str(chosen.get("model") or self.model)
-            changes["language"] = str(chosen.get("language") or "")
-        if "turn_detection" in given:
-            found = _turns_of(given["turn_detection"], usual)
-            changes["turns"], changes["detection"] = found
-        if "include" in told:
-            changes["has_logprobs"] = _LOGPROBS in (told["include"] or ())
-        return replace(self, **changes)
-
-    def values(self) -> dict[str, Any]:
-        """Return them as the protocol tells them."""
-        form: dict[str, Any] = {"type": self.form}
-        if self.form == "audio/pcm":
-            form["rate"] = _PCM_RATE
-        heard = {
-            "format": form,
-            "transcription": self._transcription,
-            "turn_detection": self.detection,
-            "noise_reduction": None,
-        }
-        return {
-            "type": "transcription",
-            "object": "realtime.transcription_session",
-            "audio": {"input": heard},
-            "include": [_LOGPROBS] if self.has_logprobs else [],
-        }
-
-    def old_values(self) -> dict[str, Any]:
-        """Return them as the older protocol tells them."""
-        (name,) = (old for old, form in _OLD_FORMS.items() if form == self.form)
-        return {
-            "object": "realtime.transcription_session",
-            "input_audio_format": name,
-            "input_audio_transcription": self._transcription,
-            "turn_detection": self.detection,
-            "modalities": ["text"],
-        }
-
-    @property
-    def _transcription(self) -> dict[str, str]:
-        """What transcribes."""
-        return {"model": self.model, "language": self.language}
-
-
-def _wrong(param: str, value: object, known: Sequence[str]) -> RefusedError:
-    """Return the refusal of a value that is none of those known."""
-    names = ", ".join(map(repr, known))
-    text = f"{param}: {str(value)[:100]!r} is not supported; supported: {names}"
-    return RefusedError(text, "options", param=param)
-
-
-def _mapping(value: object, param: str) -> Mapping[str, Any]:
-    """Return an object of JSON, an empty one for null.
-
-    Raises:
-        RefusedError: it is none.
-    """
-    if value is not None and not isinstance(value, dict):
-        raise RefusedError(f"{param} must be an object", "options", param=param)
-    return value or {}
-
-
-def _input_of(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the audio, by the names of the newer protocol."""
-    audio = _mapping(told.get("audio"), "session.audio")
-    found = dict(_mapping(audio.get("input"), "session.audio.input"))
-    old = {
-        "input_audio_format": "format",
-        "input_audio_transcription": "transcription",
-        "turn_detection": "turn_detection",
-    }
-    return found | {new: told[key] for key, new in old.items() if key in told}
-
-
-def _form_of(value: object) -> Form:
-    """Return the form of samples that a client names.
-
-    Raises:
-        RefusedError: it is none that is taken.
-    """
-    param = "session.audio.input.format"
-    if isinstance(value, str):
-        if value not in _OLD_FORMS:
-            raise _wrong("session.input_audio_format", value, tuple(_OLD_FORMS))
-        return _OLD_FORMS[value]
-    told = _mapping(value, param)
-    kind = told.get("type", "audio/pcm")
-    if kind not in _CODINGS:
-        raise _wrong(f"{param}.type", kind, tuple(_CODINGS))
-    if kind == "audio/pcm" and told.get("rate", _PCM_RATE) != _PCM_RATE:
-        raise _wrong(f"{param}.rate", told["rate"], (str(_PCM_RATE),))
-    return cast("Form", kind)
-
-
-def _turns_of(
-    value: object, usual: SegmentationOptions
-) -> tuple[SegmentationOptions | None, Mapping[str, Any] | None]:
-    """Return how turns are found, and as it is told back.
-
-    Raises:
-        RefusedError: it is none of the ways, or a value is out of range.
-    """
-    if value is None:
-        return None, None
-    param = "session.audio.input.turn_detection"
-    told = _mapping(value, param)
-    kind = told.get("type", "server_vad")
-    if kind not in ("server_vad", "semantic_vad"):
-        raise _wrong(f"{param}.type", kind, ("server_vad", "semantic_vad"))
-    changes: dict[str, Any] = {}
-    if kind == "server_vad":
-        if told.get("threshold") is not None:
-            changes["threshold"] = told["threshold"]
-        for key, name in (
-            ("silence_duration_ms", "min_silence"),
-            ("prefix_padding_ms", "padding"),
-        ):
-            if told.get(key) is not None:
-                changes[name] = _seconds(told[key], f"{param}.{key}")
-    values = usual.values() | changes
-    values["padding"] = min(values["padding"], values["min_silence"])
-    try:
-        found = read_options(SegmentationOptions, values, param)
-    except UserError as error:
-        raise RefusedError(error.what, "options", param=param) from None
-    milliseconds = {
-        "threshold": found.threshold,
-        "prefix_padding_ms": round(1000 * found.padding),
-        "silence_duration_ms": round(1000 * found.min_silence),
-    }
-    return found, {"type": kind} | (milliseconds if kind == "server_vad" else {})
-
-
-def _seconds(value: object, param: str) -> float:
-    """Return milliseconds as seconds.
-
-    Raises:
-        RefusedError: it is no number.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RefusedError(f"{param} must be a number", "options", param=param)
-    return value / 1000
 
 
 def _event_of(message: bytes | str) -> dict[str, Any]:
@@ -278,7 +82,7 @@ class _RealtimeConnection(Connection):
         beta = websocket.headers.get("openai-beta", "")
         self._is_old = _OLD in offered or "realtime=v1" in beta
         self._usual = service.session.vad or SegmentationOptions()
-        turns, detection = _turns_of({"type": "server_vad"}, self._usual)
+        turns, detection = turns_of({"type": "server_vad"}, self._usual)
         asked = websocket.query_params.get("model", "")
         if asked in service.schedulers:  # it may be one of OpenAI's, too
             self._scheduler = service.schedulers[asked]
@@ -330,7 +134,7 @@ class _RealtimeConnection(Connection):
         """Do what an event asks for."""
         kind = event.get("type")
         if kind not in _KINDS:
-            raise _wrong("type", kind, _KINDS)
+            raise wrong("type", kind, _KINDS)
         kind = kind.rpartition(".")[2]
         if kind == "append":
             await self._hear(await self._accept(self._samples_of(event)), began)
@@ -344,7 +148,7 @@ class _RealtimeConnection(Connection):
 
     async def _configure(self, event: Mapping[str, Any], began: float) -> None:
         """Take a client's settings; audio that came before them is told of first."""
-        told = _mapping(event.get("session"), "session")
+        told = mapping(event.get("session"), "session")
         settings = self._settings.updated(told, self._usual)
         scheduler = self._service.scheduler_of(settings.model)
         if self._session is not None and settings != self._settings:
@@ -373,10 +177,10 @@ class _RealtimeConnection(Connection):
             return np.zeros(0, np.int16)
         samples, _ = soundfile.read(
             io.BytesIO(data),
-            samplerate=_TELEPHONE_RATE,
+            samplerate=TELEPHONE_RATE,
             channels=1,
             format="RAW",
-            subtype=_CODINGS[form],
+            subtype=CODINGS[form],
             dtype="int16",
         )
         return samples

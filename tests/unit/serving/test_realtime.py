@@ -17,7 +17,7 @@ from websockets.sync.client import connect
 
 from latflow.decode.options import SegmentationOptions
 from latflow.serving import scheduler
-from latflow.serving.realtime import Settings
+from latflow.serving.realtime_settings import Settings
 from latflow.serving.service import RefusedError
 
 pytestmark = pytest.mark.timeout(60)
