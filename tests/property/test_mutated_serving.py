@@ -14,7 +14,7 @@ from latflow.decode.vosk import export_vosk
 from latflow.errors import UserError
 from latflow.features.options import FrontEndOptions
 from latflow.files import file_digest
-from latflow.serving.http import _read_arrays
+from latflow.serving.evaluation import _read_arrays
 from latflow.serving.load_test import read_audio
 from latflow.serving.package import Model, read_info
 from latflow.serving.packaging import PackageOptions, write_package

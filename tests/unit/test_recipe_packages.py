@@ -99,6 +99,7 @@ def test_a_package_has_the_files_of_its_system():
         "grammar": [],
         "arpa": [],
         "licence": [],
+        "scores": "R/score/mpe/dev/hyp.ctm",
     }
     assert found["global_net"]["frames"] == "R/streams/by_all/frames/train/meta.json"
     assert found["global_net"]["recordings"] == []
@@ -141,6 +142,7 @@ def test_rescoring_has_scales_of_its_own():
     plan = PackagePlan(recipe, "mpe")
     assert plan.files("R")["scales"] == "R/tune/mpe.big/scales.json"
     assert plan.files("R")["arpa"] == "R/lm/big.arpa"
+    assert plan.files("R")["scores"] == "R/score/mpe.big/dev/hyp.ctm"
     assert plan.options()["rescoring"]["lm"] == "big"
     with pytest.raises(UserError, match="lattices of plain_net are not rescored"):
         Recipe.from_config(config(systems=["plain_net"], rescore="big"))

@@ -258,6 +258,7 @@ def _serve(arguments: Arguments) -> None:
         sys.stdout.write(
             f"listening on {address}\n"
             f"page {page}/\ntranscriptions {page}/v1/audio/transcriptions\n"
+            f"realtime {address}/v1/realtime\n"
         )
         sys.stdout.flush()
 

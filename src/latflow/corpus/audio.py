@@ -17,6 +17,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Self
@@ -24,25 +25,19 @@ from typing import BinaryIO, NamedTuple, Self
 import numpy as np
 import soundfile
 from lhotse import AudioSource, Recording
-from lhotse.audio.utils import AudioLoadingError
 
-from latflow.corpus.audio_backend import (
-    DAMAGED_MP3,
-    Sound,
-    is_for_others,
-    is_sphere,
-    read_otherwise,
-)
+from latflow.corpus.audio_backend import DAMAGED_MP3, Sound, open_sound
 from latflow.corpus.manifest_fields import audio_types
+from latflow.corpus.media import MediaError, MediaFile
 from latflow.corpus.wav_length import UNKNOWN_LENGTHS
 
 BLOCK_SAMPLES = 1 << 16
 SILENT_BELOW = 1e-4  # of the power of the loudest channel: 40 dB
 MP3_SLACK_SAMPLES = 2 * 1152  # encoder delay and padding: two MPEG frames
-CONVERT = "convert it to FLAC or WAV"
 RESTORE = "restore the file, or mend its path"
 # Numbers of Lhotse's filters, at most: 44.1 kHz to 16 kHz has 70,000.
 _MOST_TAPS = 10_000_000
+_MOST_PEAK = 1.5  # that is not told
 _DATA_CHUNK = re.compile(r"^\s*data\s*:\s*(\d+)\s*\(should be (\d+)\)", re.MULTILINE)
 _ALLOW = "if you trust it, set allow_commands: true (--allow-commands)"
 
@@ -195,9 +190,6 @@ def may_have_silent_channel(path: str) -> bool:
 class AudioReader:
     """A file, read in blocks; close it, or use it in a `with` statement.
 
-    Files that libsndfile does not know are read by Lhotse, as a whole, where they have
-    a path.
-
     Args:
         source: path of the file, or the file, open and to be sought in.
         raw_rate: Hz, where the file holds nothing but 16-bit samples, little-endian, of
@@ -219,21 +211,13 @@ class AudioReader:
         self._path = str(source) if name is None else name
         if is_path:
             _check_size(str(source))
-        self._stream: Sound | None = None
-        self._whole: np.ndarray | None = None
         raw = {"subtype": "PCM_16", "endian": "LITTLE", "format": "RAW", "channels": 1}
         given = {} if raw_rate is None else {**raw, "samplerate": raw_rate}
-        try:
-            self._stream = Sound(str(source) if is_path else source, **given)
-            self.sample_rate = int(self._stream.samplerate)
-            self.num_channels = int(self._stream.channels)
-        except soundfile.LibsndfileError as error:
-            if not is_for_others(error, self._path):
-                raise _corrupt(self._path, error) from error
-            if not is_path:
-                raise _unknown(self._path) from error
-            self._whole, self.sample_rate = _read_otherwise(str(source))
-            self.num_channels = len(self._whole)
+        with _faults(self._path):
+            self._stream = open_sound(str(source) if is_path else source, **given)
+        self.sample_rate = int(self._stream.samplerate)
+        self.num_channels = int(self._stream.channels)
+        self._num_over, self._peak = 0, 1.0
 
     def __enter__(self) -> Self:
         """Return the reader itself."""
@@ -245,13 +229,15 @@ class AudioReader:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was mended or is damaged, as far as the file is read."""
-        return () if self._stream is None else self._stream.notes
+        """What was mended, is damaged or too loud, as far as the file is read."""
+        if not self._num_over:
+            return self._stream.notes
+        over = f"{self._num_over} samples beyond full scale, the largest {self._peak:g}"
+        return *self._stream.notes, f"{over} times: taken as they are"
 
     def close(self) -> None:
         """Close the file."""
-        if self._stream is not None:
-            self._stream.close()
+        self._stream.close()
 
     def blocks(self, channel: int | None = None) -> Iterator[np.ndarray]:
         """Yield the samples in blocks, float32[n], full scale at 1.
@@ -275,6 +261,7 @@ class AudioReader:
             if not np.isfinite(samples).all():
                 reason = f"audio file {self._path} has samples that are NaN or infinite"
                 raise BadAudio(reason, RESTORE)
+            self._measure(samples)
             yield np.ascontiguousarray(samples, np.float32)
         if is_empty:
             raise BadAudio(f"audio file {self._path} holds no samples", RESTORE)
@@ -283,24 +270,25 @@ class AudioReader:
         """Return the first samples of all channels, float32[n, channels]."""
         return next(self._blocks(), np.empty((0, self.num_channels), np.float32))
 
+    def _measure(self, samples: np.ndarray) -> None:
+        """Count samples beyond full scale, which floats can be."""
+        peak = max(float(samples.max()), -float(samples.min()))
+        # Decoders of what was compressed go a little beyond.
+        if peak > _MOST_PEAK:
+            self._num_over += int((np.abs(samples) > 1).sum())
+            self._peak = max(self._peak, peak)
+
     def _blocks(self) -> Iterator[np.ndarray]:
         """Yield all channels, float32[n, channels]."""
-        if self._stream is None:
-            assert self._whole is not None
-            for first in range(0, self._whole.shape[1], BLOCK_SAMPLES):
-                yield self._whole[:, first : first + BLOCK_SAMPLES].T
-            return
         decoded = 0
-        try:
+        with _faults(self._path):
             while len(block := self._read(self._stream)):
                 decoded += len(block)
                 yield block
-        except soundfile.LibsndfileError as error:
-            raise _corrupt(self._path, error) from error
         _check_length(self._stream, decoded, self._path)
 
     @staticmethod
-    def _read(stream: Sound) -> np.ndarray:
+    def _read(stream: Sound | MediaFile) -> np.ndarray:
         """Return the next block."""
         return stream.read(BLOCK_SAMPLES, dtype="float32", always_2d=True)
 
@@ -327,24 +315,32 @@ def _compare(recording: Recording, source: AudioSource, facts: AudioFacts) -> No
 def _examine_file(path: str, *, verify: bool, alone: bool) -> tuple[AudioFacts, bool]:
     """Return the facts of a file, and whether damaged frames are surely its own."""
     _check_size(path)
-    try:
-        with Sound(path, alone=alone) as sound:
-            facts = _decode(sound, path) if verify else _header(sound, path)
-    except soundfile.LibsndfileError as error:
-        if not is_for_others(error, path):
-            raise _corrupt(path, error) from error
-        audio, rate = _read_otherwise(path)
-        return AudioFacts(rate, audio.shape[1], len(audio), _levels(audio)), True
+    with _faults(path), open_sound(path, alone=alone) as sound:
+        if verify or isinstance(sound, MediaFile):
+            facts = _decode(sound, path)
+        else:
+            facts = _header(sound, path)
     if facts.num_samples == 0:
         raise BadAudio(f"audio file {path} holds no samples", RESTORE)
-    return facts, sound.is_sure or DAMAGED_MP3 not in facts.notes
+    is_sure = isinstance(sound, MediaFile) or sound.is_sure
+    return facts, is_sure or DAMAGED_MP3 not in facts.notes
 
 
-def _levels(audio: np.ndarray) -> tuple[float, ...]:
-    """Return the mean square of each channel, of [C, L]; none of a single one."""
-    if len(audio) == 1 or not audio.size:
-        return ()
-    return tuple(float(np.mean(np.square(one, dtype=np.float64))) for one in audio)
+@contextmanager
+def _faults(path: str) -> Iterator[None]:
+    """Tell what the errors of those mean that read a file.
+
+    Raises:
+        BadAudio: it cannot be read.
+    """
+    try:
+        yield
+    except MediaError as error:
+        raise BadAudio(f"audio file {path} {error.what}", error.remedy) from error
+    except soundfile.LibsndfileError as error:
+        raise BadAudio(f"audio file {path} is corrupt ({_tidy(error)})", RESTORE) from (
+            error
+        )
 
 
 def _check_size(path: str) -> None:
@@ -359,11 +355,6 @@ def _check_size(path: str) -> None:
         ) from error
     if size == 0:
         raise BadAudio(f"audio file {path} is empty (0 bytes)", RESTORE)
-
-
-def _corrupt(path: str, error: soundfile.LibsndfileError) -> BadAudio:
-    """Return the finding that a file cannot be decoded."""
-    return BadAudio(f"audio file {path} is corrupt ({_tidy(error)})", RESTORE)
 
 
 def _why_not(error: OSError) -> str:
@@ -386,15 +377,12 @@ def _header(sound: Sound, name: str) -> AudioFacts:
     return AudioFacts(rate, number, int(sound.channels), notes=sound.notes)
 
 
-def _decode(sound: Sound, name: str) -> AudioFacts:
+def _decode(sound: Sound | MediaFile, name: str) -> AudioFacts:
     """Return the facts from decoding everything, block by block."""
-    # 16-bit output decodes PCM without conversion, twice as fast as floats.
-    is_mono = sound.channels == 1
-    kind = "int16" if is_mono else "float32"
-    block = np.empty((BLOCK_SAMPLES, sound.channels), kind)
     decoded, power = 0, np.zeros(sound.channels)
-    while got := len(samples := sound.read(dtype=kind, out=block)):
-        decoded += got
+    is_mono = sound.channels == 1
+    for samples in _decoded(sound):
+        decoded += len(samples)
         if not is_mono:
             power += np.square(samples, dtype=np.float64).sum(axis=0)
     _check_length(sound, decoded, name)
@@ -403,8 +391,23 @@ def _decode(sound: Sound, name: str) -> AudioFacts:
     return AudioFacts(rate, decoded, channels, levels, sound.notes)
 
 
-def _check_length(stream: Sound, decoded: int, name: str) -> None:
+def _decoded(sound: Sound | MediaFile) -> Iterator[np.ndarray]:
+    """Yield blocks of samples, [n, C] or [n]; a block goes when the next one comes."""
+    if isinstance(sound, MediaFile):
+        while len(samples := sound.read(BLOCK_SAMPLES)):
+            yield samples
+        return
+    # 16-bit output decodes PCM without conversion, twice as fast as floats.
+    kind = "int16" if sound.channels == 1 else "float32"
+    block = np.empty((BLOCK_SAMPLES, sound.channels), kind)
+    while len(samples := sound.read(dtype=kind, out=block)):
+        yield samples
+
+
+def _check_length(stream: Sound | MediaFile, decoded: int, name: str) -> None:
     """Refuse a file that holds fewer samples than it claims."""
+    if isinstance(stream, MediaFile):
+        return  # its decoder does
     slack = MP3_SLACK_SAMPLES if stream.format in {"MP3", "MPEG"} else 0
     claimed = int(stream.frames)
     if abs(decoded - claimed) > slack:
@@ -416,23 +419,6 @@ def _check_length(stream: Sound, decoded: int, name: str) -> None:
         if present < wanted:
             reason = f"audio {name} is cut short: {present} of {wanted} bytes are there"
             raise BadAudio(reason, RESTORE)
-
-
-def _read_otherwise(path: str) -> tuple[np.ndarray, int]:
-    """Read a file that libsndfile does not know; float32 [C, L], and the rate."""
-    try:
-        audio, rate = read_otherwise(path)
-    except (AudioLoadingError, OSError) as error:
-        raise _unknown(path) from error
-    return np.atleast_2d(audio), int(rate)
-
-
-def _unknown(name: str) -> BadAudio:
-    """Return the finding that a file is in no known format."""
-    what = "is in no format that soundfile or Lhotse reads"
-    if Path(name).is_file() and is_sphere(name):
-        what = "is corrupt, or shortened SPHERE, which the program sph2pipe reads"
-    return BadAudio(f"audio file {name} {what}", f"{RESTORE}; or {CONVERT}")
 
 
 def _tidy(error: soundfile.LibsndfileError) -> str:

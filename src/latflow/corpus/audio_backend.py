@@ -4,15 +4,15 @@ Lhotse's own choice of readers is not ours: for `.sph` it puts the file's name i
 command of the shell. Importing this module gives Lhotse, in this process, the reader
 `Readers`: libsndfile, with the lengths of WAV files mended (see
 `latflow.corpus.wav_length`), so that a recording has the same samples wherever it is
-read; for what libsndfile does not know, `sph2pipe` (shortened SPHERE) and Lhotse's
-libraries (video containers). Programs get their arguments as lists, and names of files
-as absolute paths, which no program takes for an option, an address or a command.
+read; for what libsndfile does not know, `sph2pipe` (shortened SPHERE) and FFmpeg's
+libraries (`latflow.corpus.media`: m4a, webm, video). Programs get their arguments as
+lists, and names of files as absolute paths, which no program takes for an option, an
+address or a command.
 
 Every process that reads audio imports it, by `latflow.corpus.audio` or
 `latflow.corpus.manifests`.
 
-Public: `Sound`, `Readers`, `read_otherwise`, `is_for_others`, `is_sphere`,
-`WRONG_LENGTH`, `DAMAGED_MP3`.
+Public: `Sound`, `Readers`, `open_sound`, `WRONG_LENGTH`, `DAMAGED_MP3`.
 """
 
 from __future__ import annotations
@@ -31,31 +31,23 @@ import torch
 from lhotse.audio import AudioLoadingError, set_current_audio_backend
 from lhotse.audio.backend import (
     AudioBackend,
-    AudioreadBackend,
-    CompositeAudioBackend,
     LibsndfileBackend,
     LibsndfileCompatibleAudioInfo,
-    TorchaudioDefaultBackend,
-    TorchaudioFFMPEGBackend,
-    TorchcodecBackend,
 )
 from lhotse.utils import compute_num_samples
 
 from latflow.corpus.decoder_messages import DecoderMessages, is_mpeg
+from latflow.corpus.media import MediaError, MediaFile, media_form
 from latflow.corpus.wav_length import MendedFile, mend_of
 
-_UNKNOWN_FORMAT = 1  # libsndfile's code
+# libsndfile's codes: no format that it knows, no coding of samples that it knows.
+_UNKNOWN = (1, 4)
+# Forms that it takes for others of its own.
+_NEVER = ("aac", "ogg")
+_SPHERE = b"NIST_1A"
 # What is said of files that are read all the same.
 WRONG_LENGTH = "a WAV header with a wrong length: read to the end of the samples"
 DAMAGED_MP3 = "damaged MP3 frames, or other data between them: left to the decoder"
-_OTHERS = CompositeAudioBackend(
-    [
-        TorchcodecBackend(),
-        TorchaudioFFMPEGBackend(),
-        TorchaudioDefaultBackend(),
-        AudioreadBackend(),
-    ]
-)
 
 
 class Sound(soundfile.SoundFile):
@@ -77,9 +69,8 @@ class Sound(soundfile.SoundFile):
     def __init__(
         self, source: str | Path | BinaryIO, *, alone: bool = False, **given: Any
     ) -> None:
-        opened: str | BinaryIO
         is_named = isinstance(source, str | Path)
-        opened = os.path.abspath(source) if is_named else source
+        opened = _named(source)
         with _looked_at(opened) as stream:
             if stream is not None and not given:
                 self._prepare(stream, is_named=is_named, alone=alone)
@@ -164,11 +155,9 @@ class Readers(AudioBackend):
             AudioLoadingError: it cannot be read.
         """
         try:
-            with Sound(path_or_fd) as sound:
+            with open_sound(path_or_fd) as sound:
                 return _part_of(sound, offset, duration), int(sound.samplerate)
         except soundfile.LibsndfileError as error:
-            if isinstance(path_or_fd, str | Path) and is_for_others(error, path_or_fd):
-                return read_otherwise(path_or_fd, offset, duration)
             raise AudioLoadingError(f"{path_or_fd}: {error}") from error
 
     def supports_info(self) -> bool:
@@ -186,16 +175,12 @@ class Readers(AudioBackend):
             AudioLoadingError: it cannot be read.
         """
         try:
-            with Sound(path_or_fd) as sound:
-                channels, frames = int(sound.channels), int(sound.frames)
-                rate = int(sound.samplerate)
+            with open_sound(path_or_fd) as sound:
+                channels, rate = int(sound.channels), int(sound.samplerate)
+                whole = isinstance(sound, MediaFile)
+                frames = sound.skip() if whole else int(sound.frames)
         except soundfile.LibsndfileError as error:
-            if not isinstance(path_or_fd, str | Path) or not is_for_others(
-                error, path_or_fd
-            ):
-                raise AudioLoadingError(f"{path_or_fd}: {error}") from error
-            samples, rate = read_otherwise(path_or_fd)
-            channels, frames = samples.shape
+            raise AudioLoadingError(f"{path_or_fd}: {error}") from error
         return LibsndfileCompatibleAudioInfo(channels, frames, rate, frames / rate)
 
     def supports_save(self) -> bool:
@@ -214,51 +199,57 @@ class Readers(AudioBackend):
         LibsndfileBackend().save_audio(dest, src, sampling_rate, format, encoding)
 
 
-def read_otherwise(
-    path: str | Path, offset: float = 0.0, duration: float | None = None
-) -> tuple[np.ndarray, int]:
-    """Read a file that libsndfile does not know; as `Readers.read_audio`.
+def open_sound(
+    source: str | Path | BinaryIO, *, alone: bool = False, **given: Any
+) -> Sound | MediaFile:
+    """Open an audio file by whoever reads it; see `Sound`.
 
     Raises:
-        AudioLoadingError: no one knows it.
+        soundfile.LibsndfileError: libsndfile knows its form, and cannot read it.
+        MediaError: nobody can.
     """
-    place = os.path.abspath(path)
-    if is_sphere(place):
-        return _read_sphere(place, offset, duration)
-    return _OTHERS.read_audio(place, offset, duration)
+    try:
+        return Sound(source, alone=alone, **given)
+    except soundfile.LibsndfileError as error:
+        with _looked_at(_named(source)) as stream:
+            if stream is None:
+                raise
+            stream.seek(0)
+            is_sphere = stream.read(len(_SPHERE)) == _SPHERE
+            is_media = error.code in _UNKNOWN or media_form(stream) in _NEVER
+        if is_sphere and isinstance(source, str | Path):
+            return _open_sphere(os.path.abspath(source))
+        if not is_media:
+            raise
+    return MediaFile(source)
 
 
-def is_for_others(error: soundfile.LibsndfileError, path: str | Path) -> bool:
-    """Tell whether others may read a file that libsndfile refuses."""
-    return error.code == _UNKNOWN_FORMAT or is_sphere(path)
+def _named(source: str | Path | BinaryIO) -> str | BinaryIO:
+    """Return a path as an absolute one, a file as it is."""
+    return os.path.abspath(source) if isinstance(source, str | Path) else source
 
 
-def is_sphere(path: str | Path) -> bool:
-    """Tell whether a file is SPHERE, shortened or not."""
-    with open(os.path.abspath(path), "rb") as stream:
-        return stream.read(7) == b"NIST_1A"
-
-
-def _read_sphere(
-    path: str, offset: float, duration: float | None
-) -> tuple[np.ndarray, int]:
-    """Read a SPHERE file that libsndfile does not know: a shortened one."""
+def _open_sphere(path: str) -> Sound:
+    """Open a SPHERE file that libsndfile does not know: a shortened one."""
     command = ["sph2pipe", "-f", "wav", "-p", path]
     try:
         done = subprocess.run(command, capture_output=True, check=True)
-        with Sound(io.BytesIO(done.stdout)) as sound:
-            return _part_of(sound, offset, duration), int(sound.samplerate)
+        return Sound(io.BytesIO(done.stdout))
     except FileNotFoundError as error:
-        raise AudioLoadingError(f"{path}: needs the program sph2pipe") from error
+        what = "is corrupt, or shortened SPHERE, which the program sph2pipe reads"
+        raise MediaError(what) from error
     except (soundfile.LibsndfileError, subprocess.SubprocessError) as error:
-        raise AudioLoadingError(f"{path}: {error}") from error
+        raise MediaError(f"is corrupt ({error})") from error
 
 
-def _part_of(sound: Sound, offset: float, duration: float | None) -> np.ndarray:
+def _part_of(
+    sound: Sound | MediaFile, offset: float, duration: float | None
+) -> np.ndarray:
     """Return samples of a file, float32 [C, L]; fewer where it ends before."""
     rate = int(sound.samplerate)
     if offset > 0:
-        sound.seek(compute_num_samples(offset, rate))
+        begin = compute_num_samples(offset, rate)
+        sound.skip(begin) if isinstance(sound, MediaFile) else sound.seek(begin)
     number = -1 if duration is None else compute_num_samples(duration, rate)
     return sound.read(number, dtype="float32", always_2d=True).T
 

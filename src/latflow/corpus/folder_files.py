@@ -18,9 +18,9 @@ from latflow.corpus.options import FolderSource
 
 # What is taken for audio in folders; files that are named are always tried.
 AUDIO_SUFFIXES = (
-    *("aac", "aif", "aifc", "aiff", "amr", "au", "caf", "flac", "m4a", "mp3", "mp4"),
-    *("mpga", "oga", "ogg", "opus", "rf64", "snd", "sph", "voc", "w64", "wav", "webm"),
-    "wma",
+    *("3gp", "aac", "aif", "aifc", "aiff", "amr", "au", "caf", "flac", "m4a", "mka"),
+    *("mp3", "mp4", "mpga", "oga", "ogg", "opus", "rf64", "snd", "spx", "sph", "voc"),
+    *("w64", "wav", "webm", "wma"),
 )
 
 

@@ -7,8 +7,9 @@ Public: `data_section`, `language_section`, `ledger_section`, `packages_section`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import yaml
@@ -21,6 +22,7 @@ from latflow.ledger import read_ledger
 from latflow.provenance import git_state, versions
 from latflow.report.inputs import Results, read_json, read_table
 from latflow.report.page import Details, Note, Row, Section, Table, missing, rows_of
+from latflow.scoring.calibration import ScoredWords, calibration_error
 
 MAX_GENERATED = 5000  # pronunciations that are listed
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
@@ -170,7 +172,9 @@ def packages_section(results: Results) -> Section | None:
         return None
     lead = (
         "Folders with all that recognition needs, of systems that are to be used; "
-        "docs/serving.md of latflow tells how."
+        "docs/serving.md of latflow tells how. Confidences: their expected calibration "
+        "error on test sets in per cent, of posteriors and, where dev asks for it, "
+        "calibrated."
     )
     section = Section("packages", "Model packages", lead)
     rows = []
@@ -187,13 +191,32 @@ def packages_section(results: Results) -> Section | None:
                 "LMWT": f"{told['lmwt']:g}",
                 "WIP": f"{told['wip']:g}",
                 "MB": f"{size / 1e6:.1f}",
+                "confidences": _calibration(results, system, told),
             }
             rows.append(row)
-    words = {"system", "folder", "streams"}
+    words = {"system", "folder", "streams", "confidences"}
     section.blocks.append(
         Table(rows, words) if rows else missing("packages", "package")
     )
     return section
+
+
+def _calibration(results: Results, system: str, told: Mapping[str, Any]) -> str:
+    """Return the expected calibration error of a package's confidences, by test set.
+
+    Of the posteriors, and of what the package makes of them.
+    """
+    rescoring = told.get("rescoring")
+    name = system if rescoring is None else f"{system}.{rescoring['lm']}"
+    curve = tuple(map(tuple, told.get("confidences", ())))
+    found = []
+    for folder in sorted((results / "score" / name).glob("*")):
+        if folder.name != "dev" and (folder / "per_utterance.tsv").is_file():
+            words = ScoredWords.read(folder)
+            raw, fitted = (100 * calibration_error(words, c) for c in ((), curve))
+            after = f" -> {fitted:.1f}" if curve else ""
+            found.append(f"{folder.name} {raw:.1f}{after}")
+    return ", ".join(found)
 
 
 def provenance_section(results: Results, *, date: str) -> Section:

@@ -57,6 +57,7 @@ from latflow.logs import progress
 from latflow.nnet.described import frame_subsampling
 from latflow.parallel import in_order, worker_pool
 from latflow.scoring import results
+from latflow.scoring.calibration import Curve, calibrated
 from latflow.scoring.lattice_quality import analyze_lattices
 from latflow.scoring.options import ScoreOptions
 from latflow.scoring.transcripts import (
@@ -286,6 +287,7 @@ class Transcriber:
         scales: of graph and acoustic costs, and the penalty of a word.
         frame_shift: seconds from frame to frame of the lattices.
         decision: `best_path` or `mbr`.
+        curve: that confidences are changed by; posteriors if empty.
     """
 
     lang: Lang
@@ -293,6 +295,7 @@ class Transcriber:
     scales: Scales
     frame_shift: float
     decision: str
+    curve: Curve = ()
 
     @classmethod
     def load(
@@ -431,12 +434,13 @@ class Transcriber:
             words=None if is_mbr else [self.lang.word_ids[w.word] for w in words],
         )
         if is_mbr:
-            return timed_words(
+            words = timed_words(
                 utterance, found, self.lang.words, frame_shift=self.frame_shift
             )
+        sure = calibrated(self.curve, np.asarray(found.confidence))
         return [
             replace(word, confidence=float(confidence))
-            for word, confidence in zip(words, found.confidence, strict=True)
+            for word, confidence in zip(words, sure, strict=True)
         ]
 
     @cached_property

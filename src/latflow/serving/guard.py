@@ -4,7 +4,7 @@ A connection that has not yet said what it wants has a deadline for it, and goes
 where there are too many: clients that only hold connections keep nobody out, and the
 process never runs out of files (where asyncio would log, and not hear, for as long).
 
-Public: `Connections`, `HttpProtocol`, `SocketProtocol`, `few_lines`.
+Public: `Connections`, `HttpProtocol`, `SocketProtocol`, `last_ping`, `few_lines`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import logging
 import resource
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -28,6 +28,7 @@ _RESERVED_FILES = 64  # of the process: libraries, logs, uploads, graphs
 _ACCEPTED = 64  # connections that asyncio accepts at once, before any is refused
 _CONTROL_FRAMES = 100  # of a client within a second: pings and the like
 _FRAGMENTS = 10_000  # of a message
+_PINGED = "latflow.pinged"  # key of a websocket's scope
 _LINES = 20  # of a kind of log line in a minute
 
 
@@ -174,6 +175,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             log.warning("a client floods the server with pings")
             self.transport.abort()
             return
+        cast("dict[str, Any]", self.scope)[_PINGED] = time.monotonic()
         super().handle_ping()
 
     def handle_cont(self, event: Any) -> None:
@@ -183,6 +185,11 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self.transport.abort()
             return
         super().handle_cont(event)
+
+
+def last_ping(scope: Mapping[str, Any]) -> float:
+    """Return when the client of a websocket last sent a ping (`time.monotonic`)."""
+    return scope.get(_PINGED, 0.0)
 
 
 class _Few(logging.Filter):

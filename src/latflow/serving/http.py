@@ -6,12 +6,14 @@ Public: `create_app`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
@@ -19,6 +21,7 @@ from starlette.websockets import WebSocket
 
 import latflow
 from latflow.serving.evaluation import evaluate
+from latflow.serving.realtime import serve_realtime
 from latflow.serving.service import RefusedError, Service, error_values
 from latflow.serving.transcriptions import transcribe
 from latflow.serving.websocket import serve_websocket
@@ -37,8 +40,12 @@ def create_app(service: Service) -> Starlette:
     async def talk(websocket: WebSocket) -> None:
         await serve_websocket(websocket, service)
 
+    async def talk_realtime(websocket: WebSocket) -> None:
+        await serve_realtime(websocket, service)
+
     routes: list[BaseRoute] = [
         WebSocketRoute("/", talk),
+        WebSocketRoute("/v1/realtime", talk_realtime),
         Route("/", show_page),
         Route("/health", _guarded(_health, service, token=False)),
         Route("/metrics", _guarded(_metrics, service)),
@@ -52,7 +59,26 @@ def create_app(service: Service) -> Starlette:
         path = "/v1/evaluate"
         routes.append(Route(path, _guarded(evaluate, service), methods=["POST"]))
     handlers: dict[Any, Any] = {HTTPException: _not_there}
-    return Starlette(routes=routes, exception_handlers=handlers)
+    return Starlette(
+        routes=routes,
+        exception_handlers=handlers,
+        middleware=_middleware(service.options.cors_origins),
+    )
+
+
+def _middleware(origins: Sequence[str]) -> list[Middleware]:
+    """Return what lets the pages of some origins read answers."""
+    if not origins:
+        return []
+    methods, headers = ("GET", "POST"), ("*",)
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=methods,
+            allow_headers=headers,
+        )
+    ]
 
 
 def _guarded(

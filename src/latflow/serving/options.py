@@ -121,8 +121,26 @@ class ServerOptions(Options):
     origins: str = ""
     """Origins (scheme://host:port, with commas between them) of pages that browsers may
     connect from, beside the server's own; any if empty."""
+    cors_origin: str = ""
+    """Origins, with commas between them, whose pages may read the answers of HTTP
+    requests (CORS), and connect; `*` for all, none if empty."""
     evaluate: bool = False
     """Offer /v1/evaluate: posteriors of frames, and their loss."""
+
+    @property
+    def cors_origins(self) -> tuple[str, ...]:
+        """Those of `cors_origin`, one by one."""
+        return _origins(self.cors_origin)
+
+    @property
+    def allowed_origins(self) -> tuple[str, ...]:
+        """Those of `origins`, and of `cors_origin` beside them; none for any."""
+        return (*_origins(self.origins), *self.cors_origins) if self.origins else ()
+
+
+def _origins(text: str) -> tuple[str, ...]:
+    """Return the origins that a text holds, with commas between them."""
+    return tuple(one for part in text.split(",") if (one := part.strip().rstrip("/")))
 
 
 class TritonOptions(Options):

@@ -25,9 +25,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from latflow.decode.decoder import LatticeDecoder
 from latflow.decode.options import (
@@ -75,6 +76,7 @@ _PRUNE_INTERVAL = 25
 IVECTORS = "ivectors/extractor.npz"
 GRAMMAR, LM = "rescore/G.fst", "rescore/lm.bin"
 
+_Share = Annotated[float, Field(ge=0, le=1)]
 Kind = Literal["ce", "ctc", "lfmmi", "sequence", "gmm"]
 
 
@@ -135,6 +137,11 @@ class PackageInfo(SystemFacts):
     only aligns."""
     wip: float | None
     """Word insertion penalty, chosen on dev; likewise."""
+    confidences: Annotated[
+        tuple[tuple[_Share, _Share], ...], Field(max_length=100)
+    ] = ()
+    """Posteriors of words, and the confidences that stand for them, fitted on dev;
+    lines are drawn between. Posteriors are told where there are none."""
     silence_phones: tuple[int, ...]
     """Phones of silence, for endpoints."""
     is_streaming: bool
@@ -181,6 +188,8 @@ def describe(info: PackageInfo) -> str:
     licence = told.pop("licence").strip()
     told["recognition"] = told.pop("why_not_recognizing") or "yes"
     told["streaming"] = told.pop("why_not_streaming") or "yes"
+    points = len(told.pop("confidences"))
+    told["confidences"] = f"calibrated, {points} points" if points else "posteriors"
     del told["is_streaming"]
     lines = _lines(told)
     lines += [("files", str(files)), ("licence", licence or "not stated")]
@@ -332,6 +341,7 @@ class Model:
             Scales.from_lmwt(info.lmwt, info.wip),
             info.frame_shift * info.subsampling,
             info.decision,
+            info.confidences,
         )
         model = cls(
             info,

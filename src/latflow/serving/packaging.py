@@ -24,6 +24,12 @@ from latflow.lang.directory import Lang
 from latflow.lang.lm_trie import LmTrie
 from latflow.options import PositiveInt
 from latflow.provenance import versions
+from latflow.scoring.calibration import (
+    Curve,
+    ScoredWords,
+    calibration_error,
+    fit_curve,
+)
 from latflow.scoring.tune import read_scales
 from latflow.serving.acoustics import Acoustics
 from latflow.serving.features import is_causal, make_front_end
@@ -67,7 +73,7 @@ class PackageOptions(SystemFacts):
     """Permission to package a system that cannot be streamed."""
 
 
-def write_package(
+def write_package(  # noqa: PLR0913 - a file of its rule each
     model_dir: Path,
     graph: Path | None,
     lang_dir: Path,
@@ -81,6 +87,7 @@ def write_package(
     grammar: Path | None = None,
     arpa: Path | None = None,
     licence: Path | None = None,
+    scores: Path | None = None,
 ) -> None:
     """Write a system as a package (stage).
 
@@ -99,6 +106,8 @@ def write_package(
         grammar: `G.fst` of the graph, where lattices are rescored.
         arpa: the second language model, where they are.
         licence: text with the terms of use of the data.
+        scores: `hyp.ctm` of dev, in the folder of its scores; confidences are fitted to
+            them. Without it they are posteriors.
 
     Raises:
         UserError: a file is missing or faulty, parts do not fit each other, or the
@@ -149,6 +158,7 @@ def write_package(
             prior_scale=found.prior_scale,
             lmwt=chosen["lmwt"],
             wip=chosen["wip"],
+            confidences=_confidences(scores),
             silence_phones=tuple(lang.silence_phones),
             is_streaming=why_not is None,
             why_not_streaming=why_not,
@@ -161,6 +171,27 @@ def write_package(
         (folder / INFO).write_text(text, encoding="utf-8")
         (GmmPackage if why_aligning else Model).load(folder, trust_code=True)
     _tell_own_code(out_dir, own_code)
+
+
+def _confidences(scores: Path | None) -> Curve:
+    """Return the curve of the confidences; an empty one where nothing was scored."""
+    if scores is None:
+        return ()
+    if not scores.is_file():
+        log.warning("%s is not there: confidences are posteriors", scores)
+        return ()
+    words = ScoredWords.read(scores.parent)
+    if curve := fit_curve(words):
+        log.info(
+            "confidences of %d words of dev: expected calibration error %.1f %%, "
+            "fitted %.1f %%",
+            len(words.confidence),
+            100 * calibration_error(words),
+            100 * calibration_error(words, curve),
+        )
+    else:
+        log.info("posteriors of dev's words need, or can have, no calibration")
+    return curve
 
 
 def _tell_own_code(package: Path, locations: Iterable[str]) -> None:

@@ -25,6 +25,7 @@ Reason = Literal[
     "draining",
     "failure",
     "idle",
+    "input_audio_buffer_commit_empty",
     "message",
     "message size",
     "model",
@@ -42,6 +43,7 @@ _CODES: Mapping[Reason, tuple[int, int]] = {
     "draining": (503, 1012),
     "failure": (500, 1011),
     "idle": (408, 1008),
+    "input_audio_buffer_commit_empty": (400, 1008),
     "message": (400, 1007),
     "message size": (413, 1009),
     "model": (400, 1008),
@@ -182,11 +184,10 @@ class Service:
 
     def check_origin(self, headers: Mapping[str, str]) -> None:
         """Refuse pages of other servers, where the options say whose may connect."""
-        origin, options = headers.get("origin"), self.options
-        if not options.origins or origin is None:
+        origin, allowed = headers.get("origin"), self.options.allowed_origins
+        if not allowed or origin is None or "*" in allowed:
             return
-        allowed = {one.strip().rstrip("/") for one in options.origins.split(",")}
-        scheme = "https" if options.certificate else "http"
+        scheme = "https" if self.options.certificate else "http"
         if origin not in {*allowed, f"{scheme}://{headers.get('host', '')}"}:
             raise RefusedError("pages of this origin may not connect", "origin")
 

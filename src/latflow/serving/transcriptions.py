@@ -11,7 +11,7 @@ import logging
 import math
 import time
 import zlib
-from collections.abc import AsyncGenerator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, closing
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast, get_args
@@ -44,6 +44,7 @@ _STREAMED = ("json", "text")
 _GRANULARITIES = ("segment", "word")
 _BOOLEANS = {"": False, "false": False, "0": False, "true": True, "1": True}
 _FIELD_BYTES = 1 << 20
+_ALIVE_SECONDS = 15.0  # without an event of a stream, then a comment is sent
 _Result = TypeVar("_Result")
 
 
@@ -79,10 +80,14 @@ async def transcribe(request: Request, service: Service) -> Response:
             stack.callback(recognition.close)
             if wanted.is_streamed:
                 events = _events(recognition, stack.pop_all())  # goes on with the file
-                return StreamingResponse(events, media_type="text/event-stream")
+                return StreamingResponse(
+                    _kept_alive(events),
+                    media_type="text/event-stream",
+                    headers={"cache-control": "no-cache"},
+                )
             segments = await _told(_all(recognition, request))
             found = Transcription(recognition.name, recognition.seconds, segments)
-            return _answer(found, wanted)
+            return _answer(found, wanted, recognition.notes)
     except ClientDisconnect:
         return Response(status_code=GONE)
 
@@ -178,6 +183,11 @@ class _Recognition:
                 self._options, self.name, self._scheduler
             )
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said of the file, as far as it is read."""
+        return self._audio.notes
+
     def close(self) -> None:
         """Give up what is not recognized."""
         self._audio.close()
@@ -197,7 +207,7 @@ class _Recognition:
             async for segment in found:
                 number += 1
                 yield segment
-        for note in self._audio.notes:
+        for note in self.notes:
             log.warning("an uploaded file has %s", note)
         self._service.metrics.replied(time.perf_counter() - self._began, finals=number)
 
@@ -308,6 +318,23 @@ async def _events(
         await kept.aclose()
 
 
+async def _kept_alive(events: AsyncGenerator[str]) -> AsyncGenerator[str]:
+    """Yield events, and comments while there is none, so that proxies wait."""
+    async with aclosing(events):
+        while True:
+            coming = asyncio.ensure_future(anext(events, None))
+            try:
+                while not (await asyncio.wait({coming}, timeout=_ALIVE_SECONDS))[0]:
+                    yield ": recognizing\n\n"
+            except BaseException:
+                coming.cancel()
+                await asyncio.wait({coming})
+                raise
+            if (event := coming.result()) is None:
+                return
+            yield event
+
+
 async def _next(segments: AsyncGenerator[Segment]) -> Segment | None:
     """Return the next segment, or None."""
     return await anext(segments, None)
@@ -323,7 +350,9 @@ def _usage(seconds: float) -> dict[str, Any]:
     return {"type": "duration", "seconds": math.ceil(seconds)}
 
 
-def _answer(transcription: Transcription, wanted: _Wanted) -> Response:
+def _answer(
+    transcription: Transcription, wanted: _Wanted, notes: Sequence[str]
+) -> Response:
     """Return a transcription in the form that was asked for."""
     form, usage = wanted.form, _usage(transcription.duration)
     if form == "json":
@@ -340,6 +369,8 @@ def _answer(transcription: Transcription, wanted: _Wanted) -> Response:
         "text": transcription.text,
         "usage": usage,
     }
+    if notes:
+        value["warnings"] = list(notes)
     if "segment" in wanted.granularities:
         value["segments"] = [
             _segment_values(i, segment)

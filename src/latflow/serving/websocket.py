@@ -9,31 +9,24 @@ Public: `serve_websocket`, `VoskConfig`, `read_message`, `final_reply`.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-import logging
 import time
-from collections import deque
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from latflow.errors import UserError
+from latflow.serving.connection import Connection
+from latflow.serving.options import SessionOptions
 from latflow.serving.results import Event, Final, Hypothesis, Partial
-from latflow.serving.scheduler import ClosedError, LiveSession
 from latflow.serving.service import RefusedError, Service
 
-log = logging.getLogger("latflow")
-
 Command = Literal["eof", "reset"]
-_Message = bytes | str | None  # None: the server ends
 _BYTES_A_SAMPLE = 2
-_BYTES_A_MESSAGE = 64
 _MAX_ALTERNATIVES = 100
 _MAX_PHRASES = 1000
 
@@ -142,160 +135,32 @@ def _word_values(
     return values
 
 
-def _size(message: _Message) -> int:
-    """Return the bytes that a message takes; empty ones take some, too."""
-    return len(message or ()) + _BYTES_A_MESSAGE
-
-
-class _Inbox:
-    """Messages that have arrived and wait to be answered, up to a number of bytes."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._size = 0
-        self._messages: deque[_Message] = deque()
-        self._changed = asyncio.Condition()
-
-    async def put(self, message: _Message) -> None:
-        """Add a message; wait while the queue is full."""
-        size = _size(message)
-        async with self._changed:
-            await self._changed.wait_for(
-                lambda: not self._messages or self._size + size <= self._limit
-            )
-            self._size += size
-            self._messages.append(message)
-            self._changed.notify_all()
-
-    async def get(self) -> _Message:
-        """Take the first message; wait for one."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._messages)
-            message = self._messages.popleft()
-            self._size -= _size(message)
-            self._changed.notify_all()
-            return message
-
-
-class _Connection:
-    """A client, from the handshake to the close frame."""
+class _VoskConnection(Connection):
+    """A client of Vosk's protocol."""
 
     def __init__(self, websocket: WebSocket, service: Service) -> None:
-        self._websocket = websocket
-        self._service = service
-        self._inbox = _Inbox(service.options.max_queue)
+        super().__init__(websocket, service)
         self._config = VoskConfig()
-        self._scheduler = service.scheduler
-        self._is_trusted = not service.token
-        self._session: LiveSession | None = None
-        self._is_gone = asyncio.Event()
         self._odd = b""  # half a sample, until the other half comes
         self._partial = ""
-        self._samples = 0  # of the session so far
-        self._offset = 0.0  # audio before the session, seconds
-        self._tasks: set[asyncio.Task[None]] = set()
 
-    def drain(self) -> None:
-        """Have what was recognized delivered after the messages that have arrived."""
-        self._start(self._inbox.put(None))
+    @property
+    def _rate(self) -> float:
+        """Sample rate of the client's audio, Hz."""
+        return self._config.sample_rate or self._service.sample_rate_of(self._scheduler)
 
-    async def run(self) -> None:
-        """Answer until the client or the server ends."""
-        headers = self._websocket.headers
-        try:
-            self._service.check_origin(headers)
-        except RefusedError as refusal:
-            self._service.metrics.refused(refusal.reason)
-            await self._websocket.close(refusal.code)  # HTTP's status 403
-            return
-        with contextlib.suppress(RefusedError):
-            self._service.check_headers(headers)
-            self._is_trusted = True
-        await self._websocket.accept()
-        self._start(self._receive())
-        answers = asyncio.create_task(self._answer())
-        gone = asyncio.create_task(self._is_gone.wait())
-        try:
-            await asyncio.wait({answers, gone}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            tasks = [answers, gone, *self._tasks]
-            for task in tasks:
-                task.cancel()
-            try:  # however they end: a client that breaks the protocol has no words
-                await asyncio.gather(*tasks, return_exceptions=True)
-            finally:
-                self._close_session()
+    def _session_options(self) -> SessionOptions:
+        """Return the options of a session with the client's settings."""
+        config = self._config
+        return self._service.session_options(
+            sample_rate=round(self._rate),
+            max_alternatives=max(1, config.max_alternatives),
+            phrases=config.phrase_list or self._service.session.phrases,
+        )
 
-    def _start(self, work: Any) -> None:
-        """Run a coroutine beside the answers."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _receive(self) -> None:
-        """Read messages while the queue takes them, else leave them to the socket."""
-        try:
-            while True:
-                message = await self._websocket.receive()
-                if message["type"] == "websocket.disconnect":
-                    return
-                data = message.get("bytes")
-                await self._inbox.put(message["text"] if data is None else data)
-        finally:
-            self._is_gone.set()
-
-    async def _answer(self) -> None:
-        """Answer messages in order; tell the client why, where it is refused."""
-        try:
-            await self._answer_all()
-            await self._close(1000, "")
-        except RefusedError as refusal:
-            self._service.metrics.refused(refusal.reason)
-            with contextlib.suppress(UserError, ClosedError):
-                await self._end_early()
-            await self._refuse(str(refusal), refusal.code)
-        except UserError as error:
-            self._service.metrics.refused("session")
-            await self._refuse(str(error), 1008)
-        except (WebSocketDisconnect, ClosedError):
-            pass
-        except TimeoutError:
-            self._service.metrics.refused("not reading")
-        except Exception:
-            log.exception("a connection failed")
-            self._service.metrics.refused("failure")
-            await self._refuse("internal error", 1011)
-
-    async def _refuse(self, text: str, code: int) -> None:
-        """Tell why no more is answered, and close."""
-        with contextlib.suppress(WebSocketDisconnect, TimeoutError):
-            await self._send(json.dumps({"error": text}, ensure_ascii=False))
-            await self._close(code, text)
-
-    async def _answer_all(self) -> None:
-        """Answer each message, until the last one."""
-        while True:
-            try:
-                async with asyncio.timeout(self._service.options.idle):
-                    message = await self._inbox.get()
-            except TimeoutError:
-                raise RefusedError(
-                    f"no message within {self._service.options.idle:g} s", "idle"
-                ) from None
-            if message is None:
-                raise RefusedError("the server is ending", "draining")
-            if not await self._answer_one(message):
-                return
-
-    async def _answer_one(self, message: bytes | str) -> bool:
+    async def _reply_to(self, message: bytes | str) -> bool:
         """Answer a message; return whether there may be another."""
         began = time.perf_counter()
-        if len(message) > self._service.options.max_message:
-            raise RefusedError(
-                f"a message of {len(message)} bytes; at most"
-                f" {self._service.options.max_message} are allowed",
-                "message size",
-            )
         read = message if isinstance(message, bytes) else read_message(message)
         if isinstance(read, VoskConfig):
             self._configure(read)
@@ -303,7 +168,7 @@ class _Connection:
         if not self._is_trusted:
             self._service.check_token("")
         if isinstance(read, bytes):
-            await self._reply(await self._accept(read), began, is_last=False)
+            await self._reply(await self._accept(self._whole(read)), began)
         else:
             await self._finish(began)
         return read != "eof"
@@ -320,69 +185,21 @@ class _Connection:
                 raise self._service.no_model(wanted)
             self._scheduler, self._config = scheduler, config
 
-    async def _accept(self, data: bytes) -> Sequence[Event]:
-        """Recognize samples."""
-        if self._session is None:
-            self._session = await self._open()
+    def _whole(self, data: bytes) -> np.ndarray:
+        """Return the samples of a message; half a sample waits for the next one."""
         data = self._odd + data
         whole = len(data) - len(data) % _BYTES_A_SAMPLE
         data, self._odd = data[:whole], data[whole:]
-        samples = np.frombuffer(data, "<i2").astype(np.int16, copy=False)
-        seconds = len(samples) / self._rate
-        self._service.metrics.heard(seconds)
-        self._samples += len(samples)
-        if self._samples > self._service.options.max_session * self._rate:
-            raise RefusedError(
-                f"a session may have {self._service.options.max_session:g} s of audio",
-                "session length",
-            )
-        return await asyncio.wrap_future(self._session.accept(samples))
-
-    @property
-    def _rate(self) -> float:
-        """Sample rate of the client's audio, Hz."""
-        return self._config.sample_rate or self._service.sample_rate_of(self._scheduler)
-
-    async def _open(self) -> LiveSession:
-        """Begin a session with the client's settings."""
-        config, info = self._config, self._scheduler.model.info
-        if not self._scheduler.model.is_streaming:
-            text = (
-                f"{info.name} cannot be streamed: {info.why_not_streaming}; send whole "
-                "files to /v1/audio/transcriptions"
-            )
-            raise RefusedError(text, "model")
-        options = self._service.session_options(
-            sample_rate=round(self._rate),
-            max_alternatives=max(1, config.max_alternatives),
-            phrases=config.phrase_list or self._service.session.phrases,
-        )
-        client = self._websocket.client
-        name = f"{client.host}:{client.port}" if client else "websocket"
-        return await self._service.begin(options, name, self._scheduler)
+        return np.frombuffer(data, "<i2").astype(np.int16, copy=False)
 
     async def _finish(self, began: float) -> None:
         """Recognize to the end what was accepted, tell it, and end the session."""
-        events: Sequence[Event] = ()
-        if self._session is not None:
-            events = await asyncio.wrap_future(self._session.finish())
-        await self._reply(events, began, is_last=True)
+        await self._reply(await self._last_events(), began, is_last=True)
         self._close_session()
-
-    def _close_session(self) -> None:
-        """Forget what was accepted."""
-        if self._session is not None:
-            self._session.close()
-        self._offset += self._samples / self._rate
-        self._session, self._odd, self._samples, self._partial = None, b"", 0, ""
-
-    async def _end_early(self) -> None:
-        """Deliver what was recognized so far, before the connection is closed."""
-        if self._session is not None:
-            await self._finish(time.perf_counter())
+        self._odd, self._partial = b"", ""
 
     async def _reply(
-        self, events: Sequence[Event], began: float, *, is_last: bool
+        self, events: Sequence[Event], began: float, *, is_last: bool = False
     ) -> None:
         """Send the answer to a message: segments that ended, or the words so far."""
         finals = [event for event in events if isinstance(event, Final)]
@@ -401,24 +218,13 @@ class _Connection:
             await self._send(partial_reply(self._partial))
         self._service.metrics.replied(time.perf_counter() - began, finals=len(finals))
 
-    async def _send(self, text: str) -> None:
-        """Send a message; a client that reads none for too long is gone."""
-        try:
-            async with asyncio.timeout(self._service.options.idle):
-                await self._websocket.send_text(text)
-        except RuntimeError:  # the connection was closed for what the client sent
-            raise WebSocketDisconnect(1006) from None
-
-    async def _close(self, code: int, reason: str) -> None:
-        """Send the close frame, whose reason has 123 bytes at most."""
-        if self._websocket.application_state is WebSocketState.CONNECTED:
-            short = reason.encode()[:123].decode(errors="ignore")
-            with contextlib.suppress(RuntimeError):  # closed meanwhile
-                await self._websocket.close(code, short)
+    async def _tell(self, refusal: RefusedError) -> None:
+        """Send the client why no more is answered."""
+        await self._send(json.dumps({"error": str(refusal)}, ensure_ascii=False))
 
 
 async def serve_websocket(websocket: WebSocket, service: Service) -> None:
     """Answer a client by Vosk's protocol until it, or the server, ends."""
-    connection = _Connection(websocket, service)
+    connection = _VoskConnection(websocket, service)
     with service.connected(connection), contextlib.suppress(WebSocketDisconnect):
         await connection.run()

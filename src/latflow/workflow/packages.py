@@ -208,6 +208,7 @@ class PackagePlan:
         lm = options.rescore if recognizes else None
         graph = f"{results}/graph/{recipe.tree_owner(name)}/HCLG.fst"
         scales = f"{results}/tune/{self.decoding}/scales.json"
+        scored = f"{results}/score/{self.decoding}/dev/hyp.ctm"
         return {
             "model": f"{results}/{folder}/{name}/final.mdl",
             "graph": graph if recognizes else [],
@@ -221,6 +222,7 @@ class PackagePlan:
             "grammar": [] if lm is None else f"{results}/lm/G.fst",
             "arpa": [] if lm is None else f"{results}/lm/{lm}.arpa",
             "licence": options.licence or [],
+            "scores": scored if recognizes else [],
         }
 
     def options(self) -> dict[str, Any]:

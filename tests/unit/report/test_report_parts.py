@@ -154,6 +154,21 @@ def test_packages_are_told_of_where_the_recipe_asks_for_some(tmp_path):
     (table,) = section(**asked).blocks
     (row,) = table.rows
     assert (row["system"], row["streams"], row["LMWT"]) == ("tri1", why, "9")
+    assert row["confidences"] == ""
+    for folder in (tmp_path / "score/tri1/dev", tmp_path / "score/tri1/other"):
+        folder.mkdir(parents=True)
+        # Two words of the posterior 0.9, one of them right: 40 points too sure.
+        (folder / "hyp.ctm").write_text("u 1 0 1 a 0.9\nu 1 1 1 b 0.9\n")
+        titles = "utterance speaker words ins del sub errors wer reference hypothesis"
+        values = ["u", "s", "2", "0", "0", "1", "1", "50", "a c", "a b"]
+        lines = ["\t".join(line) for line in (titles.split(), values)]
+        (folder / "per_utterance.tsv").write_text("\n".join(lines) + "\n")
+    write_json(
+        tmp_path / "package/tri1/package.json",
+        {**told, "confidences": [[0.5, 0.5], [0.9, 0.5]]},
+    )
+    (table,) = section(**asked).blocks
+    assert table.rows[0]["confidences"] == "other 40.0 -> 0.0"
 
 
 def test_dev_chooses_the_earlier_of_equal_systems_and_those_without_dev_come_last():

@@ -32,7 +32,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from latflow.errors import UserError
-from latflow.serving import scheduler
+from latflow.serving import scheduler, transcriptions
 from latflow.serving.options import ServerOptions, SessionOptions
 from latflow.serving.workers import serve
 
@@ -543,7 +543,7 @@ def test_an_upload_with_a_header_of_no_length_is_read_to_the_end(server):
             ("a.wav", b"nonsense", "audio/wav"),
             {},
             400,
-            "is in no format that soundfile",
+            "is in no format that is read here",
         ),
         (("a.wav", b"", "audio/wav"), {}, 400, "audio file a.wav is"),
         (None, {"response_format": "docx"}, 400, "response_format 'docx' is none of"),
@@ -801,3 +801,62 @@ def anything(rng):
 def test_large_arrays_leave_the_process_when_they_are_freed():
     program = [sys.executable, "-c", ALLOCATOR]
     assert subprocess.run(program, capture_output=True, check=True).stdout == b"True\n"
+
+
+def test_a_stream_of_events_is_kept_alive(server, monkeypatch):
+    monkeypatch.setattr(transcriptions, "_ALIVE_SECONDS", 0.05)
+    blocks = transcriptions._Recognition._blocks
+
+    async def late(self):
+        async for block in blocks(self):
+            await asyncio.sleep(0.3)
+            yield block
+
+    monkeypatch.setattr(transcriptions._Recognition, "_blocks", late)
+    reply = post(server, wave(1, 2), stream="true")
+    lines = reply.text.split("\n\n")
+    assert lines[0] == ": recognizing"
+    told = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+    assert [event["type"] for event in told] == [
+        "transcript.text.delta",
+        "transcript.text.done",
+    ]
+
+
+def test_a_client_that_pings_is_not_idle():
+    with running_server(counting_model(), idle=0.4) as running:
+        with connect(running.url) as talk:
+            for _ in range(8):
+                time.sleep(0.2)
+                assert talk.ping().wait(PATIENCE)
+            assert answer(talk, chunks(1)) == {"partial": "1"}
+        with connect(running.url) as talk:
+            assert "no message within" in json.loads(talk.recv(PATIENCE))["error"]
+
+
+PAGE = "https://page.example"
+
+
+def test_pages_of_other_servers_read_answers_where_they_may():
+    asked = {"origin": PAGE, "access-control-request-method": "POST"}
+    asked["access-control-request-headers"] = "authorization"
+    with running_server(
+        counting_model(), cors_origin=f"http://a, {PAGE}/", origins="http://b"
+    ) as running:
+        url = f"{running.http}/v1/audio/transcriptions"
+        allowed = httpx.options(url, headers=asked)
+        assert allowed.status_code == 200
+        assert allowed.headers["access-control-allow-origin"] == PAGE
+        assert "authorization" in allowed.headers["access-control-allow-headers"]
+        reply = httpx.get(f"{running.http}/v1/models", headers={"origin": PAGE})
+        assert reply.headers["access-control-allow-origin"] == PAGE
+        other = httpx.get(f"{running.http}/v1/models", headers={"origin": "http://c"})
+        assert other.status_code == 403
+        assert "access-control-allow-origin" not in other.headers
+        with connect(running.url, origin=PAGE) as talk:
+            assert answer(talk, chunks(1)) == {"partial": "1"}
+
+
+def test_no_page_of_another_server_reads_answers_by_default(server):
+    reply = httpx.get(f"{server.http}/v1/models", headers={"origin": PAGE})
+    assert "access-control-allow-origin" not in reply.headers

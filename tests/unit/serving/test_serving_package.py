@@ -29,6 +29,7 @@ from latflow.nnet.model_dir import save_model
 from latflow.nnet.network import Network
 from latflow.serving.acoustics import Chunk
 from latflow.serving.package import INFO, Model, read_info
+from latflow.serving.session import Session
 
 
 def features(model, samples, pieces=1):
@@ -379,9 +380,25 @@ def experiment_of(digits, folder):
         "nnet": {"features": {"fbank": stream}, "systems": {"tdnnf": network}},
         "package": {"systems": ["tdnnf"], "licence": str(folder / "licence.txt")},
     }
+    write_scores(results / "score/tdnnf/dev", [])
     (folder / "licence.txt").write_text("For tests alone.\n")
     (folder / "mine.yaml").write_text(json.dumps(recipe))
     return folder / "mine.yaml", results
+
+
+def write_scores(folder, said):
+    """Scores of utterances of a word: what was said, and how sure it was `one`."""
+    folder.mkdir(parents=True)
+    header = "utterance speaker words ins del sub errors wer reference hypothesis"
+    lines, ctm = ["\t".join(header.split())], []
+    for i, (word, sure) in enumerate(said):
+        wrong = int(word != "one")
+        counts = f"1\t0\t0\t{wrong}\t{wrong}\t{100 * wrong}"
+        lines.append(f"u{i:03}\ts\t{counts}\t{word}\tone")
+        ctm.append(f"u{i:03} 1 0.0 0.1 one {sure}\n")
+    (folder / "per_utterance.tsv").write_text("\n".join(lines) + "\n")
+    (folder / "hyp.ctm").write_text("".join(ctm))
+    return folder
 
 
 def test_the_command_packages_as_the_recipe_says(digits, model, tmp_path, capsys):
@@ -419,3 +436,22 @@ def test_the_rule_does_as_the_command(digits, repository, tmp_path):
     told = ["package", "tdnnf", "--configfile", str(recipe), "--results", str(results)]
     assert main([*told, "--out", str(tmp_path / "out")]) == 0
     assert read_info(tmp_path / "out") == found
+
+
+def test_confidences_are_fitted_to_the_words_of_dev(digits, tmp_path):
+    # Half of the words are right, whatever their posteriors say.
+    said = [("one" if i % 2 else "two", 0.99 if i % 3 else 0.9) for i in range(400)]
+    scores = write_scores(tmp_path / "dev", said)
+    files = {"scores": scores / "hyp.ctm"}
+    folder = digits.package(tmp_path / "package", files=files)
+    curve = read_info(folder).confidences
+    assert [share for _, share in curve] == pytest.approx([0.5] * len(curve), abs=0.2)
+    sure = []
+    for model in (Model.load(folder), Model.load(digits.package(tmp_path / "plain"))):
+        with Session(model) as session:
+            samples = digits.samples(next(iter(digits.audio)))
+            *_, final = session.accept(samples) + session.finish()
+        sure.append([word.confidence for word in final.segment.best.words])
+    posterior, share = zip(*curve, strict=True)
+    assert sure[0] == pytest.approx(np.interp(sure[1], posterior, share))
+    assert max(sure[1]) > max(sure[0])

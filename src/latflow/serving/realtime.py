@@ -1,0 +1,342 @@
+"""OpenAI's realtime protocol (`/v1/realtime`), as far as it transcribes.
+
+A client sends events of JSON: its settings (`session.update`, or the older
+`transcription_session.update`), audio in base64, `commit` and `clear`. It is told of
+turns: with `turn_detection` each segment that the session ends, else what is committed.
+`docs/serving.md` describes what is taken. Facts from OpenAI's API reference and the
+types of its Python package (openai 3.57).
+
+Public: `serve_realtime`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import io
+import itertools
+import json
+import math
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import soundfile
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from latflow.decode.options import SegmentationOptions
+from latflow.serving.connection import Connection
+from latflow.serving.options import SessionOptions
+from latflow.serving.realtime_settings import (
+    CODINGS,
+    TELEPHONE_RATE,
+    Settings,
+    mapping,
+    turns_of,
+    wrong,
+)
+from latflow.serving.results import Event, Final, Partial, Segment
+from latflow.serving.service import RefusedError, Service, error_values
+
+_KINDS = (
+    "session.update",
+    "transcription_session.update",
+    "input_audio_buffer.append",
+    "input_audio_buffer.commit",
+    "input_audio_buffer.clear",
+)
+# Refusals after which a client may go on.
+_PARDONED = (
+    *("message", "options", "model", "request"),
+    "input_audio_buffer_commit_empty",
+)
+_KEY, _OLD = "openai-insecure-api-key.", "openai-beta.realtime-v1"
+
+
+def _event_of(message: bytes | str) -> dict[str, Any]:
+    """Read an event of a client.
+
+    Raises:
+        RefusedError: it is none.
+    """
+    try:
+        event = json.loads(message) if isinstance(message, str) else None
+    except (ValueError, RecursionError):
+        event = None
+    if not isinstance(event, dict):
+        raise RefusedError("an event must be a JSON object in a text message")
+    return event
+
+
+class _RealtimeConnection(Connection):
+    """A client of OpenAI's protocol."""
+
+    def __init__(self, websocket: WebSocket, service: Service) -> None:
+        super().__init__(websocket, service)
+        offered = websocket.scope.get("subprotocols", [])
+        self._keys = [name[len(_KEY) :] for name in offered if name.startswith(_KEY)]
+        self._protocol = "realtime" if "realtime" in offered else None
+        beta = websocket.headers.get("openai-beta", "")
+        self._is_old = _OLD in offered or "realtime=v1" in beta
+        self._usual = service.session.vad or SegmentationOptions()
+        turns, detection = turns_of({"type": "server_vad"}, self._usual)
+        asked = websocket.query_params.get("model", "")
+        if asked in service.schedulers:  # it may be one of OpenAI's, too
+            self._scheduler = service.schedulers[asked]
+        name = self._scheduler.model.info.name
+        self._settings = Settings(name, turns=turns, detection=detection)
+        self._name = f"sess_{secrets.token_hex(8)}"
+        self._ids = itertools.count(1)
+        self._item = ""  # the turn that has begun
+        self._before: str | None = None  # the turn before it
+        self._turn: list[Segment] = []  # what is recognized, and not committed yet
+        self._committed = 0.0  # seconds of the session that turns have had
+        self._told: str | None = None  # of the event that is answered
+
+    # -- what the connection asks for --------------------------------------------------
+
+    @property
+    def _rate(self) -> float:
+        """Sample rate of the client's audio, Hz."""
+        return self._settings.rate
+
+    def _session_options(self) -> SessionOptions:
+        """Return the options of a session with the client's settings."""
+        vad = self._settings.turns or self._service.session.vad
+        return self._service.session_options(sample_rate=self._settings.rate, vad=vad)
+
+    async def _accept_handshake(self) -> None:
+        """Answer the handshake, and tell the settings."""
+        await self._websocket.accept(self._protocol)
+        await self._emit_session("created")
+
+    async def _reply_to(self, message: bytes | str) -> bool:
+        """Answer an event; what is wrong with it ends nothing."""
+        began, self._told = time.perf_counter(), None
+        if not self._is_trusted:
+            self._service.check_token(self._keys[0] if self._keys else "")
+            self._is_trusted = True
+        try:
+            event = _event_of(message)
+            self._told = event.get("event_id")
+            await self._take(event, began)
+        except RefusedError as refusal:
+            if refusal.reason not in _PARDONED:
+                raise
+            self._service.metrics.refused(refusal.reason)
+            await self._tell(refusal)
+        return True
+
+    async def _take(self, event: Mapping[str, Any], began: float) -> None:
+        """Do what an event asks for."""
+        kind = event.get("type")
+        if kind not in _KINDS:
+            raise wrong("type", kind, _KINDS)
+        kind = kind.rpartition(".")[2]
+        if kind == "append":
+            await self._hear(await self._accept(self._samples_of(event)), began)
+        elif kind == "commit":
+            await self._commit_all(began)
+        elif kind == "clear":
+            self._forget()
+            await self._emit("input_audio_buffer.cleared")
+        else:
+            await self._configure(event, began)
+
+    async def _configure(self, event: Mapping[str, Any], began: float) -> None:
+        """Take a client's settings; audio that came before them is told of first."""
+        told = mapping(event.get("session"), "session")
+        settings = self._settings.updated(told, self._usual)
+        scheduler = self._service.scheduler_of(settings.model)
+        if self._session is not None and settings != self._settings:
+            await self._finish(began)
+        self._settings, self._scheduler = settings, scheduler
+        self._is_old = self._is_old or event["type"] == "transcription_session.update"
+        await self._emit_session("updated")
+
+    def _samples_of(self, event: Mapping[str, Any]) -> np.ndarray:
+        """Return the samples of an event, int16.
+
+        Raises:
+            RefusedError: they are none.
+        """
+        try:
+            data = base64.b64decode(event.get("audio", ""), validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            raise RefusedError("audio must be base64", param="audio") from None
+        form = self._settings.form
+        if form == "audio/pcm":
+            if len(data) % 2:
+                text = "audio ends within a sample of 16 bits"
+                raise RefusedError(text, param="audio")
+            return np.frombuffer(data, "<i2").astype(np.int16, copy=False)
+        if not data:
+            return np.zeros(0, np.int16)
+        samples, _ = soundfile.read(
+            io.BytesIO(data),
+            samplerate=TELEPHONE_RATE,
+            channels=1,
+            format="RAW",
+            subtype=CODINGS[form],
+            dtype="int16",
+        )
+        return samples
+
+    # -- turns -------------------------------------------------------------------------
+
+    async def _hear(self, events: Sequence[Event], began: float) -> None:
+        """Tell what has come of samples."""
+        finals = 0
+        for event in events:
+            if isinstance(event, Final):
+                finals += 1
+                await self._end_segment(event.segment)
+            elif isinstance(event, Partial) and event.text:
+                await self._begin_turn(event.start)
+        self._service.metrics.replied(time.perf_counter() - began, finals=finals)
+
+    async def _begin_turn(self, start: float) -> None:
+        """Tell that speech was found, once a turn."""
+        if self._settings.turns is None or self._item:
+            return
+        self._item = self._id("item")
+        await self._emit(
+            "input_audio_buffer.speech_started",
+            audio_start_ms=self._milliseconds(start),
+            item_id=self._item,
+        )
+
+    async def _end_segment(self, segment: Segment) -> None:
+        """Keep a segment until it is committed, which turns are at once."""
+        if self._settings.turns is None:
+            self._turn.append(segment)
+        elif segment.best.words or segment.warning or self._item:
+            await self._begin_turn(segment.start)
+            await self._emit(
+                "input_audio_buffer.speech_stopped",
+                audio_end_ms=self._milliseconds(segment.end),
+                item_id=self._item,
+            )
+            await self._commit([segment])
+
+    async def _finish(self, began: float) -> None:
+        """Recognize to the end what was accepted, tell it, and end the session."""
+        await self._hear(await self._last_events(), began)
+        if any(segment.best.words or segment.warning for segment in self._turn):
+            await self._commit(self._turn)
+        self._forget()
+
+    async def _commit_all(self, began: float) -> None:
+        """Make a turn of what came since the last one; it may have no words.
+
+        Raises:
+            RefusedError: nothing came.
+        """
+        if self._samples <= self._committed * self._rate:
+            text = "there is no audio to commit"
+            raise RefusedError(text, "input_audio_buffer_commit_empty")
+        before = self._before
+        await self._finish(began)
+        if self._before == before:
+            await self._commit([])
+
+    async def _commit(self, segments: Sequence[Segment]) -> None:
+        """Tell of a turn, and of its words."""
+        item, before = self._item or self._id("item"), self._before
+        self._item, self._before, self._turn = "", item, []
+        if segments:
+            self._committed = segments[-1].end
+        place = {"item_id": item, "previous_item_id": before}
+        await self._emit("input_audio_buffer.committed", **place)
+        content = [{"type": "input_audio", "transcript": None}]
+        values = {
+            "previous_item_id": before,
+            "item": {
+                "id": item,
+                "object": "realtime.item",
+                "type": "message",
+                "status": "completed",
+                "role": "user",
+                "content": content,
+            },
+        }
+        for name in ("created",) if self._is_old else ("added", "done"):
+            await self._emit(f"conversation.item.{name}", **values)
+        await self._tell_words(item, segments)
+
+    async def _tell_words(self, item: str, segments: Sequence[Segment]) -> None:
+        """Tell the words of a turn, a segment at a time, then all of them."""
+        texts: list[str] = []
+        for segment in segments:
+            if text := segment.best.text:
+                delta = f" {text}" if texts else text
+                texts.append(text)
+                await self._emit_words(item, "delta", [segment], delta=delta)
+        warnings = [segment.warning for segment in segments if segment.warning]
+        if warnings and not texts:
+            error = {"type": "server_error", "code": "failure", "message": warnings[0]}
+            await self._emit_words(item, "failed", [], error=error)
+            return
+        seconds = sum(segment.end - segment.start for segment in segments)
+        usage = {"type": "duration", "seconds": round(seconds, 3)}
+        values = {"transcript": " ".join(texts), "usage": usage}
+        await self._emit_words(item, "completed", segments, **values)
+
+    def _forget(self) -> None:
+        """Forget the audio that is not committed."""
+        self._close_session()
+        self._item, self._turn, self._committed = "", [], 0.0
+
+    # -- events ------------------------------------------------------------------------
+
+    def _id(self, kind: str) -> str:
+        """Return a new id of an item or an event."""
+        return f"{kind}_{next(self._ids):08d}"
+
+    def _milliseconds(self, seconds: float) -> int:
+        """Return a time of the session as one from the beginning of all audio."""
+        return round(1000 * (self._offset + seconds))
+
+    async def _emit(self, kind: str, **values: Any) -> None:
+        """Send an event."""
+        event = {"type": kind, "event_id": self._id("event"), **values}
+        await self._send(json.dumps(event, ensure_ascii=False))
+
+    async def _emit_session(self, what: str) -> None:
+        """Tell the settings."""
+        is_old, settings = self._is_old, self._settings
+        values = settings.old_values() if is_old else settings.values()
+        kind = f"{'transcription_' if is_old else ''}session.{what}"
+        await self._emit(kind, session={"id": self._name, **values})
+
+    async def _emit_words(
+        self, item: str, what: str, segments: Sequence[Segment], **values: Any
+    ) -> None:
+        """Send an event about the words of a turn."""
+        if self._settings.has_logprobs and segments:
+            values["logprobs"] = [
+                {
+                    "token": word.word,
+                    "logprob": math.log(max(word.confidence or 0.0, 1e-10)),
+                    "bytes": list(word.word.encode()),
+                }
+                for segment in segments
+                for word in segment.best.words
+            ]
+        kind = f"conversation.item.input_audio_transcription.{what}"
+        await self._emit(kind, item_id=item, content_index=0, **values)
+
+    async def _tell(self, refusal: RefusedError) -> None:
+        """Send an error."""
+        values = error_values(refusal)["error"]
+        await self._emit("error", error={**values, "event_id": self._told})
+
+
+async def serve_realtime(websocket: WebSocket, service: Service) -> None:
+    """Answer a client by OpenAI's protocol until it, or the server, ends."""
+    connection = _RealtimeConnection(websocket, service)
+    with service.connected(connection), contextlib.suppress(WebSocketDisconnect):
+        await connection.run()

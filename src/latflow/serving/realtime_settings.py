@@ -1,0 +1,217 @@
+"""What clients of OpenAI's realtime protocol set: by its newer and its older names.
+
+Public: `Settings`, `turns_of`, `mapping`, `wrong`, `CODINGS`, `TELEPHONE_RATE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+from latflow.decode.options import SegmentationOptions
+from latflow.errors import UserError
+from latflow.options import read_options
+from latflow.serving.service import RefusedError
+
+Form = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
+# Names of the older protocol.
+_OLD_FORMS: Mapping[str, Form] = {
+    "pcm16": "audio/pcm",
+    "g711_ulaw": "audio/pcmu",
+    "g711_alaw": "audio/pcma",
+}
+CODINGS: Mapping[Form, str] = {
+    "audio/pcm": "PCM_16",
+    "audio/pcmu": "ULAW",
+    "audio/pcma": "ALAW",
+}
+_PCM_RATE, TELEPHONE_RATE = 24000, 8000
+_LOGPROBS = "item.input_audio_transcription.logprobs"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a client has set.
+
+    Attributes:
+        model: that it names.
+        form: of the samples.
+        language: that it names; is told back.
+        turns: how turns are found; None where the client commits them.
+        detection: what it has set of that, as it is told back.
+        has_logprobs: whether words are told with their confidences.
+    """
+
+    model: str
+    form: Form = "audio/pcm"
+    language: str = ""
+    turns: SegmentationOptions | None = None
+    detection: Mapping[str, Any] | None = None
+    has_logprobs: bool = False
+
+    @property
+    def rate(self) -> int:
+        """Samples a second."""
+        return _PCM_RATE if self.form == "audio/pcm" else TELEPHONE_RATE
+
+    def updated(self, told: Mapping[str, Any], usual: SegmentationOptions) -> Settings:
+        """Return the settings after an update, of the newer or the older protocol.
+
+        Args:
+            told: the event's `session`.
+            usual: the server's own detection of turns.
+
+        Raises:
+            RefusedError: something in it cannot be.
+        """
+        kind = told.get("type", "transcription")
+        if kind != "transcription":
+            raise wrong("session.type", kind, ("transcription",))
+        given, changes = _input_of(told), {}
+        if given.get("format") is not None:
+            changes["form"] = _form_of(given["format"])
+        if "transcription" in given:
+            chosen = mapping(given["transcription"], "transcription")
+            changes["model"] = str(chosen.get("model") or self.model)
+            changes["language"] = str(chosen.get("language") or "")
+        if "turn_detection" in given:
+            found = turns_of(given["turn_detection"], usual)
+            changes["turns"], changes["detection"] = found
+        if "include" in told:
+            changes["has_logprobs"] = _LOGPROBS in (told["include"] or ())
+        return replace(self, **changes)
+
+    def values(self) -> dict[str, Any]:
+        """Return them as the protocol tells them."""
+        form: dict[str, Any] = {"type": self.form}
+        if self.form == "audio/pcm":
+            form["rate"] = _PCM_RATE
+        heard = {
+            "format": form,
+            "transcription": self._transcription,
+            "turn_detection": self.detection,
+            "noise_reduction": None,
+        }
+        return {
+            "type": "transcription",
+            "object": "realtime.transcription_session",
+            "audio": {"input": heard},
+            "include": [_LOGPROBS] if self.has_logprobs else [],
+        }
+
+    def old_values(self) -> dict[str, Any]:
+        """Return them as the older protocol tells them."""
+        (name,) = (old for old, form in _OLD_FORMS.items() if form == self.form)
+        return {
+            "object": "realtime.transcription_session",
+            "input_audio_format": name,
+            "input_audio_transcription": self._transcription,
+            "turn_detection": self.detection,
+            "modalities": ["text"],
+        }
+
+    @property
+    def _transcription(self) -> dict[str, str]:
+        """What transcribes."""
+        return {"model": self.model, "language": self.language}
+
+
+def wrong(param: str, value: object, known: Sequence[str]) -> RefusedError:
+    """Return the refusal of a value that is none of those known."""
+    names = ", ".join(map(repr, known))
+    text = f"{param}: {str(value)[:100]!r} is not supported; supported: {names}"
+    return RefusedError(text, "options", param=param)
+
+
+def mapping(value: object, param: str) -> Mapping[str, Any]:
+    """Return an object of JSON, an empty one for null.
+
+    Raises:
+        RefusedError: it is none.
+    """
+    if value is not None and not isinstance(value, dict):
+        raise RefusedError(f"{param} must be an object", "options", param=param)
+    return value or {}
+
+
+def _input_of(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the audio, by the names of the newer protocol."""
+    audio = mapping(told.get("audio"), "session.audio")
+    found = dict(mapping(audio.get("input"), "session.audio.input"))
+    old = {
+        "input_audio_format": "format",
+        "input_audio_transcription": "transcription",
+        "turn_detection": "turn_detection",
+    }
+    return found | {new: told[key] for key, new in old.items() if key in told}
+
+
+def _form_of(value: object) -> Form:
+    """Return the form of samples that a client names.
+
+    Raises:
+        RefusedError: it is none that is taken.
+    """
+    param = "session.audio.input.format"
+    if isinstance(value, str):
+        if value not in _OLD_FORMS:
+            raise wrong("session.input_audio_format", value, tuple(_OLD_FORMS))
+        return _OLD_FORMS[value]
+    told = mapping(value, param)
+    kind = told.get("type", "audio/pcm")
+    if kind not in CODINGS:
+        raise wrong(f"{param}.type", kind, tuple(CODINGS))
+    if kind == "audio/pcm" and told.get("rate", _PCM_RATE) != _PCM_RATE:
+        raise wrong(f"{param}.rate", told["rate"], (str(_PCM_RATE),))
+    return cast("Form", kind)
+
+
+def turns_of(
+    value: object, usual: SegmentationOptions
+) -> tuple[SegmentationOptions | None, Mapping[str, Any] | None]:
+    """Return how turns are found, and as it is told back.
+
+    Raises:
+        RefusedError: it is none of the ways, or a value is out of range.
+    """
+    if value is None:
+        return None, None
+    param = "session.audio.input.turn_detection"
+    told = mapping(value, param)
+    kind = told.get("type", "server_vad")
+    if kind not in ("server_vad", "semantic_vad"):
+        raise wrong(f"{param}.type", kind, ("server_vad", "semantic_vad"))
+    changes: dict[str, Any] = {}
+    if kind == "server_vad":
+        if told.get("threshold") is not None:
+            changes["threshold"] = told["threshold"]
+        for key, name in (
+            ("silence_duration_ms", "min_silence"),
+            ("prefix_padding_ms", "padding"),
+        ):
+            if told.get(key) is not None:
+                changes[name] = _seconds(told[key], f"{param}.{key}")
+    values = usual.values() | changes
+    values["padding"] = min(values["padding"], values["min_silence"])
+    try:
+        found = read_options(SegmentationOptions, values, param)
+    except UserError as error:
+        raise RefusedError(error.what, "options", param=param) from None
+    milliseconds = {
+        "threshold": found.threshold,
+        "prefix_padding_ms": round(1000 * found.padding),
+        "silence_duration_ms": round(1000 * found.min_silence),
+    }
+    return found, {"type": kind} | (milliseconds if kind == "server_vad" else {})
+
+
+def _seconds(value: object, param: str) -> float:
+    """Return milliseconds as seconds.
+
+    Raises:
+        RefusedError: it is no number.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RefusedError(f"{param} must be a number", "options", param=param)
+    return value / 1000

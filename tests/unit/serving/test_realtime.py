@@ -1,0 +1,328 @@
+"""OpenAI's realtime protocol, by OpenAI's own client and by hand."""
+
+import base64
+import json
+
+import numpy as np
+import pytest
+import soundfile
+from reference.serving_server import (
+    PATIENCE,
+    CountingSession,
+    counting_model,
+    running_server,
+)
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from latflow.decode.options import SegmentationOptions
+from latflow.serving import scheduler
+from latflow.serving.realtime_settings import Settings
+from latflow.serving.service import RefusedError
+
+pytestmark = pytest.mark.timeout(60)
+CHUNK = 800  # samples that the counting session makes a word of
+USUAL = SegmentationOptions()
+VOICE = "input_audio_buffer.speech_"
+WORDS = "conversation.item.input_audio_transcription."
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _counting():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scheduler, "Session", CountingSession)
+        yield
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running_server(counting_model()) as running:
+        yield running
+
+
+def audio(*numbers):
+    """Audio of a word each, in base64; 0 ends a segment."""
+    data = np.repeat(np.array(numbers, "<i2"), CHUNK).tobytes()
+    return base64.b64encode(data).decode()
+
+
+class Client:
+    """A client by hand."""
+
+    def __init__(self, talk):
+        self.talk = talk
+
+    def send(self, kind, **values):
+        self.talk.send(json.dumps({"type": kind, **values}))
+
+    def read(self, *, to):
+        """Events up to one of a kind."""
+        found = []
+        while not found or found[-1]["type"] != to:
+            found.append(json.loads(self.talk.recv(PATIENCE)))
+        return found
+
+
+@pytest.fixture
+def client(server):
+    with connect(f"{server.url}v1/realtime?intent=transcription") as connection:
+        talk = Client(connection)
+        talk.hello = talk.read(to="session.created")[-1]["session"]
+        yield talk
+
+
+def kinds(events):
+    return [event["type"] for event in events]
+
+
+def test_a_turn_is_told_from_its_beginning_to_its_words(client):
+    client.send("input_audio_buffer.append", audio=audio(1, 2, 0))
+    found = client.read(to=f"{WORDS}completed")
+    assert kinds(found) == [
+        f"{VOICE}started",
+        f"{VOICE}stopped",
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        "conversation.item.done",
+        f"{WORDS}delta",
+        f"{WORDS}completed",
+    ]
+    assert len({event["event_id"] for event in found}) == len(found)
+    started, stopped, committed, added, _, delta, completed = found
+    assert (started["audio_start_ms"], stopped["audio_end_ms"]) == (0, 100)
+    item = started["item_id"]
+    assert {e["item_id"] for e in (stopped, committed, delta, completed)} == {item}
+    assert added["item"]["id"] == item
+    assert delta["delta"] == completed["transcript"] == "1 2"
+    assert completed["usage"] == {"type": "duration", "seconds": 0.1}
+    client.send("input_audio_buffer.append", audio=audio(0, 3, 0))
+    later = client.read(to=f"{WORDS}completed")
+    assert later[0]["audio_start_ms"] > 100
+    assert later[2]["previous_item_id"] == item
+    assert later[-1]["transcript"] == "3"
+
+
+def test_what_is_committed_is_a_turn_where_the_client_wants_it_so(client):
+    settings = {"type": "transcription", "audio": {"input": {"turn_detection": None}}}
+    client.send("session.update", session=settings)
+    (updated,) = client.read(to="session.updated")
+    assert updated["session"]["audio"]["input"]["turn_detection"] is None
+    client.send("input_audio_buffer.append", audio=audio(1, 0, 2))
+    client.send("input_audio_buffer.commit")
+    found = client.read(to=f"{WORDS}completed")
+    assert kinds(found)[0] == "input_audio_buffer.committed"
+    deltas = [e["delta"] for e in found if e["type"] == f"{WORDS}delta"]
+    assert deltas == ["1", " 2"]
+    assert found[-1]["transcript"] == "1 2"
+    client.send("input_audio_buffer.append", audio=audio(5))
+    client.send("input_audio_buffer.clear")
+    client.read(to="input_audio_buffer.cleared")
+    client.send("input_audio_buffer.append", audio=audio(6))
+    client.send("input_audio_buffer.commit")
+    assert client.read(to=f"{WORDS}completed")[-1]["transcript"] == "6"
+
+
+def test_silence_that_is_committed_has_no_words(client):
+    client.send("input_audio_buffer.append", audio=audio(0, 0))
+    client.send("input_audio_buffer.commit")
+    assert client.read(to=f"{WORDS}completed")[-1]["transcript"] == ""
+
+
+@pytest.mark.parametrize(("old", "new"), [("ulaw", "pcmu"), ("alaw", "pcma")])
+def test_telephone_s_codings_are_taken(client, server, old, new, tmp_path):
+    for session in (
+        {"input_audio_format": f"g711_{old}"},
+        {"audio": {"input": {"format": {"type": f"audio/{new}"}}}},
+    ):
+        client.send("session.update", session=session)
+        client.read(to="session.updated")
+        # 8 is a value that both codings have, up to their steps.
+        soundfile.write(
+            tmp_path / "a.raw", np.full(CHUNK, 8 / 32768), 8000, old, format="RAW"
+        )
+        data = base64.b64encode((tmp_path / "a.raw").read_bytes()).decode()
+        client.send("input_audio_buffer.append", audio=data)
+        client.send("input_audio_buffer.commit")
+        words = client.read(to=f"{WORDS}completed")[-1]["transcript"]
+        assert words == "8"
+        assert server.service.model.sessions[-1].options.sample_rate == 8000
+
+
+def test_the_older_protocol_has_its_own_names(server):
+    headers = {"OpenAI-Beta": "realtime=v1"}
+    url = f"{server.url}v1/realtime?intent=transcription"
+    with connect(url, additional_headers=headers) as connection:
+        talk = Client(connection)
+        hello = talk.read(to="transcription_session.created")[-1]["session"]
+        assert hello["input_audio_format"] == "pcm16"
+        session = {"input_audio_transcription": {"model": "x", "language": "de"}}
+        talk.send("transcription_session.update", session=session)
+        updated = talk.read(to="transcription_session.updated")[-1]["session"]
+        assert updated["input_audio_transcription"] == {"model": "x", "language": "de"}
+        talk.send("input_audio_buffer.append", audio=audio(4, 0))
+        assert "conversation.item.created" in kinds(talk.read(to=f"{WORDS}completed"))
+
+
+def test_confidences_are_told_where_they_are_asked_for(client):
+    session = {
+        "type": "transcription",
+        "include": ["item.input_audio_transcription.logprobs"],
+    }
+    client.send("session.update", session=session)
+    client.send("input_audio_buffer.append", audio=audio(1, 2, 0))
+    done = client.read(to=f"{WORDS}completed")[-1]
+    assert [one["token"] for one in done["logprobs"]] == ["1", "2"]
+    assert done["logprobs"][1]["logprob"] == pytest.approx(np.log(0.5))
+
+
+@pytest.mark.parametrize(
+    ("event", "message", "param"),
+    [
+        ({"type": "response.create"}, "type: 'response.create' is not", "type"),
+        ({"type": "input_audio_buffer.append", "audio": "?"}, "base64", "audio"),
+        ({"type": "input_audio_buffer.append", "audio": 3}, "base64", "audio"),
+        ({"type": "input_audio_buffer.append", "audio": "AAAA"}, "16 bits", "audio"),
+        ({"type": "input_audio_buffer.commit"}, "no audio to commit", None),
+        (
+            {"type": "session.update", "session": {"type": "realtime"}},
+            "session.type: 'realtime' is not supported; supported: 'transcription'",
+            "session.type",
+        ),
+        (
+            {"type": "session.update", "session": []},
+            "session must be an object",
+            "session",
+        ),
+    ],
+)
+def test_a_wrong_event_is_told_and_ends_nothing(client, event, message, param):
+    client.talk.send(json.dumps({**event, "event_id": "mine"}))
+    error = client.read(to="error")[-1]["error"]
+    assert message in error["message"]
+    assert error["type"] == "invalid_request_error"
+    assert (error["param"], error["event_id"]) == (param, "mine")
+    client.send("input_audio_buffer.append", audio=audio(7, 0))
+    assert client.read(to=f"{WORDS}completed")[-1]["transcript"] == "7"
+
+
+@pytest.mark.parametrize("message", ["", "{", "[]", "3", b"\0\0"])
+def test_what_is_no_event_is_told(client, message):
+    client.talk.send(message)
+    assert "JSON object" in client.read(to="error")[-1]["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"format": {"type": "audio/mp3"}}, "format.type"),
+        ({"format": {"type": "audio/pcm", "rate": 16000}}, "format.rate"),
+        ({"turn_detection": {"type": "magic"}}, "turn_detection.type"),
+        ({"turn_detection": {"threshold": 7}}, "turn_detection"),
+        ({"turn_detection": {"silence_duration_ms": "x"}}, "silence_duration_ms"),
+        ({"turn_detection": []}, "turn_detection"),
+        ({"transcription": "x"}, "transcription"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(given, param):
+    with pytest.raises(RefusedError) as refused:
+        Settings("m").updated({"audio": {"input": given}}, USUAL)
+    assert param in refused.value.param
+
+
+def test_detection_is_the_client_s_where_it_sets_it():
+    given = {"type": "server_vad", "silence_duration_ms": 200, "threshold": 0.6}
+    settings = Settings("m").updated({"turn_detection": given}, USUAL)
+    assert settings.turns.min_silence == 0.2
+    assert settings.turns.padding == 0.2  # no more than the silence
+    assert settings.detection == {
+        **{"type": "server_vad", "threshold": 0.6},
+        **{"prefix_padding_ms": 200, "silence_duration_ms": 200},
+    }
+    own = Settings("m").updated({"turn_detection": {"type": "semantic_vad"}}, USUAL)
+    assert own.turns == USUAL
+
+
+def test_a_token_is_needed_and_browsers_may_name_it(tmp_path):
+    token = tmp_path / "token"
+    token.write_text("secret")
+    with running_server(counting_model(), token_file=str(token)) as running:
+        url = f"{running.url}v1/realtime"
+        with connect(url) as talk:
+            client = Client(talk)
+            client.send("input_audio_buffer.clear")
+            error = client.read(to="error")[-1]["error"]
+            assert error["code"] == "token"
+            with pytest.raises(ConnectionClosed) as closed:
+                talk.recv(PATIENCE)
+            assert closed.value.rcvd.code == 1008
+        offered = ["realtime", "openai-insecure-api-key.secret"]
+        with connect(url, subprotocols=offered) as talk:
+            assert talk.subprotocol == "realtime"
+            client = Client(talk)
+            client.send("input_audio_buffer.clear")
+            client.read(to="input_audio_buffer.cleared")
+
+
+def test_what_was_heard_is_told_when_the_server_ends():
+    with (
+        running_server(counting_model()) as running,
+        connect(f"{running.url}v1/realtime") as talk,
+    ):
+        client = Client(talk)
+        client.send("input_audio_buffer.append", audio=audio(1, 2))
+        client.read(to=f"{VOICE}started")
+        running.end()
+        found = client.read(to="error")
+        assert f"{WORDS}completed" in kinds(found)
+        assert found[-1]["error"]["code"] == "draining"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # openai's, of websockets
+def test_openai_s_client_transcribes(server):
+    openai = pytest.importorskip("openai", reason="OpenAI's client")
+    client = openai.OpenAI(api_key="x", websocket_base_url=f"{server.url}v1")
+    query = {"intent": "transcription"}
+    found = []
+    with client.realtime.connect(extra_query=query) as talk:
+        session = {
+            "type": "transcription",
+            "audio": {
+                "input": {
+                    "format": {"type": "audio/pcm", "rate": 24000},
+                    "transcription": {"model": "gpt-4o-transcribe"},
+                    "turn_detection": {
+                        "type": "server_vad",
+                        "silence_duration_ms": 400,
+                    },
+                }
+            },
+        }
+        talk.session.update(session=session)
+        talk.input_audio_buffer.append(audio=audio(1, 2, 0, 3))
+        talk.input_audio_buffer.commit()
+        for event in talk:
+            found.append(event)
+            if event.type.endswith("completed") and event.transcript == "3":
+                break
+    assert [type(event).__name__ for event in found[:3]] == [
+        "SessionCreatedEvent",
+        "SessionUpdatedEvent",
+        "InputAudioBufferSpeechStartedEvent",
+    ]
+    assert found[1].session.audio.input.transcription.model == "gpt-4o-transcribe"
+    assert [e.transcript for e in found if e.type.endswith("completed")] == ["1 2", "3"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # openai's, of websockets
+def test_openai_s_client_transcribes_by_the_older_protocol(server):
+    openai = pytest.importorskip("openai", reason="OpenAI's client")
+    client = openai.OpenAI(api_key="x", websocket_base_url=f"{server.url}v1")
+    with client.beta.realtime.connect(model="gpt-4o-transcribe") as talk:
+        session = {"input_audio_format": "pcm16", "turn_detection": None}
+        talk.transcription_session.update(session=session)
+        talk.input_audio_buffer.append(audio=audio(9))
+        talk.input_audio_buffer.commit()
+        for event in talk:
+            if event.type.endswith("completed"):
+                assert event.transcript == "9"
+                return
