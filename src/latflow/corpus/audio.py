@@ -183,8 +183,8 @@ def may_have_silent_channel(path: str) -> bool:
         BadAudio: see `AudioReader`; or the file is damaged.
     """
     with AudioReader(path) as reader:
-        levels = _levels(reader.first_block().T)
-    return bool(levels) and min(levels) <= SILENT_BELOW * max(levels)
+        levels = np.square(reader.first_block(), dtype=np.float64).sum(axis=0)
+    return bool(levels.min() <= SILENT_BELOW * levels.max())
 
 
 class AudioReader:
