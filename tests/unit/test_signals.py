@@ -42,6 +42,8 @@ import os, signal, subprocess, sys, threading, time
 from latflow.workflow.signals import handle_signals
 from snakemake.scheduling.job_scheduler import JobScheduler
 
+# As in a terminal: what a shell runs in the background ignores it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 handle_signals()
 scheduler = JobScheduler.__new__(JobScheduler)
 scheduler._lock = threading.Lock()
