@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-from numba import njit
 
+from latflow.jit import njit
 from latflow.kaldi.encoding import BufferedBytes
 from latflow.lattice.lattice import CompactLattice, Lattice, Strings
 
