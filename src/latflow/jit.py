@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numba
 from numba.core.caching import (
@@ -35,10 +35,13 @@ from numba.core.serialize import dumps
 
 log = logging.getLogger(__name__)
 _CHECKSUM = 4  # bytes, at the end
+_Result = TypeVar("_Result")
 Index = tuple[Any, dict[Any, str]]  # stamp of the source; signature: name of its file
 
 
-def njit(*, cache: bool, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+def njit(
+    *, cache: bool, **options: Any
+) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
     """Return a decorator that compiles a function when it is called.
 
     Args:
@@ -46,7 +49,7 @@ def njit(*, cache: bool, **options: Any) -> Callable[[Callable[..., Any]], Any]:
         options: of `numba.njit`.
     """
 
-    def decorate(function: Callable[..., Any]) -> Any:
+    def decorate(function: Callable[..., _Result]) -> Callable[..., _Result]:
         kernel = numba.njit(**options)(function)
         if cache and isinstance(kernel, Dispatcher):  # else Numba is switched off
             cast("Any", kernel)._cache = KernelCache(function)
