@@ -274,7 +274,8 @@ def _vectors(path: Path) -> Iterator[tuple[str, tuple[mmap.mmap, int, int]]]:
     while at < len(mapped):
         blank = mapped.find(b" ", at)
         begin = blank + 1 + len(BINARY_MARK)
-        is_binary = blank >= 0 and mapped[blank + 1 : begin] == BINARY_MARK
+        key = mapped[at:blank]
+        is_binary = key.split() == [key] and mapped[blank + 1 : begin] == BINARY_MARK
         if not is_binary or begin + _LENGTH.size > len(mapped):
             _refuse(path)
         width, count = _LENGTH.unpack_from(mapped, begin)
@@ -283,7 +284,7 @@ def _vectors(path: Path) -> Iterator[tuple[str, tuple[mmap.mmap, int, int]]]:
         if width != 4 or count < 0 or end > len(mapped):
             _refuse(path)
         try:
-            utterance = mapped[at:blank].decode()
+            utterance = key.decode()
         except UnicodeDecodeError:
             _refuse(path)
         yield utterance, (mapped, begin, count)
