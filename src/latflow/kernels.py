@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import pickle
 import sys
 from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
@@ -33,6 +32,7 @@ from numba.core.errors import NumbaError
 from numba.np.numpy_support import as_dtype
 
 from latflow.errors import UserError
+from latflow.jit import KernelCache, read_index
 from latflow.logs import progress
 
 ROOT = Path(__file__).parent
@@ -47,8 +47,7 @@ def compile_kernels(processes: int = 1) -> dict[str, int]:
     """Compile the kernels that have no machine code on this machine yet.
 
     One process compiles all of a package: its functions call each other, and would be
-    compiled by each process that needs them. (Besides, Numba's cache can confuse two
-    signatures of a function that two processes store at the same moment.)
+    compiled by each process that needs them.
 
     Args:
         processes: how many packages at a time; each process takes up to 800 MB.
@@ -154,9 +153,10 @@ def load_kernels(modules: Container[str]) -> None:
         if not isinstance(kernel, Dispatcher):
             continue
         types_of, cache = tuple(map(_type_of, forms)), cast("Any", kernel)._cache
-        key = cache._index_key(types_of, cast("Any", kernel).targetctx.codegen())
-        if key in cache._cache_file._load_index():  # else it would be compiled
-            kernel.compile(types_of)
+        if not isinstance(cache, KernelCache):
+            continue
+        if cache.has(types_of, cast("Any", kernel).targetctx.codegen()):
+            kernel.compile(types_of)  # else it would be compiled, not loaded
 
 
 def _cached(
@@ -169,8 +169,6 @@ def _cached(
 
     Functions that the interpreter never calls by themselves, whose arguments have types
     of the compiler's own, come with those that call them.
-
-    Source: Numba `core/caching.py:IndexDataCacheFile`, for the format.
     """
     for index in sorted(ROOT.rglob("__pycache__/*.nbi")):
         source, function = index.name.split("-")[0].split(".", 1)
@@ -178,16 +176,14 @@ def _cached(
         module = ".".join(place.parts)
         if modules is not None and module not in modules:
             continue
-        with index.open("rb") as file:
-            pickle.load(file)  # noqa: S301 - Numba's version; our own cache
-            _, overloads = pickle.loads(file.read())  # noqa: S301
+        _, overloads = read_index(index) or (None, {})
         for (arguments, *_), data in overloads.items():
             try:
                 forms = [_form_of(kind) for kind in arguments]
             except TypeError:
                 continue
-            size = (index.parent / data).stat().st_size
-            yield module, function, forms, size
+            kept = index.parent / data
+            yield module, function, forms, kept.stat().st_size if kept.exists() else 0
 
 
 def _form_of(kind: Any) -> Form:

@@ -81,6 +81,7 @@ class RaggedStore:
     KIND: ClassVar[str]  # in messages
     REMEDY: ClassVar[str] = "make it again"
     COLUMNS: ClassVar[Mapping[str, tuple[Any, int]]]  # dtype and dimensions of each
+    SORTED: ClassVar[bool] = False  # whether ids must be in byte order
     FACTS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}  # in `meta.json`: type
 
     def __init__(
@@ -146,6 +147,9 @@ class RaggedStore:
         found = self._unpacked("utt_ids", self._packed_ids, len(self))
         if len({*found}) < len(found):
             what = "utt_ids of the index come twice"
+            raise UserError(what, file=self.folder, remedy=self.REMEDY)
+        if self.SORTED and found != sorted(found):
+            what = "utt_ids of the index are not in order"
             raise UserError(what, file=self.folder, remedy=self.REMEDY)
         return found
 

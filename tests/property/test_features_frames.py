@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
-from latflow.ragged import windows
+from latflow.ragged import pack, windows
 
 names = st.text(
     st.characters(exclude_characters="\n", exclude_categories=["Cs"]), min_size=1
@@ -91,6 +91,17 @@ def test_unfinished_or_damaged_store_is_refused(tmp_path):
     (tmp_path / "one" / "index.npz").replace(tmp_path / "two" / "index.npz")
     with pytest.raises(UserError, match="frames and index differ"):
         FrameStore.load(tmp_path / "two")
+
+
+def test_ids_that_are_not_in_order_are_refused(tmp_path):
+    with FrameWriter(tmp_path, dim=1) as writer:
+        for name in "ab":
+            writer.append(name, "s", "", np.zeros((3, 1)))
+    with np.load(tmp_path / "index.npz") as index:
+        arrays = {**index, "utt_ids": pack(["b", "a"])}
+    np.savez(tmp_path / "index.npz", **arrays)
+    with pytest.raises(UserError, match="utt_ids of the index are not in order"):
+        FrameStore.load(tmp_path).utt_ids  # noqa: B018
 
 
 def test_opening_does_not_parse_utterances(tmp_path):

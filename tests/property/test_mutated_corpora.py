@@ -9,6 +9,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import soundfile
 from lhotse.audio import AudioSource
 from reference.made_up_alignments import cut as made_up_cut
 from reference.made_up_alignments import recording
@@ -110,6 +111,27 @@ def use_wave(path):
             list(reader.blocks(1000))
     except BadAudio:
         pass
+
+
+#: Containers and codings of audio other than those of their own kinds.
+FORMATS = (
+    *(("aiff", "PCM_16"), ("au", "ULAW"), ("caf", "ALAC_16"), ("w64", "FLOAT")),
+    *(("sph", "PCM_16"), ("mp3", "MPEG_LAYER_III"), ("ogg", "VORBIS")),
+    *(("opus", "OPUS"), ("voc", "ALAW"), ("wav", "IMA_ADPCM"), ("rf64", "PCM_24")),
+)
+_CONTAINERS = {"sph": "NIST", "opus": "OGG"}
+
+
+def write_formats(folder, rng):
+    for ending, coding in FORMATS:
+        kind = _CONTAINERS.get(ending, ending.upper())
+        samples = rng.uniform(-0.5, 0.5, 4000)
+        soundfile.write(folder / f"a.{ending}", samples, 8000, coding, format=kind)
+
+
+def use_formats(folder):
+    for path in folder.iterdir():
+        use_wave(path)
 
 
 def write_listed(path, rng, separator):
@@ -293,6 +315,7 @@ KINDS = {
     "TextGrid": ("a.TextGrid", write_textgrid, lambda p: read_labels(p, "words")),
     "records of simulation": ("records.jsonl", write_record, use_all(read_records)),
     "RIFF": ("a.wav", write_wave, use_wave),
+    "audio of other formats": ("", write_formats, use_formats),
     "FLAC": ("a.flac", lambda p, rng: write_wave(p, rng, 2), use_wave),
     "CSV": ("a.csv", lambda p, rng: write_listed(p, rng, ","), use_listed),
     "TSV": ("a.tsv", lambda p, rng: write_listed(p, rng, "\t"), use_listed),

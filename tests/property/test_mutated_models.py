@@ -186,6 +186,25 @@ decode: output
 """
 
 
+#: Layers of all kinds, with options of all types.
+LAYERS = """layers:
+  augment: {class: specaugment, time_warp: 2, frequency_width: 1, time_share: 0.5}
+  around: {class: splice, left: 1, right: 2, edges: zeros}
+  norm: {class: batch_norm, momentum: 0.2, affine: false}
+  images: {class: conv2d, channels: 1, size: 4, kernel: 3, stride: 2}
+  part: {class: slice, begin: 1, size: 8}
+  factored: {class: tdnnf, size: 8, bottleneck: 4, num_layers: 2, dropout: 0.1}
+  sum: {class: add, from: [factored, factored]}
+  rec: {class: rec, unit: gru, size: 4, projection: null, num_layers: 2}
+  places: {class: positional_encoding, scale: 0.5}
+  attention: {class: transformer, heads: 2, feed_forward: 8, look_back: 5}
+  conformer: {class: conformer, heads: 2, kernel: 3, positions: relative}
+  mean: {class: layer_norm}
+  drop: {class: dropout, rate: 0.1}
+  output: {class: output, loss: ce, from: drop}
+"""
+
+
 def use_description(path):
     described_subsampling(path)
     described_outputs(path)
@@ -193,7 +212,9 @@ def use_description(path):
     described_parts(path)
     description = NetworkDescription.load(path)
     shallower(description, 0)
-    Network(description, 3, {"pdf": 4}, seed=3)
+    network = Network(description, 3, {"pdf": 4}, seed=3).eval()
+    with torch.inference_mode():
+        network(torch.zeros(2, 9, 3), torch.tensor([9, 7]))
 
 
 #: Name of file or folder, how it is written, how it is used.
@@ -223,6 +244,11 @@ KINDS = {
     "network's description": (
         "network.yaml",
         lambda p, _: p.write_text(NETWORK),
+        use_description,
+    ),
+    "network's description, all layers": (
+        "network.yaml",
+        lambda p, _: p.write_text(LAYERS),
         use_description,
     ),
 }

@@ -65,11 +65,11 @@ def use_system(folder, *, kind):
     use_package(folder / "package")
 
 
-def write_whole_package(folder, rng):
+def write_whole_package(folder, rng, *, kind="gmm"):
     given = folder.parent / "given"
     given.mkdir()
-    write_system(given, rng, kind="gmm")
-    package(given, folder / "package", kind="gmm")
+    write_system(given, rng, kind=kind)
+    package(given, folder / "package", kind=kind)
 
 
 def use_package(folder):
@@ -158,6 +158,11 @@ KINDS = {
     ),
     "whole package": ("", write_whole_package, lambda p: use_package(p / "package")),
     "whole package, made of it": ("", write_whole_package, use_repackaged),
+    "package of a network, made of it": (
+        "",
+        lambda p, rng: write_whole_package(p, rng, kind="lfmmi"),
+        use_repackaged,
+    ),
     "Vosk's folder": ("", write_vosk, use_vosk),
     "message of a client": (
         "message.json",

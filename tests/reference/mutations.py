@@ -74,7 +74,7 @@ def mutated(raw: bytes, rng: np.random.Generator) -> bytes:
 
 
 #: How many cases of each kind, and how many in the slow set: some 300 and 10,000 of the
-#: 118 kinds of all files of tests together. The seed of a kind is its name: its cases
+#: 121 kinds of all files of tests together. The seed of a kind is its name: its cases
 #: depend on no other kind, and the first of the slow set are those of the quick one.
 CASES, SLOW_CASES = 3, 85
 

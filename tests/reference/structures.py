@@ -1,14 +1,17 @@
 """Mutations of files that stay whole: values and arrays of other kinds and sizes.
 
-Of JSON, a JSON value a line, YAML, numpy's arrays and safetensors.
+Of JSON, a JSON value a line, YAML, numpy's arrays, safetensors, HDF5, and the headers
+of WAVE files.
 """
 
 import copy
 import gzip
 import io
 import json
+import struct
 from contextlib import suppress
 
+import h5py
 import numpy as np
 import safetensors.torch as safetensors
 import torch
@@ -148,8 +151,47 @@ def _changed_lines(raw, rng):
     return b"\n".join(lines) + b"\n"
 
 
+def _changed_hdf(raw, rng):
+    """Change a data set or an attribute of an HDF5 file, or drop it."""
+    stream = io.BytesIO(raw)
+    with h5py.File(stream, "r+") as file:
+        names = []
+        file.visit(names.append)
+        name = names[rng.integers(len(names))]
+        kind, item = rng.integers(8), file[name]
+        if kind == 0:
+            del file[name]
+        elif isinstance(item, h5py.Group) or kind == 1:
+            owner = item if len(item.attrs) else file
+            key = (list(owner.attrs) or ["inputPattSize"])[0]
+            owner.attrs[key] = VALUES[rng.integers(len(VALUES))]
+        else:
+            other = file[names[rng.integers(len(names))]]
+            is_set = kind == 2 and isinstance(other, h5py.Dataset)
+            array = other[()] if is_set else _changed_array(item[()], rng)
+            del file[name]
+            file[name] = array
+    return stream.getvalue()
+
+
+def _changed_wave(raw, rng):
+    """Change a number of a WAVE file's header: of its chunks, format and lengths."""
+    data = bytearray(raw)
+    at, form = [(4, "<I"), (16, "<I"), *_FORMAT, (40, "<I")][rng.integers(9)]
+    size = struct.calcsize(form)
+    (value,) = struct.unpack_from(form, data, at)
+    values = (0, 1, 2, 3, 85, 255, 65534, 2**31, 2**32 - 1, value + 1, 2 * value)
+    struct.pack_into(form, data, at, values[rng.integers(len(values))] % 256**size)
+    return bytes(data)
+
+
+#: Format, channels, rate, bytes a second, bytes a frame and bits of a WAVE file.
+_FORMAT = [(20, "<H"), (22, "<H"), (24, "<I"), (28, "<I"), (32, "<H"), (34, "<H")]
+
+
 def _changed_yaml(raw, rng):
-    return yaml.dump(_changed(yaml.safe_load(raw), rng)).encode()
+    changed = _changed(yaml.safe_load(raw), rng)
+    return yaml.dump(changed, sort_keys=False).encode()
 
 
 def _changed_json(raw, rng):
@@ -163,4 +205,6 @@ _FORMS = {
     ".safetensors": _changed_tensors,
     ".yaml": _changed_yaml,
     ".json": _changed_json,
+    ".hdf": _changed_hdf,
+    ".wav": _changed_wave,
 }

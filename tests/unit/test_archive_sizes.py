@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from latflow.align.corpus import AlignmentArchive
-from latflow.archive_sizes import archive_sizes, check_archive
+from latflow.archive_sizes import Entries, archive_sizes, checked_entries
 from latflow.errors import UserError
 from latflow.files import write_json
 from latflow.kaldi.io import (
@@ -73,7 +73,55 @@ def test_archives_without_a_record_are_read_as_they_are(tmp_path, told):
     (tmp_path / "decode.json").write_text(told)
     for name, read in CASES:
         assert len(read(tmp_path / name)) == 4
-    check_archive(tmp_path / "none.ark")
+    assert not [*checked_entries(tmp_path / "none.ark", ())]
     (tmp_path / "decode.json").write_text('{"archives": {"ali.ark": "x"}}')
     with pytest.raises(UserError, match="'x'"):
-        check_archive(tmp_path / "ali.ark")
+        list(checked_entries(tmp_path / "ali.ark", ()))
+
+
+@pytest.mark.parametrize(("name", "read"), CASES)
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        (lambda entries: entries[::-1], "4 entries.* 4, other ids"),
+        (lambda entries: [*entries[:3], entries[0]], "4 entries.* 4, other ids"),
+        (lambda entries: entries[:3], "3 entries.* 4, others"),
+    ],
+)
+def test_entries_that_were_not_written_are_refused(tmp_path, name, read, raw, told):
+    write_all(tmp_path)
+    path, written = tmp_path / name, Entries()
+    for i in range(4):
+        written.add(f"u{i}")
+    whole = path.read_bytes()
+    size = len(whole) // 4
+    entries = [whole[i * size : (i + 1) * size] for i in range(4)]
+    path.write_bytes(b"".join(raw(entries)))
+    write_json(tmp_path / "decode.json", archive_sizes(tmp_path, {name: written}))
+    twice = "comes twice" if read is LatticeArchive else told
+    with pytest.raises(UserError, match=f"{told}|{twice}"):
+        read(path)
+    path.write_bytes(whole)
+    write_json(tmp_path / "decode.json", archive_sizes(tmp_path, {name: written}))
+    assert len(read(path)) == 4
+
+
+def test_writers_tell_what_they_have_written(tmp_path):
+    expected = Entries()
+    for name in ("b", "a"):
+        expected.add(name)
+    path = tmp_path / "lattices.ark"
+    entries = write_lattices(path, [("b", lattice()), ("a", lattice())])
+    assert entries.facts() == expected.facts()
+    assert entries.facts()["entries"] == 2
+
+
+def test_records_of_sizes_alone_are_compared(tmp_path):
+    """Those of earlier versions."""
+    write_all(tmp_path)
+    size = (tmp_path / "ali.ark").stat().st_size
+    write_json(tmp_path / "decode.json", {"archives": {"ali.ark": size}})
+    assert len([*read_int_vectors(tmp_path / "ali.ark")]) == 4
+    write_json(tmp_path / "decode.json", {"archives": {"ali.ark": size + 1}})
+    with pytest.raises(UserError, match=f"has {size} bytes"):
+        list(read_int_vectors(tmp_path / "ali.ark"))

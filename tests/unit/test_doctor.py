@@ -1,5 +1,7 @@
 """The doctor: each ailment is found, and named with file and remedy."""
 
+import gzip
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -112,6 +114,15 @@ def test_healthy_data_give_notes_only(prepared, look):
     findings = look(prepared(TRAIN, TEST))
     assert [f.severity for f in findings] == ["note"]
     assert "will write about" in findings[0].what
+
+
+def test_a_cut_without_supervision_is_a_finding(prepared, look):
+    cuts = prepared(TRAIN, TEST)
+    values = json.loads(gzip.decompress(cuts["test"].read_bytes()))
+    line = json.dumps(values | {"supervisions": []}).encode()
+    cuts["test"].write_bytes(gzip.compress(line))
+    found = only(look(cuts), "b-1: the cut has no supervision")
+    assert found.severity == "error"
 
 
 def test_oov_words_are_counted_and_named(prepared, look):

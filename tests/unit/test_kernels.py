@@ -20,7 +20,7 @@ EXEMPT = {
 SOURCE = """
 from typing import NamedTuple
 import numpy as np
-from numba import njit
+from latflow.jit import njit
 
 class Pair(NamedTuple):
     first: np.ndarray

@@ -26,7 +26,6 @@ from pathlib import Path
 
 import numpy as np
 from lhotse import MonoCut
-from numba import njit
 
 from latflow.align.corpus import AlignmentArchive
 from latflow.align.timing import PhoneTimes, Timer
@@ -35,6 +34,7 @@ from latflow.errors import UserError
 from latflow.features.extract import Extractor, make_extractor
 from latflow.features.options import FrontEndOptions
 from latflow.files import atomic_directory
+from latflow.jit import njit
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool

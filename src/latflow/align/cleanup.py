@@ -28,7 +28,7 @@ from lhotse.utils import fastcopy
 from latflow.align.agreement import Line, Segment, agreeing_segments, compare
 from latflow.corpus.ctm import TimedWord, read_ctm
 from latflow.corpus.json_lines import ManifestWriter, Spool, count_cuts
-from latflow.corpus.manifests import read_cuts, read_recordings, text_of
+from latflow.corpus.manifests import read_cuts, read_recordings, supervision_of, text_of
 from latflow.corpus.options import CleanedSetOptions
 from latflow.errors import UserError
 from latflow.files import atomic_directory, write_json
@@ -141,7 +141,7 @@ def _parts(
         start = _rounded(segment.begin)
         end = min(_rounded(segment.finish), cut.duration)
         supervision = fastcopy(
-            cut.supervisions[0],
+            supervision_of(cut),
             id=name,
             start=0.0,
             duration=round(end - start, 8),
@@ -269,8 +269,9 @@ def _write(folder: Path, parts: Spool[MonoCut], recordings: Path) -> None:
     ):
         for part in parts:
             cuts.write(part)
-            supervisions.write(fastcopy(part.supervisions[0], start=part.start))
-            used.add(part.supervisions[0].recording_id)
+            supervision = supervision_of(part)
+            supervisions.write(fastcopy(supervision, start=part.start))
+            used.add(supervision.recording_id)
     with ManifestWriter(folder / "recordings.jsonl.gz") as writer:
         for recording in read_recordings(recordings):
             if recording.id in used:

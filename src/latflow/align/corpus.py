@@ -25,7 +25,7 @@ import numpy as np
 
 from latflow.align.aligner import Aligner, Alignment, AlignmentFailure, Scores
 from latflow.align.options import AlignOptions
-from latflow.archive_sizes import archive_sizes, check_archive
+from latflow.archive_sizes import Entries, archive_sizes, checked_entries
 from latflow.errors import UserError
 from latflow.files import atomic_directory, write_json
 from latflow.fst.graph import Graph
@@ -179,6 +179,7 @@ class Split:
         durations = PhoneDurations(max(self.lang.topology.phones))
         ledger, total = Ledger(f"align_{self.system}"), self.num_utterances
         names: list[str] = []
+        written = Entries()
         self.out_dir.mkdir(parents=True, exist_ok=True)
 
         def paths(scores: RaggedWriter) -> Iterator[tuple[str, np.ndarray]]:
@@ -188,6 +189,7 @@ class Split:
                 if isinstance(found, Alignment):
                     durations.add(found.transition_ids, model)
                     scores.write(name, found.frame_log_likes)
+                    written.add(name)
                     yield name, found.transition_ids
             # Before the archive gets its name: a failed stage leaves none.
             summary.record(ledger, names.__getitem__)
@@ -205,7 +207,7 @@ class Split:
             "frame_shift": self.frame_shift,
             **durations.summary(self.lang.phones, self.lang.silence_phones),
         }
-        statistics |= archive_sizes(self.out_dir)
+        statistics |= archive_sizes(self.out_dir, {"ali.ark": written})
         write_json(self.out_dir / "statistics.json", statistics)
 
 
@@ -244,32 +246,7 @@ class AlignmentArchive:
             if not path.is_file():
                 remedy = "align the data first"
                 raise UserError("no such file", file=path, remedy=remedy)
-            check_archive(path)
-            if path.stat().st_size:
-                with path.open("rb") as stream:
-                    mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-                self._read_index(path, mapped)
-
-    def _read_index(self, path: Path, mapped: mmap.mmap) -> None:
-        """Find the vectors of an archive."""
-        at = 0
-        while at < len(mapped):
-            blank = mapped.find(b" ", at)
-            begin = blank + 1 + len(BINARY_MARK)
-            is_binary = blank >= 0 and mapped[blank + 1 : begin] == BINARY_MARK
-            if not is_binary or begin + _LENGTH.size > len(mapped):
-                _refuse(path)
-            width, count = _LENGTH.unpack_from(mapped, begin)
-            begin += _LENGTH.size
-            end = begin + count * _ITEM.itemsize
-            if width != 4 or count < 0 or end > len(mapped):
-                _refuse(path)
-            try:
-                utterance = mapped[at:blank].decode()
-            except UnicodeDecodeError:
-                _refuse(path)
-            self._index[utterance] = (mapped, begin, count)
-            at = end
+            self._index.update(checked_entries(path, _vectors(path)))
 
     def __len__(self) -> int:
         return len(self._index)
@@ -285,6 +262,33 @@ class AlignmentArchive:
         mapped, begin, count = found
         items = np.frombuffer(mapped, _ITEM, count, begin)
         return items["value"].astype(np.int32)
+
+
+def _vectors(path: Path) -> Iterator[tuple[str, tuple[mmap.mmap, int, int]]]:
+    """Find the vectors of an archive: its bytes, where each begins, its length."""
+    if not path.stat().st_size:
+        return  # which cannot be mapped
+    with path.open("rb") as stream:
+        mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    at = 0
+    while at < len(mapped):
+        blank = mapped.find(b" ", at)
+        begin = blank + 1 + len(BINARY_MARK)
+        key = mapped[at:blank]
+        is_binary = key.split() == [key] and mapped[blank + 1 : begin] == BINARY_MARK
+        if not is_binary or begin + _LENGTH.size > len(mapped):
+            _refuse(path)
+        width, count = _LENGTH.unpack_from(mapped, begin)
+        begin += _LENGTH.size
+        end = begin + count * _ITEM.itemsize
+        if width != 4 or count < 0 or end > len(mapped):
+            _refuse(path)
+        try:
+            utterance = key.decode()
+        except UnicodeDecodeError:
+            _refuse(path)
+        yield utterance, (mapped, begin, count)
+        at = end
 
 
 def _refuse(path: Path) -> NoReturn:

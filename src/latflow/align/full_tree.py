@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
 from latflow.features.source import open_frames
@@ -30,6 +29,7 @@ from latflow.graphs.training import TrainingGraphCompiler
 from latflow.hmm.topology import chain_topology
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
+from latflow.jit import njit
 from latflow.lang.directory import Lang
 from latflow.ledger import Ledger
 from latflow.logs import progress

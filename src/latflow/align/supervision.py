@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from latflow.align.options import SupervisionOptions
 from latflow.errors import UserError
@@ -29,6 +28,7 @@ from latflow.fst.openfst import ARC
 from latflow.graphs.training import PhoneExpansion
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
+from latflow.jit import njit
 from latflow.lattice.lattice import Lattice
 from latflow.lattice.phone_arcs import expand
 

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from latflow.align.supervision import FrameGraph
 from latflow.errors import UserError
 from latflow.fst.determinize import DELTA, Int, enlarged, sort_by_key
 from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC, STATE
+from latflow.jit import njit
 
 #: An arc of the composition before it is minimized.
 _LINK = np.dtype([("label", "i8"), ("target", "i8"), ("cost", "f8")])

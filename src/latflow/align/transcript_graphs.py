@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
 from latflow.features.source import open_frames
 from latflow.files import atomic_directory
 from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC, STATE
+from latflow.jit import njit
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool

@@ -21,8 +21,10 @@ Source: Kaldi `decoder/faster-decoder.cc`.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
+
+from latflow.jit import njit
 
 BACK_BYTES = 12  # of a back pointer
 _FIRST_SIZE = 4096  # back pointers at first

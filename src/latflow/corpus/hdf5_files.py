@@ -137,7 +137,10 @@ class HdfFile:
                 if name == self.inputs
                 else self.file["targets/size"].attrs[name]  # (classes, dimensions)
             )
-            return int(np.ravel(size)[0])
+            number = np.ravel(size)[0]
+            if not float(number).is_integer():
+                raise ValueError(f"{name} has {number} classes")
+            return int(number)
 
     def class_names(self, name: str) -> list[str]:
         """Return the names of the classes of a target."""

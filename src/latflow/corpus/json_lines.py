@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from latflow.corpus.manifest_fields import text_field
+from latflow.corpus.manifest_fields import cut_fields
 from latflow.errors import UserError
-from latflow.files import read_json_lines
+from latflow.files import read_json_lines, reading
 
 REMEDY = "run the prepare_corpus stage again"
 
@@ -109,7 +109,10 @@ def read_cut_lines(path: str | Path) -> Iterator[CutLine]:
         raise UserError("no such file", file=path, remedy=REMEDY)
     last = ""
     for item in read_items(path, "start", "duration"):
-        if item.values.get("type") != "MonoCut":
+        with reading(path, "is not a Lhotse cut", REMEDY, item.id):
+            cut_fields(item.values)
+        channel = item.values.get("channel", 0)
+        if item.values.get("type") != "MonoCut" or not isinstance(channel, int):
             raise UserError(
                 "is not a cut of one channel of one recording",
                 file=path,
@@ -120,16 +123,9 @@ def read_cut_lines(path: str | Path) -> Iterator[CutLine]:
             twice = "comes twice" if item.id == last else f"comes after {last}"
             raise UserError(twice, file=path, utterance=item.id, remedy=REMEDY)
         last = item.id
-        try:
-            supervisions = item.values.get("supervisions") or [{}]
-            speaker, text = (
-                text_field(supervisions[0], k) for k in ("speaker", "text")
-            )
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            raise UserError(
-                f"is not a manifest of cuts ({error})", file=path, remedy=REMEDY
-            ) from error
-        yield CutLine(item.id, item.values, speaker or item.id, text or "")
+        told = (item.values.get("supervisions") or [{}])[0]
+        speaker, text = told.get("speaker") or item.id, told.get("text") or ""
+        yield CutLine(item.id, item.values, speaker, text)
 
 
 def count_cuts(path: str | Path) -> int:

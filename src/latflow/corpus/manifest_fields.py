@@ -81,8 +81,11 @@ def cut_fields(values: Values) -> Values:
             values[key] = _number(values, key)
     if "channel" in values and values.get("type") == "MonoCut":
         values["channel"] = _channel(values["channel"])
-    if isinstance(values.get("recording"), dict):
-        recording_fields(values["recording"])
+    recording = values.get("recording")
+    if not isinstance(recording, dict | None):
+        raise ValueError(f"recording: {recording!r} is no object")
+    if recording is not None:
+        recording_fields(recording)
     for one in _objects(values, "supervisions"):
         supervision_fields(one)
     for track in _objects(values, "tracks"):

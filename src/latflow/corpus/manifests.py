@@ -13,7 +13,7 @@ What needs no more than their JSON is in `latflow.corpus.json_lines`.
 
 Public: `read_recordings`, `read_supervisions`, `read_cuts`, `spools`, `renamed`; of
 cuts `at_rate`, `load_samples`, `samples_or_reason`, `file_of`, `volume_of`,
-`speaker_of`, `text_of`; `refuse_damaged`.
+`supervision_of`, `speaker_of`, `text_of`; `refuse_damaged`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from latflow.corpus.json_lines import (
 )
 from latflow.corpus.manifest_fields import (
     audio_types,
-    cut_fields,
     recording_fields,
     supervision_fields,
 )
@@ -54,6 +53,7 @@ _RESTORE = "restore it, or prepare the corpus again"
 _UNREADABLE = (
     AudioLoadingError,
     DurationMismatchError,
+    ArithmeticError,
     AssertionError,
     EOFError,
     OSError,
@@ -90,7 +90,6 @@ def read_cuts(path: str | Path) -> Iterator[MonoCut]:
     """
     for line in read_cut_lines(path):
         with reading(path, "is not a Lhotse cut", REMEDY, line.id):
-            cut_fields(line.values)
             types = audio_types(line.values.get("recording"))
             del line.values["type"]
             cut = MonoCut.from_dict(line.values)
@@ -243,6 +242,22 @@ def file_of(cut: MonoCut) -> str:
     recording = cut.recording
     assert recording is not None
     return str(recording.sources[0].source) if recording.sources else recording.id
+
+
+def supervision_of(cut: MonoCut) -> SupervisionSegment:
+    """Return the supervision of an utterance.
+
+    Raises:
+        UserError: it has none.
+    """
+    if not cut.supervisions:
+        raise UserError(
+            "the cut has no supervision",
+            file=file_of(cut),
+            utterance=cut.id,
+            remedy="prepare the corpus again",
+        )
+    return cut.supervisions[0]
 
 
 def speaker_of(cut: MonoCut) -> str:

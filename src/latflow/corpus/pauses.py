@@ -29,6 +29,7 @@ from latflow.corpus.manifests import (
     read_recordings,
     read_supervisions,
     speaker_of,
+    supervision_of,
     text_of,
 )
 from latflow.corpus.options import PausedSetOptions
@@ -214,8 +215,8 @@ def _as_cut(parts: list[MonoCut], path: Path, num_samples: int) -> MonoCut:
         channel=0,
         text=" ".join(filter(None, map(text_of, parts))),
         speaker=PREFIX + speaker_of(parts[0]),
-        gender=parts[0].supervisions[0].gender,
-        language=parts[0].supervisions[0].language,
+        gender=supervision_of(parts[0]).gender,
+        language=supervision_of(parts[0]).language,
     )
     said = [supervision]
     return MonoCut(name, 0.0, seconds, 0, supervisions=said, recording=recording)
@@ -225,7 +226,7 @@ def _write(folder: Path, made: Spool[MonoCut], alone: Path | None) -> None:
     """Write the manifests of joined utterances, and of a set beside them."""
     kinds: dict[str, tuple[Callable, Callable[[Path], Iterator]]] = {
         "recordings": (attrgetter("recording"), read_recordings),
-        "supervisions": (lambda cut: cut.supervisions[0], read_supervisions),
+        "supervisions": (supervision_of, read_supervisions),
         "cuts": (lambda cut: cut, read_cuts),
     }
     for kind, (of_cut, read) in kinds.items():

@@ -17,10 +17,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
 from latflow.hmm.transition_model import TransitionModel
+from latflow.jit import njit
 from latflow.lattice.lattice import CompactLattice, Lattice
 from latflow.lattice.posteriors import check_ids
 

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
+
+from latflow.jit import njit
 
 #: Sequences that go through the graph side by side: a cache line of float32.
 LANES = 16

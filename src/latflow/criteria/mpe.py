@@ -43,12 +43,12 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-from numba import njit
 
 from latflow.criteria.arc_scores import add_arcs
 from latflow.criteria.criterion import Evaluation, PathCriterion, Utterance
 from latflow.criteria.options import MbrOptions, PhoneMpeOptions
 from latflow.hmm.transition_model import TransitionModel
+from latflow.jit import njit
 from latflow.lattice.discriminative import arc_accuracies
 from latflow.lattice.lattice import Lattice
 from latflow.lattice.path_sums import expected_arc_score, forward

@@ -18,12 +18,12 @@ from concurrent.futures import Executor
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
 from latflow.errors import UserError
 from latflow.fst.determinize import enlarged
 from latflow.fst.graph import Graph
+from latflow.jit import njit
 
 
 def numerator_posteriors(

@@ -36,6 +36,7 @@ from pathlib import Path
 
 import numpy as np
 
+from latflow.archive_sizes import Entries
 from latflow.decode.decoder import RetryPolicy
 from latflow.decode.lattices import take
 from latflow.decode.options import AdaptOptions, SearchOptions
@@ -124,7 +125,8 @@ def decode_adapted(
         ledger.check(len(store), max_skipped_fraction=max_skipped_fraction)
         transforms = second.transforms.after(first.transforms)
         transforms.save(out_dir / SPEAKER_TRANSFORMS)
-        passes.rescore(adapted(plain, transforms), raw, out_dir / "lattices.ark")
+        rescorer = adapted(plain, transforms)
+        entries = passes.rescore(rescorer, raw, out_dir / "lattices.ark")
     totals.wall_seconds = time.perf_counter() - started
     rounds = [first, second]
     if part is None:
@@ -132,10 +134,10 @@ def decode_adapted(
             "adaptation": [one.as_dict() for one in rounds],
             "other_cpu_seconds": passes.seconds,
         }
-        write_summary(out_dir, part, totals, options, facts)
+        write_summary(out_dir, part, totals, options, facts, lattices=entries)
     else:
         to_join = {"gains": [one.gains for one in rounds], "seconds": passes.seconds}
-        write_summary(out_dir, part, totals, options, {}, to_join)
+        write_summary(out_dir, part, totals, options, {}, to_join, lattices=entries)
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,13 +249,18 @@ class _Passes:
 
             return self._adapt(work, write, "main search")
 
-    def rescore(self, recognizer: Recognizer[GmmScorer], raw: Path, path: Path) -> None:
+    def rescore(
+        self, recognizer: Recognizer[GmmScorer], raw: Path, path: Path
+    ) -> Entries:
         """Score lattices anew on features after all transforms, and prune them.
 
         Args:
             recognizer: with the composed transforms.
             raw: the lattices of the main search.
             path: where the lattices go.
+
+        Returns:
+            What has been written.
         """
         index_of = {utterance: i for i, utterance in enumerate(self._store.utt_ids)}
         scale = self._options.acoustic_scale
@@ -272,6 +279,7 @@ class _Passes:
             for utterance, lattice, seconds in found:
                 writer.write(utterance, lattice)
                 self.seconds["rescoring"] += seconds
+        return writer.entries
 
     def _search(
         self,

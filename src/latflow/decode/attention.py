@@ -349,7 +349,8 @@ def decode_attention(
         **options.values(),
         "lattice_scale": recognizer.model.lattice_scale,
     }
-    write_json(out_dir / "decode.json", {**summary, **archive_sizes(out_dir)})
+    archives = archive_sizes(out_dir, {"lattices.ark": writer.entries})
+    write_json(out_dir / "decode.json", {**summary, **archives})
 
 
 def _batches(count: int, size: int) -> Iterator[range]:

@@ -71,13 +71,14 @@ def join_lattices(
     ledger.check(totals.utterances, max_skipped_fraction=max_skipped_fraction)
     lattices = in_order_of_ids(read_lattices(part / "lattices.ark") for part in parts)
     number = totals.utterances - totals.skipped
-    write_lattices(out_dir / "lattices.ark", progress(lattices, "join", number))
+    joined = progress(lattices, "join", number)
+    entries = write_lattices(out_dir / "lattices.ark", joined)
     facts = _told(parts, PART, lambda told: dict(told["facts"]))[0]
     if transforms is not None:
         _join_transforms(parts, transforms)
         with reading(parts[0] / PART, "does not fit the other parts", _AGAIN):
             facts = _adaptation(_told(parts, PART, dict))
-    write_summary(out_dir, None, totals, options, facts)
+    write_summary(out_dir, None, totals, options, facts, lattices=entries)
 
 
 def join_alignments(

@@ -102,7 +102,7 @@ def decode_lattices(
         "acoustic_scale": recognizer.acoustic_scale,
         "lattice_scale": scorer.lattice_scale,
     }
-    write_summary(out_dir, part, totals, options, facts)
+    write_summary(out_dir, part, totals, options, facts, lattices=writer.entries)
 
 
 def take(

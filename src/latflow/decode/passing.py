@@ -21,7 +21,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from latflow.decode.search_graph import HAS_EPSILON, STATE_BITS, SearchGraph
 from latflow.decode.tokens import (
@@ -37,6 +36,7 @@ from latflow.decode.tokens import (
     with_capacity,
     with_queue,
 )
+from latflow.jit import njit
 
 # Epsilon cycles whose weights should add up to 0 may add up to a little less in
 # float32; going round for less than this is no improvement.

@@ -105,7 +105,7 @@ def align_lattices(
         ledger.write(out_dir / "ledger.jsonl")
         ledger.check(len(store), max_skipped_fraction=max_skipped_fraction)
     totals.wall_seconds = time.perf_counter() - started
-    write_summary(out_dir, None, totals, options, {})
+    write_summary(out_dir, None, totals, options, {}, lattices=writer.entries)
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,10 +27,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from latflow.decode.search_graph import Records, SearchGraph
 from latflow.decode.tokens import FRAMES, KEPT, LINKS, SETTLED, TOKENS, Store
+from latflow.jit import njit
 
 _FEW_LINKS = 1 << 16  # below twice this number old frames are left alone
 _REMOVED = np.uint32(0xFFFF_FFFF)

@@ -139,7 +139,8 @@ def write_rescored(
                 ledger.record(result.utterance, reason)
         ledger.write(out_dir / "ledger.jsonl")
         ledger.check(totals.utterances, max_skipped_fraction=max_skipped_fraction)
-    summary = {**totals.summary(), **settings, **archive_sizes(out_dir)}
+    archives = archive_sizes(out_dir, {"lattices.ark": writer.entries})
+    summary = {**totals.summary(), **settings, **archives}
     with atomic_output(out_dir / "rescore.json") as temporary:
         temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
 from latflow.files import atomic_output
+from latflow.jit import njit
 
 log = logging.getLogger(__name__)
 

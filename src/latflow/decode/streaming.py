@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 import numpy as np
-from numba import njit
 
 from latflow.decode import passing, pruning, tokens, tracing
 from latflow.decode.search_graph import ArcArrays, SearchGraph
 from latflow.errors import UserError
+from latflow.jit import njit
 from latflow.lattice.best_path import BestPath
 from latflow.lattice.lattice import Lattice
 

@@ -22,12 +22,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from latflow.decode.search_graph import Records
 from latflow.fst.determinize import enlarged
+from latflow.jit import njit
 
 # Unsigned, so that kernels can index by the fields without a test for negative numbers.
 LINK = np.dtype(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from latflow.archive_sizes import archive_sizes
+from latflow.archive_sizes import Entries, archive_sizes
 from latflow.decode.options import SearchOptions
 from latflow.files import write_json
 
@@ -143,6 +143,8 @@ def write_summary(
     options: SearchOptions,
     facts: Mapping[str, Any],
     to_join: Mapping[str, Any] | None = None,
+    *,
+    lattices: Entries,
 ) -> None:
     """Write `decode.json`, or of a part what it takes to make that of the whole.
 
@@ -153,10 +155,12 @@ def write_summary(
         options: of the search.
         facts: further keys of `decode.json`, the same in all parts.
         to_join: what those of the whole are made of, where parts differ.
+        lattices: entries of `lattices.ark`.
     """
+    archives = archive_sizes(out_dir, {"lattices.ark": lattices})
     if part is None:
         summary = {**totals.summary(options), **facts}
-        write_json(out_dir / "decode.json", {**summary, **archive_sizes(out_dir)})
+        write_json(out_dir / "decode.json", {**summary, **archives})
     else:
         said = {"totals": asdict(totals), "facts": facts, **(to_join or {})}
-        write_json(out_dir / PART, {**said, **archive_sizes(out_dir)})
+        write_json(out_dir / PART, {**said, **archives})

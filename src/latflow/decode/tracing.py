@@ -14,10 +14,10 @@ Source: Kaldi `decoder/lattice-faster-online-decoder.cc` (`BestPathEnd`,
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from latflow.decode.search_graph import ArcArrays, SearchGraph
 from latflow.decode.tokens import FRAMES, LINKS, TOKENS, Store
+from latflow.jit import njit
 from latflow.lattice.best_path import BestPath
 
 STEP = np.dtype([("frame", "i4"), ("state", "u4"), ("arc", "u4"), ("acoustic", "f4")])

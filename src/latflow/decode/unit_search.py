@@ -32,9 +32,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numba import njit
 
 from latflow.decode.options import AttentionDecodeOptions
+from latflow.jit import njit
 from latflow.lang.lm_arrays import LmArrays, walk
 from latflow.lang.lm_trie import LmTrie
 from latflow.nnet.layers.decoder import END, AttentionDecoder

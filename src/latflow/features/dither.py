@@ -10,7 +10,8 @@ Public: `dither`.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from latflow.jit import njit
 
 _SAMPLE_STEP = 1 / 32768  # of 16-bit audio in [-1, 1)
 _GOLDEN = 0x9E3779B97F4A7C15

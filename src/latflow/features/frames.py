@@ -28,6 +28,7 @@ class FrameStore(RaggedStore):
     KIND = "frame store"
     REMEDY = "run the normalize_features stage again"
     COLUMNS: ClassVar = {"frames": ("<f4", 2)}
+    SORTED = True
     FACTS: ClassVar = {"frame_shift": float, "num_speakers": int}
 
     @property

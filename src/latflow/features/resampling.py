@@ -16,9 +16,9 @@ from __future__ import annotations
 from math import gcd
 
 import numpy as np
-from numba import njit
 
 from latflow.array_cache import ArrayCache
+from latflow.jit import njit
 
 _ZEROS = 10  # of the sinc on each side
 _KAISER_SHAPE = 5.0

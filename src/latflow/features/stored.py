@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from latflow.features.storage_names import NUMPY
+from latflow.features.storage_names import NUMPY, STORAGES
 
 
 class StoredFeatures:
@@ -36,10 +36,15 @@ class StoredFeatures:
         Raises:
             OSError: the file is missing or damaged.
             KeyError: the storage has no such matrix, or the manifest no such field.
-            ValueError: the matrix is damaged.
+            ValueError: the matrix is damaged, or its place is a command or of a storage
+                that is not read.
         """
         kind, key = manifest["storage_type"], manifest["storage_key"]
         path = manifest["storage_path"]
+        if kind not in STORAGES:
+            raise ValueError(f"storage_type {kind!r} is none of {', '.join(STORAGES)}")
+        if path.startswith("pipe:"):  # which Lhotse runs
+            raise ValueError(f"storage_path {path!r} is a command")
         if kind == NUMPY:
             packed = base64.b64decode(key, validate=True)
             return np.load(io.BytesIO(packed), allow_pickle=False)

@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
+from latflow.jit import njit
 
 _TILE = 4096  # numbers worked on together: they fit the first-level cache
 _MAX_CONTEXT = 1000  # frames on a side: more is a mistake that takes all memory

@@ -19,7 +19,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from latflow.jit import njit
 
 #: An arc under construction; `label` is an input label, 0 for epsilon.
 LINK = np.dtype([("source", "i8"), ("label", "i8"), ("target", "i8"), ("weight", "f8")])

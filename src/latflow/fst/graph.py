@@ -34,12 +34,12 @@ from typing import BinaryIO
 
 import kaldifst
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
 from latflow.files import atomic_output
 from latflow.fst import openfst
 from latflow.fst.openfst import ARC, STATE, Header
+from latflow.jit import njit
 
 COPY_BELOW_BYTES = 64 << 20  # unaligned files up to this size are copied
 _CHECK_ARCS = 1 << 20  # arcs looked at together, to keep temporary arrays small

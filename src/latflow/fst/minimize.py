@@ -13,10 +13,10 @@ Source: Valmari 2012, "Fast brief practical DFA minimization"; Kaldi
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from latflow.fst.determinize import DELTA, Links
 from latflow.fst.graph import Graph, incoming, state_records
+from latflow.jit import njit
 
 
 def minimize_encoded(graph: Graph, *, delta: float = DELTA) -> Graph:

@@ -16,9 +16,9 @@ costs count together). `latflow.fst.minimize` takes graphs of any form.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from latflow.fst.determinize import DELTA, OUT_LINK, Int, Links, by_source
+from latflow.jit import njit
 
 _UNSEEN = -1
 

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
+from latflow.jit import njit
 
 FST_MAGIC = 2125659606
 SYMBOLS_MAGIC = 2125658996

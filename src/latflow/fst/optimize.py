@@ -14,10 +14,10 @@ import logging
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
 
 from latflow.fst.determinize import DELTA, Links, log_add, resized
 from latflow.fst.graph import Graph, incoming, state_records
+from latflow.jit import njit
 
 log = logging.getLogger(__name__)
 

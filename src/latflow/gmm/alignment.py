@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numba.extending import overload
 
 from latflow.align.aligner import Aligner, Alignment, AlignmentFailure
@@ -47,6 +46,7 @@ from latflow.gmm.options import AlignAdaptedOptions
 from latflow.gmm.source import FrameSource
 from latflow.graphs.options import GraphOptions
 from latflow.graphs.training import TrainingGraphCompiler
+from latflow.jit import njit
 from latflow.lang.directory import Lang
 from latflow.logs import progress
 from latflow.parallel import worker_pool

@@ -24,12 +24,12 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
 from latflow.gmm import kernels
 from latflow.gmm.model import AcousticModel, DiagGmms
 from latflow.gmm.source import FrameSource
+from latflow.jit import njit
 
 _NUM_BLOCKS = 64  # portions of pdfs that threads take one after another
 

@@ -16,7 +16,8 @@ All kernels release the interpreter's lock: several threads may run them at once
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from latflow.jit import njit
 
 TILE = 64  # frames worked on together
 WIDE_TILE = 128  # the same, where all are there and all mixtures are wanted

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
 from latflow.features.transform import Chain, Linear, Splice
@@ -39,6 +38,7 @@ from latflow.gmm.source import FrameSource
 from latflow.gmm.train import known_alignments, train_triphones
 from latflow.gmm.training import Job, Kind, Training
 from latflow.hmm.transition_model import TransitionModel
+from latflow.jit import njit
 from latflow.kaldi.io import write_matrix
 from latflow.lang.directory import Lang
 from latflow.parallel import worker_pool

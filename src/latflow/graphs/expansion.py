@@ -12,9 +12,9 @@ Source: Kaldi `decoder/training-graph-compiler.cc`, `fstext/context-fst.{h,cc}`.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from latflow.fst.determinize import LINK, Int, Links, by_source, enlarged
+from latflow.jit import njit
 
 _EMPTY = -1  # label: no phone is here, the window moves on
 Machine = tuple[Links, np.ndarray, np.ndarray]  # links, position, final

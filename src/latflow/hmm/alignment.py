@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
+from latflow.jit import njit
 
 _REMEDY = "align the utterance again with the model in use"
 _LONGEST = 300  # frames; longer phones share the last bin of the histogram

@@ -26,7 +26,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numba import njit
+
+from latflow.jit import njit
 
 _LOG_2PI = math.log(2.0 * math.pi)
 _PASSES = 2000  # Kaldi: 20 iterations of k-means, each with up to 100 passes

@@ -21,7 +21,6 @@ from math import log
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
 from latflow.fst.determinize import LINK, Int, Links
@@ -29,6 +28,7 @@ from latflow.fst.graph import Graph, incoming, state_records
 from latflow.hmm.topology import NO_PDF
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
+from latflow.jit import njit
 
 Arc = tuple[int, int, float, int]  # source, transition-id (0: none), cost, target
 

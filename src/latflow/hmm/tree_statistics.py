@@ -29,7 +29,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
 from latflow.hmm.alignment import segments
@@ -38,6 +37,7 @@ from latflow.hmm.event_map import PDF_CLASS
 from latflow.hmm.topology import Topology
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import check_window
+from latflow.jit import njit
 
 log = logging.getLogger(__name__)
 

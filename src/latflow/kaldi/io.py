@@ -20,13 +20,13 @@ from __future__ import annotations
 import gzip
 import struct
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Literal, TypeVar, cast
 
 import numpy as np
 
-from latflow.archive_sizes import check_archive
+from latflow.archive_sizes import checked_entries
 from latflow.errors import UserError
 from latflow.files import atomic_output
 from latflow.kaldi import encoding
@@ -410,7 +410,14 @@ def read_archive(
     Raises:
         UserError: the archive is missing, truncated or garbled.
     """
-    check_archive(path)
+    with closing(_entries(path, read)) as entries:
+        yield from checked_entries(path, entries)
+
+
+def _entries(
+    path: str | Path, read: Callable[[KaldiReader], Object]
+) -> Generator[tuple[str, Object], None, None]:
+    """Yield (key, object) of an archive as it is."""
     with KaldiReader.open(path, binary=False) as reader:
         while not reader.at_end():
             key = reader.token()

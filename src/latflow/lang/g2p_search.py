@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from latflow.jit import njit
 from latflow.lang.lm_arrays import LmArrays, walk
 
 _ROOT = 0

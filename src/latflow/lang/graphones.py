@@ -34,7 +34,8 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from latflow.jit import njit
 
 log = logging.getLogger(__name__)
 

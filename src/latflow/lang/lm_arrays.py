@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
+from latflow.jit import njit
 from latflow.lang.arpa import NONE, Level
 
 ROOT = 0  # the state of the empty history

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
+from latflow.jit import njit
 from latflow.lattice.lattice import CompactLattice, Lattice, Strings
 
 _CELLS = 4_000_000  # entries of the table of one pass; more settings take more passes

@@ -32,10 +32,10 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
 from latflow.hmm.transition_model import TransitionModel
+from latflow.jit import njit
 from latflow.lattice.lattice import Lattice
 from latflow.lattice.path_sums import expected_arc_score, forward, forward_backward
 from latflow.lattice.posteriors import (

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numba import njit
+
+from latflow.jit import njit
 
 Rule = Literal["kaldi", "sclite"]
 Words = Sequence[Hashable] | np.ndarray

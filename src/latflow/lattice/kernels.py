@@ -15,7 +15,8 @@ from __future__ import annotations
 import heapq
 
 import numpy as np
-from numba import njit
+
+from latflow.jit import njit
 
 Arrays = tuple[np.ndarray, np.ndarray]
 

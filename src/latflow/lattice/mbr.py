@@ -29,9 +29,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
+from latflow.jit import njit
 from latflow.lattice.lattice import CompactLattice, Lattice
 from latflow.lattice.path_sums import costs_to_end, forward_sums
 from latflow.lattice.word_graph import WordGraph

@@ -22,9 +22,9 @@ from bisect import insort
 from dataclasses import dataclass, field
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
+from latflow.jit import njit
 from latflow.lattice.best_path import BestPath, path_along
 from latflow.lattice.lattice import CompactLattice, Lattice
 from latflow.lattice.path_sums import ScaledArcs, costs_to_end, forward_backward

@@ -25,8 +25,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from latflow.jit import njit
 from latflow.lattice.best_path import BestPath
 from latflow.lattice.edit_distance import ErrorCounts, count_errors
 from latflow.lattice.lattice import CompactLattice, Lattice

@@ -37,9 +37,9 @@ from functools import cached_property
 from typing import NamedTuple, NoReturn
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
+from latflow.jit import njit
 from latflow.lattice.lattice import CompactLattice, Lattice
 
 _BIG = 2.0**500  # sums beyond it are begun anew with better potentials

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from latflow.hmm.transition_model import TransitionModel
+from latflow.jit import njit
 from latflow.lattice.lattice import Lattice
 
 _Labels = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]

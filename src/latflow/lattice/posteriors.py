@@ -24,11 +24,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
 from latflow.files import atomic_output
 from latflow.hmm.transition_model import TransitionModel
+from latflow.jit import njit
 from latflow.kaldi.io import BINARY_MARK, KaldiReader, read_archive
 from latflow.lattice.io.archives import opened
 from latflow.lattice.lattice import Lattice

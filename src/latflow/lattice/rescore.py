@@ -30,10 +30,10 @@ from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
+from latflow.jit import njit
 from latflow.lang.lm_arrays import LmArrays, walk
 from latflow.lang.lm_trie import LmTrie
 from latflow.lattice.lattice import CompactLattice, Lattice

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 import numpy as np
-from numba import njit
 
+from latflow.jit import njit
 from latflow.lattice.lattice import CompactLattice, Lattice
 
 Kind = TypeVar("Kind", Lattice, CompactLattice)

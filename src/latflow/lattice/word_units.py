@@ -26,10 +26,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
 from latflow.hmm.transition_model import TransitionModel
+from latflow.jit import njit
 
 _KINDS = ("nonword", "begin", "end", "internal", "singleton")
 _NONWORD, _BEGIN, _END, _INTERNAL, _SINGLETON = range(len(_KINDS))

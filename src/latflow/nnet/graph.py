@@ -189,6 +189,11 @@ def _build(layer: LayerDescription, shape: Shape, sizes: Mapping[str, int]) -> L
         module = layer.layer_class(shape, options, *inside)  # pyright: ignore[reportCallIssue]
     except LayerError as error:
         raise layer.location.error(str(error)) from error
+    except (MemoryError, RuntimeError) as error:
+        if "allocate memory" not in str(error):
+            raise
+        what = "it needs more memory than there is"
+        raise layer.location.error(what, "make it smaller") from error
     if layer.layer_class.__module__.startswith("latflow.nnet."):
         initialize(module)
     return module

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
+from latflow.jit import njit
 
 KINDS = ("none", "mean", "mean_variance", "global")
 STD_FLOOR = 1e-2

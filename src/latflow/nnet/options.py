@@ -35,6 +35,7 @@ KINDS = {
     "array": "a list of whole numbers",
     "object": "a mapping of layers",
 }
+_MOST = 1 << 20  # of any number: more would need memory without bound
 Size = Annotated[int, Field(ge=1, description="numbers a frame that the layer gives")]
 Dropout = Annotated[
     float,
@@ -152,9 +153,16 @@ def read_layer_options(
     """
     try:
         text = json.dumps(dict(given), default=str)
-        return model.model_validate_json(text, strict=True)
+        options = model.model_validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
+    else:
+        for name, value in given.items():
+            if (number := _largest(value)) > _MOST:
+                raise location.error(f"{name} has a number {number}, above {_MOST}")
+        return options
+    if not first["loc"]:  # of the text: a character that is none, above all
+        raise location.error(f"its options cannot be read: {first['msg']}")
     name, bounds = str(first["loc"][0]), first.get("ctx", {})
     facts, kind = facts_of(model)[name], first["type"]
     if kind == "missing":
@@ -169,6 +177,13 @@ def read_layer_options(
         raise location.error(f"{name} cannot be {value!r}", hint)
     what = f"{name} must be {KINDS[facts.kind]}, not {value!r}"
     raise location.error(what, _written_out(facts, value))
+
+
+def _largest(value: Any) -> float:
+    """Return the largest magnitude of the numbers that an option is made of."""
+    if isinstance(value, list | tuple):
+        return max(map(_largest, value), default=0)
+    return abs(value) if isinstance(value, int | float) else 0
 
 
 def check_keys(given: Iterable[Any], known: Iterable[str], location: Location) -> None:

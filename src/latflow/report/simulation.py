@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 from lhotse.audio.utils import AudioLoadingError, DurationMismatchError
-from lhotse.cut import Cut
+from lhotse.cut import MonoCut
 
-from latflow.corpus.manifests import read_cuts
+from latflow.corpus.manifests import read_cuts, supervision_of, text_of
 from latflow.errors import UserError
 from latflow.features.frames import CUTS
 from latflow.features.live import LiveFrames
@@ -169,21 +169,22 @@ def _compared(results: Results, source: str, names: list[str]) -> Iterator[Block
     cuts = {name: _cuts(_folder(results, name), chosen) for name in (source, *names)}
     records = {name: _records(_folder(results, name), chosen) for name in names}
     for utterance in chosen:
-        said = cuts[source][utterance].supervisions[0].text or ""
+        said = text_of(cuts[source][utterance])
         yield Heading(f"{utterance}: {said}")
         examples: list[Example] = []
         for name in (source, *names):
             what = told(records[name][utterance]) if name in records else "as it is"
             try:
                 cut = cuts[name][utterance]
+                supervision = supervision_of(cut)
                 examples.append(
                     _example(
                         name,
                         what,
                         sound_and_picture(cut, []),
                         seconds=cut.duration,
-                        speaker=cut.supervisions[0].speaker or "",
-                        text=cut.supervisions[0].text or "",
+                        speaker=supervision.speaker or "",
+                        text=supervision.text or "",
                     )
                 )
             except (OSError, AudioLoadingError, DurationMismatchError) as error:
@@ -193,7 +194,7 @@ def _compared(results: Results, source: str, names: list[str]) -> Iterator[Block
         yield Beside(examples)
 
 
-def _cuts(folder: Path, chosen: Collection[str]) -> dict[str, Cut]:
+def _cuts(folder: Path, chosen: Collection[str]) -> dict[str, MonoCut]:
     """Return some cuts of a set."""
     found = read_cuts(folder / "cuts.jsonl.gz")
     return {cut.id: cut for cut in found if cut.id in chosen}

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pandas as pd
 from lhotse.audio.utils import AudioLoadingError, DurationMismatchError
-from lhotse.cut import Cut
+from lhotse.cut import MonoCut
 
-from latflow.corpus.manifests import read_cuts
+from latflow.corpus.manifests import read_cuts, supervision_of
 from latflow.files import read_lines
 from latflow.lattice.edit_distance import align_words
 from latflow.report.examples import AXIS_LEFT, AXIS_WIDTH, sound_and_picture
@@ -83,9 +83,9 @@ def _recognized(results: Results, name: str, chosen: list[str]) -> dict[str, str
     return {utterance: words for utterance, _, words in rows if utterance in chosen}
 
 
-def _example(cut: Cut, reasons: str, heard: str | None) -> Example | Note:
+def _example(cut: MonoCut, reasons: str, heard: str | None) -> Example | Note:
     """Return one utterance to hear, or why that is not possible."""
-    supervision = cut.supervisions[0]
+    supervision = supervision_of(cut)
     try:
         audio, svg = sound_and_picture(cut, [])
     except (OSError, AudioLoadingError, DurationMismatchError) as error:

@@ -28,6 +28,7 @@ from latflow.corpus.manifests import (
     load_samples,
     read_cuts,
     speaker_of,
+    supervision_of,
 )
 from latflow.errors import UserError
 from latflow.files import atomic_directory, reading, write_json
@@ -265,7 +266,7 @@ def _simulate_utterances(
         for cut, record, events in in_order(pool, simulate, enumerate(drawn)):
             assert cut.recording is not None
             recordings.write(cut.recording)
-            supervisions.write(cut.supervisions[0])
+            supervisions.write(supervision_of(cut))
             cut_writer.write(cut)
             yield record, events
 
@@ -334,7 +335,7 @@ def _simulate_conversations(
         for i, (number, offset) in enumerate(places.tolist()):
             talk, length = recording(number), speech.num_samples(i)
             cut = _as_segment(speech.cut(i), talk, offset, length)
-            supervisions.write(cut.supervisions[0].with_offset(cut.start))
+            supervisions.write(supervision_of(cut).with_offset(cut.start))
             cut_writer.write(cut)
 
 
@@ -345,7 +346,7 @@ def _as_segment(
     rate = recording.sampling_rate
     start, duration = offset / rate, num_samples / rate
     said = fastcopy(
-        cut.supervisions[0],
+        supervision_of(cut),
         recording_id=recording.id,
         start=0.0,
         duration=duration,
@@ -380,7 +381,7 @@ def _as_recording(cut: MonoCut, path: Path, shape: tuple[int, ...]) -> MonoCut:
         duration=num_samples / rate,
     )
     supervision = fastcopy(
-        cut.supervisions[0],
+        supervision_of(cut),
         recording_id=cut.id,
         start=0.0,
         duration=recording.duration,

@@ -16,8 +16,9 @@ import math
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
+
+from latflow.jit import njit
 
 _AT_A_TIME = 1 << 24  # images, on devices
 

@@ -36,9 +36,9 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
+from latflow.jit import njit
 from latflow.ledger import Ledger
 from latflow.page_cache import PageBudget
 from latflow.training.data_options import BatchOptions, ChunkOptions

@@ -29,7 +29,19 @@ from latflow.ragged import RaggedStore, RaggedWriter
 
 UNLABELLED = -1
 TARGETS = ("pdf", "phone")
+_MOST_CLASSES = 1 << 24
 _BLOCK = 1 << 22  # labels that are counted at a time
+
+
+def _number_of_classes(value: Any) -> int:
+    """Return a number of classes that a store tells.
+
+    Raises:
+        ValueError: it cannot be one.
+    """
+    if not 0 <= int(value) <= _MOST_CLASSES:
+        raise ValueError(f"num_classes is {value}")
+    return int(value)
 
 
 class LabelStore(RaggedStore):
@@ -39,7 +51,7 @@ class LabelStore(RaggedStore):
     KIND = "label store"
     REMEDY = "make the labels again"
     COLUMNS: ClassVar = {"labels": ("<i4", 1)}
-    FACTS: ClassVar = {"num_classes": int}
+    FACTS: ClassVar = {"num_classes": _number_of_classes}
 
     @property
     def num_classes(self) -> int:

@@ -29,8 +29,8 @@ import math
 import zlib
 
 import numpy as np
-from numba import njit
 
+from latflow.jit import njit
 from latflow.training.data_options import BatchOptions
 
 _ORDER_KEY = zlib.crc32(b"order of an epoch")

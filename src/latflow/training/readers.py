@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore
@@ -27,6 +26,7 @@ from latflow.features.live import LiveFrames
 from latflow.features.options import PerturbationDraws
 from latflow.features.perturb import Perturbation, num_samples_at
 from latflow.features.source import Frames, open_frames
+from latflow.jit import njit
 from latflow.nnet.normalization import Normalizer
 from latflow.page_cache import PageBudget
 from latflow.simulation.on_the_fly import PassSimulation, SimulationOnTheFly

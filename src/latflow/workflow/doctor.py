@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from latflow.corpus.manifests import read_cuts
+from latflow.corpus.manifests import read_cuts, supervision_of
 from latflow.corpus.options import CorpusOptions, NoSource
 from latflow.errors import UserError
 from latflow.features.frame_times import FrameTimes, feature_dim
@@ -203,7 +203,7 @@ def examine(
         survey = Survey(split, str(path), dictionary, features)
         try:
             for cut in read_cuts(path):
-                supervision = cut.supervisions[0]
+                supervision = supervision_of(cut)
                 survey.add(
                     cut.id,
                     supervision.speaker,

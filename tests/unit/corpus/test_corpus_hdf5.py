@@ -119,8 +119,12 @@ def test_faulty_images_and_labels_are_refused(images, tmp_path):
     with h5py.File(images, "r+") as file:
         file["targets/data/classes"][0] = 2
     told(r"b: target classes has labels outside of 0..1")
+    with h5py.File(images, "r+") as file:
+        file["targets/size"].attrs["classes"] = np.inf
+    told("classes has inf classes")
     names = [b"zero", b"one more"]
     with h5py.File(images, "r+") as file:
+        file["targets/size"].attrs["classes"] = len(names)
         del file["targets/labels/classes"]
         file["targets/labels/classes"] = np.array(names)
     told("class 1 of target classes is called 'one more', which is not one word")

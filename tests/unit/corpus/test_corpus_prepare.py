@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -404,6 +405,15 @@ def test_cuts_of_all_kinds_are_utterances(cut_set, resolve, tmp_path):
     assert heard == ["fast.wav", "mixed%2Fa.wav"]
     with pytest.raises(UserError, match="two: has 2 supervisions.*trim_to_superv"):
         prepare_corpus(resolve(given), "train", tmp_path / "strict", **HOW)
+
+
+def test_a_cut_with_an_effect_that_is_none_is_told(cut_set, resolve, tmp_path):
+    given, _ = cut_set
+    path = Path(given["path"])
+    lines = gzip.decompress(path.read_bytes()).replace(b"1.25", b"0")
+    path.write_bytes(gzip.compress(lines))
+    with pytest.raises(UserError, match=r"fast: audio cannot be read \(ZeroDivision"):
+        prepare_corpus(resolve(given), "train", tmp_path / "out", **HOW)
 
 
 def test_cut_sets_are_combined_with_their_audio(cut_set, manifests, resolve, tmp_path):

@@ -3,12 +3,15 @@
 import json
 import subprocess
 import sys
+from typing import get_args
 
 import numpy as np
 import pytest
 from lhotse import Features
 
+from latflow.features.options import StorageOptions
 from latflow.features.storage import FeatureStorage
+from latflow.features.storage_names import STORAGES
 from latflow.features.stored import StoredFeatures
 
 WITHOUT_LHOTSE = ("numpy_hdf5", "numpy_files", "manifest_numpy")
@@ -57,6 +60,30 @@ def test_features_are_those_that_lhotse_reads(kind, tmp_path, matrix):
     np.testing.assert_array_equal(found, expected)
     if kind in WITHOUT_LHOTSE:
         np.testing.assert_array_equal(found, matrix)
+
+
+@pytest.mark.parametrize("kind", ["lilcom_files", "numpy_files"])
+@pytest.mark.parametrize("command", ["pipe:touch {};cat ", "pipe:touch {};echo ://"])
+def test_a_path_that_is_a_command_runs_nothing(kind, command, tmp_path):
+    ran = tmp_path / "ran"
+    manifest = {
+        "type": "x", "num_frames": 3, "num_features": 2, "frame_shift": 0.01,
+        "sampling_rate": 8000, "start": 0, "duration": 0.03, "storage_type": kind,
+        "storage_path": command.format(ran), "storage_key": "a.npy",
+    }  # fmt: skip
+    with StoredFeatures() as stored:
+        with pytest.raises(ValueError, match="is a command"):
+            stored.load(manifest)
+        other = {"storage_type": "kaldiio", "storage_path": f"touch {ran}|"}
+        with pytest.raises(ValueError, match="'kaldiio' is none of numpy_hdf5"):
+            stored.load(manifest | other)
+    assert not ran.exists()
+
+
+def test_storages_are_those_of_the_option():
+    """Stages without pydantic read the names."""
+    told = StorageOptions.model_fields["storage"].annotation
+    assert {*STORAGES} == {*get_args(told)}
 
 
 @pytest.mark.parametrize("kind", WITHOUT_LHOTSE)

@@ -206,6 +206,16 @@ MISTAKES = {
         "layer a: class pcen reads energies, which data does not give",
         "log: false",
     ),
+    "number without bound": (
+        {"a": {"class": "tdnn", "size": 2, "offsets": [0, 10**11]}, "end": OUTPUT},
+        "layer a: offsets has a number 100000000000, above 1048576",
+        "",
+    ),
+    "text that is none": (
+        {"a": {"class": "linear", "size": "\ud800"}, "end": OUTPUT},
+        "layer a: its options cannot be read: Invalid JSON",
+        "",
+    ),
     "user class": (
         {"a": {"class": "no.such.Layer"}, "end": OUTPUT},
         "layer a: cannot import class no.such.Layer",

@@ -100,9 +100,14 @@ def test_a_damaged_label_store_is_refused(tmp_path: Path) -> None:
     np.save(folder / "labels.npy", np.zeros(3, np.int32))
     with pytest.raises(UserError, match="labels and index differ"):
         LabelStore.load(folder)
-    (folder / "meta.json").unlink()
-    with pytest.raises(UserError, match="not a readable label store"):
-        LabelStore.load(folder)
+    for told in ('{"num_classes": -1}', f'{{"num_classes": {2**70}}}', None):
+        meta = folder / "meta.json"
+        if told is None:
+            meta.unlink()
+        else:
+            meta.write_text(json.dumps(json.loads(meta.read_text()) | json.loads(told)))
+        with pytest.raises(UserError, match="not a readable label store"):
+            LabelStore.load(folder)
 
 
 def test_pdf_labels_are_those_of_the_transition_ids(tmp_path: Path) -> None:

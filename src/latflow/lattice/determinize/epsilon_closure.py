@@ -21,8 +21,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from latflow.jit import njit
 from latflow.lattice.determinize.string_repository import (
     Number,
     compare_strings,

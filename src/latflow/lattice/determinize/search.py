@@ -14,8 +14,8 @@ Source: Kaldi `lat/determinize-lattice-pruned.cc` (`LatticeDeterminizerPruned`).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from latflow.jit import njit
 from latflow.lattice.determinize.epsilon_closure import Closures, cost_order
 from latflow.lattice.determinize.string_repository import (
     Number,

@@ -31,7 +31,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from latflow.jit import njit
 
 # Inside kernels: an int, or what an array gives; unsigned for fingerprints.
 Number = Any

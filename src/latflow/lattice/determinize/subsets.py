@@ -18,8 +18,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from latflow.jit import njit
 from latflow.lattice.determinize.epsilon_closure import Closures, resized
 from latflow.lattice.determinize.string_repository import (
     Number,

@@ -28,7 +28,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar, cast
 
-from latflow.archive_sizes import check_archive
+from latflow.archive_sizes import Entries, checked_entries
 from latflow.errors import UserError
 from latflow.files import atomic_output, read_lines
 from latflow.lattice.io import text
@@ -127,7 +127,6 @@ class LatticeArchive:
         self._path = Path(path)
         if not self._path.is_file():
             raise UserError("no such file", file=path, remedy="check the path")
-        check_archive(self._path)
         if self._path.suffix == ".gz":
             raise UserError(
                 "a gzipped archive cannot be read at given offsets",
@@ -136,7 +135,7 @@ class LatticeArchive:
             )
         find = _read_scp if self._path.suffix == ".scp" else _offsets
         self._found: dict[str, _Offset] = {}
-        for utterance, offset in find(self._path):
+        for utterance, offset in checked_entries(self._path, find(self._path)):
             if utterance in self._found:
                 raise UserError(
                     "the utterance comes twice",
@@ -195,6 +194,9 @@ class LatticeWriter:
         binary: Kaldi's binary form, or its text form.
         scp: where to list the lattices: a text stream, and the name that the archive
             will have; None for nowhere.
+
+    Attributes:
+        entries: what has been written.
     """
 
     def __init__(
@@ -208,6 +210,7 @@ class LatticeWriter:
         self._binary = binary
         self._scp = scp
         self._position = 0
+        self.entries = Entries()
 
     def write(self, utterance: str, lattice: Lattice | CompactLattice) -> None:
         """Write one lattice."""
@@ -221,6 +224,7 @@ class LatticeWriter:
             listing.write(f"{utterance} {name}:{self._position + len(key)}\n")
         self._stream.write(raw)
         self._position += len(raw)
+        self.entries.add(utterance)
 
     @classmethod
     @contextmanager
@@ -258,7 +262,7 @@ def write_lattices(
     *,
     binary: bool = True,
     scp: str | Path | None = None,
-) -> None:
+) -> Entries:
     """Write an archive of lattices of either kind, whole or not at all.
 
     Args:
@@ -266,10 +270,14 @@ def write_lattices(
         items: (utterance, lattice).
         binary: Kaldi's binary form, or its text form.
         scp: also write an scp file of the archive; None for none.
+
+    Returns:
+        What has been written.
     """
     with LatticeWriter.open(path, binary=binary, scp=scp) as writer:
         for utterance, lattice in items:
             writer.write(utterance, lattice)
+    return writer.entries
 
 
 @contextmanager
@@ -287,8 +295,7 @@ def _read(path: Path) -> Iterator[tuple[str, Lattice | CompactLattice]]:
     """Yield the lattices of an archive or of an scp file, each as it is."""
     if not path.is_file():
         raise UserError("no such file", file=path, remedy="check the path")
-    check_archive(path)
-    for utterance, make in _makers(path):
+    for utterance, make in checked_entries(path, _makers(path)):
         try:
             yield utterance, make()
         except UserError as error:

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-from numba import njit
 
+from latflow.jit import njit
 from latflow.kaldi.encoding import BufferedBytes
 from latflow.lattice.lattice import CompactLattice, Lattice, Strings
 
@@ -83,7 +83,10 @@ class LatticeStream(BufferedBytes):
         while (length := self._key_end()) < 0:
             if self._unread() > _LONGEST_KEY or not self._more():
                 self.fail("found no key where one is expected")
-        return self.take(length + 1)[:-1].decode("utf-8", "replace")
+        key = bytes(self.take(length + 1)[:-1])
+        if key.split() != [key]:
+            self.fail("found no key where one is expected")
+        return key.decode("utf-8", "replace")
 
     def skip(self) -> None:
         """Pass over a lattice."""
