@@ -42,8 +42,10 @@ from latflow.corpus.mended_file import MendedFile
 from latflow.corpus.mpeg_length import is_mpeg, mend_of_mpeg
 from latflow.corpus.wav_length import mend_of_wav
 
-# libsndfile's codes: no format that it knows, no coding of samples that it knows.
-_UNKNOWN = (1, 4)
+# libsndfile's codes: no format that it knows, no coding of samples that it knows (4 of
+# its own, 18 of the format).
+_UNKNOWN = (1, 4, 18)
+_NO_LENGTH = (1 << 63) - 1  # samples of a FLAC file that was written to a pipe
 # Forms that it takes for others of its own.
 _NEVER = ("aac", "ogg")
 _SPHERE = b"NIST_1A"
@@ -214,7 +216,10 @@ def open_sound(
         MediaError: nobody can.
     """
     try:
-        return Sound(source, alone=alone, **given)
+        sound = Sound(source, alone=alone, **given)
+        if sound.frames < _NO_LENGTH:
+            return sound
+        sound.close()
     except soundfile.LibsndfileError as error:
         with _looked_at(_named(source)) as stream:
             if stream is None:
