@@ -2,12 +2,12 @@
 
 Lhotse's own choice of readers is not ours: for `.sph` it puts the file's name into a
 command of the shell. Importing this module gives Lhotse, in this process, the reader
-`Readers`: libsndfile, with the lengths of WAV files mended (see
-`latflow.corpus.wav_length`), so that a recording has the same samples wherever it is
-read; for what libsndfile does not know, `sph2pipe` (shortened SPHERE) and FFmpeg's
-libraries (`latflow.corpus.media`: m4a, webm, video). Programs get their arguments as
-lists, and names of files as absolute paths, which no program takes for an option, an
-address or a command.
+`Readers`: libsndfile, with the lengths of WAV and MP3 files mended (see
+`latflow.corpus.wav_length` and `mpeg_length`), so that a recording has the same samples
+wherever it is read; for what libsndfile does not know, `sph2pipe` (shortened SPHERE)
+and FFmpeg's libraries (`latflow.corpus.media`: m4a, webm, video). Programs get their
+arguments as lists, and names of files as absolute paths, which no program takes for an
+option, an address or a command.
 
 Every process that reads audio imports it, by `latflow.corpus.audio` or
 `latflow.corpus.manifests`.
@@ -36,17 +36,21 @@ from lhotse.audio.backend import (
 )
 from lhotse.utils import compute_num_samples
 
-from latflow.corpus.decoder_messages import DecoderMessages, is_mpeg
+from latflow.corpus.decoder_messages import DecoderMessages
 from latflow.corpus.media import MediaError, MediaFile, media_form
-from latflow.corpus.wav_length import MendedFile, mend_of
+from latflow.corpus.mended_file import MendedFile
+from latflow.corpus.mpeg_length import is_mpeg, mend_of_mpeg
+from latflow.corpus.wav_length import mend_of_wav
 
-# libsndfile's codes: no format that it knows, no coding of samples that it knows.
-_UNKNOWN = (1, 4)
+# libsndfile's codes: no format that it knows, no coding of samples that it knows (4 of
+# its own, 18 of the format).
+_UNKNOWN = (1, 4, 18)
+_NO_LENGTH = (1 << 63) - 1  # samples of a FLAC file that was written to a pipe
 # Forms that it takes for others of its own.
 _NEVER = ("aac", "ogg")
 _SPHERE = b"NIST_1A"
 # What is said of files that are read all the same.
-WRONG_LENGTH = "a WAV header with a wrong length: read to the end of the samples"
+WRONG_LENGTH = "a header with a wrong length: read to the end of the samples"
 DAMAGED_MP3 = "damaged MP3 frames, or other data between them: left to the decoder"
 
 
@@ -83,11 +87,14 @@ class Sound(soundfile.SoundFile):
 
     def _prepare(self, stream: BinaryIO, *, is_named: bool, alone: bool) -> None:
         """Look at the beginning of the file."""
-        if (mend := mend_of(stream)) is not None:
+        if is_mpeg(stream):
+            self._messages = DecoderMessages(alone=alone)
+            mend = mend_of_mpeg(stream)
+        else:
+            mend = mend_of_wav(stream)
+        if mend is not None:
             kept = os.fdopen(os.dup(stream.fileno()), "rb") if is_named else stream
             self._mended = MendedFile(kept, mend, owned=is_named)
-        elif is_mpeg(stream):
-            self._messages = DecoderMessages(alone=alone)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -209,7 +216,10 @@ def open_sound(
         MediaError: nobody can.
     """
     try:
-        return Sound(source, alone=alone, **given)
+        sound = Sound(source, alone=alone, **given)
+        if sound.frames < _NO_LENGTH:
+            return sound
+        sound.close()
     except soundfile.LibsndfileError as error:
         with _looked_at(_named(source)) as stream:
             if stream is None:

@@ -6,7 +6,7 @@ goes to the log. Python's `sys.stderr`, descriptor 2 and child processes are not
 touched, so that threads, progress bars and logs go on as they were. Only glibc lets
 `stderr` be replaced; elsewhere nothing is done, and no file counts as damaged.
 
-Public: `DecoderMessages`, `is_mpeg`.
+Public: `DecoderMessages`.
 """
 
 from __future__ import annotations
@@ -16,19 +16,11 @@ import logging
 import os
 import tempfile
 import threading
-from typing import BinaryIO
 
 log = logging.getLogger(__name__)
 MAX_LINES = 10  # of one file that are logged
 _MOST_BYTES = 10_000  # of one file that are looked at
 _UNBUFFERED = 2  # _IONBF
-
-
-def is_mpeg(stream: BinaryIO) -> bool:
-    """Tell whether a file looks like MP3, by its first bytes."""
-    stream.seek(0)
-    head = stream.read(3)
-    return head == b"ID3" or (head[:1] == b"\xff" and head[1:2] >= b"\xe0")
 
 
 class DecoderMessages:

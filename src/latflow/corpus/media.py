@@ -39,7 +39,9 @@ _FORMS: tuple[tuple[int, tuple[bytes, ...], str], ...] = (
     (0, (b"\x1a\x45\xdf\xa3",), "matroska,webm"),
     (0, (b"#!AMR",), "amr"),
     (0, (b"\x30\x26\xb2\x75\x8e\x66\xcf\x11",), "asf"),
-    (28, (b"Speex   ",), "ogg"),  # in the first page; libsndfile knows the others
+    # In the first page; libsndfile knows the others.
+    (28, (b"Speex   ", b"\x7fFLAC", b"\x80theora", b"fishead\0"), "ogg"),
+    (0, (b"fLaC",), "flac"),
     (0, (b"caff",), "caf"),
     (0, (b"FLV\x01",), "flv"),
     (0, (b"\x00\x00\x01\xba",), "mpeg"),

@@ -32,7 +32,9 @@ _PIECE = 1 << 16  # samples of a record, at most
 _SMALLEST_GAP = 0.1  # seconds without packets that are filled with silence
 _LARGEST_GAPS = 3600.0  # seconds, all together
 _SLACK = 0.25  # seconds, or 2 %, that a file may have less than its header says
-_HAS_TIMES = ("mov", "matroska")  # formats whose packets tell their times exactly
+# Formats whose packets tell their times, and those that lose none unless damaged.
+_HAS_TIMES = ("mov", "matroska", "ogg", "flac")
+_HAS_NO_GAPS = ("flac",)
 _MOST_STREAMS = 64
 
 
@@ -115,6 +117,8 @@ def _decode(av: Any, form: str) -> None:
         if len(container.streams.audio) > 1:
             number = len(container.streams.audio)
             _write(b"N", f"{number} streams of audio: the first is read".encode())
+        if stream.codec_context.name == "flac":  # its frames have check sums
+            stream.codec_context.options = {"err_detect": "crccheck+explode"}
         _Track(av, container, stream, form).decode()
 
 
@@ -137,6 +141,7 @@ class _Track:
     def __init__(self, av: Any, container: Any, stream: Any, form: str) -> None:
         self._av, self._container, self._stream = av, container, stream
         self._has_times = form.startswith(_HAS_TIMES)
+        self._has_no_gaps = form in _HAS_NO_GAPS
         self._resampler: Any = None
         self._before: Any = None  # form of the frames before
         self._written = 0
@@ -199,6 +204,8 @@ class _Track:
         if self._begin is None:
             self._begin = time
         gap = time - self._begin - self._written / self._rate
+        if self._has_no_gaps and gap * self._rate >= 1:
+            raise _UnusableError(f"is corrupt (a frame at {time - gap:.2f} s is lost)")
         if gap < _SMALLEST_GAP:
             return
         self._filled += gap

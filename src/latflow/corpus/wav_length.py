@@ -3,22 +3,22 @@
 Who writes a WAV file to a pipe, or is stopped while recording, leaves a length of
 zero, of the last time it was noted, or the largest number that fits. The samples then
 go on to the end of the file, or to the chunks that stand there (LIST, id3 and the
-like), which are no samples. `mend_of` finds where they end, `MendedFile` shows such a
-file as if its header said so. A header that promises more than is there is left as it
-is: that file was cut short.
+like), which are no samples. `mend_of_wav` finds where they end. A header that
+promises more than is there is left as it is: that file was cut short.
 
-Public: `Mend`, `mend_of`, `MendedFile`, `UNKNOWN_LENGTHS`.
+Public: `mend_of_wav`, `UNKNOWN_LENGTHS`.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
+
+from latflow.corpus.mended_file import Mend
 
 # Lengths that programs write when they do not know the length (pipes).
 UNKNOWN_LENGTHS = range(0x7FFF0000, 0x1_0000_0000)
@@ -41,21 +41,6 @@ _NAME = re.compile(rb"[ -~]{4}")
 
 
 @dataclass(frozen=True)
-class Mend:
-    """How a WAV file is to be read.
-
-    Attributes:
-        header: the bytes that stand for the first ones of the file.
-        end: where the samples end, bytes from the beginning.
-        is_wrong: whether the header says another length, not that it has none.
-    """
-
-    header: bytes
-    end: int
-    is_wrong: bool
-
-
-@dataclass(frozen=True)
 class _Samples:
     """The place of the samples: bytes that precede them, and their length.
 
@@ -72,7 +57,7 @@ class _Samples:
     wide: int | None
 
 
-def mend_of(stream: BinaryIO) -> Mend | None:
+def mend_of_wav(stream: BinaryIO) -> Mend | None:
     """Return how a file is to be read; None where libsndfile reads it right.
 
     Args:
@@ -97,60 +82,8 @@ def mend_of(stream: BinaryIO) -> Mend | None:
     if samples.wide is not None:
         header[samples.wide : samples.wide + 4] = b"JUNK"
     is_wrong = samples.claimed not in UNKNOWN_LENGTHS
-    return Mend(bytes(header), samples.start + length, is_wrong)
-
-
-class MendedFile(io.RawIOBase):
-    """A file with another header and another end.
-
-    Args:
-        stream: the file; is closed with this object where `owned`.
-        mend: see `mend_of`.
-    """
-
-    def __init__(self, stream: BinaryIO, mend: Mend, *, owned: bool) -> None:
-        super().__init__()
-        self._stream = stream
-        self._header = mend.header
-        self._end = mend.end
-        self.is_wrong = mend.is_wrong
-        self._owned = owned
-        self._at = 0
-
-    def readable(self) -> bool:
-        """Return whether it can be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return whether it can be sought in."""
-        return True
-
-    def tell(self) -> int:
-        """Return where it stands."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a byte."""
-        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._end}
-        self._at = max(0, origin[whence] + offset)
-        return self._at
-
-    def readinto(self, buffer: memoryview) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Read into a buffer."""
-        number = max(0, min(len(buffer), self._end - self._at))
-        data = self._header[self._at : self._at + number]
-        if len(data) < number:
-            self._stream.seek(self._at + len(data))
-            data += self._stream.read(number - len(data))
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-    def close(self) -> None:
-        """Close it, and the file where it is its own."""
-        if self._owned:
-            self._stream.close()
-        super().close()
+    end = samples.start + length
+    return Mend(bytes(header), samples.start, end, is_wrong=is_wrong)
 
 
 def _samples(stream: BinaryIO, size: int, *, is_wide: bool) -> _Samples | None:

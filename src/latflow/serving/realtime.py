@@ -164,8 +164,8 @@ class _RealtimeConnection(Connection):
             RefusedError: they are none.
         """
         try:
-            data = base64.b64decode(event.get("audio", ""), validate=True)
-        except (binascii.Error, TypeError, ValueError):
+            data = base64.b64decode(event["audio"], validate=True)
+        except (binascii.Error, KeyError, TypeError, ValueError):
             raise RefusedError("audio must be base64", param="audio") from None
         form = self._settings.form
         if form == "audio/pcm":

@@ -27,6 +27,7 @@ CODINGS: Mapping[Form, str] = {
     "audio/pcma": "ALAW",
 }
 _PCM_RATE, TELEPHONE_RATE = 24000, 8000
+_LONGEST = 1e12  # milliseconds; JSON's whole numbers may be beyond all floats
 _LOGPROBS = "item.input_audio_transcription.logprobs"
 
 
@@ -72,14 +73,15 @@ class Settings:
         if given.get("format") is not None:
             changes["form"] = _form_of(given["format"])
         if "transcription" in given:
-            chosen = mapping(given["transcription"], "transcription")
-            changes["model"] = str(chosen.get("model") or self.model)
-            changes["language"] = str(chosen.get("language") or "")
+            param = "session.audio.input.transcription"
+            chosen = mapping(given["transcription"], param)
+            changes["model"] = _text(chosen, "model", param) or self.model
+            changes["language"] = _text(chosen, "language", param)
         if "turn_detection" in given:
             found = turns_of(given["turn_detection"], usual)
             changes["turns"], changes["detection"] = found
         if "include" in told:
-            changes["has_logprobs"] = _LOGPROBS in (told["include"] or ())
+            changes["has_logprobs"] = _LOGPROBS in _list(told["include"])
         return replace(self, **changes)
 
     def values(self) -> dict[str, Any]:
@@ -135,6 +137,30 @@ def mapping(value: object, param: str) -> Mapping[str, Any]:
     return value or {}
 
 
+def _text(told: Mapping[str, Any], key: str, param: str) -> str:
+    """Return a text of an object, an empty one for null.
+
+    Raises:
+        RefusedError: it is none.
+    """
+    value, param = told.get(key), f"{param}.{key}"
+    if value is not None and not isinstance(value, str):
+        raise RefusedError(f"{param} must be a string", "options", param=param)
+    return value or ""
+
+
+def _list(value: object) -> list[Any]:
+    """Return the list of what a client wants to be told, too; an empty one for null.
+
+    Raises:
+        RefusedError: it is none.
+    """
+    param = "session.include"
+    if value is not None and not isinstance(value, list):
+        raise RefusedError(f"{param} must be a list", "options", param=param)
+    return value or []
+
+
 def _input_of(told: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the audio, by the names of the newer protocol."""
     audio = mapping(told.get("audio"), "session.audio")
@@ -160,8 +186,9 @@ def _form_of(value: object) -> Form:
         return _OLD_FORMS[value]
     told = mapping(value, param)
     kind = told.get("type", "audio/pcm")
-    if kind not in CODINGS:
-        raise wrong(f"{param}.type", kind, tuple(CODINGS))
+    known = tuple(CODINGS)
+    if kind not in known:  # a list or an object has no hash
+        raise wrong(f"{param}.type", kind, known)
     if kind == "audio/pcm" and told.get("rate", _PCM_RATE) != _PCM_RATE:
         raise wrong(f"{param}.rate", told["rate"], (str(_PCM_RATE),))
     return cast("Form", kind)
@@ -214,4 +241,4 @@ def _seconds(value: object, param: str) -> float:
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RefusedError(f"{param} must be a number", "options", param=param)
-    return value / 1000
+    return min(value, _LONGEST) / 1000

@@ -30,6 +30,7 @@ FORMS = {
     "firefox.ogg": ("opus", "libopus", 48000, {}),
     "film.mkv": ("matroska", "flac", 16000, {}),
     "radio.aac": ("adts", "aac", 48000, {}),
+    "lossless.ogg": ("ogg", "flac", 16000, {}),
     "message.amr": ("amr", "libopencore_amrnb", 8000, {}),
     "old.3gp": ("3gp", "libopencore_amrnb", 8000, {}),
     "tape.avi": ("avi", "mp2", 48000, {}),
@@ -103,6 +104,36 @@ def test_lossless_files_are_read_to_the_sample(tmp_path):
     samples, _ = read(path)
     expected = np.round(tone(16000) * 32768) / 32768
     np.testing.assert_allclose(samples[: len(expected)], expected, atol=2 / 32768)
+
+
+@pytest.fixture
+def piped(tmp_path):
+    """A FLAC file as programs write it to a pipe: with a length of zero."""
+    path = tmp_path / "piped.flac"
+    soundfile.write(path, tone(16000), 16000)
+    data = bytearray(path.read_bytes())
+    data[21] &= 0xF0  # 36 bits of the stream's information
+    data[22:26] = bytes(4)
+    path.write_bytes(data)
+    return path
+
+
+def test_flac_files_without_a_length_are_read_to_the_end(piped):
+    samples, audio = read(piped)
+    np.testing.assert_allclose(samples, tone(16000), atol=2**-15)
+    assert audio.notes == ()
+    found = probe("a", AudioSource("file", [0], str(piped)), verify=False)
+    assert found.recording.num_samples == len(samples)
+    part = found.recording.load_audio(offset=1.5, duration=0.25)
+    np.testing.assert_array_equal(part[0], samples[24000:28000])
+
+
+def test_a_damaged_flac_file_without_a_length_is_refused(piped):
+    data = bytearray(piped.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    piped.write_bytes(data)
+    with pytest.raises(BadAudio, match="corrupt"):
+        read(piped)
 
 
 def test_channels_are_kept_apart(tmp_path):

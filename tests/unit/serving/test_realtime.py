@@ -181,6 +181,7 @@ def test_confidences_are_told_where_they_are_asked_for(client):
         ({"type": "response.create"}, "type: 'response.create' is not", "type"),
         ({"type": "input_audio_buffer.append", "audio": "?"}, "base64", "audio"),
         ({"type": "input_audio_buffer.append", "audio": 3}, "base64", "audio"),
+        ({"type": "input_audio_buffer.append"}, "base64", "audio"),
         ({"type": "input_audio_buffer.append", "audio": "AAAA"}, "16 bits", "audio"),
         ({"type": "input_audio_buffer.commit"}, "no audio to commit", None),
         (
@@ -192,6 +193,11 @@ def test_confidences_are_told_where_they_are_asked_for(client):
             {"type": "session.update", "session": []},
             "session must be an object",
             "session",
+        ),
+        (
+            {"type": "session.update", "session": {"include": 5}},
+            "session.include must be a list",
+            "session.include",
         ),
     ],
 )
@@ -215,12 +221,15 @@ def test_what_is_no_event_is_told(client, message):
     ("given", "param"),
     [
         ({"format": {"type": "audio/mp3"}}, "format.type"),
+        ({"format": {"type": ["audio/pcm"]}}, "format.type"),
         ({"format": {"type": "audio/pcm", "rate": 16000}}, "format.rate"),
         ({"turn_detection": {"type": "magic"}}, "turn_detection.type"),
         ({"turn_detection": {"threshold": 7}}, "turn_detection"),
         ({"turn_detection": {"silence_duration_ms": "x"}}, "silence_duration_ms"),
         ({"turn_detection": []}, "turn_detection"),
         ({"transcription": "x"}, "transcription"),
+        ({"transcription": {"model": ["x"]}}, "transcription.model"),
+        ({"transcription": {"language": 5}}, "transcription.language"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(given, param):
@@ -240,6 +249,12 @@ def test_detection_is_the_client_s_where_it_sets_it():
     }
     own = Settings("m").updated({"turn_detection": {"type": "semantic_vad"}}, USUAL)
     assert own.turns == USUAL
+
+
+def test_turns_may_be_as_long_as_anyone_wants():
+    given = {"silence_duration_ms": 10**400}
+    settings = Settings("m").updated({"turn_detection": given}, USUAL)
+    assert settings.turns.min_silence == 1e9
 
 
 def test_a_token_is_needed_and_browsers_may_name_it(tmp_path):
