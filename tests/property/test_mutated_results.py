@@ -24,6 +24,7 @@ from reference.mutations import (
 
 from latflow.align.corpus import LogLikes
 from latflow.align.options import AlignSplitOptions
+from latflow.archive_sizes import Entries
 from latflow.corpus.ctm import read_ctm
 from latflow.decode.joining import join_alignments, join_lattices
 from latflow.decode.options import SearchOptions
@@ -185,7 +186,10 @@ def write_part(folder, rng):
     lang, _, model = write_spoken(given)
     write_lattice_archive(folder / "lattices.ark", rng, binary=True, compact=True)
     totals = Totals(0.01, 1, utterances=3, skipped=1, frames=300)
-    write_summary(folder, "1-of-1", totals, SearchOptions(), {"lattice_scale": 1.0})
+    lattices, facts = Entries(), {"lattice_scale": 1.0}
+    for name in ("u0", "u1"):
+        lattices.add(name)
+    write_summary(folder, "1-of-1", totals, SearchOptions(), facts, lattices=lattices)
     path = states(lang, model, ["EY_B"], (5,))
     (folder / "ali").mkdir()
     write_ledger(folder / "ledger.jsonl", rng)
