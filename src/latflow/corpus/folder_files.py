@@ -18,9 +18,10 @@ from latflow.corpus.options import FolderSource
 
 # What is taken for audio in folders; files that are named are always tried.
 AUDIO_SUFFIXES = (
-    *("3gp", "aac", "aif", "aifc", "aiff", "amr", "au", "caf", "flac", "m4a", "mka"),
-    *("mp3", "mp4", "mpga", "oga", "ogg", "opus", "rf64", "snd", "spx", "sph", "voc"),
-    *("w64", "wav", "webm", "wma"),
+    *("3g2", "3gp", "aac", "aif", "aifc", "aiff", "amr", "au", "avi", "bwf", "caf"),
+    *("flac", "m4a", "m4b", "m4v", "mka", "mkv", "mov", "mp2", "mp3", "mp4", "mpga"),
+    *("oga", "ogg", "ogv", "opus", "rf64", "snd", "spx", "sph", "voc", "w64", "wav"),
+    *("webm", "wma", "wv"),
 )
 
 

@@ -275,3 +275,4 @@ def test_the_decoder_imports_nothing_of_latflow():
 
 def test_folders_of_audio_take_what_browsers_and_phones_write():
     assert all(map(is_audio_name, ("a.m4a", "a.mp4", "a.webm", "a.ogg", "a.3gp")))
+    assert all(map(is_audio_name, ("a.MOV", "a.mkv", "a.avi", "a.m4v", "a.mp2")))
