@@ -277,7 +277,7 @@ def test_a_training_has_ranks_on_both_nodes(undisturbed, cluster):
 def test_a_training_preempted_ten_times_with_two_retries_makes_the_same_model(
     undisturbed, stuck, start, tmp_path
 ):
-    folder = copy_of(undisturbed, tmp_path / "run", without=["nnet"])
+    folder = copy_of(undisturbed, tmp_path / "run", without=["nnet", "checkpoints"])
     run = start(folder, "--retries", "2", "--", "nnet_net", train_network=RANKS)
     last = undisturbed.course()[-1]["step"]
     chance = random.Random(18)
@@ -317,7 +317,7 @@ def test_a_training_preempted_ten_times_with_two_retries_makes_the_same_model(
 
 def test_snakemake_is_killed_and_resumed(undisturbed, stuck, start, tmp_path):
     # All that follows from the network: Snakemake does not miss files in between.
-    lost = ["nnet", "decode/net", "score/net", "wer.tsv"]
+    lost = ["nnet", "checkpoints", "decode/net", "score/net", "wer.tsv"]
     folder = copy_of(undisturbed, tmp_path / "run", without=lost)
     run = start(folder, "--", "score", train_network=RANKS)
     job = run.job("train_network")

@@ -508,8 +508,11 @@ def _disk(
 
 def _kept_per_second(features: Extraction) -> float:
     """Return the bytes of features, frames and their alignments for a second."""
-    frames = 1000 / FrameTimes.of(features, features.sample_rate).shift_ms
-    dim = feature_dim(features)
+    try:
+        frames = 1000 / FrameTimes.of(features, features.sample_rate).shift_ms
+        dim = feature_dim(features)
+    except UserError:  # an extractor that can't be made, which has a finding of its own
+        return 0.0
     share = LILCOM_SHARE if "lilcom" in features.storage else 1.0
     return frames * (FLOAT_BYTES * dim * (1 + share) + ALIGNMENT_BYTES_PER_FRAME)
 

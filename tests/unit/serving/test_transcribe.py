@@ -420,4 +420,4 @@ def test_a_header_of_no_length_is_read_to_the_end(model, call, tmp_path, caplog)
         s.best.text for s in whole[0].segments
     ]
     assert mended[0].duration == whole[0].duration
-    assert f"{path}: a WAV header with a wrong length" in caplog.text
+    assert f"{path}: a header with a wrong length" in caplog.text

@@ -95,7 +95,9 @@ def test_utterances_without_targets_are_left_out(stores, tmp_path):
     made = source((own, clean), DataOptions(), ledger=ledger)
     assert made.num_utterances == 1
     assert {entry.utterance for entry in ledger.entries} == {"u1", "u2"}
-    with pytest.raises(UserError, match="none of 3 utterances has clean"):
+    with pytest.raises(
+        UserError, match="none of 3 utterances can be used: 3 have not clean"
+    ):
         source((own, write_frames(tmp_path / "none", 3, {"x": 4})), DataOptions())
 
 
