@@ -229,7 +229,7 @@ class AudioReader:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was mended, is damaged or too loud, as far as the file is read."""
+        """Return what was mended, damaged or too loud, as far as the file is read."""
         if not self._num_over:
             return self._stream.notes
         over = f"{self._num_over} samples beyond full scale, the largest {self._peak:g}"

@@ -5,7 +5,7 @@ Public: `TrainingMemory`, `memory_of`, `enough_memory`, `enough_for_pass`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -110,12 +110,8 @@ def enough_memory(what: str, remedy: str) -> Iterator[None]:
     Raises:
         UserError: there is not enough.
     """
-    try:
+    with _enough(lambda: UserError(f"out of memory: {what}", remedy=remedy)):
         yield
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        raise UserError(f"out of memory: {what}", remedy=remedy) from error
 
 
 @contextmanager
@@ -125,22 +121,34 @@ def enough_for_pass(batch: Batch) -> Iterator[None]:
     Raises:
         UserError: there is not enough.
     """
+    with _enough(lambda: _too_large(batch)):
+        yield
+
+
+@contextmanager
+def _enough(error_of: Callable[[], UserError]) -> Iterator[None]:
+    """Raise another error where memory runs out."""
     try:
         yield
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        frames, count = int(batch.lengths.max()), len(batch)
-        sizes = f"{count} sequences of up to {frames} frames on {batch.features.device}"
-        smaller = (
-            f"set training.micro_sequences below {count} (steps stay), or lower "
-            "data.max_frames or data.max_sequences"
-            if count > 1
-            else f"set data.max_length below {frames}, or train on chunks "
-            "(data.max_frames and training.micro_sequences have no part in it)"
-        )
-        raise UserError(
-            f"out of memory in a pass over {sizes}; the largest is this utterance",
-            utterance=batch.utterances[int(batch.lengths.argmax())],
-            remedy=f"{smaller}; latflow plan tells what a network takes",
-        ) from error
+        raise error_of() from error
+
+
+def _too_large(batch: Batch) -> UserError:
+    """Return the error of a batch that finds no memory."""
+    frames, count = int(batch.lengths.max()), len(batch)
+    sizes = f"{count} sequences of up to {frames} frames on {batch.features.device}"
+    smaller = (
+        f"set training.micro_sequences below {count} (steps stay), or lower "
+        "data.max_frames or data.max_sequences"
+        if count > 1
+        else f"set data.max_length below {frames}, or train on chunks "
+        "(data.max_frames and training.micro_sequences have no part in it)"
+    )
+    return UserError(
+        f"out of memory in a pass over {sizes}; the largest is this utterance",
+        utterance=batch.utterances[int(batch.lengths.argmax())],
+        remedy=f"{smaller}; latflow plan tells what a network takes",
+    )
