@@ -6,10 +6,12 @@ limit is the same network on chunks that lie on the device already:
 
 * cross-entropy: random tensors of the same shapes; forward, loss, backward, clipping,
   the same optimizer, and nothing else;
-* LF-MMI (networks `*_chain_*`), on the chain system and frames of `--results`: the
-  chunks that ours trains on, with their supervision, and the same criterion; forward,
-  criterion, backward, the same optimizer, and nothing else (ours clips the gradient,
-  limits the change with natural gradient, and restores constraints besides).
+* LF-MMI (networks `*_chain*`), on the chain system and frames of `--results`, or of
+  random phones and frames (a biphone tree of 28 phones, a denominator as large as that
+  of mini_librispeech): the chunks that ours trains on, with their supervision, and the
+  same criterion; forward, criterion, backward, the same optimizer, and nothing else
+  (ours clips the gradient, limits the change with natural gradient, and restores
+  constraints besides).
 
 Both take turns in one process. Prints JSON: frames of the features a second by wall
 clock and by processor time (which says more where the machine is not idle), the inverse
@@ -21,14 +23,18 @@ paper reports for this network on a V100. (RETURNN is timed by `returnn_peer.py`
         [--batches 64 256] [--steps 60] [--rounds 5] [--precision bf16]
     python benchmarks/network_training.py --network cnn_tdnnf_chain_small --batches 16
         --optimizer natural_gradient --results results/speechocean --split train_sp
+    python benchmarks/network_training.py --network cnn_tdnnf_chain --device cuda
+        --batches 64 --optimizer natural_gradient --threads 8
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -44,11 +50,20 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from latflow.align.options import SupervisionOptions
+from latflow.align.supervision import PhoneLattice, SupervisionCompiler
+from latflow.align.supervision_store import Supervisions
 from latflow.errors import Interrupted
 from latflow.features.frames import FrameWriter
+from latflow.graphs.chain import save_chain_system
+from latflow.graphs.options import PhoneLmOptions
+from latflow.hmm.topology import chain_topology
+from latflow.hmm.transition_model import TransitionModel
+from latflow.hmm.tree import ContextDependency
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network
 from latflow.options import read_options
+from latflow.ragged import RaggedWriter
 from latflow.training.batches import open_batches
 from latflow.training.checkpoint import CheckpointStore
 from latflow.training.data_options import DataOptions
@@ -72,7 +87,13 @@ SETTINGS = {  # features a frame, classes
     "tdnnf_small": (40, 1000),
     "tdnnf": (40, 2000),
 }
-LFMMI = ("tdnnf_chain_small", "cnn_tdnnf_chain_small", "cnn_tdnnf_chain_medium")
+LFMMI = (
+    "tdnnf_chain_small",
+    "cnn_tdnnf_chain_small",
+    "cnn_tdnnf_chain_medium",
+    "cnn_tdnnf_chain",
+)
+NUM_PHONES, FOLLOWING = 28, 26  # of the random language: phones, and those after each
 OPTIMIZERS = {  # options of a training; the second as in speechocean's recipe
     "adam": {},
     "natural_gradient": {
@@ -113,6 +134,55 @@ def write_corpus(folder: Path, dim: int, classes: int, num_frames: int) -> None:
             labels.append(f"utt{number:06d}", generator.integers(classes, size=length))
             num_frames -= length
             number += 1
+
+
+def write_chain(folder: Path, num_frames: int, dim: int = 40) -> None:
+    """Write a chain system of random phones, utterances with frames, and supervision.
+
+    Args:
+        folder: gets `chain`, `frames` and `supervisions`.
+        num_frames: of all utterances, at least.
+        dim: features a frame.
+    """
+    rng = np.random.default_rng(0)
+    phones = np.arange(1, NUM_PHONES + 1)
+    follows = np.array([rng.permutation(phones)[:FOLLOWING] for _ in phones])
+
+    def sequence(length: int) -> np.ndarray:
+        found = [int(rng.integers(NUM_PHONES)) + 1]
+        # a few of those that may follow come often
+        picks = np.minimum(rng.geometric(0.06, size=length - 1), FOLLOWING) - 1
+        for pick in picks.tolist():
+            found.append(int(follows[found[-1] - 1, pick]))
+        return np.array(found)
+
+    topology = chain_topology(phones.tolist())
+    classes = topology.pdf_class_counts()
+    sets = [[phone] for phone in phones.tolist()]
+    tree = ContextDependency.full_biphone(sets, classes, [])
+    transitions = TransitionModel.from_tree(tree, topology)
+    texts = [sequence(40) for _ in range(3000)]
+    save_chain_system(folder / "chain", texts, PhoneLmOptions(), tree, transitions)
+    compiler = SupervisionCompiler(tree, transitions, SupervisionOptions())
+    meta = {"subsampling": 3, "num_pdfs": transitions.num_pdfs}
+    with (
+        FrameWriter(folder / "frames", dim=dim) as frames,
+        RaggedWriter(folder / "supervisions", Supervisions, meta=meta) as supervisions,
+    ):
+        for number in itertools.count():
+            text = texts[number % len(texts)]
+            durations = rng.integers(4, 15, size=len(text))
+            found = compiler.compile(PhoneLattice.linear(text, durations))
+            assert not isinstance(found, str)
+            name, length = f"utt{number:06d}", int(durations.sum())
+            values = rng.standard_normal((length, dim), np.float32)
+            frames.append(name, "speaker", "", 10 + 3 * values)
+            supervisions.write(name, *found)
+            num_frames -= length
+            if num_frames <= 0:
+                break
+    for name in ("normalization.fst",):
+        shutil.copyfile(folder / "chain" / name, folder / "supervisions" / name)
 
 
 class Contest(ABC):
@@ -292,7 +362,7 @@ class LfmmiContest(Contest):
     Args:
         arguments: of the command line.
         num_chunks: chunks in a batch.
-        folder: named in the job, and left empty.
+        folder: named in the job; gets a corpus where the arguments name no results.
     """
 
     chunk = 150
@@ -306,18 +376,25 @@ class LfmmiContest(Contest):
             "max_sequences": num_chunks,
             "buckets": 4,  # as in recipes
         }
-        chain = arguments.results / "chain/chain"
-        frames = arguments.results / arguments.frames
+        if arguments.results is None:
+            num_frames = (self.steps + 2 + AHEAD) * num_chunks * self.chunk * 6 // 5
+            write_chain(folder, num_frames)
+            chain, frames = folder / "chain", [folder / "frames"] * 2
+            supervisions = [folder / "supervisions"] * 2
+        else:
+            chain, splits = arguments.results / "chain/chain", (arguments.split, "dev")
+            frames = [arguments.results / arguments.frames / split for split in splits]
+            supervisions = [chain / "supervisions" / split for split in splits]
         self.job = LfmmiJob(
             options=read_options(LfmmiRunOptions, {"data": data}),
             out_dir=folder,
             checkpoints=folder,
-            frames_dir=frames / arguments.split,
-            dev_frames_dir=frames / "dev",
+            frames_dir=frames[0],
+            dev_frames_dir=frames[1],
             source_dir=chain,
             threads=arguments.threads,
-            supervisions_dir=chain / "supervisions" / arguments.split,
-            dev_supervisions_dir=chain / "supervisions/dev",
+            supervisions_dir=supervisions[0],
+            dev_supervisions_dir=supervisions[1],
             network=self.network_file,
         )
         task = LfmmiTask(self.job, self.device)
@@ -414,14 +491,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam")
     lfmmi = parser.add_argument_group("LF-MMI, of a recipe with a system `chain`")
-    lfmmi.add_argument("--results", type=Path, default=ROOT / "results/demo")
+    lfmmi.add_argument("--results", type=Path, help="without: random phones and frames")
     lfmmi.add_argument("--frames", default="streams/hires/frames")
     lfmmi.add_argument("--split", default="train", help="that it is trained on")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     logging.basicConfig(level=logging.WARNING)
     kind = LfmmiContest if arguments.network in LFMMI else CeContest
-    results = {}
+    results: dict[str, Any] = {}
     for num_chunks in arguments.batches:
         with tempfile.TemporaryDirectory() as folder:
             contest = kind(arguments, num_chunks, Path(folder))

@@ -19,10 +19,7 @@ Source: Kaldi `chain/chain-denominator.{h,cc}`.
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import os
-import shutil
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from functools import cache, partial
@@ -39,6 +36,7 @@ from latflow.criteria.denominator_kernels import (
     backward,
     forward,
 )
+from latflow.criteria.on_device import compiles_for_gpu, on_device
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 
@@ -173,15 +171,16 @@ class Denominator:
                 log_likes,
             )
         layout = self._gpu_layouts[key]
-        counts = torch.tensor(lengths, device=log_likes.device)
-        outputs, greatest = _exponentiate(log_likes, counts)
-        outputs = outputs.permute(1, 2, 0).contiguous()
+        counts, num_frames = on_device(lengths, log_likes.device), max(lengths)
+        values, greatest = _exponentiate(log_likes[:, :num_frames], counts)
+        outputs = values.new_empty(num_frames + 1, self.num_pdfs, len(counts))
+        outputs[:num_frames] = values.permute(1, 2, 0)
         alphas, sums = kernels.forward(layout, outputs, leaky)
         leaked = leaky * float(self.initial_probs.sum())
         totals[:] = _log_totals(sums, greatest, counts, leaked)
         if posteriors is not None:
-            kernels.backward(layout, outputs, leaky, counts, alphas, sums)
-            posteriors[:, : len(outputs)] = outputs.permute(2, 0, 1)
+            held = kernels.backward(layout, outputs, leaky, counts, alphas, sums)
+            posteriors[:, :num_frames] = held.permute(2, 0, 1)
 
     def _run_operations(
         self,
@@ -198,8 +197,9 @@ class Denominator:
         )
         probability = torch.from_numpy(self.probability).to(log_likes)[:, None]
         initial = torch.from_numpy(self.initial_probs).to(log_likes)[:, None]
-        counts = torch.tensor(lengths, device=log_likes.device)
-        outputs, greatest = _exponentiate(log_likes, counts)
+        counts = on_device(lengths, log_likes.device)
+        values = log_likes[:, : max(lengths, default=0)]
+        outputs, greatest = _exponentiate(values, counts)
         outputs = outputs.permute(1, 2, 0).contiguous()
         num_frames = len(outputs)
         alphas = initial.expand(num_frames + 1, -1, len(counts)).clone()
@@ -229,14 +229,8 @@ class Denominator:
 
 @cache
 def _gpu_kernels() -> Any:
-    """Return the module of kernels for GPUs; None where they cannot be compiled.
-
-    Triton compiles what starts them with a C compiler.
-    """
-    compilers = os.environ.get("CC", "cc"), "gcc", "clang"
-    if importlib.util.find_spec("triton") is None or not any(
-        shutil.which(name) for name in compilers
-    ):
+    """Return the module of kernels for GPUs; None where they cannot be compiled."""
+    if not compiles_for_gpu():
         return None
     from latflow.criteria import denominator_triton
 
@@ -283,7 +277,8 @@ def _run_block(
     """
     chosen, counts = torch.from_numpy(block), lengths[block]
     frames = torch.from_numpy(counts)
-    values, greatest = _exponentiate(log_likes[chosen], frames)
+    values = log_likes[chosen, : int(frames.max())]
+    values, greatest = _exponentiate(values, frames)
     outputs = aligned_rows(values[0].numel(), layout.initial)
     outputs = outputs.reshape(*values.shape[1:], LANES)
     outputs[:, :, len(block) :] = 1.0  # lanes without a sequence do no harm
@@ -307,17 +302,16 @@ def _exponentiate(log_likes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     """Exponentiate outputs of the network, relative to the greatest of their frame.
 
     Args:
-        log_likes: [N, T, P].
-        counts: [N], frames of each sequence.
+        log_likes: [N, L, P].
+        counts: [N], frames of each sequence, at most L.
 
     Returns:
-        [N, L, P], L the greatest of the counts, 1 behind the end of a sequence; [N, L],
-        the greatest of each frame, 0 behind the end of a sequence.
+        [N, L, P], 1 behind the end of a sequence; [N, L], the greatest of each frame, 0
+        behind the end of a sequence.
     """
-    num_frames = int(counts.max()) if len(counts) else 0
-    frames = torch.arange(num_frames, device=counts.device)
+    frames = torch.arange(log_likes.shape[1], device=counts.device)
     is_past = frames >= counts[:, None]
-    values = log_likes[:, :num_frames].masked_fill(is_past[:, :, None], 0.0)
+    values = log_likes.masked_fill(is_past[:, :, None], 0.0)
     greatest = values.amax(2)
     return values.sub_(greatest[:, :, None]).exp_(), greatest
 

@@ -21,7 +21,9 @@ from torch import Tensor
 from latflow.criteria.criterion import with_gradient
 from latflow.criteria.denominator import Denominator
 from latflow.criteria.numerator import numerators
+from latflow.criteria.on_device import on_device
 from latflow.criteria.options import LfmmiOptions
+from latflow.criteria.packed_graphs import PackedGraphs
 from latflow.fst.graph import Graph
 
 #: Objective per frame of a sequence that failed (Kaldi's `default_objf`).
@@ -66,7 +68,7 @@ class Lfmmi:
 
 def evaluate_lfmmi(
     logits: Tensor,
-    supervisions: Sequence[Graph],
+    supervisions: Sequence[Graph] | PackedGraphs,
     denominator: Denominator,
     options: LfmmiOptions,
     weights: Tensor | None = None,
@@ -88,7 +90,7 @@ def evaluate_lfmmi(
         logits: [B, T, P], the outputs of the network. What is no float64 is computed
             on as float32.
         supervisions: B graphs, the weights of the normalization graph added; labels are
-            pdf-id + 1.
+            pdf-id + 1. For a GPU they may be packed, and there already.
         denominator: all phone sequences.
         options: of the criterion; `xent` is for the caller.
         weights: [B], factors on objective, l2 and their gradient; None = 1.
@@ -104,8 +106,10 @@ def evaluate_lfmmi(
     scores = logits.detach()
     scores = scores if scores.dtype == torch.float64 else scores.float()
     counts = [scores.shape[1]] * len(scores) if lengths is None else list(lengths)
-    scale = torch.ones(len(scores)) if weights is None else weights
-    scale = scale.to(scores.device, torch.float64)
+    if weights is None:
+        scale = scores.new_ones(len(scores), dtype=torch.float64)
+    else:
+        scale = weights.to(scores.device, torch.float64)
     den, den_posteriors = denominator.forward_backward(
         scores,
         counts,
@@ -121,7 +125,7 @@ def evaluate_lfmmi(
         pool=pool,
     )
     failed = ~torch.isfinite(num - den)
-    frames = torch.tensor(counts, device=scores.device)
+    frames = on_device(counts, scores.device)
     is_frame = torch.arange(scores.shape[1], device=scores.device) < frames[:, None]
     kept = is_frame & ~failed[:, None]
     scores = torch.where(kept[:, :, None], scores, 0.0)

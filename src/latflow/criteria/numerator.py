@@ -15,11 +15,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from latflow.criteria.on_device import compiles_for_gpu, on_device
+from latflow.criteria.packed_graphs import PackedGraphs
 from latflow.errors import UserError
 from latflow.fst.determinize import enlarged
 from latflow.fst.graph import Graph
@@ -45,12 +49,8 @@ def numerator_posteriors(
         UserError: a label is epsilon, or of a pdf that the network does not have.
     """
     num_frames, num_pdfs = log_likes.shape
-    if graph.num_arcs and not 1 <= graph.ilabel.min() <= graph.ilabel.max() <= num_pdfs:
-        raise UserError(
-            f"a supervision graph has labels {graph.ilabel.min()} to "
-            f"{graph.ilabel.max()}, where 1 to {num_pdfs} are expected",
-            remedy="make the supervision with the tree that the network was made for",
-        )
+    if graph.num_arcs:
+        _check_labels(graph.ilabel.min(), graph.ilabel.max(), num_pdfs)
     if not graph.num_states:
         return -math.inf
     arcs = graph.arc_begin, graph.ilabel, graph.next_state, graph.weight
@@ -68,7 +68,7 @@ def numerator_posteriors(
 
 def numerators(
     scores: Tensor,
-    supervisions: Sequence[Graph],
+    supervisions: Sequence[Graph] | PackedGraphs,
     lengths: Sequence[int],
     *,
     need_posteriors: bool,
@@ -76,9 +76,12 @@ def numerators(
 ) -> tuple[Tensor, Tensor | None]:
     """Compute what `numerator_posteriors` does for a batch.
 
+    On a GPU, where Triton and a C compiler are there, its kernels do the same
+    (`numerator_triton`), and nothing waits for them.
+
     Args:
         scores: [B, T, P], detached, on any device.
-        supervisions: B graphs.
+        supervisions: B graphs; for a GPU they may be packed, and there already.
         lengths: frames of each sequence.
         need_posteriors: whether posteriors are computed.
         pool: threads for sequences; None = the calling thread.
@@ -86,6 +89,18 @@ def numerators(
     Returns:
         (float64 [B], log-likelihoods; [B, T, P], posteriors, 0 beyond the ends).
     """
+    if scores.is_cuda and (kernels := _gpu_kernels()) is not None:
+        packed = supervisions
+        if not isinstance(packed, PackedGraphs):
+            packed = PackedGraphs.of(packed, pin=True)
+        if packed is not None:
+            _check_labels(*packed.labels, scores.shape[2])
+            there = packed.to(scores.device, non_blocking=True)
+            counts = on_device(lengths, scores.device)
+            return kernels.path_sums(
+                scores.contiguous(), there, counts, need_posteriors=need_posteriors
+            )
+    assert not isinstance(supervisions, PackedGraphs)
     host = scores.cpu().contiguous().numpy()
     posteriors = np.zeros_like(host) if need_posteriors else None
 
@@ -99,6 +114,26 @@ def numerators(
     if posteriors is None:
         return found, None
     return found, torch.from_numpy(posteriors).to(scores.device)
+
+
+@cache
+def _gpu_kernels() -> Any:
+    """Return the module of kernels for GPUs; None where they cannot be compiled."""
+    if not compiles_for_gpu():
+        return None
+    from latflow.criteria import numerator_triton
+
+    return numerator_triton
+
+
+def _check_labels(least: int, greatest: int, num_pdfs: int) -> None:
+    """Refuse labels of supervision graphs that are epsilon, or of no pdf."""
+    if greatest and not 1 <= least <= greatest <= num_pdfs:
+        raise UserError(
+            f"a supervision graph has labels {least} to {greatest}, where 1 to "
+            f"{num_pdfs} are expected",
+            remedy="make the supervision with the tree that the network was made for",
+        )
 
 
 @njit(cache=True, nogil=True)

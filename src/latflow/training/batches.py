@@ -17,7 +17,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -98,7 +98,7 @@ class Batch:
         """Frames of the output that are counted, of this part."""
         return int(self.counted.sum())
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
         """Return the batch with features, targets and weights on a device."""
 
         def moved(tensor: Tensor) -> Tensor:

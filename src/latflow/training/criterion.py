@@ -14,11 +14,13 @@ Public: `Criterion`, `GraphCriterion`, `Pending`, `Loss`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from latflow.nnet.network import Output
@@ -110,16 +112,52 @@ class Criterion(ABC):
 class GraphCriterion(Criterion):
     """A criterion over graphs of sequences, worked on in threads; some have no path.
 
-    Attributes:
-        failed: utterances that had no path.
-
     Args:
         threads: sequences worked on at a time.
     """
 
     def __init__(self, threads: int) -> None:
-        self.failed: set[str] = set()
+        self._failed: set[str] = set()
         self._pool = ThreadPoolExecutor(max(1, threads), self.name)
+        self._coming: deque[tuple[Tensor, torch.cuda.Event, Batch]] = deque()
+
+    @property
+    def failed(self) -> Set[str]:
+        """Utterances that had no path."""
+        self._look(all_of_them=True)
+        return self._failed
+
+    def note_failures(self, failed: Tensor, batch: Batch) -> None:
+        """Remember the utterances of a part that failed; nobody waits for a GPU here.
+
+        Args:
+            failed: bool [B].
+            batch: the part.
+        """
+        if failed.is_cuda:
+            there = torch.empty(failed.shape, dtype=torch.bool, pin_memory=True)
+            there.copy_(failed, non_blocking=True)
+            arrived = torch.cuda.Event()
+            arrived.record()
+            self._coming.append((there, arrived, batch))
+        else:
+            self._add(failed, batch)
+
+    def stepped(self, totals: Mapping[str, float]) -> None:  # noqa: ARG002
+        """Look at what has arrived of the steps before."""
+        self._look()
+
+    def _look(self, *, all_of_them: bool = False) -> None:
+        """Look at what has come from the device."""
+        while self._coming and (all_of_them or self._coming[0][1].query()):
+            failed, arrived, batch = self._coming.popleft()
+            arrived.synchronize()
+            self._add(failed, batch)
+
+    def _add(self, failed: Tensor, batch: Batch) -> None:
+        """Add the utterances of a part that failed, bool [B]."""
+        rows = failed.nonzero().flatten().tolist()
+        self._failed |= {batch.utterances[b] for b in rows}
 
     def state(self) -> dict[str, Any]:
         """Return the utterances that failed."""
@@ -130,7 +168,7 @@ class GraphCriterion(Criterion):
     ) -> None:
         """Go on with those of all ranks."""
         if is_main:
-            self.failed = {name for state in states for name in state["failed"]}
+            self._failed = {name for state in states for name in state["failed"]}
 
     def failures(self) -> Set[str]:
         """Return the utterances that failed."""

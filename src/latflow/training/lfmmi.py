@@ -72,9 +72,6 @@ class LatticeFree(GraphCriterion):
         options: weights.
         is_training: false leaves all but the objective out of the loss.
         threads: sequences worked on at a time.
-
-    Attributes:
-        failed: utterances with a chunk that failed.
     """
 
     name = "lfmmi"
@@ -107,7 +104,7 @@ class LatticeFree(GraphCriterion):
         counted = batch.counted.tolist()
         found = evaluate_lfmmi(
             logits if logits.dtype == torch.float64 else logits.float(),
-            batch.supervisions,
+            batch.supervisions if batch.packed is None else batch.packed,
             self._denominator,
             self._options,
             lengths=counted,
@@ -115,10 +112,7 @@ class LatticeFree(GraphCriterion):
             need_numerator=bool(self.others),
             pool=self._pool,
         )
-        failed = found.failed.cpu()
-        self.failed |= {
-            batch.utterances[b] for b in failed.nonzero().flatten().tolist()
-        }
+        self.note_failures(found.failed, batch)
         by_sequence = -(found.value if self._is_training else found.objective)
         xent = found.objective.new_zeros(len(batch))
         if found.numerator_posteriors is not None:
@@ -132,7 +126,7 @@ class LatticeFree(GraphCriterion):
             "l2": found.l2.detach().sum(),
             "out_of_range": found.out_of_range.detach().sum(),
             "xent": xent.sum(),
-            "failed_frames": (failed * batch.counted).sum(),
+            "failed_frames": torch.where(found.failed, found.frames, 0.0).sum(),
         }
         total = by_sequence.sum()
         return Loss(total, batch.num_frames, statistics, by_sequence.detach())

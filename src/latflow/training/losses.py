@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from latflow.align.ctc import ctc_graph
 from latflow.criteria.ctc import evaluate_ctc
+from latflow.criteria.on_device import on_device
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.nnet.described import OutputLoss
@@ -124,9 +125,6 @@ class CtcLoss(GraphCriterion):
         threads: sequences worked on at a time.
         compile_graph: makes the graph of a sequence of what the batches have; None
             where they have it.
-
-    Attributes:
-        failed: utterances that failed.
     """
 
     name = "ctc"
@@ -161,8 +159,7 @@ class CtcLoss(GraphCriterion):
 
     def _evaluate(self, outputs: Mapping[str, Output], batch: Batch) -> Loss:
         """Return the loss of a part."""
-        by_sequence = torch.zeros(len(batch), dtype=torch.float64)
-        by_sequence = by_sequence.to(batch.features.device)
+        by_sequence = batch.features.new_zeros(len(batch), dtype=torch.float64)
         statistics: dict[str, Any] = {"failed_frames": 0}
         graphs = batch.graphs
         if self._compile is not None:
@@ -177,9 +174,9 @@ class CtcLoss(GraphCriterion):
                 need_gradient=self._is_training,
                 pool=self._pool,
             )
-            failed = found.failed.nonzero().flatten().tolist()
-            self.failed |= {batch.utterances[b] for b in failed}
-            statistics["failed_frames"] += sum(frames[b] for b in failed)
+            self.note_failures(found.failed, batch)
+            counts = on_device(frames, found.failed.device)
+            statistics["failed_frames"] += (found.failed * counts).sum()
             if len(self.losses) > 1:
                 statistics[f"ctc.{name}"] = -found.log_prob.detach().sum()
             by_sequence = by_sequence - loss.scale * found.log_prob

@@ -32,6 +32,7 @@ import torch
 
 from latflow.align.flat_start import FlatStartSupervisions
 from latflow.align.supervision_store import NORMALIZATION, Supervisions
+from latflow.criteria.packed_graphs import PackedGraphs
 from latflow.fst.graph import Graph
 from latflow.ledger import Ledger
 from latflow.training.batches import Batch, BatchSource
@@ -63,10 +64,21 @@ class SupervisedBatch(Batch):
     Attributes:
         supervisions: a graph of `counted` frames for each chunk.
         context: frames before and behind that the features hold.
+        packed: the supervisions as kernels of a GPU take them, in page-locked memory
+            or on the device; None elsewhere.
     """
 
     supervisions: tuple[Graph, ...] = ()
     context: tuple[int, int] = (0, 0)
+    packed: PackedGraphs | None = None
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+        """Return the batch on a device, with its supervisions; see `Batch.to`."""
+        moved = super().to(device, non_blocking=non_blocking)
+        if self.packed is None:
+            return moved
+        packed = self.packed.to(device, non_blocking=non_blocking)
+        return replace(moved, packed=packed)
 
     def select(self, rows: Sequence[int]) -> Self:
         """Return some of the chunks, filled up to the longest among them."""
@@ -86,6 +98,7 @@ class SupervisedBatch(Batch):
             counted=counted,
             keys=None if self.keys is None else self.keys[index],
             supervisions=tuple(self.supervisions[i] for i in rows),
+            packed=None if self.packed is None else self.packed.select(index),
         )
 
 
@@ -248,6 +261,8 @@ class SupervisedSource(BatchSource):
         of = self._of[chunks.utterance]
         ids = self.reader.utt_ids
         utterance = self.labelled.utterance[chunks.utterance]
+        pieces = np.stack((of, first, counted), 1).tolist()
+        supervisions = tuple(self._supervisions.chunk(*piece) for piece in pieces)
         return SupervisedBatch(
             utterances=tuple(ids[i] for i in utterance),
             features=self._features(reader, chunks.first, utterance, int(length.max())),
@@ -258,11 +273,9 @@ class SupervisedSource(BatchSource):
             counted=torch.from_numpy(counted),
             subsampling=step,
             has_context=self._context is not None,
-            supervisions=tuple(
-                self._supervisions.chunk(*piece)
-                for piece in np.stack((of, first, counted), 1).tolist()
-            ),
+            supervisions=supervisions,
             context=self._context or (0, 0),
+            packed=PackedGraphs.of(supervisions, pin=True) if self._pin else None,
         )
 
     def _pieces(

@@ -1,0 +1,30 @@
+"""Criteria on a GPU: whether kernels can be compiled, and numbers that are sent there.
+
+Public: `compiles_for_gpu`, `on_device`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+
+@cache
+def compiles_for_gpu() -> bool:
+    """Tell whether Triton can compile kernels; it needs a C compiler to start them."""
+    compilers = os.environ.get("CC", "cc"), "gcc", "clang"
+    return importlib.util.find_spec("triton") is not None and any(
+        shutil.which(name) for name in compilers
+    )
+
+
+def on_device(numbers: Sequence[int], device: torch.device) -> Tensor:
+    """Return integers on a device, int64 [B]; nobody waits for the copy."""
+    here = torch.tensor(numbers, dtype=torch.int64, pin_memory=device.type == "cuda")
+    return here.to(device, non_blocking=True)
