@@ -8,8 +8,10 @@ differentiate on; unlike torch's own tensors of that name, those here hold numbe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
@@ -41,8 +43,73 @@ _WITHOUT_MARK = {
 }
 
 
+# What gives the host a number, or a tensor whose size depends on numbers.
+_WAITED_FOR = {
+    "aten::_local_scalar_dense",
+    "aten::equal",
+    "aten::masked_select",
+    "aten::nonzero",
+    "aten::unique_consecutive",
+    "aten::_unique2",
+}
+
+
 class TwoDevicesError(RuntimeError):
     """An operation got tensors of both devices."""
+
+
+@dataclass
+class Traffic:
+    """What the device does within a block, and what goes to it and from it.
+
+    Attributes:
+        launches: operations on the device by name, without views.
+        waits: operations for whose result the host waits.
+        received: shapes of tensors that came from the host.
+    """
+
+    launches: Counter[str] = field(default_factory=Counter)
+    waits: list[str] = field(default_factory=list)
+    received: list[tuple[int, ...]] = field(default_factory=list)
+
+    def note(self, func: Any, given: list[Any], *, is_there: bool) -> None:
+        """Note an operation that has to do with the device."""
+        name = func._schema.name
+        tensors = [x for x in given if isinstance(x, torch.Tensor)]
+        there = [isinstance(x, Elsewhere) for x in tensors]
+        if name == "aten::copy_" and there[0] != there[1]:
+            is_there, tensors = there[0], tensors[1:]
+        elif name != "aten::_to_copy" or all(there) == is_there:
+            self._note_within(name, func, tensors)
+            return
+        if is_there:
+            self.received.append(tuple(tensors[0].shape))
+        else:
+            self.waits.append(f"{name} {tuple(tensors[0].shape)}")
+
+    def _note_within(self, name: str, func: Any, tensors: list[torch.Tensor]) -> None:
+        """Note an operation on tensors that are there."""
+        is_masked = name == "aten::index" and any(
+            x.dtype == torch.bool for x in tensors[1:]
+        )
+        if name in _WAITED_FOR or is_masked:
+            self.waits.append(name)
+        elif not func.is_view:
+            self.launches[name] += 1
+
+
+_counting: list[Traffic] = []
+
+
+@contextmanager
+def traffic() -> Iterator[Traffic]:
+    """Count what is done on the pretended device within the block."""
+    counted = Traffic()
+    _counting.append(counted)
+    try:
+        yield counted
+    finally:
+        _counting.remove(counted)
 
 
 class Elsewhere(torch.Tensor):
@@ -75,6 +142,8 @@ class Elsewhere(torch.Tensor):
 
     def tolist(self) -> Any:
         """Return the numbers; torch refuses that for classes that are not its own."""
+        for counted in _counting:
+            counted.waits.append(f"tolist {tuple(self.shape)}")
         return self.values.tolist()
 
     def __repr__(self, *, tensor_contents=None) -> str:
@@ -115,6 +184,8 @@ def _run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         return func(*args, **kwargs)
     name = func._schema.name
     _check(name, given, is_there=is_there, has_ours=bool(ours))
+    for counted in _counting:
+        counted.note(func, given, is_there=is_there)
     if device is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
     func = _WITHOUT_MARK.get(name, func)

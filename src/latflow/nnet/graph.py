@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -205,15 +206,24 @@ def _join(inputs: list[Padded], how: str) -> Padded:
     if not others:
         return first
     if first.before is not None:
-        before = min(batch.before or 0 for batch in inputs)
-        inputs = [batch.cut(before) for batch in inputs]
-        lengths = torch.stack([batch.lengths for batch in inputs]).amin(0)
-        inputs = [batch.cut(before, lengths) for batch in inputs]
+        inputs = _in_common(inputs)
         first = inputs[0]
     values = [batch.values for batch in inputs]
     if how == "add":
         return first.with_values(torch.stack(values).sum(0))
     return first.with_values(torch.cat(values, 2))
+
+
+def _in_common(inputs: list[Padded]) -> list[Padded]:
+    """Return the frames that all inputs have, where there is context."""
+    before = min(batch.before or 0 for batch in inputs)
+    inputs = [batch.cut(before) for batch in inputs]
+    lengths = torch.stack([batch.lengths for batch in inputs]).amin(0)
+    longest, padding = int(lengths.max()), None
+    if bool((lengths < longest).any()):
+        marks = [b.padding[:, :longest] for b in inputs if b.padding is not None]
+        padding = reduce(torch.logical_or, marks)
+    return [batch.shortened(lengths, padding) for batch in inputs]
 
 
 class SubnetworkOptions(Options):

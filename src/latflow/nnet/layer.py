@@ -128,12 +128,14 @@ class Padded:
     before: int | None = None
 
     @staticmethod
-    def of(values: Tensor, lengths: Tensor) -> Padded:
+    def of(values: Tensor, lengths: Tensor, there: Tensor | None = None) -> Padded:
         """Make a batch; what stands beyond the ends (even NaN) becomes zero.
 
         Args:
             values: [B, T, D].
             lengths: integers [B], on any device.
+            there: the same on the device of `values`; None where they are not known
+                there.
 
         Raises:
             ValueError: shapes that do not fit, or a length outside 1..T.
@@ -145,8 +147,18 @@ class Padded:
         num_frames = values.shape[1]
         if not bool(((lengths >= 1) & (lengths <= num_frames)).all()):
             raise ValueError(f"lengths must be in 1..{num_frames}: {lengths.tolist()}")
-        batch = Padded(values, lengths, padding_of(lengths, num_frames, values.device))
-        return batch.with_values(values)
+        padding = padding_of(lengths, num_frames, values.device, there)
+        return Padded(values, lengths, padding).with_values(values)
+
+    def lengths_there(self) -> Tensor:
+        """Return the lengths on the device of the values; nothing is copied."""
+        if self.values.is_cpu:
+            return self.lengths
+        if self.padding is not None:
+            return (~self.padding).sum((1, 2))
+        return torch.full(
+            self.lengths.shape, self.values.shape[1], device=self.values.device
+        )
 
     def with_values(self, values: Tensor) -> Padded:
         """Return the time axis with other values [B, T, D']; padding is zero."""
@@ -164,7 +176,7 @@ class Padded:
         if stride == 1:
             return self.with_values(values)
         lengths = (self.lengths + stride - 1) // stride
-        padding = padding_of(lengths, values.shape[1], values.device)
+        padding = self._padding_of(lengths, values, 0, stride)
         return Padded(zero(values, padding), lengths, padding)
 
     def first_whole(self, left: int, stride: int = 1) -> int:
@@ -198,31 +210,70 @@ class Padded:
             return self.with_values(values)
         left += self.first_whole(left, stride)
         lengths = (self.lengths - left - right + stride - 1) // stride
-        padding = padding_of(lengths, values.shape[1], values.device)
+        padding = self._padding_of(lengths, values, left + right, stride)
         return Padded(values, lengths, padding, (self.before - left) // stride)
 
-    def cut(self, before: int, num_frames: Tensor | None = None) -> Padded:
-        """Drop frames of context.
-
-        Args:
-            before: frames of context that are left before.
-            num_frames: int64 [B], length to be left of each sequence; None drops
-                nothing behind.
-        """
+    def cut(self, before: int) -> Padded:
+        """Drop frames of context before the sequences, but for `before` of them."""
         assert self.before is not None
         first = self.before - before
-        lengths = self.lengths - first if num_frames is None else num_frames
+        lengths = self.lengths - first
         values = self.values[:, first : first + int(lengths.max())]
-        padding = padding_of(lengths, values.shape[1], values.device)
+        padding = self._padding_of(lengths, values, first, 1)
         return Padded(values, lengths, padding, before)
 
+    def shortened(self, lengths: Tensor, padding: Tensor | None) -> Padded:
+        """Drop frames behind the sequences.
 
-def padding_of(lengths: Tensor, num_frames: int, device: torch.device) -> Tensor | None:
-    """Mark the frames beyond each sequence's end: bool [B, T, 1], None if none is."""
+        Args:
+            lengths: int64 [B], of what is left, on the CPU.
+            padding: bool [B, max(lengths), 1], what is beyond them; see `padding`.
+        """
+        values = self.values[:, : int(lengths.max())]
+        return Padded(values, lengths, padding, self.before)
+
+    def _padding_of(
+        self, lengths: Tensor, values: Tensor, first: int, stride: int
+    ) -> Tensor | None:
+        """Mark what is beyond the ends where frames are left out.
+
+        A mark of its own would need the new lengths on the device.
+
+        Args:
+            lengths: int64 [B], what is left of the present ones.
+            values: [B, T', D].
+            first: frames that a sequence has lost.
+            stride: of the rest, one frame in so many is left.
+        """
+        num_frames = values.shape[1]
+        if self.padding is None or bool((lengths == num_frames).all()):
+            return None
+        return self.padding[:, first::stride][:, :num_frames]
+
+
+def padding_of(
+    lengths: Tensor,
+    num_frames: int,
+    device: torch.device,
+    there: Tensor | None = None,
+) -> Tensor | None:
+    """Mark the frames beyond each sequence's end.
+
+    Args:
+        lengths: integers [B], on the CPU.
+        num_frames: T.
+        device: of the result.
+        there: the lengths on that device, where they are there already.
+
+    Returns:
+        bool [B, T, 1], None if no frame is beyond an end.
+    """
     if bool((lengths == num_frames).all()):
         return None
+    if there is None:
+        there = lengths.to(device, non_blocking=True)
     times = torch.arange(num_frames, device=device)
-    return (times[None, :] >= lengths.to(device)[:, None]).unsqueeze(2)
+    return (times[None, :] >= there[:, None]).unsqueeze(2)
 
 
 def zero(values: Tensor, padding: Tensor | None) -> Tensor:

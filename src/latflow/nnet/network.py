@@ -129,6 +129,7 @@ class Network(nn.Module):
         has_context: bool = False,
         draws: RowDraws | None = None,
         layers: Sequence[str] | None = None,
+        lengths_there: Tensor | None = None,
     ) -> dict[str, Output]:
         """Score the classes of every output, or give what some layers give.
 
@@ -140,6 +141,8 @@ class Network(nn.Module):
             draws: random numbers of the sequences, for masks in training, whose
                 `num_frames` do not count context; None for torch's generator.
             layers: names of layers; None for the outputs.
+            lengths_there: the lengths on the device of the features, where they are
+                there already.
 
         Returns:
             The outputs by name, T' = ceil(T / subsampling); of other layers their
@@ -150,18 +153,26 @@ class Network(nn.Module):
         """
         if features.shape[-1] != self.dim_in:
             raise ValueError(f"need {self.dim_in} features, not {features.shape[-1]}")
-        self._set_draws(draws)
+        self._set_draws(draws, features.device)
+        there = lengths_there
+        if there is None:
+            there = lengths.to(features.device, torch.int64, non_blocking=True)
         if not self.description.repeats_edges:
-            results = self.body(Padded.of(features, lengths), layers)
+            results = self.body(Padded.of(features, lengths, there), layers)
         else:
-            results = self._with_context(features, lengths, has_context, layers)
+            if not has_context:
+                features = repeat_edges(features, there, *self.context)
+            lengths_here = lengths.to("cpu", torch.int64)
+            results = self._with_context(features, lengths_here, there, layers)
         return {
             name: Output(batch.values, batch.lengths.to(lengths.device))
             for name, batch in results.items()
         }
 
-    def _set_draws(self, draws: RowDraws | None) -> None:
+    def _set_draws(self, draws: RowDraws | None, device: torch.device) -> None:
         """Give each layer that masks features the numbers of its name."""
+        if draws is not None:
+            draws = draws.to(device)
         if draws is not None and draws.num_frames is not None:
             draws = RowDraws(draws.keys, draws.num_frames + sum(self.context))
         for name, module in self.named_modules():
@@ -172,24 +183,33 @@ class Network(nn.Module):
         self,
         features: Tensor,
         lengths: Tensor,
-        has_context: bool,  # noqa: FBT001
+        there: Tensor,
         layers: Sequence[str] | None,
     ) -> dict[str, Padded]:
-        """Compute the outputs where context stands around the sequences."""
-        left, right = self.context
-        if not has_context:
-            features = repeat_edges(features, lengths, left, right)
-        lengths = lengths.to("cpu", torch.int64)
-        whole = lengths + left + right
-        padding = padding_of(whole, features.shape[1], features.device)
-        results = self.body(Padded(features, whole, padding, left), layers)
+        """Compute the outputs where context stands around the sequences.
+
+        Args:
+            features: [B, left + T + right, dim_in].
+            lengths: int64 [B], on the CPU.
+            there: the same on the device of the features.
+            layers: see `forward`.
+        """
+        (left, right), device = self.context, features.device
+        around = left + right
+        padding = padding_of(
+            lengths + around, features.shape[1], device, there + around
+        )
+        results = self.body(Padded(features, lengths + around, padding, left), layers)
         found = {}
         for name, result in results.items():
             stride = self.body.contexts[name].stride
-            num_frames = (lengths + stride - 1) // stride
-            inner = result.cut(0, num_frames)
-            values = zero(inner.values, inner.padding)
-            found[name] = Padded(values, num_frames, inner.padding)
+            num_frames, frames_there = (
+                (frames + stride - 1) // stride for frames in (lengths, there)
+            )
+            longest = int(num_frames.max())
+            padding = padding_of(num_frames, longest, device, frames_there)
+            inner = result.cut(0).shortened(num_frames, padding)
+            found[name] = Padded(zero(inner.values, padding), num_frames, padding)
         return found
 
     @torch.no_grad()
@@ -343,7 +363,7 @@ def repeat_edges(values: Tensor, lengths: Tensor, left: int, right: int) -> Tens
 
     Args:
         values: [B, T, D].
-        lengths: integers [B], 1..T.
+        lengths: int64 [B], 1..T, on the device of the values.
         left: copies of the first frame.
         right: copies of the last frame, at least.
 
@@ -351,8 +371,7 @@ def repeat_edges(values: Tensor, lengths: Tensor, left: int, right: int) -> Tens
         [B, left + T + right, D].
     """
     times = torch.arange(-left, values.shape[1] + right, device=values.device)
-    last = lengths.to(values.device)[:, None] - 1
-    source = times.clamp(min=0).minimum(last)
+    source = times.clamp(min=0).minimum(lengths[:, None] - 1)
     return values.gather(1, source.unsqueeze(2).expand(-1, -1, values.shape[2]))
 
 

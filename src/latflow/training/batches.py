@@ -75,6 +75,8 @@ class Batch:
             utterance and the first frame. None = draws have no keys.
         has_context: whether the features hold the network's frames of context before
             and behind each chunk, which lengths do not count.
+        rows: int64 [2 or 3, B], on the device of the features: lengths, frames that a
+            chunk would have alone, and keys if there are any; None = nowhere else.
     """
 
     utterances: tuple[str, ...]
@@ -89,6 +91,7 @@ class Batch:
     has_context: bool = False
     graphs: tuple[Graph, ...] = ()
     keys: Tensor | None = None
+    rows: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.utterances)
@@ -109,7 +112,15 @@ class Batch:
             features=moved(self.features),
             targets={name: moved(target) for name, target in self.targets.items()},
             weight=None if self.weight is None else moved(self.weight),
+            rows=moved(self._rows()),
         )
+
+    def _rows(self) -> Tensor:
+        """Return `rows` on the CPU: so little that nobody waits for its copy."""
+        # the frames that a chunk is filled up with are those of its batch
+        own = self.counted * self.subsampling if self.has_context else self.lengths
+        rows = [self.lengths, own] + ([] if self.keys is None else [self.keys])
+        return torch.stack(rows)
 
     def select(self, rows: Sequence[int]) -> Batch:
         """Return some of the chunks, padded to the longest among them.
@@ -125,15 +136,19 @@ class Batch:
         return replace(
             self,
             utterances=tuple(self.utterances[i] for i in rows),
-            features=self.features[there, :longest],
+            features=part_of(self.features, there, longest),
             lengths=lengths,
-            targets={name: t[there, :num_out] for name, t in self.targets.items()},
+            targets={
+                name: part_of(target, there, num_out)
+                for name, target in self.targets.items()
+            },
             first_frame=self.first_frame[index],
             indices=self.indices[index],
             counted=self.counted[index],
             weight=None if self.weight is None else self.weight[there],
             graphs=tuple(self.graphs[i] for i in rows) if self.graphs else (),
             keys=None if self.keys is None else self.keys[index],
+            rows=None,
         )
 
     def with_keys(self, seed: int, epoch: int) -> Batch:
@@ -146,9 +161,14 @@ class Batch:
         """Return the random numbers of the chunks, whatever batch they are in."""
         if self.keys is None:
             return None
-        # the frames that a chunk is filled up with are those of its batch
-        own = self.counted * self.subsampling if self.has_context else self.lengths
-        return RowDraws(self.keys, own)
+        _, own, keys = self._rows() if self.rows is None else self.rows
+        return RowDraws(keys, own)
+
+    def lengths_there(self) -> Tensor:
+        """Return the lengths on the device of the features."""
+        if self.rows is None:
+            return self.lengths.to(self.features.device)
+        return self.rows[0]
 
     def split(self, parts: int) -> list[Batch]:
         """Split into at most `parts` micro-batches, balanced by frames, none empty."""
@@ -156,6 +176,21 @@ class Batch:
             return [self]
         shares = share_out(self.lengths.numpy(), min(parts, len(self)))
         return [self.select(rows.tolist()) for rows in shares]
+
+
+def part_of(tensor: Tensor, index: Tensor, num_frames: int) -> Tensor:
+    """Return some rows of a tensor, and their first frames, in memory of its kind.
+
+    Args:
+        tensor: [B, T, ...].
+        index: int64 [b], the rows.
+        num_frames: T'.
+
+    Returns:
+        [b, T', ...], page-locked where the tensor is.
+    """
+    part = tensor[index, :num_frames]
+    return part.pin_memory() if tensor.is_pinned() else part
 
 
 class BatchSource:

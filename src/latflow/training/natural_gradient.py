@@ -11,7 +11,9 @@ Directions in which inputs or derivatives vary little count for more. A and B ar
 that fade over `history` frames. Parameters of other kinds have the plain gradient.
 
 Kaldi multiplies each frame, with an estimate of low rank; here whole matrices are
-inverted, and the sum over frames is multiplied.
+inverted, and the sum over frames is multiplied. On a GPU, where starting an operation
+takes longer than most of them, matrices of like sizes are inverted together, and
+gradients of one shape are multiplied together.
 
 Public: `NaturalGradient`.
 
@@ -22,8 +24,8 @@ and parameter averaging"; Kaldi `nnet3/natural-gradient-online.cc`.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn, optim
@@ -33,7 +35,9 @@ from torch.utils.hooks import RemovableHandle
 from latflow.training.distributed import Backend
 
 _ROWS = 1024  # frames that a map's moments of a batch are taken of, at most
-_WHOLE = 128  # size of matrices that are inverted at once on a processor, at most
+_WHOLE = 128  # size of matrices that are inverted at once, at most
+_LIKE = 0.75  # size of a matrix in a stack for one of the largest there, at least
+_STACK = 2**25  # numbers of a stack, at most: its inversion takes several times that
 _FIRST = 10  # steps before which moments are taken in each
 _NAMES = ("input_moments", "output_moments")  # in the state of a matrix
 _CHANNELS = 1  # dimension of the maps of a convolution's input and output
@@ -75,7 +79,8 @@ class NaturalGradient(optim.SGD):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
-        self._history, self._period = history, period
+        self._alpha, self._history, self._period = alpha, history, period
+        self._dtype = dtype
         self._maps = [
             _Map(module, alpha, dtype)
             for module in network.modules()
@@ -83,6 +88,8 @@ class NaturalGradient(optim.SGD):
             and module.weight.requires_grad
             and getattr(module, "groups", 1) == 1
         ]
+        self._moments = _stacks(self._maps)
+        self._alike = [_Alike(maps) for maps in _of_one_shape(self._maps)]
         self._hooks: list[RemovableHandle] = []
         self._steps = 0
         self._set_hooks()
@@ -95,13 +102,12 @@ class NaturalGradient(optim.SGD):
     def share(self, backend: Backend) -> None:
         """Add up what the ranks have seen in this step."""
         if backend.size > 1 and self.is_observing:
-            backend.all_reduce_([m for own in self._maps for m in own.moments])
+            backend.all_reduce_([moments.sums for moments in self._moments])
 
     def forget(self) -> None:
         """Drop what was seen in a step that is not made."""
-        for own in self._maps:
-            for moments in own.moments:
-                moments.zero_()
+        for moments in self._moments:
+            moments.sums.zero_()
 
     def _set_hooks(self) -> None:
         """Have hooks in steps that observe alone: layers are faster without."""
@@ -120,15 +126,23 @@ class NaturalGradient(optim.SGD):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Make a step."""
-        for own in self._maps:
-            if self.is_observing:
-                own.update(self.state[own.weight], self._history)
-                own.invert(self.state[own.weight])
-            own.precondition()
+        """Make a step; nobody waits for a GPU."""
+        if self.is_observing:
+            for moments in self._moments:
+                moments.update(self.state, self._history)
+            self._invert()
+        for alike in self._alike:
+            alike.precondition()
         self._steps += 1
         self._set_hooks()
         return super().step(closure)
+
+    def _invert(self) -> None:
+        """Make the factors of gradients of the moments that are known."""
+        for moments in self._moments:
+            moments.invert(self._alpha, self._dtype)
+        for alike in self._alike:
+            alike.take_factors()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, with the number of steps."""
@@ -140,17 +154,20 @@ class NaturalGradient(optim.SGD):
         self._steps = state.pop("steps")
         self._set_hooks()
         super().load_state_dict(state)
-        for own in self._maps:
-            own.invert(self.state[own.weight])
+        for moments in self._moments:
+            moments.take(self.state)
+        self._invert()
 
 
 class _Map:
-    """Gathers what is seen of an affine map in a step, and changes its gradient.
+    """An affine map: what is seen of it in a step, and its gradient.
 
     Attributes:
-        moments: sums over frames of the outer products of inputs (with a 1 for the
-            offset) and of derivatives, in each with the number of frames behind it;
-            flat, float32.
+        sizes: numbers of an input (with a 1 for the offset), and of a derivative.
+        sums: over frames, of the outer products of inputs, and of derivatives
+            ([D, D], D as in `sizes`).
+        counts: the frames behind each of them.
+        factors: what the gradient is multiplied with; none before the first step.
     """
 
     def __init__(
@@ -159,21 +176,28 @@ class _Map:
         self.module, self.weight = module, module.weight
         self._alpha, self._dtype = alpha, dtype
         size = self.weight[0].numel() + (module.bias is not None)
-        self._sizes = (size, len(self.weight))
-        self.moments = [self.weight.new_zeros(n * n + 1) for n in self._sizes]
-        self._factors: tuple[Tensor, ...] = ()
+        self.sizes = (size, len(self.weight))
+        self.sums: dict[int, Tensor] = {}
+        self.counts: dict[int, Tensor] = {}
+        self.factors: dict[int, Tensor] = {}
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """Those of the matrix and, if there is one, the offset; or none."""
+        own = [p for p in (self.weight, self.module.bias) if p is not None]
+        found = [p.grad for p in own if p.grad is not None]
+        return found if len(found) == len(own) else []
 
     def look(self, which: int, values: Tensor) -> None:
         """Add inputs (0), or derivatives to outputs (1), of a pass."""
         with torch.no_grad(), torch.autocast(values.device.type, enabled=False):
             rows, count = self._rows(which, values.detach())
-            sums, size = self.moments[which], self._sizes[which]
-            dtype = self._dtype_of_moments(size)
+            dtype = self._dtype_of_moments(self.sizes[which])
             rows = rows[:: -(-len(rows) // _ROWS)].to(dtype)
             if which == 0 and self.module.bias is not None:
                 rows = torch.cat((rows, rows.new_ones(len(rows), 1)), 1)
-            sums[:-1].view(size, size).add_(rows.T @ rows, alpha=count / len(rows))
-            sums[-1].add_(count)
+            self.sums[which].add_(rows.T @ rows, alpha=count / len(rows))
+            self.counts[which].add_(count)
 
     def _dtype_of_moments(self, size: int) -> torch.dtype:
         """Return that of the products with which moments M of D numbers are taken.
@@ -210,33 +234,156 @@ class _Map:
         rows = patches.transpose(1, 2).flatten(0, 1)
         return rows, len(rows) // len(some) * len(values)
 
-    def update(self, kept: dict[str, Any], history: float) -> None:
-        """Let the moments that are known fade, and add what was seen."""
-        for name, sums, size in zip(_NAMES, self.moments, self._sizes, strict=True):
-            seen = (sums[:-1] / sums[-1].clamp(min=1.0)).view(size, size)
-            if name in kept:
-                share = -torch.expm1(-sums[-1] / history)  # none of it if none is seen
-                seen = torch.lerp(kept[name], seen, share)
-            kept[name] = seen
-            sums.zero_()
 
-    def invert(self, kept: Mapping[str, Any]) -> None:
-        """Make the factors of the gradient of the moments that are known."""
-        known = [_inverse(kept[name], self._alpha) for name in _NAMES if name in kept]
-        self._factors = tuple(inverse.to(self._dtype) for inverse in known)
+#: A map, and which of its two moments.
+Side: TypeAlias = tuple[_Map, int]
+
+
+def _stacks(maps: Iterable[_Map]) -> list[_Moments]:
+    """Return the moments of maps in stacks: on a processor each by itself."""
+    sides = [(own, which) for own in maps for which in range(len(_NAMES))]
+    if sides and sides[0][0].weight.is_cpu:
+        return [
+            _Moments([side], own.sizes[which])
+            for side in sides
+            for own, which in [side]
+        ]
+    groups: list[tuple[int, list[Side]]] = []
+    for own, which in sorted(sides, key=lambda s: s[0].sizes[s[1]], reverse=True):
+        size = own.sizes[which]
+        if not groups or not _fits(size, *groups[-1]):
+            # halves, and theirs, of an even number of numbers
+            groups.append((size if size <= _WHOLE else -(-size // _WHOLE) * _WHOLE, []))
+        groups[-1][1].append((own, which))
+    return [_Moments(group, dim) for dim, group in groups]
+
+
+def _fits(size: int, dim: int, group: Sequence[Side]) -> bool:
+    """Tell whether a matrix is inverted with those of a stack [N, dim, dim]."""
+    is_like = size >= _LIKE * dim or dim <= _WHOLE
+    return is_like and (len(group) + 1) * dim**2 <= _STACK
+
+
+class _Moments:
+    """Second moments that are known, and inverted together.
+
+    Args:
+        sides: whose they are: N matrices of size D at most.
+        dim: D; smaller matrices have zeros behind.
+
+    Attributes:
+        sums: what was seen in the step, with the number of frames as the last one of
+            D D + 1 numbers; [N, D D + 1], or of one matrix [D D + 1].
+    """
+
+    def __init__(self, sides: Sequence[Side], dim: int) -> None:
+        self._sides, self._dim = sides, dim
+        sizes = [own.sizes[which] for own, which in sides]
+        rows = sides[0][0].weight.new_zeros(len(sides), dim**2 + 1)
+        for (own, which), size, row in zip(sides, sizes, rows, strict=True):
+            own.sums[which] = row[:-1].view(dim, dim)[:size, :size]
+            own.counts[which] = row[-1]
+        self.sums = rows if len(sides) > 1 else rows[0]
+        self._sizes = torch.tensor(sizes if len(sides) > 1 else sizes[0])
+        self._sizes = self._sizes.to(rows)
+        self._known: Tensor | None = None
+
+    def update(self, state: Mapping[Any, dict[str, Any]], history: float) -> None:
+        """Let the moments that are known fade, and add what was seen."""
+        counts = self.sums[..., -1:]
+        seen = self.sums[..., :-1] / counts.clamp(min=1.0)
+        seen = seen.unflatten(-1, (self._dim, self._dim))
+        if self._known is not None:
+            share = -torch.expm1(-counts / history)  # none of it if none is seen
+            seen = torch.lerp(self._known, seen, share[..., None])
+        self._known = seen
+        self._tell(state)
+        self.sums.zero_()
+
+    def _tell(self, state: Mapping[Any, dict[str, Any]]) -> None:
+        """Put the moments that are known into the state of the matrices."""
+        assert self._known is not None
+        for (own, which), matrix in self._matrices(self._known):
+            state[own.weight][_NAMES[which]] = matrix
+
+    def take(self, state: Mapping[Any, dict[str, Any]]) -> None:
+        """Know the moments of a state; what is missing there was not seen yet."""
+        kept = [state[own.weight].get(_NAMES[which]) for own, which in self._sides]
+        self._known = None
+        if all(moments is None for moments in kept):
+            return
+        lead = self.sums.shape[:-1]
+        self._known = self.sums.new_zeros(*lead, self._dim, self._dim)
+        places = self._matrices(self._known)
+        for moments, (_, matrix) in zip(kept, places, strict=True):
+            if moments is not None:
+                matrix.copy_(moments)
+        self._tell(state)
+
+    def invert(self, alpha: float, dtype: torch.dtype | None) -> None:
+        """Make the maps' factors of the moments that are known."""
+        if self._known is not None:
+            factors = _inverse(self._known, alpha, self._sizes).to(dtype)
+            for (own, which), factor in self._matrices(factors):
+                own.factors[which] = factor
+
+    def _matrices(self, stack: Tensor) -> Iterator[tuple[Side, Tensor]]:
+        """Yield the matrices of a stack, each in its own size."""
+        matrices = _unstacked(stack, len(self._sides))
+        for (own, which), matrix in zip(self._sides, matrices, strict=True):
+            size = own.sizes[which]
+            yield (own, which), matrix[:size, :size]
+
+
+def _of_one_shape(maps: Iterable[_Map]) -> Iterable[list[_Map]]:
+    """Return maps by their shape: on a processor each by itself."""
+    found: dict[Any, list[_Map]] = {}
+    for own in maps:
+        has_offset = own.module.bias is not None
+        key = id(own) if own.weight.is_cpu else (*own.sizes, has_offset)
+        found.setdefault(key, []).append(own)
+    return found.values()
+
+
+class _Alike:
+    """Maps of one shape, whose gradients are multiplied together."""
+
+    def __init__(self, maps: Sequence[_Map]) -> None:
+        self._maps = maps
+        self._factors: list[Tensor] = []
+
+    def take_factors(self) -> None:
+        """Look up the maps' factors."""
+        self._factors = _factors_of(self._maps)
 
     def precondition(self) -> None:
-        """Multiply the gradient by both factors."""
-        own = [p for p in (self.weight, self.module.bias) if p is not None]
-        gradients = [p.grad for p in own if p.grad is not None]
-        if len(gradients) < len(own) or not self._factors:
+        """Multiply the gradients by both factors."""
+        maps = [own for own in self._maps if own.gradients]
+        factors = self._factors
+        if len(maps) < len(self._maps):
+            factors = _factors_of(maps)
+        if not factors:
             return
-        rows = [g.flatten(1) if g.ndim > 1 else g[:, None] for g in gradients]
-        of_input, of_output = self._factors
-        changed = of_output @ torch.cat(rows, 1).to(of_input.dtype) @ of_input
-        sizes = [part.shape[1] for part in rows]
-        for gradient, part in zip(gradients, changed.split(sizes, 1), strict=True):
-            gradient.copy_(part.reshape(gradient.shape))
+        of_input, of_output = factors
+        # matrices, and offsets as columns beside them
+        kinds = [list(kind) for kind in zip(*(m.gradients for m in maps), strict=True)]
+        rows = [_stacked([g.view(len(g), -1) for g in kind]) for kind in kinds]
+        changed = of_output @ torch.cat(rows, -1).to(of_input.dtype) @ of_input
+        parts = changed.split([part.shape[-1] for part in rows], -1)
+        for kind, part in zip(kinds, parts, strict=True):
+            # in the gradients' type and order: a GPU then copies them at once
+            same = _unstacked(part.to(kind[0].dtype).contiguous(), len(kind))
+            pairs = zip(kind, same, strict=True)
+            torch._foreach_copy_(  # pyright: ignore[reportPrivateImportUsage]
+                kind, [new.view_as(old) for old, new in pairs]
+            )
+
+
+def _factors_of(maps: Sequence[_Map]) -> list[Tensor]:
+    """Return the factors of maps of one shape; none where there are none yet."""
+    if not maps or not all(own.factors for own in maps):
+        return []
+    return [_stacked([own.factors[i] for own in maps]) for i in range(len(_NAMES))]
 
 
 class _Look:
@@ -261,49 +408,84 @@ class _Look:
         return output.clone()  # what follows may change it in place; the hook would go
 
 
-def _inverse(moments: Tensor, alpha: float) -> Tensor:
+def _stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """Return tensors [...] as one [N, ...]; one alone stays as it is."""
+    return tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
+
+
+def _unstacked(stack: Tensor, count: int) -> Sequence[Tensor]:
+    """Return the tensors that were put into one."""
+    return [stack] if count == 1 else stack.unbind()
+
+
+def _inverse(moments: Tensor, alpha: float, sizes: Tensor) -> Tensor:
     """Return what directions are multiplied with; see the module's description.
 
     Args:
-        moments: float32[D, D], symmetric; zeros where nothing varies.
+        moments: float32 [..., D, D], symmetric; zeros where nothing varies.
         alpha: smoothing.
+        sizes: [...], rows of each matrix that count, the first ones; zeros behind them
+            change nothing of the others' result.
 
     Returns:
-        float32[D, D], which leaves the mean square as it is.
+        float32 [..., D, D], which leaves the mean square as it is.
     """
-    mean = moments.diagonal().mean()
+    mean = _diagonal(moments).sum(-1) / sizes
     is_seen = mean > 0
     mean = torch.where(is_seen, mean, 1.0)
-    smooth = moments / mean
-    smooth.diagonal().add_(alpha)
+    smooth = moments / mean[..., None, None]
+    _diagonal(smooth).add_(alpha)
     inverse = _inverted(smooth)
     # tr(inverse moments inverse) / mean, since moments / mean is smooth - alpha I
-    trace = inverse.diagonal().sum(dtype=torch.float64)
-    square = trace - alpha * inverse.square().sum(dtype=torch.float64)
-    scale = torch.where(is_seen, (len(moments) / square).sqrt(), alpha).to(mean.dtype)
-    return inverse * scale  # nothing is changed where nothing was seen
+    trace = _diagonal(inverse).sum(-1, dtype=torch.float64)
+    square = trace - alpha * inverse.square().sum((-2, -1), dtype=torch.float64)
+    scale = torch.where(is_seen, (sizes / square).sqrt(), alpha).to(mean.dtype)
+    return inverse * scale[..., None, None]  # as it was where nothing was seen
+
+
+def _diagonal(matrices: Tensor) -> Tensor:
+    """Return the diagonals of matrices [..., D, D], as a view [..., D]."""
+    return matrices.diagonal(dim1=-2, dim2=-1)
 
 
 def _inverted(matrix: Tensor) -> Tensor:
-    """Return the inverse of a symmetric positive definite matrix [D, D].
+    """Return the inverses of symmetric positive definite matrices [..., D, D].
 
-    On a processor by halves, whose products are faster than the triangular matrices of
-    a whole factorization. Numbers that are none stay: the loss tells them, with the
-    utterances.
+    By halves, whose products are faster than the triangular matrices of a whole
+    factorization. Numbers that are none stay: the loss tells them, with the utterances.
     """
-    size = len(matrix)
-    if matrix.is_cuda or size <= _WHOLE:
-        return torch.cholesky_inverse(torch.linalg.cholesky_ex(matrix).L)
+    size = matrix.shape[-1]
+    if size <= _WHOLE:
+        return _inverted_whole(matrix)
     half = size // 2
-    beside, last = matrix[:half, half:], matrix[half:, half:]
-    first = _inverted(matrix[:half, :half])
+    beside, last = matrix[..., :half, half:], matrix[..., half:, half:]
+    first = _inverted(matrix[..., :half, :half])
     passed = first @ beside
     # of the Schur complement of the first half
-    second = _inverted(torch.addmm(last, beside.T, passed, alpha=-1.0))
+    second = _inverted(_plus_product(last, beside.mT, passed, factor=-1.0))
     corner = passed @ second
     inverse = torch.empty_like(matrix)
-    inverse[:half, :half] = torch.addmm(first, corner, passed.T)
-    inverse[:half, half:] = -corner
-    inverse[half:, :half] = -corner.T
-    inverse[half:, half:] = second
+    inverse[..., :half, :half] = _plus_product(first, corner, passed.mT)
+    torch.neg(corner, out=inverse[..., :half, half:])
+    torch.neg(corner.mT, out=inverse[..., half:, :half])
+    inverse[..., half:, half:] = second
     return inverse
+
+
+def _inverted_whole(matrix: Tensor) -> Tensor:
+    """Return the inverses of symmetric positive definite matrices, by their factors."""
+    factor = torch.linalg.cholesky_ex(matrix).L
+    if matrix.ndim == 2:
+        return torch.cholesky_inverse(factor)
+    # a GPU's `cholesky_inverse` takes one matrix of a stack after another
+    unit = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    back = torch.linalg.solve_triangular(factor, unit.expand_as(matrix), upper=False)
+    return back.mT @ back
+
+
+def _plus_product(
+    base: Tensor, left: Tensor, right: Tensor, *, factor: float = 1.0
+) -> Tensor:
+    """Return base + factor left right, of matrices or stacks of them."""
+    add = torch.addmm if base.ndim == 2 else torch.baddbmm
+    return add(base, left, right, alpha=factor)

@@ -375,6 +375,7 @@ class Passes:
                     there.lengths,
                     has_context=there.has_context,
                     draws=there.draws(),
+                    lengths_there=there.lengths_there(),
                 )
             return there, self.criterion.begin(outputs, there)
 

@@ -35,7 +35,7 @@ from latflow.align.supervision_store import NORMALIZATION, Supervisions
 from latflow.criteria.packed_graphs import PackedGraphs
 from latflow.fst.graph import Graph
 from latflow.ledger import Ledger
-from latflow.training.batches import Batch, BatchSource
+from latflow.training.batches import Batch, BatchSource, part_of
 from latflow.training.chunks import Cause, Chunks, Labelled, none_usable
 from latflow.training.data_options import LfmmiDataOptions
 from latflow.training.labels import LabelStore
@@ -91,12 +91,13 @@ class SupervisedBatch(Batch):
         return replace(
             self,
             utterances=tuple(self.utterances[i] for i in rows),
-            features=self.features[index.to(self.features.device), :width],
+            features=part_of(self.features, index.to(self.features.device), width),
             lengths=lengths,
             first_frame=self.first_frame[index],
             indices=self.indices[index],
             counted=counted,
             keys=None if self.keys is None else self.keys[index],
+            rows=None,
             supervisions=tuple(self.supervisions[i] for i in rows),
             packed=None if self.packed is None else self.packed.select(index),
         )

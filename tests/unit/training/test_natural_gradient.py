@@ -267,9 +267,9 @@ def test_all_sequences_of_a_convolution_count():
     network = nn.Conv2d(1, 2, 3, padding=1)
     optimizer = optimizer_of(network)
     network(torch.randn(7, 1, 4, 5)).square().sum().backward()
-    of_inputs, of_outputs = optimizer._maps[0].moments
-    assert of_inputs[-1] == of_outputs[-1] == 7 * 4 * 5
-    assert of_inputs[-2] == pytest.approx(140.0)  # the square of 1, for the offset
+    seen = optimizer._maps[0]
+    assert seen.counts[0] == seen.counts[1] == 7 * 4 * 5
+    assert seen.sums[0][-1, -1] == pytest.approx(140.0)  # of 1, for the offset
 
 
 def test_moments_are_exact_in_mixed_precision():

@@ -43,6 +43,7 @@ class SpecAugmentOptions(Options):
     """share of zero frames, in any number of stretches; null for `time_masks`"""
 
 
+_PARTS = 2**36  # of a cell, in which places are counted
 #: Place of the break of `frequency_warp`, as a share of the range.
 _BREAK = 0.8
 
@@ -103,11 +104,11 @@ class SpecAugment(Layer):
             return batch
         draws = self.draws
         if draws is None:
-            draws = RowDraws.at_random(len(batch.values))
-        lengths = batch.lengths
+            draws = RowDraws.at_random(len(batch.values), batch.values.device)
+        lengths = batch.lengths_there()
         if draws.num_frames is not None:
             lengths = lengths.minimum(draws.num_frames)
-        values, rest = batch.values, batch.values[:, :, :0]
+        values = rest = batch.values
         if self.options.size is not None:
             values, rest = values.tensor_split([self.options.size], dim=2)
         if self.options.time_warp:
@@ -118,32 +119,32 @@ class SpecAugment(Layer):
             values = _interpolated(values, source)
         masked = self._bands(values, draws)[:, None, :]
         masked = masked | self._stretches(values, lengths, draws)[:, :, None]
-        values = values.masked_fill(masked.to(values.device), 0.0)
-        return batch.with_values(torch.cat((values, rest), dim=2))
+        values = values.masked_fill(masked, 0.0)
+        if self.options.size is not None:
+            values = torch.cat((values, rest), dim=2)
+        return batch.with_values(values)
 
     def _warped(self, values: Tensor, lengths: Tensor, draws: RowDraws) -> Tensor:
         """Return the frames at warped times, [B, T, D]."""
         greatest = self.options.time_warp
         source = warped_times(lengths, greatest, values.shape[1], draws)
         before = source.floor()
-        share = (source - before).to(values.device, values.dtype)[:, :, None]
+        share = (source - before).to(values.dtype)[:, :, None]
         # beyond the last frame the share is zero
         last = (lengths - 1)[:, None]
         first, second = (
-            values.gather(
-                1, at.to(values.device)[:, :, None].expand(-1, -1, values.shape[2])
-            )
+            values.gather(1, at[:, :, None].expand(-1, -1, values.shape[2]))
             for at in (before.long(), torch.minimum(before.long() + 1, last))
         )
-        inside = torch.arange(values.shape[1]) < lengths[:, None]
+        times = torch.arange(values.shape[1], device=values.device)
         warped = torch.lerp(first, second, share)
-        return torch.where(inside.to(values.device)[:, :, None], warped, values)
+        return torch.where((times < lengths[:, None])[:, :, None], warped, values)
 
     def _bands(self, values: Tensor, draws: RowDraws) -> Tensor:
         """Mark features to be zero, bool [B, D]."""
         options, dim = self.options, values.shape[2]
         widest = min(options.frequency_width, int(dim * options.frequency_fraction))
-        sizes = torch.full((len(draws),), dim)
+        sizes = torch.full((len(draws),), dim, device=values.device)
         most = torch.full_like(sizes, min(widest, dim))
         return random_spans(sizes, most, options.frequency_masks, dim, draws)
 
@@ -172,7 +173,7 @@ def warped_times(lengths: Tensor, greatest: int, total: int, draws: RowDraws) ->
     `greatest`, or less in rows so short that c would have no place.
 
     Args:
-        lengths: int64 [B], frames of each row, T.
+        lengths: int64 [B], frames of each row, T, on the device of the draws.
         greatest: W, frames.
         total: cells of the result's rows.
         draws: of the rows.
@@ -186,7 +187,7 @@ def warped_times(lengths: Tensor, greatest: int, total: int, draws: RowDraws) ->
     most = ((lengths - 4) // 2).clamp(min=0, max=greatest).double()[:, None]
     center = most + 1 + drawn[:, :1] * (last - 2 * most - 2).clamp(min=0)
     moved = center + most * (2 * drawn[:, 1:] - 1)
-    time = torch.arange(total, dtype=torch.float64)[None, :].expand(len(lengths), -1)
+    time = torch.arange(total, dtype=torch.float64, device=last.device)
     before = time * center / moved
     after = center + (time - moved) * (last - center) / (last - moved)
     source = torch.where(time < moved, before, after)
@@ -211,7 +212,7 @@ def warped_bins(dim: int, greatest: float, draws: RowDraws) -> Tensor:
     """
     factor = 1.0 + greatest * (2.0 * draws.uniform(1) - 1.0)
     last = dim - 1
-    bins = torch.arange(dim, dtype=torch.float64)[None, :]
+    bins = torch.arange(dim, dtype=torch.float64, device=factor.device)
     edge = _BREAK * last / factor.clamp(min=1.0)
     above = last - (last - bins) * (last - factor * edge) / (last - edge)
     return torch.where(bins <= edge, factor * bins, above).clamp(0, last)
@@ -220,8 +221,8 @@ def warped_bins(dim: int, greatest: float, draws: RowDraws) -> Tensor:
 def _interpolated(values: Tensor, source: Tensor) -> Tensor:
     """Take features [B, T, D] at places float64 [B, D], linearly between bins."""
     below = source.floor().clamp(max=max(values.shape[2] - 2, 0))
-    share = (source - below).to(values.device, values.dtype)[:, None, :]
-    first = below.long().to(values.device)[:, None, :].expand_as(values)
+    share = (source - below).to(values.dtype)[:, None, :]
+    first = below.long()[:, None, :].expand_as(values)
     second = (first + 1).clamp(max=values.shape[2] - 1)
     return torch.lerp(values.gather(2, first), values.gather(2, second), share)
 
@@ -232,7 +233,8 @@ def random_spans(
     """Mark `count` random spans in each row.
 
     Args:
-        sizes: int64 [B], cells of each row that spans may cover.
+        sizes: int64 [B], cells of each row that spans may cover, on the device of the
+            draws.
         widest: int64 [B], greatest width of a span; at most `sizes`.
         count: spans a row; they may overlap.
         total: cells of the result's rows.
@@ -246,7 +248,7 @@ def random_spans(
     width = (drawn[..., 0] * (widest[:, None] + 1)).long().minimum(widest[:, None])
     free = sizes[:, None] - width
     begin = (drawn[..., 1] * (free + 1)).long().minimum(free)
-    cells = torch.arange(total)
+    cells = torch.arange(total, device=drawn.device)
     inside = (cells >= begin[..., None]) & (cells < (begin + width)[..., None])
     return inside.any(1)
 
@@ -266,9 +268,9 @@ def spread_spans(total: int, widest: int, share: float, draws: RowDraws) -> Tens
     Returns:
         bool [B, total].
     """
-    num_rows = len(draws)
+    device = draws.keys.device
     if not share:
-        return torch.zeros(num_rows, total, dtype=torch.bool)
+        return torch.zeros(len(draws), total, dtype=torch.bool, device=device)
     mean_gap = (widest + 1) / 2 * (1 - share) / share
     # some cycles before the row begins, so that no place of it is preferred
     ahead = 8 * (widest + 2 * mean_gap)
@@ -277,10 +279,13 @@ def spread_spans(total: int, widest: int, share: float, draws: RowDraws) -> Tens
     offset = drawn[:, :1, 0] * (ahead / 4)
     width = (drawn[:, 1:, 0] * widest).floor().clamp(max=widest - 1) + 1
     gap = 1 + drawn[:, 1:, 1] * 2 * (mean_gap - 1)
-    end = (width + gap).cumsum(1) - ahead - offset
-    begin = end - width
-    cells = torch.zeros(num_rows, total + 1, dtype=torch.int32)
-    for edge, step in ((begin, 1), (end, -1)):
-        at = edge.floor().clamp(0, total).long()
-        cells.scatter_add_(1, at, torch.full_like(at, step, dtype=torch.int32))
-    return cells.cumsum(1)[:, :total] > 0
+    # in whole parts of a cell: sums are the same in any order, as a GPU may have it
+    cycle, width, before = (
+        (part * _PARTS).long() for part in (width + gap, width, ahead + offset)
+    )
+    end = cycle.cumsum(1) - before
+    # a cell is covered where more spans begin before its end than end
+    cells = torch.arange(1, total + 1, device=device) * _PARTS
+    cells = cells.expand(len(draws), -1).contiguous()
+    begun, ended = (torch.searchsorted(edge, cells) for edge in (end - width, end))
+    return begun > ended

@@ -185,7 +185,7 @@ class Splice(Layer):
             return batch.with_values(shifted(batch.values, offsets))
         device = batch.values.device
         times = torch.arange(batch.values.shape[1], device=device)
-        last = batch.lengths.to(device)[:, None] - 1
+        last = batch.lengths_there()[:, None] - 1
         pieces = []
         for offset in offsets:
             source = (times + offset).clamp(min=0).minimum(last)

@@ -170,6 +170,6 @@ def reverse(values: Tensor, batch: Padded) -> Tensor:
     if batch.padding is None:
         return values.flip(1)
     times = torch.arange(values.shape[1], device=values.device)
-    lengths = batch.lengths.to(values.device)[:, None]
+    lengths = batch.lengths_there()[:, None]
     source = torch.where(times < lengths, lengths - 1 - times, times)
     return values.gather(1, source.unsqueeze(2).expand_as(values))
