@@ -241,6 +241,7 @@ class Subnetwork(Layer):
     Its result is that of the layer `output`, or of the last one in the file.
     """
 
+    IS_CAPTURABLE: ClassVar[bool] = True  # what is inside is asked for itself
     STACK: ClassVar[str | None] = "repeat"
     USES_CONTEXT: ClassVar[bool] = True
     OPTIONS = SubnetworkOptions

@@ -298,6 +298,9 @@ class Layer(nn.Module, ABC):
             (a norm, dropout, splicing) come with the layer before them.
         USES_CONTEXT: whether it works in networks with `edges: repeat`, where layers
             use up frames of context (`Padded.before`).
+        IS_CAPTURABLE: whether a CUDA graph can hold what it does in training: shapes
+            follow from those of the batch and `max(lengths)` alone, nothing is copied
+            to or from the processor, random numbers are the batch's or torch's.
         HAS_CLASSES: whether it takes the number of its target's classes as a third
             argument; what it gives is what its loss goes on with, not their scores.
 
@@ -310,6 +313,7 @@ class Layer(nn.Module, ABC):
     STACK: ClassVar[str | None] = None
     IS_DEEP: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = False
+    IS_CAPTURABLE: ClassVar[bool] = False
     HAS_CLASSES: ClassVar[bool] = False
 
     def __init__(self, shape: Shape) -> None:

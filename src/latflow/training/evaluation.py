@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from contextlib import closing
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -19,6 +20,7 @@ from latflow.nnet.network import Network
 from latflow.training.batches import Batch, BatchSource
 from latflow.training.checkpoint import FRAMES, Means, means
 from latflow.training.criterion import Criterion
+from latflow.training.cuda_graphs import GraphedNetwork
 from latflow.training.distributed import Backend
 from latflow.training.labels import LabelStore
 from latflow.training.memory import enough_for_pass
@@ -57,7 +59,8 @@ def evaluate(
     numbers = torch.zeros(len(names), dtype=torch.float64, device=device)
     was_training = network.training
     network.eval()
-    passes = Passes(network, criterion, options, Clock())
+    scorer = GraphedNetwork(network, partial(autocast, options, device))
+    passes = Passes(scorer, criterion, options, Clock())
     suspects: set[str] = set()
     with closing(batches.epoch(0, rank=backend.rank, size=backend.size)) as parts:
         for batch, loss in passes(parts):

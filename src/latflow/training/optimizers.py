@@ -166,6 +166,7 @@ class FlatGradient:
     Attributes:
         parameters: those that are trained.
         vector: float32 [N], their gradients one after another.
+        windows: of each parameter, of its shape.
 
     Args:
         parameters: of a network, on their device; those without gradient are left out.
@@ -177,16 +178,16 @@ class FlatGradient:
         device = self.parameters[0].device if self.parameters else None
         self.vector = torch.zeros(count, dtype=torch.float32, device=device)
         begin = 0
-        self._windows: list[Tensor] = []
+        self.windows: list[Tensor] = []
         for parameter in self.parameters:
             window = self.vector[begin : begin + parameter.numel()]
-            self._windows.append(window.view_as(parameter))
+            self.windows.append(window.view_as(parameter))
             begin += parameter.numel()
 
     def clear(self) -> None:
         """Set all to zero, and the parameters' `.grad` to the windows."""
         self.vector.zero_()
-        for parameter, window in zip(self.parameters, self._windows, strict=True):
+        for parameter, window in zip(self.parameters, self.windows, strict=True):
             parameter.grad = window
 
     def pull(self, factor: float) -> None:
@@ -196,7 +197,7 @@ class FlatGradient:
             factor: of L2 regularization, per frame.
         """
         with torch.no_grad():
-            for window, parameter in zip(self._windows, self.parameters, strict=True):
+            for window, parameter in zip(self.windows, self.parameters, strict=True):
                 window.add_(parameter, alpha=factor)
 
     def add_noise(self, eta: float, step: int, seed: int) -> None:

@@ -88,6 +88,10 @@ class TrainingOptions(Options):
     """Numbers of the forward and backward pass; `bf16` by torch's autocast, `auto`:
     bf16 where the processor or the GPU multiplies such numbers, else float32.
     Parameters are float32."""
+    compile: Free[Literal["auto", "off"]] = "auto"
+    """`auto`: on a GPU, passes of batches that have one shape in common are captured as
+    CUDA graphs, so that nothing waits for Python, where layers allow it; `off`: each
+    operation is launched by itself."""
     accumulate: PositiveInt = 1
     """Batches whose gradients make one step."""
     micro_sequences: PositiveInt | None = None

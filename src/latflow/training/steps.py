@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from latflow.nnet.network import Network
 from latflow.training.batches import Batch
 from latflow.training.checkpoint import FRAMES
 from latflow.training.criterion import Criterion, Loss, Pending
+from latflow.training.cuda_graphs import GraphedNetwork
 from latflow.training.distributed import Backend
 from latflow.training.memory import enough_for_pass
 from latflow.training.natural_gradient import NaturalGradient
@@ -130,6 +132,13 @@ class Stepper:
         self.options, self.seed, self.backend = options, seed, backend
         self.gradient = FlatGradient(network.parameters())
         self.device = self.gradient.vector.device
+        # with several parts under way, one's numbers would take the place of another's
+        self.scorer = GraphedNetwork(
+            network,
+            partial(autocast, options, self.device),
+            self.gradient if criterion.max_pending == 1 else None,
+            compiles=options.compile == "auto",
+        )
         self.averages_parameters = (
             options.parameter_averaging is not None and backend.size > 1
         )
@@ -202,7 +211,7 @@ class Stepper:
     ) -> list[Part]:
         """Add up gradients and numbers of this rank's shares."""
         parts: list[Part] = []
-        passes = Passes(self.network, self.criterion, self.options, clock)
+        passes = Passes(self.scorer, self.criterion, self.options, clock)
         for batch, loss in passes(batches):
             with clock.during("backward"), enough_for_pass(batch):
                 if loss.value.requires_grad:
@@ -340,20 +349,20 @@ class Passes:
     """Forward passes and the criterion, so many under way as the criterion allows.
 
     Attributes:
-        network: on its device.
+        scorer: the network, on its device.
         criterion: of the outputs.
-        options: `precision` and `micro_sequences`.
+        options: `micro_sequences`.
         clock: told where the time goes.
     """
 
-    network: Network
+    scorer: GraphedNetwork
     criterion: Criterion
     options: TrainingOptions
     clock: Clock
 
     def __call__(self, batches: Iterable[Batch | None]) -> Iterator[tuple[Batch, Loss]]:
         """Yield each part and its loss, in order."""
-        device = next(self.network.parameters()).device
+        device = self.scorer.device
         waiting: deque[tuple[Batch, Pending]] = deque()
         for batch in batches:
             for micro in parts_of(batch, self.options):
@@ -369,14 +378,7 @@ class Passes:
         with self.clock.during("data"):
             there = micro.to(device, non_blocking=True)
         with self.clock.during("forward"):
-            with autocast(self.options, device):
-                outputs = self.network(
-                    there.features,
-                    there.lengths,
-                    has_context=there.has_context,
-                    draws=there.draws(),
-                    lengths_there=there.lengths_there(),
-                )
+            outputs = self.scorer(there)
             return there, self.criterion.begin(outputs, there)
 
     def _finished(self, waiting: deque[tuple[Batch, Pending]]) -> tuple[Batch, Loss]:

@@ -83,6 +83,7 @@ class SpecAugment(Layer):
             from torch's generator.
     """
 
+    IS_CAPTURABLE: ClassVar[bool] = True
     IS_DEEP: ClassVar[bool] = False
     USES_CONTEXT: ClassVar[bool] = True
     OPTIONS = SpecAugmentOptions

@@ -53,6 +53,7 @@ class Conv1dOptions(_TimeOptions):
 class Conv1d(Layer):
     """Convolution over time; frames beyond the ends count as zeros."""
 
+    IS_CAPTURABLE: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = True
     OPTIONS = Conv1dOptions
 
@@ -105,6 +106,7 @@ class Conv2d(Layer):
     frequency stand zeros.
     """
 
+    IS_CAPTURABLE: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = True
     OPTIONS = Conv2dOptions
 
@@ -164,6 +166,7 @@ class Splice(Layer):
     `splice-feats`) or zeros.
     """
 
+    IS_CAPTURABLE: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = True
     IS_DEEP: ClassVar[bool] = False
     OPTIONS: ClassVar[type[Options]] = SpliceOptions
@@ -252,6 +255,7 @@ class Pool(Layer):
     Frames beyond the ends take no part.
     """
 
+    IS_CAPTURABLE: ClassVar[bool] = True
     IS_DEEP: ClassVar[bool] = False
     OPTIONS = PoolOptions
 
@@ -289,6 +293,7 @@ class Pool(Layer):
 class Subsample(Layer):
     """Every `factor`-th frame, the first included."""
 
+    IS_CAPTURABLE: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = True
     IS_DEEP: ClassVar[bool] = False
     OPTIONS = SubsampleOptions
@@ -324,6 +329,7 @@ class Tdnn(Layer):
     Source: Waibel et al. 1989; Peddinti, Povey & Khudanpur 2015.
     """
 
+    IS_CAPTURABLE: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = True
     OPTIONS = TdnnOptions
 
@@ -378,6 +384,7 @@ class TdnnF(Layer):
     Source: Povey et al. 2018; Kaldi `steps/libs/nnet3/xconfig/composite_layers.py`.
     """
 
+    IS_CAPTURABLE: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = True
     STACK: ClassVar[str | None] = "num_layers"
     OPTIONS = TdnnFOptions

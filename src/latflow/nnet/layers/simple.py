@@ -108,6 +108,7 @@ class Linear(Layer):
     and no b: Kaldi's `linear-component` with `orthonormal-constraint=-1`.
     """
 
+    IS_CAPTURABLE: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = True
     OPTIONS = LinearOptions
 
@@ -138,6 +139,7 @@ class ActivationOptions(Options):
 class Activation(Layer):
     """A non-linear function of each number."""
 
+    IS_CAPTURABLE: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = True
     IS_DEEP: ClassVar[bool] = False
     OPTIONS = ActivationOptions
@@ -161,6 +163,7 @@ class DropoutOptions(Options):
 class Dropout(Layer):
     """Set a share of the numbers to zero in training and scale up the others."""
 
+    IS_CAPTURABLE: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = True
     IS_DEEP: ClassVar[bool] = False
     OPTIONS = DropoutOptions
@@ -177,6 +180,7 @@ class Dropout(Layer):
 class LayerNorm(Layer):
     """Give each frame mean 0 and variance 1, then a learnt scale and offset."""
 
+    IS_CAPTURABLE: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = True
     IS_DEEP: ClassVar[bool] = False
 
@@ -192,6 +196,7 @@ class LayerNorm(Layer):
 class Concat(Layer):
     """The inputs side by side: [B, T, D1 + D2 + ...]."""
 
+    IS_CAPTURABLE: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = True
     IS_DEEP: ClassVar[bool] = False
 
@@ -228,6 +233,7 @@ class Slice(Layer):
     frequency see the former alone.
     """
 
+    IS_CAPTURABLE: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = True
     IS_DEEP: ClassVar[bool] = False
     OPTIONS = SliceOptions
@@ -354,6 +360,7 @@ class BatchNormOptions(Options):
 class BatchNorm(Layer):
     """Give each number mean 0 and variance 1 over the true frames of the batch."""
 
+    IS_CAPTURABLE: ClassVar[bool] = True
     USES_CONTEXT: ClassVar[bool] = True
     IS_DEEP: ClassVar[bool] = False
     OPTIONS = BatchNormOptions
