@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +36,7 @@ from latflow.criteria.denominator_kernels import (
     backward,
     forward,
 )
-from latflow.criteria.on_device import compiles_for_gpu, on_device
+from latflow.criteria.on_device import on_device, runs_kernels
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 
@@ -77,7 +77,7 @@ class Denominator:
         self.probability = np.exp(-graph.weight[order].astype(np.float64))
         self.initial_probs = np.asarray(initial_probs, np.float64)
         self._layouts: dict[torch.dtype, Layout] = {}
-        self._gpu_layouts: dict[tuple[torch.dtype, torch.device], Any] = {}
+        self._gpu_layouts: dict[tuple[torch.dtype, torch.device, int], Any] = {}
 
     def forward_backward(
         self,
@@ -110,10 +110,10 @@ class Denominator:
         scores = log_likes.detach()
         posteriors = torch.zeros_like(scores) if need_posteriors else None
         totals = torch.empty(len(scores), dtype=torch.float64, device=scores.device)
-        if scores.device.type == "cpu":
+        if runs_kernels(scores):
+            self._run_kernels(scores, lengths, leaky, totals, posteriors)
+        elif scores.device.type == "cpu":
             self._run_blocks(scores, lengths, leaky, totals, posteriors, pool)
-        elif scores.is_cuda and (kernels := _gpu_kernels()) is not None:
-            self._run_kernels(kernels, scores, lengths, leaky, totals, posteriors)
         else:
             self._run_operations(scores, lengths, leaky, totals, posteriors)
         return DenominatorSums(totals, posteriors)
@@ -151,7 +151,6 @@ class Denominator:
 
     def _run_kernels(
         self,
-        kernels: Any,
         log_likes: Tensor,
         lengths: Sequence[int],
         leaky: float,
@@ -159,15 +158,18 @@ class Denominator:
         posteriors: Tensor | None,
     ) -> None:
         """Fill totals and posteriors by the kernels for GPUs."""
-        key = log_likes.dtype, log_likes.device
+        # Imported here: Triton is where torch is made for GPUs.
+        from latflow.criteria import denominator_triton as kernels
+
+        parts = kernels.num_programs(len(log_likes), log_likes.device)
+        key = log_likes.dtype, log_likes.device, parts
         if key not in self._gpu_layouts:
             self._gpu_layouts[key] = kernels.DeviceLayout.make(
-                self.source,
-                self.pdf,
-                self.target,
+                (self.source, self.pdf, self.target),
                 self.probability,
                 self.initial_probs,
                 self.num_pdfs,
+                parts,
                 log_likes,
             )
         layout = self._gpu_layouts[key]
@@ -225,16 +227,6 @@ class Denominator:
             held = torch.zeros_like(outputs[t])
             held.index_add_(0, pdf, terms.mul_(alphas[t][source]))
             posteriors[:, t] = torch.where(counts > t, held, 0.0).T
-
-
-@cache
-def _gpu_kernels() -> Any:
-    """Return the module of kernels for GPUs; None where they cannot be compiled."""
-    if not compiles_for_gpu():
-        return None
-    from latflow.criteria import denominator_triton
-
-    return denominator_triton
 
 
 def _check(graph: Graph, initial_probs: np.ndarray, num_pdfs: int) -> None:

@@ -15,14 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from latflow.criteria.on_device import compiles_for_gpu, on_device
+from latflow.criteria.on_device import on_device, runs_kernels
 from latflow.criteria.packed_graphs import PackedGraphs
 from latflow.errors import UserError
 from latflow.fst.determinize import enlarged
@@ -89,15 +87,18 @@ def numerators(
     Returns:
         (float64 [B], log-likelihoods; [B, T, P], posteriors, 0 beyond the ends).
     """
-    if scores.is_cuda and (kernels := _gpu_kernels()) is not None:
+    if runs_kernels(scores):
+        # Imported here: Triton is where torch is made for GPUs.
+        from latflow.criteria.numerator_triton import path_sums
+
         packed = supervisions
         if not isinstance(packed, PackedGraphs):
-            packed = PackedGraphs.of(packed, pin=True)
+            packed = PackedGraphs.of(packed, pin=scores.is_cuda)
         if packed is not None:
             _check_labels(*packed.labels, scores.shape[2])
             there = packed.to(scores.device, non_blocking=True)
             counts = on_device(lengths, scores.device)
-            return kernels.path_sums(
+            return path_sums(
                 scores.contiguous(), there, counts, need_posteriors=need_posteriors
             )
     assert not isinstance(supervisions, PackedGraphs)
@@ -114,16 +115,6 @@ def numerators(
     if posteriors is None:
         return found, None
     return found, torch.from_numpy(posteriors).to(scores.device)
-
-
-@cache
-def _gpu_kernels() -> Any:
-    """Return the module of kernels for GPUs; None where they cannot be compiled."""
-    if not compiles_for_gpu():
-        return None
-    from latflow.criteria import numerator_triton
-
-    return numerator_triton
 
 
 def _check_labels(least: int, greatest: int, num_pdfs: int) -> None:

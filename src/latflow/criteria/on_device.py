@@ -1,6 +1,6 @@
 """Criteria on a GPU: whether kernels can be compiled, and numbers that are sent there.
 
-Public: `compiles_for_gpu`, `on_device`.
+Public: `runs_kernels`, `on_device`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,13 @@ import torch
 from torch import Tensor
 
 
+def runs_kernels(values: Tensor) -> bool:
+    """Tell whether Triton's kernels compute on tensors that are where these are."""
+    return values.is_cuda and _compiles()
+
+
 @cache
-def compiles_for_gpu() -> bool:
+def _compiles() -> bool:
     """Tell whether Triton can compile kernels; it needs a C compiler to start them."""
     compilers = os.environ.get("CC", "cc"), "gcc", "clang"
     return importlib.util.find_spec("triton") is not None and any(

@@ -43,9 +43,6 @@ class PackedGraphs(NamedTuple):
     tile: int
     labels: tuple[int, int]
 
-    def __len__(self) -> int:
-        return len(self.start)
-
     @classmethod
     def of(cls, graphs: Sequence[Graph], *, pin: bool = False) -> Self | None:
         """Pack graphs.
@@ -83,10 +80,7 @@ class PackedGraphs(NamedTuple):
             torch.empty(len(graphs), num_states, pin_memory=pin),
             torch.empty(len(graphs), dtype=torch.int64, pin_memory=pin),
             tile,
-            (
-                int(columns[PDF].min(initial=-1)) + 1,
-                int(columns[PDF].max(initial=-1)) + 1,
-            ),
+            _range(columns[PDF] + 1),
         )
         arcs, weights, final, start = (tensor.numpy() for tensor in found[:4])
         _lay_arcs(columns, np.concatenate(costs), arc_begin, size, tile, arcs, weights)
@@ -116,6 +110,11 @@ class PackedGraphs(NamedTuple):
         return self._replace(
             arcs=moved[0], weights=moved[1], final=moved[2], start=moved[3]
         )
+
+
+def _range(labels: np.ndarray) -> tuple[int, int]:
+    """Return the least and the greatest label; zeros where there is none."""
+    return (int(labels.min()), int(labels.max())) if labels.size else (0, 0)
 
 
 @njit(cache=True, nogil=True)
