@@ -19,7 +19,7 @@ from latflow.nnet.graph import LayerDescription, LayerGraph
 from latflow.nnet.layer import Context, Layer, Padded, Shape, padding_of, zero
 from latflow.nnet.layers.augment import SpecAugment
 from latflow.nnet.layers.decoder import AttentionDecoder
-from latflow.nnet.layers.simple import SemiOrthogonal
+from latflow.nnet.layers.simple import SemiOrthogonal, constrain
 from latflow.nnet.options import Location
 
 
@@ -315,9 +315,8 @@ class Network(nn.Module):
         For the trainer, after a step of the optimizer; Kaldi does so after a quarter
         of the steps, drawn at random. Nothing happens where there is no such factor.
         """
-        for module in self.modules():
-            if isinstance(module, SemiOrthogonal) and module.weight.requires_grad:
-                module.constrain()
+        maps = (part for part in self.modules() if isinstance(part, SemiOrthogonal))
+        constrain(part for part in maps if part.weight.requires_grad)
 
     def summary(self) -> str:
         """Return a table of layers: class, inputs, size, parameters, context."""

@@ -32,6 +32,7 @@ from torch import Tensor, nn, optim
 from torch.nn import functional
 from torch.utils.hooks import RemovableHandle
 
+from latflow.nnet.stacks import copy_all_, groups_of, stacked, unstacked
 from latflow.training.distributed import Backend
 
 _ROWS = 1024  # frames that a map's moments of a batch are taken of, at most
@@ -89,7 +90,7 @@ class NaturalGradient(optim.SGD):
             and getattr(module, "groups", 1) == 1
         ]
         self._moments = _stacks(self._maps)
-        self._alike = [_Alike(maps) for maps in _of_one_shape(self._maps)]
+        self._alike = [_Alike(m) for m in groups_of(self._maps, _weight, _shape)]
         self._hooks: list[RemovableHandle] = []
         self._steps = 0
         self._set_hooks()
@@ -329,20 +330,20 @@ class _Moments:
 
     def _matrices(self, stack: Tensor) -> Iterator[tuple[Side, Tensor]]:
         """Yield the matrices of a stack, each in its own size."""
-        matrices = _unstacked(stack, len(self._sides))
+        matrices = unstacked(stack, len(self._sides))
         for (own, which), matrix in zip(self._sides, matrices, strict=True):
             size = own.sizes[which]
             yield (own, which), matrix[:size, :size]
 
 
-def _of_one_shape(maps: Iterable[_Map]) -> Iterable[list[_Map]]:
-    """Return maps by their shape: on a processor each by itself."""
-    found: dict[Any, list[_Map]] = {}
-    for own in maps:
-        has_offset = own.module.bias is not None
-        key = id(own) if own.weight.is_cpu else (*own.sizes, has_offset)
-        found.setdefault(key, []).append(own)
-    return found.values()
+def _weight(own: _Map) -> Tensor:
+    """Return the matrix of a map."""
+    return own.weight
+
+
+def _shape(own: _Map) -> tuple[int, int, bool]:
+    """Return what maps have in common that are multiplied together."""
+    return (*own.sizes, own.module.bias is not None)
 
 
 class _Alike:
@@ -367,23 +368,20 @@ class _Alike:
         of_input, of_output = factors
         # matrices, and offsets as columns beside them
         kinds = [list(kind) for kind in zip(*(m.gradients for m in maps), strict=True)]
-        rows = [_stacked([g.view(len(g), -1) for g in kind]) for kind in kinds]
+        rows = [stacked([g.view(len(g), -1) for g in kind]) for kind in kinds]
         changed = of_output @ torch.cat(rows, -1).to(of_input.dtype) @ of_input
         parts = changed.split([part.shape[-1] for part in rows], -1)
         for kind, part in zip(kinds, parts, strict=True):
             # in the gradients' type and order: a GPU then copies them at once
-            same = _unstacked(part.to(kind[0].dtype).contiguous(), len(kind))
-            pairs = zip(kind, same, strict=True)
-            torch._foreach_copy_(  # pyright: ignore[reportPrivateImportUsage]
-                kind, [new.view_as(old) for old, new in pairs]
-            )
+            same = part.to(kind[0].dtype).contiguous()
+            copy_all_(kind, unstacked(same, len(kind)))
 
 
 def _factors_of(maps: Sequence[_Map]) -> list[Tensor]:
     """Return the factors of maps of one shape; none where there are none yet."""
     if not maps or not all(own.factors for own in maps):
         return []
-    return [_stacked([own.factors[i] for own in maps]) for i in range(len(_NAMES))]
+    return [stacked([own.factors[i] for own in maps]) for i in range(len(_NAMES))]
 
 
 class _Look:
@@ -406,16 +404,6 @@ class _Look:
         own.look(0, inputs[0])
         output.register_hook(lambda gradient: own.look(1, gradient))
         return output.clone()  # what follows may change it in place; the hook would go
-
-
-def _stacked(tensors: Sequence[Tensor]) -> Tensor:
-    """Return tensors [...] as one [N, ...]; one alone stays as it is."""
-    return tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
-
-
-def _unstacked(stack: Tensor, count: int) -> Sequence[Tensor]:
-    """Return the tensors that were put into one."""
-    return [stack] if count == 1 else stack.unbind()
 
 
 def _inverse(moments: Tensor, alpha: float, sizes: Tensor) -> Tensor:

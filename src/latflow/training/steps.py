@@ -175,7 +175,7 @@ class Stepper:
         numbers = torch.zeros(len(self._names), dtype=torch.float64, device=self.device)
         parts = self._accumulate(batches, numbers, clock)
         for wish, is_wanted in wishes.items():
-            numbers[self._names.index(wish)] = float(is_wanted)
+            numbers[self._names.index(wish)].fill_(float(is_wanted))
         if not self.averages_parameters:
             with clock.during("reduce"):
                 self.backend.all_reduce_([self.gradient.vector, numbers])
@@ -264,8 +264,9 @@ class Stepper:
         """Return what the rule on outliers says of the step; waits for its numbers."""
         if self.outliers is None:
             return Verdict()
-        frames, loss = numbers[:2].tolist()
-        return self.outliers.judge(loss / max(frames, 1.0), float(norm))
+        found = torch.cat([numbers[:2], norm.double()[None]])
+        frames, loss, length = found.tolist()  # the one wait, for all of them
+        return self.outliers.judge(loss / max(frames, 1.0), length)
 
     def _measured(
         self, step: int, parts: list[Part], numbers: Tensor, *, is_outlier: bool
@@ -437,12 +438,11 @@ def add_loss(numbers: Tensor, names: Sequence[str], loss: Loss) -> None:
     Raises:
         ValueError: a statistic that the criterion has not announced.
     """
-    numbers[0] += loss.num_frames
-    numbers[1] += loss.value.detach()
-    for name, value in loss.statistics.items():
+    values = {FRAMES: loss.num_frames, LOSS: loss.value.detach(), **loss.statistics}
+    for name, value in values.items():
         if name not in names:
             raise ValueError(f"the criterion does not announce its statistic {name}")
-        numbers[names.index(name)] += value
+        numbers[names.index(name)].add_(value)  # `+=` would copy the sum once more
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, ClassVar
 
 import torch
@@ -12,6 +13,7 @@ from torch.nn import functional
 from latflow.nnet.layer import Layer, LayerError, Padded, Shape
 from latflow.nnet.options import Activation as ActivationName
 from latflow.nnet.options import Function, Size
+from latflow.nnet.stacks import copy_all_, groups_of, stacked, unstacked
 from latflow.options import (
     Fraction,
     NonNegativeFloat,
@@ -42,15 +44,19 @@ ACTIVATIONS = {
 
 
 class SemiOrthogonal(nn.Linear):
-    """A linear map without offset that `constrain` holds near a semi-orthogonal one."""
+    """A linear map without offset that is held near a semi-orthogonal one."""
 
     def __init__(self, dim_in: int, dim_out: int) -> None:
         super().__init__(dim_in, dim_out, bias=False)
 
-    @torch.no_grad()
-    def constrain(self) -> None:
-        """Move the matrix one step towards (a multiple of) a semi-orthogonal one."""
-        self.weight.copy_(semi_orthogonal_step(self.weight))
+
+@torch.no_grad()
+def constrain(maps: Iterable[SemiOrthogonal]) -> None:
+    """Move matrices one step towards (multiples of) semi-orthogonal ones."""
+    weights = [part.weight for part in maps]
+    for alike in groups_of(weights, lambda w: w, lambda w: w.shape):
+        moved = semi_orthogonal_step(stacked(alike))
+        copy_all_(alike, unstacked(moved, len(alike)))
 
 
 def semi_orthogonal_step(matrix: Tensor, scale: float | None = None) -> Tensor:
@@ -63,30 +69,33 @@ def semi_orthogonal_step(matrix: Tensor, scale: float | None = None) -> Tensor:
     where the eigenvalues of P lie apart, against divergence.
 
     Args:
-        matrix: [R, C].
+        matrix: [..., R, C].
         scale: the goal's scale, > 0; None lets it float.
 
     Returns:
-        [R, C], the moved matrix. Nothing waits for a GPU.
+        [..., R, C], the moved matrices. Nothing waits for a GPU.
 
     Source: Povey et al. 2018, sections 2.1 to 2.3; Kaldi
     `nnet3/nnet-utils.cc:ConstrainOrthonormalInternal`.
     """
-    if matrix.shape[0] > matrix.shape[1]:
-        return semi_orthogonal_step(matrix.T, scale).T
-    product = matrix @ matrix.T
+    if matrix.shape[-2] > matrix.shape[-1]:
+        return semi_orthogonal_step(matrix.mT, scale).mT
+    product = matrix @ matrix.mT
+    diagonal = product.diagonal(dim1=-2, dim2=-1)
     if scale is not None:
-        product.diagonal().sub_(scale**2)
+        diagonal.sub_(scale**2)
         return matrix - (0.5 / scale**2) * (product @ matrix)
-    trace, trace_square = product.diagonal().sum(), product.square().sum()
+    trace, trace_square = diagonal.sum(-1), product.square().sum((-2, -1))
     square_scale = trace_square / trace
     # 1 where all eigenvalues are equal, more the further they lie apart
-    spread = len(product) * trace_square / trace**2
+    spread = matrix.shape[-2] * trace_square / trace**2
     halvings = (spread > 1.02).to(matrix.dtype) + (spread > 1.1).to(matrix.dtype)
     speed = 0.125 * 0.5**halvings
-    product.diagonal().sub_(square_scale)
-    moved = matrix - (4.0 * speed / square_scale) * (product @ matrix)
-    return torch.where(trace > 0.0, moved, matrix)  # a zero matrix has no direction
+    diagonal.sub_(square_scale[..., None])
+    factor = (4.0 * speed / square_scale)[..., None, None]
+    moved = matrix - factor * (product @ matrix)
+    # a zero matrix has no direction
+    return torch.where((trace > 0.0)[..., None, None], moved, matrix)
 
 
 class LinearOptions(Options):
