@@ -64,7 +64,7 @@ def without_dropout(network):
 def passed(network, features, lengths, place):
     """Outputs, gradient of the input, gradients of the parameters."""
     network = network.to(place)
-    torch.manual_seed(3)  # masks of SpecAugment, which are drawn on the processor
+    torch.manual_seed(3)  # keys of SpecAugment's masks come from the processor
     inputs = features.to(place).detach().clone().requires_grad_()
     outputs = network(inputs, lengths)
     logits = [output.logits for output in outputs.values()]

@@ -238,7 +238,7 @@ class AttentionLoss(Criterion):
         by_sequence = of_unit.view(wanted.shape).sum(1, dtype=torch.float64)
         statistics = {
             "unit_errors": _frame_errors(logits, wanted),
-            "units": int(counts.sum()) + len(batch),
+            "units": sum(map(len, sequences)) + len(batch),
         }
         by_sequence = self.scale * by_sequence
         loss = Loss(

@@ -197,7 +197,7 @@ class _Map:
             rows = rows[:: -(-len(rows) // _ROWS)].to(dtype)
             if which == 0 and self.module.bias is not None:
                 rows = torch.cat((rows, rows.new_ones(len(rows), 1)), 1)
-            self.sums[which].add_(rows.T @ rows, alpha=count / len(rows))
+            self.sums[which].add_(_outer_products(rows), alpha=count / len(rows))
             self.counts[which].add_(count)
 
     def _dtype_of_moments(self, size: int) -> torch.dtype:
@@ -206,10 +206,11 @@ class _Map:
         Where elements of M are rounded by a part u, the eigenvalues of their errors are
         at most u |M|, and |M| < tr(M) unless all frames have one direction: with
         alpha >= u D, what is inverted, M + alpha tr(M) / D I, stays positive definite.
+        A GPU rounds the frames alone, which layers there see no better: M is sound.
         """
         dtype = self.weight.dtype
-        if self._dtype is None:
-            return dtype
+        if self._dtype is None or self.weight.is_cuda:
+            return self._dtype or dtype
         rounding = torch.finfo(self._dtype).eps / 2
         return self._dtype if self._alpha >= rounding * size else dtype
 
@@ -234,6 +235,13 @@ class _Map:
         )
         rows = patches.transpose(1, 2).flatten(0, 1)
         return rows, len(rows) // len(some) * len(values)
+
+
+def _outer_products(rows: Tensor) -> Tensor:
+    """Return the sum of the outer products of rows [N, D]; on a GPU in float32."""
+    if rows.is_cuda and rows.dtype == torch.bfloat16:
+        return torch.mm(rows.T, rows, out_dtype=torch.float32)
+    return rows.T @ rows
 
 
 #: A map, and which of its two moments.

@@ -1,5 +1,6 @@
 """What layers compute: padding, receptive fields, norms, semi-orthogonal factors."""
 
+import dataclasses
 import itertools
 import math
 
@@ -389,6 +390,22 @@ def test_position_encoding_formula():
             angle = (t - 2) / 10000 ** ((d - d % 2) / 5)
             expected = math.cos(angle) if d % 2 else math.sin(angle)
             assert float(table[t, d]) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("lengths", [[13, 13], [13, 6], [12, 11], [9, 1]])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_padding_is_that_of_the_lengths_when_frames_are_left_out(lengths, stride):
+    batch = Padded.of(torch.ones(2, 13, 4), torch.tensor(lengths))
+    whole = dataclasses.replace(batch, before=5)
+    strided = batch.strided(batch.values[:, ::stride], stride)
+    first = whole.first_whole(2, stride)
+    consumed = whole.consumed(whole.values[:, first + 2 : -1 : stride], 2, 1, stride)
+    for found in (strided, consumed, whole.cut(3)):
+        count = found.values.shape[1]
+        expected = padding_of(found.lengths, count, torch.device("cpu"))
+        assert (found.padding is None) == (expected is None)
+        if expected is not None:
+            assert torch.equal(found.padding, expected)
 
 
 def test_batch_norm_agrees_with_torch_without_padding_and_ignores_padding():

@@ -161,7 +161,8 @@ class AttentionDecoder(Layer):
             lengths: int64 [N], frames of each sequence.
         """
         times = torch.arange(values.shape[1], device=values.device)
-        padding = times >= lengths.to(values.device)[:, None]
+        there = lengths.to(values.device, non_blocking=True)
+        padding = times >= there[:, None]
         projected = values if self.value is None else self.value(values)
         return Memory(projected, self.key(values), padding)
 
@@ -263,4 +264,5 @@ def padded(
     units = torch.full((len(sequences), int(lengths.max())), END)
     for row, one in zip(units, sequences, strict=True):
         row[: len(one)] = torch.as_tensor(one)
-    return units.to(device), lengths.to(device)
+    there = units.to(device, non_blocking=True)
+    return there, lengths.to(device, non_blocking=True)
