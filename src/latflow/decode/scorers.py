@@ -3,13 +3,14 @@
 Those of a network are in `latflow.decode.network_scorer`, which is imported only where
 a network decodes: torch's import takes longer than a small job.
 
-Public: `Scorer`, `GmmScorer`, `load_scorer`, `gmm_scores`.
+Public: `Scorer`, `Turn`, `GmmScorer`, `load_scorer`, `gmm_scores`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +23,21 @@ from latflow.features.transform import FeatureTransform
 from latflow.gmm.model import AcousticModel, DiagGmms, GmmSystem
 from latflow.gmm.source import SpeakerTransforms
 from latflow.hmm.transition_model import TransitionModel
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """An utterance whose turn it is, and what gives its log-likelihoods.
+
+    Attributes:
+        index: its number.
+        log_likes: gives them, float32[some frames, P] at a time; may be called again.
+        seconds: processor time that they have taken already.
+    """
+
+    index: int
+    log_likes: Callable[[], Iterator[np.ndarray]]
+    seconds: float = 0.0
 
 
 class Scorer(Protocol):
@@ -54,6 +70,13 @@ class Scorer(Protocol):
 
     def log_likes(self, index: int) -> Iterator[np.ndarray]:
         """Yield log-likelihoods of an utterance, float32[some frames, P] at a time."""
+        ...
+
+    def turns(self, utterances: Sequence[int]) -> Iterator[Turn]:
+        """Yield utterances in order, for threads to score and search.
+
+        Where it is quicker, several are scored together before it is their turn.
+        """
         ...
 
     def warm_up(self) -> np.ndarray:
@@ -124,6 +147,10 @@ class GmmScorer:
     def log_likes(self, index: int) -> Iterator[np.ndarray]:
         """Yield log-likelihoods of an utterance, float32[some frames, P] at a time."""
         return gmm_scores(self.model.gmms, self.frames(index))
+
+    def turns(self, utterances: Sequence[int]) -> Iterator[Turn]:
+        """Yield utterances in order; each is scored by the thread that takes it."""
+        return (Turn(i, partial(self.log_likes, i)) for i in utterances)
 
     def warm_up(self) -> np.ndarray:
         """Load the compiled kernels; scores of a frame of zeros."""
