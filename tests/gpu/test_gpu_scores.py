@@ -65,9 +65,7 @@ def test_lattices_are_those_of_the_processor(device, system, monkeypatch):
     lang = Lang.load(system.root / "lang")
     found = []
     for scorer in scorers(system, device, monkeypatch):
-        recognizer = Recognizer.load(
-            scorer, system.root / "den/HCLG.fst", lang, SEARCH
-        )
+        recognizer = Recognizer.load(scorer, system.root / "den/HCLG.fst", lang, SEARCH)
         with ThreadPoolExecutor(2) as pool:
             numbers = range(len(scorer.store))
             found.append(list(recognizer.results(pool, numbers, ahead=2)))
