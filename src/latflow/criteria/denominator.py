@@ -19,10 +19,7 @@ Source: Kaldi `chain/chain-denominator.{h,cc}`.
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import os
-import shutil
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from functools import cache, partial
@@ -41,6 +38,7 @@ from latflow.criteria.denominator_kernels import (
 )
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
+from latflow.gpu_kernels import can_compile_kernels
 
 
 class DenominatorSums(NamedTuple):
@@ -229,14 +227,8 @@ class Denominator:
 
 @cache
 def _gpu_kernels() -> Any:
-    """Return the module of kernels for GPUs; None where they cannot be compiled.
-
-    Triton compiles what starts them with a C compiler.
-    """
-    compilers = os.environ.get("CC", "cc"), "gcc", "clang"
-    if importlib.util.find_spec("triton") is None or not any(
-        shutil.which(name) for name in compilers
-    ):
+    """Return the module of kernels for GPUs; None where they cannot be compiled."""
+    if not can_compile_kernels():
         return None
     from latflow.criteria import denominator_triton
 
