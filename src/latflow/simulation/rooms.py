@@ -6,7 +6,7 @@ grid is brought to the sample rate by one windowed sinc: the same as a windowed 
 each impulse, for a hundredth of the work. Batches lie on any device of torch; on the
 processor equal arguments give equal bits.
 
-Public: `room_responses`, `absorbed`, `decay_time`, `calibrated_responses`.
+Public: `room_responses`, `alike`, `absorbed`, `decay_time`, `calibrated_responses`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def room_responses(
     boxes = Boxes(size, source, microphone, reflection, advance)
     lengths = [num_samples] * len(size) if isinstance(num_samples, int) else num_samples
     found = torch.zeros(len(size), max(lengths, default=0), device=size.device)
-    for rows in _alike(lengths, rate):
+    for rows in alike(lengths, rate):
         there = sent(np.array(rows), size.device)
         made = _responses(
             Boxes(*(part[there] for part in boxes)),
@@ -95,7 +95,7 @@ def room_responses(
     return found
 
 
-def _alike(lengths: Sequence[int], rate: int) -> Iterator[list[int]]:
+def alike(lengths: Sequence[int], rate: int) -> Iterator[list[int]]:
     """Yield responses of like length whose grids fit in memory together, or one.
 
     Args:

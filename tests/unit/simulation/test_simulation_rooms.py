@@ -5,8 +5,11 @@ import pytest
 import torch
 from reference import room_response_naive
 
+from latflow.array_cache import ArrayCache
 from latflow.errors import UserError
 from latflow.simulation.acoustics import shortest_decay_time
+from latflow.simulation.records import RoomDraw
+from latflow.simulation.responses import RoomResponses, calibrated_rooms
 from latflow.simulation.rooms import (
     absorbed,
     calibrated_responses,
@@ -122,6 +125,27 @@ def test_calibration_of_rooms_together_is_that_of_each():
         assert float(together.decay_time[i]) == pytest.approx(
             float(alone.decay_time[0]), rel=1e-5
         )
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_a_list_of_rooms_has_the_responses_that_their_records_get():
+    parts = zip(*draw_rooms(4, seed=9, t60=(0.08, 0.3)), strict=True)
+    rooms = [
+        RoomDraw(
+            number=n, size=size.tolist(), source=source.tolist(), others=(),
+            microphone=microphone.tolist(), t60=float(wanted), redraws=0,
+        )
+        for n, (size, source, microphone, wanted) in enumerate(parts)
+    ]  # fmt: skip
+    found = calibrated_rooms(rooms, rate=8000)
+    for room, made in zip(rooms, found, strict=True):
+        (alone,) = calibrated_rooms([room], rate=8000)
+        kept = RoomResponses(8000, ArrayCache(10**6)).of_place(room, room.source, None)
+        np.testing.assert_array_equal(alone.response, kept)
+        largest = np.abs(kept).max()
+        np.testing.assert_allclose(made.response, kept, rtol=0, atol=1e-5 * largest)
+        assert made.decay_time == pytest.approx(alone.decay_time, rel=1e-5)
+    assert calibrated_rooms([], rate=8000) == []
 
 
 def test_reverberation_time_is_the_wanted_one():
