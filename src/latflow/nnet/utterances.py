@@ -10,6 +10,7 @@ Public: `UtteranceBatches`, `Score`, `ScoredUtterance`.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,11 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from latflow.errors import is_out_of_memory
 from latflow.features.source import Frames
 from latflow.nnet.copies import HostCopy, pinned, sent
 from latflow.nnet.normalization import Normalizer
 from latflow.parallel import Prefetched
 from latflow.ragged import windows
+
+log = logging.getLogger(__name__)
 
 #: (features [B, T, D], lengths [B]) -> scores [B, T', K] and their lengths [B].
 Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -146,12 +150,31 @@ class UtteranceBatches:
 
     def _window(self, score: Score, numbers: Sequence[int]) -> list[ScoredUtterance]:
         """Return the scores of some utterances, in their order."""
-        found: dict[int, ScoredUtterance] = {}
-        for batch in self.batches(numbers):
-            begun = time.thread_time()
+        found = {
+            one.index: one
+            for batch in self.batches(numbers)
+            for one in self._scored(score, batch)
+        }
+        return [found[i] for i in numbers]
+
+    def _scored(self, score: Score, batch: list[int]) -> Iterator[ScoredUtterance]:
+        """Yield the scores of a batch; of its halves, where memory is short."""
+        begun = time.thread_time()
+        try:
             scores, ends = score(*self.padded(batch))
             copy = HostCopy(scores)
+        except Exception as error:
+            if len(batch) == 1 or not is_out_of_memory(error):
+                raise
+            halves = batch[: len(batch) // 2], batch[len(batch) // 2 :]
+        else:
             seconds = (time.thread_time() - begun) / len(batch)
             for row, (i, end) in enumerate(zip(batch, ends.tolist(), strict=True)):
-                found[i] = ScoredUtterance(i, seconds, copy, row, end)
-        return [found[i] for i in numbers]
+                yield ScoredUtterance(i, seconds, copy, row, end)
+            return
+        log.info(
+            "%d utterances of up to %d frames find no memory on %s together: halved",
+            *(len(batch), self._length(batch[-1]), self.device),
+        )
+        for half in halves:
+            yield from self._scored(score, half)

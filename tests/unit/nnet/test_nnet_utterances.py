@@ -123,6 +123,31 @@ def test_scores_come_in_order_whatever_the_windows(numbers):
         assert seen == [[7], [31], [60], [1, 24], [25], [31]]
 
 
+def test_a_batch_that_finds_no_memory_is_halved(caplog):
+    store, sizes = store_of(2), []
+
+    def score(features, lengths):
+        sizes.append(len(lengths))
+        if len(lengths) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return features, lengths
+
+    batches = batches_of(store, max_frames=1000)
+    with caplog.at_level("INFO"):
+        found = list(batches.scored(score, range(7), 1000))
+    assert [one.index for one in found] == list(range(7))
+    for one in found:
+        np.testing.assert_array_equal(one.wait(), store.frames(one.index))
+    assert sizes == [7, 3, 1, 2, 4, 2, 2]
+    assert "7 utterances of up to 60 frames find no memory on cpu" in caplog.text
+
+    def refuse(features, lengths):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        list(batches.scored(refuse, range(7), 1000))
+
+
 def test_copies_of_the_processor_are_none():
     values = torch.arange(6.0).view(2, 3)
     copy = HostCopy(values)
