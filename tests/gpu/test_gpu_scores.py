@@ -12,9 +12,9 @@ from reference.sequence_system import SCALE
 from latflow.decode.network_scorer import NetworkScorer
 from latflow.decode.options import NetworkScoreOptions, SearchOptions
 from latflow.decode.recognizer import Recognizer
+from latflow.device_copies import HostCopy, sent
 from latflow.features.frames import FrameStore
 from latflow.lang.directory import Lang
-from latflow.nnet.copies import HostCopy, sent
 from latflow.nnet.model_dir import AcousticNetwork, load_model
 from latflow.nnet.normalization import KINDS, Normalizer
 from latflow.training.forward import Forward

@@ -18,7 +18,7 @@ from latflow.align.aligner import Aligner
 from latflow.align.corpus import AlignmentSummary, Split, align_all
 from latflow.decode.network_scorer import NetworkScorer
 from latflow.decode.options import AlignNetworkOptions
-from latflow.decode.scorers import Turn
+from latflow.decode.turns import Turn
 from latflow.features.source import open_frames
 from latflow.fst.graph import Graph
 from latflow.graphs.hclg import load_model
@@ -57,7 +57,7 @@ def align_network(
     Raises:
         UserError: network, language and frames do not fit, or too many utterances fail.
     """
-    store = open_frames(frames_dir)
+    store = open_frames(frames_dir, threads=threads)
     scorer = NetworkScorer.load(store, model_dir, options.scores)
     utterances = utterances_of(part, store.begin).tolist()
     split = Split(

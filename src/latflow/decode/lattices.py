@@ -81,7 +81,7 @@ def decode_lattices(
             final state and `on_no_final` is `fail`; more utterances than allowed are
             skipped.
     """
-    scorer = load_scorer(frames_dir, model_dir, scores)
+    scorer = load_scorer(frames_dir, model_dir, scores, threads=threads)
     recognizer = Recognizer.load(scorer, graph, Lang.load(lang_dir), options)
     recognizer.warm_up()
     started = time.perf_counter()
@@ -180,7 +180,7 @@ def sweep_beams(
     """
     lang = Lang.load(lang_dir)
     keep = score.filter
-    scorer = load_scorer(frames_dir, model_dir, scores)
+    scorer = load_scorer(frames_dir, model_dir, scores, threads=threads)
     transforms = lattices_dir / "trans.ark"
     if isinstance(scorer, GmmScorer) and transforms.is_file():
         scorer = scorer.adapted(SpeakerTransforms.load(transforms))

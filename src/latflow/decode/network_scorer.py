@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from latflow.decode.options import NetworkScoreOptions
-from latflow.decode.scorers import Turn
+from latflow.decode.turns import Turn
 from latflow.errors import UserError
 from latflow.features.source import Frames
 from latflow.graphs.hclg import load_model as load_transitions

@@ -18,9 +18,10 @@ import numpy as np
 
 from latflow.decode.decoder import Attempt, LatticeDecoder, RetryPolicy
 from latflow.decode.options import SearchOptions
-from latflow.decode.scorers import Scorer, Turn
+from latflow.decode.scorers import Scorer
 from latflow.decode.search_graph import ArcArrays, GraphFile
 from latflow.decode.streaming import Decoded
+from latflow.decode.turns import Turn
 from latflow.errors import UserError
 from latflow.features.source import Frames
 from latflow.fst.graph import Graph

@@ -3,12 +3,12 @@
 Those of a network are in `latflow.decode.network_scorer`, which is imported only where
 a network decodes: torch's import takes longer than a small job.
 
-Public: `Scorer`, `Turn`, `GmmScorer`, `load_scorer`, `gmm_scores`.
+Public: `Scorer`, `GmmScorer`, `load_scorer`, `gmm_scores`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,27 +17,13 @@ from typing import Protocol
 import numpy as np
 
 from latflow.decode.options import NetworkScoreOptions
+from latflow.decode.turns import Turn
 from latflow.features.frames import FrameStore
 from latflow.features.source import Frames, open_frames
 from latflow.features.transform import FeatureTransform
 from latflow.gmm.model import AcousticModel, DiagGmms, GmmSystem
 from latflow.gmm.source import SpeakerTransforms
 from latflow.hmm.transition_model import TransitionModel
-
-
-@dataclass(frozen=True, eq=False)
-class Turn:
-    """An utterance whose turn it is, and what gives its log-likelihoods.
-
-    Attributes:
-        index: its number.
-        log_likes: gives them, float32[some frames, P] at a time; may be called again.
-        seconds: processor time that they have taken already.
-    """
-
-    index: int
-    log_likes: Callable[[], Iterator[np.ndarray]]
-    seconds: float = 0.0
 
 
 class Scorer(Protocol):
@@ -170,7 +156,7 @@ def gmm_scores(gmms: DiagGmms, features: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def load_scorer(
-    frames_dir: Path, model_dir: Path, options: NetworkScoreOptions
+    frames_dir: Path, model_dir: Path, options: NetworkScoreOptions, *, threads: int = 1
 ) -> Scorer:
     """Return the scorer of a system's folder, GMM or network.
 
@@ -178,6 +164,7 @@ def load_scorer(
         frames_dir: the frames that the system reads.
         model_dir: the system's folder.
         options: of a network.
+        threads: that compute features on the fly, where batches are scored.
 
     Raises:
         UserError: a file is missing or broken, or the parts do not fit.
@@ -185,5 +172,6 @@ def load_scorer(
     if (model_dir / "network.yaml").is_file():
         from latflow.decode.network_scorer import NetworkScorer
 
-        return NetworkScorer.load(open_frames(frames_dir), model_dir, options)
+        store = open_frames(frames_dir, threads=threads)
+        return NetworkScorer.load(store, model_dir, options)
     return GmmScorer.of(FrameStore.load(frames_dir), GmmSystem.load(model_dir))

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from latflow.device_copies import HostCopy, pinned, sent
 from latflow.errors import is_out_of_memory
 from latflow.features.source import Frames
-from latflow.nnet.copies import HostCopy, pinned, sent
 from latflow.nnet.normalization import Normalizer
 from latflow.parallel import Prefetched
 from latflow.ragged import windows
@@ -108,7 +108,7 @@ class UtteranceBatches:
             float32 [B, T, D] on the network's device, 0 beyond the ends, and int64 [B]
             on the CPU.
         """
-        frames = [self.store.frames(i) for i in numbers]
+        frames = self.store.get(numbers)
         lengths = torch.tensor([len(one) for one in frames])
         shape = len(frames), int(lengths.max()), self.store.dim
         here = pinned(shape, torch.float32, self.device)

@@ -39,8 +39,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from latflow.criteria.criterion import with_gradient
+from latflow.device_copies import HostCopy, pinned, sent
 from latflow.errors import UserError
-from latflow.nnet.copies import HostCopy, pinned, sent
 from latflow.nnet.network import Output
 from latflow.sequence.generation import Generator
 from latflow.sequence.journal import STATISTICS, Journal, UtteranceResult

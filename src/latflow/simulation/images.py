@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from latflow.device_copies import sent
 from latflow.gpu_kernels import can_compile_kernels
 from latflow.jit import njit
-from latflow.nnet.copies import sent
 
 _AT_A_TIME = 1 << 24  # images, on devices
 

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from latflow.device_copies import sent
 from latflow.errors import UserError
-from latflow.nnet.copies import sent
 from latflow.simulation.acoustics import SPEED_OF_SOUND, shortest_decay_time
 from latflow.simulation.images import Boxes, lay_images
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from latflow.nnet.copies import HostCopy, sent
+from latflow.device_copies import HostCopy, sent
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import AcousticNetwork
 from latflow.nnet.network import Network
@@ -42,7 +42,12 @@ def store_of(dim, lengths=LENGTHS, seed=1):
     for one in frames:
         one.flags.writeable = False
     begin = np.cumsum([0, *lengths])
-    return SimpleNamespace(begin=begin, dim=dim, frames=frames.__getitem__)
+    return SimpleNamespace(
+        begin=begin,
+        dim=dim,
+        frames=frames.__getitem__,
+        get=lambda numbers: [frames[i] for i in numbers],
+    )
 
 
 def batches_of(store, kind="none", max_frames=100):
