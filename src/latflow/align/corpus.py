@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from latflow.logs import progress
 from latflow.parallel import in_order
 from latflow.ragged import RaggedStore, RaggedWriter
 
+Item = TypeVar("Item")
 LOG_LIKES = "log_likes"  # folder of a `LogLikes`
 _LENGTH = struct.Struct("<bi")  # width in bytes of the number that follows, number
 _ITEM = np.dtype([("width", "i1"), ("value", "<i4")])
@@ -45,22 +46,26 @@ _ITEM = np.dtype([("width", "i1"), ("value", "<i4")])
 
 def align_all(
     aligner: Aligner,
-    count: int,
-    graph_of: Callable[[int], Graph | str],
-    scores_of: Callable[[int], Scores | str],
+    utterances: Iterable[Item],
+    graph_of: Callable[[Item], Graph | str],
+    scores_of: Callable[[Item], Scores | str],
     pool: Executor,
+    *,
+    ahead: int = 256,
 ) -> Iterator[Alignment | AlignmentFailure]:
-    """Yield the alignments of utterances 0 ... count - 1, in this order.
+    """Yield the alignments of utterances, in their order.
 
     Args:
         aligner: the model and its scales.
+        utterances: their numbers, or whatever else the functions know them by.
         graph_of: gives the training graph of an utterance, or the reason why it has
             none.
         scores_of: gives its scores, or the reason why it has none.
+        ahead: see `latflow.parallel.in_order`.
     """
     widest = max(aligner.beams)
 
-    def align(u: int) -> Alignment | AlignmentFailure:
+    def align(u: Item) -> Alignment | AlignmentFailure:
         graph = graph_of(u)
         if isinstance(graph, str):
             return AlignmentFailure(graph, widest)
@@ -69,7 +74,7 @@ def align_all(
             return AlignmentFailure(scores, widest)
         return aligner.align(graph, scores)
 
-    return in_order(pool, align, range(count))
+    return in_order(pool, align, utterances, ahead=ahead)
 
 
 @dataclass

@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from latflow.criteria.criterion import with_gradient
 from latflow.criteria.numerator import numerators
-from latflow.criteria.on_device import on_device
+from latflow.device_copies import sent
 from latflow.fst.graph import Graph
 
 #: Log-probability per frame of a sequence that has no path of its length.
@@ -71,7 +72,7 @@ def evaluate_ctc(
         log_probs, graphs, lengths, need_posteriors=need_gradient, pool=pool
     )
     failed = torch.isneginf(found)
-    frames = on_device(lengths, scores.device)
+    frames = sent(np.array(lengths, np.int64), scores.device)
     value = torch.where(failed, FAILED_LOG_PROB * frames, found)
     if posteriors is not None:
         is_frame = torch.arange(scores.shape[1], device=scores.device) < frames[:, None]

@@ -36,9 +36,10 @@ from latflow.criteria.denominator_kernels import (
     backward,
     forward,
 )
-from latflow.criteria.on_device import on_device, runs_kernels
+from latflow.device_copies import sent
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
+from latflow.gpu_kernels import runs_kernels
 
 
 class DenominatorSums(NamedTuple):
@@ -173,7 +174,10 @@ class Denominator:
                 log_likes,
             )
         layout = self._gpu_layouts[key]
-        counts, num_frames = on_device(lengths, log_likes.device), max(lengths)
+        counts, num_frames = (
+            sent(np.array(lengths, np.int64), log_likes.device),
+            max(lengths),
+        )
         values, greatest = _exponentiate(log_likes[:, :num_frames], counts)
         outputs = values.new_empty(num_frames + 1, self.num_pdfs, len(counts))
         outputs[:num_frames] = values.permute(1, 2, 0)
@@ -199,7 +203,7 @@ class Denominator:
         )
         probability = torch.from_numpy(self.probability).to(log_likes)[:, None]
         initial = torch.from_numpy(self.initial_probs).to(log_likes)[:, None]
-        counts = on_device(lengths, log_likes.device)
+        counts = sent(np.array(lengths, np.int64), log_likes.device)
         values = log_likes[:, : max(lengths, default=0)]
         outputs, greatest = _exponentiate(values, counts)
         outputs = outputs.permute(1, 2, 0).contiguous()

@@ -15,15 +15,16 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from latflow.criteria.criterion import with_gradient
 from latflow.criteria.denominator import Denominator
 from latflow.criteria.numerator import numerators
-from latflow.criteria.on_device import on_device
 from latflow.criteria.options import LfmmiOptions
 from latflow.criteria.packed_graphs import PackedGraphs
+from latflow.device_copies import sent
 from latflow.fst.graph import Graph
 
 #: Objective per frame of a sequence that failed (Kaldi's `default_objf`).
@@ -125,7 +126,7 @@ def evaluate_lfmmi(
         pool=pool,
     )
     failed = ~torch.isfinite(num - den)
-    frames = on_device(counts, scores.device)
+    frames = sent(np.array(counts, np.int64), scores.device)
     is_frame = torch.arange(scores.shape[1], device=scores.device) < frames[:, None]
     kept = is_frame & ~failed[:, None]
     scores = torch.where(kept[:, :, None], scores, 0.0)

@@ -20,11 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from latflow.criteria.on_device import on_device, runs_kernels
 from latflow.criteria.packed_graphs import PackedGraphs
+from latflow.device_copies import sent
 from latflow.errors import UserError
 from latflow.fst.determinize import enlarged
 from latflow.fst.graph import Graph
+from latflow.gpu_kernels import runs_kernels
 from latflow.jit import njit
 
 
@@ -97,7 +98,7 @@ def numerators(
         if packed is not None:
             _check_labels(*packed.labels, scores.shape[2])
             there = packed.to(scores.device, non_blocking=True)
-            counts = on_device(lengths, scores.device)
+            counts = sent(np.array(lengths, np.int64), scores.device)
             return path_sums(
                 scores.contiguous(), there, counts, need_posteriors=need_posteriors
             )

@@ -18,6 +18,7 @@ from latflow.align.aligner import Aligner
 from latflow.align.corpus import AlignmentSummary, Split, align_all
 from latflow.decode.network_scorer import NetworkScorer
 from latflow.decode.options import AlignNetworkOptions
+from latflow.decode.turns import Turn
 from latflow.features.source import open_frames
 from latflow.fst.graph import Graph
 from latflow.graphs.hclg import load_model
@@ -56,7 +57,7 @@ def align_network(
     Raises:
         UserError: network, language and frames do not fit, or too many utterances fail.
     """
-    store = open_frames(frames_dir)
+    store = open_frames(frames_dir, threads=threads)
     scorer = NetworkScorer.load(store, model_dir, options.scores)
     utterances = utterances_of(part, store.begin).tolist()
     split = Split(
@@ -71,21 +72,22 @@ def align_network(
     compiler = TrainingGraphCompiler(split.lang, tree, transitions)
     silence = [split.lang.optional_silence]
 
-    def graph_of(u: int) -> Graph | str:
-        words = split.lang.words_to_ids(store.texts[utterances[u]])
+    def graph_of(turn: Turn) -> Graph | str:
+        words = split.lang.words_to_ids(store.texts[turn.index])
         return compiler.graph_or_reason(words)
 
-    def scores(u: int) -> np.ndarray | str:
-        (found,) = scorer.log_likes(utterances[u])
+    def scores(turn: Turn) -> np.ndarray | str:
+        (found,) = turn.log_likes()
         return "scores that are not numbers" if np.isnan(found).any() else found
 
     with worker_pool(threads) as pool:
         alignments = align_all(
             Aligner(transitions, options, graph, silence_phones=silence),
-            len(utterances),
+            scorer.turns(utterances),
             graph_of,
             scores,
             pool,
+            ahead=2 * threads,
         )
         names = [store.utt_ids[u] for u in utterances]
         named = zip(names, alignments, strict=True)

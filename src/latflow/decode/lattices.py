@@ -2,7 +2,8 @@
 
 `decode_lattices` takes utterances one by one, searches them on a pool of threads, and
 writes their lattices in order; what is in memory depends on the number of threads and
-the longest utterance, not on the corpus. Written files:
+the longest utterance (and on a GPU on what is scored together), not on the corpus.
+Written files:
 
 * `lattices.ark`: raw lattices, Kaldi's binary form, acoustic costs unscaled (but for
   some networks, see `AcousticNetwork.lattice_scale`);
@@ -35,7 +36,7 @@ from latflow.lattice.edit_distance import ErrorCounts, count_errors
 from latflow.lattice.io.archives import LatticeWriter
 from latflow.ledger import Ledger
 from latflow.logs import progress
-from latflow.parallel import in_order, worker_pool
+from latflow.parallel import worker_pool
 from latflow.parts import utterances_of
 from latflow.scoring.options import ComparisonOptions
 from latflow.scoring.results import write_rows
@@ -60,8 +61,8 @@ def decode_lattices(
 ) -> None:
     """Decode all utterances of a split with a GMM system or a network (stage).
 
-    Each thread scores and searches an utterance of its own; model and graph lie in
-    memory once.
+    Each thread searches an utterance of its own, and scores it where no GPU does;
+    model and graph lie in memory once.
 
     Args:
         frames_dir: features that the system reads, stored or described for the fly.
@@ -80,7 +81,7 @@ def decode_lattices(
             final state and `on_no_final` is `fail`; more utterances than allowed are
             skipped.
     """
-    scorer = load_scorer(frames_dir, model_dir, scores)
+    scorer = load_scorer(frames_dir, model_dir, scores, threads=threads)
     recognizer = Recognizer.load(scorer, graph, Lang.load(lang_dir), options)
     recognizer.warm_up()
     started = time.perf_counter()
@@ -91,7 +92,7 @@ def decode_lattices(
         LatticeWriter.open(out_dir / "lattices.ark") as writer,
         worker_pool(threads) as pool,
     ):
-        results = in_order(pool, recognizer.work, utterances, ahead=2 * threads)
+        results = recognizer.results(pool, utterances, ahead=2 * threads)
         for result in progress(results, "decode", total=len(utterances)):
             take(result, options, writer, ledger, totals)
         ledger.write(out_dir / "ledger.jsonl")
@@ -179,7 +180,7 @@ def sweep_beams(
     """
     lang = Lang.load(lang_dir)
     keep = score.filter
-    scorer = load_scorer(frames_dir, model_dir, scores)
+    scorer = load_scorer(frames_dir, model_dir, scores, threads=threads)
     transforms = lattices_dir / "trans.ark"
     if isinstance(scorer, GmmScorer) and transforms.is_file():
         scorer = scorer.adapted(SpeakerTransforms.load(transforms))
@@ -192,9 +193,9 @@ def sweep_beams(
     rows = []
     for beam in sorted(beams):
         totals, errors = Totals(store.frame_shift, threads), ErrorCounts()
-        work = recognizer.with_beam(options, beam).work
+        narrowed = recognizer.with_beam(options, beam)
         with worker_pool(threads) as pool:
-            results = in_order(pool, work, range(len(store)), ahead=2 * threads)
+            results = narrowed.results(pool, range(len(store)), ahead=2 * threads)
             for result in progress(results, f"beam {beam:g}", total=len(store)):
                 totals.add(result)
                 heard: list[str] = []

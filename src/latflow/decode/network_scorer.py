@@ -1,24 +1,32 @@
-"""Log-likelihoods of an utterance's frames by a network.
+"""Log-likelihoods of utterances' frames by a network.
+
+On the processor each thread scores its own utterance; on a device batches of like
+length are scored, while others are searched.
 
 Public: `NetworkScorer`, `score_frames`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from latflow.decode.options import NetworkScoreOptions
+from latflow.decode.turns import Turn
 from latflow.errors import UserError
 from latflow.features.source import Frames
 from latflow.graphs.hclg import load_model as load_transitions
 from latflow.hmm.transition_model import TransitionModel
 from latflow.nnet.model_dir import AcousticNetwork, choose_device, load_model
 from latflow.nnet.normalization import Normalizer
+from latflow.nnet.utterances import ScoredUtterance, UtteranceBatches
+
+_WINDOW_BYTES = 1 << 29  # scores that lie in memory together; twice, with a GPU
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +43,8 @@ class NetworkScorer:
         prior_scale: factor on the log priors.
         acoustic_scale: factor on the scores in the search; None for the options'.
         device: where the network is.
+        max_frames: frames that go through the network at once on a device other than
+            the processor, padding counted.
     """
 
     store: Frames
@@ -44,6 +54,7 @@ class NetworkScorer:
     prior_scale: float
     acoustic_scale: float | None
     device: torch.device
+    max_frames: int = 16000
 
     @classmethod
     def load(
@@ -118,6 +129,21 @@ class NetworkScorer:
         frames = self.normalization(self.store.frames(index))
         yield self._score(frames)
 
+    def turns(self, utterances: Sequence[int]) -> Iterator[Turn]:
+        """Yield utterances in order; on a device, with scores that are on their way."""
+        if self.device.type == "cpu":
+            return (Turn(i, partial(self.log_likes, i)) for i in utterances)
+        return map(_turn, self.scored(utterances))
+
+    def scored(self, utterances: Sequence[int]) -> Iterator[ScoredUtterance]:
+        """Yield the log-likelihoods of utterances in order, scored in batches."""
+        batches = UtteranceBatches(
+            self.store, self.normalization, self.device, self.max_frames
+        )
+        window = self.subsampling * _WINDOW_BYTES // (4 * self.transitions.num_pdfs)
+        score = partial(self.network.log_likelihoods, prior_scale=self.prior_scale)
+        return batches.scored(score, utterances, max(window, self.max_frames))
+
     def warm_up(self) -> np.ndarray:
         """Run the network once; scores of a frame of zeros."""
         return self._score(np.zeros((1, self.store.dim), np.float32))
@@ -125,6 +151,15 @@ class NetworkScorer:
     def _score(self, frames: np.ndarray) -> np.ndarray:
         """Return float32[ceil(T / s), P] of float32[T, D]."""
         return score_frames(self.network, frames, self.prior_scale, self.device)
+
+
+def _turn(scored: ScoredUtterance) -> Turn:
+    """Return the turn of an utterance that has been scored."""
+
+    def log_likes() -> Iterator[np.ndarray]:
+        yield scored.wait()
+
+    return Turn(scored.index, log_likes, scored.seconds)
 
 
 def score_frames(

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -19,10 +21,12 @@ from latflow.decode.options import SearchOptions
 from latflow.decode.scorers import Scorer
 from latflow.decode.search_graph import ArcArrays, GraphFile
 from latflow.decode.streaming import Decoded
+from latflow.decode.turns import Turn
 from latflow.errors import UserError
 from latflow.features.source import Frames
 from latflow.fst.graph import Graph
 from latflow.lang.directory import Lang
+from latflow.parallel import in_order
 
 _MAPPED_BYTES = 64 << 20  # graphs above this are packed to a file that processes share
 
@@ -150,16 +154,32 @@ class Recognizer(Generic[ScorerT]):
             with contextlib.suppress(UserError):  # one frame seldom ends well
                 self.decoder.decode(log_likes, acoustic_scale=self.acoustic_scale)
 
+    def results(
+        self, pool: Executor, utterances: Sequence[int], *, ahead: int
+    ) -> Iterator[Result]:
+        """Decode utterances on a pool of threads, and return the results in order.
+
+        Args:
+            pool: see `latflow.parallel.worker_pool`.
+            utterances: their numbers.
+            ahead: see `latflow.parallel.in_order`.
+        """
+        turns = self.scorer.turns(utterances)
+        return in_order(pool, self._search, turns, ahead=ahead)
+
     def work(self, index: int) -> Result:
         """Decode one utterance, again with a wider beam if the policy says so."""
-        utterance = self.store.utt_ids[index]
-        clock = _Clock()
+        return self._search(Turn(index, partial(self.scorer.log_likes, index)))
 
-        num_frames = int(self.store.begin[index + 1] - self.store.begin[index])
+    def _search(self, turn: Turn) -> Result:
+        """Decode an utterance with the log-likelihoods that its turn gives."""
+        store = self.store
+        utterance, clock = store.utt_ids[turn.index], _Clock()
+        num_frames = int(store.begin[turn.index + 1] - store.begin[turn.index])
 
         def search(beam: float) -> Decoded:
             found = self.decoder.decode_chunks(
-                self._log_likes(index, clock),
+                clock.timed(turn.log_likes()),
                 acoustic_scale=self.acoustic_scale,
                 utterance=utterance,
                 beam=beam,
@@ -172,7 +192,7 @@ class Recognizer(Generic[ScorerT]):
             num_frames,
             -(-num_frames // self.scorer.subsampling),
             attempt,
-            clock.log_like_seconds,
+            turn.seconds + clock.log_like_seconds,
             clock.all_seconds() - clock.log_like_seconds,
         )
 
@@ -183,17 +203,6 @@ class Recognizer(Generic[ScorerT]):
             return found
         costs = scale * lattice.acoustic_cost
         return replace(found, lattice=replace(lattice, acoustic_cost=costs))
-
-    def _log_likes(self, index: int, clock: _Clock) -> Iterator[np.ndarray]:
-        """Return the scorer's pieces; the clock learns the time that they took."""
-        pieces = self.scorer.log_likes(index)
-        while True:
-            begun = time.thread_time()
-            piece = next(pieces, None)
-            clock.log_like_seconds += time.thread_time() - begun
-            if piece is None:
-                return
-            yield piece
 
 
 class _Clock:
@@ -206,3 +215,13 @@ class _Clock:
     def all_seconds(self) -> float:
         """Return the seconds since the utterance was begun."""
         return time.thread_time() - self._begun
+
+    def timed(self, pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+        """Yield log-likelihoods, and add up the time that they take."""
+        while True:
+            begun = time.thread_time()
+            piece = next(pieces, None)
+            self.log_like_seconds += time.thread_time() - begun
+            if piece is None:
+                return
+            yield piece

@@ -8,14 +8,16 @@ Public: `Scorer`, `GmmScorer`, `load_scorer`, `gmm_scores`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from latflow.decode.options import NetworkScoreOptions
+from latflow.decode.turns import Turn
 from latflow.features.frames import FrameStore
 from latflow.features.source import Frames, open_frames
 from latflow.features.transform import FeatureTransform
@@ -54,6 +56,13 @@ class Scorer(Protocol):
 
     def log_likes(self, index: int) -> Iterator[np.ndarray]:
         """Yield log-likelihoods of an utterance, float32[some frames, P] at a time."""
+        ...
+
+    def turns(self, utterances: Sequence[int]) -> Iterator[Turn]:
+        """Yield utterances in order, for threads to score and search.
+
+        Where it is quicker, several are scored together before it is their turn.
+        """
         ...
 
     def warm_up(self) -> np.ndarray:
@@ -125,6 +134,10 @@ class GmmScorer:
         """Yield log-likelihoods of an utterance, float32[some frames, P] at a time."""
         return gmm_scores(self.model.gmms, self.frames(index))
 
+    def turns(self, utterances: Sequence[int]) -> Iterator[Turn]:
+        """Yield utterances in order; each is scored by the thread that takes it."""
+        return (Turn(i, partial(self.log_likes, i)) for i in utterances)
+
     def warm_up(self) -> np.ndarray:
         """Load the compiled kernels; scores of a frame of zeros."""
         some = np.zeros((1, self.store.dim), np.float32)
@@ -143,7 +156,7 @@ def gmm_scores(gmms: DiagGmms, features: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def load_scorer(
-    frames_dir: Path, model_dir: Path, options: NetworkScoreOptions
+    frames_dir: Path, model_dir: Path, options: NetworkScoreOptions, *, threads: int = 1
 ) -> Scorer:
     """Return the scorer of a system's folder, GMM or network.
 
@@ -151,6 +164,7 @@ def load_scorer(
         frames_dir: the frames that the system reads.
         model_dir: the system's folder.
         options: of a network.
+        threads: that compute features on the fly, where batches are scored.
 
     Raises:
         UserError: a file is missing or broken, or the parts do not fit.
@@ -158,5 +172,6 @@ def load_scorer(
     if (model_dir / "network.yaml").is_file():
         from latflow.decode.network_scorer import NetworkScorer
 
-        return NetworkScorer.load(open_frames(frames_dir), model_dir, options)
+        store = open_frames(frames_dir, threads=threads)
+        return NetworkScorer.load(store, model_dir, options)
     return GmmScorer.of(FrameStore.load(frames_dir), GmmSystem.load(model_dir))

@@ -8,7 +8,7 @@ Public: `FrameStore`, `FrameWriter`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -74,6 +74,10 @@ class FrameStore(RaggedStore):
     def frames(self, i: int) -> np.ndarray:
         """Return the frames of utterance i, float32 [T_i, D], a read-only view."""
         return self["frames"][i]
+
+    def get(self, numbers: Sequence[int]) -> list[np.ndarray]:
+        """Return the frames of some utterances, see `frames`."""
+        return [self.frames(i) for i in numbers]
 
     def block(self, first: int, last: int) -> np.ndarray:
         """Return the frames of utterances first..last-1 below each other."""

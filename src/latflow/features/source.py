@@ -18,13 +18,17 @@ Frames: TypeAlias = "FrameStore | LiveFrames"  # for stages that read both
 
 
 def open_frames(
-    folder: str | Path, on_the_fly: OnTheFlyOptions | None = None
+    folder: str | Path,
+    on_the_fly: OnTheFlyOptions | None = None,
+    *,
+    threads: int | None = None,
 ) -> Frames:
     """Open features, stored or computed on the fly, whichever the folder is of.
 
     Args:
         folder: what `normalize_features` or `prepare_live_features` wrote.
         on_the_fly: of the computation of the latter.
+        threads: in the place of those of `on_the_fly`; None for these.
 
     Raises:
         UserError: the folder is of neither kind.
@@ -37,7 +41,7 @@ def open_frames(
     options = on_the_fly or OnTheFlyOptions()
     return LiveFrames(
         folder,
-        threads=options.threads,
+        threads=max(1, options.threads if threads is None else threads),
         device=options.device,
         cache_bytes=options.cache_mb * 10**6,
     )

@@ -138,7 +138,7 @@ def align_source(
     aligner = Aligner(model.transitions, options, scales, silence_phones=silence_phones)
     return align_all(
         aligner,
-        len(source),
+        range(len(source)),
         graph_of,
         lambda u: scorer.scores(source.frames(u)),
         pool,

@@ -4,7 +4,9 @@
 hands each utterance to a pool of threads; `finish` waits for them, puts their gradients
 together and gives a loss that can be differentiated. Between the two the trainer runs
 the forward pass of the next part of the batch, on the device, and the backward pass of
-the one before.
+the one before. The thread that trains waits for the device nowhere, and for a part no
+longer than for its slowest lattice. Copies stay float32: in half precision the best
+paths of near scores change.
 
 With x the output before the softmax, the loss of a part is
 
@@ -37,6 +39,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from latflow.criteria.criterion import with_gradient
+from latflow.device_copies import HostCopy, pinned, sent
 from latflow.errors import UserError
 from latflow.nnet.network import Output
 from latflow.sequence.generation import Generator
@@ -126,17 +129,18 @@ class SequenceCriterion(Criterion):
         if self._priors is not None:
             self._priors = self._priors.to(log_probs.device)
             log_likes = log_probs - self._priors.to(log_probs.dtype)
-        copy = _HostCopy(log_likes.detach(), self._teacher_scores(batch))
+        exchange = _Exchange(log_likes.detach(), self._teacher_scores(batch))
         if log_likes.device.type == "cpu":
             self._quiet.hold()
         # The longest first: a thread that begins it last would be waited for.
         futures: list[Future[UtteranceResult] | None] = [None] * len(batch)
         for b in sorted(range(len(batch)), key=lambda b: (-lengths[b], b)):
             futures[b] = self._pool.submit(
-                self._work, batch.utterances[b], copy, b, lengths[b], self.lattice_beam
+                *(self._work, batch.utterances[b], exchange, b, lengths[b]),
+                self.lattice_beam,
             )
         tensors = _Tensors(logits, log_probs, log_likes, batch.weight)
-        return partial(self._finish, tensors, copy, [f for f in futures if f])
+        return partial(self._finish, tensors, exchange, [f for f in futures if f])
 
     def _teacher_scores(self, batch: Batch) -> Tensor | None:
         """Return the log-likelihoods of the teacher, [B, T, P]."""
@@ -168,24 +172,28 @@ class SequenceCriterion(Criterion):
         return logits, lengths.tolist()
 
     def _work(
-        self, utterance: str, copy: _HostCopy, b: int, length: int, lattice_beam: float
+        self,
+        utterance: str,
+        exchange: _Exchange,
+        b: int,
+        length: int,
+        lattice_beam: float,
     ) -> UtteranceResult:
         """Do all that is to be done for an utterance; runs in a thread."""
-        copy.gradient[b] = 0.0
-        copy.wait()
-        teacher = None if copy.teacher is None else copy.teacher[b, :length]
+        exchange.gradient[b] = 0.0
+        teacher = exchange.teacher
         return self._generator.work(
             utterance,
-            copy.log_likes[b, :length],
-            copy.gradient[b, :length],
+            exchange.log_likes.wait()[b, :length],
+            exchange.gradient[b, :length],
             lattice_beam=lattice_beam,
-            teacher=teacher,
+            teacher=None if teacher is None else teacher.wait()[b, :length],
         )
 
     def _finish(
         self,
         tensors: _Tensors,
-        copy: _HostCopy,
+        exchange: _Exchange,
         futures: Sequence[Future[UtteranceResult]],
     ) -> Loss:
         """Wait for the utterances of a part and make its loss."""
@@ -195,7 +203,7 @@ class SequenceCriterion(Criterion):
         finally:
             for future in futures:
                 future.cancel()  # after an error the rest is not needed
-            if copy.device.type == "cpu":
+            if exchange.device.type == "cpu":
                 self._quiet.release()
         waited = time.perf_counter() - began
         sums = dict.fromkeys(self.statistics, 0.0)
@@ -205,23 +213,23 @@ class SequenceCriterion(Criterion):
             for name, value in result.sums.items():
                 sums[name] += value
             self.journal.enter(result)
-        by_sequence, ce = self._losses(tensors, copy, results)
+        by_sequence, ce = self._losses(tensors, exchange, results)
         num_frames = sum(result.num_frames for result in results)
         statistics = {**sums, "ce": ce}
         return Loss(by_sequence.sum(), num_frames, statistics, by_sequence.detach())
 
     def _losses(
-        self, tensors: _Tensors, copy: _HostCopy, results: Sequence[UtteranceResult]
+        self, tensors: _Tensors, exchange: _Exchange, results: Sequence[UtteranceResult]
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of each sequence, float64 [B], and cross-entropy."""
         device = tensors.logits.device
-        values = [-result.objective for result in results]
+        values = np.array([-result.objective for result in results], np.float64)
         loss = with_gradient(
             tensors.log_likes,
-            torch.tensor(values, dtype=torch.float64, device=device),
-            copy.gradient_on_device().neg_(),
+            sent(values, device),
+            exchange.gradient_on_device().neg_(),
         )
-        labels = self._labels(results, tensors.logits.shape[1]).to(device)
+        labels = sent(self._labels(results, tensors.logits.shape[1]), device)
         nats = functional.nll_loss(
             tensors.log_probs.flatten(0, 1),
             labels.flatten(),
@@ -239,14 +247,16 @@ class SequenceCriterion(Criterion):
             loss = loss * tensors.weight.to(loss)
         return loss, nats.detach().sum()
 
-    def _labels(self, results: Sequence[UtteranceResult], num_frames: int) -> Tensor:
+    def _labels(
+        self, results: Sequence[UtteranceResult], num_frames: int
+    ) -> np.ndarray:
         """Return the pdfs of the alignments, int64 [B, T]; -1 = not counted."""
         labels = np.full((len(results), num_frames), _NOT_COUNTED, np.int64)
         for row, result in zip(labels, results, strict=True):
             if result.alignment is not None:
                 pdfs = self._generator.model.pdf[result.alignment]
                 row[: len(pdfs)] = pdfs
-        return torch.from_numpy(labels)
+        return labels
 
     def stepped(self, totals: Mapping[str, float]) -> None:
         """Adapt the lattice beam and watch failures; see `Criterion.stepped`.
@@ -298,49 +308,30 @@ class _Tensors(NamedTuple):
     weight: Tensor | None
 
 
-class _HostCopy:
-    """Log-likelihoods of a part in the host's memory, and a matrix for the gradient.
+class _Exchange:
+    """Numbers of a part that its threads read, and a matrix for the gradient.
 
     Args:
-        log_likes: [B, T, P], detached. On the CPU no copy is made.
-        teacher: log-likelihoods of a teacher, likewise.
+        log_likes: [B, T, P], detached.
+        teacher: log-likelihoods of a teacher, likewise; None without one.
 
     Attributes:
         device: of `log_likes`.
-        log_likes: the same as an array; to be read after `wait`.
-        teacher: likewise; None without one.
+        log_likes: on their way to the threads.
+        teacher: likewise.
         gradient: of the same shape and type, not filled.
     """
 
-    def __init__(self, log_likes: Tensor, teacher: Tensor | None = None) -> None:
+    def __init__(self, log_likes: Tensor, teacher: Tensor | None) -> None:
         self.device = log_likes.device
-        self._copied: torch.cuda.Event | None = None
-        on_cuda = self.device.type == "cuda"
-        shape, dtype = log_likes.shape, log_likes.dtype
-        self._gradient = torch.empty(shape, dtype=dtype, pin_memory=on_cuda)
-        self.log_likes: np.ndarray = _on_host(log_likes)
-        self.teacher = None if teacher is None else _on_host(teacher)
-        if on_cuda:
-            self._copied = torch.cuda.Event()
-            self._copied.record()
+        self.log_likes = HostCopy(log_likes)
+        self.teacher = None if teacher is None else HostCopy(teacher)
+        self._gradient = pinned(log_likes.shape, log_likes.dtype, self.device)
         self.gradient: np.ndarray = self._gradient.numpy()
-
-    def wait(self) -> None:
-        """Wait until the copy is there; other threads go on meanwhile."""
-        if self._copied is not None:
-            self._copied.synchronize()
 
     def gradient_on_device(self) -> Tensor:
         """Return the gradient, [B, T, P]."""
         return self._gradient.to(self.device, non_blocking=True)
-
-
-def _on_host(tensor: Tensor) -> np.ndarray:
-    """Return values in the host's memory; from a GPU they arrive only later."""
-    if tensor.device.type != "cuda":
-        return tensor.contiguous().cpu().numpy()
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    return host.copy_(tensor, non_blocking=True).numpy()
 
 
 class _QuietTorch:

@@ -232,7 +232,7 @@ def _align_with_network(
 
         alignments = align_all(
             Aligner(transitions, search, scales, silence_phones=[own.optional_silence]),
-            len(names),
+            range(len(names)),
             graph,
             scores,
             pool,

@@ -2,10 +2,11 @@
 
 Each image of the source adds an impulse of amplitude `beta**n / (4 pi d)` at the time
 d / c, of n reflections and the distance d, shared by the two points of the grid beside
-it. On the processor a compiled loop does it, on other devices torch, for many images
-at a time.
+it. On the processor a compiled loop does it, room by room; on a GPU a kernel does, for
+all rooms at once; on other devices torch's operations do. Only on the processor equal
+arguments give equal bits.
 
-Public: `lay_images`.
+Public: `lay_images`, `Boxes`.
 
 Source: Allen and Berkley 1979.
 """
@@ -13,50 +14,76 @@ Source: Allen and Berkley 1979.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from latflow.device_copies import sent
+from latflow.gpu_kernels import runs_kernels
 from latflow.jit import njit
 
 _AT_A_TIME = 1 << 24  # images, on devices
 
 
+class Boxes(NamedTuple):
+    """Rooms, each with a source and a microphone.
+
+    Attributes:
+        size: float64 [N, 3], length, width, height, m.
+        source: float64 [N, 3], within the room.
+        microphone: float64 [N, 3], within the room, not at the source.
+        reflection: float64 [N], factor of the amplitude at each wall.
+        advance: float64 [N], path by which all sound comes earlier, m.
+    """
+
+    size: Tensor
+    source: Tensor
+    microphone: Tensor
+    reflection: Tensor
+    advance: Tensor
+
+
 def lay_images(
-    fine: Tensor,
-    size: list[float],
-    source: list[float],
-    microphone: list[float],
-    *,
-    log_reflection: float,
-    advance: float,
-    unit: float,
+    fine: Tensor, boxes: Boxes, limits: Sequence[int], *, unit: float
 ) -> None:
-    """Add the impulses of a room's images to a grid.
+    """Add the impulses of rooms' images to grids.
 
     Args:
-        fine: float32 [P], contiguous.
-        size: length, width, height of the room, m.
-        source: within the room.
-        microphone: within the room, not at the source.
-        log_reflection: logarithm of the factor of the amplitude at each wall.
-        advance: path by which all sound comes earlier, m.
+        fine: float32 [N, P], contiguous.
+        boxes: the rooms, on the same device.
+        limits: points of each grid that are used.
         unit: points of the grid for a metre.
     """
-    limit, early = len(fine), advance * unit
-    places = zip(size, source, microphone, strict=True)
-    axes = [_axis(*place, (limit + early) / unit) for place in places]
+    if fine.device.type == "cpu":
+        for i, limit in enumerate(limits):
+            _lay_room(fine[i, :limit].numpy(), Boxes(*(x[i] for x in boxes)), unit)
+        return
+    ends = sent(np.array(limits), fine.device)
+    squared, factors = _axes(boxes, ends, unit)
+    early = (boxes.advance * unit).float()
+    if runs_kernels(fine):
+        from latflow.simulation.images_triton import add_impulses
+
+        add_impulses(fine, ends, squared, factors, early)
+        return
+    for i, limit in enumerate(limits):
+        _add_on_device(fine[i, :limit], squared[i], factors[i], float(early[i]))
+
+
+def _lay_room(fine: np.ndarray, box: Boxes, unit: float) -> None:
+    """Add the impulses of one room, whose attributes have no axis N."""
+    early, log_reflection = float(box.advance) * unit, math.log(float(box.reflection))
+    places = zip(
+        *(box.size.tolist(), box.source.tolist(), box.microphone.tolist()), strict=True
+    )
+    axes = [_axis(*place, (len(fine) + early) / unit) for place in places]
     squared = [np.square(x * unit).astype(np.float32) for x, _ in axes]
     factors = [np.exp(n * log_reflection).astype(np.float32) for _, n in axes]
     factors[0] *= np.float32(unit / (4 * math.pi))
-    if fine.device.type == "cpu":
-        _add_impulses(fine.numpy(), tuple(squared), tuple(factors), early)
-    else:
-        on_device = [
-            [torch.from_numpy(x).to(fine) for x in part] for part in (squared, factors)
-        ]
-        _add_on_device(fine, on_device[0], on_device[1], early)
+    _add_impulses(fine, tuple(squared), tuple(factors), early)
 
 
 def _axis(
@@ -109,8 +136,32 @@ def _add_impulses(fine, squared, factors, early):
                     fine[point + 1] += behind
 
 
+def _axes(boxes: Boxes, limits: Tensor, unit: float) -> tuple[Tensor, Tensor]:
+    """Do the same as `_axis` for rooms on a device.
+
+    Returns:
+        float32 [N, 3, K], squared offsets in points, near ones first and infinite where
+        a room has no more; float32 [N, 3, K], factors of the amplitude.
+    """
+    reach = (limits / unit + boxes.advance)[:, None]
+    last = int((reach / (2 * boxes.size)).max()) + 1
+    n = torch.arange(-last, last + 1, device=limits.device)
+    reflections = torch.cat((2 * n.abs(), n.abs() + (n - 1).abs()))
+    along, source = 2 * n * boxes.size[..., None], boxes.source[..., None]
+    offset = torch.cat((along + source, along - source), -1)
+    offset = (offset - boxes.microphone[..., None]).abs()
+    is_heard = offset <= reach[..., None]
+    offset, order = offset.masked_fill(~is_heard, torch.inf).sort(-1)
+    most = int(is_heard.sum(-1).max())
+    offset, order = offset[..., :most], order[..., :most]
+    log_reflection = boxes.reflection.log()[:, None, None]
+    factors = (reflections[order] * log_reflection).exp().float()
+    factors[:, 0] *= unit / (4 * math.pi)
+    return (offset * unit).square().float().contiguous(), factors.contiguous()
+
+
 def _add_on_device(
-    fine: Tensor, squared: list[Tensor], factors: list[Tensor], early: float
+    fine: Tensor, squared: Tensor, factors: Tensor, early: float
 ) -> None:
     """Do the same as `_add_impulses` by operations of torch."""
     limit = len(fine)
@@ -121,7 +172,7 @@ def _add_on_device(
     while first < len(along_x):
         rest = fine.new_tensor((limit + early) ** 2 - along_x[first])
         y, z = (int(torch.searchsorted(squared[k], rest)) for k in (1, 2))
-        if y == 0 or z == 0:
+        if y == 0 or z == 0:  # nor is any behind it heard
             break
         last = first + max(1, _AT_A_TIME // (y * z))
         x = slice(first, last)

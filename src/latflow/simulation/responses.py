@@ -1,19 +1,32 @@
 """Responses of the rooms that records have, kept for their next use.
 
-Public: `RoomResponses`.
+Stages compute them as they are needed, on the processor, where equal records give equal
+bits: a training's few hundred rooms take seconds. Thousands at a time are made on a
+device, by `calibrated_rooms`.
+
+Public: `RoomResponses`, `calibrated_rooms`, `CalibratedRoom`.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from latflow.array_cache import ArrayCache
 from latflow.simulation.records import Place, RoomDraw
-from latflow.simulation.rooms import absorbed, calibrated_responses, room_responses
+from latflow.simulation.rooms import (
+    CalibratedResponses,
+    absorbed,
+    alike,
+    calibrated_responses,
+    room_responses,
+)
 
 log = logging.getLogger(__name__)
 
@@ -73,29 +86,76 @@ class RoomResponses:
         found = self._cache.get(_walls(room))
         if found is not None:
             return found
-        size, microphone, source = (
-            torch.tensor([point], dtype=torch.float64)
-            for point in (room.size, room.microphone, room.source)
-        )
-        made = calibrated_responses(
-            size,
-            source,
-            microphone,
-            torch.tensor([room.t60], dtype=torch.float64),
-            rate=self._rate,
-        )
-        measured = float(made.decay_time[0])
-        if abs(measured / room.t60 - 1) > 0.1:
+        (made,) = calibrated_rooms([room], rate=self._rate)
+        if abs(made.decay_time / room.t60 - 1) > 0.1:
             log.warning(
                 "room %d: reverberation time %.3f s, not %.3f s",
-                *(room.number, measured, room.t60),
+                *(room.number, made.decay_time, room.t60),
             )
-        reflection = made.reflection.numpy()
-        self._cache.put(_walls(room), reflection)
+        self._cache.put(_walls(room), made.reflection)
         if room.high_t60 is None:
             heard = (*_walls(room), room.source, None)
-            self._cache.put(heard, made.responses[0].numpy())
-        return reflection
+            self._cache.put(heard, made.response)
+        return made.reflection
+
+
+class CalibratedRoom(NamedTuple):
+    """What a room was found to be.
+
+    Attributes:
+        response: float32 [L], from the speaker's place, the direct path first; of walls
+            that absorb all frequencies alike.
+        reflection: float64 [1], factor of the amplitude at the walls.
+        decay_time: reverberation time that the response has, s.
+    """
+
+    response: np.ndarray
+    reflection: np.ndarray
+    decay_time: float
+
+
+def calibrated_rooms(
+    rooms: Sequence[RoomDraw], *, rate: int, device: str | torch.device = "cpu"
+) -> list[CalibratedRoom]:
+    """Compute responses of rooms, those of like length together.
+
+    What a room has does not depend on the others, but for rounding.
+
+    Args:
+        rooms: with the reverberation times that they are to have.
+        rate: Hz.
+        device: where they are computed.
+
+    Raises:
+        UserError: see `calibrated_responses`.
+    """
+    found: dict[int, CalibratedRoom] = {}
+    lengths = [math.ceil(room.t60 * rate) for room in rooms]
+    for rows in alike(lengths, rate):
+        made = _calibrated([rooms[i] for i in rows], rate, device)
+        responses, reflection = made.responses.cpu(), made.reflection.cpu()
+        times = made.decay_time.tolist()
+        for n, i in enumerate(rows):
+            response = responses[n, : lengths[i]].numpy().copy()
+            found[i] = CalibratedRoom(response, reflection[n : n + 1].numpy(), times[n])
+    return [found[i] for i in range(len(rooms))]
+
+
+def _calibrated(
+    rooms: Sequence[RoomDraw], rate: int, device: str | torch.device
+) -> CalibratedResponses:
+    """Compute responses of rooms in one batch."""
+
+    def column(values: Iterable[Place | float]) -> Tensor:
+        return torch.tensor([*values], dtype=torch.float64, device=device)
+
+    return calibrated_responses(
+        column(room.size for room in rooms),
+        column(room.source for room in rooms),
+        column(room.microphone for room in rooms),
+        column(room.t60 for room in rooms),
+        rate=rate,
+    )
 
 
 def _walls(room: RoomDraw) -> tuple[Place | float | None, ...]:

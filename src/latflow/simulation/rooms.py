@@ -6,26 +6,30 @@ grid is brought to the sample rate by one windowed sinc: the same as a windowed 
 each impulse, for a hundredth of the work. Batches lie on any device of torch; on the
 processor equal arguments give equal bits.
 
-Public: `room_responses`, `absorbed`, `decay_time`, `calibrated_responses`.
+Public: `room_responses`, `alike`, `absorbed`, `decay_time`, `calibrated_responses`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from latflow.device_copies import sent
 from latflow.errors import UserError
 from latflow.simulation.acoustics import SPEED_OF_SOUND, shortest_decay_time
-from latflow.simulation.images import lay_images
+from latflow.simulation.images import Boxes, lay_images
 
 _FINENESS = 16  # grid points a sample
 _HALF_WIDTH = 0.004  # of the windowed sinc, s
 _HIGH_PASS = 100.0  # Hz
 _HIGH_PASS_TAIL = 0.02  # s, after which its response is below -100 dB
+_SAMPLES = 1 << 22  # of responses that are computed together: 256 MB of grids
 
 
 def room_responses(
@@ -35,11 +39,13 @@ def room_responses(
     reflection: Tensor,
     *,
     rate: int,
-    num_samples: int,
+    num_samples: int | Sequence[int],
     advance: Tensor | None = None,
     high_pass: bool = True,
 ) -> Tensor:
     """Compute the responses of N rooms by the image method.
+
+    On a GPU those of like length are computed together, as many as memory allows.
 
     Args:
         size: float64 [N, 3], length, width, height of the rooms, m.
@@ -47,14 +53,14 @@ def room_responses(
         microphone: float64 [N, 3], within the room, not at the source.
         reflection: float64 [N], factor of the amplitude at each wall, in (0, 1).
         rate: Hz.
-        num_samples: L.
+        num_samples: L, or of each room one of its own; L is the greatest of them.
         advance: float64 [N], path by which all sound comes earlier, m, at most the
             distance of source and microphone (which puts the direct path on sample 0).
         high_pass: take out what is below 100 Hz, where reflections that are never
             negative would add up to what no room has.
 
     Returns:
-        float32 [N, L], on the device of `size`.
+        float32 [N, L], on the device of `size`; 0 behind the end of each room's own.
 
     Raises:
         UserError: a source or microphone is outside of its room, or both are at one
@@ -72,24 +78,71 @@ def room_responses(
             )
     if (source - microphone).norm(dim=1).lt(0.01).any():
         raise UserError("source and microphone are at one place")
-    width = round(_HALF_WIDTH * rate)
-    length = _fast_length(num_samples + 2 * width + int(_HIGH_PASS_TAIL * rate))
-    fine = torch.zeros(len(size), length, _FINENESS, device=size.device)
     if advance is None:
         advance = size.new_zeros(len(size))
-    for i in range(len(size)):
-        lay_images(
-            fine[i, :num_samples].view(-1),
-            size[i].tolist(),
-            source[i].tolist(),
-            microphone[i].tolist(),
-            log_reflection=math.log(float(reflection[i])),
-            advance=float(advance[i]),
-            unit=_FINENESS * rate / SPEED_OF_SOUND,
+    boxes = Boxes(size, source, microphone, reflection, advance)
+    lengths = [num_samples] * len(size) if isinstance(num_samples, int) else num_samples
+    found = torch.zeros(len(size), max(lengths, default=0), device=size.device)
+    for rows in alike(lengths, rate):
+        there = sent(np.array(rows), size.device)
+        made = _responses(
+            Boxes(*(part[there] for part in boxes)),
+            [lengths[i] for i in rows],
+            rate=rate,
+            high_pass=high_pass,
         )
+        found[there, : made.shape[1]] = made
+    return found
+
+
+def alike(lengths: Sequence[int], rate: int) -> Iterator[list[int]]:
+    """Yield responses of like length whose grids fit in memory together, or one.
+
+    Args:
+        lengths: of the responses, samples.
+        rate: Hz.
+    """
+    rows: list[int] = []
+    for i in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if rows and (len(rows) + 1) * _grid_length(lengths[i], rate) > _SAMPLES:
+            yield rows
+            rows = []
+        rows.append(i)
+    if rows:
+        yield rows
+
+
+def _grid_length(num_samples: int, rate: int) -> int:
+    """Return the samples that a response is computed with."""
+    width = round(_HALF_WIDTH * rate)
+    return _fast_length(num_samples + 2 * width + int(_HIGH_PASS_TAIL * rate))
+
+
+def _responses(
+    boxes: Boxes, lengths: Sequence[int], *, rate: int, high_pass: bool
+) -> Tensor:
+    """Return the responses of rooms, computed together; see `room_responses`."""
+    length, longest = _grid_length(max(lengths), rate), max(lengths)
+    device = boxes.size.device
+    fine = torch.zeros(len(lengths), length, _FINENESS, device=device)
+    lay_images(
+        fine.view(len(lengths), -1),
+        boxes,
+        [_FINENESS * n for n in lengths],
+        unit=_FINENESS * rate / SPEED_OF_SOUND,
+    )
     phases = torch.fft.rfft(fine.transpose(1, 2))
-    filters = _phase_filters(rate, length, high_pass=high_pass).to(phases.device)
-    return torch.fft.irfft((phases * filters).sum(1), n=length)[:, :num_samples]
+    phases *= _phase_filters(rate, length, device, high_pass=high_pass)
+    found = torch.fft.irfft(phases.sum(1), n=length)[:, :longest]
+    if min(lengths) == longest:
+        return found
+    return found.masked_fill(_is_past(lengths, found), 0.0)
+
+
+def _is_past(lengths: Sequence[int], values: Tensor) -> Tensor:
+    """Return where values [N, L] are behind the end of each, bool [N, L]."""
+    ends = sent(np.array(lengths), values.device)
+    return torch.arange(values.shape[1], device=values.device) >= ends[:, None]
 
 
 def absorbed(
@@ -147,7 +200,9 @@ def _fast_length(least: int) -> int:
 
 
 @lru_cache(maxsize=16)
-def _phase_filters(rate: int, length: int, *, high_pass: bool) -> Tensor:
+def _phase_filters(
+    rate: int, length: int, device: torch.device, *, high_pass: bool
+) -> Tensor:
     """Return what brings the fine grid to the sample rate, complex64 [16, L // 2 + 1].
 
     Every 16th point of the grid, from point p on, is a signal at the sample rate. Of
@@ -163,7 +218,7 @@ def _phase_filters(rate: int, length: int, *, high_pass: bool) -> Tensor:
     filters = torch.fft.rfft(laid)
     if high_pass:
         filters = filters * _high_pass(rate, length)
-    return filters.to(torch.complex64)
+    return filters.to(torch.complex64).to(device)
 
 
 def _high_pass(rate: int, length: int) -> Tensor:
@@ -175,7 +230,9 @@ def _high_pass(rate: int, length: int) -> Tensor:
     return above / (1 - 2 * r * math.cos(w) * z + r**2 * z**2)
 
 
-def decay_time(responses: Tensor, rate: int) -> Tensor:
+def decay_time(
+    responses: Tensor, rate: int, lengths: Sequence[int] | None = None
+) -> Tensor:
     """Measure reverberation times from Schroeder's decay.
 
     The energy that is still to come is integrated backwards; a line through its level
@@ -185,6 +242,7 @@ def decay_time(responses: Tensor, rate: int) -> Tensor:
         responses: [N, L], from the direct path on, long enough to fall by more than
             35 dB.
         rate: Hz.
+        lengths: of each response, with zeros behind it; None for L.
 
     Returns:
         float64 [N], s; NaN where a response does not fall so far.
@@ -193,6 +251,9 @@ def decay_time(responses: Tensor, rate: int) -> Tensor:
     """
     energy = responses.double().square().flip(1).cumsum(1).flip(1)
     samples = torch.arange(responses.shape[1], device=responses.device).double()
+    if lengths is not None:
+        # Behind the end there is no level, rather than one that the response falls to.
+        energy = torch.where(_is_past(lengths, energy), energy[:, :1], energy)
     return _decay_of(energy, (samples / rate).expand_as(energy))
 
 
@@ -200,7 +261,7 @@ def _decay_of(energy: Tensor, time: Tensor) -> Tensor:
     """Return the time in which energies fall by 60 dB, by the line of T30.
 
     Args:
-        energy: float64 [N, L], falling.
+        energy: float64 [N, L], falling; the first again where there is none.
         time: float64 [N, L], of the energies.
 
     Returns:
@@ -219,7 +280,7 @@ class CalibratedResponses(NamedTuple):
     """Responses, and what was found for them.
 
     Attributes:
-        responses: float32 [N, L], the direct path on sample 0.
+        responses: float32 [N, L], the direct path on sample 0; 0 behind each one's end.
         reflection: float64 [N], factor of the amplitude at the walls.
         decay_time: float64 [N], reverberation times that the responses have, s.
     """
@@ -250,7 +311,7 @@ def calibrated_responses(
         size: see `room_responses`.
         source: see `room_responses`.
         microphone: see `room_responses`.
-        wanted: float64 [N], reverberation times, s; responses last the longest of them.
+        wanted: float64 [N], reverberation times, s; each response lasts its own.
         rate: Hz.
         tolerance: of measured times, relative.
         max_attempts: responses that are computed for one room at most.
@@ -271,11 +332,12 @@ def calibrated_responses(
     advance = (source - microphone).norm(dim=1)
     # A reflection takes the factor exp(-damping) of the energy.
     damping = _damping_times_decay(size) / wanted
-    num_samples = math.ceil(float(wanted.max()) * rate)
-    responses = torch.zeros(len(size), num_samples, device=size.device)
+    lengths = [math.ceil(time * rate) for time in wanted.tolist()]
+    responses = torch.zeros(len(size), max(lengths, default=0), device=size.device)
     reflection, times = torch.zeros_like(wanted), torch.full_like(wanted, torch.inf)
     left = torch.arange(len(size), device=size.device)
     for _ in range(max_attempts):
+        ends = [lengths[i] for i in left.tolist()]
         tried = torch.exp(-damping[left] / 2)
         made = room_responses(
             size[left],
@@ -283,16 +345,17 @@ def calibrated_responses(
             microphone[left],
             tried,
             rate=rate,
-            num_samples=num_samples,
+            num_samples=ends,
             advance=advance[left],
         )
         # Where a response does not fall by 35 dB it decays for far too long.
-        measured = decay_time(made, rate).nan_to_num(nan=2 * float(wanted.max()))
+        measured = decay_time(made, rate, ends)
+        measured = measured.where(measured.isfinite(), 2 * wanted[left])
         ratio = measured / wanted[left]
         is_nearer = (ratio - 1).abs() < (times[left] / wanted[left] - 1).abs()
         better = left[is_nearer]
-        responses[better], reflection[better] = made[is_nearer], tried[is_nearer]
-        times[better] = measured[is_nearer]
+        responses[better, : made.shape[1]] = made[is_nearer]
+        reflection[better], times[better] = tried[is_nearer], measured[is_nearer]
         damping[left] = damping[left] * ratio
         left = left[(ratio - 1).abs() > tolerance]
         if len(left) == 0:

@@ -20,9 +20,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
 
+from latflow.device_copies import HostCopy
 from latflow.nnet.network import Output
 from latflow.training.batches import Batch
 
@@ -119,7 +120,7 @@ class GraphCriterion(Criterion):
     def __init__(self, threads: int) -> None:
         self._failed: set[str] = set()
         self._pool = ThreadPoolExecutor(max(1, threads), self.name)
-        self._coming: deque[tuple[Tensor, torch.cuda.Event, Batch]] = deque()
+        self._coming: deque[tuple[HostCopy, Batch]] = deque()
 
     @property
     def failed(self) -> Set[str]:
@@ -134,30 +135,15 @@ class GraphCriterion(Criterion):
             failed: bool [B].
             batch: the part.
         """
-        if failed.is_cuda:
-            there = torch.empty(failed.shape, dtype=torch.bool, pin_memory=True)
-            there.copy_(failed, non_blocking=True)
-            arrived = torch.cuda.Event()
-            arrived.record()
-            self._coming.append((there, arrived, batch))
-        else:
-            self._add(failed, batch)
-
-    def stepped(self, totals: Mapping[str, float]) -> None:  # noqa: ARG002
-        """Look at what has arrived of the steps before."""
+        self._coming.append((HostCopy(failed), batch))
         self._look()
 
     def _look(self, *, all_of_them: bool = False) -> None:
         """Look at what has come from the device."""
-        while self._coming and (all_of_them or self._coming[0][1].query()):
-            failed, arrived, batch = self._coming.popleft()
-            arrived.synchronize()
-            self._add(failed, batch)
-
-    def _add(self, failed: Tensor, batch: Batch) -> None:
-        """Add the utterances of a part that failed, bool [B]."""
-        rows = failed.nonzero().flatten().tolist()
-        self._failed |= {batch.utterances[b] for b in rows}
+        while self._coming and (all_of_them or self._coming[0][0].has_arrived()):
+            failed, batch = self._coming.popleft()
+            rows = np.flatnonzero(failed.wait()).tolist()
+            self._failed |= {batch.utterances[b] for b in rows}
 
     def state(self) -> dict[str, Any]:
         """Return the utterances that failed."""

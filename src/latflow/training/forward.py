@@ -37,7 +37,7 @@ from latflow.logs import progress
 from latflow.nnet.model_dir import AcousticNetwork, choose_device, load_model
 from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
-from latflow.ragged import windows
+from latflow.nnet.utterances import UtteranceBatches
 
 _WINDOW_BYTES = 1 << 28  # scores that may wait for their turn
 Scores = tuple[str, np.ndarray]
@@ -119,17 +119,13 @@ class Forward:
 
     def __iter__(self) -> Iterator[Scores]:
         """Yield (utterance, float32 [T', K]) in the store's order."""
-        for first, last in self._windows():
-            lengths = np.diff(self.store.begin[first : last + 1])
-            order = first + np.argsort(lengths, kind="stable")
-            found: dict[int, np.ndarray] = {}
-            for numbers in self._batches(order):
-                found.update(zip(numbers, self._scores(numbers), strict=True))
-            for i in range(first, last):
-                scores = found.pop(i)
-                if not (scores < np.inf).all():  # NaN neither
-                    raise self._not_finite(self.store.utt_ids[i])
-                yield self.store.utt_ids[i], scores
+        for found in self._utterances.scored(
+            self._score, self._numbers, self._window_frames
+        ):
+            utterance, scores = self.store.utt_ids[found.index], found.wait()
+            if not (scores < np.inf).all():  # NaN neither
+                raise self._not_finite(utterance)
+            yield utterance, scores
 
     def _not_finite(self, utterance: str) -> UserError:
         """Return the error of scores that are no numbers, by what they come of."""
@@ -146,62 +142,39 @@ class Forward:
             remedy="look at the features of the utterance",
         )
 
+    @property
+    def _utterances(self) -> UtteranceBatches:
+        """Return the utterances as they go through the network."""
+        device = next(self.model.network.parameters()).device
+        return UtteranceBatches(self.store, self.normalizer, device, self.max_frames)
+
+    @property
+    def _numbers(self) -> range:
+        """Return the numbers of all utterances."""
+        return range(len(self.store))
+
+    @property
+    def _window_frames(self) -> int:
+        """Return the frames of utterances whose scores are in memory together."""
+        return max(self.max_frames, _WINDOW_BYTES // (4 * self.dim))
+
     def batches(self) -> Iterator[list[int]]:
         """Yield the numbers of utterances that go through the network together."""
-        for first, last in self._windows():
-            lengths = np.diff(self.store.begin[first : last + 1])
-            yield from self._batches(first + np.argsort(lengths, kind="stable"))
-
-    def _windows(self) -> Iterator[tuple[int, int]]:
-        """Return the consecutive utterances whose scores are in memory together."""
-        frames = max(self.max_frames, _WINDOW_BYTES // (4 * self.dim))
-        return windows(self.store.begin, frames)
-
-    def _batches(self, order: np.ndarray) -> Iterator[list[int]]:
-        """Yield the utterances that go through the network together.
-
-        Args:
-            order: their numbers, by ascending length.
-        """
-        batch: list[int] = []
-        for i in order.tolist():
-            length = int(self.store.begin[i + 1] - self.store.begin[i])
-            if batch and length * (len(batch) + 1) > self.max_frames:
-                yield batch
-                batch = []
-            batch.append(i)
-        if batch:
-            yield batch
+        utterances = self._utterances
+        for window in utterances.windows(self._numbers, self._window_frames):
+            yield from utterances.batches(window)
 
     def padded(self, numbers: list[int]) -> tuple[Tensor, Tensor]:
-        """Return the normalized features of some utterances, and their lengths.
+        """Return the features of some utterances, see `UtteranceBatches.padded`."""
+        return self._utterances.padded(numbers)
 
-        Args:
-            numbers: of the utterances.
-
-        Returns:
-            float32 [B, T, D] on the network's device, and int64 [B] on the CPU.
-        """
-        frames = [self.normalizer(self.store.frames(i)) for i in numbers]
-        lengths = torch.tensor([len(one) for one in frames])
-        features = torch.zeros(len(frames), int(lengths.max()), self.store.dim)
-        for row, one in enumerate(frames):
-            features[row, : len(one)] = torch.from_numpy(np.array(one))
-        device = next(self.model.network.parameters()).device
-        return features.to(device), lengths
-
-    def _scores(self, numbers: list[int]) -> list[np.ndarray]:
-        """Return the scores of some utterances, float32 [T', K] each."""
-        features, lengths = self.padded(numbers)
-        if self.output is None:
-            scores, ends = self.model.log_likelihoods(
-                features, lengths, prior_scale=self.prior_scale
-            )
-        else:
-            scores, ends = self._of_output(self.output, features, lengths)
-        there = scores.cpu().numpy()
-        ends = ends.tolist()
-        return [there[row, :end].copy() for row, end in enumerate(ends)]
+    def _score(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the scores of a batch, float32 [B, T', K], and their lengths."""
+        if self.output is not None:
+            return self._of_output(self.output, features, lengths)
+        return self.model.log_likelihoods(
+            features, lengths, prior_scale=self.prior_scale
+        )
 
     @torch.no_grad()
     def _of_output(

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from latflow.align.ctc import ctc_graph
 from latflow.criteria.ctc import evaluate_ctc
-from latflow.criteria.on_device import on_device
+from latflow.device_copies import sent
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.nnet.described import OutputLoss
@@ -175,7 +176,7 @@ class CtcLoss(GraphCriterion):
                 pool=self._pool,
             )
             self.note_failures(found.failed, batch)
-            counts = on_device(frames, found.failed.device)
+            counts = sent(np.array(frames, np.int64), found.failed.device)
             statistics["failed_frames"] += (found.failed * counts).sum()
             if len(self.losses) > 1:
                 statistics[f"ctc.{name}"] = -found.log_prob.detach().sum()

@@ -5,8 +5,11 @@ import pytest
 import torch
 from reference import room_response_naive
 
+from latflow.array_cache import ArrayCache
 from latflow.errors import UserError
 from latflow.simulation.acoustics import shortest_decay_time
+from latflow.simulation.records import RoomDraw
+from latflow.simulation.responses import RoomResponses, calibrated_rooms
 from latflow.simulation.rooms import (
     absorbed,
     calibrated_responses,
@@ -72,6 +75,79 @@ def test_each_room_of_a_batch_has_the_response_that_it_has_alone():
         np.testing.assert_allclose(together[one], alone, rtol=0, atol=1e-7)
 
 
+@pytest.fixture
+def small_groups(monkeypatch):
+    """Grids of about three short rooms at a time."""
+    monkeypatch.setattr("latflow.simulation.rooms._SAMPLES", 3000)
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_rooms_of_any_lengths_have_the_responses_that_they_have_alone():
+    size, source, microphone, _ = draw_rooms(5, seed=6)
+    reflection = torch.linspace(0.5, 0.9, 5, dtype=torch.float64)
+    advance = (source - microphone).norm(dim=1)
+    lengths = [500, 90, 2000, 500, 120]
+    together = room_responses(
+        size, source, microphone, reflection,
+        rate=8000, num_samples=lengths, advance=advance,
+    )  # fmt: skip
+    assert together.shape == (5, 2000)
+    for i, length in enumerate(lengths):
+        one = slice(i, i + 1)
+        alone = room_responses(
+            size[one], source[one], microphone[one], reflection[one],
+            rate=8000, num_samples=length, advance=advance[one],
+        )[0]  # fmt: skip
+        assert not together[i, length:].any()
+        largest = float(alone.abs().max())
+        np.testing.assert_allclose(
+            together[i, :length], alone, rtol=0, atol=1e-5 * largest
+        )
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_calibration_of_rooms_together_is_that_of_each():
+    given = draw_rooms(6, seed=8, t60=(0.08, 0.4))
+    together = calibrated_responses(*given, rate=8000)
+    for i in range(6):
+        alone = calibrated_responses(*(x[i : i + 1] for x in given), rate=8000)
+        length = alone.responses.shape[1]
+        largest = float(alone.responses.abs().max())
+        np.testing.assert_allclose(
+            *(together.responses[i, :length], alone.responses[0]),
+            rtol=0,
+            atol=1e-5 * largest,
+        )
+        assert not together.responses[i, length:].any()
+        assert float(together.reflection[i]) == pytest.approx(
+            float(alone.reflection[0]), rel=1e-6
+        )
+        assert float(together.decay_time[i]) == pytest.approx(
+            float(alone.decay_time[0]), rel=1e-5
+        )
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_a_list_of_rooms_has_the_responses_that_their_records_get():
+    parts = zip(*draw_rooms(4, seed=9, t60=(0.08, 0.3)), strict=True)
+    rooms = [
+        RoomDraw(
+            number=n, size=size.tolist(), source=source.tolist(), others=(),
+            microphone=microphone.tolist(), t60=float(wanted), redraws=0,
+        )
+        for n, (size, source, microphone, wanted) in enumerate(parts)
+    ]  # fmt: skip
+    found = calibrated_rooms(rooms, rate=8000)
+    for room, made in zip(rooms, found, strict=True):
+        (alone,) = calibrated_rooms([room], rate=8000)
+        kept = RoomResponses(8000, ArrayCache(10**6)).of_place(room, room.source, None)
+        np.testing.assert_array_equal(alone.response, kept)
+        largest = np.abs(kept).max()
+        np.testing.assert_allclose(made.response, kept, rtol=0, atol=1e-5 * largest)
+        assert made.decay_time == pytest.approx(alone.decay_time, rel=1e-5)
+    assert calibrated_rooms([], rate=8000) == []
+
+
 def test_reverberation_time_is_the_wanted_one():
     size, source, microphone, wanted = draw_rooms(100, seed=3, t60=(0.1, 1.0))
     made = [
@@ -119,6 +195,13 @@ def test_decay_of_an_exponential_is_found():
     measured = decay_time(responses, RATE)
     np.testing.assert_allclose(measured, [0.1, 0.3], rtol=0.03)
     assert torch.isnan(decay_time(torch.ones(1, 100), RATE)).all()
+    # Behind its end a response does not fall.
+    some = torch.zeros(2, 9000)
+    some[:, :8000], some[1, 100:] = responses, 0.0
+    some[1, :100] = 1.0
+    measured = decay_time(some, RATE, [8000, 100])
+    assert float(measured[0]) == pytest.approx(float(decay_time(responses, RATE)[0]))
+    assert torch.isnan(measured[1])
 
 
 def test_places_and_times_that_cannot_be_are_refused():
