@@ -26,7 +26,7 @@ from latflow.nnet.model_dir import AcousticNetwork, choose_device, load_model
 from latflow.nnet.normalization import Normalizer
 from latflow.nnet.utterances import ScoredUtterance, UtteranceBatches
 
-_WINDOW_BYTES = 1 << 29  # scores that lie in memory together; twice, with a GPU
+_WINDOW_BYTES = 1 << 29  # scores of a window, of which two are in memory
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,8 +5,8 @@ hands each utterance to a pool of threads; `finish` waits for them, puts their g
 together and gives a loss that can be differentiated. Between the two the trainer runs
 the forward pass of the next part of the batch, on the device, and the backward pass of
 the one before. The thread that trains waits for the device nowhere, and for a part no
-longer than for its slowest lattice. Copies stay float32: in half precision the best
-paths of near scores change.
+longer than for its slowest lattice. Copies stay float32: half precision would change
+gradients, and paths near the beam.
 
 With x the output before the softmax, the loss of a part is
 

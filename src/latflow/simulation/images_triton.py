@@ -71,7 +71,8 @@ def _add(
     factor = tl.load(factors + count + y, mask=y < count, other=0.0)
     factor *= tl.load(factors + x)
     nearest = tl.min(flat, axis=0)
-    first, depth = 0, tl.load(squared + 2 * count)
+    first = 0
+    depth = tl.load(squared + 2 * count)
     while nearest + depth < bound:
         z = first + tl.arange(0, HIGH)
         high = tl.load(squared + 2 * count + z, mask=z < count, other=float("inf"))

@@ -1,4 +1,4 @@
-"""The kernel that lays images for GPUs, in Triton's interpreter: that of the CPU."""
+"""The kernel that lays images for GPUs: in Triton's interpreter that of the CPU."""
 
 import importlib.util
 import os
@@ -9,14 +9,15 @@ import torch
 
 from latflow.simulation import images
 
+HAS_TRITON = importlib.util.find_spec("triton") is not None
 # Triton reads the variable when it is imported, which another test may have done.
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None
-    or os.environ.get("TRITON_INTERPRET") != "1",
+INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@pytest.mark.skipif(
+    not (HAS_TRITON and INTERPRETS),
     reason="needs Triton, and TRITON_INTERPRET=1 for this file alone",
 )
-
-
 def test_images_of_rooms_are_those_of_the_processor():
     from latflow.simulation.images_triton import add_impulses
 
@@ -41,3 +42,22 @@ def test_images_of_rooms_are_those_of_the_processor():
         torch.testing.assert_close(one, other, rtol=0, atol=1e-6 * peak)
         assert not one[limit:].any()
     assert expected[:3].any(1).all()
+
+
+@pytest.mark.skipif(not HAS_TRITON or INTERPRETS, reason="needs Triton's compiler")
+def test_the_kernel_compiles_for_a_gpu_that_is_not_here():
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from latflow.simulation.images_triton import _add
+
+    names = dict.fromkeys(("fine", "squared", "factors", "early"), "*fp32")
+    sizes = dict.fromkeys(("WIDE", "HIGH"), "constexpr")
+    rest = {"limits": "*i32", "points": "i32", "count": "i32", **sizes}
+    made = triton.compile(
+        ASTSource(_add, {**names, **rest}, {"WIDE": 16, "HIGH": 64}),
+        target=GPUTarget("cuda", 90, 32),
+    )
+    # The same rounding as on the processor.
+    assert {"sqrt.rn.f32", "div.rn.f32"} <= set(made.asm["ptx"].split())
