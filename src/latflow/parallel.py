@@ -170,22 +170,28 @@ def in_order(
 
 
 class Prefetched(Iterator[Result], Generic[Result]):
-    """Results that a thread makes ready in the background, in order.
+    """Results that threads make ready in the background, in order.
 
     Close it (`contextlib.closing`) when the work reads what is closed afterwards. One
-    that is collected instead waits for nothing: its thread ends by itself.
+    that is collected instead waits for nothing: its threads end by themselves.
 
     Args:
-        work: called in the thread.
+        work: called in a thread.
         items: taken one by one, in the calling thread.
         ahead: greatest number of results made before they are asked for; 0 makes them
             in the calling thread.
+        threads: results worked on at a time.
     """
 
     def __init__(
-        self, work: Callable[[Item], Result], items: Iterable[Item], *, ahead: int
+        self,
+        work: Callable[[Item], Result],
+        items: Iterable[Item],
+        *,
+        ahead: int,
+        threads: int = 1,
     ) -> None:
-        self._pool = ThreadPoolExecutor(1, "prefetched") if ahead else None
+        self._pool = ThreadPoolExecutor(threads, "prefetched") if ahead else None
         self._results: Iterator[Result] = (
             in_order(self._pool, work, items, ahead=ahead + 1)
             if self._pool
@@ -201,7 +207,7 @@ class Prefetched(Iterator[Result], Generic[Result]):
             raise
 
     def close(self) -> None:
-        """Give up the work that is left, and wait for the thread to end."""
+        """Give up the work that is left, and wait for the threads to end."""
         self._results = iter(())
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)

@@ -13,16 +13,20 @@ from reference.sequence_system import make_system
 
 
 @pytest.fixture(params=[CUDA, NAME])
-def device(request, monkeypatch):
+def device(request):
     """The device."""
     if request.param == NAME:
         with pretended_device() as pretended:
             yield pretended
         return
     # Both have to compute on the same numbers.
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    settings = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [setting.allow_tf32 for setting in settings]
+    for setting in settings:
+        setting.allow_tf32 = False
     yield torch.device("cuda")
+    for setting, value in zip(settings, before, strict=True):
+        setting.allow_tf32 = value
 
 
 @pytest.fixture(scope="session")

@@ -51,6 +51,7 @@ from latflow.training.readers import FrameReader, in_pass, open_features, open_r
 from latflow.training.sampling import UtteranceWeights
 
 _GRAPH = "a graph of its transcript"
+_THREADS = 3  # that make batches for a GPU
 
 
 @dataclass(frozen=True)
@@ -330,7 +331,7 @@ class BatchSource:
     ) -> Prefetched[Batch | None]:
         """Iterate over a rank's parts of the global batches of an epoch, in order.
 
-        A background thread makes `options.prefetch` batches ready; what it raises is
+        Background threads make `options.prefetch` batches ready; what they raise is
         raised here, in its turn. Close the iterator before what is read.
 
         Args:
@@ -359,7 +360,11 @@ class BatchSource:
         if self.pages is not None:
             read_ahead = ReadAhead(self.pages, hold, first_batch, len(plan))
         ahead = self.options.prefetch
-        return Prefetched(make, range(first_batch, len(plan)), ahead=ahead)
+        # a GPU takes batches faster than a thread makes them; what is read ahead comes
+        # in the order of the batches
+        threads = min(_THREADS, max(1, ahead)) if self._pin and not self.pages else 1
+        items = range(first_batch, len(plan))
+        return Prefetched(make, items, ahead=ahead, threads=threads)
 
     def take_statistics(self) -> dict[str, Any]:
         """Return what cache and simulation did since the last call, for a log."""

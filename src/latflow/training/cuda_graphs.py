@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 _SEEN = 2  # batches of a shape before it is captured: libraries choose kernels in them
 _MOST = 16  # shapes that are captured, at most
+_TRIES = 2  # what a library sets up in the first capture of a process may undo it
 
 
 class GraphedNetwork:
@@ -66,6 +67,7 @@ class GraphedNetwork:
         self._seen: Counter[Hashable] = Counter()
         self._captured: dict[Hashable, _Captured] = {}
         self._pool: Any = None
+        self._failures = 0
 
     def __call__(self, batch: Batch) -> dict[str, Output]:
         """Score a batch on the network's device; see `Network.forward`."""
@@ -106,8 +108,11 @@ class GraphedNetwork:
                 self._network, self._precision, gradient, batch, self._pool
             )
         except RuntimeError as error:  # among them: not enough memory
-            log.info("passes are not captured: %s", str(error).partition("\n")[0])
-            self._gradient = None
+            log.debug("passes are not captured: %s", str(error).partition("\n")[0])
+            self._failures += 1
+            if self._failures == _TRIES:
+                log.info("passes go without CUDA graphs: %s", error)
+                self._gradient = None
             return False
         self._captured[key] = captured
         return True

@@ -430,17 +430,22 @@ class TdnnFBlock(nn.Module):
         reach, stride = self.reach, self.stride
         if batch.before is None:
             narrow = self._padded(batch)[:, ::stride]
-            result = batch.strided(functional.relu_(self.widen(narrow)), stride)
+            result = batch.strided(self.widen(narrow), stride)
             present = batch.values[:, ::stride]
         else:
             first = batch.first_whole(reach, stride)
-            wide = functional.relu_(self.widen(self._inner(batch.values, first)))
+            wide = self.widen(self._inner(batch.values, first))
             result = batch.consumed(wide, reach, reach, stride)
             present = batch.values[:, first + reach :: stride][:, : wide.shape[1]]
-        values = self.norm(result.values, result.padding)
-        if self.training and self.dropout:
-            draws = torch.rand_like(values[:, :1])
-            values = values * (1.0 + 2.0 * self.dropout * (2.0 * draws - 1.0))
+        if not (self.training and self.dropout):
+            more = present if self.bypass else None
+            values = self.norm.after_relu(
+                result.values, result.padding, more, self.bypass
+            )
+            return result.with_values(values)
+        values = self.norm.after_relu(result.values, result.padding)
+        draws = torch.rand_like(values[:, :1])
+        values = values * (1.0 + 2.0 * self.dropout * (2.0 * draws - 1.0))
         if self.bypass:
             values = torch.add(values, present, alpha=self.bypass)
         return result.with_values(values)
@@ -449,17 +454,28 @@ class TdnnFBlock(nn.Module):
         """Return the bottleneck's frames t and t + s, zeros beyond the ends."""
         if not self.reach:
             return self.narrow(batch.values)
+        if self.narrow._forward_hooks:  # the optimizer looks on: it has to be called
+            found = self.narrow(shifted(batch.values, (-self.reach, 0)))
+        else:
+            before, present = self._halves(batch.values)
+            found = present + shifted(before, (-self.reach,))
         # the bottleneck of a padding frame sees the last true one: it must be zeroed
-        frames = shifted(batch.values, (-self.reach, 0))
-        return shifted(zero(self.narrow(frames), batch.padding), (0, self.reach))
+        return shifted(zero(found, batch.padding), (0, self.reach))
 
-    def _inner(self, values: Tensor, first: int) -> Tensor:
-        """Return the bottleneck's frames t and t + s of the frames that are wanted.
+    def _halves(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the map to the bottleneck makes of frames as t - s, and as t.
 
         Both halves of the map see every frame in one product, whose narrow results are
         then shifted and added: less is copied than where wide frames are put side by
         side.
         """
+        matrix, size = self.narrow.weight, values.shape[2]
+        both = torch.cat((matrix[:, :size], matrix[:, size:]))
+        before, present = functional.linear(values, both).chunk(2, 2)
+        return before, present
+
+    def _inner(self, values: Tensor, first: int) -> Tensor:
+        """Return the bottleneck's frames t and t + s of the frames that are wanted."""
         reach, stride = self.reach, self.stride
         if not reach:
             return self.narrow(values[:, first::stride])
@@ -469,11 +485,6 @@ class TdnnFBlock(nn.Module):
         if self.narrow._forward_hooks:  # the optimizer looks on: it has to be called
             pairs = self.narrow(torch.cat((values[:, :-reach], values[:, reach:]), 2))
             return torch.cat([pairs[:, frames] for frames in ends], 2)
-        matrix = self.narrow.weight
-        size = values.shape[2]
-        halves = functional.linear(
-            values, torch.cat((matrix[:, :size], matrix[:, size:]))
-        )
-        before, present = halves.chunk(2, 2)
+        before, present = self._halves(values)
         present = present[:, reach:]
         return torch.cat([before[:, at] + present[:, at] for at in ends], 2)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from latflow.gpu_kernels import runs_kernels
 from latflow.nnet.layer import Layer, LayerError, Padded, Shape
 from latflow.nnet.options import Activation as ActivationName
 from latflow.nnet.options import Function, Size
@@ -300,6 +301,46 @@ class MaskedBatchNorm(nn.Module):
 
     def forward(self, values: Tensor, padding: Tensor | None) -> Tensor:
         """Normalize values [B, T, D]; `padding` is [B, T, 1] or None."""
+        if self._is_fused(values):
+            return self._fused(values, padding)
+        return self._plain(values, padding)
+
+    def after_relu(
+        self,
+        values: Tensor,
+        padding: Tensor | None,
+        present: Tensor | None = None,
+        factor: float = 1.0,
+    ) -> Tensor:
+        """Normalize what ReLU makes of values, and add others.
+
+        Args:
+            values: [B, T, D]; changed in place.
+            padding: [B, T, 1] or None.
+            present: [B, T, D], what is added; None for nothing.
+            factor: of that.
+        """
+        if self._is_fused(values):
+            more = {"relu": True, "present": present, "factor": factor}
+            return self._fused(values, padding, **more)
+        found = self._plain(functional.relu_(values), padding)
+        return found if present is None else torch.add(found, present, alpha=factor)
+
+    def _is_fused(self, values: Tensor) -> bool:
+        """Tell whether a GPU's kernels do it all at once."""
+        return self.training and self.scale is None and runs_kernels(values)
+
+    def _fused(self, values: Tensor, padding: Tensor | None, **more: Any) -> Tensor:
+        """Normalize by a GPU's kernels; see `batch_norm_triton.normalized`."""
+        # Imported here: Triton is where torch is made for GPUs.
+        from latflow.nnet.batch_norm_triton import normalized
+
+        running = self.mean, self.variance
+        steps = {"momentum": self.momentum, "epsilon": self.epsilon}
+        return normalized(values, padding, running, **steps, **more)
+
+    def _plain(self, values: Tensor, padding: Tensor | None) -> Tensor:
+        """Normalize by torch's operations."""
         if not self.training or (padding is None and values[..., 0].numel() > 1):
             mean, variance = self.mean, self.variance
             if self.training:
