@@ -148,7 +148,12 @@ class NaturalGradient(optim.SGD):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, with the number of steps."""
-        return {**super().state_dict(), "steps": self._steps}
+        found = super().state_dict()
+        state = {
+            key: {name: _alone(value) for name, value in own.items()}
+            for key, own in found["state"].items()
+        }
+        return {**found, "state": state, "steps": self._steps}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a state."""
@@ -443,6 +448,14 @@ def _inverse(moments: Tensor, alpha: float, sizes: Tensor) -> Tensor:
     square = trace - alpha * inverse.square().sum((-2, -1), dtype=torch.float64)
     scale = torch.where(is_seen, (sizes / square).sqrt(), alpha).to(mean.dtype)
     return inverse * scale[..., None, None]  # as it was where nothing was seen
+
+
+def _alone(value: Any) -> Any:
+    """Return what a state keeps: a matrix without the stack that it is in."""
+    if not isinstance(value, Tensor):
+        return value
+    is_part = value.untyped_storage().nbytes() > value.numel() * value.itemsize
+    return value.clone() if is_part else value
 
 
 def _diagonal(matrices: Tensor) -> Tensor:
