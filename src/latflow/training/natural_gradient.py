@@ -38,6 +38,7 @@ from latflow.training.distributed import Backend
 _ROWS = 1024  # frames that a map's moments of a batch are taken of, at most
 _WHOLE = 128  # size of matrices that are inverted at once, at most
 _LIKE = 0.75  # size of a matrix in a stack for one of the largest there, at least
+_LARGE = 1024  # size from which on a GPU needs longer to compute than to start
 _STACK = 2**25  # numbers of a stack, at most: its inversion takes several times that
 _FIRST = 10  # steps before which moments are taken in each
 _NAMES = ("input_moments", "output_moments")  # in the state of a matrix
@@ -147,7 +148,12 @@ class NaturalGradient(optim.SGD):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, with the number of steps."""
-        return {**super().state_dict(), "steps": self._steps}
+        found = super().state_dict()
+        state = {
+            key: {name: _alone(value) for name, value in own.items()}
+            for key, own in found["state"].items()
+        }
+        return {**found, "state": state, "steps": self._steps}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a state."""
@@ -252,24 +258,30 @@ def _stacks(maps: Iterable[_Map]) -> list[_Moments]:
     """Return the moments of maps in stacks: on a processor each by itself."""
     sides = [(own, which) for own in maps for which in range(len(_NAMES))]
     if sides and sides[0][0].weight.is_cpu:
-        return [
-            _Moments([side], own.sizes[which])
-            for side in sides
-            for own, which in [side]
-        ]
+        return [_Moments([side], _size(side)) for side in sides]
     groups: list[tuple[int, list[Side]]] = []
-    for own, which in sorted(sides, key=lambda s: s[0].sizes[s[1]], reverse=True):
-        size = own.sizes[which]
-        if not groups or not _fits(size, *groups[-1]):
-            # halves, and theirs, of an even number of numbers
-            groups.append((size if size <= _WHOLE else -(-size // _WHOLE) * _WHOLE, []))
-        groups[-1][1].append((own, which))
+    for side in sorted(sides, key=_size, reverse=True):
+        if not groups or not _fits(_size(side), *groups[-1]):
+            groups.append((_rounded(_size(side)), []))
+        groups[-1][1].append(side)
     return [_Moments(group, dim) for dim, group in groups]
+
+
+def _size(side: Side) -> int:
+    """Return the rows of a map's moments."""
+    own, which = side
+    return own.sizes[which]
+
+
+def _rounded(size: int) -> int:
+    """Return the size of a stack for a matrix: one that can be halved some times."""
+    return size if size <= _WHOLE else -(-size // _WHOLE) * _WHOLE
 
 
 def _fits(size: int, dim: int, group: Sequence[Side]) -> bool:
     """Tell whether a matrix is inverted with those of a stack [N, dim, dim]."""
-    is_like = size >= _LIKE * dim or dim <= _WHOLE
+    is_like = _rounded(size) == dim or dim <= _WHOLE
+    is_like |= dim <= _LARGE and size >= _LIKE * dim
     return is_like and (len(group) + 1) * dim**2 <= _STACK
 
 
@@ -287,7 +299,7 @@ class _Moments:
 
     def __init__(self, sides: Sequence[Side], dim: int) -> None:
         self._sides, self._dim = sides, dim
-        sizes = [own.sizes[which] for own, which in sides]
+        sizes = [_size(side) for side in sides]
         rows = sides[0][0].weight.new_zeros(len(sides), dim**2 + 1)
         for (own, which), size, row in zip(sides, sizes, rows, strict=True):
             own.sums[which] = row[:-1].view(dim, dim)[:size, :size]
@@ -339,9 +351,8 @@ class _Moments:
     def _matrices(self, stack: Tensor) -> Iterator[tuple[Side, Tensor]]:
         """Yield the matrices of a stack, each in its own size."""
         matrices = unstacked(stack, len(self._sides))
-        for (own, which), matrix in zip(self._sides, matrices, strict=True):
-            size = own.sizes[which]
-            yield (own, which), matrix[:size, :size]
+        for side, matrix in zip(self._sides, matrices, strict=True):
+            yield side, matrix[: _size(side), : _size(side)]
 
 
 def _weight(own: _Map) -> Tensor:
@@ -437,6 +448,14 @@ def _inverse(moments: Tensor, alpha: float, sizes: Tensor) -> Tensor:
     square = trace - alpha * inverse.square().sum((-2, -1), dtype=torch.float64)
     scale = torch.where(is_seen, (sizes / square).sqrt(), alpha).to(mean.dtype)
     return inverse * scale[..., None, None]  # as it was where nothing was seen
+
+
+def _alone(value: Any) -> Any:
+    """Return what a state keeps: a matrix without the stack that it is in."""
+    if not isinstance(value, Tensor):
+        return value
+    is_part = value.untyped_storage().nbytes() > value.numel() * value.itemsize
+    return value.clone() if is_part else value
 
 
 def _diagonal(matrices: Tensor) -> Tensor:

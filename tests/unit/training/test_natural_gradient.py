@@ -12,7 +12,7 @@ from torch.nn import functional
 from latflow.nnet.layer import Padded, Shape
 from latflow.nnet.layers.convolution import TdnnF, TdnnFOptions
 from latflow.training.distributed import Backend
-from latflow.training.natural_gradient import NaturalGradient, _inverted
+from latflow.training.natural_gradient import NaturalGradient, _alone, _inverted
 from latflow.training.optimizer_options import NaturalGradientOptions
 from latflow.training.optimizers import make_optimizer
 
@@ -291,3 +291,14 @@ def test_numbers_that_are_none_are_left_to_the_loss():
     network(torch.full((5, 3), float("nan"))).sum().backward()
     optimizer.step()
     assert network.weight.isnan().all()
+
+
+def test_a_state_keeps_the_matrices_alone():
+    """Without the stack that a GPU has them in."""
+    stack = torch.randn(3, 4, 4)
+    for value in (stack[1], stack[1, :2, :3]):
+        kept = _alone(value)
+        assert torch.equal(kept, value)
+        assert kept.untyped_storage().nbytes() == 4 * kept.numel()
+    assert _alone(stack) is stack
+    assert _alone(3) == 3
