@@ -29,10 +29,13 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+import torch
 import uvicorn
 
 from latflow.errors import UserError
 from latflow.logs import log_to_terminal
+from latflow.nnet.model_dir import choose_device
+from latflow.serving.acoustics import NetworkAcoustics
 from latflow.serving.guard import (
     Connections,
     HttpProtocol,
@@ -44,7 +47,10 @@ from latflow.serving.metrics import Metrics
 from latflow.serving.options import ServerOptions, SessionOptions
 from latflow.serving.package import INFO, Model, read_info
 from latflow.serving.scheduler import Scheduler
+from latflow.serving.scorer import run_scorer
 from latflow.serving.service import Service
+from latflow.serving.shared_chunks import Door
+from latflow.serving.shared_scorer import SharedScorer
 
 log = logging.getLogger("latflow")
 _spawn = multiprocessing.get_context("spawn")
@@ -81,18 +87,36 @@ def serve(
             two packages have one name.
     """
     _check(options)
+    options = settled(options)
     with contextlib.closing(bound_socket(options)) as listener:
         _check_names(packages)
         port = listener.getsockname()[1]
         scheme = "wss" if options.certificate else "ws"
         host = f"[{options.host}]" if ":" in options.host else options.host
         address = f"{scheme}://{host}:{port}"
-        if options.workers == 1:
+        if options.workers == 1 and options.scorer == "off":
             _work(packages, options, session, listener, lambda: on_ready(address))
         else:
             with _shared_metrics() as folder:
                 workers = _Workers(packages, options, session, listener, folder)
                 workers.run(lambda: on_ready(address))
+
+
+def settled(options: ServerOptions) -> ServerOptions:
+    """Return options with what they leave to the machine.
+
+    Raises:
+        UserError: a GPU is asked for, and there is none.
+    """
+    device = choose_device(options.device).type
+    on_gpu = device == "cuda"
+    scorer = options.scorer
+    if scorer == "auto":
+        scorer = "on" if on_gpu else "off"
+    workers = options.workers or (max(1, num_cores() * 3 // 4) if on_gpu else 1)
+    if not options.workers and on_gpu:
+        log.info("%d workers, on a GPU: --workers and --device cpu change it", workers)
+    return options.replace(device=device, scorer=scorer, workers=workers)
 
 
 def _check_names(packages: Sequence[Path]) -> None:
@@ -173,15 +197,16 @@ def _work(
     session: SessionOptions,
     listener: socket.socket,
     on_ready: Callable[[], None],
+    door: socket.socket | None = None,
 ) -> None:
-    """Serve in this process until it is told to end."""
+    """Serve in this process until it is told to end; with a scorer, by its door."""
     free_at_once()
-    device, trust_code = options.device, options.trust_code
+    device = "cpu" if door else options.device
     models = [
-        Model.load(package, device=device, trust_code=trust_code)
+        Model.load(package, device=device, trust_code=options.trust_code)
         for package in packages
     ]
-    with service_of(models, options, session) as service:
+    with service_of(models, options, session, door) as service:
         service.created = {
             model.info.name: (package / INFO).stat().st_mtime
             for model, package in zip(models, packages, strict=True)
@@ -205,26 +230,56 @@ def free_at_once() -> None:
 
 @contextlib.contextmanager
 def service_of(
-    models: Sequence[Model], options: ServerOptions, session: SessionOptions
+    models: Sequence[Model],
+    options: ServerOptions,
+    session: SessionOptions,
+    door: socket.socket | None = None,
 ) -> Iterator[Service]:
-    """Have models at work in this process as long as the context is open."""
+    """Have models at work in this process as long as the context is open.
+
+    Args:
+        models: the first one is for clients that choose none.
+        options: of the server.
+        session: of sessions, where clients do not set their own.
+        door: of the scorer that has the same models in the same order; None: networks
+            are computed here.
+    """
     metrics = Metrics()
-    cores = len(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
         schedulers = {
             model.info.name: stack.enter_context(
                 Scheduler(
                     model,
-                    threads=options.threads or max(1, cores // options.workers),
+                    threads=options.threads
+                    or max(1, num_cores() // max(1, options.workers)),
                     network_threads=options.network_threads,
                     max_batch=options.max_batch,
                     max_sessions=options.max_sessions,
                     observer=metrics,
+                    scorer=_shared_scorer(door, number, model, session),
                 )
             )
-            for model in models
+            for number, model in enumerate(models)
         }
         yield Service(schedulers, options, session, metrics, _read_token(options))
+
+
+def num_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _shared_scorer(
+    door: socket.socket | None, number: int, model: Model, session: SessionOptions
+) -> SharedScorer | None:
+    """Return what has chunks scored in another process, where a network does it."""
+    acoustics = model.acoustics
+    if door is None or not isinstance(acoustics, NetworkAcoustics):
+        return None
+    frames = model.info.chunk_frames(session.chunk_length)
+    usual = frames + sum(side or 0 for side in acoustics.context)
+    dim = acoustics.network.network.dim_in
+    return SharedScorer(door, number, acoustics, usual=usual, dim=dim)
 
 
 def _warm_up(service: Service, scheduler: Scheduler) -> None:
@@ -308,11 +363,30 @@ def _shared_metrics() -> Iterator[Path]:
 
 @dataclass
 class _Child:
-    """A worker, and the pipe that it says by that it is ready."""
+    """A process of the server, and the pipe that it says by that it is ready.
 
+    Attributes:
+        name: of what it does.
+        start: starts another one.
+        process: the process.
+        ready: the pipe.
+    """
+
+    name: str
+    start: Callable[[Connection], SpawnProcess]
     process: SpawnProcess
     ready: Connection
     _was_ready: bool = False
+
+    @classmethod
+    def begin(cls, name: str, start: Callable[[Connection], SpawnProcess]) -> _Child:
+        """Start a process."""
+        # A pipe: an event would need a /dev/shm that can be written.
+        ready, tell = _spawn.Pipe(duplex=False)
+        process = start(tell)
+        process.start()
+        tell.close()
+        return cls(name, start, process, ready)
 
     def is_ready(self) -> bool:
         """Return whether it has said so; one that is dead may have."""
@@ -324,7 +398,7 @@ class _Child:
 
 
 class _Workers:
-    """Keeps a number of processes alive that serve on one socket."""
+    """Keeps a number of processes alive that serve on one socket, and their scorers."""
 
     def __init__(
         self,
@@ -334,27 +408,34 @@ class _Workers:
         listener: socket.socket,
         metrics: Path,
     ) -> None:
-        self._arguments = packages, options, session, listener
+        self._arguments = packages, options, session
+        self._listener = listener
         self._options = options
         self._metrics = metrics
-        self._alive: dict[int, _Child] = {}
+        self._doors: list[Door] = []
+        if options.scorer == "on":
+            number = torch.cuda.device_count() if options.device == "cuda" else 1
+            self._doors = [Door() for _ in range(min(number, options.workers))]
+        self._alive: list[_Child] = []
         self._failures = 0
         self._is_ending = False
 
     def run(self, on_ready: Callable[[], None]) -> None:
-        """Replace workers that die, until the process is told to end."""
+        """Replace processes that die, until the process is told to end."""
         before = {
             number: signal.signal(number, self._end)
             for number in (signal.SIGTERM, signal.SIGINT)
         }
         try:
-            for _ in range(self._options.workers):
-                self._start()
+            for number in range(len(self._doors)):
+                self._start("scorer", partial(self._scorer, number))
+            for number in range(self._options.workers):
+                self._start("worker", partial(self._worker, number))
             is_ready = False
             while not self._is_ending:
-                wait([one.process.sentinel for one in self._alive.values()], 0.2)
+                wait([one.process.sentinel for one in self._alive], 0.2)
                 self._replace_dead()
-                if not is_ready and all(one.is_ready() for one in self._alive.values()):
+                if not is_ready and all(one.is_ready() for one in self._alive):
                     is_ready = True
                     on_ready()
         finally:
@@ -366,50 +447,67 @@ class _Workers:
         """Note that the server is to end."""
         self._is_ending = True
 
-    def _start(self) -> None:
-        """Start a worker."""
-        # A pipe: an event would need a /dev/shm that can be written.
-        ready, tell = _spawn.Pipe(duplex=False)
-        process = _spawn.Process(
-            target=_worker,
-            args=(*self._arguments, tell, log.isEnabledFor(logging.INFO)),
-        )
-        process.start()
-        tell.close()
-        assert process.pid is not None
-        self._alive[process.pid] = _Child(process, ready)
+    def _start(self, name: str, start: Callable[[Connection], SpawnProcess]) -> None:
+        """Start a process."""
+        self._alive.append(_Child.begin(name, start))
+
+    def _scorer(self, number: int, tell: Connection) -> SpawnProcess:
+        """Return the scorer of a door."""
+        gpu = number if self._options.device == "cuda" else None
+        door, verbose = self._doors[number].inside, log.isEnabledFor(logging.INFO)
+        arguments = *self._arguments, door, gpu, tell, verbose
+        return _spawn.Process(target=run_scorer, args=arguments)
+
+    def _worker(self, number: int, tell: Connection) -> SpawnProcess:
+        """Return a worker; they are dealt out to the doors."""
+        doors = self._doors
+        door = doors[number % len(doors)].outside if doors else None
+        verbose = log.isEnabledFor(logging.INFO)
+        arguments = *self._arguments, self._listener, door, tell, verbose
+        return _spawn.Process(target=_worker, args=arguments)
 
     def _replace_dead(self) -> None:
-        """Start a worker for each that has died."""
-        alive = self._alive
-        dead = [pid for pid, one in alive.items() if not one.process.is_alive()]
-        for pid in dead:
-            child = alive.pop(pid)
+        """Start a process for each that has died."""
+        dead = [child for child in self._alive if not child.process.is_alive()]
+        for child in dead:
+            self._alive.remove(child)
             child.process.join()
             was_ready = child.is_ready()
             child.ready.close()
+            pid, status = child.process.pid, child.process.exitcode
+            assert pid is not None
             _forget_gauges(pid, self._metrics)
             if self._is_ending:
                 continue
-            log.error("worker %d ended (exit status %s)", pid, child.process.exitcode)
+            log.error("%s %d ended (exit status %s)", child.name, pid, status)
             self._failures = 0 if was_ready else self._failures + 1
             if self._failures >= _MAX_FAILURES:
                 raise UserError(
-                    "workers end before they are ready", remedy="see the log above"
+                    f"{child.name}s end before they are ready",
+                    remedy="see the log above",
                 )
-            self._start()
+            self._start(child.name, child.start)
 
     def _stop(self) -> None:
-        """End all workers: in order, and by force those that do not."""
-        processes = [child.process for child in self._alive.values()]
-        for process in processes:
-            process.terminate()
-        end = time.monotonic() + 2 * self._options.grace + _CLOSE_SECONDS
-        for process in processes:
-            process.join(max(0.0, end - time.monotonic()))
-            if process.is_alive():
-                process.kill()
-                process.join()
+        """End all processes: in order, and by force those that do not.
+
+        Scorers last: what workers still recognize needs them.
+        """
+        for name, patience in (
+            ("worker", 2 * self._options.grace + _CLOSE_SECONDS),
+            ("scorer", _CLOSE_SECONDS),
+        ):
+            processes = [child.process for child in self._alive if child.name == name]
+            for process in processes:
+                process.terminate()
+            end = time.monotonic() + patience
+            for process in processes:
+                process.join(max(0.0, end - time.monotonic()))
+                if process.is_alive():
+                    process.kill()
+                    process.join()
+        for door in self._doors:
+            door.close()
 
 
 def _worker(
@@ -417,14 +515,16 @@ def _worker(
     options: ServerOptions,
     session: SessionOptions,
     listener: socket.socket,
+    door: socket.socket | None,
     ready: Connection,
     verbose: bool,  # noqa: FBT001 - multiprocessing's arguments stand in order
 ) -> None:
     """Serve in a process of its own (its entry)."""
     log_to_terminal(verbose=verbose)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    on_ready = partial(ready.send, None)
     try:
-        _work(packages, options, session, listener, partial(ready.send, None))
+        _work(packages, options, session, listener, on_ready, door)
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(1)
