@@ -173,7 +173,7 @@ class SharedScorer:
             if again:
                 with suppress(OSError):
                     self._channel.sendall(packed(again))
-        log.warning("the scorer has gone; %d chunks are sent to the next", len(again))
+        log.info("the scorer has gone; %d chunks are sent to the next", len(again))
         for pending in given_up:
             pending.tell(UserError("the scorer has died of this audio, or beside it"))
 

@@ -1,6 +1,6 @@
-"""Processes of a server: one, or several on one port, replaced when they die.
+"""A server: its options, its address, and what its processes do.
 
-Public: `serve`, `service_of`, `bound_socket`, `free_at_once`, `Server`.
+Public: `serve`, `settled`, `service_of`, `bound_socket`, `free_at_once`, `Server`.
 """
 
 from __future__ import annotations
@@ -10,20 +10,14 @@ import asyncio.constants
 import contextlib
 import ctypes
 import logging
-import multiprocessing
 import os
-import signal
 import socket
 import ssl
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -46,6 +40,7 @@ from latflow.serving.http import create_app
 from latflow.serving.metrics import Metrics
 from latflow.serving.options import ServerOptions, SessionOptions
 from latflow.serving.package import INFO, Model, read_info
+from latflow.serving.processes import Processes, Role, end_with_parent
 from latflow.serving.scheduler import Scheduler
 from latflow.serving.scorer import run_scorer
 from latflow.serving.service import Service
@@ -53,7 +48,6 @@ from latflow.serving.shared_chunks import Door
 from latflow.serving.shared_scorer import SharedScorer
 
 log = logging.getLogger("latflow")
-_spawn = multiprocessing.get_context("spawn")
 # Bytes that the kernel holds of what a client sent and was not read: behind them wait
 # its pings, which must be answered within 20 s.
 _RECEIVE_BYTES = 128 << 10
@@ -63,7 +57,6 @@ _CLOSE_SECONDS = 10.0  # for a client to read what is left, and to close
 _METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _M_MMAP_THRESHOLD = -3  # of malloc.h
 _LARGE_BYTES = 4 << 20
-_MAX_FAILURES = 3  # of workers in succession that end before they are ready
 
 
 def serve(
@@ -97,9 +90,10 @@ def serve(
         if options.workers == 1 and options.scorer == "off":
             _work(packages, options, session, listener, lambda: on_ready(address))
         else:
-            with _shared_metrics() as folder:
-                workers = _Workers(packages, options, session, listener, folder)
-                workers.run(lambda: on_ready(address))
+            with _shared_metrics() as folder, _open_doors(options) as doors:
+                roles = [*_roles(packages, options, session, listener, doors)]
+                processes = Processes(roles, on_death=partial(_forget_gauges, folder))
+                processes.run(lambda: on_ready(address))
 
 
 def settled(options: ServerOptions) -> ServerOptions:
@@ -256,7 +250,11 @@ def service_of(
                     max_batch=options.max_batch,
                     max_sessions=options.max_sessions,
                     observer=metrics,
-                    scorer=_shared_scorer(door, number, model, session),
+                    scorer=None
+                    if door is None
+                    else _shared_scorer(
+                        door, number, model, session, evaluates=options.evaluate
+                    ),
                 )
             )
             for number, model in enumerate(models)
@@ -270,15 +268,25 @@ def num_cores() -> int:
 
 
 def _shared_scorer(
-    door: socket.socket | None, number: int, model: Model, session: SessionOptions
+    door: socket.socket,
+    number: int,
+    model: Model,
+    session: SessionOptions,
+    *,
+    evaluates: bool,
 ) -> SharedScorer | None:
-    """Return what has chunks scored in another process, where a network does it."""
+    """Return what has a model's chunks scored in another process, if it is a network.
+
+    The network is needed here only where it evaluates.
+    """
     acoustics = model.acoustics
-    if door is None or not isinstance(acoustics, NetworkAcoustics):
+    if not isinstance(acoustics, NetworkAcoustics):
         return None
     frames = model.info.chunk_frames(session.chunk_length)
     usual = frames + sum(side or 0 for side in acoustics.context)
     dim = acoustics.network.network.dim_in
+    if not evaluates:
+        acoustics.network.network.to("meta")  # shapes alone: no weights are held here
     return SharedScorer(door, number, acoustics, usual=usual, dim=dim)
 
 
@@ -361,152 +369,37 @@ def _shared_metrics() -> Iterator[Path]:
             del os.environ[_METRICS_FOLDER]
 
 
-@dataclass
-class _Child:
-    """A process of the server, and the pipe that it says by that it is ready.
-
-    Attributes:
-        name: of what it does.
-        start: starts another one.
-        process: the process.
-        ready: the pipe.
-    """
-
-    name: str
-    start: Callable[[Connection], SpawnProcess]
-    process: SpawnProcess
-    ready: Connection
-    _was_ready: bool = False
-
-    @classmethod
-    def begin(cls, name: str, start: Callable[[Connection], SpawnProcess]) -> _Child:
-        """Start a process."""
-        # A pipe: an event would need a /dev/shm that can be written.
-        ready, tell = _spawn.Pipe(duplex=False)
-        process = start(tell)
-        process.start()
-        tell.close()
-        return cls(name, start, process, ready)
-
-    def is_ready(self) -> bool:
-        """Return whether it has said so; one that is dead may have."""
-        if not self._was_ready and self.ready.poll():
-            with contextlib.suppress(EOFError, OSError):
-                self.ready.recv()
-                self._was_ready = True
-        return self._was_ready
-
-
-class _Workers:
-    """Keeps a number of processes alive that serve on one socket, and their scorers."""
-
-    def __init__(
-        self,
-        packages: Sequence[Path],
-        options: ServerOptions,
-        session: SessionOptions,
-        listener: socket.socket,
-        metrics: Path,
-    ) -> None:
-        self._arguments = packages, options, session
-        self._listener = listener
-        self._options = options
-        self._metrics = metrics
-        self._doors: list[Door] = []
-        if options.scorer == "on":
-            number = torch.cuda.device_count() if options.device == "cuda" else 1
-            self._doors = [Door() for _ in range(min(number, options.workers))]
-        self._alive: list[_Child] = []
-        self._failures = 0
-        self._is_ending = False
-
-    def run(self, on_ready: Callable[[], None]) -> None:
-        """Replace processes that die, until the process is told to end."""
-        before = {
-            number: signal.signal(number, self._end)
-            for number in (signal.SIGTERM, signal.SIGINT)
-        }
-        try:
-            for number in range(len(self._doors)):
-                self._start("scorer", partial(self._scorer, number))
-            for number in range(self._options.workers):
-                self._start("worker", partial(self._worker, number))
-            is_ready = False
-            while not self._is_ending:
-                wait([one.process.sentinel for one in self._alive], 0.2)
-                self._replace_dead()
-                if not is_ready and all(one.is_ready() for one in self._alive):
-                    is_ready = True
-                    on_ready()
-        finally:
-            self._stop()
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _end(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Note that the server is to end."""
-        self._is_ending = True
-
-    def _start(self, name: str, start: Callable[[Connection], SpawnProcess]) -> None:
-        """Start a process."""
-        self._alive.append(_Child.begin(name, start))
-
-    def _scorer(self, number: int, tell: Connection) -> SpawnProcess:
-        """Return the scorer of a door."""
-        gpu = number if self._options.device == "cuda" else None
-        door, verbose = self._doors[number].inside, log.isEnabledFor(logging.INFO)
-        arguments = *self._arguments, door, gpu, tell, verbose
-        return _spawn.Process(target=run_scorer, args=arguments)
-
-    def _worker(self, number: int, tell: Connection) -> SpawnProcess:
-        """Return a worker; they are dealt out to the doors."""
-        doors = self._doors
+def _roles(
+    packages: Sequence[Path],
+    options: ServerOptions,
+    session: SessionOptions,
+    listener: socket.socket,
+    doors: Sequence[Door],
+) -> Iterator[Role]:
+    """Yield the processes of a server, workers dealt out to the scorers' doors."""
+    common = packages, options, session
+    for number, door in enumerate(doors):
+        gpu = number if options.device == "cuda" else None
+        yield Role(
+            "scorer", run_scorer, (*common, door.inside, gpu), patience=_CLOSE_SECONDS
+        )
+    patience = 2 * options.grace + _CLOSE_SECONDS
+    for number in range(options.workers):
         door = doors[number % len(doors)].outside if doors else None
-        verbose = log.isEnabledFor(logging.INFO)
-        arguments = *self._arguments, self._listener, door, tell, verbose
-        return _spawn.Process(target=_worker, args=arguments)
+        yield Role("worker", _worker, (*common, listener, door), patience)
 
-    def _replace_dead(self) -> None:
-        """Start a process for each that has died."""
-        dead = [child for child in self._alive if not child.process.is_alive()]
-        for child in dead:
-            self._alive.remove(child)
-            child.process.join()
-            was_ready = child.is_ready()
-            child.ready.close()
-            pid, status = child.process.pid, child.process.exitcode
-            assert pid is not None
-            _forget_gauges(pid, self._metrics)
-            if self._is_ending:
-                continue
-            log.error("%s %d ended (exit status %s)", child.name, pid, status)
-            self._failures = 0 if was_ready else self._failures + 1
-            if self._failures >= _MAX_FAILURES:
-                raise UserError(
-                    f"{child.name}s end before they are ready",
-                    remedy="see the log above",
-                )
-            self._start(child.name, child.start)
 
-    def _stop(self) -> None:
-        """End all processes: in order, and by force those that do not.
-
-        Scorers last: what workers still recognize needs them.
-        """
-        for name, patience in (
-            ("worker", 2 * self._options.grace + _CLOSE_SECONDS),
-            ("scorer", _CLOSE_SECONDS),
-        ):
-            processes = [child.process for child in self._alive if child.name == name]
-            for process in processes:
-                process.terminate()
-            end = time.monotonic() + patience
-            for process in processes:
-                process.join(max(0.0, end - time.monotonic()))
-                if process.is_alive():
-                    process.kill()
-                    process.join()
-        for door in self._doors:
+@contextlib.contextmanager
+def _open_doors(options: ServerOptions) -> Iterator[list[Door]]:
+    """Have a door for each scorer as long as the context is open."""
+    number = 0
+    if options.scorer == "on":
+        number = torch.cuda.device_count() if options.device == "cuda" else 1
+    doors = [Door() for _ in range(min(number, options.workers))]
+    try:
+        yield doors
+    finally:
+        for door in doors:
             door.close()
 
 
@@ -521,7 +414,7 @@ def _worker(
 ) -> None:
     """Serve in a process of its own (its entry)."""
     log_to_terminal(verbose=verbose)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     on_ready = partial(ready.send, None)
     try:
         _work(packages, options, session, listener, on_ready, door)
@@ -530,15 +423,7 @@ def _worker(
         sys.exit(1)
 
 
-def _end_with_parent() -> None:
-    """End this process in order when the one that started it has gone."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _forget_gauges(pid: int, folder: Path) -> None:
+def _forget_gauges(folder: Path, pid: int) -> None:
     """Count the sessions of a process that has died no more."""
     from prometheus_client.multiprocess import mark_process_dead
 
