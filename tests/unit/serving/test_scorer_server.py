@@ -159,7 +159,8 @@ def test_the_end_of_the_server_delivers_what_was_heard(package, said):
 
 
 @pytest.mark.slow
-def test_processes_go_with_a_server_that_is_killed(package):
+def test_processes_go_with_a_server_that_is_killed(package, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     with serving(package, "--scorer", "on") as (process, _):
         pids = workers_of(process)
         assert len(pids) == 2
