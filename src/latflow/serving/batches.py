@@ -88,7 +88,6 @@ class _Shape:
         ]
         self._turn = 0
 
-    @torch.inference_mode()
     def record(self) -> None:
         """Record the launches of a batch; raises what CUDA refuses."""
         side = torch.cuda.Stream()
@@ -102,7 +101,6 @@ class _Shape:
             self._scores = self._forward(self._inputs)
         self._graph = graph
 
-    @torch.inference_mode()
     def begin(self, arrays: Sequence[np.ndarray]) -> Callable[[], np.ndarray]:
         """Begin with a batch; what is returned waits for its scores."""
         self._turn ^= 1
