@@ -116,7 +116,7 @@ class _Shape:
         there.copy_(self._scores, non_blocking=True)
         if self._inputs.device.type != "cuda":
             return there.numpy
-        done = torch.cuda.Event()
+        done = torch.cuda.Event(blocking=True)  # no core is kept busy by waiting
         done.record()
 
         def wait() -> np.ndarray:
@@ -124,6 +124,14 @@ class _Shape:
             return there.numpy()
 
         return wait
+
+
+def _sizes(most: int) -> list[int]:
+    """Return the sizes that batches are filled up to, the largest last."""
+    sizes = [most]
+    while sizes[-1] > 1:
+        sizes.append(sizes[-1] // 4 or 1)
+    return sizes[::-1]
 
 
 class Batches:
@@ -149,17 +157,14 @@ class Batches:
     ) -> None:
         self._acoustics, self._observer = acoustics, observer
         left, right = acoustics.context
-        if acoustics.has_context:
+        if acoustics.has_context:  # exactly what the network needs of it
             left, right = acoustics.network.network.context
         self._shapes: dict[int, _Shape] = {}
         self._length = 0
-        if left is not None and right is not None:
-            self._length = left + frames + right
-            size = 1
-            while size < max_batch:
+        if None not in acoustics.context:
+            self._length = (left or 0) + frames + (right or 0)
+            for size in _sizes(max_batch):
                 self._shapes[size] = self._shape(size)
-                size *= 4
-            self._shapes[max_batch] = self._shape(max_batch)
             self._record()
 
     def _shape(self, size: int) -> _Shape:
@@ -219,6 +224,8 @@ class Batches:
 
     def _is_usual(self, chunk: Chunk) -> bool:
         """Return whether a chunk is of the length that batches are made for."""
+        if not self._shapes:
+            return False
         if self._acoustics.has_context:
             left, right = self._acoustics.network.network.context
             return left + chunk.num_frames + right <= self._length

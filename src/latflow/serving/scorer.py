@@ -86,9 +86,10 @@ class _Client:
 
     def answer(self, answers: Sequence[Answer]) -> bool:
         """Send answers; return whether the worker takes them."""
+        message = packed(answers)
         try:
             # It has room for as many answers as there are slots, unless it is stuck.
-            return self.channel.send(packed(answers), socket.MSG_DONTWAIT) > 0
+            return self.channel.send(message, socket.MSG_DONTWAIT) == len(message)
         except OSError:
             return False
 

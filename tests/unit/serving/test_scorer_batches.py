@@ -21,6 +21,9 @@ LAYERS = {
     "norm": {"class": "batch_norm"},
     "output": {"class": "output"},
 }
+NORMALIZER = Normalizer(
+    "global", np.full(DIM, 0.5, np.float32), np.full(DIM, 2.0, np.float32)
+)
 
 
 class Counts(Observer):
@@ -32,13 +35,10 @@ class Counts(Observer):
         self.chunks.append(chunks)
 
 
-def acoustics_on(device, edges):
+def acoustics_on(device, edges, normalizer=NORMALIZER):
     description = NetworkDescription.from_config({"edges": edges, "layers": LAYERS})
     network = Network(description, DIM, {"pdf": 5}, seed=2).eval().to(device)
     priors = torch.linspace(-3, -1, 5).to(device)
-    normalizer = Normalizer(
-        "global", np.full(DIM, 0.5, np.float32), np.full(DIM, 2.0, np.float32)
-    )
     model = AcousticNetwork(network, priors, {"prior_scale": 0.7})
     return NetworkAcoustics(model, normalizer, 0.7, torch.device(device))
 
@@ -59,8 +59,9 @@ def chunks_of_segments(acoustics, lengths):
 def assert_all_scored(batches, acoustics, chunks):
     alone = [acoustics.score([chunk])[0] for chunk in chunks]
     begun, found = [], []
-    for begin in range(0, len(chunks), 7):  # as the scorer does: two at a time
-        begun.append(batches.begin(chunks[begin : begin + 7]))
+    most = max(batches._shapes, default=1)
+    for begin in range(0, len(chunks), most):  # as the scorer does: two at a time
+        begun.append(batches.begin(chunks[begin : begin + most]))
         if len(begun) == batches.depth:
             found += [rows.copy() for rows in begun.pop(0)()]
     for flight in begun:
@@ -108,6 +109,29 @@ def test_a_chunk_that_is_longer_than_usual_goes_alone():
     chunks = chunks_of_segments(acoustics, [48, 5])
     assert_all_scored(batches, acoustics, chunks)
     assert sum(counts.chunks) == len(chunks)
+
+
+@pytest.mark.parametrize("edges", ["repeat", "zeros"])
+def test_a_network_that_needs_the_whole_segment_gets_it(edges):
+    acoustics = acoustics_on("cpu", edges, Normalizer("mean"))
+    batches = Batches(acoustics, FRAMES, 4, Observer())
+    chunks = chunks_of_segments(acoustics, [7, 12, 90])
+    assert len(chunks) == 3
+    expected = [acoustics.log_likes(chunk.frames) for chunk in chunks]
+    for rows, wanted in zip(batches.begin(chunks)(), expected, strict=True):
+        np.testing.assert_allclose(rows, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("most", "sizes"),
+    [(1, [1]), (2, [1, 2]), (64, [1, 4, 16, 64]), (100, [1, 6, 25, 100])],
+)
+def test_batches_are_filled_up_to_few_sizes(most, sizes):
+    acoustics = acoustics_on("cpu", "repeat")
+    batches = Batches(acoustics, FRAMES, most, Observer())
+    assert list(batches._shapes) == sizes
+    chunks = chunks_of_segments(acoustics, [FRAMES * most])
+    assert_all_scored(batches, acoustics, chunks[:most])
 
 
 def test_a_fault_is_that_of_its_chunk():
