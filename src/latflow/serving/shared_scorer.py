@@ -180,8 +180,10 @@ class SharedScorer:
     def close(self) -> None:
         """Take no more chunks, and tell of none any more."""
         with self._changed:
-            self._is_closed = True
+            was_closed, self._is_closed = self._is_closed, True
             self._changed.notify_all()
+        if was_closed:
+            return
         while self._receiver.is_alive():  # it may be opening another channel
             hang_up(self._channel)
             self._receiver.join(0.1)

@@ -39,7 +39,7 @@ from latflow.serving.guard import (
 from latflow.serving.http import create_app
 from latflow.serving.metrics import Metrics
 from latflow.serving.options import ServerOptions, SessionOptions
-from latflow.serving.package import INFO, Model, read_info
+from latflow.serving.package import INFO, Model, PackageInfo, read_info
 from latflow.serving.processes import Processes, Role, end_with_parent
 from latflow.serving.scheduler import Scheduler
 from latflow.serving.scorer import run_scorer
@@ -80,9 +80,10 @@ def serve(
             two packages have one name.
     """
     _check(options)
-    options = settled(options)
     with contextlib.closing(bound_socket(options)) as listener:
-        _check_names(packages)
+        infos = _check_names(packages)
+        has_network = any(info.kind != "gmm" for info in infos)
+        options = settled(options, has_network=has_network)
         port = listener.getsockname()[1]
         scheme = "wss" if options.certificate else "ws"
         host = f"[{options.host}]" if ":" in options.host else options.host
@@ -96,41 +97,45 @@ def serve(
                 processes.run(lambda: on_ready(address))
 
 
-def settled(options: ServerOptions) -> ServerOptions:
+def settled(options: ServerOptions, *, has_network: bool) -> ServerOptions:
     """Return options with what they leave to the machine.
+
+    Args:
+        options: of the server.
+        has_network: whether a package has a network, which a GPU could compute.
 
     Raises:
         UserError: a GPU is asked for, and there is none.
     """
-    device = choose_device(options.device).type
+    device = choose_device(options.device).type if has_network else "cpu"
     on_gpu = device == "cuda"
     scorer = options.scorer
     if scorer == "auto":
         scorer = "on" if on_gpu else "off"
     workers = options.workers or (max(1, num_cores() * 3 // 4) if on_gpu else 1)
-    if not options.workers and on_gpu:
-        log.info("%d workers, on a GPU: --workers and --device cpu change it", workers)
+    log.info("workers: %d, device: %s, scorer: %s", workers, device, scorer)
     return options.replace(device=device, scorer=scorer, workers=workers)
 
 
-def _check_names(packages: Sequence[Path]) -> None:
+def _check_names(packages: Sequence[Path]) -> list[PackageInfo]:
     """Refuse two packages of one name, by which clients choose; say what they do."""
-    names: set[str] = set()
+    infos: list[PackageInfo] = []
     for package in packages:
         info = read_info(package)
-        if info.name in names:
+        if info.name in {other.name for other in infos}:
             raise UserError(
                 f"two packages of the name {info.name}",
                 file=package,
                 remedy="serve them on ports of their own",
             )
-        names.add(info.name)
+        infos.append(info)
         if not info.is_streaming and info.why_not_recognizing is None:
             log.warning(
                 "%s cannot be streamed (%s): it takes whole files only, over HTTP",
                 info.name,
                 info.why_not_streaming,
             )
+    return infos
 
 
 def _check(options: ServerOptions) -> None:
@@ -239,22 +244,18 @@ def service_of(
             are computed here.
     """
     metrics = Metrics()
+    threads = options.threads or max(1, num_cores() // max(1, options.workers))
     with contextlib.ExitStack() as stack:
         schedulers = {
             model.info.name: stack.enter_context(
                 Scheduler(
                     model,
-                    threads=options.threads
-                    or max(1, num_cores() // max(1, options.workers)),
+                    threads=threads,
                     network_threads=options.network_threads,
                     max_batch=options.max_batch,
                     max_sessions=options.max_sessions,
                     observer=metrics,
-                    scorer=None
-                    if door is None
-                    else _shared_scorer(
-                        door, number, model, session, evaluates=options.evaluate
-                    ),
+                    scorer=_shared_scorer(door, number, model, options, session),
                 )
             )
             for number, model in enumerate(models)
@@ -268,24 +269,20 @@ def num_cores() -> int:
 
 
 def _shared_scorer(
-    door: socket.socket,
+    door: socket.socket | None,
     number: int,
     model: Model,
+    options: ServerOptions,
     session: SessionOptions,
-    *,
-    evaluates: bool,
 ) -> SharedScorer | None:
-    """Return what has a model's chunks scored in another process, if it is a network.
-
-    The network is needed here only where it evaluates.
-    """
+    """Return what has a model's chunks scored in another process; None: it is here."""
     acoustics = model.acoustics
-    if not isinstance(acoustics, NetworkAcoustics):
+    if door is None or not isinstance(acoustics, NetworkAcoustics):
         return None
     frames = model.info.chunk_frames(session.chunk_length)
     usual = frames + sum(side or 0 for side in acoustics.context)
     dim = acoustics.network.network.dim_in
-    if not evaluates:
+    if not options.evaluate:
         acoustics.network.network.to("meta")  # shapes alone: no weights are held here
     return SharedScorer(door, number, acoustics, usual=usual, dim=dim)
 

@@ -16,9 +16,13 @@ from reference.serving_server import PATIENCE
 
 from latflow.errors import UserError
 from latflow.serving import shared_chunks, shared_scorer
-from latflow.serving.acoustics import Chunk
+from latflow.serving.acoustics import Chunk, ChunkCutter
+from latflow.serving.options import SessionOptions
+from latflow.serving.results import Final
+from latflow.serving.scheduler import Scheduler
 from latflow.serving.scorer import Scorer, Served
 from latflow.serving.scoring import Observer, score_each
+from latflow.serving.session import Session
 from latflow.serving.shared_chunks import Answer, Door, Memory, Records, packed
 from latflow.serving.shared_scorer import SharedScorer
 
@@ -288,6 +292,55 @@ def test_a_chunk_that_scorers_die_of_is_given_up():
         chunks = [chunk_of(v) for v in range(20, 30)]
         assert_scored(ask(client, chunks), chunks)
         assert client._memory.num_free == client._memory.slots
+
+
+@pytest.fixture
+def shared(model):
+    """A client of a scorer that has the package's network."""
+    acoustics = model.acoustics
+    running = Threaded(acoustics.score)
+    running.served[0] = Served(
+        acoustics.subsampling, acoustics.num_pdfs, Batched(acoustics.score)
+    )
+    client = SharedScorer(running.door.outside, 0, acoustics, usual=20, dim=13)
+    with contextlib.closing(running), contextlib.closing(client):
+        yield client
+
+
+def test_a_lone_chunk_has_the_bits_that_it_has_here(model, digits, shared):
+    stream = model.front_end()
+    samples = digits.samples(next(iter(digits.texts)))
+    cutter = ChunkCutter(24, model.acoustics.context)
+    cutter.add(stream.accept(samples.astype(np.float32)))
+    cutter.add(stream.finish())
+    cutter.end()
+    number = 0
+    while (chunk := cutter.take()) is not None:
+        (here,) = model.acoustics.score([chunk])
+        (there,) = ask(shared, [chunk]).wait()
+        np.testing.assert_array_equal(here, there)
+        number += 1
+    assert number > 1
+
+
+def test_sessions_by_the_scorer_have_the_words_of_lone_ones(model, digits, shared):
+    said = [digits.samples(name).astype(np.float32) for name in list(digits.texts)[:6]]
+    alone = []
+    for samples in said:
+        with Session(model) as session:
+            alone.append(session.accept(samples) + session.finish())
+    settings = {"threads": 2, "max_batch": 8, "max_sessions": 8}
+    with Scheduler(model, **settings, scorer=shared) as scheduler:
+        sessions = [scheduler.open(SessionOptions()) for _ in said]
+        asked = [s.accept(samples) for s, samples in zip(sessions, said, strict=True)]
+        ends = [session.finish() for session in sessions]
+        for first, last, events in zip(asked, ends, alone, strict=True):
+            found = first.result(PATIENCE) + last.result(PATIENCE)
+            assert list(map(words_of, found)) == list(map(words_of, events))
+
+
+def words_of(event):
+    return event.segment.best.text if isinstance(event, Final) else event.text
 
 
 def test_no_memory_is_one_line(monkeypatch):

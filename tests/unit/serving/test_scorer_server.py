@@ -172,17 +172,20 @@ def test_processes_go_with_a_server_that_is_killed(package, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("cuda", "given", "expected"),
+    ("cuda", "has_network", "given", "expected"),
     [
-        (False, {}, ("cpu", "off", 1)),
-        (False, {"scorer": "on", "workers": 3}, ("cpu", "on", 3)),
-        (True, {}, ("cuda", "on", 12)),
-        (True, {"device": "cpu"}, ("cpu", "off", 1)),
-        (True, {"workers": 14, "scorer": "off"}, ("cuda", "off", 14)),
+        (False, True, {}, ("cpu", "off", 1)),
+        (False, True, {"scorer": "on", "workers": 3}, ("cpu", "on", 3)),
+        (True, True, {}, ("cuda", "on", 12)),
+        (True, True, {"device": "cpu"}, ("cpu", "off", 1)),
+        (True, True, {"workers": 14, "scorer": "off"}, ("cuda", "off", 14)),
+        (True, False, {}, ("cpu", "off", 1)),
     ],
 )
-def test_the_machine_chooses_what_is_not_told(monkeypatch, cuda, given, expected):
+def test_the_machine_chooses_what_is_not_told(
+    monkeypatch, cuda, has_network, given, expected
+):
     monkeypatch.setattr("torch.cuda.is_available", lambda: cuda)
     monkeypatch.setattr(workers, "num_cores", lambda: 16)
-    found = workers.settled(ServerOptions(**given))
+    found = workers.settled(ServerOptions(**given), has_network=has_network)
     assert (found.device, found.scorer, found.workers) == expected
