@@ -18,7 +18,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
@@ -34,6 +34,9 @@ from latflow.serving.metrics import Metrics
 from latflow.serving.options import ServerOptions, SessionOptions
 from latflow.serving.package import load_acoustics, read_info
 from latflow.serving.shared_chunks import (
+    ALONE,
+    URGENT,
+    USUAL,
     Answer,
     Door,
     Hello,
@@ -94,27 +97,38 @@ class _Client:
             return False
 
 
-@dataclass(eq=False)
-class _Line:
-    """Requests of a model that wait, of all workers; urgent ones first."""
+class _Waiting:
+    """Requests of a model that wait, of all workers."""
 
-    urgent: deque[tuple[_Client, Request]] = field(default_factory=deque)
-    others: deque[tuple[_Client, Request]] = field(default_factory=deque)
+    def __init__(self) -> None:
+        self._lines: dict[int, deque[tuple[_Client, Request]]] = {
+            line: deque() for line in (ALONE, URGENT, USUAL)
+        }
 
-    def __len__(self) -> int:
-        """Return how many wait."""
-        return len(self.urgent) + len(self.others)
+    def __bool__(self) -> bool:
+        """Return whether any waits."""
+        return any(self._lines.values())
 
     def put(self, client: _Client, request: Request) -> None:
         """Add a request."""
-        line = self.urgent if request.is_urgent else self.others
-        line.append((client, request))
+        self._lines[request.line].append((client, request))
 
     def take(self, at_most: int) -> list[tuple[_Client, Request]]:
-        """Take requests of workers that are still there."""
-        taken = []
-        while len(taken) < at_most and len(self):
-            client, request = (self.urgent or self.others).popleft()
+        """Take requests of workers that are still there, the urgent ones first.
+
+        One that a scorer may have died of is taken alone, before all others: so it is
+        found out, and others are not given up with it.
+        """
+        taken = self._take(ALONE, 1)
+        for line in () if taken else (URGENT, USUAL):
+            taken += self._take(line, at_most - len(taken))
+        return taken
+
+    def _take(self, number: int, at_most: int) -> list[tuple[_Client, Request]]:
+        """Take requests of one line."""
+        line, taken = self._lines[number], []
+        while line and len(taken) < at_most:
+            client, request = line.popleft()
             if client.is_open:
                 taken.append((client, request))
         return taken
@@ -143,7 +157,7 @@ class Scorer:
         self, models: Sequence[Served], door: socket.socket, max_batch: int
     ) -> None:
         self._models, self._door, self._max_batch = models, door, max_batch
-        self._lines = [_Line() for _ in models]
+        self._waiting = [_Waiting() for _ in models]
         self._turn = 0
         self._clients: set[_Client] = set()
         self._selector = selectors.DefaultSelector()
@@ -169,7 +183,7 @@ class Scorer:
         """Work until told to end."""
         begun: deque[_Batch] = deque()
         while self._clients or not self._is_ending:
-            self._listen(waits=not (begun or any(map(len, self._lines))))
+            self._listen(waits=not (begun or any(self._waiting)))
             batch = self._begin()
             if batch is not None:
                 begun.append(batch)
@@ -193,7 +207,7 @@ class Scorer:
                 self._drop(client)
                 return
             for request in requests:
-                self._lines[client.model].put(client, request)
+                self._waiting[client.model].put(client, request)
 
         self._selector.register(client.channel, selectors.EVENT_READ, take)
 
@@ -208,7 +222,7 @@ class Scorer:
         """Begin with a batch of the models in turn; None where nothing waits."""
         for _ in self._models:
             self._turn = (self._turn + 1) % len(self._models)
-            items = self._lines[self._turn].take(self._max_batch)
+            items = self._waiting[self._turn].take(self._max_batch)
             if items:
                 break
         else:
@@ -221,6 +235,8 @@ class Scorer:
             Chunk(view.frames(request.length, request.dim), request.left, request.right)
             for view, (_, request) in zip(views, items, strict=True)
         ]
+        for view in views:
+            view.is_begun = True
         return _Batch(model, items, views, model.batches.begin(chunks))
 
     def _deliver(self, batch: _Batch) -> None:

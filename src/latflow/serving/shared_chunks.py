@@ -12,7 +12,7 @@ A chunk lies in one of the memory's slots; one that is too large for a slot, a w
 segment, in pages behind them, which are given back when its scores have come.
 
 Public: `Memory`, `Mapped`, `SharedView`, `Request`, `Answer`, `Records`, `packed`,
-`Door`, `Hello`, `bytes_of`, `hang_up`.
+`URGENT`, `USUAL`, `ALONE`, `Door`, `Hello`, `bytes_of`, `hang_up`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ _RECEIVED = 1 << 16  # bytes that are taken of a channel at a time
 _Record = TypeVar("_Record", bound=tuple[int, ...])
 
 
+#: A client waits for the end of its session; none does; a scorer may have died of it.
+URGENT, USUAL, ALONE = range(3)
+
+
 class Request(NamedTuple):
     """A chunk to be scored.
 
@@ -44,7 +48,7 @@ class Request(NamedTuple):
         dim: features of a frame.
         left: see `Chunk`.
         right: see `Chunk`.
-        is_urgent: 1 where a client waits for the end of its session.
+        line: that it waits in: `URGENT`, `USUAL`, or `ALONE`.
     """
 
     place: int
@@ -53,7 +57,7 @@ class Request(NamedTuple):
     dim: int
     left: int
     right: int
-    is_urgent: int
+    line: int
 
 
 class Answer(NamedTuple):
@@ -110,7 +114,7 @@ def _aligned(size: int, to: int = _ALIGNMENT) -> int:
 
 
 class SharedView:
-    """A part of a memory, for one chunk and its scores.
+    """A part of a memory, for one chunk and its scores, and a mark before them.
 
     Args:
         memory: the mapped bytes.
@@ -119,8 +123,18 @@ class SharedView:
     """
 
     def __init__(self, memory: mmap.mmap, begin: int, size: int) -> None:
-        self._memory, self._begin = memory, begin
-        self._behind = begin + _aligned(size)
+        self._memory, self._mark = memory, begin
+        self._begin = begin + _ALIGNMENT
+        self._behind = self._begin + _aligned(size)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the scorer has begun with the chunk, and has died if it stays so."""
+        return self._memory[self._mark] != 0
+
+    @is_begun.setter
+    def is_begun(self, value: bool) -> None:
+        self._memory[self._mark] = int(value)
 
     def frames(self, length: int, dim: int) -> np.ndarray:
         """Return the chunk's frames, float32[length, dim]."""
@@ -149,7 +163,8 @@ class SharedView:
 
 def bytes_of(length: int, dim: int, rows: int, num_pdfs: int) -> int:
     """Return the bytes of a chunk with its scores."""
-    return _aligned(4 * length * dim) + _aligned(4 * rows * num_pdfs)
+    scores = _aligned(4 * rows * num_pdfs)
+    return _ALIGNMENT + _aligned(4 * length * dim) + scores
 
 
 class Memory:
@@ -249,7 +264,7 @@ class Mapped:
         size = 4 * request.length * request.dim
         if request.place < self._size:
             return SharedView(self._slots, request.place, size)
-        whole = _aligned(size) + 4 * num_scores
+        whole = bytes_of(request.length, request.dim, 1, num_scores)
         return SharedView(mmap.mmap(self._file, whole, offset=request.place), 0, size)
 
     def close(self) -> None:

@@ -18,6 +18,9 @@ from latflow.errors import UserError
 from latflow.serving.acoustics import Acoustics, Chunk, num_rows
 from latflow.serving.scoring import Told
 from latflow.serving.shared_chunks import (
+    ALONE,
+    URGENT,
+    USUAL,
     Answer,
     Door,
     Memory,
@@ -31,7 +34,7 @@ from latflow.serving.shared_chunks import (
 
 log = logging.getLogger("latflow")
 _SLOTS = 256  # chunks of a worker that the scorer has at a time
-_MAX_TRIES = 3  # of a chunk: it may be what the scorers die of
+_MAX_DEATHS = 3  # of scorers that have begun with a chunk
 
 
 @dataclass(eq=False)
@@ -43,14 +46,14 @@ class _Pending:
         view: where it lies.
         rows: of its scores.
         tell: is told of them.
-        tries: scorers that it was sent to.
+        deaths: of scorers that had begun with it.
     """
 
     request: Request
     view: SharedView
     rows: int
     tell: Told
-    tries: int = 1
+    deaths: int = 0
 
 
 class SharedScorer:
@@ -104,11 +107,11 @@ class SharedScorer:
         are_urgent: bool,
     ) -> None:
         """Send chunks to the scorer, see `ChunkScorer`."""
-        requests = []
+        requests, line = [], URGENT if are_urgent else USUAL
         with self._sending:
             for chunk, tell in zip(chunks, told, strict=True):
                 try:
-                    requests.append(self._put(chunk, tell, are_urgent))
+                    requests.append(self._put(chunk, tell, line))
                 except UserError as error:
                     tell(error)
             if requests:
@@ -116,7 +119,7 @@ class SharedScorer:
                 with suppress(OSError):
                     self._channel.sendall(packed(requests))
 
-    def _put(self, chunk: Chunk, tell: Told, is_urgent: bool) -> Request:  # noqa: FBT001
+    def _put(self, chunk: Chunk, tell: Told, line: int) -> Request:
         """Write a chunk into the memory."""
         length, dim = chunk.frames.shape
         rows = num_rows(chunk, self._subsampling)
@@ -124,9 +127,8 @@ class SharedScorer:
             place = self._memory.take(bytes_of(length, dim, rows, self._num_pdfs))
             view = self._memory.view(place, chunk.frames.nbytes)
             number, self._next = self._next, (self._next + 1) & 0xFFFFFFFF
-            request = Request(
-                place, number, length, dim, chunk.left, chunk.right, int(is_urgent)
-            )
+            request = Request(place, number, length, dim, chunk.left, chunk.right, line)
+            view.is_begun = False
             view.frames(length, dim)[:] = chunk.frames
             self._pending[number] = _Pending(request, view, rows, tell)
         return request
@@ -160,22 +162,29 @@ class SharedScorer:
         with self._sending:
             self._channel.close()
             self._channel = Door.enter(self._outside, self._number, self._memory)
-            again, given_up = [], []
             with self._changed:
-                for number, pending in tuple(self._pending.items()):
-                    pending.tries += 1
-                    if pending.tries <= _MAX_TRIES:
-                        again.append(pending.request)
-                    else:
-                        given_up.append(self._pending.pop(number))
-                        self._memory.give_back(pending.request.place)
-                self._changed.notify()
+                given_up = self._mourn()
+                again = [pending.request for pending in self._pending.values()]
             if again:
                 with suppress(OSError):
                     self._channel.sendall(packed(again))
         log.info("the scorer has gone; %d chunks are sent to the next", len(again))
         for pending in given_up:
-            pending.tell(UserError("the scorer has died of this audio, or beside it"))
+            pending.tell(UserError("scorers have died of this audio, or beside it"))
+
+    def _mourn(self) -> list[_Pending]:
+        """Note of which chunks the scorer may have died; return those given up."""
+        begun = [p for p in self._pending.values() if p.view.is_begun]
+        for pending in begun:
+            pending.view.is_begun = False
+            pending.deaths += 1
+            pending.request = pending.request._replace(line=ALONE)
+        given_up = [pending for pending in begun if pending.deaths >= _MAX_DEATHS]
+        for pending in given_up:
+            del self._pending[pending.request.number]
+            self._memory.give_back(pending.request.place)
+        self._changed.notify()
+        return given_up
 
     def close(self) -> None:
         """Take no more chunks, and tell of none any more."""

@@ -229,7 +229,7 @@ def test_ends_of_sessions_go_first():
     running = Threaded(score, max_batch=1)
     with contextlib.closing(running), contextlib.closing(running.client()) as client:
         first = ask(client, [chunk_of(20)])
-        while len(client._pending) < 1 or running.scorer._lines[0].others:
+        while len(client._pending) < 1 or running.scorer._waiting[0]:
             time.sleep(0.01)
         time.sleep(0.05)
         asked = [first, ask(client, [chunk_of(21), chunk_of(22)])]
@@ -274,23 +274,28 @@ def test_chunks_of_a_dead_scorer_are_sent_to_the_next():
         assert_scored(ask(client, chunks), chunks)
 
 
-def test_a_chunk_that_scorers_die_of_is_given_up():
+def test_a_chunk_that_scorers_die_of_is_given_up_and_no_other():
+    gate = threading.Event()
+
     def score(chunks):
+        gate.wait(PATIENCE)  # until all are there, so that others are in its batch
         if any((chunk.frames == 13).any() for chunk in chunks):
             raise Dies
         return [Doubling.one(chunk) for chunk in chunks]
 
-    running = Threaded(score)
+    running = Threaded(score, max_batch=4)
     with contextlib.closing(running), contextlib.closing(running.client()) as client:
-        bad = chunk_of(0)
-        bad.frames[:] = 13
-        told = ask(client, [bad])
+        chunks = [chunk_of(v) for v in range(20, 40)]
+        chunks[3].frames[:] = 13
+        told = ask(client, chunks)
+        gate.set()
         running.revive(deaths=3)
-        (found,) = told.wait()
-        assert isinstance(found, UserError)
-        assert "the scorer has died" in str(found)
-        chunks = [chunk_of(v) for v in range(20, 30)]
-        assert_scored(ask(client, chunks), chunks)
+        found = told.wait()
+        assert isinstance(found[3], UserError)
+        assert "scorers have died" in str(found[3])
+        for i in set(range(20)) - {3}:
+            np.testing.assert_array_equal(found[i], Doubling.one(chunks[i]))
+        assert_scored(ask(client, chunks[4:]), chunks[4:])
         assert client._memory.num_free == client._memory.slots
 
 
