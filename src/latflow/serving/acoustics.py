@@ -6,7 +6,8 @@ segment; then its scores are those of the same frames in the whole segment, but 
 rounding in products of matrices of other shapes. Positions of chunks are fixed, so that
 the scores are the same bits for any pieces in which the frames come.
 
-Public: `Chunk`, `ChunkCutter`, `Acoustics`, `NetworkAcoustics`, `GmmAcoustics`.
+Public: `Chunk`, `num_rows`, `ChunkCutter`, `Acoustics`, `NetworkAcoustics`,
+`GmmAcoustics`.
 
 Source: Kaldi `nnet3/nnet-am-decodable-simple.cc` (`frames-per-chunk`).
 """
@@ -19,6 +20,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from latflow.decode.network_scorer import score_frames
 from latflow.decode.scorers import gmm_scores
@@ -48,6 +50,11 @@ class Chunk:
     def num_frames(self) -> int:
         """Frames of the piece itself, n."""
         return len(self.frames) - self.left - self.right
+
+
+def num_rows(chunk: Chunk, subsampling: int) -> int:
+    """Return the number of scores of a chunk."""
+    return -(-chunk.num_frames // subsampling)
 
 
 class ChunkCutter:
@@ -223,27 +230,50 @@ class NetworkAcoustics:
             return [self.log_likes(chunk.frames) for chunk in chunks]
         if not chunks:
             return []
-        has_context = self.network.network.description.repeats_edges
-        arrays = [self._with_edges(c) if has_context else c.frames for c in chunks]
+        arrays = self.inputs(chunks)
         lengths = torch.tensor([len(array) for array in arrays])
         shape = len(arrays), int(lengths.max()), arrays[0].shape[1]
         batch = np.zeros(shape, np.float32)
         for row, array in zip(batch, arrays, strict=True):
-            row[: len(array)] = self.normalization(array)
-        if has_context:
-            lengths -= sum(self.network.network.context)
+            row[: len(array)] = array
+        scores = self.forward(torch.from_numpy(batch).to(self.device), lengths)
+        return self.rows_of(scores.cpu().numpy(), chunks)
+
+    @property
+    def has_context(self) -> bool:
+        """Return whether inputs have the network's context, copies at the edges."""
+        return self.network.network.description.repeats_edges
+
+    def inputs(self, chunks: Sequence[Chunk]) -> list[np.ndarray]:
+        """Return what the network takes of each chunk, float32[n', D]."""
+        with_edges = self._with_edges if self.has_context else lambda c: c.frames
+        return [self.normalization(with_edges(chunk)) for chunk in chunks]
+
+    def forward(self, batch: Tensor, lengths: Tensor) -> Tensor:
+        """Return the scores of inputs, float32[B, T', P].
+
+        Args:
+            batch: [B, T, D], on the device.
+            lengths: integers [B], of the inputs with their context.
+        """
+        if self.has_context:
+            lengths = lengths - sum(self.network.network.context)
         with torch.inference_mode():
             scores, _ = self.network.log_likelihoods(
-                torch.from_numpy(batch).to(self.device),
+                batch,
                 lengths,
                 prior_scale=self.prior_scale,
-                has_context=has_context,
+                has_context=self.has_context,
             )
-        found, factor = scores.cpu().numpy(), self.subsampling
-        first = [0 if has_context else chunk.left // factor for chunk in chunks]
+        return scores
+
+    def rows_of(self, scores: np.ndarray, chunks: Sequence[Chunk]) -> list[np.ndarray]:
+        """Return each chunk's own scores of those of its input."""
+        factor = self.subsampling
+        first = [0 if self.has_context else chunk.left // factor for chunk in chunks]
         return [
-            row[begin : begin - (-chunk.num_frames // factor)]
-            for row, chunk, begin in zip(found, chunks, first, strict=True)
+            row[begin : begin + num_rows(chunk, factor)]
+            for row, chunk, begin in zip(scores, chunks, first, strict=False)
         ]
 
     def _with_edges(self, chunk: Chunk) -> np.ndarray:

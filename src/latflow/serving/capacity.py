@@ -52,7 +52,14 @@ def measure_capacity(
         UserError: the server does not start or does not answer.
     """
     cores = max(1, threads - 1)
-    server = ServerOptions(port=0, threads=cores, max_sessions=100_000, trust_code=True)
+    server = ServerOptions(
+        port=0,
+        workers=1,
+        threads=cores,
+        device="cpu",
+        max_sessions=100_000,
+        trust_code=True,
+    )
     clients = LoadOptions(
         sessions=options.sessions,
         seconds=options.seconds,

@@ -19,7 +19,7 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from latflow.serving.scheduler import Observer
+from latflow.serving.scoring import Observer
 
 _SECONDS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.12, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
 _CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)

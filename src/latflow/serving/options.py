@@ -74,14 +74,18 @@ class ServerOptions(Options):
     """Address to listen on; 0.0.0.0 for all."""
     port: Annotated[int, Field(ge=0, le=65535)] = 2700
     """Port to listen on; 0 for one that is free."""
-    workers: PositiveInt = 1
-    """Processes, each with the model."""
+    workers: NonNegativeInt = 0
+    """Processes that recognize; 0 for one, and with a GPU for three quarters of the
+    cores."""
     threads: NonNegativeInt = 0
     """Searches at a time in a process; 0 for the cores divided by the processes."""
     network_threads: PositiveInt = 1
     """Cores that a call of the network takes."""
-    device: Literal["cpu", "cuda", "auto"] = "cpu"
-    """Device of the network."""
+    device: Literal["cpu", "cuda", "auto"] = "auto"
+    """Device of the network; `auto` for a GPU where there is one."""
+    scorer: Literal["auto", "on", "off"] = "auto"
+    """Network in a process of its own, for all workers, one for each GPU; `auto` for
+    where it is on a GPU, `off` for a network in each worker."""
     max_batch: PositiveInt = 64
     """Chunks of sessions that go through the network at a time."""
     max_sessions: PositiveInt = 200

@@ -15,7 +15,8 @@ A system that adapts to speakers needs two passes over their speech: its package
 and has no graph.
 
 Public: `PackageInfo`, `SystemFacts`, `RescoringOptions`, `read_info`, `describe`,
-`ScoredSystem`, `Model`, `GmmPackage`. They are written by `latflow.serving.packaging`.
+`ScoredSystem`, `load_acoustics`, `Model`, `GmmPackage`. They are written by
+`latflow.serving.packaging`.
 """
 
 from __future__ import annotations
@@ -157,6 +158,11 @@ class PackageInfo(SystemFacts):
     digests: dict[str, str]
     """SHA-256 of the package's files, by path."""
 
+    def chunk_frames(self, seconds: float) -> int:
+        """Return the frames of the features that are scored at a time."""
+        scores = max(1, round(seconds / (self.frame_shift * self.subsampling)))
+        return scores * self.subsampling
+
 
 def read_info(folder: str | Path) -> PackageInfo:
     """Read `package.json`.
@@ -267,6 +273,34 @@ class ScoredSystem:
         )
 
 
+def _scored_system(folder: Path, info: PackageInfo, device: str) -> ScoredSystem:
+    """Read the acoustic part of a package."""
+    scores = read_options(
+        NetworkScoreOptions, {"prior_scale": info.prior_scale, "device": device}
+    )
+    return ScoredSystem.load(folder / "model", info.kind, scores)
+
+
+def load_acoustics(
+    path: str | Path, *, device: str, trust_code: bool = False
+) -> Acoustics:
+    """Read what a package scores with, and no more of it.
+
+    Args:
+        path: its folder.
+        device: see `Model.load`.
+        trust_code: see `Model.load`.
+
+    Raises:
+        UserError: as `Model.load`.
+    """
+    folder = Path(path)
+    info = read_info(folder)
+    _check_files(folder, info)
+    with trusting(trust_code):
+        return _scored_system(folder, info, device).acoustics
+
+
 @dataclass(frozen=True, eq=False)
 class Model:
     """A package, loaded; shared by all threads.
@@ -322,10 +356,7 @@ class Model:
                 "that does not adapt to speakers",
             )
         _check_files(folder, info)
-        scores = read_options(
-            NetworkScoreOptions, {"prior_scale": info.prior_scale, "device": device}
-        )
-        found = ScoredSystem.load(folder / "model", info.kind, scores)
+        found = _scored_system(folder, info, device)
         lang = Lang.load(folder / "lang")
         check_phones(found.transitions, lang, folder / "model/final.mdl")
         ivectors, models, statistics = None, None, None

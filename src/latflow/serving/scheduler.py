@@ -7,7 +7,7 @@ chunks of the next one gather: batches grow with the load, and a lone session ne
 waits. Sessions at their end go first, in the pool as through the network: it is their
 final text that somebody waits for.
 
-Public: `Scheduler`, `LiveSession`, `Observer`, `OverloadedError`, `ClosedError`.
+Public: `Scheduler`, `LiveSession`, `OverloadedError`, `ClosedError`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 import numpy as np
-import torch
 
 from latflow.errors import UserError
 from latflow.parallel import worker_pool
@@ -30,6 +30,7 @@ from latflow.serving.acoustics import Chunk
 from latflow.serving.options import SessionOptions
 from latflow.serving.package import Model
 from latflow.serving.results import Event
+from latflow.serving.scoring import ChunkScorer, LocalScorer, Observer
 from latflow.serving.session import Session
 
 log = logging.getLogger("latflow")
@@ -43,22 +44,6 @@ class OverloadedError(UserError):
 
 class ClosedError(Exception):
     """A session was closed before what was asked of it was done."""
-
-
-class Observer:
-    """Observes the scheduler's work, in its threads; does nothing here."""
-
-    def opened(self) -> None:
-        """Observe a new session."""
-
-    def closed(self) -> None:
-        """Observe a session's end."""
-
-    def scored(self, chunks: int, seconds: float) -> None:
-        """Observe a batch that went through the network."""
-
-    def searched(self, seconds: float) -> None:
-        """Observe a step of a session: features, search, or results."""
 
 
 class _Waiting(Generic[_Item]):
@@ -224,6 +209,8 @@ class Scheduler:
         max_batch: chunks that go through the network at a time.
         max_sessions: sessions at a time; `open` refuses more.
         observer: hears of the work.
+        scorer: scores the chunks, and is closed with the scheduler; None: the model
+            does, in a thread of the scheduler's.
     """
 
     def __init__(
@@ -235,12 +222,14 @@ class Scheduler:
         max_batch: int,
         max_sessions: int,
         observer: Observer | None = None,
+        scorer: ChunkScorer | None = None,
     ) -> None:
         self.model = model
-        self._network_threads = network_threads
-        self._max_batch = max_batch
         self._max_sessions = max_sessions
         self._observer = observer or Observer()
+        self._scorer = scorer or LocalScorer(
+            model.acoustics, max_batch, network_threads, self._observer
+        )
         self._sessions: set[LiveSession] = set()
         self._opening = 0  # sessions that are being made
         self._lock = threading.Lock()
@@ -265,6 +254,7 @@ class Scheduler:
         sessions = tuple(self._sessions)
         self.close_all()
         self._chunks.close()
+        self._scorer.close()
         self._network.join()
         self._pool.__exit__(kind, error, trace)
         for session in sessions:  # those whose step was not begun any more
@@ -337,28 +327,20 @@ class Scheduler:
             self._chunks.put(session, chunk)
 
     def _score_batches(self) -> None:
-        """Take the chunks that are ready through the network until told to end."""
-        torch.set_num_threads(self._network_threads)
-        while batch := self._chunks.take(self._max_batch):
+        """Have the chunks that are ready scored until told to end."""
+        while (room := self._scorer.room()) and (batch := self._chunks.take(room)):
+            told = [partial(self._take_scores, session) for session, _ in batch]
+            chunks, urgent = [chunk for _, chunk in batch], batch[0][0].is_at_end
             try:
-                self._score(batch)
+                self._scorer.score(chunks, told, are_urgent=urgent)
             except Exception as error:
                 log.exception("a batch failed")
                 for session, _ in batch:
                     session.fail(error)
 
-    def _score(self, batch: Sequence[tuple[LiveSession, Chunk]]) -> None:
-        """Score chunks of sessions in one call; alone where one of them is faulty."""
-        began = time.perf_counter()
-        try:
-            scores = self.model.acoustics.score([chunk for _, chunk in batch])
-        except Exception as error:  # noqa: BLE001 - told to the session it is of
-            if len(batch) == 1:
-                batch[0][0].fail(error)
-            else:
-                for item in batch:
-                    self._score([item])
-            return
-        self._observer.scored(len(batch), time.perf_counter() - began)
-        for (session, _), rows in zip(batch, scores, strict=True):
-            self._submit(session, rows)
+    def _take_scores(self, session: LiveSession, found: np.ndarray | Exception) -> None:
+        """Go on with a session whose chunk was scored, or could not be."""
+        if isinstance(found, Exception):
+            session.fail(found)
+        else:
+            self._submit(session, found)

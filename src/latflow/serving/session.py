@@ -88,9 +88,7 @@ class Session:
             )
         self._endpoints = self._detector()
         self._phrases = self._phrase_models()
-        shift = model.frame_shift * model.subsampling
-        scores = max(1, round(self._options.chunk_length / shift))
-        self._chunk_frames = scores * model.subsampling
+        self._chunk_frames = model.info.chunk_frames(self._options.chunk_length)
         self._segment: _Segment | None = None
         self._begin_stream()
 

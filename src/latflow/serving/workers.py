@@ -1,6 +1,6 @@
-"""Processes of a server: one, or several on one port, replaced when they die.
+"""A server: its options, its address, and what its processes do.
 
-Public: `serve`, `service_of`, `bound_socket`, `free_at_once`, `Server`.
+Public: `serve`, `settled`, `service_of`, `bound_socket`, `free_at_once`, `Server`.
 """
 
 from __future__ import annotations
@@ -10,29 +10,26 @@ import asyncio.constants
 import contextlib
 import ctypes
 import logging
-import multiprocessing
 import os
-import signal
 import socket
 import ssl
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import numpy as np
+import torch
 import uvicorn
 
 from latflow.errors import UserError
 from latflow.logs import log_to_terminal
+from latflow.nnet.model_dir import choose_device
+from latflow.serving.acoustics import NetworkAcoustics
 from latflow.serving.guard import (
     Connections,
     HttpProtocol,
@@ -42,12 +39,15 @@ from latflow.serving.guard import (
 from latflow.serving.http import create_app
 from latflow.serving.metrics import Metrics
 from latflow.serving.options import ServerOptions, SessionOptions
-from latflow.serving.package import INFO, Model, read_info
+from latflow.serving.package import INFO, Model, PackageInfo, read_info
+from latflow.serving.processes import Processes, Role, end_with_parent
 from latflow.serving.scheduler import Scheduler
+from latflow.serving.scorer import run_scorer
 from latflow.serving.service import Service
+from latflow.serving.shared_chunks import Door
+from latflow.serving.shared_scorer import SharedScorer
 
 log = logging.getLogger("latflow")
-_spawn = multiprocessing.get_context("spawn")
 # Bytes that the kernel holds of what a client sent and was not read: behind them wait
 # its pings, which must be answered within 20 s.
 _RECEIVE_BYTES = 128 << 10
@@ -57,7 +57,6 @@ _CLOSE_SECONDS = 10.0  # for a client to read what is left, and to close
 _METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _M_MMAP_THRESHOLD = -3  # of malloc.h
 _LARGE_BYTES = 4 << 20
-_MAX_FAILURES = 3  # of workers in succession that end before they are ready
 
 
 def serve(
@@ -82,37 +81,61 @@ def serve(
     """
     _check(options)
     with contextlib.closing(bound_socket(options)) as listener:
-        _check_names(packages)
+        infos = _check_names(packages)
+        has_network = any(info.kind != "gmm" for info in infos)
+        options = settled(options, has_network=has_network)
         port = listener.getsockname()[1]
         scheme = "wss" if options.certificate else "ws"
         host = f"[{options.host}]" if ":" in options.host else options.host
         address = f"{scheme}://{host}:{port}"
-        if options.workers == 1:
+        if options.workers == 1 and options.scorer == "off":
             _work(packages, options, session, listener, lambda: on_ready(address))
         else:
-            with _shared_metrics() as folder:
-                workers = _Workers(packages, options, session, listener, folder)
-                workers.run(lambda: on_ready(address))
+            with _shared_metrics() as folder, _open_doors(options) as doors:
+                roles = [*_roles(packages, options, session, listener, doors)]
+                processes = Processes(roles, on_death=partial(_forget_gauges, folder))
+                processes.run(lambda: on_ready(address))
 
 
-def _check_names(packages: Sequence[Path]) -> None:
+def settled(options: ServerOptions, *, has_network: bool) -> ServerOptions:
+    """Return options with what they leave to the machine.
+
+    Args:
+        options: of the server.
+        has_network: whether a package has a network, which a GPU could compute.
+
+    Raises:
+        UserError: a GPU is asked for, and there is none.
+    """
+    device = choose_device(options.device).type if has_network else "cpu"
+    on_gpu = device == "cuda"
+    scorer = options.scorer
+    if scorer == "auto":
+        scorer = "on" if on_gpu else "off"
+    workers = options.workers or (max(1, num_cores() * 3 // 4) if on_gpu else 1)
+    log.info("workers: %d, device: %s, scorer: %s", workers, device, scorer)
+    return options.replace(device=device, scorer=scorer, workers=workers)
+
+
+def _check_names(packages: Sequence[Path]) -> list[PackageInfo]:
     """Refuse two packages of one name, by which clients choose; say what they do."""
-    names: set[str] = set()
+    infos: list[PackageInfo] = []
     for package in packages:
         info = read_info(package)
-        if info.name in names:
+        if info.name in {other.name for other in infos}:
             raise UserError(
                 f"two packages of the name {info.name}",
                 file=package,
                 remedy="serve them on ports of their own",
             )
-        names.add(info.name)
+        infos.append(info)
         if not info.is_streaming and info.why_not_recognizing is None:
             log.warning(
                 "%s cannot be streamed (%s): it takes whole files only, over HTTP",
                 info.name,
                 info.why_not_streaming,
             )
+    return infos
 
 
 def _check(options: ServerOptions) -> None:
@@ -173,15 +196,16 @@ def _work(
     session: SessionOptions,
     listener: socket.socket,
     on_ready: Callable[[], None],
+    door: socket.socket | None = None,
 ) -> None:
-    """Serve in this process until it is told to end."""
+    """Serve in this process until it is told to end; with a scorer, by its door."""
     free_at_once()
-    device, trust_code = options.device, options.trust_code
+    device = "cpu" if door else options.device
     models = [
-        Model.load(package, device=device, trust_code=trust_code)
+        Model.load(package, device=device, trust_code=options.trust_code)
         for package in packages
     ]
-    with service_of(models, options, session) as service:
+    with service_of(models, options, session, door) as service:
         service.created = {
             model.info.name: (package / INFO).stat().st_mtime
             for model, package in zip(models, packages, strict=True)
@@ -205,26 +229,62 @@ def free_at_once() -> None:
 
 @contextlib.contextmanager
 def service_of(
-    models: Sequence[Model], options: ServerOptions, session: SessionOptions
+    models: Sequence[Model],
+    options: ServerOptions,
+    session: SessionOptions,
+    door: socket.socket | None = None,
 ) -> Iterator[Service]:
-    """Have models at work in this process as long as the context is open."""
+    """Have models at work in this process as long as the context is open.
+
+    Args:
+        models: the first one is for clients that choose none.
+        options: of the server.
+        session: of sessions, where clients do not set their own.
+        door: of the scorer that has the same models in the same order; None: networks
+            are computed here.
+    """
     metrics = Metrics()
-    cores = len(os.sched_getaffinity(0))
+    threads = options.threads or max(1, num_cores() // max(1, options.workers))
     with contextlib.ExitStack() as stack:
         schedulers = {
             model.info.name: stack.enter_context(
                 Scheduler(
                     model,
-                    threads=options.threads or max(1, cores // options.workers),
+                    threads=threads,
                     network_threads=options.network_threads,
                     max_batch=options.max_batch,
                     max_sessions=options.max_sessions,
                     observer=metrics,
+                    scorer=_shared_scorer(door, number, model, options, session),
                 )
             )
-            for model in models
+            for number, model in enumerate(models)
         }
         yield Service(schedulers, options, session, metrics, _read_token(options))
+
+
+def num_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _shared_scorer(
+    door: socket.socket | None,
+    number: int,
+    model: Model,
+    options: ServerOptions,
+    session: SessionOptions,
+) -> SharedScorer | None:
+    """Return what has a model's chunks scored in another process; None: it is here."""
+    acoustics = model.acoustics
+    if door is None or not isinstance(acoustics, NetworkAcoustics):
+        return None
+    frames = model.info.chunk_frames(session.chunk_length)
+    usual = frames + sum(side or 0 for side in acoustics.context)
+    dim = acoustics.network.network.dim_in
+    if not options.evaluate:
+        acoustics.network.network.to("meta")  # shapes alone: no weights are held here
+    return SharedScorer(door, number, acoustics, usual=usual, dim=dim)
 
 
 def _warm_up(service: Service, scheduler: Scheduler) -> None:
@@ -306,110 +366,38 @@ def _shared_metrics() -> Iterator[Path]:
             del os.environ[_METRICS_FOLDER]
 
 
-@dataclass
-class _Child:
-    """A worker, and the pipe that it says by that it is ready."""
-
-    process: SpawnProcess
-    ready: Connection
-    _was_ready: bool = False
-
-    def is_ready(self) -> bool:
-        """Return whether it has said so; one that is dead may have."""
-        if not self._was_ready and self.ready.poll():
-            with contextlib.suppress(EOFError, OSError):
-                self.ready.recv()
-                self._was_ready = True
-        return self._was_ready
-
-
-class _Workers:
-    """Keeps a number of processes alive that serve on one socket."""
-
-    def __init__(
-        self,
-        packages: Sequence[Path],
-        options: ServerOptions,
-        session: SessionOptions,
-        listener: socket.socket,
-        metrics: Path,
-    ) -> None:
-        self._arguments = packages, options, session, listener
-        self._options = options
-        self._metrics = metrics
-        self._alive: dict[int, _Child] = {}
-        self._failures = 0
-        self._is_ending = False
-
-    def run(self, on_ready: Callable[[], None]) -> None:
-        """Replace workers that die, until the process is told to end."""
-        before = {
-            number: signal.signal(number, self._end)
-            for number in (signal.SIGTERM, signal.SIGINT)
-        }
-        try:
-            for _ in range(self._options.workers):
-                self._start()
-            is_ready = False
-            while not self._is_ending:
-                wait([one.process.sentinel for one in self._alive.values()], 0.2)
-                self._replace_dead()
-                if not is_ready and all(one.is_ready() for one in self._alive.values()):
-                    is_ready = True
-                    on_ready()
-        finally:
-            self._stop()
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _end(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Note that the server is to end."""
-        self._is_ending = True
-
-    def _start(self) -> None:
-        """Start a worker."""
-        # A pipe: an event would need a /dev/shm that can be written.
-        ready, tell = _spawn.Pipe(duplex=False)
-        process = _spawn.Process(
-            target=_worker,
-            args=(*self._arguments, tell, log.isEnabledFor(logging.INFO)),
+def _roles(
+    packages: Sequence[Path],
+    options: ServerOptions,
+    session: SessionOptions,
+    listener: socket.socket,
+    doors: Sequence[Door],
+) -> Iterator[Role]:
+    """Yield the processes of a server, workers dealt out to the scorers' doors."""
+    common = packages, options, session
+    for number, door in enumerate(doors):
+        gpu = number if options.device == "cuda" else None
+        yield Role(
+            "scorer", run_scorer, (*common, door.inside, gpu), patience=_CLOSE_SECONDS
         )
-        process.start()
-        tell.close()
-        assert process.pid is not None
-        self._alive[process.pid] = _Child(process, ready)
+    patience = 2 * options.grace + _CLOSE_SECONDS
+    for number in range(options.workers):
+        door = doors[number % len(doors)].outside if doors else None
+        yield Role("worker", _worker, (*common, listener, door), patience)
 
-    def _replace_dead(self) -> None:
-        """Start a worker for each that has died."""
-        alive = self._alive
-        dead = [pid for pid, one in alive.items() if not one.process.is_alive()]
-        for pid in dead:
-            child = alive.pop(pid)
-            child.process.join()
-            was_ready = child.is_ready()
-            child.ready.close()
-            _forget_gauges(pid, self._metrics)
-            if self._is_ending:
-                continue
-            log.error("worker %d ended (exit status %s)", pid, child.process.exitcode)
-            self._failures = 0 if was_ready else self._failures + 1
-            if self._failures >= _MAX_FAILURES:
-                raise UserError(
-                    "workers end before they are ready", remedy="see the log above"
-                )
-            self._start()
 
-    def _stop(self) -> None:
-        """End all workers: in order, and by force those that do not."""
-        processes = [child.process for child in self._alive.values()]
-        for process in processes:
-            process.terminate()
-        end = time.monotonic() + 2 * self._options.grace + _CLOSE_SECONDS
-        for process in processes:
-            process.join(max(0.0, end - time.monotonic()))
-            if process.is_alive():
-                process.kill()
-                process.join()
+@contextlib.contextmanager
+def _open_doors(options: ServerOptions) -> Iterator[list[Door]]:
+    """Have a door for each scorer as long as the context is open."""
+    number = 0
+    if options.scorer == "on":
+        number = torch.cuda.device_count() if options.device == "cuda" else 1
+    doors = [Door() for _ in range(min(number, options.workers))]
+    try:
+        yield doors
+    finally:
+        for door in doors:
+            door.close()
 
 
 def _worker(
@@ -417,28 +405,22 @@ def _worker(
     options: ServerOptions,
     session: SessionOptions,
     listener: socket.socket,
+    door: socket.socket | None,
     ready: Connection,
     verbose: bool,  # noqa: FBT001 - multiprocessing's arguments stand in order
 ) -> None:
     """Serve in a process of its own (its entry)."""
     log_to_terminal(verbose=verbose)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
+    on_ready = partial(ready.send, None)
     try:
-        _work(packages, options, session, listener, partial(ready.send, None))
+        _work(packages, options, session, listener, on_ready, door)
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(1)
 
 
-def _end_with_parent() -> None:
-    """End this process in order when the one that started it has gone."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _forget_gauges(pid: int, folder: Path) -> None:
+def _forget_gauges(folder: Path, pid: int) -> None:
     """Count the sessions of a process that has died no more."""
     from prometheus_client.multiprocess import mark_process_dead
 

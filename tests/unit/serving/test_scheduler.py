@@ -15,10 +15,10 @@ from latflow.errors import UserError
 from latflow.serving import scheduler as module
 from latflow.serving.scheduler import (
     ClosedError,
-    Observer,
     OverloadedError,
     Scheduler,
 )
+from latflow.serving.scoring import Observer
 
 PATIENCE = 60  # seconds; a test that needs them has failed
 

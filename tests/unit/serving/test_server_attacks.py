@@ -25,8 +25,8 @@ from latflow.features import resampling
 from latflow.serving import guard, scheduler
 from latflow.serving.guard import Connections, few_lines
 from latflow.serving.options import SessionOptions
+from latflow.serving.processes import Child, spawn
 from latflow.serving.service import RefusedError, Service
-from latflow.serving.workers import _Child, _spawn
 
 HANDSHAKE = (
     b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -430,13 +430,13 @@ def test_workers_need_no_shared_memory(monkeypatch):
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr("_multiprocessing.SemLock", refuse)
-    ready, tell = _spawn.Pipe(duplex=False)
-    assert not _Child(None, ready).is_ready()
+    ready, tell = spawn.Pipe(duplex=False)
+    assert not Child(None, None, ready).is_ready()
     _say(tell)
-    child = _Child(None, ready)
+    child = Child(None, None, ready)
     assert child.is_ready()
     tell.close()
     assert child.is_ready()
-    other, tell = _spawn.Pipe(duplex=False)
+    other, tell = spawn.Pipe(duplex=False)
     tell.close()
-    assert not _Child(None, other).is_ready()
+    assert not Child(None, None, other).is_ready()
