@@ -26,7 +26,7 @@ from latflow.nnet.layers.augment import SpecAugment, SpecAugmentOptions
 from latflow.nnet.layers.simple import SemiOrthogonal, constrain
 from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
-from latflow.training import natural_gradient
+from latflow.training import inverses, natural_gradient
 from latflow.training.batches import open_batches
 from latflow.training.distributed import Backend
 from latflow.training.labels import LabelStore
@@ -204,7 +204,8 @@ def sizes(*dims, bias=True):
 def test_matrices_of_several_sizes_are_inverted_together(
     device, monkeypatch, whole, dtype
 ):
-    monkeypatch.setattr(natural_gradient, "_WHOLE", whole)
+    for module in (inverses, natural_gradient):
+        monkeypatch.setattr(module, "WHOLE", whole)
     network = sizes(30, 40, 30, 40, 33, 12, 3)
     other = copy.deepcopy(network)
     for net, place in ((network, "cpu"), (other, device)):

@@ -34,9 +34,9 @@ from torch.utils.hooks import RemovableHandle
 
 from latflow.nnet.stacks import copy_all_, groups_of, stacked, unstacked
 from latflow.training.distributed import Backend
+from latflow.training.inverses import WHOLE, smoothed_inverse
 
 _ROWS = 1024  # frames that a map's moments of a batch are taken of, at most
-_WHOLE = 128  # size of matrices that are inverted at once, at most
 _LIKE = 0.75  # size of a matrix in a stack for one of the largest there, at least
 _LARGE = 1024  # size from which on a GPU needs longer to compute than to start
 _STACK = 2**25  # numbers of a stack, at most: its inversion takes several times that
@@ -275,12 +275,12 @@ def _size(side: Side) -> int:
 
 def _rounded(size: int) -> int:
     """Return the size of a stack for a matrix: one that can be halved some times."""
-    return size if size <= _WHOLE else -(-size // _WHOLE) * _WHOLE
+    return size if size <= WHOLE else -(-size // WHOLE) * WHOLE
 
 
 def _fits(size: int, dim: int, group: Sequence[Side]) -> bool:
     """Tell whether a matrix is inverted with those of a stack [N, dim, dim]."""
-    is_like = _rounded(size) == dim or dim <= _WHOLE
+    is_like = _rounded(size) == dim or dim <= WHOLE
     is_like |= dim <= _LARGE and size >= _LIKE * dim
     return is_like and (len(group) + 1) * dim**2 <= _STACK
 
@@ -344,7 +344,7 @@ class _Moments:
     def invert(self, alpha: float, dtype: torch.dtype | None) -> None:
         """Make the maps' factors of the moments that are known."""
         if self._known is not None:
-            factors = _inverse(self._known, alpha, self._sizes).to(dtype)
+            factors = smoothed_inverse(self._known, alpha, self._sizes).to(dtype)
             for (own, which), factor in self._matrices(factors):
                 own.factors[which] = factor
 
@@ -425,82 +425,9 @@ class _Look:
         return output.clone()  # what follows may change it in place; the hook would go
 
 
-def _inverse(moments: Tensor, alpha: float, sizes: Tensor) -> Tensor:
-    """Return what directions are multiplied with; see the module's description.
-
-    Args:
-        moments: float32 [..., D, D], symmetric; zeros where nothing varies.
-        alpha: smoothing.
-        sizes: [...], rows of each matrix that count, the first ones; zeros behind them
-            change nothing of the others' result.
-
-    Returns:
-        float32 [..., D, D], which leaves the mean square as it is.
-    """
-    mean = _diagonal(moments).sum(-1) / sizes
-    is_seen = mean > 0
-    mean = torch.where(is_seen, mean, 1.0)
-    smooth = moments / mean[..., None, None]
-    _diagonal(smooth).add_(alpha)
-    inverse = _inverted(smooth)
-    # tr(inverse moments inverse) / mean, since moments / mean is smooth - alpha I
-    trace = _diagonal(inverse).sum(-1, dtype=torch.float64)
-    square = trace - alpha * inverse.square().sum((-2, -1), dtype=torch.float64)
-    scale = torch.where(is_seen, (sizes / square).sqrt(), alpha).to(mean.dtype)
-    return inverse * scale[..., None, None]  # as it was where nothing was seen
-
-
 def _alone(value: Any) -> Any:
     """Return what a state keeps: a matrix without the stack that it is in."""
     if not isinstance(value, Tensor):
         return value
     is_part = value.untyped_storage().nbytes() > value.numel() * value.itemsize
     return value.clone() if is_part else value
-
-
-def _diagonal(matrices: Tensor) -> Tensor:
-    """Return the diagonals of matrices [..., D, D], as a view [..., D]."""
-    return matrices.diagonal(dim1=-2, dim2=-1)
-
-
-def _inverted(matrix: Tensor) -> Tensor:
-    """Return the inverses of symmetric positive definite matrices [..., D, D].
-
-    By halves, whose products are faster than the triangular matrices of a whole
-    factorization. Numbers that are none stay: the loss tells them, with the utterances.
-    """
-    size = matrix.shape[-1]
-    if size <= _WHOLE:
-        return _inverted_whole(matrix)
-    half = size // 2
-    beside, last = matrix[..., :half, half:], matrix[..., half:, half:]
-    first = _inverted(matrix[..., :half, :half])
-    passed = first @ beside
-    # of the Schur complement of the first half
-    second = _inverted(_plus_product(last, beside.mT, passed, factor=-1.0))
-    corner = passed @ second
-    inverse = torch.empty_like(matrix)
-    inverse[..., :half, :half] = _plus_product(first, corner, passed.mT)
-    torch.neg(corner, out=inverse[..., :half, half:])
-    torch.neg(corner.mT, out=inverse[..., half:, :half])
-    inverse[..., half:, half:] = second
-    return inverse
-
-
-def _inverted_whole(matrix: Tensor) -> Tensor:
-    """Return the inverses of symmetric positive definite matrices, by their factors."""
-    factor = torch.linalg.cholesky_ex(matrix).L
-    if matrix.ndim == 2:
-        return torch.cholesky_inverse(factor)
-    # a GPU's `cholesky_inverse` takes one matrix of a stack after another
-    unit = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    back = torch.linalg.solve_triangular(factor, unit.expand_as(matrix), upper=False)
-    return back.mT @ back
-
-
-def _plus_product(
-    base: Tensor, left: Tensor, right: Tensor, *, factor: float = 1.0
-) -> Tensor:
-    """Return base + factor left right, of matrices or stacks of them."""
-    add = torch.addmm if base.ndim == 2 else torch.baddbmm
-    return add(base, left, right, alpha=factor)

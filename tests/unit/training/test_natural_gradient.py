@@ -12,7 +12,8 @@ from torch.nn import functional
 from latflow.nnet.layer import Padded, Shape
 from latflow.nnet.layers.convolution import TdnnF, TdnnFOptions
 from latflow.training.distributed import Backend
-from latflow.training.natural_gradient import NaturalGradient, _alone, _inverted
+from latflow.training.inverses import inverted
+from latflow.training.natural_gradient import NaturalGradient, _alone
 from latflow.training.optimizer_options import NaturalGradientOptions
 from latflow.training.optimizers import make_optimizer
 
@@ -87,7 +88,7 @@ def test_matrices_are_inverted_by_halves(size):
     rows = torch.randn(2 * size, size).double()
     matrix = rows.T @ rows / len(rows) + 0.5 * torch.eye(size)
     expected = np.linalg.inv(matrix.numpy())
-    np.testing.assert_allclose(_inverted(matrix).numpy(), expected, atol=1e-12)
+    np.testing.assert_allclose(inverted(matrix).numpy(), expected, atol=1e-12)
 
 
 def test_moments_fade():
