@@ -18,11 +18,12 @@ import pytest
 
 from latflow.cli.main import main
 from latflow.errors import UserError
+from latflow.gpu_load import GpuLoad, utilization
 from latflow.ledger import Ledger
 from latflow.logs import STALL_MINUTES, log_to, progress, watched
 from latflow.options import Options
 from latflow.workflow.jobs import above_limit, check_writable, find_record, job, run
-from latflow.workflow.machine import GpuLoad, capacity, utilization
+from latflow.workflow.machine import capacity
 
 
 class Named(list):

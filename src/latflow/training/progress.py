@@ -3,7 +3,8 @@
 Lines of `log.jsonl` have a `kind`:
 
 * `step`: share of all epochs that is done (`progress`), means per frame since the line
-  before, learning rate, gradient norm, frames per second, and shares of the time;
+  before, learning rate, gradient norm, frames per second, and shares of the time; on a
+  GPU `gpu_share`, that in which it was busy (sampled every five seconds);
 * `dev`: means per frame on dev within an epoch;
 * `outlier`: loss per frame, gradient norm and utterances of a step that was skipped or
   clipped;

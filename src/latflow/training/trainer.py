@@ -22,6 +22,7 @@ from torch import Tensor
 
 from latflow.criteria.options import Scales
 from latflow.errors import Interrupted
+from latflow.gpu_load import GpuLoad
 from latflow.logs import progress as progress_bar
 from latflow.nnet.model_dir import average_states
 from latflow.nnet.network import Network
@@ -121,6 +122,7 @@ class Trainer:
         self._now = TrainingState()
         self._log: TrainingLog | None = None
         self._clock = Clock()
+        self._gpu_load = GpuLoad()
         self._pending: Measured | None = None
         self.set_up()
 
@@ -160,8 +162,9 @@ class Trainer:
         self._restore()
         self._open_log()
         try:
-            while not self._is_done():
-                self._run_epoch()
+            with self._gpu_load:
+                while not self._is_done():
+                    self._run_epoch()
             return self._finish()
         finally:
             if self._log is not None:
@@ -351,6 +354,7 @@ class Trainer:
             return
         seconds, shares = self._clock.read()
         self._now.window_sums = {}
+        busy = self._gpu_load.take() if self._stepper.device.type == "cuda" else None
         self._write(
             "step",
             step=step,
@@ -360,6 +364,7 @@ class Trainer:
             gradient_norm=norm,
             frames_per_second=round(sums[FRAMES] / seconds, 1),
             time=shares,
+            **({} if busy is None else {"gpu_share": round(busy, 3)}),
         )
 
     def _write(self, kind: str, **record: Any) -> None:

@@ -33,11 +33,11 @@ import yaml
 
 from latflow.errors import UserError, is_out_of_memory
 from latflow.files import file_digest, is_full_disk, write_json
+from latflow.gpu_load import GpuLoad
 from latflow.ledger import read_ledger
 from latflow.logs import log_to, log_to_terminal, watched
 from latflow.options import adapter, read_options
 from latflow.provenance import PACKAGE_ROOT, git_state, read_record, versions
-from latflow.workflow.machine import GpuLoad
 
 log = logging.getLogger(__name__)
 # Larger files are known by their size alone: reading them again would cost too much.
