@@ -32,8 +32,8 @@ from torch import Tensor
 
 _LANES = 64  # sequences side by side
 _GROUP, _UNROLLED = 16, 4  # sums of few arcs side by side, arcs of each
-_ARCS = 64  # of a sum of many, side by side
-_FEW = 32
+_ARCS = 128  # of a sum of many, side by side
+_FEW = 64
 _PARTS = 128  # programs that share out the sums, at most; a power of 2
 _WARPS = 8
 _REGISTERS = {1: 255, 2: 128}  # of a thread, by programs on a multiprocessor

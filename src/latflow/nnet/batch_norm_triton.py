@@ -214,6 +214,7 @@ class _Normalized(torch.autograd.Function):
         values = values if values.is_contiguous() else values.contiguous()
         num_rows = values.shape[0] * values.shape[1]
         wide = triton.cdiv(size, _COLUMNS)
+        mask = None if mask is None else mask.contiguous()
         marks = values if mask is None else mask
         kinds = {"HAS_MASK": mask is not None, "RELU": relu}
         kinds |= {"ROWS": _ROWS, "COLUMNS": _COLUMNS}
