@@ -132,7 +132,7 @@ def test_steps_are_those_of_the_processor(device, task, layers, edges):
     here, _ = steps(task, "cpu", layers, edges)
     there, _ = steps(task, device, layers, edges)
     for name, value in here.items():
-        torch.testing.assert_close(there[name], value, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(there[name], value, rtol=2e-3, atol=5e-4)
 
 
 def test_draws_are_the_same_on_all_devices(device):
@@ -235,7 +235,8 @@ def test_a_state_goes_from_one_device_to_another(device):
     for key, own in kept["state"].items():
         assert found["state"][key].keys() == own.keys()
         for name, value in own.items():
-            torch.testing.assert_close(found["state"][key][name].cpu(), value)
+            other_value = found["state"][key][name].cpu()
+            torch.testing.assert_close(other_value, value, rtol=1e-4, atol=1e-5)
     back = copy.deepcopy(network)
     again = gradients_of(back, "cpu", backward=False)
     moments = {
@@ -284,7 +285,7 @@ def test_factors_of_one_shape_are_constrained_together(device):
     constrain(maps)
     constrain(others)
     for one, two in zip(maps, others, strict=True):
-        torch.testing.assert_close(two.weight.cpu(), one.weight)
+        torch.testing.assert_close(two.weight.cpu(), one.weight, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("max_change", [0.1, 1e3])
