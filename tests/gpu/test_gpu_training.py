@@ -160,9 +160,8 @@ def test_steps_of_each_optimizer(device, task, kind):
     assert_same(*(stepped(task, place, **training) for place in ("cpu", device)))
 
 
-def test_steps_with_noise_limits_and_constraints(device, task):
+def test_steps_with_limits_and_constraints(device, task):
     training = {
-        "gradient_noise": 1e-3,
         "l2": 1e-3,
         "max_norm": 0.7,
         "max_change": 0.05,
@@ -212,6 +211,22 @@ def test_gradients_with_windows_on_one_vector(device):
     assert float(norm) > 1e-3
     joined = torch.cat([p.grad.flatten() for p in network.parameters()])
     assert torch.equal(joined.cpu(), gradient.vector.cpu())
+
+
+def test_noise_is_normal_and_follows_from_seed_and_step(device):
+    drawn = []
+    for step, seed in ((0, 1), (0, 1), (0, 2), (99, 1)):
+        gradient = FlatGradient([nn.Parameter(torch.zeros(199, 201, device=device))])
+        gradient.clear()
+        gradient.add_noise(0.04, step, seed)
+        drawn.append(gradient.vector.cpu())
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert float(drawn[3].var()) == pytest.approx(0.04 / 100**0.55, rel=0.05)
+    values = drawn[0].sort().values.double() / 0.2
+    shares = (torch.arange(len(values)) + 0.5) / len(values)
+    expected = torch.special.ndtri(shares.double())
+    assert (values - expected)[200:-200].abs().max() < 0.06
 
 
 def test_scores_for_decoding(device):

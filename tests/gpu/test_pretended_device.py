@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from reference.pretended_device import DEVICE, TwoDevicesError, pretended_device
+from reference.pretended_device import (
+    DEVICE,
+    TwoDevicesError,
+    pretended_device,
+    traffic,
+)
 
 
 @pytest.mark.parametrize(
@@ -49,3 +54,39 @@ def test_numbers_and_gradients_are_those_of_the_processor():
     expected = compute("cpu")
     assert value == pytest.approx(expected[0])
     torch.testing.assert_close(gradient, expected[1])
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda x: float(x.sum()),
+        lambda x: bool(x.sum() > 0),
+        lambda x: x.tolist(),
+        lambda x: x.cpu(),
+        lambda x: torch.empty(3).copy_(x),
+        lambda x: x.nonzero(),
+        lambda x: x[x > 0],
+        lambda x: torch.equal(x, x + 1),
+    ],
+)
+def test_what_the_host_waits_for_is_counted(wait):
+    with pretended_device() as device:
+        values = torch.ones(3, device=device)
+        with traffic() as found:
+            wait(values)
+    assert len(found.waits) == 1
+    assert not found.received
+
+
+def test_copies_and_launches_are_counted():
+    here = torch.ones(2, 3)
+    with pretended_device() as device:
+        there = torch.zeros(3, 2, device=device)
+        with traffic() as found:
+            there.T.copy_(here)  # a view is no launch
+            found_there = here.to(device) + there.T
+            torch.tensor([1.0, 2.0], device=device).mul_(2.0)
+            found_there.to(torch.float64)
+    assert found.received == [(2, 3), (2, 3), (2,)]
+    assert found.launches == {"aten::add": 1, "aten::mul_": 1, "aten::_to_copy": 1}
+    assert not found.waits

@@ -76,7 +76,7 @@ class Batch:
             utterance and the first frame. None = draws have no keys.
         has_context: whether the features hold the network's frames of context before
             and behind each chunk, which lengths do not count.
-        rows: int64 [2 or 3, B], on the device of the features: lengths, frames that a
+        table: int64 [2 or 3, B], on the device of the features: lengths, frames that a
             chunk would have alone, and keys if there are any; None = nowhere else.
     """
 
@@ -92,7 +92,7 @@ class Batch:
     has_context: bool = False
     graphs: tuple[Graph, ...] = ()
     keys: Tensor | None = None
-    rows: Tensor | None = None
+    table: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.utterances)
@@ -113,15 +113,15 @@ class Batch:
             features=moved(self.features),
             targets={name: moved(target) for name, target in self.targets.items()},
             weight=None if self.weight is None else moved(self.weight),
-            rows=moved(self._rows()),
+            table=moved(self._table()),
         )
 
-    def _rows(self) -> Tensor:
-        """Return `rows` on the CPU: so little that nobody waits for its copy."""
+    def _table(self) -> Tensor:
+        """Return `table` on the CPU: so little that nobody waits for its copy."""
         # the frames that a chunk is filled up with are those of its batch
         own = self.counted * self.subsampling if self.has_context else self.lengths
-        rows = [self.lengths, own] + ([] if self.keys is None else [self.keys])
-        return torch.stack(rows)
+        known = [self.lengths, own] + ([] if self.keys is None else [self.keys])
+        return torch.stack(known)
 
     def select(self, rows: Sequence[int]) -> Batch:
         """Return some of the chunks, padded to the longest among them.
@@ -149,7 +149,7 @@ class Batch:
             weight=None if self.weight is None else self.weight[there],
             graphs=tuple(self.graphs[i] for i in rows) if self.graphs else (),
             keys=None if self.keys is None else self.keys[index],
-            rows=None,
+            table=None,
         )
 
     def with_keys(self, seed: int, epoch: int) -> Batch:
@@ -162,14 +162,14 @@ class Batch:
         """Return the random numbers of the chunks, whatever batch they are in."""
         if self.keys is None:
             return None
-        _, own, keys = self._rows() if self.rows is None else self.rows
+        _, own, keys = self._table() if self.table is None else self.table
         return RowDraws(keys, own)
 
     def lengths_there(self) -> Tensor:
         """Return the lengths on the device of the features."""
-        if self.rows is None:
+        if self.table is None:
             return self.lengths.to(self.features.device)
-        return self.rows[0]
+        return self.table[0]
 
     def split(self, parts: int) -> list[Batch]:
         """Split into at most `parts` micro-batches, balanced by frames, none empty."""

@@ -387,7 +387,7 @@ class _Alike:
         of_input, of_output = factors
         # matrices, and offsets as columns beside them
         kinds = [list(kind) for kind in zip(*(m.gradients for m in maps), strict=True)]
-        rows = [stacked([g.view(len(g), -1) for g in kind]) for kind in kinds]
+        rows = [stacked([g.reshape(len(g), -1) for g in kind]) for kind in kinds]
         changed = of_output @ torch.cat(rows, -1).to(of_input.dtype) @ of_input
         parts = changed.split([part.shape[-1] for part in rows], -1)
         for kind, part in zip(kinds, parts, strict=True):

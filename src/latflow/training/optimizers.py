@@ -29,6 +29,7 @@ from torch import Tensor, nn, optim
 from torch.nn import Parameter
 
 from latflow.errors import UserError
+from latflow.nnet.draws import RowDraws
 from latflow.nnet.stacks import copy_all_
 from latflow.training.natural_gradient import NaturalGradient
 from latflow.training.optimizer_options import (
@@ -134,9 +135,9 @@ def limit_change(
         yield
         return
     with torch.no_grad():
-        before = _copied(parameters)
+        before = [part.clone() for part in _parts(parameters)]
         yield
-        pairs = list(zip(before, _copied(parameters), strict=True))
+        pairs = list(zip(before, _parts(parameters), strict=True))
         lengths = [torch.linalg.vector_norm(end - start) for start, end in pairs]
         share = max_change / torch.linalg.vector_norm(torch.stack(lengths))
         if share.is_cpu and not share < 1.0:  # nobody waits for a GPU
@@ -145,15 +146,15 @@ def limit_change(
         _set(parameters, [torch.lerp(start, end, share) for start, end in pairs])
 
 
-def _copied(parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Return copies of parameters: on a GPU as one vector, for fewer operations."""
+def _parts(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return parameters: on a GPU as one vector, for fewer operations."""
     if parameters[0].is_cpu:
-        return [p.detach().clone() for p in parameters]
+        return [p.detach() for p in parameters]
     return [torch.cat([p.detach().flatten() for p in parameters])]
 
 
 def _set(parameters: Sequence[Tensor], values: list[Tensor]) -> None:
-    """Set parameters to values as `_copied` gives them."""
+    """Set parameters to values as `_parts` gives them."""
     if not values[0].is_cpu:
         values = list(values[0].split([p.numel() for p in parameters]))
     copy_all_(parameters, values)
@@ -218,19 +219,16 @@ class FlatGradient:
     def add_noise(self, eta: float, step: int, seed: int) -> None:
         """Add normal noise of variance eta / (1 + step)^0.55, the same on all ranks.
 
-        A GPU draws other numbers than the processor.
+        A GPU draws other numbers than the processor, the same on GPUs of all kinds.
 
         Args:
             eta: variance in step 0.
             step: of the optimizer, counted from 0.
             seed: of the training.
         """
-        device = self.vector.device if self.vector.is_cuda else "cpu"
-        generator = torch.Generator(device)
-        generator.manual_seed(mixed_seed(seed, step, _NOISE))
         sigma = (eta / (1.0 + step) ** _DECAY) ** 0.5
-        noise = torch.randn(self.vector.shape, generator=generator, device=device)
-        self.vector.add_(noise.to(self.vector.device), alpha=sigma)
+        noise = _normal(self.vector, mixed_seed(seed, step, _NOISE))
+        self.vector.add_(noise, alpha=sigma)
 
     def clip(self, max_norm: float | None, norm: Tensor | None = None) -> Tensor:
         """Shorten the gradient to a length, if it is longer.
@@ -246,6 +244,22 @@ class FlatGradient:
         if max_norm is not None:
             self.vector.mul_(torch.clamp(max_norm / length, max=1.0))
         return length
+
+
+def _normal(like: Tensor, seed: int) -> Tensor:
+    """Draw normal numbers, as many and where a vector [N] has its own.
+
+    Source: Box & Muller 1958 (on a GPU, whose generator depends on its kind).
+    """
+    if like.is_cpu:
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randn(like.shape, generator=generator)
+    key = torch.full((1,), seed, device=like.device)
+    radius, angle = RowDraws(key).uniform(2, -(-len(like) // 2))[0]
+    radius = radius.neg_().log1p_().mul_(-2.0).sqrt_()
+    angle = angle.mul_(2.0 * math.pi)
+    both = torch.cat((radius * angle.cos(), radius * angle.sin()))
+    return both[: len(like)].to(like.dtype)
 
 
 def mixed_seed(*values: int | str) -> int:

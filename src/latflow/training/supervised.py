@@ -97,7 +97,7 @@ class SupervisedBatch(Batch):
             indices=self.indices[index],
             counted=counted,
             keys=None if self.keys is None else self.keys[index],
-            rows=None,
+            table=None,
             supervisions=tuple(self.supervisions[i] for i in rows),
             packed=None if self.packed is None else self.packed.select(index),
         )
