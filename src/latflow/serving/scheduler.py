@@ -1,11 +1,11 @@
 """Sessions of many clients on one model: frames batched, searches in threads.
 
 A thread takes the chunks that sessions have ready, whatever their number, through the
-network in one call; the searches, features and results of each session are computed in
-a pool of threads, one step of a session at a time. While a batch is computed, the
-chunks of the next one gather: batches grow with the load, and a lone session never
-waits. Sessions at their end go first, in the pool as through the network: it is their
-final text that somebody waits for.
+network in one call, or hands them to a process that does; the searches, features and
+results of each session are computed in a pool of threads, one step of a session at a
+time. While a batch is computed, the chunks of the next one gather: batches grow with
+the load, and a lone session never waits. Sessions at their end go first, in the pool as
+through the network: it is their final text that somebody waits for.
 
 Public: `Scheduler`, `LiveSession`, `OverloadedError`, `ClosedError`.
 """

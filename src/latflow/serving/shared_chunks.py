@@ -5,8 +5,8 @@ have it open, and sends the scorer where they lie; the scorer writes the scores 
 each, and answers that they are there:
 
     worker -> scorer    hello: model, with the channel and the memory (`Door`)
-    worker -> scorer    requests: records of `REQUEST`, any number at a time
-    scorer -> worker    answers: records of `ANSWER`
+    worker -> scorer    requests: records of `Request`, any number at a time
+    scorer -> worker    answers: records of `Answer`
 
 A chunk lies in one of the memory's slots; one that is too large for a slot, a whole
 segment, in pages behind them, which are given back when its scores have come.
@@ -32,8 +32,6 @@ from latflow.errors import UserError
 _ALIGNMENT = 64
 _RECEIVED = 1 << 16  # bytes that are taken of a channel at a time
 _Record = TypeVar("_Record", bound=tuple[int, ...])
-
-
 #: A client waits for the end of its session; none does; a scorer may have died of it.
 URGENT, USUAL, ALONE = range(3)
 
@@ -218,14 +216,15 @@ class Memory:
         except OSError as error:
             self._free.append(slot)
             raise UserError(
-                f"no memory for a segment of {whole >> 20} MiB: {error.strerror}"
+                f"no memory for a segment of {whole >> 20} MiB: {error.strerror}",
+                remedy="raise the limits of files and memory (ulimit -a)",
             ) from None
         return place
 
     def _end(self) -> int:
         """Return the end of all that is taken, and of the slots."""
         ends = (place + len(pages) for place, (_, pages) in self._large.items())
-        return max(self._size, *ends, 0)
+        return max([self._size, *ends])
 
     def view(self, place: int, size: int) -> SharedView:
         """Return a place that was taken, for frames of a size."""
