@@ -23,6 +23,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ def ways(
             yield score_frames(model, normalizer(store.frames(i)), 0.0, device)
 
     try:
+        from latflow.nnet.precision import passes_in
         from latflow.nnet.utterances import UtteranceBatches
     except ImportError:
         return {"one_by_one": one_by_one}
@@ -86,12 +88,18 @@ def ways(
     pdfs = next(iter(model.network.outputs.values())).num_classes
     window = model.network.subsampling * WINDOW // (4 * pdfs)
 
-    def in_batches() -> Iterator[np.ndarray]:
-        numbers = range(len(store))
-        for found in batches.scored(model.log_likelihoods, numbers, window):
+    def in_batches(precision: Any = "float32") -> Iterator[np.ndarray]:
+        def score(features: torch.Tensor, lengths: torch.Tensor) -> Any:
+            with passes_in(precision, device):
+                return model.log_likelihoods(features, lengths)
+
+        for found in batches.scored(score, range(len(store)), window):
             yield found.wait()
 
-    return {"one_by_one": one_by_one, "batches": in_batches}
+    found: dict[str, Scores] = {"one_by_one": one_by_one, "batches": in_batches}
+    if device.type == "cuda":
+        found["batches_bf16"] = partial(in_batches, "bf16")
+    return found
 
 
 def seconds_of(scores: Scores) -> float:
@@ -120,12 +128,14 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
     if len(tried) > 1:
         some = write_store(folder / "some", min(16, arguments.utterances))
-        pairs = ways(some, model, normalizer, arguments.max_frames).values()
-        differences = [
-            float(np.abs(one - other).max() / np.abs(one).max())
-            for one, other in zip(*(way() for way in pairs), strict=True)
-        ]
-        found["largest_difference"] = max(differences)
+        first, *others = ways(some, model, normalizer, arguments.max_frames).items()
+        found["largest_difference"] = {
+            name: max(
+                float(np.abs(one - other).max() / np.abs(one).max())
+                for one, other in zip(first[1](), way(), strict=True)
+            )
+            for name, way in others
+        }
     seconds: dict[str, list[float]] = {name: [] for name in tried}
     for _ in range(arguments.rounds):
         for name, way in tried.items():

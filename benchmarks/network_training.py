@@ -62,6 +62,7 @@ from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network
+from latflow.nnet.precision import dtype_of, passes_in
 from latflow.options import read_options
 from latflow.ragged import RaggedWriter
 from latflow.training.batches import open_batches
@@ -74,7 +75,6 @@ from latflow.training.optimizers import make_optimizer
 from latflow.training.options import LfmmiRunOptions, TrainingOptions
 from latflow.training.progress import PARTS
 from latflow.training.readers import estimate_normalizer
-from latflow.training.steps import autocast, dtype_of_passes
 from latflow.training.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -258,7 +258,7 @@ class Contest(ABC):
             self.limit_network,
             self.options.optimizer,
             self.options.learning_rate,
-            dtype=dtype_of_passes(self.options, self.device),
+            dtype=dtype_of(self.options.precision, self.device),
         )
         begin = now()
         for number in range(self.steps):
@@ -342,7 +342,7 @@ class CeContest(Contest):
         lengths = torch.full((self.num_chunks,), self.chunk)
         (output,) = self.limit_network.outputs
         features, labels = self.tensors[number % len(self.tensors)]
-        with autocast(self.options, self.device):
+        with passes_in(self.options.precision, self.device):
             logits = self.limit_network(features, lengths)[output].logits
         loss = functional.cross_entropy(
             logits.float().flatten(0, 1), labels.flatten(), reduction="sum"
@@ -426,7 +426,7 @@ class LfmmiContest(Contest):
     def step(self, number: int) -> None:
         """See `Contest.step`."""
         batch = self.batches[number]
-        with autocast(self.options, self.device):
+        with passes_in(self.options.precision, self.device):
             outputs = self.limit_network(
                 batch.features, batch.lengths, has_context=batch.has_context
             )

@@ -8,11 +8,10 @@ from reference.pretended_device import CUDA
 
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network
+from latflow.nnet.precision import passes_in
 from latflow.training.batches import Batch
 from latflow.training.cuda_graphs import GraphedNetwork, is_capturable
 from latflow.training.optimizers import FlatGradient
-from latflow.training.options import TrainingOptions
-from latflow.training.steps import autocast
 
 NAMES = ("cnn_tdnnf_chain", "tdnnf", "tdnnf_small_augmented", "tdnnf_chain_streaming")
 DIM, SIZE, FRAMES = 40, 6, 30
@@ -41,13 +40,12 @@ def make_batch(network, seed, device, *, is_full):
     return batch.with_keys(seed, 1).to(device)
 
 
-def trained_on(network, device, compiles, *, is_full, precision="float32"):
+def trained_on(network, device, compiles, *, is_full):
     """Gradients of six batches, outputs of the last one, and all buffers."""
     network = network.to(device).train()
     gradient = FlatGradient(network.parameters())
-    options = TrainingOptions(precision=precision)
     scorer = GraphedNetwork(
-        network, partial(autocast, options, device), gradient, compiles=compiles
+        network, partial(passes_in, "bf16", device), gradient, compiles=compiles
     )
     found = []
     for seed in range(6):
@@ -79,9 +77,9 @@ def test_replayed_passes_are_those_of_python(device, repository, name, is_full):
     )
     for expected, found in zip(usual[0], replayed[0], strict=True):
         scale = float(expected.abs().max())
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * scale)
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3 * scale)
     for part in (1, 3):
-        torch.testing.assert_close(replayed[part], usual[part], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(replayed[part], usual[part], rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(replayed[2], usual[2])
 
 

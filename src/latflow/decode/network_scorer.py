@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from latflow.decode.options import NetworkScoreOptions
 from latflow.decode.turns import Turn
@@ -24,6 +25,7 @@ from latflow.graphs.hclg import load_model as load_transitions
 from latflow.hmm.transition_model import TransitionModel
 from latflow.nnet.model_dir import AcousticNetwork, choose_device, load_model
 from latflow.nnet.normalization import Normalizer
+from latflow.nnet.precision import Precision, passes_in
 from latflow.nnet.utterances import ScoredUtterance, UtteranceBatches
 
 _WINDOW_BYTES = 1 << 29  # scores of a window, of which two are in memory
@@ -45,6 +47,7 @@ class NetworkScorer:
         device: where the network is.
         max_frames: frames that go through the network at once on a device other than
             the processor, padding counted.
+        precision: numbers of the forward pass.
     """
 
     store: Frames
@@ -55,6 +58,7 @@ class NetworkScorer:
     acoustic_scale: float | None
     device: torch.device
     max_frames: int = 16000
+    precision: Precision = "float32"
 
     @classmethod
     def load(
@@ -90,6 +94,7 @@ class NetworkScorer:
             prior_scale,
             options.acoustic_scale or by_kind,
             device,
+            precision=options.precision,
         )
 
     def __post_init__(self) -> None:
@@ -141,7 +146,13 @@ class NetworkScorer:
             self.store, self.normalization, self.device, self.max_frames
         )
         window = self.subsampling * _WINDOW_BYTES // (4 * self.transitions.num_pdfs)
-        score = partial(self.network.log_likelihoods, prior_scale=self.prior_scale)
+
+        def score(features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+            with passes_in(self.precision, self.device):
+                return self.network.log_likelihoods(
+                    features, lengths, prior_scale=self.prior_scale
+                )
+
         return batches.scored(score, utterances, max(window, self.max_frames))
 
     def warm_up(self) -> np.ndarray:
@@ -150,7 +161,8 @@ class NetworkScorer:
 
     def _score(self, frames: np.ndarray) -> np.ndarray:
         """Return float32[ceil(T / s), P] of float32[T, D]."""
-        return score_frames(self.network, frames, self.prior_scale, self.device)
+        with passes_in(self.precision, self.device):
+            return score_frames(self.network, frames, self.prior_scale, self.device)
 
 
 def _turn(scored: ScoredUtterance) -> Turn:

@@ -11,6 +11,7 @@ from latflow.align.options import AlignSplitOptions
 from latflow.gmm.options import FmllrOptions
 from latflow.graphs.options import BiasedGraphOptions
 from latflow.lang.options import RescoringLmOptions
+from latflow.nnet.precision import Precision
 from latflow.options import (
     Fraction,
     Name,
@@ -150,6 +151,9 @@ class NetworkDecodeOptions(Options):
     the frame subsampling, or 1.0 where LF-MMI or CTC trained the network. Acoustic
     costs in lattices are times the subsampling, or times 10, so that the LMWT means the
     same for all systems."""
+    precision: Precision = "float32"
+    """Numbers of the forward pass, as `training.precision`; scores are float32. bf16
+    rounds them to two or three digits, and takes a fraction of the time on a GPU."""
 
 
 class AttentionDecodeOptions(Options):

@@ -138,15 +138,15 @@ class _Captured:
         pool: Any,
     ) -> None:
         self._subsampling = network.subsampling
-        assert like.rows is not None
-        self._features, self._rows = like.features.clone(), like.rows.clone()
+        assert like.table is not None
+        self._features, self._table = like.features.clone(), like.table.clone()
         lengths = like.lengths
         if bool((lengths < lengths.max()).any()):
             # where these are read on the processor, any sequence may be shorter
             lengths = torch.ones_like(lengths)
             lengths[0] = like.lengths.max()
         self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        there, own, keys = self._rows
+        there, own, keys = self._table
         torch.cuda.synchronize()
         with self._graph(self._forward, pool), precision():
             outputs = network(
@@ -177,9 +177,9 @@ class _Captured:
 
     def __call__(self, batch: Batch) -> dict[str, Output]:
         """Score a batch."""
-        assert batch.rows is not None
+        assert batch.table is not None
         self._features.copy_(batch.features)
-        self._rows.copy_(batch.rows)
+        self._table.copy_(batch.table)
         self._forward.replay()
         values = _Replay.apply(self, self._asks)
         lengths = (batch.lengths + self._subsampling - 1) // self._subsampling

@@ -17,6 +17,7 @@ import torch
 
 from latflow.errors import UserError
 from latflow.nnet.network import Network
+from latflow.nnet.precision import passes_in
 from latflow.training.batches import Batch, BatchSource
 from latflow.training.checkpoint import FRAMES, Means, means
 from latflow.training.criterion import Criterion
@@ -26,7 +27,7 @@ from latflow.training.labels import LabelStore
 from latflow.training.memory import enough_for_pass
 from latflow.training.options import TrainingOptions
 from latflow.training.progress import Clock
-from latflow.training.steps import LOSS, Part, Passes, add_loss, autocast, parts_of
+from latflow.training.steps import LOSS, Part, Passes, add_loss, parts_of
 
 _NAMED = 8  # utterances in a message
 
@@ -59,7 +60,7 @@ def evaluate(
     numbers = torch.zeros(len(names), dtype=torch.float64, device=device)
     was_training = network.training
     network.eval()
-    scorer = GraphedNetwork(network, partial(autocast, options, device))
+    scorer = GraphedNetwork(network, partial(passes_in, options.precision, device))
     passes = Passes(scorer, criterion, options, Clock())
     suspects: set[str] = set()
     with closing(batches.epoch(0, rank=backend.rank, size=backend.size)) as parts:
@@ -127,7 +128,7 @@ def priors_of_posteriors(
     sums = torch.zeros(output.num_classes + 1, dtype=torch.float64, device=device)
     network.eval()
     for part in chain.from_iterable(parts_of(batch, options) for batch in batches):
-        with enough_for_pass(part), autocast(options, device):
+        with enough_for_pass(part), passes_in(options.precision, device):
             there = part.to(device)
             logits, lengths = network(there.features, there.lengths)[name]
         if output.loss.name == "ctc":

@@ -14,6 +14,7 @@ from latflow.decode.options import (
     TranscriptLatticeOptions,
 )
 from latflow.graphs.options import ChainGraphOptions, ChainTreeOptions, CtcGraphOptions
+from latflow.nnet.precision import Precision
 from latflow.options import (
     Fraction,
     Free,
@@ -84,7 +85,7 @@ class TrainingOptions(Options):
     constrain_share: Fraction = 0.25
     """Share of the steps after which layers restore their constraints (semi-orthogonal
     factors)."""
-    precision: Literal["float32", "bf16", "auto"] = "float32"
+    precision: Precision = "float32"
     """Numbers of the forward and backward pass; `bf16` by torch's autocast, `auto`:
     bf16 where the processor or the GPU multiplies such numbers, else float32.
     Parameters are float32."""

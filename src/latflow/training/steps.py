@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from torch import Tensor, nn, optim
 from latflow.errors import UserError
 from latflow.logs import note_progress
 from latflow.nnet.network import Network
+from latflow.nnet.precision import passes_in
 from latflow.training.batches import Batch
 from latflow.training.checkpoint import FRAMES
 from latflow.training.criterion import Criterion, Loss, Pending
@@ -135,7 +136,7 @@ class Stepper:
         # with several parts under way, one's numbers would take the place of another's
         self.scorer = GraphedNetwork(
             network,
-            partial(autocast, options, self.device),
+            partial(passes_in, options.precision, self.device),
             self.gradient if criterion.max_pending == 1 else None,
             compiles=options.compile == "auto",
         )
@@ -456,28 +457,3 @@ def average_(tensors: Sequence[Tensor], backend: Backend) -> None:
     sizes = [tensor.numel() for tensor in tensors]
     for tensor, mean in zip(tensors, flat.split(sizes), strict=True):
         tensor.copy_(mean.view_as(tensor))
-
-
-def autocast(options: TrainingOptions, device: torch.device) -> Any:
-    """Return the context of a forward pass: bf16 where the options say so."""
-    dtype = dtype_of_passes(options, device)
-    is_given = dtype == torch.float32
-    return nullcontext() if is_given else torch.autocast(device.type, dtype)
-
-
-def dtype_of_passes(options: TrainingOptions, device: torch.device) -> torch.dtype:
-    """Return what numbers `options.precision` asks for."""
-    is_bf16 = options.precision == "bf16"
-    if options.precision == "auto":
-        is_bf16 = multiplies_bf16(device)
-    return torch.bfloat16 if is_bf16 else torch.float32
-
-
-def multiplies_bf16(device: torch.device) -> bool:
-    """Return whether a device has instructions for products of bf16 numbers."""
-    if device.type != "cpu":
-        return device.type == "cuda" and torch.cuda.is_bf16_supported(
-            including_emulation=False
-        )
-    known = torch.cpu.get_capabilities()
-    return any(known.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))

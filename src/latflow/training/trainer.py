@@ -26,6 +26,7 @@ from latflow.gpu_load import GpuLoad
 from latflow.logs import progress as progress_bar
 from latflow.nnet.model_dir import average_states
 from latflow.nnet.network import Network
+from latflow.nnet.precision import dtype_of
 from latflow.nnet.pretraining import Pretraining
 from latflow.training.batches import Batch, BatchSource
 from latflow.training.checkpoint import (
@@ -55,7 +56,6 @@ from latflow.training.steps import (
     STOP,
     Measured,
     Stepper,
-    dtype_of_passes,
     not_finite,
 )
 
@@ -135,7 +135,7 @@ class Trainer:
             options.optimizer,
             options.learning_rate,
             options.learning_rate_factors,
-            dtype_of_passes(options, next(self.network.parameters()).device),
+            dtype_of(options.precision, next(self.network.parameters()).device),
         )
         self._stepper = Stepper(
             self.network,
