@@ -102,7 +102,7 @@ GPU_VERSION ?= 3.12
 WHEELS ?= wheels
 RESULTS ?= results/demo
 DEVICE ?= auto
-gpu:  ## tests and benchmarks of a GPU, 8 minutes, offline (WHEELS, RESULTS, DEVICE, GPU_PYTHON)
+gpu:  ## tests and benchmarks of a GPU, 8 to 11 minutes, offline (WHEELS, RESULTS, DEVICE, GPU_PYTHON)
 	$(GPU_PYTHON) benchmarks/gpu.py --wheels $(WHEELS) --results $(RESULTS) --device $(DEVICE)
 
 gpu-wheels:  ## fill WHEELS for `make gpu` elsewhere, for Python GPU_VERSION (3.12)

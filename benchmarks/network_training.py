@@ -103,6 +103,7 @@ OPTIMIZERS = {  # options of a training; the second as in speechocean's recipe
 }
 # Steps; natural gradient looks at inputs and derivatives in each of the first ten.
 WARM_UP = {"adam": 4, "natural_gradient": 10}
+CAPTURE = 50  # steps more on a GPU, whose passes are captured for each shape of LF-MMI
 
 
 def now() -> tuple[float, float]:
@@ -208,6 +209,8 @@ class Contest(ABC):
     def __init__(self, arguments: argparse.Namespace, num_chunks: int) -> None:
         self.num_chunks = num_chunks
         self.warm_up = WARM_UP[arguments.optimizer]
+        if arguments.device == "cuda" and arguments.network in LFMMI:
+            self.warm_up += CAPTURE
         # a larger batch needs fewer steps for the same time
         self.steps = max(2 * self.warm_up, arguments.steps * 64 // num_chunks)
         self.device = torch.device(arguments.device)

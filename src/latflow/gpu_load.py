@@ -28,6 +28,7 @@ class GpuLoad:
     Attributes:
         share: mean utilization, 0 to 1, set when the block ends; None without a GPU, or
             if the job used none.
+        samples: utilization, 0 to 1, since the last `take`.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class GpuLoad:
         self.share: float | None = None
         self._is_asked_for = is_asked_for
         self._seconds = seconds
-        self._samples: list[float] = []
+        self.samples: list[float] = []
         self._end = Event()
         self._thread: Thread | None = None
 
@@ -51,12 +52,12 @@ class GpuLoad:
             return
         self._end.set()
         self._thread.join()
-        if self._is_asked_for or _uses_gpu():
-            self.share = self.take()
+        if self.samples and (self._is_asked_for or _uses_gpu()):
+            self.share = sum(self.samples) / len(self.samples)
 
     def take(self) -> float | None:
         """Return the mean since the last call; None where no sample was taken."""
-        taken, self._samples = self._samples, []
+        taken, self.samples = self.samples, []
         return sum(taken) / len(taken) if taken else None
 
     def _watch(self) -> None:
@@ -65,7 +66,7 @@ class GpuLoad:
             sample = utilization()
             if sample is None:
                 return
-            self._samples.append(sample)
+            self.samples.append(sample)
 
 
 def utilization() -> float | None:
