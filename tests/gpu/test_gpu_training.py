@@ -84,25 +84,31 @@ def test_presets_forward_and_backward(device, repository, name):
     target = "label" if "ctc" in name else "pdf"
     features = torch.randn(2, 24, dim, generator=torch.Generator().manual_seed(5))
     lengths = torch.tensor([24, 17])
-    here, there = (
+    exact, there = (
         passed(
-            without_dropout(Network(described, dim, {target: 7}, seed=1)).train(),
-            features,
+            without_dropout(Network(described, dim, {target: 7}, seed=1))
+            .train()
+            .to(number),
+            features.to(number),
             lengths,
             place,
         )
-        for place in ("cpu", device)
+        for place, number in (("cpu", torch.float64), (device, torch.float32))
     )
-    for found, expected in zip(there[0], here[0], strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
-    scale = float(here[1].abs().max())
-    torch.testing.assert_close(there[1], here[1], rtol=1e-2, atol=2e-3 * scale)
-    largest = max(float(gradient.abs().max()) for gradient in here[2].values())
-    for key, expected in here[2].items():
-        scale = max(float(expected.abs().max()), 1e-3 * largest)
-        torch.testing.assert_close(
-            there[2][key], expected, rtol=1e-2, atol=2e-3 * scale, msg=key
-        )
+    # ReLU is not differentiable at 0: where a sum is next to it, the processor's
+    # float32 has derivatives as far from float64's as any other device.
+    assert distance(there[0], exact[0]) < 1e-3
+    assert distance([there[1]], [exact[1]]) < 2e-2
+    assert distance(there[2].values(), exact[2].values()) < 2e-2
+
+
+def distance(found, expected):
+    """Length of the difference of all numbers, relative to the expected ones."""
+    one, other = (
+        torch.cat([part.double().flatten() for part in parts])
+        for parts in (found, expected)
+    )
+    return float((one - other).norm() / other.norm())
 
 
 @pytest.fixture(scope="module")
