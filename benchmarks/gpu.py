@@ -66,7 +66,6 @@ PACKAGES = {
     "uvicorn": "uvicorn",
     "websockets": "websockets",
     "prometheus_client": "prometheus-client",
-    "onnxruntime": "onnxruntime",
     "yaml": "PyYAML",
 }
 GIVEN = ("torch", "numba", "numpy", "scipy")
