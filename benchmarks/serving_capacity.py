@@ -11,7 +11,8 @@ for each number of sessions: latency of the final by percentile (from the moment
 the last samples could be sent), cores that server and clients kept busy, how busy each
 process is, connections of each worker, batches of the network. `--servers local shared`
 measures two servers one after the other, with the network in each worker and with a
-scorer process.
+scorer process. Where kernels were never compiled, `latflow compile-kernels` goes first:
+else each worker compiles them.
 
     python benchmarks/serving_capacity.py --package P --audio A --vosk vosk_model
 
@@ -52,6 +53,7 @@ from latflow.serving.options import LoadOptions
 
 SERVER_CORE, CLIENT_CORE = 0, 1
 NUM_UTTERANCES = 40  # of the run as fast as it goes
+READY = "listening on"
 SOUNDS = (".wav", ".flac", ".ogg")
 
 
@@ -292,27 +294,26 @@ def _server(
         port = free.getsockname()[1]
     process = subprocess.Popen(
         [*command, "--port", str(port)],
-        stdout=sys.stderr,
+        stdout=subprocess.PIPE,
+        text=True,
         env={**os.environ, **(environment or {})},
     )
     try:
-        _wait(port, process)
+        _wait(process)
         yield port, process.pid
     finally:
         process.terminate()
         process.wait(60)
 
 
-def _wait(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Wait until a server answers."""
-    for _ in range(6000):
-        if process.poll() is not None:
-            sys.exit(f"the server ended with status {process.returncode}")
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    sys.exit("the server does not listen")
+def _wait(process: subprocess.Popen[str]) -> None:
+    """Wait until a server, and all of its workers, are ready."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        sys.stderr.write(line)
+        if line.startswith(READY):
+            return
+    sys.exit(f"the server ended with status {process.wait()}")
 
 
 def _family(process: int) -> list[int]:
@@ -362,6 +363,7 @@ async def _serve_vosk(folder: str, port: int) -> None:
             await client.send(await answer)
 
     async with serve(talk, "127.0.0.1", port, compression=None, ping_interval=None):
+        print(READY, port, flush=True)
         await asyncio.get_running_loop().create_future()
 
 
