@@ -14,7 +14,7 @@ from latflow.training.cuda_graphs import GraphedNetwork, is_capturable
 from latflow.training.optimizers import FlatGradient
 
 NAMES = ("cnn_tdnnf_chain", "tdnnf", "tdnnf_small_augmented", "tdnnf_chain_streaming")
-DIM, SIZE, FRAMES = 40, 6, 30
+DIM, SIZE, FRAMES = 40, 16, 60
 
 
 def make_batch(network, seed, device, *, is_full):

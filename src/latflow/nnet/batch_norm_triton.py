@@ -41,11 +41,11 @@ def _tile(
     values, mask, row, column, num_rows, size, stride,
     HAS_MASK: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
-    """Load a tile, float32 [ROWS, COLUMNS], and which rows of it count."""
+    """Load a tile, float32 [ROWS, COLUMNS]; which rows count; what is in the array."""
     is_row = row < num_rows
+    both = is_row[:, None] & (column < size)[None, :]
     if HAS_MASK:
         is_row &= tl.load(mask + row, mask=is_row, other=1) == 0
-    both = is_row[:, None] & (column < size)[None, :]
     found = tl.load(
         values + row[:, None] * stride + column[None, :], mask=both, other=0
     )
@@ -66,12 +66,13 @@ def _moments(
     mean, squares = tl.zeros((COLUMNS,), tl.float32), tl.zeros((COLUMNS,), tl.float32)
     for first in range(split * ROWS, num_rows, SPLITS * ROWS):
         row = (first + tl.arange(0, ROWS)).to(tl.int64)
-        own, is_row, both = _tile(
+        own, is_row, _ = _tile(
             values, mask, row, column, num_rows, size, stride, HAS_MASK, RELU
         )
+        own = tl.where(is_row[:, None], own, 0.0)
         more = tl.sum(is_row.to(tl.float32), axis=0)
         centre = tl.sum(own, axis=0) / tl.maximum(more, 1.0)
-        about = tl.where(both, own - centre[None, :], 0.0)
+        about = tl.where(is_row[:, None], own - centre[None, :], 0.0)
         apart, whole = centre - mean, tl.maximum(count + more, 1.0)
         squares += tl.sum(about * about, axis=0) + apart * apart * count * more / whole
         mean += apart * more / whole
@@ -118,7 +119,7 @@ def _normalize(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by one
     HAS_MASK: tl.constexpr, RELU: tl.constexpr, HAS_BYPASS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Write y; 0 in rows that do not count."""
+    """Write y."""
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     own, _, both = _tile(
@@ -131,9 +132,8 @@ def _normalize(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by one
         at = (row // frames) * present_batch + (row % frames) * present_frame
         passed = tl.load(present + at[:, None] + column[None, :], mask=both, other=0)
         result += factor * passed.to(tl.float32)
-    result = tl.where(both, result, 0.0).to(out.dtype.element_ty)
-    inside = (row < num_rows)[:, None] & (column < size)[None, :]
-    tl.store(out + row[:, None] * size + column[None, :], result, mask=inside)
+    place = out + row[:, None] * size + column[None, :]
+    tl.store(place, result.to(out.dtype.element_ty), mask=both)
 
 
 @_kernel
@@ -180,18 +180,18 @@ def _derive(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by one
     times = tl.sum(tl.load(place + size, mask=all_of_them, other=0.0), axis=0) / total
     mean = tl.load(found + column, mask=is_there, other=0.0)
     scale = tl.load(found + size + column, mask=is_there, other=0.0)
-    own, _, both = _tile(
+    own, is_row, both = _tile(
         values, mask, row, column, num_rows, size, stride, HAS_MASK, RELU
     )
     at = row[:, None] * size + column[None, :]
     given = tl.load(gradient + at, mask=both, other=0).to(tl.float32)
     centred = (own - mean[None, :]) * scale[None, :]
-    result = scale[None, :] * (given - plain[None, :] - centred * times[None, :])
+    # mean and variance come of the rows that count
+    shift = tl.where(is_row[:, None], plain[None, :] + centred * times[None, :], 0.0)
+    result = scale[None, :] * (given - shift)
     if RELU:
         result = tl.where(own > 0.0, result, 0.0)
-    result = tl.where(both, result, 0.0).to(out.dtype.element_ty)
-    inside = (row < num_rows)[:, None] & is_there[None, :]
-    tl.store(out + at, result, mask=inside)
+    tl.store(out + at, result.to(out.dtype.element_ty), mask=both)
 
 
 class _Normalized(torch.autograd.Function):
@@ -262,8 +262,6 @@ class _Normalized(torch.autograd.Function):
         )
         passed = None
         if ctx.has_bypass:
-            if mask is not None:
-                gradient = gradient.masked_fill(mask.view(*values.shape[:2], 1), 0.0)
             passed = gradient * ctx.factor
         return out, passed, *[None] * 6
 
@@ -283,7 +281,7 @@ def normalized(
 
     Args:
         values: [B, T, D], float32 or bf16.
-        padding: bool [B, T, 1], frames that do not count; None for none. They become 0.
+        padding: bool [B, T, 1], frames that do not count in the moments; None for none.
         running: float32 [D], mean and variance, which move towards the batch's.
         momentum: their step.
         epsilon: added to the variance.

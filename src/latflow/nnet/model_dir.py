@@ -132,6 +132,7 @@ class AcousticNetwork:
         *,
         prior_scale: float | None = None,
         has_context: bool = False,
+        lengths_there: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the scores for the decoder.
 
@@ -143,6 +144,7 @@ class AcousticNetwork:
             lengths: integers [B].
             prior_scale: see there.
             has_context: as for `Network.forward`.
+            lengths_there: likewise.
 
         Returns:
             (float32 [B, T', K] of the first output, its lengths [B]).
@@ -151,7 +153,9 @@ class AcousticNetwork:
             UserError: a prior scale but no priors.
         """
         scale = self.prior_scale(prior_scale)
-        found = self.network(features, lengths, has_context=has_context)
+        found = self.network(
+            features, lengths, has_context=has_context, lengths_there=lengths_there
+        )
         logits, out_lengths = next(iter(found.values()))
         scores = logits.float()
         if not self.gives_log_likelihoods:

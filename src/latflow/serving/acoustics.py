@@ -249,21 +249,27 @@ class NetworkAcoustics:
         with_edges = self._with_edges if self.has_context else lambda c: c.frames
         return [self.normalization(with_edges(chunk)) for chunk in chunks]
 
-    def forward(self, batch: Tensor, lengths: Tensor) -> Tensor:
+    def forward(
+        self, batch: Tensor, lengths: Tensor, there: Tensor | None = None
+    ) -> Tensor:
         """Return the scores of inputs, float32[B, T', P].
 
         Args:
             batch: [B, T, D], on the device.
             lengths: integers [B], of the inputs with their context.
+            there: the same on the device, where they are there already.
         """
         if self.has_context:
-            lengths = lengths - sum(self.network.network.context)
+            around = sum(self.network.network.context)
+            lengths = lengths - around
+            there = None if there is None else there - around
         with torch.inference_mode():
             scores, _ = self.network.log_likelihoods(
                 batch,
                 lengths,
                 prior_scale=self.prior_scale,
                 has_context=self.has_context,
+                lengths_there=there,
             )
         return scores
 

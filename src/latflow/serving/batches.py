@@ -173,7 +173,9 @@ class Batches:
         lengths = torch.full((size,), length)
         shape = size, length, self._acoustics.network.network.dim_in
         device = self._acoustics.device
-        return _Shape(lambda x: self._acoustics.forward(x, lengths), shape, device)
+        there = lengths.to(device)  # a graph cannot hold a copy of them
+        forward = self._acoustics.forward
+        return _Shape(lambda x: forward(x, lengths, there), shape, device)
 
     def _record(self) -> None:
         """Record the launches of all sizes, where there is CUDA and it can."""
