@@ -108,8 +108,9 @@ class GraphedNetwork:
                 self._network, self._precision, gradient, batch, self._pool
             )
         except RuntimeError as error:  # among them: not enough memory
-            log.debug("passes are not captured: %s", str(error).partition("\n")[0])
+            log.debug("passes are not captured: %s", error)
             self._failures += 1
+            self._pool = None  # of the old one it may be said that it is being captured
             if self._failures == _TRIES:
                 log.info("passes go without CUDA graphs: %s", error)
                 self._gradient = None
