@@ -65,8 +65,8 @@ class PackedGraphs(NamedTuple):
             )
         ).astype(np.int32)
         costs = [np.empty(0, np.float32), *(graph.weight for graph in graphs)]
-        num_states = max(1, np.diff(state_begin).max(initial=0))
-        size = max(num_states, columns[PDF].max(initial=0) + 1)
+        num_states = int(np.diff(state_begin).max(initial=1))
+        size = max(num_states, int(columns[PDF].max(initial=0)) + 1)
         greatest = _greatest_sum(columns, arc_begin, size)
         tile = max(_LEAST, greatest, min(np.diff(arc_begin).max(initial=0), _COMMON))
         tile = 1 << (int(tile) - 1).bit_length()
