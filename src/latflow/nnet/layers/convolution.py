@@ -207,6 +207,7 @@ class WindowOptions(Options):
 class Window(Splice):
     """`size` frames around the present one side by side, zeros beyond the ends."""
 
+    IS_CAPTURABLE: ClassVar[bool] = True
     OPTIONS: ClassVar[type[Options]] = WindowOptions
 
     def __init__(self, shape: Shape, options: WindowOptions) -> None:
