@@ -5,8 +5,11 @@ from functools import partial
 import pytest
 import torch
 from reference.pretended_device import CUDA
+from torch import nn
 
 from latflow.nnet.description import NetworkDescription
+from latflow.nnet.layer import Shape
+from latflow.nnet.layers.simple import Linear
 from latflow.nnet.network import Network
 from latflow.nnet.precision import passes_in
 from latflow.training.batches import Batch
@@ -90,3 +93,14 @@ def test_networks_that_are_captured(repository, name, expected):
     described = NetworkDescription.load(repository / f"config/networks/{name}.yaml")
     sizes = {output.target: 50 for output in described.outputs.values()}
     assert is_capturable(Network(described, DIM, sizes, seed=1)) is expected
+
+
+class ShortestFirst(Linear):
+    """A layer of somebody's own, which looks at the lengths."""
+
+
+def test_what_is_derived_of_a_layer_is_not_captured():
+    network = nn.Sequential(Linear(Shape(3), Linear.OPTIONS(size=2)))
+    assert is_capturable(network)
+    network.append(ShortestFirst(Shape(2), Linear.OPTIONS(size=2)))
+    assert not is_capturable(network)

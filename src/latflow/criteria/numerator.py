@@ -96,7 +96,8 @@ def numerators(
         if not isinstance(packed, PackedGraphs):
             packed = PackedGraphs.of(packed, pin=scores.is_cuda)
         if packed is not None:
-            _check_labels(*packed.labels, scores.shape[2])
+            if packed.labels is not None:
+                _check_labels(*packed.labels, scores.shape[2])
             there = packed.to(scores.device, non_blocking=True)
             counts = sent(np.array(lengths, np.int64), scores.device)
             return path_sums(
@@ -120,7 +121,7 @@ def numerators(
 
 def _check_labels(least: int, greatest: int, num_pdfs: int) -> None:
     """Refuse labels of supervision graphs that are epsilon, or of no pdf."""
-    if greatest and not 1 <= least <= greatest <= num_pdfs:
+    if not 1 <= least <= greatest <= num_pdfs:
         raise UserError(
             f"a supervision graph has labels {least} to {greatest}, where 1 to "
             f"{num_pdfs} are expected",

@@ -33,7 +33,7 @@ class PackedGraphs(NamedTuple):
         final: float32 [B, S], costs; inf for states that are not final, or not there.
         start: int64 [B]; -1 of a graph without states.
         tile: arcs of a tile, a power of two that divides N.
-        labels: the least and the greatest label, 0 and 0 without arcs.
+        labels: the least and the greatest label; None without arcs.
     """
 
     arcs: Tensor
@@ -41,14 +41,14 @@ class PackedGraphs(NamedTuple):
     final: Tensor
     start: Tensor
     tile: int
-    labels: tuple[int, int]
+    labels: tuple[int, int] | None
 
     @classmethod
     def of(cls, graphs: Sequence[Graph], *, pin: bool = False) -> Self | None:
         """Pack graphs.
 
         Args:
-            graphs: labels are pdf-id + 1, no epsilons.
+            graphs: labels are pdf-id + 1, no epsilons; `labels` tells of others.
             pin: into page-locked memory, for fast copies to a GPU.
 
         Returns:
@@ -57,11 +57,12 @@ class PackedGraphs(NamedTuple):
         arc_begin = np.cumsum([0, *(graph.num_arcs for graph in graphs)])
         state_begin = np.cumsum([0, *(graph.num_states for graph in graphs)])
         none = np.empty(0, np.int32)
+        labels = np.concatenate([none, *(graph.ilabel for graph in graphs)])
         columns = np.stack(
             (
                 np.concatenate([none, *(graph.sources() for graph in graphs)]),
                 np.concatenate([none, *(graph.next_state for graph in graphs)]),
-                np.concatenate([none, *(graph.ilabel for graph in graphs)]) - 1,
+                labels.clip(min=1) - 1,  # an index, even where there is no pdf
             )
         ).astype(np.int32)
         costs = [np.empty(0, np.float32), *(graph.weight for graph in graphs)]
@@ -80,7 +81,7 @@ class PackedGraphs(NamedTuple):
             torch.empty(len(graphs), num_states, pin_memory=pin),
             torch.empty(len(graphs), dtype=torch.int64, pin_memory=pin),
             tile,
-            _range(columns[PDF] + 1),
+            (int(labels.min()), int(labels.max())) if labels.size else None,
         )
         arcs, weights, final, start = (tensor.numpy() for tensor in found[:4])
         _lay_arcs(columns, np.concatenate(costs), arc_begin, size, tile, arcs, weights)
@@ -110,11 +111,6 @@ class PackedGraphs(NamedTuple):
         return self._replace(
             arcs=moved[0], weights=moved[1], final=moved[2], start=moved[3]
         )
-
-
-def _range(labels: np.ndarray) -> tuple[int, int]:
-    """Return the least and the greatest label; zeros where there is none."""
-    return (int(labels.min()), int(labels.max())) if labels.size else (0, 0)
 
 
 @njit(cache=True, nogil=True)

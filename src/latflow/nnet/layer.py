@@ -300,7 +300,8 @@ class Layer(nn.Module, ABC):
             use up frames of context (`Padded.before`).
         IS_CAPTURABLE: whether a CUDA graph can hold what it does in training: shapes
             follow from those of the batch and `max(lengths)` alone, nothing is copied
-            to or from the processor, random numbers are the batch's or torch's.
+            to or from the processor, random numbers are the batch's or torch's. It is
+            not inherited.
         HAS_CLASSES: whether it takes the number of its target's classes as a third
             argument; what it gives is what its loss goes on with, not their scores.
 

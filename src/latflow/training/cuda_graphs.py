@@ -217,7 +217,9 @@ class _Replay(torch.autograd.Function):
 
 
 def is_capturable(network: nn.Module) -> bool:
-    """Tell whether all layers of a network compute without asking the device."""
-    return all(
-        part.IS_CAPTURABLE for part in network.modules() if isinstance(part, Layer)
-    )
+    """Tell whether all layers of a network compute without asking the device.
+
+    A class speaks for itself alone: what is derived from it may do anything.
+    """
+    layers = (part for part in network.modules() if isinstance(part, Layer))
+    return all(vars(type(layer)).get("IS_CAPTURABLE", False) for layer in layers)

@@ -20,6 +20,7 @@ from latflow.criteria.denominator_kernels import LANES
 from latflow.criteria.lfmmi import FAILED_OBJECTIVE, evaluate_lfmmi
 from latflow.criteria.numerator import numerator_posteriors
 from latflow.criteria.options import LfmmiOptions
+from latflow.criteria.packed_graphs import PackedGraphs
 from latflow.errors import UserError
 from latflow.parallel import worker_pool
 
@@ -295,6 +296,17 @@ def test_graphs_of_another_tree_are_refused():
         Denominator(graph, initial, 2)
     with pytest.raises(UserError, match="initial probabilities"):
         Denominator(graph, initial[1:], PDFS)
-    bad = [*supervisions[:2], graph_of(0, [(0, 1, PDFS + 1, 0.0)], {1: 0.0})]
-    with pytest.raises(UserError, match="supervision graph has labels"):
-        evaluate_lfmmi(logits, bad, Denominator(graph, initial, PDFS), LfmmiOptions())
+    denominator = Denominator(graph, initial, PDFS)
+    for label in (-1, 0, PDFS + 1):
+        bad = [*supervisions[:2], graph_of(0, [(0, 1, label, 0.0)], {1: 0.0})]
+        with pytest.raises(UserError, match="supervision graph has labels"):
+            evaluate_lfmmi(logits, bad, denominator, LfmmiOptions())
+
+
+@pytest.mark.parametrize("label", [-1, 0, 1, 7])
+def test_packed_graphs_know_their_labels(label):
+    graph = graph_of(0, [(0, 1, label, 0.5), (1, 1, label, 0.25)], {1: 0.0})
+    packed = PackedGraphs.of([graph])
+    assert packed is not None
+    assert packed.labels == (label, label)
+    assert packed.weights.sum(2).tolist() == [[0.75] * 3]  # each arc, in three orders

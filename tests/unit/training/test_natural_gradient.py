@@ -235,6 +235,18 @@ def test_all_maps_of_a_tdnnf_are_seen():
         assert all((m.diagonal() > 0).any() for m in moments)
 
 
+@pytest.mark.parametrize("before", [None, 4])
+def test_evaluation_has_the_bits_that_it_has_without_an_optimizer(before):
+    torch.manual_seed(11)
+    layer = TdnnF(Shape(40), TdnnFOptions(size=40, bottleneck=8, num_layers=2)).eval()
+    batch = Padded.of(torch.randn(2, 20, 40), torch.tensor([20, 20]))
+    batch = replace(batch, before=before)
+    expected = layer(batch).values
+    optimizer = optimizer_of(layer)
+    assert optimizer.is_observing
+    assert torch.equal(layer(batch).values, expected)
+
+
 def test_steps_without_data_and_frozen_maps_change_nothing():
     torch.manual_seed(7)
     network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))

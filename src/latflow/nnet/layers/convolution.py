@@ -207,6 +207,7 @@ class WindowOptions(Options):
 class Window(Splice):
     """`size` frames around the present one side by side, zeros beyond the ends."""
 
+    IS_CAPTURABLE: ClassVar[bool] = True
     OPTIONS: ClassVar[type[Options]] = WindowOptions
 
     def __init__(self, shape: Shape, options: WindowOptions) -> None:
@@ -454,13 +455,18 @@ class TdnnFBlock(nn.Module):
         """Return the bottleneck's frames t and t + s, zeros beyond the ends."""
         if not self.reach:
             return self.narrow(batch.values)
-        if self.narrow._forward_hooks:  # the optimizer looks on: it has to be called
+        if self._is_observed:
             found = self.narrow(shifted(batch.values, (-self.reach, 0)))
         else:
             before, present = self._halves(batch.values)
             found = present + shifted(before, (-self.reach,))
         # the bottleneck of a padding frame sees the last true one: it must be zeroed
         return shifted(zero(found, batch.padding), (0, self.reach))
+
+    @property
+    def _is_observed(self) -> bool:
+        """Tell whether the optimizer looks on: the narrow map has to be called then."""
+        return self.training and bool(self.narrow._forward_hooks)
 
     def _halves(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the map to the bottleneck makes of frames as t - s, and as t.
@@ -482,7 +488,7 @@ class TdnnFBlock(nn.Module):
         count = -(-(values.shape[1] - first - 2 * reach) // stride)
         last = first + stride * (count - 1) + 1
         ends = [slice(first + at, last + at, stride) for at in (0, reach)]
-        if self.narrow._forward_hooks:  # the optimizer looks on: it has to be called
+        if self._is_observed:
             pairs = self.narrow(torch.cat((values[:, :-reach], values[:, reach:]), 2))
             return torch.cat([pairs[:, frames] for frames in ends], 2)
         before, present = self._halves(values)

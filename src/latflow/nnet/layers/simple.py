@@ -221,6 +221,7 @@ class Concat(Layer):
 class Add(Concat):
     """The sum of inputs of equal size."""
 
+    IS_CAPTURABLE: ClassVar[bool] = True
     COMBINE: ClassVar[str] = "add"
 
 
