@@ -96,8 +96,9 @@ class GraphedNetwork:
     def _key(self, batch: Batch) -> Hashable:
         """Return what batches have in common that one capture serves."""
         hooks = tuple(len(part._forward_hooks) for part in self._network.modules())
-        is_full = bool((batch.lengths == batch.lengths.max()).all())
-        return batch.features.shape, batch.has_context, is_full, hooks
+        longest = int(batch.lengths.max())
+        is_full = bool((batch.lengths == longest).all())
+        return batch.features.shape, longest, batch.has_context, is_full, hooks
 
     def _capture(self, key: Hashable, batch: Batch, gradient: FlatGradient) -> bool:
         """Capture the passes of batches like this one; tell whether it worked."""
