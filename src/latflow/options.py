@@ -102,7 +102,7 @@ def _read_word(value: Any) -> Any:
     return value
 
 
-#: Marks an option that may be the word `on` or `off`, see `Free`.
+#: Marks an option that may be the word `on` or `off`: `Annotated[..., SWITCH]`.
 SWITCH = BeforeValidator(_read_word)
 
 Base = TypeVar("Base", bound="Options")
