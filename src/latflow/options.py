@@ -39,6 +39,7 @@ from typing import (
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     NonNegativeFloat,
@@ -54,6 +55,7 @@ from pydantic_core import ErrorDetails
 from latflow.errors import UserError
 
 __all__ = [
+    "SWITCH",
     "Fraction",
     "Free",
     "Name",
@@ -91,6 +93,17 @@ Unique = AfterValidator(_without_repetition)
 _FREE = object()
 _Value = TypeVar("_Value")
 Free = Annotated[_Value, _FREE]
+
+
+def _read_word(value: Any) -> Any:
+    """Return `on` or `off` for a boolean, which YAML takes these words for."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return value
+
+
+#: Marks an option that may be the word `on` or `off`: `Annotated[..., SWITCH]`.
+SWITCH = BeforeValidator(_read_word)
 
 Base = TypeVar("Base", bound="Options")
 

@@ -9,7 +9,8 @@ from pydantic import Field
 from latflow.corpus.options import CorpusOptions, has_transcripts
 from latflow.errors import UserError
 from latflow.lang.options import LmRunOptions
-from latflow.options import Options, read_options
+from latflow.options import SWITCH, Options, read_options
+from latflow.training.options import TrainingOptions
 from latflow.workflow.experiment import document, json_schema
 from latflow.workflow.recipe import Recipe
 from latflow.workflow.systems import name_of_import
@@ -68,6 +69,19 @@ def test_defaults_are_filled_in_the_chosen_branch():
 def test_mistakes_name_the_path_of_the_key(values, message):
     with pytest.raises(UserError, match=message):
         read_options(Toy, values, "toy")
+
+
+class Switches(Options):
+    compile: Annotated[Literal["auto", "off"], SWITCH] = "auto"
+    endpoint: System | Annotated[Literal["model", "off"], SWITCH] = "model"
+
+
+def test_yaml_has_booleans_for_on_and_off():
+    found = read_options(Switches, {"compile": False, "endpoint": False}, "toy")
+    assert found == Switches(compile="off", endpoint="off")
+    assert read_options(TrainingOptions, {"compile": False}, "toy").compile == "off"
+    with pytest.raises(UserError, match="compile: should be 'auto' or 'off'"):
+        read_options(Switches, {"compile": True}, "toy")
 
 
 def objects(schema):

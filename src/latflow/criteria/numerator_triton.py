@@ -137,7 +137,7 @@ def _posteriors(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by one
     PDF: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Sum the paths of a frame that go through each pdf."""
-    row, t = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    t, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     if t < tl.load(counts + row):
         total = tl.load(totals + row)
         is_known = tl.abs(total) < float("inf")
@@ -194,7 +194,8 @@ def path_sums(
     if not need_posteriors:
         return totals, None
     posteriors = torch.zeros_like(scores)
-    _posteriors[size, num_frames](
+    # frames first: of the second dimension CUDA has no more than 65,535 programs
+    _posteriors[num_frames, size](
         graphs.arcs, graphs.weights, counts, scores, alphas, betas, totals, posteriors,
         num_frames, num_states, num_pdfs, width,
         OF_PDF=OF_PDF, **_COLUMNS, TILE=graphs.tile, num_warps=warps,

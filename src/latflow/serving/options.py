@@ -8,6 +8,7 @@ from pydantic import Field
 
 from latflow.decode.options import EndpointOptions, SegmentationOptions
 from latflow.options import (
+    SWITCH,
     NonNegativeFloat,
     NonNegativeInt,
     Options,
@@ -28,7 +29,7 @@ class SessionOptions(Options):
     """Least speech between two partial results, seconds."""
     max_alternatives: Annotated[int, Field(ge=1, le=100)] = 1
     """Hypotheses of a final result, at most."""
-    endpoint: EndpointOptions | Literal["model", "off"] = "model"
+    endpoint: EndpointOptions | Annotated[Literal["model", "off"], SWITCH] = "model"
     """Rules that end a segment; `model` for those of the model's package, `off` for one
     segment up to the end of the audio."""
     vad: SegmentationOptions | None = None
@@ -83,7 +84,7 @@ class ServerOptions(Options):
     """Cores that a call of the network takes."""
     device: Literal["cpu", "cuda", "auto"] = "auto"
     """Device of the network; `auto` for a GPU where there is one."""
-    scorer: Literal["auto", "on", "off"] = "auto"
+    scorer: Annotated[Literal["auto", "on", "off"], SWITCH] = "auto"
     """Network in a process of its own, for all workers, one for each GPU; `auto` for
     where it is on a GPU, `off` for a network in each worker."""
     max_batch: PositiveInt = 64
@@ -170,6 +171,6 @@ class TritonOptions(Options):
     """Searches at a time, of each instance."""
     partials: bool = True
     """Send the words so far of a sequence that goes on, whenever they change."""
-    endpoint: Literal["model", "off"] = "off"
+    endpoint: Annotated[Literal["model", "off"], SWITCH] = "off"
     """Rules that divide a sequence into segments: `model` for those of the model's
     package, `off` for one segment."""

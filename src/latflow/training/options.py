@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,7 @@ from latflow.decode.options import (
 from latflow.graphs.options import ChainGraphOptions, ChainTreeOptions, CtcGraphOptions
 from latflow.nnet.precision import Precision
 from latflow.options import (
+    SWITCH,
     Fraction,
     Free,
     NonNegativeFloat,
@@ -89,7 +90,7 @@ class TrainingOptions(Options):
     """Numbers of the forward and backward pass; `bf16` by torch's autocast, `auto`:
     bf16 where the processor or the GPU multiplies such numbers, else float32.
     Parameters are float32."""
-    compile: Free[Literal["auto", "off"]] = "auto"
+    compile: Free[Annotated[Literal["auto", "off"], SWITCH]] = "auto"
     """`auto`: on a GPU, passes of batches that have one shape in common are captured as
     CUDA graphs, so that nothing waits for Python, where layers allow it; `off`: each
     operation is launched by itself."""
