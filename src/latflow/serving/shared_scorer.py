@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from latflow.serving.shared_chunks import (
 log = logging.getLogger("latflow")
 _SLOTS = 256  # chunks of a worker that the scorer has at a time
 _MAX_DEATHS = 3  # of scorers that have begun with a chunk
+_AGAIN = 0.5  # seconds until a channel is asked for again
 
 
 @dataclass(eq=False)
@@ -140,9 +142,15 @@ class SharedScorer:
             while (answers := records.take()) is not None:
                 for answer in answers:
                     self._take(answer)
+            while not self._is_closed:
+                try:
+                    self._reconnect()
+                    break
+                except OSError as error:  # no file descriptors, for a while
+                    log.error("no channel to the scorer: %s", error)
+                    time.sleep(_AGAIN)
             if self._is_closed:
                 return
-            self._reconnect()
 
     def _take(self, answer: Answer) -> None:
         """Take an answer: tell of the scores, and free their place."""

@@ -1,6 +1,7 @@
 """The scorer process: its memory and messages, its scores, and deaths on both sides."""
 
 import contextlib
+import errno
 import gc
 import os
 import socket
@@ -272,6 +273,30 @@ def test_chunks_of_a_dead_scorer_are_sent_to_the_next():
         running.revive(deaths=2)
         assert_scored(told, chunks)
         assert_scored(ask(client, chunks), chunks)
+
+
+def test_a_channel_is_asked_for_until_there_is_one(monkeypatch, caplog):
+    deaths, refusals, enter = iter(range(1)), iter(range(2)), Door.enter
+
+    def score(chunks):
+        if next(deaths, None) is not None:
+            raise Dies
+        return [Doubling.one(chunk) for chunk in chunks]
+
+    def enter_later(*arguments):
+        if next(refusals, None) is not None:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return enter(*arguments)
+
+    monkeypatch.setattr("latflow.serving.shared_scorer._AGAIN", 0.01)
+    running = Threaded(score, max_batch=1)
+    with contextlib.closing(running), contextlib.closing(running.client()) as client:
+        monkeypatch.setattr(Door, "enter", enter_later)
+        chunks = [chunk_of(v) for v in range(20, 24)]
+        told = ask(client, chunks)
+        running.revive(deaths=1)
+        assert_scored(told, chunks)
+    assert caplog.text.count("Too many open files") == 2
 
 
 def test_a_chunk_that_scorers_die_of_is_given_up_and_no_other():
