@@ -131,6 +131,7 @@ def test_what_a_training_is_free_of_is_told_apart(recipe_of):
     data = {"prefetch": 1, "max_sequences": 3, "on_the_fly": {"threads": 2}}
     free_ones = {
         "log_interval": 7,
+        "compile": "off",
         "checkpoint_minutes": 1.5,
         "keep_checkpoints": 3,
         "keep_finished": False,

@@ -25,7 +25,8 @@ from latflow.graphs.hclg import load_model as load_transitions
 from latflow.hmm.transition_model import TransitionModel
 from latflow.nnet.model_dir import AcousticNetwork, choose_device, load_model
 from latflow.nnet.normalization import Normalizer
-from latflow.nnet.precision import Precision, passes_in
+from latflow.nnet.options import Precision
+from latflow.nnet.precision import passes_in
 from latflow.nnet.utterances import ScoredUtterance, UtteranceBatches
 
 _WINDOW_BYTES = 1 << 29  # scores of a window, of which two are in memory

@@ -11,7 +11,7 @@ from latflow.align.options import AlignSplitOptions
 from latflow.gmm.options import FmllrOptions
 from latflow.graphs.options import BiasedGraphOptions
 from latflow.lang.options import RescoringLmOptions
-from latflow.nnet.precision import Precision
+from latflow.nnet.options import Precision
 from latflow.options import (
     Fraction,
     Name,

@@ -19,12 +19,16 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import Field, ValidationError
 
 from latflow.errors import UserError
 from latflow.options import Options, PositiveInt
+
+#: Numbers of a network's passes; `auto`: bf16 where the device multiplies such numbers,
+#: else float32.
+Precision: TypeAlias = Literal["float32", "bf16", "auto"]
 
 Chosen = TypeVar("Chosen", bound=Options)
 KINDS = {

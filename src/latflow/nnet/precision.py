@@ -1,17 +1,16 @@
 """Numbers of a network's passes: float32, or bf16 by torch's autocast.
 
-Public: `Precision`, `dtype_of`, `passes_in`, `multiplies_bf16`.
+Public: `dtype_of`, `passes_in`, `multiplies_bf16`.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 
-#: `auto`: bf16 where the device multiplies such numbers, else float32.
-Precision: TypeAlias = Literal["float32", "bf16", "auto"]
+from latflow.nnet.options import Precision
 
 
 def dtype_of(precision: Precision, device: torch.device) -> torch.dtype:

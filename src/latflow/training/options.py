@@ -14,7 +14,7 @@ from latflow.decode.options import (
     TranscriptLatticeOptions,
 )
 from latflow.graphs.options import ChainGraphOptions, ChainTreeOptions, CtcGraphOptions
-from latflow.nnet.precision import Precision
+from latflow.nnet.options import Precision
 from latflow.options import (
     SWITCH,
     Fraction,

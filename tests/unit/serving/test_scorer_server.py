@@ -19,7 +19,7 @@ from reference.serving_process import (
     workers_of,
 )
 from reference.serving_server import PATIENCE
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidMessage
 from websockets.sync.client import connect
 
 from latflow.serving import workers
@@ -39,7 +39,7 @@ def talk(url, samples, pause=0.0):
                 time.sleep(pause)
             session.send(EOF)
             replies.append(json.loads(session.recv(PATIENCE)))
-    except (ConnectionClosed, OSError):
+    except (ConnectionClosed, InvalidMessage, OSError):
         return None
     return [*chain(*words_told(replies))]
 
