@@ -68,11 +68,16 @@ def evaluate_ctc(
     scores = logits.detach()
     scores = scores if scores.dtype == torch.float64 else scores.float()
     log_probs = torch.log_softmax(scores, -1)
+    frames = sent(np.array(lengths, np.int64), scores.device)
     found, posteriors = numerators(
-        log_probs, graphs, lengths, need_posteriors=need_gradient, pool=pool
+        log_probs,
+        graphs,
+        lengths,
+        need_posteriors=need_gradient,
+        pool=pool,
+        there=frames,
     )
     failed = torch.isneginf(found)
-    frames = sent(np.array(lengths, np.int64), scores.device)
     value = torch.where(failed, FAILED_LOG_PROB * frames, found)
     if posteriors is not None:
         is_frame = torch.arange(scores.shape[1], device=scores.device) < frames[:, None]

@@ -88,6 +88,7 @@ class Denominator:
         leaky: float,
         need_posteriors: bool = True,
         pool: Executor | None = None,
+        there: Tensor | None = None,
     ) -> DenominatorSums:
         """Sum over all paths.
 
@@ -98,6 +99,7 @@ class Denominator:
             leaky: coefficient of the leaky HMM.
             need_posteriors: whether to go backward, too.
             pool: threads for blocks of sequences on a CPU; None = the calling thread.
+            there: int64 [B], the lengths on the device, where they are there already.
 
         Raises:
             UserError: the network has another number of outputs.
@@ -112,7 +114,10 @@ class Denominator:
         posteriors = torch.zeros_like(scores) if need_posteriors else None
         totals = torch.empty(len(scores), dtype=torch.float64, device=scores.device)
         if runs_kernels(scores):
-            self._run_kernels(scores, lengths, leaky, totals, posteriors)
+            if there is None:
+                there = sent(np.array(lengths, np.int64), scores.device)
+            some = scores[:, : max(lengths)]
+            self._run_kernels(some, there, leaky, totals, posteriors)
         elif scores.device.type == "cpu":
             self._run_blocks(scores, lengths, leaky, totals, posteriors, pool)
         else:
@@ -153,7 +158,7 @@ class Denominator:
     def _run_kernels(
         self,
         log_likes: Tensor,
-        lengths: Sequence[int],
+        counts: Tensor,
         leaky: float,
         totals: Tensor,
         posteriors: Tensor | None,
@@ -174,11 +179,8 @@ class Denominator:
                 log_likes,
             )
         layout = self._gpu_layouts[key]
-        counts, num_frames = (
-            sent(np.array(lengths, np.int64), log_likes.device),
-            max(lengths),
-        )
-        values, greatest = _exponentiate(log_likes[:, :num_frames], counts)
+        num_frames = log_likes.shape[1]
+        values, greatest = _exponentiate(log_likes, counts)
         outputs = values.new_empty(num_frames + 1, self.num_pdfs, len(counts))
         outputs[:num_frames] = values.permute(1, 2, 0)
         alphas, sums = kernels.forward(layout, outputs, leaky)

@@ -47,7 +47,7 @@ def _kernel(function: Callable[..., None]) -> Any:
 
 
 class _Grid(NamedTuple):
-    """How the work of a pass is shared out.
+    """Shares out the work of a pass.
 
     Attributes:
         parts: programs for some sequences side by side.

@@ -107,6 +107,7 @@ def evaluate_lfmmi(
     scores = logits.detach()
     scores = scores if scores.dtype == torch.float64 else scores.float()
     counts = [scores.shape[1]] * len(scores) if lengths is None else list(lengths)
+    frames = sent(np.array(counts, np.int64), scores.device)
     if weights is None:
         scale = scores.new_ones(len(scores), dtype=torch.float64)
     else:
@@ -117,6 +118,7 @@ def evaluate_lfmmi(
         leaky=options.leaky_hmm,
         need_posteriors=need_gradient,
         pool=pool,
+        there=frames,
     )
     num, posteriors = numerators(
         scores,
@@ -124,9 +126,9 @@ def evaluate_lfmmi(
         counts,
         need_posteriors=need_gradient or need_numerator,
         pool=pool,
+        there=frames,
     )
     failed = ~torch.isfinite(num - den)
-    frames = sent(np.array(counts, np.int64), scores.device)
     is_frame = torch.arange(scores.shape[1], device=scores.device) < frames[:, None]
     kept = is_frame & ~failed[:, None]
     scores = torch.where(kept[:, :, None], scores, 0.0)

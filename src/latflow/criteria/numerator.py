@@ -72,6 +72,7 @@ def numerators(
     *,
     need_posteriors: bool,
     pool: Executor | None,
+    there: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute what `numerator_posteriors` does for a batch.
 
@@ -84,6 +85,7 @@ def numerators(
         lengths: frames of each sequence.
         need_posteriors: whether posteriors are computed.
         pool: threads for sequences; None = the calling thread.
+        there: int64 [B], the lengths on the device, where they are there already.
 
     Returns:
         (float64 [B], log-likelihoods; [B, T, P], posteriors, 0 beyond the ends).
@@ -98,10 +100,11 @@ def numerators(
         if packed is not None:
             if packed.labels is not None:
                 _check_labels(*packed.labels, scores.shape[2])
-            there = packed.to(scores.device, non_blocking=True)
-            counts = sent(np.array(lengths, np.int64), scores.device)
+            packed = packed.to(scores.device, non_blocking=True)
+            if there is None:
+                there = sent(np.array(lengths, np.int64), scores.device)
             return path_sums(
-                scores.contiguous(), there, counts, need_posteriors=need_posteriors
+                scores.contiguous(), packed, there, need_posteriors=need_posteriors
             )
     assert not isinstance(supervisions, PackedGraphs)
     host = scores.cpu().contiguous().numpy()

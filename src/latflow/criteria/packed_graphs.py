@@ -68,12 +68,16 @@ class PackedGraphs(NamedTuple):
         costs = [np.empty(0, np.float32), *(graph.weight for graph in graphs)]
         num_states = int(np.diff(state_begin).max(initial=1))
         size = max(num_states, int(columns[PDF].max(initial=0)) + 1)
-        greatest = _greatest_sum(columns, arc_begin, size)
-        tile = max(_LEAST, greatest, min(np.diff(arc_begin).max(initial=0), _COMMON))
+        counts = _counts(columns, arc_begin, size)
+        tile = max(
+            _LEAST,
+            counts.max(initial=0),
+            min(np.diff(arc_begin).max(initial=0), _COMMON),
+        )
         tile = 1 << (int(tile) - 1).bit_length()
         if tile > _MOST:
             return None
-        width = max(1, -(-_width(columns, arc_begin, size, tile) // tile)) * tile
+        width = max(1, -(-_width(counts, tile) // tile)) * tile
         shape = (len(graphs), 3, 3, width)
         found = cls(
             torch.empty(shape, dtype=torch.int32, pin_memory=pin),
@@ -84,7 +88,9 @@ class PackedGraphs(NamedTuple):
             (int(labels.min()), int(labels.max())) if labels.size else None,
         )
         arcs, weights, final, start = (tensor.numpy() for tensor in found[:4])
-        _lay_arcs(columns, np.concatenate(costs), arc_begin, size, tile, arcs, weights)
+        _lay_arcs(
+            columns, np.concatenate(costs), arc_begin, counts, tile, arcs, weights
+        )
         final.fill(np.inf)
         for b, graph in enumerate(graphs):
             final[b, : graph.num_states] = graph.final
@@ -114,40 +120,38 @@ class PackedGraphs(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def _greatest_sum(columns: np.ndarray, arc_begin: np.ndarray, size: int) -> int:
-    """Return the most arcs that belong to one sum of any order.
+def _counts(columns: np.ndarray, arc_begin: np.ndarray, size: int) -> np.ndarray:
+    """Count the arcs of each sum.
 
     Args:
         columns: int32 [3, A], of all graphs.
         arc_begin: int64 [B + 1], where each graph's arcs begin.
         size: K, numbers of sums are below it.
+
+    Returns:
+        int64 [B, 3, K], by graph and order.
     """
-    most = 0
-    for b in range(len(arc_begin) - 1):
-        for key in _KEYS:
-            counts = _counts(columns[key, arc_begin[b] : arc_begin[b + 1]], size)
-            most = max(most, counts.max())
-    return most
-
-
-@njit(cache=True, nogil=True)
-def _width(columns: np.ndarray, arc_begin: np.ndarray, size: int, tile: int) -> int:
-    """Return the places that the arcs of a graph need in any order, at most."""
-    width = 0
-    for b in range(len(arc_begin) - 1):
-        for key in _KEYS:
-            counts = _counts(columns[key, arc_begin[b] : arc_begin[b + 1]], size)
-            width = max(width, _places(counts, tile)[-1])
-    return width
-
-
-@njit(cache=True, nogil=True)
-def _counts(keys: np.ndarray, size: int) -> np.ndarray:
-    """Count the arcs of each sum, int64 [K]."""
-    counts = np.zeros(size, np.int64)
-    for key in keys:
-        counts[key] += 1
+    counts = np.zeros((len(arc_begin) - 1, 3, size), np.int64)
+    for b in range(len(counts)):
+        for order in range(3):
+            for arc in range(arc_begin[b], arc_begin[b + 1]):
+                counts[b, order, columns[_KEYS[order], arc]] += 1
     return counts
+
+
+@njit(cache=True, nogil=True)
+def _width(counts: np.ndarray, tile: int) -> int:
+    """Return the places that the arcs of a graph need in any order, at most.
+
+    Args:
+        counts: int64 [B, 3, K], of `_counts`.
+        tile: arcs of a tile.
+    """
+    width = 0
+    for own in counts:
+        for order in range(3):
+            width = max(width, _places(own[order], tile)[-1])
+    return width
 
 
 @njit(cache=True, nogil=True)
@@ -177,7 +181,7 @@ def _lay_arcs(
     columns: np.ndarray,
     weight: np.ndarray,
     arc_begin: np.ndarray,
-    size: int,
+    counts: np.ndarray,
     tile: int,
     arcs: np.ndarray,
     weights: np.ndarray,
@@ -188,7 +192,7 @@ def _lay_arcs(
         columns: int32 [3, A].
         weight: float32 [A].
         arc_begin: int64 [B + 1], where each graph's arcs begin.
-        size: K, numbers of sums are below it.
+        counts: int64 [B, 3, K], of `_counts`.
         tile: arcs of a tile.
         arcs: int32 [B, 3, 3, N], receives them.
         weights: float32 [B, 3, N], receives theirs.
@@ -197,9 +201,8 @@ def _lay_arcs(
     for b in range(len(arc_begin) - 1):
         for order in range(3):
             keys = columns[_KEYS[order]]
-            first, last = arc_begin[b], arc_begin[b + 1]
-            places = _places(_counts(keys[first:last], size), tile)
-            for arc in range(first, last):
+            places = _places(counts[b, order], tile)
+            for arc in range(arc_begin[b], arc_begin[b + 1]):
                 at = places[keys[arc]]
                 places[keys[arc]] += 1
                 for column in range(3):

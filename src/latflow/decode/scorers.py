@@ -61,7 +61,7 @@ class Scorer(Protocol):
     def turns(self, utterances: Sequence[int]) -> Iterator[Turn]:
         """Yield utterances in order, for threads to score and search.
 
-        Where it is quicker, several are scored together before it is their turn.
+        Several may be scored together before it is their turn, where it is quicker.
         """
         ...
 

@@ -38,7 +38,7 @@ def _kernel(function: Callable[..., None]) -> Any:
 
 @triton.jit
 def _tile(
-    values, mask, row, column, num_rows, size, stride,
+    values, mask, row, column, num_rows, size,
     HAS_MASK: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     """Load a tile, float32 [ROWS, COLUMNS]; which rows count; what is in the array."""
@@ -46,16 +46,14 @@ def _tile(
     both = is_row[:, None] & (column < size)[None, :]
     if HAS_MASK:
         is_row &= tl.load(mask + row, mask=is_row, other=1) == 0
-    found = tl.load(
-        values + row[:, None] * stride + column[None, :], mask=both, other=0
-    )
+    found = tl.load(values + row[:, None] * size + column[None, :], mask=both, other=0)
     found = found.to(tl.float32)
     return tl.maximum(found, 0.0) if RELU else found, is_row, both
 
 
 @_kernel
 def _moments(
-    values, mask, parts, num_rows, size, stride,
+    values, mask, parts, num_rows, size,
     HAS_MASK: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
@@ -67,7 +65,7 @@ def _moments(
     for first in range(split * ROWS, num_rows, SPLITS * ROWS):
         row = (first + tl.arange(0, ROWS)).to(tl.int64)
         own, is_row, _ = _tile(
-            values, mask, row, column, num_rows, size, stride, HAS_MASK, RELU
+            values, mask, row, column, num_rows, size, HAS_MASK, RELU
         )
         own = tl.where(is_row[:, None], own, 0.0)
         more = tl.sum(is_row.to(tl.float32), axis=0)
@@ -114,7 +112,7 @@ def _whole(
 
 @_kernel
 def _normalize(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by one
-    values, mask, present, found, out, num_rows, size, stride, frames, present_batch,
+    values, mask, present, found, out, num_rows, size, frames, present_batch,
     present_frame, factor,
     HAS_MASK: tl.constexpr, RELU: tl.constexpr, HAS_BYPASS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -122,9 +120,7 @@ def _normalize(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by one
     """Write y."""
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    own, _, both = _tile(
-        values, mask, row, column, num_rows, size, stride, HAS_MASK, RELU
-    )
+    own, _, both = _tile(values, mask, row, column, num_rows, size, HAS_MASK, RELU)
     mean = tl.load(found + column, mask=column < size, other=0.0)
     scale = tl.load(found + size + column, mask=column < size, other=0.0)
     result = (own - mean[None, :]) * scale[None, :]
@@ -137,8 +133,8 @@ def _normalize(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by one
 
 
 @_kernel
-def _gradient_sums(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by one
-    values, mask, gradient, found, parts, num_rows, size, stride,
+def _gradient_sums(
+    values, mask, gradient, found, parts, num_rows, size,
     HAS_MASK: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
@@ -150,9 +146,7 @@ def _gradient_sums(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by on
     plain, times = tl.zeros((COLUMNS,), tl.float32), tl.zeros((COLUMNS,), tl.float32)
     for first in range(split * ROWS, num_rows, SPLITS * ROWS):
         row = (first + tl.arange(0, ROWS)).to(tl.int64)
-        own, _, both = _tile(
-            values, mask, row, column, num_rows, size, stride, HAS_MASK, RELU
-        )
+        own, _, both = _tile(values, mask, row, column, num_rows, size, HAS_MASK, RELU)
         place = gradient + row[:, None] * size + column[None, :]
         given = tl.load(place, mask=both, other=0).to(tl.float32)
         plain += tl.sum(given, axis=0)
@@ -164,7 +158,7 @@ def _gradient_sums(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by on
 
 @_kernel
 def _derive(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by one
-    values, mask, gradient, found, parts, out, num_rows, size, stride,
+    values, mask, gradient, found, parts, out, num_rows, size,
     HAS_MASK: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
@@ -180,9 +174,7 @@ def _derive(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by one
     times = tl.sum(tl.load(place + size, mask=all_of_them, other=0.0), axis=0) / total
     mean = tl.load(found + column, mask=is_there, other=0.0)
     scale = tl.load(found + size + column, mask=is_there, other=0.0)
-    own, is_row, both = _tile(
-        values, mask, row, column, num_rows, size, stride, HAS_MASK, RELU
-    )
+    own, is_row, both = _tile(values, mask, row, column, num_rows, size, HAS_MASK, RELU)
     at = row[:, None] * size + column[None, :]
     given = tl.load(gradient + at, mask=both, other=0).to(tl.float32)
     centred = (own - mean[None, :]) * scale[None, :]
@@ -220,7 +212,7 @@ class _Normalized(torch.autograd.Function):
         kinds |= {"ROWS": _ROWS, "COLUMNS": _COLUMNS}
         parts = values.new_empty(_SPLITS, 3, size, dtype=torch.float32)
         _moments[wide, _SPLITS](
-            values, marks, parts, num_rows, size, size, **kinds, SPLITS=_SPLITS
+            values, marks, parts, num_rows, size, **kinds, SPLITS=_SPLITS
         )
         found = values.new_empty(3, size, dtype=torch.float32)
         _whole[wide,](
@@ -232,7 +224,7 @@ class _Normalized(torch.autograd.Function):
         if passed.stride(2) != 1:
             passed = passed.contiguous()
         _normalize[triton.cdiv(num_rows, _ROWS), wide](
-            values, marks, passed, found, out, num_rows, size, size, values.shape[1],
+            values, marks, passed, found, out, num_rows, size, values.shape[1],
             passed.stride(0), passed.stride(1), factor,
             **kinds, HAS_BYPASS=present is not None,
         )  # fmt: skip
@@ -254,11 +246,11 @@ class _Normalized(torch.autograd.Function):
         kinds |= {"ROWS": _ROWS, "COLUMNS": _COLUMNS}
         parts = values.new_empty(_SPLITS, 2, size, dtype=torch.float32)
         _gradient_sums[wide, _SPLITS](
-            values, marks, gradient, found, parts, num_rows, size, size, **kinds
+            values, marks, gradient, found, parts, num_rows, size, **kinds
         )
         out = torch.empty_like(values)
         _derive[triton.cdiv(num_rows, _ROWS), wide](
-            values, marks, gradient, found, parts, out, num_rows, size, size, **kinds
+            values, marks, gradient, found, parts, out, num_rows, size, **kinds
         )
         passed = None
         if ctx.has_bypass:

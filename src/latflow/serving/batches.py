@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from latflow.device_copies import pinned
 from latflow.serving.acoustics import Acoustics, Chunk, NetworkAcoustics
 from latflow.serving.scoring import Observer, score_each
 
@@ -80,12 +81,11 @@ class _Shape:
         self._inputs = torch.zeros(shape, device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._scores = forward(self._inputs)
-        is_cuda = device.type == "cuda"
         # Two of each: one is filled while the other may still be read.
-        self.here = [torch.zeros(shape, pin_memory=is_cuda) for _ in range(2)]
-        self.there = [
-            torch.zeros(self._scores.shape, pin_memory=is_cuda) for _ in range(2)
-        ]
+        self.here, self.there = (
+            [pinned(tensor.shape, torch.float32, device).zero_() for _ in range(2)]
+            for tensor in (self._inputs, self._scores)
+        )
         self._turn = 0
 
     def record(self) -> None:

@@ -28,7 +28,7 @@ _MAX_FAILURES = 3  # of processes in succession that end before they are ready
 
 @dataclass(frozen=True)
 class Role:
-    """What a process does.
+    """Tell what a process does.
 
     Attributes:
         name: of it.

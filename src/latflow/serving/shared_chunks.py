@@ -59,7 +59,7 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What has become of a chunk.
+    """Tell what has become of a chunk.
 
     Attributes:
         number: of the request.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -162,7 +162,9 @@ class Trainer:
         self._restore()
         self._open_log()
         try:
-            with self._gpu_load:
+            # a job that trains on a processor is watched by what runs it
+            is_told = self.backend.is_main and self._stepper.device.type == "cuda"
+            with self._gpu_load if is_told else nullcontext():
                 while not self._is_done():
                     self._run_epoch()
             return self._finish()
@@ -354,7 +356,7 @@ class Trainer:
             return
         seconds, shares = self._clock.read()
         self._now.window_sums = {}
-        busy = self._gpu_load.take() if self._stepper.device.type == "cuda" else None
+        busy = self._gpu_load.take()
         self._write(
             "step",
             step=step,

@@ -750,3 +750,15 @@ def test_options_that_do_not_fit_the_input_name_the_layer():
     ):
         with pytest.raises(UserError, match=f"layer bad: .*{part}"):
             network({"bad": options})
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(torch.float32, True), (torch.bfloat16, True), (torch.float64, False)],
+)
+def test_kernels_with_sums_in_float32_are_for_no_longer_numbers(
+    monkeypatch, number, expected
+):
+    monkeypatch.setattr("latflow.nnet.layers.simple.runs_kernels", lambda _: True)
+    norm = MaskedBatchNorm(3, affine=False).train()
+    assert norm._is_fused(torch.zeros(1, 2, 3, dtype=number)) is expected

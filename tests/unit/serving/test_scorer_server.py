@@ -69,6 +69,12 @@ class Crowd:
                     self.wrong.append((found, words))
             i += 1
 
+    def hear(self, more):
+        """Wait until so many more utterances have been recognized."""
+        seen = self.right
+        while self.right < seen + more:
+            time.sleep(0.05)
+
     def __enter__(self):
         for thread in self._threads:
             thread.start()
@@ -107,21 +113,16 @@ def test_sessions_survive_the_scorer_and_other_workers(package, said):
     with running as (process, url):
         scorer, first, _ = workers_of(process)
         with Crowd(url, said, 12) as crowd:
-            while crowd.right < 5:
-                time.sleep(0.05)
+            crowd.hear(5)
             all_before = workers_of(process)
             os.kill(scorer, signal.SIGKILL)
             replaced(process, all_before)
-            seen = crowd.right
-            while crowd.right < seen + 15:
-                time.sleep(0.05)
+            crowd.hear(15)
             assert crowd.cut_off == 0
             all_before = workers_of(process)
             os.kill(first, signal.SIGKILL)
             replaced(process, all_before)
-            seen = crowd.right
-            while crowd.right < seen + 15:
-                time.sleep(0.05)
+            crowd.hear(15)
         assert not crowd.wrong
         assert crowd.cut_off <= 12 * 3  # those of the worker, and while one is missing
         metrics = httpx.get(url.replace("ws", "http") + "/metrics").text

@@ -268,6 +268,9 @@ class Slice(Layer):
         return batch.with_values(batch.values[:, :, self.begin : self.end])
 
 
+_FUSED = {torch.float32, torch.bfloat16}  # numbers of fused batch normalization
+
+
 class MaskedBatchNorm(nn.Module):
     """Batch normalization whose statistics are of the true frames alone.
 
@@ -328,8 +331,9 @@ class MaskedBatchNorm(nn.Module):
         return found if present is None else torch.add(found, present, alpha=factor)
 
     def _is_fused(self, values: Tensor) -> bool:
-        """Tell whether a GPU's kernels do it all at once."""
-        return self.training and self.scale is None and runs_kernels(values)
+        """Tell whether a GPU's kernels, whose sums are float32, do it all at once."""
+        is_known = self.training and self.scale is None
+        return is_known and values.dtype in _FUSED and runs_kernels(values)
 
     def _fused(self, values: Tensor, padding: Tensor | None, **more: Any) -> Tensor:
         """Normalize by a GPU's kernels; see `batch_norm_triton.normalized`."""
