@@ -145,9 +145,12 @@ def test_segments_cover_the_speech_and_leave_out_the_silence(speech, rate):
     factor = RATE / detector.sample_rate
     found = [Span(*(factor * at for at in s)) for s in found_in(samples, detector)]
     assert len(found) == len(said)
+    # Padding, and windows at the edge that one processor's rounding takes for speech
+    # and another's does not.
+    margin = (SegmentationOptions().padding + 0.3) * RATE
     for span, (begin, end) in zip(found, said, strict=True):
-        assert begin - 0.7 * RATE < span.start <= begin
-        assert end <= span.end < end + 0.7 * RATE
+        assert begin - margin < span.start <= begin
+        assert end <= span.end < end + margin
 
 
 def test_segments_do_not_depend_on_the_pieces(speech, detector):
