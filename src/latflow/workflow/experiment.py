@@ -283,6 +283,11 @@ class Experiment(Options):
     ledger: LedgerOptions = LedgerOptions()
     """Utterances that a stage may leave out before it fails."""
 
+    @property
+    def results(self) -> str:
+        """Folder that it writes to."""
+        return f"results/{self.experiment}"
+
 
 def load(config: Mapping[str, Any]) -> Experiment:
     """Return the typed recipe of what YAML files and `--config` settings say.

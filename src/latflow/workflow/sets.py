@@ -1,6 +1,6 @@
 """Sets of an experiment: which splits there are, and where they come from.
 
-Public: `Sets`.
+Public: `Sets`, `simulation_files`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ from latflow.corpus.options import (
     TableSource,
     has_transcripts,
 )
+from latflow.errors import UserError
+from latflow.simulation.options import SimulationOptions
+from latflow.simulation.records import list_audio
+from latflow.training.data_options import MixingDraws
 from latflow.workflow.experiment import Experiment
 
 
@@ -128,6 +132,24 @@ class Sets:
         parts = _single(self.sources[split])
         folders = [part for part in parts if isinstance(part, FolderSource)]
         return " ".join(map(transcripts_digest, folders))
+
+
+def simulation_files(options: SimulationOptions | MixingDraws | None) -> list[str]:
+    """Return the recordings that a simulation takes: noises, measured responses.
+
+    Where a folder or pattern has none, what it should have is missed when the workflow
+    is planned.
+
+    Args:
+        options: a simulation, draws of noise to add, or None.
+    """
+    found: list[str] = []
+    for files in [] if options is None else options.files:
+        try:
+            found += list_audio(files)
+        except UserError:
+            found.append(f"{files}/*" if Path(files).is_dir() else files)
+    return sorted(set(found))
 
 
 def _single(source: DevSource) -> list[DevSource]:

@@ -1,0 +1,777 @@
+"""Networks of an experiment: what all of them are trained on, and what they score.
+
+Public: `Network`, `BaseNetwork`, `FrameNetwork`, `LfmmiNetwork`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from latflow.errors import UserError
+from latflow.files import read_yaml
+from latflow.nnet.described import (
+    OutputLoss,
+    described_layers,
+    described_outputs,
+    described_parts,
+    described_sample_rates,
+    described_subsampling,
+    fused_layer,
+)
+from latflow.options import check_choice
+from latflow.training.data_options import UtteranceOptions
+from latflow.training.options import (
+    AttentionSystemOptions,
+    CeSystemOptions,
+    CtcSystemOptions,
+    LfmmiSystemOptions,
+)
+from latflow.workflow.experiment import NetworkSystemOptions
+from latflow.workflow.frames import ExtractedFrames, Hdf5Frames, PastedFrames
+from latflow.workflow.settings import workflow_folder
+from latflow.workflow.sets import Sets, simulation_files
+from latflow.workflow.systems import AdaptedFrames, System, unless_set
+from latflow.workflow.training_data import TrainingData
+
+# Options of `training` that other trainings do not read, and what they are there.
+_CROSS_ENTROPY_ONLY = {"label_smoothing": 0.0, "pretraining": 0, "priors": "posteriors"}
+
+# Targets of cross-entropy (those of latflow.training.labels, which reads no recipes).
+_TARGETS = ("pdf", "phone")
+
+# Phones of the widest context whose windows can all have pdfs of their own.
+_FULL_CONTEXT = 2
+
+# Options of a network that become inputs of its training, or are of other stages.
+_NOT_OF_TRAINING = {
+    "features",
+    "alignments",
+    "network",
+    "parent",
+    "decode",
+    "training_set",
+    "units",
+    "tree",
+    "supervision",
+    "supervision_lattices",
+    "graph",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Network(System):
+    """A network of a recipe; the base of its kinds.
+
+    Attributes:
+        options: of the system, those that the recipe leaves open completed.
+        sets: the sets of the experiment.
+        parent: the network whose parameters its training starts from, if any.
+    """
+
+    options: NetworkSystemOptions
+    sets: Sets
+    parent: Network | None
+
+    is_network = True
+
+    @property
+    def kind(self) -> str:
+        """Type of the system (`ce`, `sequence`, ...)."""
+        return self.options.type
+
+    @property
+    def key(self) -> str:
+        """Key of the recipe that describes it, as messages name it."""
+        return f"configuration nnet.systems.{self.name}"
+
+    @property
+    def base(self) -> BaseNetwork:
+        """The network whose description it has: itself, or what its parents go back to."""
+        raise NotImplementedError
+
+    @property
+    def training_set(self) -> str:
+        """Name of the set that it is trained on."""
+        raise NotImplementedError
+
+    @property
+    def has_full_scale(self) -> bool:
+        """Tell whether it is searched with an acoustic scale of 1.
+
+        So are those that learnt whole sequences from the start: by LF-MMI or CTC.
+        """
+        return self.base.has_own_tree
+
+    @property
+    def weights(self) -> str:
+        """File of its parameters."""
+        return f"{self.results}/nnet/{self.name}/weights.safetensors"
+
+    @property
+    def checkpoints(self) -> str:
+        """Folder in which its trainings keep what they go on from."""
+        return f"{self.results}/checkpoints/{self.name}"
+
+    @property
+    def parent_weights(self) -> list[str]:
+        """File of the parameters that its training starts from, if any."""
+        return [] if self.parent is None else [self.parent.weights]
+
+    @property
+    def training_frames(self) -> str:
+        """Frames that it is trained on."""
+        return self.frames.of(self.training_set)
+
+    @property
+    def data(self) -> TrainingData:
+        """Data of its training."""
+        return TrainingData(
+            key=self.key,
+            kind=self.kind,
+            options=self.options.data,
+            frames=self.frames,
+            source=self.experiment.corpus.train,
+            subsampling=self.subsampling,
+            sample_rates=self.sample_rates,
+        )
+
+    @property
+    def simulated_targets(self) -> list[str]:
+        """Names of what outputs may learn of simulated data."""
+        simulation = self.options.data.simulation
+        return [] if simulation is None else list(simulation.targets)
+
+    @property
+    def simulation_files(self) -> list[str]:
+        """Noises and measured responses that its training data are put into."""
+        data = self.options.data
+        return simulation_files(data.simulation or data.mixing)
+
+    # What its description says; nothing where that is not there to be read yet.
+
+    @cached_property
+    def description(self) -> Path | None:
+        """File that describes it; None where that is not there yet."""
+        path = Path(self.base.options.network)
+        places = (path, workflow_folder() / path)
+        return next((place for place in places if place.is_file()), None)
+
+    @property
+    def description_file(self) -> str:
+        """File that describes it, there or not."""
+        return str(self.description or self.base.options.network)
+
+    @property
+    def description_values(self) -> Mapping[str, Any]:
+        """What its description says: comments and form of the file are not part of it."""
+        return {} if self.description is None else read_yaml(self.description)
+
+    @cached_property
+    def subsampling(self) -> int:
+        """Frames of the features for one of its scores; 1 without a description."""
+        found = self.description
+        return 1 if found is None else described_subsampling(found)
+
+    @cached_property
+    def outputs(self) -> dict[str, OutputLoss]:
+        """Losses of its outputs by name, that which is decoded first."""
+        found = self.description
+        return {} if found is None else described_outputs(found)
+
+    @property
+    def layers(self) -> list[str]:
+        """Names of its layers that share no other's parameters."""
+        found, networks = self.description, self.base.options.training.ensemble
+        if found is None:
+            return []
+        if networks == 1 or self.base is self:
+            return described_layers(found)
+        if not self.outputs:
+            return []
+        output, numbers = next(iter(self.outputs)), range(1, networks + 1)
+        hidden = [x for x in described_layers(found, behind=output) if x != output]
+        fused = [fused_layer(number, name) for number in numbers for name in hidden]
+        return [*fused, output]
+
+    @property
+    def sample_rates(self) -> dict[str, int]:
+        """Sample rates that its layers are for, Hz, by layer."""
+        found = self.description
+        return {} if found is None else described_sample_rates(found)
+
+    @property
+    def selected_features(self) -> dict[str, str]:
+        """Features that layers take of those side by side, by layer."""
+        found = self.description
+        return {} if found is None else described_parts(found)
+
+    # Options of the stages that it goes through.
+
+    @property
+    def split_options(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Settings of its training, and those of them that make no training new."""
+        bound, free = self.options.split()
+        nnet = self.experiment.nnet
+        free = {**free, "device": nnet.device, "backend": nnet.backend}
+        return (
+            {**_of_training(bound), "seed": self.experiment.seed},
+            _of_training(free),
+        )
+
+    @property
+    def training_options(self) -> dict[str, Any]:
+        """Settings that its training depends on beside its inputs."""
+        return self.split_options[0]
+
+    @property
+    def free_options(self) -> dict[str, Any]:
+        """Settings that may change between two attempts of its training."""
+        return self.split_options[1]
+
+    @property
+    def scores_options(self) -> dict[str, Any]:
+        """How its scores are used, but for the device."""
+        return self.options.decode.split()[0]
+
+    @property
+    def align_options(self) -> dict[str, Any]:
+        """Options of alignment with it, but for the use of its scores."""
+        options = self.experiment.nnet.align
+        if self.has_full_scale:
+            options = unless_set(options, acoustic_scale=1.0)
+        return options.values()
+
+    @property
+    def graph_options(self) -> Any:
+        """Scales of transitions in its graphs."""
+        owner = self.tree_owner
+        own = owner.options if isinstance(owner, Network) else None
+        return getattr(own, "graph", self.experiment.graph)
+
+    # Checks.
+
+    def check(self) -> None:
+        """Refuse what contradicts the description, the data, or itself.
+
+        Raises:
+            UserError: names the key.
+        """
+        for part in self.frames.parts:
+            if isinstance(part, Hdf5Frames):
+                for split in (self.training_set, *self.sets.decoded_sets):
+                    part.files(split)
+        self._check_layers()
+        self._check_selected_features()
+        self._check_own_files()
+        self._check_simulated_targets()
+        self.data.check()
+
+    def check_description(self) -> None:
+        """Refuse a description that no network can be made of, or that is not there.
+
+        Not part of `check`: it takes torch, which reading a recipe does without.
+
+        Raises:
+            UserError: names the file, the layer and the key.
+        """
+        from latflow.nnet.description import NetworkDescription
+        from latflow.nnet.pretraining import first_whole_epoch
+        from latflow.nnet.score_fusion import linear_output
+
+        training = self.options.training
+        if self.description is None:
+            raise UserError(
+                f"{self.key}.network: no such file {self.base.options.network}",
+                remedy="check the path, which is relative to the folder of the run",
+            )
+        description = NetworkDescription.load(self.description)
+        if training.ensemble > 1:
+            linear_output(description)
+        if training.pretraining:
+            first_whole_epoch(description, training.pretraining, training.epochs)
+
+    def check_extractor(self) -> None:
+        """Refuse to add noise to features of an extractor that do not add up.
+
+        It takes Lhotse and torch, as `check_description`.
+        """
+        from latflow.features.lhotse_extractors import LhotseExtractor, adds_features
+
+        frames = self.frames
+        if not isinstance(frames, ExtractedFrames) or self.options.data.mixing is None:
+            return
+        options = frames.options
+        extractor = LhotseExtractor(options, options.sample_rate, key=frames.key)
+        if not adds_features(extractor.instance()):
+            raise UserError(
+                f"{self.key}.data.mixing: features of the extractor "
+                f"{options.extractor} do not add up",
+                remedy="leave it out, or take features of type fbank",
+            )
+
+    def _check_layers(self) -> None:
+        """Refuse to freeze, or to train otherwise, layers that it has not."""
+        training, known = self.options.training, self.layers
+        for layer in training.learning_rate_factors if known else ():
+            key = f"{self.key}.training.learning_rate_factors"
+            check_choice(key, layer, known)
+        for pattern in training.freeze if known else ():
+            if not fnmatch.filter(known, pattern):
+                check_choice(f"{self.key}.training.freeze", pattern, known)
+
+    def _check_selected_features(self) -> None:
+        """Refuse to take features apart that do not stand side by side."""
+        for layer, part in self.selected_features.items():
+            key = f"{self.key}.network: features of layer {layer}"
+            if not isinstance(self.frames, PastedFrames):
+                raise UserError(
+                    f"{key}: the network reads one stream alone",
+                    remedy="name one of nnet.pasted in features of the system",
+                )
+            sides = [str(side.name) for side in self.frames.parts]
+            check_choice(key, part, sides)
+
+    def _check_own_files(self) -> None:
+        """Refuse functions of the user's own in files that are not there."""
+        for key, own in (
+            ("training.schedule", self.options.training.schedule),
+            ("criterion", getattr(self.options, "criterion", None)),
+        ):
+            file, _, _ = getattr(own, "path", "").rpartition(":")
+            if file.endswith(".py") and not Path(file).is_file():
+                raise UserError(
+                    f"{self.key}.{key}.path: no such file {file}",
+                    remedy="name a file that is there, or a module",
+                )
+
+    def _check_simulated_targets(self) -> None:
+        """Refuse targets of simulated data that no output learns."""
+        key = f"{self.key}.data.simulation.targets"
+        targets = self.simulated_targets
+        if targets and self.kind not in {"attention", "ce", "ctc"}:
+            raise UserError(
+                f"{key}: outputs of a system of type {self.kind} learn no features",
+                remedy="leave it out, or train a system of type ce, ctc or attention",
+            )
+        losses = self.outputs.values()
+        learnt = {loss.target for loss in losses if loss.name == "mse"}
+        for target in targets:
+            if target in self.experiment.nnet.features:
+                raise UserError(
+                    f"{key}.{target}: features of nnet.features have this name",
+                    remedy="give the target another",
+                )
+            if self.outputs and target not in learnt:
+                raise UserError(
+                    f"{key}.{target}: no output of the network learns it",
+                    remedy=f"give an output `loss: mse, target: {target}`, or leave it "
+                    "out",
+                )
+
+    def _check_unused(self, remedy: str) -> None:
+        """Refuse options of training that only cross-entropy reads."""
+        training = self.options.training
+        for name, unused in _CROSS_ENTROPY_ONLY.items():
+            if getattr(training, name) != unused:
+                raise UserError(
+                    f"{self.key}.training.{name}: is of cross-entropy training only",
+                    remedy=remedy,
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class BaseNetwork(Network):
+    """A network with a description of its own, which others may go on from."""
+
+    options: (
+        AttentionSystemOptions | CeSystemOptions | CtcSystemOptions | LfmmiSystemOptions
+    )
+
+    @property
+    def base(self) -> BaseNetwork:
+        """The network itself."""
+        return self
+
+    @property
+    def training_set(self) -> str:
+        """Name of the set that it is trained on."""
+        return self.options.training_set
+
+    @property
+    def built_on(self) -> list[System]:
+        """The systems that it names; features of GMM systems count among them."""
+        parts = self.frames.parts
+        adapted = [part.system for part in parts if isinstance(part, AdaptedFrames)]
+        found = dict.fromkeys([self.aligner, *adapted, self.parent])
+        return [each for each in found if each is not None]
+
+    @property
+    def labelled(self) -> Hdf5Frames | None:
+        """The HDF5 files, read as features, that have labels too, if any."""
+        hdf5 = [part for part in self.frames.parts if isinstance(part, Hdf5Frames)]
+        return next((part for part in hdf5 if part.options.targets), None)
+
+    @property
+    def given_targets(self) -> tuple[str, ...]:
+        """Targets whose labels lie in HDF5 files with the features."""
+        return () if self.labelled is None else self.labelled.options.targets
+
+    def given_labels(self, split: str) -> list[str]:
+        """Return the labels that come with the features of a set, where some do."""
+        return [] if self.labelled is None else [self.labelled.labels(split)]
+
+    @property
+    def mse_targets(self) -> list[str]:
+        """Names of stored features that outputs learn, in their order."""
+        losses = self.outputs.values()
+        learnt = dict.fromkeys(o.target for o in losses if o.name == "mse")
+        return [name for name in learnt if name not in self.simulated_targets]
+
+    def target_frames(self, split: str) -> list[str]:
+        """Return the features of a set that outputs learn, if any."""
+        above = f"{self.results}/streams"
+        return [f"{above}/{name}/frames/{split}/meta.json" for name in self.mse_targets]
+
+    def check(self) -> None:
+        """Refuse what contradicts the description, the data, or itself.
+
+        Raises:
+            UserError: names the key.
+        """
+        if self.parent is not None:
+            self._check_start(self.parent)
+        if self.aligner is not None:
+            self._check_rates(self.aligner)
+            self._check_shifts(self.aligner)
+        self._check_kind()
+        super().check()
+
+    def _check_kind(self) -> None:
+        """Refuse what a training of its kind cannot do."""
+        raise NotImplementedError
+
+    def _check_start(self, parent: Network) -> None:
+        """Refuse a network to start from that cannot be learnt from."""
+        if self.options.training.pretraining:
+            raise UserError(
+                f"{self.key}.training.pretraining: layers come one by one, and do not "
+                f"start as those of the parent {parent.name}",
+                remedy="leave out one of the two",
+            )
+        if parent.options.training.ensemble > 1:
+            raise UserError(
+                f"{self.key}.parent: {parent.name} is several networks side by side, "
+                "whose layers have other names",
+                remedy="name a network without training.ensemble",
+            )
+
+    def _check_rates(self, aligner: System) -> None:
+        """Refuse alignments with fewer frames than it is to learn from."""
+        theirs, ours = aligner.subsampling, self.subsampling
+        is_lattice_free = self.kind == "lfmmi"
+        if theirs == 1 or (theirs == ours and not is_lattice_free):
+            return
+        raise UserError(
+            f"{self.key}.alignments: {aligner.name} aligns one frame in {theirs}, and "
+            f"{self.name} needs a label for each frame of "
+            f"{'the features' if is_lattice_free else 'its own output'}",
+            remedy="take the alignments of a GMM system, or of a network that scores "
+            "every frame",
+        )
+
+    def _check_shifts(self, aligner: System) -> None:
+        """Refuse alignments whose labels are of other times than its frames.
+
+        Frames of Lhotse's extractors, which take torch to be known, are left to the
+        job.
+        """
+        losses = self.outputs.values()
+        learnt = {loss.target for loss in losses if loss.name in {"ce", "lfmmi"}}
+        if learnt <= {*self.given_targets}:
+            return  # the alignments give the tree alone
+        sources = (self.frames.source, aligner.frames.source)
+        if any(isinstance(one, ExtractedFrames) and one.is_lhotse for one in sources):
+            return
+        ours, labels = self.frames.shift, aligner.label_shift
+        fitting = [ours] if self.kind == "lfmmi" else [ours, self.label_shift]
+        if not any(math.isclose(labels, shift, rel_tol=1e-3) for shift in fitting):
+            raise UserError(
+                f"{self.key}.alignments: {aligner.name} has a label each "
+                f"{1000 * labels:g} ms, and the features of {self.name} a frame each "
+                f"{1000 * ours:g} ms",
+                remedy="give both features the same frame_shift_ms",
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class FrameNetwork(BaseNetwork):
+    """A network of cross-entropy, CTC, or with a decoder with attention.
+
+    Each frame's output has a target of its own, or the transcript is what it learns.
+    """
+
+    options: AttentionSystemOptions | CeSystemOptions | CtcSystemOptions
+
+    @property
+    def has_decoder(self) -> bool:
+        """Tell whether it is a decoder with attention."""
+        return self.kind == "attention"
+
+    @property
+    def has_own_tree(self) -> bool:
+        """Tell whether it has a tree of its own.
+
+        So have those of CTC, and one with a decoder has the labels of CTC, for the
+        phones of what it finds.
+        """
+        return self.kind != "ce"
+
+    @property
+    def learns_by_ctc(self) -> bool:
+        """Tell whether an output learns from transcripts, by CTC."""
+        losses = {loss.name for loss in self.outputs.values()}
+        return self.kind == "ctc" or (self.kind == "ce" and "ctc" in losses)
+
+    def transcripts(self, split: str) -> list[str]:
+        """Return the transcripts of a set, as graphs of CTC or a decoder's units."""
+        folder = f"{'units' if self.has_decoder else 'ctc'}/{self.name}"
+        has_some = self.has_decoder or self.learns_by_ctc
+        return [f"{self.results}/{folder}/{split}/meta.json"] if has_some else []
+
+    def labels(self, split: str) -> list[str]:
+        """Return the alignments of a set that outputs learn, if any do."""
+        losses = self.outputs.values()
+        learnt = {loss.target for loss in losses if loss.name == "ce"}
+        are_given = bool(learnt) and learnt <= {*self.given_targets}
+        if self.aligner is None or are_given:
+            return []
+        return [self.aligner.alignments(split)]
+
+    @property
+    def transition_source(self) -> str:
+        """Model of its own tree, or the one that made its alignments."""
+        if self.has_own_tree:
+            return self.tree_model
+        assert self.aligner is not None
+        return self.aligner.model
+
+    @property
+    def other_aligner(self) -> list[str]:
+        """Model that made its alignments, where its own tree is another."""
+        is_other = self.has_own_tree and self.aligner is not None
+        return [self.aligner.model] if is_other and self.aligner else []
+
+    def _check_kind(self) -> None:
+        """Refuse outputs that it cannot be trained on, or decoded with."""
+        if self.kind != "ce":
+            self._check_from_transcripts()
+        if not self.outputs:
+            return
+        self._check_decoded_output()
+        for name, loss in self.outputs.items():
+            self._check_output(f"{self.key}.network: output {name}", loss)
+        for target in self.mse_targets:
+            streams = self.experiment.nnet.features.items()
+            stored = [name for name, stream in streams if stream.stored]
+            known = [*stored, *self.simulated_targets]
+            check_choice(
+                f"{self.key}.network: target of the loss mse", target, known
+            )
+            if self.options.data.perturbation is not None:
+                raise UserError(
+                    f"{self.key}.data.perturbation: an output learns stored features, "
+                    "which do not follow",
+                    remedy="leave it out, or take a training_set of corpus.perturbed",
+                )
+        if self.learns_by_ctc and self.options.data.chunks is not None:
+            raise UserError(
+                f"{self.key}.data.sequences: an output learns by CTC, from whole "
+                "utterances",
+                remedy="set it to {type: utterances}",
+            )
+
+    def _check_decoded_output(self) -> None:
+        """Refuse to decode an output of another loss than its type says."""
+        decoded, loss = next(iter(self.outputs.items()))
+        if loss.name == self.kind and loss.is_decodable:
+            return
+        is_frames = self.kind == "ce"
+        wanted = "loss: ce, target: pdf" if is_frames else f"loss: {self.kind}"
+        raise UserError(
+            f"{self.key}.network: its decoded output {decoded} has loss {loss.name}, "
+            f"target {loss.target}",
+            remedy=f"give one `{wanted}`, and name it in `decode` of the description",
+        )
+
+    def _check_output(self, what: str, loss: OutputLoss) -> None:
+        """Refuse an output whose loss has no targets; some are given by HDF5 files."""
+        if loss.name == "attention" and not self.has_decoder:
+            raise UserError(f"{what} has loss attention", remedy="set type: attention")
+        if loss.name == "lfmmi":
+            raise UserError(f"{what} has loss lfmmi", remedy="set type: lfmmi")
+        if loss.name != "ce" or loss.target in self.given_targets:
+            return
+        if self.aligner is None:
+            raise UserError(
+                f"{what} has loss ce, which needs alignments",
+                remedy="name a system in alignments, or leave the output out",
+            )
+        if loss.target not in _TARGETS:
+            raise UserError(
+                f"{what}: no labels for the target {loss.target}",
+                remedy=f"alignments give: {', '.join(_TARGETS)}; files of nnet.hdf5 "
+                "what their `targets` say",
+            )
+
+    def _check_from_transcripts(self) -> None:
+        """Refuse settings of labels of frames, or a description that is not there."""
+        training = self.options.training
+        if self.description is None:
+            raise UserError(
+                f"{self.key}.network: no such file {self.options.network}",
+                remedy="it must be there when the recipe is read: graphs of "
+                "transcripts depend on its frame subsampling",
+            )
+        what, losses = "CTC", {loss.name for loss in self.outputs.values()}
+        if self.has_decoder:
+            what = "a decoder with attention"
+            losses |= {"ce"}  # of units
+            if training.pretraining:
+                raise UserError(
+                    f"{self.key}.training.pretraining: a decoder cannot be trained on "
+                    "a part of its encoder's layers",
+                    remedy="leave it out",
+                )
+        if training.priors != "posteriors":
+            raise UserError(
+                f"{self.key}.training.priors: {what} has no labels of frames to count",
+                remedy="set it to posteriors",
+            )
+        if training.label_smoothing and "ce" not in losses:
+            raise UserError(
+                f"{self.key}.training.label_smoothing: is of cross-entropy, which no "
+                "output of the network has",
+                remedy="leave it out",
+            )
+        if getattr(training.schedule, "measure", "loss") != "loss":
+            raise UserError(
+                f"{self.key}.training.schedule.measure: {what} counts no frame errors",
+                remedy="set it to loss",
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class LfmmiNetwork(BaseNetwork):
+    """A network that lattice-free MMI trains."""
+
+    options: LfmmiSystemOptions
+
+    @property
+    def is_flat_start(self) -> bool:
+        """Tell whether it is trained from transcripts alone."""
+        return self.aligner is None
+
+    def supervisions(self, split: str) -> str:
+        """Return the supervision of a set that it is trained on."""
+        folder = f"{self.results}/chain/{self.name}/supervisions"
+        return f"{folder}/{split}/meta.json"
+
+    def supervision_inputs(self, split: str) -> dict[str, str]:
+        """Return what supervision is made from: alignments, or lattices."""
+        assert self.aligner is not None
+        if self.options.supervision_lattices is None:
+            return {"alignments": self.aligner.alignments(split)}
+        folder = f"{self.results}/chain/{self.name}/lattices/{split}"
+        return {"lattices": f"{folder}/lattices.ark"}
+
+    def _check_kind(self) -> None:
+        """Refuse settings that do nothing, or that its start cannot have."""
+        if self.aligner is None:
+            self._check_flat_start()
+        else:
+            self._check_aligned_start(self.aligner)
+        self._check_unused("it would do nothing: leave it")
+        if getattr(self.options.training.schedule, "measure", "loss") != "loss":
+            raise UserError(
+                f"{self.key}.training.schedule.measure: LF-MMI counts no frame errors",
+                remedy="set it to loss",
+            )
+        tree = self.options.tree
+        if tree.phone_lm.no_prune_ngram_order > tree.phone_lm.ngram_order:
+            raise UserError(
+                f"{self.key}.tree.phone_lm.no_prune_ngram_order: is above ngram_order",
+                remedy=f"set it to {tree.phone_lm.ngram_order} or less",
+            )
+        if self.subsampling != tree.frame_subsampling and self.description is not None:
+            raise UserError(
+                f"{self.key}: the network scores one frame in {self.subsampling}, "
+                f"tree.frame_subsampling is {tree.frame_subsampling}",
+                remedy="make them the same",
+            )
+
+    def _check_aligned_start(self, aligner: System) -> None:
+        """Refuse alignments that no tree can be grown from, or lattices be made of."""
+        if aligner.gmm_ancestor is None:
+            raise UserError(
+                f"{self.key}.alignments: no GMM system is behind {aligner.name}, and "
+                "the tree is made from its alignments",
+                remedy="leave alignments out, or take those of a GMM system",
+            )
+        if self.options.supervision_lattices and aligner.is_network:
+            raise UserError(
+                f"{self.key}.supervision_lattices: {aligner.name} is a network, and "
+                "lattices of pronunciations are made by GMM systems",
+                remedy="leave it out, or name a GMM system in alignments",
+            )
+
+    def _check_flat_start(self) -> None:
+        """Refuse settings of alignments where there are none."""
+        written = self.experiment.nnet.systems[self.name]
+        if self.options.supervision_lattices is not None:
+            raise UserError(
+                f"{self.key}.supervision_lattices: without alignments supervision has "
+                "all pronunciations as it is",
+                remedy="leave it out, or name a GMM system in alignments",
+            )
+        unused = {"supervision": ["left_tolerance", "right_tolerance"]}
+        unused["tree"] = ["num_leaves", "split_threshold", "cluster_threshold"]
+        for section, names in unused.items():
+            for option in names:
+                if option in getattr(written, section).model_fields_set:
+                    raise UserError(
+                        f"{self.key}.{section}.{option}: is of alignments, and there "
+                        "are none",
+                        remedy="leave it out, or name a system in alignments",
+                    )
+        if self.options.data.chunk_size is not None:
+            raise UserError(
+                f"{self.key}.data.sequences: without alignments utterances cannot be "
+                "cut",
+                remedy="leave it out, or set its type to utterances",
+            )
+        if self.options.tree.context_width > _FULL_CONTEXT:
+            raise UserError(
+                f"{self.key}.tree.context_width: without alignments a tree has all "
+                f"contexts, of at most {_FULL_CONTEXT} phones",
+                remedy="set it to 1 or 2",
+            )
+
+
+def flat_start_options(options: LfmmiSystemOptions) -> LfmmiSystemOptions:
+    """Return options of a flat start, but for those that the recipe sets (Kaldi's)."""
+    return options.replace(
+        tree=unless_set(options.tree, context_width=1),
+        criterion=unless_set(options.criterion, l2=5e-5),
+        data=unless_set(options.data, sequences=UtteranceOptions()),
+    )
+
+
+def _of_training(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options without those that are of other stages."""
+    return {key: o for key, o in options.items() if key not in _NOT_OF_TRAINING}
