@@ -3,7 +3,6 @@
 import ast
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from reference.rules import read_rules
 
 from latflow.workflow.code_digest import Sources
 
@@ -29,9 +29,10 @@ def note(frame, event, _):
     if event == "call" and is_function and "/latflow/" in code.co_filename:
         called.add((code.co_filename, code.co_firstlineno))
 def save():
-    script = os.path.basename(sys.argv[0])
-    with open(f"{os.environ['CALLS']}/{script}.{os.getpid()}.json", "w") as stream:
-        json.dump(sorted(called), stream)
+    if job := getattr(sys.modules["__main__"], "snakemake", None):
+        path = f"{os.environ['CALLS']}/{job.rule}.{os.getpid()}.json"
+        with open(path, "w") as stream:
+            json.dump(sorted(called), stream)
 if os.environ.get("CALLS") and sys.argv[:1] != ["-c"]:
     sys.setprofile(note)
     threading.setprofile(note)
@@ -171,22 +172,13 @@ def definitions(folder):
 def test_digests_are_of_all_that_jobs_call(experiment, python, repository):
     folder = next(python.parents[1].glob("lib/python*/site-packages/latflow"))
     names, sources = definitions(folder), Sources(folder)
-    text = "".join(p.read_text() for p in (repository / "workflow/rules").glob("*.smk"))
-    stages = {
-        script: digest
-        for part in re.split(r"^ *(?:use )?rule ", text, flags=re.M)
-        for digest in re.findall(r'source_digest\("(.+)"\)', part)
-        for script in re.findall(r"scripts/(\w+)\.py", part)
-    }
-    seen = set()
+    rules, seen = read_rules(repository), set()
     for path in (experiment / "calls").glob("*.json"):
-        script = re.sub(r"^tmp\w+\.|\.py\.\d+\.json$", "", path.name)
-        if script not in stages:
-            continue
-        seen.add(script)
+        rule = path.name.split(".")[0]
+        seen.add(rule)
         called = {names.get((f, n)) for f, n in json.loads(path.read_text())} - {None}
         called = {n for n in called if not n.startswith(RUNNER)}
-        assert called <= sources.reached(stages[script]), script
+        assert called <= sources.reached(*rules[rule].counted), rule
     assert seen >= {"prepare_corpus", "make_lang", "extract_features", "train_mono"}
 
 

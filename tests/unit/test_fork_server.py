@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from latflow.workflow import fork_server
+from latflow.workflow.settings import search_path
 
 # Stages, and the object `snakemake` of their scripts; the server imports them too.
 MODULE = """
@@ -26,11 +27,13 @@ class Named(list):
         self.named = named
     def items(self):
         return self.named.items()
+    def __getitem__(self, name):
+        return self.named[name]
 
-def task(threads=1):
+def task(stage, threads):
     return SimpleNamespace(
         rule="try", log=["results/toy/logs/try/one.log"], input=Named(),
-        output=Named(told="results/toy/told/one.txt"), params=Named(),
+        output=Named(told="results/toy/told/one.txt"), params=Named(stage=stage),
         wildcards=Named(), config={}, threads=threads, resources={},
     )
 
@@ -61,7 +64,7 @@ def listen(out_dir: Path) -> None:
 SCRIPT = """
 import sys, stages
 from latflow.workflow.fork_server import run
-run(sys.argv[1], stages.task(int(sys.argv[2])))
+run(stages.task(f"{sys.argv[1]} 0123456789abcdef", int(sys.argv[2])))
 """
 
 
@@ -74,7 +77,8 @@ def server(tmp_path):
         "import os, time; from latflow.workflow import fork_server as f; f.start();"
         "print(os.environ[f._ADDRESS], flush=True); time.sleep(300)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path)}
+    paths = f"{tmp_path}{os.pathsep}{search_path()}"
+    environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(tmp_path)}
     environment.pop("LATFLOW_FORK_SERVER", None)
     with subprocess.Popen(
         [sys.executable, "-c", program],
@@ -189,7 +193,7 @@ STAGES = (
     "latflow.lang.prepare.make_lang",
     "latflow.gmm.train.train_mono",
     "latflow.decode.lattices.decode_lattices",
-    "latflow.scoring.score.score_lattices",
+    "latflow.scoring.score.score",
     "latflow.training.train.train_network",
     "latflow.report.build.make_report",
 )
@@ -199,9 +203,8 @@ from types import SimpleNamespace
 from latflow.workflow import fork_server
 
 for stage in sys.argv[1:]:
-    module = stage.rpartition(".")[0]
-    fork_server._function = __import__  # of the module, whatever its function
-    fork_server._import(SimpleNamespace(stage=module))
+    task = SimpleNamespace(params={"stage": stage})
+    fork_server._import(SimpleNamespace(task=task))
     print(fork_server.num_threads())
 thread = threading.Thread(target=sys.stdin.read, daemon=True)
 thread.start()

@@ -46,7 +46,7 @@ def task(tmp_path, monkeypatch):
             frames=str(results / "frames/train/meta.json"), other="lexicon.txt"
         ),
         output=Named(model=str(results / "gmm/mono/final.mdl")),
-        params=Named(options={"seed": 3, "beam": 7.0}, code="c0de"),
+        params=Named(options={"seed": 3, "beam": 7.0}, stage="latflow.toy.train c0de"),
         wildcards=Named(system="mono"),
         config={"experiment": "toy"},
         threads=2,
@@ -129,7 +129,7 @@ def test_free_params_complete_the_options_of_their_name(task):
     task.params = Named(
         options={"toy": {"seed": 3}, "kept": 1},
         free_options={"toy": {"beam": 7.0}, "free": 2},
-        code="c0de",
+        stage="latflow.toy.train c0de",
     )
     run(stage, task)
     assert found["options"] == Nested(toy=Toy(seed=3, beam=7.0), kept=1, free=2)
@@ -150,9 +150,9 @@ def test_digest_of_settings_follows_their_values_only(task):
             write(task)
         return find_record(task.output[0]).record["params_digest"]
 
-    first = digest(a=1, b={"c": 2, "d": 3}, code="x")
-    assert digest(b={"d": 3, "c": 2}, a=1, code="y") == first
-    assert digest(a=1, b={"c": 2, "d": 4}, code="x") != first
+    first = digest(a=1, b={"c": 2, "d": 3}, stage="a.b x")
+    assert digest(b={"d": 3, "c": 2}, a=1, stage="a.b y") == first
+    assert digest(a=1, b={"c": 2, "d": 4}, stage="a.b x") != first
 
 
 @pytest.mark.parametrize("content", [b"other", b"longer than before"])
@@ -338,7 +338,7 @@ def test_finished_steps_above_a_lowered_limit_are_told(task, tmp_path):
     cuts.parent.mkdir(parents=True)
     cuts.write_bytes(gzip.compress(b"{}\n" * 10))
     task.output = Named(ledger=str(folder / "ledger.jsonl"))
-    task.params = Named(max_skipped_fraction=0.3, code="c0de")
+    task.params = Named(max_skipped_fraction=0.3, stage="latflow.toy.train c0de")
     with job(task):
         pass
     assert list(above_limit(results, 0.3)) == []

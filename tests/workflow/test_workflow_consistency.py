@@ -1,4 +1,4 @@
-"""Names agree: rule = script = log folder = benchmark folder; versions = lock file."""
+"""Names agree: rule = log folder = benchmark folder; versions = lock file."""
 
 import importlib
 import inspect
@@ -8,81 +8,58 @@ from importlib import metadata
 
 import pytest
 import yaml
+from reference.rules import read_rules
 
 from latflow.report.cost_figures import Work, packaged_figures
 from latflow.report.cost_model import ALIKE, Cost, CostModel
 
-RULE = re.compile(r"^( *)rule (\w+):\n((?:(?:\1 +.*)?\n)+)", re.MULTILINE)
 LIMIT = re.compile(r"max_skipped_fraction=(.*),$", re.MULTILINE)
 
 
+@pytest.fixture(scope="module")
 def rules(repository):
-    """(name, text) of every rule that runs something."""
-    for path in sorted((repository / "workflow/rules").glob("*.smk")):
-        for match in RULE.finditer(path.read_text()):
-            if "script:" in match[3] or "shell:" in match[3]:
-                yield match[2], match[3]
+    found = read_rules(repository)
+    del found["download"]  # one for each file of a recipe; of none is the digest asked
+    return found
 
 
-def test_every_rule_names_its_script_log_and_benchmark_after_itself(repository):
-    found = dict(rules(repository))
-    assert len(found) > 10
-    for name, text in found.items():
-        assert f'"../scripts/{name}.py"' in text, name
-        assert f'"<logs>/{name}/' in text, name
-        assert f'"<benchmarks>/{name}/' in text, name
-        assert "message:" in text, name
-        assert "conda:" in text, name
-        assert "source_digest(" in text, name
+def test_every_rule_names_its_log_and_benchmark_after_itself(rules):
+    for name, rule in rules.items():
+        assert f'"<logs>/{name}/' in rule.directives["log"], name
+        assert f'"<benchmarks>/{name}/' in rule.directives["benchmark"], name
+        assert rule.directives.keys() >= {"message", "conda", "threads"}, name
 
 
-def test_every_script_belongs_to_a_rule_and_is_short(repository):
-    names = {name for name, _ in rules(repository)} | {"download"}
-    for path in (repository / "workflow/scripts").glob("*.py"):
-        assert path.stem in names, f"{path.name} has no rule"
-        assert len(path.read_text().splitlines()) <= 40, path.name
+def test_every_rule_runs_a_stage_whose_code_it_counts(repository, rules):
+    (script,) = (repository / "workflow/scripts").iterdir()
+    for name, rule in rules.items():
+        assert rule.directives["script"].strip() == f'"../scripts/{script.name}"', name
+        assert rule.params["stage"].startswith("stage("), name
 
 
-def test_every_rule_has_the_digest_of_what_its_script_calls(repository):
-    for path in sorted((repository / "workflow/rules").glob("*.smk")):
-        for part in re.split(r"^ *(?:use )?rule ", path.read_text(), flags=re.M)[1:]:
-            digests = re.findall(r'source_digest\("(.+)"\)', part)
-            script = re.search(r"scripts/(\w+)\.py", part)
-            if digests and script:
-                text = (repository / f"workflow/scripts/{script[1]}.py").read_text()
-                assert f'run("{digests[0]}", snakemake)' in text
-
-
-def test_every_rule_gives_what_its_stage_needs(repository):
+def test_every_rule_gives_what_its_stage_needs(rules):
     """As `latflow.workflow.jobs.run` gives it; what is missing would end the job."""
     of_all_jobs = {"out_dir", "threads", "ranks", "hosts"}
     checked = 0
-    for name, text in rules(repository):
-        script = (repository / f"workflow/scripts/{name}.py").read_text()
-        stage = re.search(r'^run\("(\S+)\.(\w+)", snakemake\)', script, re.M)
-        function = getattr(importlib.import_module(stage[1]), stage[2])
-        if "unpack(" in text:
+    for name, rule in rules.items():
+        module, _, stage = rule.stage.rpartition(".")
+        function = getattr(importlib.import_module(module), stage)
+        if "unpack(" in rule.directives.get("input", ""):
             continue
         parameters = inspect.signature(function).parameters.values()
         needed = {p.name for p in parameters if p.default is p.empty}
-        named = set(re.findall(r"^ +(\w+)=", text, re.M))
-        given = named | {f"{one}_dir" for one in named} | of_all_jobs
+        given = rule.given | {f"{one}_dir" for one in rule.given} | of_all_jobs
         assert needed <= given, f"rule {name} lacks {sorted(needed - given)}"
         checked += 1
     assert checked > 40
 
 
-def test_the_plan_knows_every_rule(repository):
+def test_the_plan_knows_every_rule(rules):
     """All but downloads, whose time is that of the connection."""
-    names = {name for name, _ in rules(repository)}
-    for path in (repository / "workflow/rules").glob("*.smk"):
-        names.update(
-            re.findall(r"^ *use rule \w+ as (\w+) with:", path.read_text(), re.M)
-        )
-    assert set(ALIKE) <= names
+    assert rules.keys() >= set(ALIKE)
     model = CostModel(packaged_figures())
     works = Work(audio_hours=0.1), Work(input_mib=0.1)
-    for name in sorted(names):
+    for name in sorted(rules):
         costs = [model.predict(name, work) for work in works]
         assert any(isinstance(cost, Cost) for cost in costs), name
 

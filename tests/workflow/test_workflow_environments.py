@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from reference.rules import read_rules
 
 FAMILIES = ("corpus", "gmm", "lang", "report", "serve", "torch-cpu", "torch-gpu")
 # What a server loads: front end, network, decoder.
@@ -72,12 +73,12 @@ def test_horovod_has_the_same_version_everywhere(repository):
 
 
 def tasks(repository):
-    """(script, families) of every rule that has a script."""
-    for path in sorted((repository / "workflow/rules").glob("*.smk")):
-        for text in re.split(r"^ *(?:use )?rule\b", path.read_text(), flags=re.M)[1:]:
-            if script := re.search(r'scripts/(\w+\.py)"', text):
-                name = re.search(r"conda:\s+(\S+)", text)[1]
-                yield script[1], NAMED.get(name) or [re.split(r"[/.]", name)[-2]]
+    """(module of the stage, families) of every rule."""
+    for rule in read_rules(repository).values():
+        name = rule.directives["conda"].strip()
+        module = rule.stage.rpartition(".")[0].replace(".", "/")
+        families = NAMED.get(name) or [re.split(r"[/.]", name)[-2]]
+        yield repository / f"src/{module}.py", families
 
 
 @cache
@@ -102,13 +103,8 @@ def imported(path):
 
 
 def needs(path, source):
-    """Foreign modules that a script or module needs, itself or by modules of ours."""
-    stages = re.findall(r'^run\("(\S+)\.\w+", snakemake\)', path.read_text(), re.M)
-    pending = [
-        path,
-        *(source.joinpath(*s.split(".")).with_suffix(".py") for s in stages),
-    ]
-    reached, found = set(), set()
+    """Foreign modules that a module needs, itself or by modules of ours."""
+    pending, reached, found = [path], set(), set()
     while pending:
         if (path := pending.pop()) in reached:
             continue
@@ -143,16 +139,16 @@ def brought(package):
 
 
 @pytest.mark.slow
-def test_environments_have_what_scripts_import(repository):
+def test_environments_have_what_stages_import(repository):
     packages = metadata.packages_distributions()
     present = {}
     for family, environment in environments(repository).items():
         names = [line.split("==")[0] for line in environment["dependencies"][-1]["pip"]]
         present[family] = set().union(*map(brought, names))
-    scripts = repository / "workflow/scripts"
-    found = [(scripts / name, families) for name, families in tasks(repository)]
-    assert {path for path, _ in found} == set(scripts.glob("*.py"))
     rooms = repository / "src/latflow"
+    start = [rooms / f"workflow/{name}.py" for name in ("fork_server", "jobs")]
+    found = list(tasks(repository))
+    found += [(path, FAMILIES) for path in start]
     found += [(rooms / f"{name}.py", ["serve"]) for name in SERVED]
     lacking = [
         (path.name, family, module)

@@ -5,8 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-WORKFLOW = Path(__file__).resolve().parents[2] / "workflow"
-SCRIPTS = WORKFLOW / "scripts"
+from reference.rules import read_rules
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RULES = read_rules(REPOSITORY)
 HEAVY = ("torch", "lhotse", "matplotlib")
 # Rules whose stages go over lattices, graphs, alignments or text alone, or have GMMs.
 LIGHT = [
@@ -38,10 +40,9 @@ for name in names:
 
 
 def stage_modules(rule: str) -> list[str]:
-    """Module of the stage that a rule's script calls, and those of its start."""
-    script = (SCRIPTS / f"{rule}.py").read_text(encoding="utf-8")
-    stages = re.findall(r'^run\("(\S+)\.\w+", snakemake\)', script, re.M)
-    return [*stages, "latflow.workflow.fork_server", "latflow.workflow.jobs"]
+    """Module of a rule's stage, and those of the start of its job."""
+    module = RULES[rule].stage.rpartition(".")[0]
+    return [module, "latflow.workflow.fork_server", "latflow.workflow.jobs"]
 
 
 def assert_light(names, heavy=HEAVY):
@@ -61,7 +62,9 @@ def test_jobs_that_compute_nothing_do_not_import_numba_or_pandas():
 
 def test_the_workflow_is_read_without_torch():
     """Each start of Snakemake reads it, those of a cluster's jobs too."""
-    texts = "".join(path.read_text() for path in WORKFLOW.glob("rules/*.smk"))
+    texts = "".join(
+        path.read_text() for path in REPOSITORY.glob("workflow/rules/*.smk")
+    )
     names = set(re.findall(r"^(?:from|import) (latflow[\w.]*)", texts, re.M))
     assert "latflow.workflow.recipe" in names
     assert_light(names)

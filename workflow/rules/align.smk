@@ -30,11 +30,11 @@ if recipe.options.export_alignments.package is not None:
             lang=completed_lang_options(),
             max_skipped_fraction=skippable,
             trust_code=recipe.options.export_alignments.trust_code,
-            code=source_digest("latflow.serving.aligning.align_package"),
+            stage=stage("latflow.serving.aligning.align_package"),
         message:
             "Align {wildcards.split} with a package"
         script:
-            "../scripts/align_package.py"
+            "../scripts/run_stage.py"
 
 
 if recipe.options.export_alignments.adapt is not None:
@@ -63,11 +63,11 @@ if recipe.options.export_alignments.adapt is not None:
             lang=completed_lang_options(),
             max_skipped_fraction=skippable,
             trust_code=recipe.options.export_alignments.trust_code,
-            code=source_digest("latflow.serving.adapting.adapt_package"),
+            stage=stage("latflow.serving.adapting.adapt_package"),
         message:
             "Adapt a package to {wildcards.split}"
         script:
-            "../scripts/adapt_package.py"
+            "../scripts/run_stage.py"
 
 
 rule refine_boundaries:
@@ -95,11 +95,11 @@ rule refine_boundaries:
     params:
         first_middle=lambda wildcards: recipe.first_middle(wildcards.system),
         sample_rate=recipe.options.features.sample_rate,
-        code=source_digest("latflow.align.boundaries.refine_boundaries"),
+        stage=stage("latflow.align.boundaries.refine_boundaries"),
     message:
         "Refine the boundaries of phones in {wildcards.split} by {wildcards.system}"
     script:
-        "../scripts/refine_boundaries.py"
+        "../scripts/run_stage.py"
 
 
 rule export_alignments:
@@ -132,11 +132,11 @@ rule export_alignments:
     params:
         options=recipe.export_options(),
         first_middle=lambda wildcards: recipe.first_middle(wildcards.system),
-        code=source_digest("latflow.align.export.export_alignments"),
+        stage=stage("latflow.align.export.export_alignments"),
     message:
         "Write the alignments of {wildcards.split} by {wildcards.system} as files"
     script:
-        "../scripts/export_alignments.py"
+        "../scripts/run_stage.py"
 
 
 rule decode_biased:
@@ -164,11 +164,11 @@ rule decode_biased:
         options=recipe.biased_decode_options(),
         scales=recipe.options.graph.values(),
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.decode.biased.decode_biased"),
+        stage=stage("latflow.decode.biased.decode_biased"),
     message:
         "Decode {wildcards.split} against its own transcripts"
     script:
-        "../scripts/decode_biased.py"
+        "../scripts/run_stage.py"
 
 
 rule find_suspects:
@@ -198,8 +198,8 @@ rule find_suspects:
         runtime=growing(120),
     params:
         options=recipe.suspect_options(),
-        code=source_digest("latflow.align.suspects.find_suspects"),
+        stage=stage("latflow.align.suspects.find_suspects"),
     message:
         "Find utterances of {wildcards.split} that look wrong"
     script:
-        "../scripts/find_suspects.py"
+        "../scripts/run_stage.py"

@@ -16,7 +16,7 @@ from latflow.workflow import fork_server
 from latflow.workflow.group_jobs import tell_reasons
 from latflow.workflow.jobs import above_limit, check_writable
 from latflow.workflow.machine import capacity
-from latflow.workflow.code_digest import source_digest
+from latflow.workflow.code_digest import stage
 from latflow.workflow.extractor_checks import check_extractors
 from latflow.workflow.language_checks import check_language
 from latflow.workflow.network_checks import check_descriptions

@@ -32,11 +32,11 @@ rule prepare_corpus:
         split="{split}",
         seed=recipe.options.seed,
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.lang.vocabulary.prepare_corpus"),
+        stage=stage("latflow.lang.vocabulary.prepare_corpus"),
     message:
         "Prepare the {wildcards.split} recordings and transcripts"
     script:
-        "../scripts/prepare_corpus.py"
+        "../scripts/run_stage.py"
 
 
 if recipe.holds_out_dev:
@@ -72,11 +72,11 @@ if recipe.holds_out_dev:
         params:
             options=recipe.options.corpus.dev.values(),
             seed=recipe.options.seed,
-            code=source_digest("latflow.corpus.hold_out.hold_out"),
+            stage=stage("latflow.corpus.hold_out.hold_out"),
         message:
             "Hold a dev set out of train"
         script:
-            "../scripts/hold_out.py"
+            "../scripts/run_stage.py"
 
 
 rule clean_corpus:
@@ -110,11 +110,11 @@ rule clean_corpus:
         options=lambda wildcards: recipe.options.corpus.cleaned[
             wildcards.split
         ].values(),
-        code=source_digest("latflow.align.cleanup.clean_corpus"),
+        stage=stage("latflow.align.cleanup.clean_corpus"),
     message:
         "Take what agrees with its transcript from train: {wildcards.split}"
     script:
-        "../scripts/clean_corpus.py"
+        "../scripts/run_stage.py"
 
 
 rule join_with_pauses:
@@ -145,11 +145,11 @@ rule join_with_pauses:
     params:
         options=lambda wildcards: recipe.options.corpus.paused[wildcards.split].values(),
         seed=recipe.options.seed,
-        code=source_digest("latflow.corpus.pauses.join_with_pauses"),
+        stage=stage("latflow.corpus.pauses.join_with_pauses"),
     message:
         "Join utterances with pauses: {wildcards.split}"
     script:
-        "../scripts/join_with_pauses.py"
+        "../scripts/run_stage.py"
 
 
 rule perturb_corpus:
@@ -182,11 +182,11 @@ rule perturb_corpus:
             wildcards.split
         ].values(),
         seed=recipe.options.seed,
-        code=source_digest("latflow.corpus.perturb.perturb_corpus"),
+        stage=stage("latflow.corpus.perturb.perturb_corpus"),
     message:
         "Take utterances at other speeds and volumes: {wildcards.split}"
     script:
-        "../scripts/perturb_corpus.py"
+        "../scripts/run_stage.py"
 
 
 rule simulate_corpus:
@@ -229,11 +229,11 @@ rule simulate_corpus:
         ].split()[0],
         free_options=free_simulation_options,
         seed=recipe.options.seed,
-        code=source_digest("latflow.simulation.corpus.simulate_corpus"),
+        stage=stage("latflow.simulation.corpus.simulate_corpus"),
     message:
         "Put utterances into rooms and noise: {wildcards.split}"
     script:
-        "../scripts/simulate_corpus.py"
+        "../scripts/run_stage.py"
 
 
 if recipe.is_synthetic:
@@ -255,8 +255,8 @@ if recipe.is_synthetic:
         params:
             lm_sentences=recipe.options.corpus.train.lm_sentences,
             seed=recipe.options.seed,
-            code=source_digest("latflow.corpus.synthetic.write_synthetic_language"),
+            stage=stage("latflow.corpus.synthetic.write_synthetic_language"),
         message:
             "Write the lexicon and sentences of the synthetic corpus"
         script:
-            "../scripts/write_language.py"
+            "../scripts/run_stage.py"

@@ -27,11 +27,11 @@ rule decode_lattices:
     params:
         options=recipe.search_options(),
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.decode.lattices.decode_lattices"),
+        stage=stage("latflow.decode.lattices.decode_lattices"),
     message:
         "Decode {wildcards.split} with {wildcards.system}"
     script:
-        "../scripts/decode_lattices.py"
+        "../scripts/run_stage.py"
 
 
 rule decode_adapted:
@@ -62,11 +62,11 @@ rule decode_adapted:
         options=recipe.search_options(),
         adapt=recipe.options.decode.adapt.values(),
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.decode.adapt.decode_adapted"),
+        stage=stage("latflow.decode.adapt.decode_adapted"),
     message:
         "Decode {wildcards.split} with {wildcards.system}, adapted to each speaker"
     script:
-        "../scripts/decode_adapted.py"
+        "../scripts/run_stage.py"
 
 
 rule decode_network:
@@ -97,11 +97,11 @@ rule decode_network:
         options=recipe.search_options(),
         scores=lambda wildcards: recipe.scores_options(wildcards.network),
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.decode.lattices.decode_lattices"),
+        stage=stage("latflow.decode.lattices.decode_lattices"),
     message:
         "Decode {wildcards.split} with the network {wildcards.network}"
     script:
-        "../scripts/decode_network.py"
+        "../scripts/run_stage.py"
 
 
 rule decode_attention:
@@ -134,11 +134,11 @@ rule decode_attention:
         ).decode.values(),
         device=DEVICE,
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.decode.attention.decode_attention"),
+        stage=stage("latflow.decode.attention.decode_attention"),
     message:
         "Decode {wildcards.split} with the decoder {wildcards.network}"
     script:
-        "../scripts/decode_attention.py"
+        "../scripts/run_stage.py"
 
 
 rule rescore_lattices:
@@ -167,11 +167,11 @@ rule rescore_lattices:
         beam=lambda wildcards: recipe.rescorings[wildcards.lm].beam,
         acoustic_scale=recipe.options.decode.acoustic_scale,
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.decode.rescore.rescore_lattices"),
+        stage=stage("latflow.decode.rescore.rescore_lattices"),
     message:
         "Rescore the lattices of {wildcards.system} on {wildcards.split} with {wildcards.lm}"
     script:
-        "../scripts/rescore_lattices.py"
+        "../scripts/run_stage.py"
 
 
 rule rescore_n_best:
@@ -204,11 +204,11 @@ rule rescore_n_best:
         beam=lambda wildcards: recipe.rescorings[wildcards.lm].beam,
         device=DEVICE,
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.decode.rescore_n_best.rescore_n_best"),
+        stage=stage("latflow.decode.rescore_n_best.rescore_n_best"),
     message:
         "Rescore the n best of {wildcards.system} on {wildcards.split} with {wildcards.lm}"
     script:
-        "../scripts/rescore_n_best.py"
+        "../scripts/run_stage.py"
 
 
 rule sweep_beams:
@@ -237,11 +237,11 @@ rule sweep_beams:
         beams=recipe.options.decode.beam_sweep,
         score=recipe.comparison_options(),
         scores=lambda wildcards: recipe.scores_options(wildcards.system),
-        code=source_digest("latflow.decode.lattices.sweep_beams"),
+        stage=stage("latflow.decode.lattices.sweep_beams"),
     message:
         "Decode dev with {wildcards.system} at several beams"
     script:
-        "../scripts/sweep_beams.py"
+        "../scripts/run_stage.py"
 
 
 rule tune_scales:
@@ -265,8 +265,8 @@ rule tune_scales:
     params:
         options=lambda wildcards: recipe.tune_options(wildcards.decoding),
         comparison=recipe.comparison_options(),
-        code=source_digest("latflow.scoring.tune.tune_scales"),
+        stage=stage("latflow.scoring.tune.tune_scales"),
     message:
         "Choose language model weight and insertion penalty of {wildcards.decoding} on dev"
     script:
-        "../scripts/tune_scales.py"
+        "../scripts/run_stage.py"

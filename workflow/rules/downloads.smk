@@ -16,7 +16,9 @@ for path, source in recipe.options.downloads.items():
             "../../envs/corpus.yaml"
         params:
             url=source.url,
+            # Without a digest: other code is no reason to fetch a file again.
+            stage="latflow.corpus.download.fetch",
         message:
             f"Fetch {path}"
         script:
-            "../scripts/download.py"
+            "../scripts/run_stage.py"

@@ -26,11 +26,11 @@ rule extract_features:
         options=recipe.extraction_options(),
         volumes=False,
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.features.extract.extract_features"),
+        stage=stage("latflow.features.extract.extract_features"),
     message:
         "Extract features of {wildcards.split}"
     script:
-        "../scripts/extract_features.py"
+        "../scripts/run_stage.py"
 
 
 rule normalize_features:
@@ -53,11 +53,11 @@ rule normalize_features:
         runtime=growing(120),
     params:
         cmvn=recipe.options.features.cmvn.values(),
-        code=source_digest("latflow.features.cmvn.normalize_features"),
+        stage=stage("latflow.features.cmvn.normalize_features"),
     message:
         "Normalize the features of {wildcards.split}"
     script:
-        "../scripts/normalize_features.py"
+        "../scripts/run_stage.py"
 
 
 use rule extract_features as extract_stream with:
@@ -78,7 +78,7 @@ use rule extract_features as extract_stream with:
         options=lambda wildcards: recipe.extraction_options(wildcards.stream),
         volumes=True,
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.features.extract.extract_features"),
+        stage=stage("latflow.features.extract.extract_features"),
     message:
         "Extract the features {wildcards.stream} of {wildcards.split}"
 
@@ -102,7 +102,7 @@ use rule normalize_features as normalize_stream with:
             wildcards.stream
         ].cmvn.values(),
         extraction=lambda wildcards: recipe.extraction_options(wildcards.stream),
-        code=source_digest("latflow.features.cmvn.normalize_features"),
+        stage=stage("latflow.features.cmvn.normalize_features"),
     message:
         "Normalize the features {wildcards.stream} of {wildcards.split}"
 
@@ -133,11 +133,11 @@ rule describe_stream:
             wildcards.stream
         ].values(),
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.features.live.prepare_live_features"),
+        stage=stage("latflow.features.live.prepare_live_features"),
     message:
         "Describe the features {wildcards.stream} of {wildcards.split}, to be computed when read"
     script:
-        "../scripts/describe_stream.py"
+        "../scripts/run_stage.py"
 
 
 rule import_hdf5:
@@ -165,11 +165,11 @@ rule import_hdf5:
     params:
         options=lambda wildcards: recipe.options.nnet.hdf5[wildcards.hdf5].values(),
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.training.hdf5.import_split"),
+        stage=stage("latflow.training.hdf5.import_split"),
     message:
         "Import {wildcards.hdf5} of {wildcards.split} from HDF5 files"
     script:
-        "../scripts/import_hdf5.py"
+        "../scripts/run_stage.py"
 
 
 rule train_ivectors:
@@ -195,11 +195,11 @@ rule train_ivectors:
             wildcards.ivectors
         ].values(),
         seed=recipe.options.seed,
-        code=source_digest("latflow.gmm.ivector_training.train_ivectors"),
+        stage=stage("latflow.gmm.ivector_training.train_ivectors"),
     message:
         "Train the extractor of the i-vectors {wildcards.ivectors}"
     script:
-        "../scripts/train_ivectors.py"
+        "../scripts/run_stage.py"
 
 
 rule append_ivectors:
@@ -225,11 +225,11 @@ rule append_ivectors:
         mem_mb=growing(4000),
         runtime=growing(240),
     params:
-        code=source_digest("latflow.gmm.ivector.append_ivectors"),
+        stage=stage("latflow.gmm.ivector.append_ivectors"),
     message:
         "Append i-vectors to the features of {wildcards.split}: {wildcards.ivectors}"
     script:
-        "../scripts/append_ivectors.py"
+        "../scripts/run_stage.py"
 
 
 rule paste_features:
@@ -255,11 +255,11 @@ rule paste_features:
     params:
         options=lambda wildcards: recipe.options.nnet.pasted[wildcards.pasted].values(),
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.features.pasting.paste_features"),
+        stage=stage("latflow.features.pasting.paste_features"),
     message:
         "Put features of {wildcards.split} side by side: {wildcards.pasted}"
     script:
-        "../scripts/paste_features.py"
+        "../scripts/run_stage.py"
 
 
 rule adapt_frames:
@@ -284,8 +284,8 @@ rule adapt_frames:
         mem_mb=growing(4000),
         runtime=growing(120),
     params:
-        code=source_digest("latflow.gmm.apply.adapt_frames"),
+        stage=stage("latflow.gmm.apply.adapt_frames"),
     message:
         "Store the features of {wildcards.system} for {wildcards.split}"
     script:
-        "../scripts/adapt_frames.py"
+        "../scripts/run_stage.py"

@@ -30,11 +30,11 @@ rule train_mono:
         options=options_of_system,
         shared=recipe.shared_options(),
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.gmm.train.train_mono"),
+        stage=stage("latflow.gmm.train.train_mono"),
     message:
         "Train the monophone system {wildcards.system}"
     script:
-        "../scripts/train_mono.py"
+        "../scripts/run_stage.py"
 
 
 rule train_deltas:
@@ -67,11 +67,11 @@ rule train_deltas:
         options=options_of_system,
         shared=recipe.shared_options(),
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.gmm.train.train_deltas"),
+        stage=stage("latflow.gmm.train.train_deltas"),
     message:
         "Train the triphone system {wildcards.system}"
     script:
-        "../scripts/train_deltas.py"
+        "../scripts/run_stage.py"
 
 
 rule train_lda_mllt:
@@ -106,11 +106,11 @@ rule train_lda_mllt:
         options=options_of_system,
         shared=recipe.shared_options(),
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.gmm.lda_mllt.train_lda_mllt"),
+        stage=stage("latflow.gmm.lda_mllt.train_lda_mllt"),
     message:
         "Train the triphone system {wildcards.system} on features from LDA and MLLT"
     script:
-        "../scripts/train_lda_mllt.py"
+        "../scripts/run_stage.py"
 
 
 rule train_sat:
@@ -146,11 +146,11 @@ rule train_sat:
         options=options_of_system,
         shared=recipe.shared_options(),
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.gmm.sat.train_sat"),
+        stage=stage("latflow.gmm.sat.train_sat"),
     message:
         "Train the speaker-adapted system {wildcards.system}"
     script:
-        "../scripts/train_sat.py"
+        "../scripts/run_stage.py"
 
 
 rule align_frames:
@@ -179,11 +179,11 @@ rule align_frames:
         options=recipe.align_options(),
         graph=recipe.options.graph.values(),
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.gmm.alignment.align_gmm"),
+        stage=stage("latflow.gmm.alignment.align_gmm"),
     message:
         "Align {wildcards.split} with {wildcards.system}"
     script:
-        "../scripts/align_frames.py"
+        "../scripts/run_stage.py"
 
 
 rule align_adapted:
@@ -214,8 +214,8 @@ rule align_adapted:
         options=recipe.options.gmm.align.values(),
         graph=recipe.options.graph.values(),
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.gmm.alignment.align_gmm"),
+        stage=stage("latflow.gmm.alignment.align_gmm"),
     message:
         "Align {wildcards.split} with {wildcards.system}, adapted to each speaker"
     script:
-        "../scripts/align_adapted.py"
+        "../scripts/run_stage.py"

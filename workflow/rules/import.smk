@@ -35,11 +35,11 @@ if recipe.imported_system is not None:
             mem_mb=growing(4000),
             runtime=growing(30),
         params:
-            code=source_digest("latflow.lang.prepare.import_lang"),
+            stage=stage("latflow.lang.prepare.import_lang"),
         message:
             "Take the language directory of Kaldi over"
         script:
-            "../scripts/import_lang.py"
+            "../scripts/run_stage.py"
 
 
 rule import_system:
@@ -73,11 +73,11 @@ rule import_system:
         runtime=growing(30),
     params:
         features=recipe.options.features.values(),
-        code=source_digest("latflow.gmm.kaldi_import.import_system"),
+        stage=stage("latflow.gmm.kaldi_import.import_system"),
     message:
         "Take the system {wildcards.system} of Kaldi over"
     script:
-        "../scripts/import_system.py"
+        "../scripts/run_stage.py"
 
 
 rule import_graph:
@@ -101,11 +101,11 @@ rule import_graph:
         mem_mb=growing(8000),
         runtime=growing(60),
     params:
-        code=source_digest("latflow.gmm.kaldi_import.import_graph"),
+        stage=stage("latflow.gmm.kaldi_import.import_graph"),
     message:
         "Take the decoding graph of {wildcards.system} over"
     script:
-        "../scripts/import_graph.py"
+        "../scripts/run_stage.py"
 
 
 rule import_alignments:
@@ -138,8 +138,8 @@ rule import_alignments:
     params:
         exp_dir=IMPORT.import_,
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.gmm.kaldi_import.import_alignments"),
+        stage=stage("latflow.gmm.kaldi_import.import_alignments"),
     message:
         "Take the alignments of {wildcards.system} over"
     script:
-        "../scripts/import_alignments.py"
+        "../scripts/run_stage.py"

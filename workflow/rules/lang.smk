@@ -29,11 +29,11 @@ if recipe.imported_system is None:
                 runtime=growing(120),
             params:
                 options=recipe.options.lang.values(),
-                code=source_digest("latflow.lang.completion.complete_lexicon"),
+                stage=stage("latflow.lang.completion.complete_lexicon"),
             message:
                 "Generate pronunciations of words that the lexicon lacks"
             script:
-                "../scripts/complete_lexicon.py"
+                "../scripts/run_stage.py"
 
     rule make_lang:
         input:
@@ -58,11 +58,11 @@ if recipe.imported_system is None:
             runtime=growing(20),
         params:
             options=recipe.options.lang.values(),
-            code=source_digest("latflow.lang.prepare.make_lang"),
+            stage=stage("latflow.lang.prepare.make_lang"),
         message:
             "Build phones, words, topology and the lexicon transducer"
         script:
-            "../scripts/make_lang.py"
+            "../scripts/run_stage.py"
 
 
 rule reestimate_lexicon:
@@ -87,11 +87,11 @@ rule reestimate_lexicon:
         mem_mb=growing(8000),
         runtime=growing(240),
     params:
-        code=source_digest("latflow.align.reestimate.reestimate_lexicon"),
+        stage=stage("latflow.align.reestimate.reestimate_lexicon"),
     message:
         "Estimate pronunciations and silence from the alignments of {wildcards.system}"
     script:
-        "../scripts/reestimate_lexicon.py"
+        "../scripts/run_stage.py"
 
 
 rule make_lm:
@@ -114,11 +114,11 @@ rule make_lm:
         runtime=growing(60),
     params:
         options=options_of_lm,
-        code=source_digest("latflow.lang.prepare.make_lm"),
+        stage=stage("latflow.lang.prepare.make_lm"),
     message:
         "Estimate or fetch the language model {wildcards.lm}"
     script:
-        "../scripts/make_lm.py"
+        "../scripts/run_stage.py"
 
 
 rule train_language_model:
@@ -147,11 +147,11 @@ rule train_language_model:
         free_options=free_lm_options,
         held_out=lambda wildcards: recipe.neural_lm(wildcards.lm).held_out,
         checkpoints=lambda wildcards: checkpoints_of_lm(wildcards.lm),
-        code=source_digest("latflow.training.language_model.train_language_model"),
+        stage=stage("latflow.training.language_model.train_language_model"),
     message:
         "Train the neural language model {wildcards.lm}"
     script:
-        "../scripts/train_language_model.py"
+        "../scripts/run_stage.py"
 
 
 rule mix_language_models:
@@ -177,11 +177,11 @@ rule mix_language_models:
     params:
         weight=lambda wildcards: recipe.neural_lm(wildcards.lm).weight,
         device=DEVICE,
-        code=source_digest("latflow.decode.rescore_n_best.mix_language_models"),
+        stage=stage("latflow.decode.rescore_n_best.mix_language_models"),
     message:
         "Choose the weight of {wildcards.lm} beside the n-gram model on dev"
     script:
-        "../scripts/mix_language_models.py"
+        "../scripts/run_stage.py"
 
 
 rule make_grammar:
@@ -201,11 +201,11 @@ rule make_grammar:
         mem_mb=growing(8000),
         runtime=growing(20),
     params:
-        code=source_digest("latflow.lang.prepare.make_grammar"),
+        stage=stage("latflow.lang.prepare.make_grammar"),
     message:
         "Turn the language model into the grammar acceptor G"
     script:
-        "../scripts/make_grammar.py"
+        "../scripts/run_stage.py"
 
 
 rule make_graph:
@@ -230,8 +230,8 @@ rule make_graph:
         runtime=growing(240),
     params:
         options=lambda wildcards: recipe.graph_options(wildcards.system).values(),
-        code=source_digest("latflow.graphs.hclg.make_graph"),
+        stage=stage("latflow.graphs.hclg.make_graph"),
     message:
         "Compose the decoding graph HCLG of {wildcards.system}"
     script:
-        "../scripts/make_graph.py"
+        "../scripts/run_stage.py"

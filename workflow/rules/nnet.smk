@@ -49,11 +49,11 @@ rule train_network:
         network_config=lambda wildcards: recipe.network_config(wildcards.network),
         checkpoints=lambda wildcards: checkpoints_of(wildcards.network),
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.training.train.train_network"),
+        stage=stage("latflow.training.train.train_network"),
     message:
         "Train the network {wildcards.network}"
     script:
-        "../scripts/train_network.py"
+        "../scripts/run_stage.py"
 
 
 rule build_ctc_tree:
@@ -76,11 +76,11 @@ rule build_ctc_tree:
         mem_mb=growing(2000),
         runtime=growing(30),
     params:
-        code=source_digest("latflow.align.ctc.build_ctc_tree"),
+        stage=stage("latflow.align.ctc.build_ctc_tree"),
     message:
         "Write the labels of {wildcards.network}"
     script:
-        "../scripts/build_ctc_tree.py"
+        "../scripts/run_stage.py"
 
 
 rule compile_ctc:
@@ -103,11 +103,11 @@ rule compile_ctc:
     params:
         subsampling=lambda wildcards: recipe.subsampling_of(wildcards.network),
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.align.ctc.compile_ctc"),
+        stage=stage("latflow.align.ctc.compile_ctc"),
     message:
         "Compile the CTC graphs of {wildcards.split} for {wildcards.network}"
     script:
-        "../scripts/compile_ctc.py"
+        "../scripts/run_stage.py"
 
 
 rule spell_transcripts:
@@ -133,11 +133,11 @@ rule spell_transcripts:
         kind=lambda wildcards: recipe.attention_system(wildcards.network).units,
         subsampling=lambda wildcards: recipe.subsampling_of(wildcards.network),
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.align.units.spell_transcripts"),
+        stage=stage("latflow.align.units.spell_transcripts"),
     message:
         "Spell the transcripts of {wildcards.split} for {wildcards.network}"
     script:
-        "../scripts/spell_transcripts.py"
+        "../scripts/run_stage.py"
 
 
 rule build_chain_tree:
@@ -169,11 +169,11 @@ rule build_chain_tree:
         runtime=growing(240),
     params:
         options=lambda wildcards: recipe.chain_system(wildcards.network).tree.values(),
-        code=source_digest("latflow.gmm.chain_tree.build_chain_tree"),
+        stage=stage("latflow.gmm.chain_tree.build_chain_tree"),
     message:
         "Build tree and denominator of {wildcards.network}"
     script:
-        "../scripts/build_chain_tree.py"
+        "../scripts/run_stage.py"
 
 
 rule build_full_tree:
@@ -203,11 +203,11 @@ rule build_full_tree:
     params:
         options=lambda wildcards: recipe.chain_system(wildcards.network).tree.values(),
         seed=recipe.options.seed,
-        code=source_digest("latflow.align.full_tree.build_full_tree"),
+        stage=stage("latflow.align.full_tree.build_full_tree"),
     message:
         "Build tree and denominator of {wildcards.network} from transcripts"
     script:
-        "../scripts/build_full_tree.py"
+        "../scripts/run_stage.py"
 
 
 rule align_lattices:
@@ -239,11 +239,11 @@ rule align_lattices:
         ).supervision_lattices.values(),
         graph=recipe.options.graph.values(),
         max_skipped_fraction=skippable_in_training,
-        code=source_digest("latflow.decode.pronunciations.align_lattices"),
+        stage=stage("latflow.decode.pronunciations.align_lattices"),
     message:
         "Make lattices of the pronunciations in {wildcards.split} for {wildcards.network}"
     script:
-        "../scripts/align_lattices.py"
+        "../scripts/run_stage.py"
 
 
 rule make_supervisions:
@@ -274,11 +274,11 @@ rule make_supervisions:
             wildcards.network
         ).tree.frame_subsampling,
         max_skipped_fraction=skippable_in_training,
-        code=source_digest("latflow.align.supervision_store.make_supervisions"),
+        stage=stage("latflow.align.supervision_store.make_supervisions"),
     message:
         "Make the supervision of {wildcards.network} for {wildcards.split}"
     script:
-        "../scripts/make_supervisions.py"
+        "../scripts/run_stage.py"
 
 
 rule supervise_flat_start:
@@ -306,11 +306,11 @@ rule supervise_flat_start:
             wildcards.network
         ).tree.frame_subsampling,
         max_skipped_fraction=skippable_in_training,
-        code=source_digest("latflow.align.flat_start.supervise_flat_start"),
+        stage=stage("latflow.align.flat_start.supervise_flat_start"),
     message:
         "Make the supervision of {wildcards.network} for {wildcards.split} from transcripts"
     script:
-        "../scripts/supervise_flat_start.py"
+        "../scripts/run_stage.py"
 
 
 rule train_lfmmi:
@@ -353,11 +353,11 @@ rule train_lfmmi:
         network_config=lambda wildcards: recipe.network_config(wildcards.network),
         checkpoints=lambda wildcards: checkpoints_of(wildcards.network),
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.training.lfmmi.train_lfmmi"),
+        stage=stage("latflow.training.lfmmi.train_lfmmi"),
     message:
         "Train the network {wildcards.network} by lattice-free MMI"
     script:
-        "../scripts/train_lfmmi.py"
+        "../scripts/run_stage.py"
 
 
 rule align_network:
@@ -386,11 +386,11 @@ rule align_network:
         options=lambda wildcards: recipe.align_network_options(wildcards.network),
         graph=lambda wildcards: recipe.graph_options(wildcards.network).values(),
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.decode.align.align_network"),
+        stage=stage("latflow.decode.align.align_network"),
     message:
         "Align {wildcards.split} with {wildcards.network}"
     script:
-        "../scripts/align_network.py"
+        "../scripts/run_stage.py"
 
 
 rule make_denominator:
@@ -414,11 +414,11 @@ rule make_denominator:
         runtime=growing(480),
     params:
         options=lambda wildcards: recipe.denominator_options(wildcards.system).values(),
-        code=source_digest("latflow.graphs.denominator.make_denominator"),
+        stage=stage("latflow.graphs.denominator.make_denominator"),
     message:
         "Compose the denominator graph of {wildcards.system}"
     script:
-        "../scripts/make_denominator.py"
+        "../scripts/run_stage.py"
 
 
 rule compile_transcripts:
@@ -440,11 +440,11 @@ rule compile_transcripts:
         mem_mb=growing(8000),
         runtime=growing(240),
     params:
-        code=source_digest("latflow.align.graphs.compile_transcripts"),
+        stage=stage("latflow.align.graphs.compile_transcripts"),
     message:
         "Compile the training graphs of {wildcards.split} for {wildcards.system}"
     script:
-        "../scripts/compile_transcripts.py"
+        "../scripts/run_stage.py"
 
 
 rule train_sequence:
@@ -492,8 +492,8 @@ rule train_sequence:
         options=lambda wildcards: recipe.sequence_options(wildcards.network),
         free_options=free_network_options,
         checkpoints=lambda wildcards: checkpoints_of(wildcards.network),
-        code=source_digest("latflow.sequence.train.train_sequence"),
+        stage=stage("latflow.sequence.train.train_sequence"),
     message:
         "Train the network {wildcards.network} on lattices"
     script:
-        "../scripts/train_sequence.py"
+        "../scripts/run_stage.py"

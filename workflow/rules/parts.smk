@@ -76,14 +76,14 @@ if recipe.options.num_jobs.decoding > 1:
             options=recipe.search_options(),
             scores=lambda wildcards: recipe.scores_options(wildcards.system),
             max_skipped_fraction=skippable,
-            code=source_digest(
+            stage=stage(
                 "latflow.decode.joining.join_lattices",
                 "latflow.decode.lattices.decode_lattices",
             ),
         message:
             "Join the lattices of {wildcards.system} on {wildcards.split}"
         script:
-            "../scripts/join_lattices.py"
+            "../scripts/run_stage.py"
 
     use rule join_lattices as join_adapted_lattices with:
         output:
@@ -101,7 +101,7 @@ if recipe.options.num_jobs.decoding > 1:
             options=recipe.search_options(),
             adapt=recipe.options.decode.adapt.values(),
             max_skipped_fraction=skippable,
-            code=source_digest(
+            stage=stage(
                 "latflow.decode.joining.join_lattices",
                 "latflow.decode.adapt.decode_adapted",
             ),
@@ -180,14 +180,14 @@ if recipe.options.num_jobs.alignment > 1:
             options=recipe.align_options(),
             graph=recipe.options.graph.values(),
             max_skipped_fraction=skippable,
-            code=source_digest(
+            stage=stage(
                 "latflow.decode.joining.join_alignments",
                 "latflow.gmm.alignment.align_gmm",
             ),
         message:
             "Join the alignments of {wildcards.split} with {wildcards.system}"
         script:
-            "../scripts/join_alignments.py"
+            "../scripts/run_stage.py"
 
     use rule join_alignments as join_adapted_alignments with:
         output:
@@ -207,7 +207,7 @@ if recipe.options.num_jobs.alignment > 1:
             fmllr=recipe.options.gmm.align.fmllr.values(),
             graph=recipe.options.graph.values(),
             max_skipped_fraction=skippable,
-            code=source_digest(
+            stage=stage(
                 "latflow.decode.joining.join_alignments",
                 "latflow.gmm.alignment.align_gmm",
             ),
@@ -224,7 +224,7 @@ if recipe.options.num_jobs.alignment > 1:
             scores=lambda wildcards: recipe.scores_options(wildcards.system),
             graph=lambda wildcards: recipe.graph_options(wildcards.system).values(),
             max_skipped_fraction=skippable,
-            code=source_digest(
+            stage=stage(
                 "latflow.decode.joining.join_alignments",
                 "latflow.decode.align.align_network",
             ),
@@ -284,14 +284,14 @@ if recipe.options.num_jobs.extraction > 1:
             options=recipe.extraction_options(),
             volumes=False,
             max_skipped_fraction=skippable,
-            code=source_digest(
+            stage=stage(
                 "latflow.features.joining.join_features",
                 "latflow.features.extract.extract_features",
             ),
         message:
             "Store the features of {wildcards.split}"
         script:
-            "../scripts/join_features.py"
+            "../scripts/run_stage.py"
 
     use rule join_features as join_stream with:
         input:
@@ -314,7 +314,7 @@ if recipe.options.num_jobs.extraction > 1:
             options=lambda wildcards: recipe.extraction_options(wildcards.stream),
             volumes=True,
             max_skipped_fraction=skippable,
-            code=source_digest(
+            stage=stage(
                 "latflow.features.joining.join_features",
                 "latflow.features.extract.extract_features",
             ),

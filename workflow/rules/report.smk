@@ -31,11 +31,11 @@ rule summarize_cost:
     threads: 1
     params:
         results_dir=subpath(output.table, parent=True),
-        code=source_digest("latflow.report.costs.summarize_costs"),
+        stage=stage("latflow.report.costs.summarize_costs"),
     message:
         "Collect what all jobs took"
     script:
-        "../scripts/summarize_cost.py"
+        "../scripts/run_stage.py"
 
 
 rule make_report:
@@ -89,8 +89,8 @@ rule make_report:
         results_dir=subpath(output.html, parent=True),
         config=recipe.options.split()[0],
         free_config=free_config,
-        code=source_digest("latflow.report.build.make_report"),
+        stage=stage("latflow.report.build.make_report"),
     message:
         "Write the results report"
     script:
-        "../scripts/make_report.py"
+        "../scripts/run_stage.py"

@@ -34,11 +34,11 @@ rule score_wer:
     params:
         options=recipe.options.score.values(),
         seed=recipe.options.seed,
-        code=source_digest("latflow.scoring.score.score"),
+        stage=stage("latflow.scoring.score.score"),
     message:
         "Score {wildcards.decoding} on {wildcards.split}"
     script:
-        "../scripts/score_wer.py"
+        "../scripts/run_stage.py"
 
 
 rule recognize_words:
@@ -66,11 +66,11 @@ rule recognize_words:
         runtime=growing(60),
     params:
         options=recipe.options.score.values(),
-        code=source_digest("latflow.scoring.score.recognize"),
+        stage=stage("latflow.scoring.score.recognize"),
     message:
         "Write the words that {wildcards.decoding} finds in {wildcards.split}"
     script:
-        "../scripts/recognize_words.py"
+        "../scripts/run_stage.py"
 
 
 rule summarize_wer:
@@ -95,8 +95,8 @@ rule summarize_wer:
         "../../envs/gmm.yaml"
     threads: 1
     params:
-        code=source_digest("latflow.scoring.results.summarize_wer"),
+        stage=stage("latflow.scoring.results.summarize_wer"),
     message:
         "Collect the word error rates of all systems"
     script:
-        "../scripts/summarize_wer.py"
+        "../scripts/run_stage.py"

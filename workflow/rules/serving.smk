@@ -20,11 +20,11 @@ rule package_model:
         runtime=growing(60),
     params:
         options=lambda wildcards: PackagePlan(recipe, wildcards.system).options(),
-        code=source_digest("latflow.serving.packaging.write_package"),
+        stage=stage("latflow.serving.packaging.write_package"),
     message:
         "Package {wildcards.system}"
     script:
-        "../scripts/package_model.py"
+        "../scripts/run_stage.py"
 
 
 rule transcribe:
@@ -49,11 +49,11 @@ rule transcribe:
     params:
         options=lambda wildcards: transcription_of(wildcards).values(),
         max_skipped_fraction=skippable,
-        code=source_digest("latflow.serving.transcribe.transcribe_recordings"),
+        stage=stage("latflow.serving.transcribe.transcribe_recordings"),
     message:
         "Transcribe {wildcards.transcription}"
     script:
-        "../scripts/transcribe.py"
+        "../scripts/run_stage.py"
 
 
 rule measure_capacity:
@@ -74,8 +74,8 @@ rule measure_capacity:
         runtime=growing(60),
     params:
         options=recipe.options.capacity.values(),
-        code=source_digest("latflow.serving.capacity.measure_capacity"),
+        stage=stage("latflow.serving.capacity.measure_capacity"),
     message:
         "Load a server of {wildcards.system}"
     script:
-        "../scripts/measure_capacity.py"
+        "../scripts/run_stage.py"

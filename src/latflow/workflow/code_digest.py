@@ -1,7 +1,8 @@
 """Digests of the code that a stage reaches: a change reruns what it changes, no more.
 
-Snakemake reruns a job when its parameters change, but does not look into packages; each
-rule therefore has `params: code=source_digest("latflow.<package>.<module>.<stage>")`.
+Snakemake reruns a job when its parameters change, but does not look into packages; the
+param by which a rule names its stage function therefore has the digest beside the name:
+`params: stage=stage("latflow.<package>.<module>.<function>")`.
 
 The unit is a definition at the top of a module: a function, class, constant or import.
 It reaches the definitions that its code names, and these reach others. Comments,
@@ -11,7 +12,7 @@ stage runner makes options of them), all of a module that is used as a value or 
 a string (`"latflow.training.worker"`), files that are no code beside a reached module,
 and of all modules that the reached ones import what runs at the import.
 
-Public: `source_digest`, `reached`, `Sources`.
+Public: `stage`, `reached`, `Sources`.
 """
 
 from __future__ import annotations
@@ -53,20 +54,21 @@ class Definition(NamedTuple):
     target: str = ""
 
 
-def source_digest(*names: str) -> str:
-    """Return the digest of definitions and of all code of latflow that they reach.
+def stage(name: str, *others: str) -> str:
+    """Return the name of a stage function with the digest of the code that it reaches.
 
     Args:
-        names: dotted names of functions or classes; a module or package stands for all
-            that is in it.
+        name: dotted name of the function.
+        others: dotted names of other functions or classes whose code makes the results
+            of the stage, too; a module or package stands for all that is in it.
 
     Returns:
-        16 hexadecimal digits.
+        The name, a blank, and 16 hexadecimal digits.
 
     Raises:
         LookupError: latflow has no such name.
     """
-    return _package().digest(*names)
+    return f"{name} {_package().digest(name, *others)}"
 
 
 def reached(*names: str) -> frozenset[str]:
@@ -98,7 +100,7 @@ class Sources:
         self._data_files = cache(self._data_files_anew)
 
     def digest(self, *names: str) -> str:
-        """Return the digest of what definitions reach; see `source_digest`."""
+        """Return the digest of what definitions reach; see `stage`."""
         digest = hashlib.sha256()
         modules = set()
         for name in sorted(self.reached(*names)):
@@ -143,7 +145,7 @@ class Sources:
         return found
 
     def _named(self, name: str) -> list[str]:
-        """Return the definitions that a caller of `source_digest` names."""
+        """Return the definitions that a caller of `digest` names."""
         module, rest = self._split(name)
         if not module or (rest and rest[0] not in self._modules[module]):
             raise LookupError(f"no {name} in {self._root}")

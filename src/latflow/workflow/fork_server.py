@@ -46,7 +46,6 @@ _HANDOVER = 10.0  # seconds that a process may take to hand its job over
 class _Job:
     """A job and what its process has: environment, working folder, arguments, paths."""
 
-    stage: str
     task: Any
     python: str
     environment: dict[str, str]
@@ -55,12 +54,12 @@ class _Job:
     paths: list[str]
 
 
-def run(stage: str, task: Any) -> None:
+def run(task: Any) -> None:
     """Do a job of the workflow, in a fork of the run's server if there is one for it.
 
     Args:
-        stage: full name of the stage function.
-        task: the object `snakemake` of a script.
+        task: the object `snakemake` of a script; its param `stage` names the stage
+            function, see `latflow.workflow.code_digest.stage`.
 
     Raises:
         SystemExit: with the job's status, where it was done in a fork.
@@ -70,7 +69,6 @@ def run(stage: str, task: Any) -> None:
     address = os.environ.get(_ADDRESS)
     if address and task.threads == 1 and not task.resources.get("gpu"):
         job = _Job(
-            stage,
             task,
             python=sys.executable,
             environment=dict(os.environ),
@@ -80,7 +78,7 @@ def run(stage: str, task: Any) -> None:
         )
         if (handed_over := _hand_over(address, job)) is not None:
             _wait(*handed_over)
-    _do(stage, task)
+    _do(task)
 
 
 def start() -> None:
@@ -103,16 +101,16 @@ def start() -> None:
     os.environ[_ADDRESS] = address
 
 
-def _do(stage: str, task: Any) -> None:
-    """Call a stage function as a job."""
+def _do(task: Any) -> None:
+    """Call a job's stage function."""
     from latflow.workflow import jobs
 
-    jobs.run(_function(stage), task)
+    jobs.run(_function(task), task)
 
 
-def _function(stage: str) -> Callable[..., object]:
-    """Import a stage function."""
-    module, _, name = stage.rpartition(".")
+def _function(task: Any) -> Callable[..., object]:
+    """Import a job's stage function."""
+    module, _, name = task.params["stage"].split()[0].rpartition(".")
     return getattr(importlib.import_module(module), name)
 
 
@@ -229,7 +227,7 @@ def _import(job: _Job) -> None:
     That is the runner, pandas, and the kernels of Numba that are compiled.
     """
     before = set(sys.modules)
-    _function(job.stage)
+    _function(job.task)
     for module in ("latflow.workflow.jobs", "pandas"):
         importlib.import_module(module)
     if "numba" in sys.modules:
@@ -248,7 +246,7 @@ def _work(connection: socket.socket, job: _Job) -> int:
     sys.argv[:], sys.path[:] = job.arguments, job.paths
     status = 0
     try:
-        _do(job.stage, job.task)
+        _do(job.task)
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):

@@ -132,7 +132,7 @@ def _write_jobs(asked: dict[str, Any], target: str) -> None:
 
 def _described(job: Any, graph: Any, numbers: dict[Any, int]) -> dict[str, Any]:
     """Return what is known of a job before it runs."""
-    params = {key: value for key, value in job.params.items() if key != "code"}
+    params = {key: value for key, value in job.params.items() if key != "stage"}
     return {
         "number": numbers[job],
         "rule": job.rule.name,

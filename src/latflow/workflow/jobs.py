@@ -287,7 +287,7 @@ def _num_utterances(folder: Path, record: Mapping[str, Any], skipped: int) -> in
 def _facts(task: Any, results: Path) -> dict[str, Any]:
     """Return what made the outputs of a job, and what they are."""
     params = json.loads(json.dumps(dict(task.params.items()), default=str))
-    code = params.pop("code", None)
+    code = params.pop("stage").partition(" ")[2]
     return {
         "rule": task.rule,
         "wildcards": dict(task.wildcards.items()),
@@ -298,7 +298,7 @@ def _facts(task: Any, results: Path) -> dict[str, Any]:
         "params": params,
         "params_digest": _digest(params),
         "config_digest": _digest(json.loads(json.dumps(task.config, default=str))),
-        "code_digest": code,
+        "code_digest": code or None,
         "seeds": dict(_seeds(params)),
         "versions": versions(),
         "commit": git_state(PACKAGE_ROOT),

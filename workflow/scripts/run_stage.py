@@ -1,4 +1,4 @@
-"""Rule adapt_frames: calls latflow.gmm.apply.adapt_frames."""
+"""Script of every rule: calls the stage function that the param `stage` names."""
 
 from typing import TYPE_CHECKING
 
@@ -7,4 +7,4 @@ from latflow.workflow.fork_server import run
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
-run("latflow.gmm.apply.adapt_frames", snakemake)
+run(snakemake)
