@@ -43,7 +43,7 @@ SCORES = ["<results>/report.html", "<results>/wer.tsv", "<results>/cost.tsv"]
 # Without a dev set nothing is scored; an experiment that only exports trains no others.
 MODELS = expand(
     "<results>/gmm/{system}/final.mdl",
-    system=[] if recipe.exported_systems else recipe.systems,
+    system=[] if recipe.exported_systems else recipe.gmms,
 )
 
 

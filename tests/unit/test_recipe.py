@@ -141,8 +141,8 @@ SYSTEMS = {
 
 def test_a_system_may_take_its_lexicon_from_alignments(recipe_of):
     recipe = recipe_of(gmm={"systems": SYSTEMS})
-    assert recipe.lang_folder("tri1") == "lang"
-    assert recipe.lang_folder("tri2") == "lang_tri1"
+    assert Path(recipe.systems["tri1"].lang_folder).name == "lang"
+    assert Path(recipe.systems["tri2"].lang_folder).name == "lang_tri1"
     assert "lexicon" not in recipe.system_options("tri2")
 
 
@@ -181,7 +181,7 @@ def test_rescoring_adds_decodings(recipe_of):
     assert recipe.decodings == [*SYSTEMS, "mono.big", "tri1.big", "tri2.last"]
     assert recipe.system_of("tri1.big") == "tri1"
     assert recipe.system_of("mono") == "mono"
-    assert recipe.language_models == ["lm", "big", "last"]
+    assert list(recipe.language.models) == ["lm", "big", "last"]
     assert recipe.lm_options("big", "language").order == 4
     assert recipe.lm_inputs("last", "results", "language") == ["a.arpa"]
     assert recipe.lm_inputs("big", "results", "l") == [
@@ -200,7 +200,10 @@ def test_a_neural_model_rescores_and_takes_the_text_of_the_first(recipe_of):
     }
     recipe = recipe_of(**named, lm={"type": "text", "path": "first.txt"}, seed=3)
     assert recipe.decodings == [*SYSTEMS, "tri2.lstm", "tri2.own"]
-    assert (recipe.neural_lms, recipe.ngram_lms) == (["lstm", "own"], ["lm"])
+    assert (recipe.language.neural_models, recipe.language.ngram_models) == (
+        ["lstm", "own"],
+        ["lm"],
+    )
     assert recipe.lm_inputs("lstm", "results", "language") == ["first.txt"]
     assert recipe.lm_inputs("own", "results", "language") == ["own.txt"]
     run = LmRunOptions.model_validate(recipe.lm_run_options("lstm"))

@@ -33,14 +33,14 @@ def recipe_of(repository, tmp_path):
 def test_it_learns_from_transcripts_and_has_no_graph(recipe_of):
     recipe = recipe_of(units="character", decode={"beam": 3})
     assert not recipe.has_aligner("las")
-    assert recipe.gmm_behind("las") is None
+    assert recipe.systems["las"].gmm_ancestor is None
     assert recipe.transcripts_folder("las") == "units/las"
-    assert recipe.tree_folder("las") == "chain/las"
+    assert recipe.systems["las"].tree_model == "chain/las"
     assert "las" not in recipe.graph_owners
     assert "las" in recipe.decodings
-    assert recipe.attention_system("las").units == "character"
-    assert recipe.attention_system("las").decode.beam == 3
-    options = recipe.network_options("las")
+    assert recipe.systems["las"].options.units == "character"
+    assert recipe.systems["las"].options.decode.beam == 3
+    options = recipe.systems["las"].training_options
     assert options["type"] == "attention"
     assert not {"units", "decode", "network"} & options.keys()
     AttentionRunOptions.model_validate(options)  # what train_network is given
@@ -55,8 +55,8 @@ def test_bonuses_of_words_are_tried_for_it_alone(recipe_of):
 
 def test_ctc_beside_it_is_over_the_same_units(recipe_of):
     recipe = recipe_of({**LAS, "labels": CTC}, training={"label_smoothing": 0.1})
-    assert [*recipe.outputs_of("las")] == ["decoder", "labels"]
-    assert not recipe.learns_by_ctc("las")
+    assert [*recipe.systems["las"].outputs] == ["decoder", "labels"]
+    assert not recipe.systems["las"].learns_by_ctc
 
 
 def test_beams_are_swept_with_the_last_system_that_has_a_graph(recipe_of):

@@ -34,14 +34,14 @@ def recipe_of(repository, tmp_path):
 def test_ctc_needs_no_alignments_and_has_a_tree_of_its_own(recipe_of):
     recipe = recipe_of({"output": CTC}, type="ctc")
     assert not recipe.has_aligner("net")
-    assert recipe.learns_by_ctc("net")
-    assert recipe.tree_folder("net") == "chain/net"
-    assert recipe.gmm_behind("net") is None
+    assert recipe.systems["net"].learns_by_ctc
+    assert recipe.systems["net"].tree_model == "chain/net"
+    assert recipe.systems["net"].gmm_ancestor is None
     assert recipe.has_full_scale("net")
-    scales = recipe.graph_options("net").values()
+    scales = recipe.systems["net"].graph_options.values()
     assert scales == {"transition_scale": 0.0, "self_loop_scale": 0.0}
     assert recipe.align_network_options("net")["acoustic_scale"] == 1.0
-    options = recipe.network_options("net")
+    options = recipe.systems["net"].training_options
     assert options["type"] == "ctc"
     assert options["data"]["sequences"] == {"type": "utterances"}
     assert not {"graph", "alignments"} & options.keys()
@@ -50,18 +50,18 @@ def test_ctc_needs_no_alignments_and_has_a_tree_of_its_own(recipe_of):
 def test_cross_entropy_beside_ctc(recipe_of):
     outputs = {"output": CTC, "phones": {**CE, "target": "phone"}}
     recipe = recipe_of(outputs, type="ctc", alignments="tri1")
-    assert recipe.aligner_of("net") == "tri1"
-    assert recipe.gmm_behind("net") == "tri1"
-    assert recipe.tree_owner("net") == "net"
+    assert recipe.systems["net"].aligner.name == "tri1"
+    assert recipe.systems["net"].gmm_ancestor == "tri1"
+    assert recipe.systems["net"].tree_owner.name == "net"
 
 
 def test_ctc_beside_cross_entropy(recipe_of):
     outputs = {"side": CTC, "output": CE}
     given = {"type": "ce", "alignments": "tri1", "data": WHOLE}
     recipe = recipe_of(outputs, "output", **given)
-    assert recipe.learns_by_ctc("net")
-    assert [*recipe.outputs_of("net")] == ["output", "side"]
-    assert recipe.tree_folder("net") == "gmm/tri1"
+    assert recipe.systems["net"].learns_by_ctc
+    assert [*recipe.systems["net"].outputs] == ["output", "side"]
+    assert recipe.systems["net"].tree_model == "gmm/tri1"
     with pytest.raises(UserError, match="decoded output side has loss ctc"):
         recipe_of(outputs, **given)
     with pytest.raises(UserError, match="from whole utterances"):
@@ -177,8 +177,8 @@ def test_outputs_that_learn_what_simulation_knows(repository, tmp_path, changes,
     }
     if told is None:
         recipe = Recipe.from_config(config)
-        assert recipe.features_learnt("net") == []
-        assert recipe.simulated_targets("net") == ["mask"]
+        assert recipe.systems["net"].mse_targets == []
+        assert recipe.systems["net"].simulated_targets == ["mask"]
     else:
         with pytest.raises(UserError, match=told):
             Recipe.from_config(config)

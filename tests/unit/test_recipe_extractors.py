@@ -33,8 +33,8 @@ def recipe_of(repository):
 def test_the_type_says_whose_features(recipe_of):
     recipe = recipe_of({"num_ceps": 12})
     assert isinstance(recipe.options.features, FeatureOptions)
-    assert recipe.first_middle("tri1") == 0.0125
-    assert recipe.first_middle("tdnn") == 0.005
+    assert recipe.systems["tri1"].frames.first_middle == 0.0125
+    assert recipe.systems["tdnn"].frames.first_middle == 0.005
     values = recipe.extraction_options("own")
     assert (values["extractor"], values["dither"]) == ("kaldi-fbank", 1.0)
     assert "cmvn" not in values

@@ -75,7 +75,7 @@ def test_labels_are_those_of_frames_or_of_outputs(
     recipe_of, subsampled, shift_ms, factor
 ):
     recipe = recipe_of(subsampled(factor), fbank(shift_ms))
-    assert recipe.subsampling_of("net") == factor
+    assert recipe.systems["net"].subsampling == factor
 
 
 @pytest.mark.parametrize(("shift_ms", "factor"), [(5.0, 1), (20.0, 1), (2.5, 2)])
@@ -139,10 +139,16 @@ def test_what_a_training_is_free_of_is_told_apart(recipe_of):
         "elastic": True,
     }
     recipe = recipe_of({"tdnn": {**CE, "data": data, "training": free_ones}})
-    bound, free = recipe.network_options("tdnn"), recipe.free_network_options("tdnn")
-    assert bound == recipe_of(
-        {"tdnn": {**CE, "data": {"max_sequences": 3}}}
-    ).network_options("tdnn")
+    bound, free = (
+        recipe.systems["tdnn"].training_options,
+        recipe.systems["tdnn"].free_options,
+    )
+    assert (
+        bound
+        == recipe_of({"tdnn": {**CE, "data": {"max_sequences": 3}}})
+        .systems["tdnn"]
+        .training_options
+    )
     assert free == {
         "training": free_ones,
         "data": {
@@ -161,11 +167,11 @@ CHAIN = {**CE, "type": "lfmmi", "network": "config/networks/tdnnf_chain_small.ya
 def test_a_network_for_lfmmi_has_tree_and_graphs_of_its_own(recipe_of):
     recipe = recipe_of({"chain": {**CHAIN, "tree": {"num_leaves": 50}}})
     assert recipe.networks_of("lfmmi") == ["chain"]
-    assert recipe.tree_folder("chain") == "chain/chain"
-    assert recipe.gmm_behind("chain") == "tri1"
-    assert recipe.chain_system("chain").tree.num_leaves == 50
-    assert recipe.graph_options("chain").self_loop_scale == 1.0
-    assert "tree" not in recipe.network_options("chain")
+    assert recipe.systems["chain"].tree_model == "chain/chain"
+    assert recipe.systems["chain"].gmm_ancestor == "tri1"
+    assert recipe.systems["chain"].options.tree.num_leaves == 50
+    assert recipe.systems["chain"].graph_options.self_loop_scale == 1.0
+    assert "tree" not in recipe.systems["chain"].training_options
 
 
 @pytest.mark.parametrize(
@@ -188,14 +194,14 @@ def test_what_lfmmi_cannot_do_is_refused(recipe_of, changes, told):
 def test_a_sequence_trained_network_keeps_what_its_seed_has(recipe_of):
     smbr = {**MMI, "parent": "mmi", "criterion": {"type": "smbr"}}
     recipe = recipe_of({"tdnn": {**CE, "features": "tri3"}, "mmi": MMI, "smbr": smbr})
-    assert recipe.decoded_systems[-3:] == ["tdnn", "mmi", "smbr"]
+    assert list(recipe.systems)[-3:] == ["tdnn", "mmi", "smbr"]
     assert recipe.networks_of("sequence") == ["mmi", "smbr"]
     for name in ("tdnn", "mmi", "smbr"):
-        assert recipe.seed_of(name) == "tdnn"
-        assert recipe.gmm_behind(name) == "tri1"
-        assert recipe.stream_of(name) == "tri3"
-    assert recipe.gmm_behind("mono") == "mono"
-    data = recipe.sequence_options("mmi")["data"]
+        assert recipe.systems[name].base.name == "tdnn"
+        assert recipe.systems[name].gmm_ancestor == "tri1"
+        assert recipe.systems[name].frames.name == "tri3"
+    assert recipe.systems["mono"].gmm_ancestor == "mono"
+    data = recipe.systems["mmi"].training_options["data"]
     assert data["normalization"] == "inherited"
     assert data["sequences"] == {"type": "utterances"}
 
@@ -208,11 +214,15 @@ def test_a_network_may_learn_the_alignments_of_an_earlier_one(recipe_of):
         "third": {**CE, "alignments": "second"},
     }
     recipe = recipe_of(networks)
-    assert recipe.aligner_of("tdnn") == recipe.aligner_of("mmi") == "tri1"
-    assert recipe.aligner_of("second") == "mmi"
-    assert recipe.aligner_of("third") == "second"
-    assert {recipe.gmm_behind(name) for name in networks} == {"tri1"}
-    assert recipe.lang_folder("third") == "lang"
+    assert (
+        recipe.systems["tdnn"].aligner.name
+        == recipe.systems["mmi"].aligner.name
+        == "tri1"
+    )
+    assert recipe.systems["second"].aligner.name == "mmi"
+    assert recipe.systems["third"].aligner.name == "second"
+    assert {recipe.systems[name].gmm_ancestor for name in networks} == {"tri1"}
+    assert Path(recipe.systems["third"].lang_folder).name == "lang"
     assert recipe.align_network_options("mmi")["scores"]["prior_scale"] is None
 
 
@@ -234,9 +244,9 @@ def test_alignments_come_from_earlier_systems_alone(recipe_of, networks):
 def test_a_training_starts_from_an_earlier_network(recipe_of):
     wide = {**CE, "network": "wide.yaml", "parent": "tdnn"}
     recipe = recipe_of({"tdnn": CE, "wide": wide, "chain": {**CHAIN, "parent": "wide"}})
-    assert recipe.lineage_of("chain") == ["chain", "tri1", "wide", "mono", "tdnn"]
-    assert recipe.seed_of("wide") == "wide"
-    assert "parent" not in recipe.network_options("wide")
+    assert recipe.systems["chain"].lineage == ["chain", "tri1", "wide", "mono", "tdnn"]
+    assert recipe.systems["wide"].base.name == "wide"
+    assert "parent" not in recipe.systems["wide"].training_options
     with pytest.raises(UserError, match="wide.parent: 'tdnn' does not come before"):
         recipe_of({"wide": wide, "tdnn": CE})
     with pytest.raises(UserError, match="wide.parent: no 'tri1'"):
@@ -249,8 +259,8 @@ def test_a_training_starts_from_an_earlier_network(recipe_of):
 def test_features_are_stored_or_not(recipe_of):
     live = {"type": "fbank", "stored": False, "cmvn": {"type": "none"}}
     recipe = recipe_of({}, {"kept": {"type": "fbank"}, "live": live})
-    assert recipe.streams_of(stored=True) == ["kept"]
-    assert recipe.streams_of(stored=False) == ["live"]
+    assert recipe.extracted_streams(stored=True) == ["kept"]
+    assert recipe.extracted_streams(stored=False) == ["live"]
     assert "stored" not in recipe.extraction_options("kept")
     assert recipe.extraction_options("kept")["type"] == "fbank"
 
@@ -258,8 +268,8 @@ def test_features_are_stored_or_not(recipe_of):
 def test_a_teacher_is_told_to_the_rules(recipe_of):
     pupil = {**MMI, "criterion": {"type": "teacher", "teacher": "big"}}
     recipe = recipe_of({"big": CE, "tdnn": CE, "pupil": pupil, "mmi": MMI})
-    assert recipe.teacher_of("pupil") == "big"
-    assert recipe.teacher_of("mmi") is None
+    assert recipe.systems["pupil"].teacher.name == "big"
+    assert recipe.systems["mmi"].teacher.name is None
 
 
 def taught(**criterion):
@@ -305,8 +315,8 @@ def thirds(tmp_path):
 
 def test_frame_rates_that_do_not_fit_are_refused(recipe_of, thirds):
     recipe = recipe_of({"slow": thirds, "mmi": {**MMI, "parent": "slow"}})
-    assert recipe.subsampling_of("slow") == recipe.subsampling_of("mmi") == 3
-    assert recipe.subsampling_of("tri1") == 1
+    assert recipe.systems["slow"].subsampling == recipe.systems["mmi"].subsampling == 3
+    assert recipe.systems["tri1"].subsampling == 1
     recipe_of({"slow": thirds, "again": {**thirds, "alignments": "slow"}})
     with pytest.raises(
         UserError, match=r"every\.alignments: slow aligns one frame in 3"
@@ -331,11 +341,11 @@ def test_networks_may_have_a_training_set_of_their_own(recipe_of):
         "fast": {**MMI, "parent": "mmi", "training_set": "train_fast"},
     }
     recipe = recipe_of(networks, corpus=corpus)
-    found = {name: recipe.training_set_of(name) for name in networks}
+    found = {name: recipe.systems[name].training_set for name in networks}
     assert found == {
         "tdnn": "train_sp", "plain": "train", "mmi": "train_sp", "fast": "train_fast",
     }  # fmt: skip
-    assert "training_set" not in recipe.network_options("tdnn")
+    assert "training_set" not in recipe.systems["tdnn"].training_options
 
 
 @pytest.mark.parametrize(
@@ -365,7 +375,7 @@ def test_networks_learn_from_the_good_parts_and_their_copies(recipe_of):
     }
     recipe = recipe_of(networks, corpus=corpus)
     assert recipe.training_sets == ["train", "good", "good_sp"]
-    assert recipe.training_set_of("two") == "good_sp"
+    assert recipe.systems["two"].training_set == "good_sp"
 
 
 TWO = {
@@ -423,9 +433,9 @@ def test_features_and_labels_come_from_hdf5_files(recipe_of, tmp_path):
     ce = {**CE, "features": "given", "network": str(network)}
     recipe = recipe_of({"tdnn": ce}, hdf5={"given": {**HDF, "targets": ["place"]}})
     assert recipe.hdf5_files("given", "train") == ["a.hdf", "b.hdf"]
-    assert recipe.targets_given("tdnn") == ("place",)
+    assert recipe.systems["tdnn"].given_targets == ("place",)
     assert recipe.learns_alignments("tdnn")
-    assert recipe.first_middle("tdnn") == 0.0125
+    assert recipe.systems["tdnn"].frames.first_middle == 0.0125
     both = {**HDF, "targets": ["place", "pdf"]}
     recipe = recipe_of({"tdnn": ce}, hdf5={"given": both})
     assert not recipe.learns_alignments("tdnn")
@@ -591,7 +601,7 @@ IV = {"iv": {"features": "hires"}}
 def test_networks_read_features_with_ivectors(recipe_of):
     ce = {**CE, "features": "iv", "data": {"normalization": "global"}}
     recipe = recipe_of({"tdnn": ce, "mmi": MMI}, HIRES, ivectors=IV)
-    assert recipe.stream_of("mmi") == "iv"
+    assert recipe.systems["mmi"].frames.name == "iv"
 
 
 @pytest.mark.parametrize(
@@ -748,14 +758,14 @@ def test_an_ensemble_needs_linear_outputs_and_is_no_start(recipe_of, network_fil
     grown = {**plain, "parent": "tdnn"}
     recipe_of({"tdnn": plain, "x": grown, "mmi": {**MMI, **training}})
     recipe = recipe_of({"tdnn": {**plain, **training}, "mmi": MMI})
-    assert recipe.layers_of("mmi") == ["n1_a", "n2_a", "o"]
-    assert recipe.layers_of("tdnn") == ["a", "o"]
+    assert recipe.systems["mmi"].layers == ["n1_a", "n2_a", "o"]
+    assert recipe.systems["tdnn"].layers == ["a", "o"]
     beside = {"b": {"class": "linear", "size": 3, "from": "a"}}
     both = {"o": {"class": "output", "from": "a"}, **hidden, **beside}
     twice = {**both, "also": {"class": "output", "from": "b"}}
     branched = {**CE, "network": network_file(twice, "branched.yaml"), **training}
     recipe = recipe_of({"tdnn": branched, "mmi": MMI})
-    assert recipe.layers_of("mmi") == ["n1_a", "n2_a", "o"]
+    assert recipe.systems["mmi"].layers == ["n1_a", "n2_a", "o"]
     told = "nnet.systems.x.parent: tdnn is several networks side by side"
     with pytest.raises(UserError, match=told):
         recipe_of({"tdnn": {**plain, **training}, "x": grown})
@@ -773,12 +783,19 @@ def test_what_a_system_is_built_on(recipe_of):
     systems = {"tdnn": {**CE, "features": "tri3"}, "mmi": MMI}
     systems["again"] = {**CE, "alignments": "tdnn"}
     recipe = recipe_of(systems)
-    assert recipe.lineage_of("mono") == ["mono"]
-    assert recipe.lineage_of("tri3") == ["tri3", "tri2", "tri1", "mono"]
-    assert recipe.lineage_of("mmi") == ["mmi", "tdnn", "tri1", "tri3", "mono", "tri2"]
-    assert recipe.lineage_of("again")[:2] == ["again", "tdnn"]
+    assert recipe.systems["mono"].lineage == ["mono"]
+    assert recipe.systems["tri3"].lineage == ["tri3", "tri2", "tri1", "mono"]
+    assert recipe.systems["mmi"].lineage == [
+        "mmi",
+        "tdnn",
+        "tri1",
+        "tri3",
+        "mono",
+        "tri2",
+    ]
+    assert recipe.systems["again"].lineage[:2] == ["again", "tdnn"]
     # what stands before a system in the recipe need not be what it is built on
-    assert "tri2" not in recipe.lineage_of("tri1")
+    assert "tri2" not in recipe.systems["tri1"].lineage
 
 
 @pytest.mark.parametrize(
@@ -824,11 +841,14 @@ def test_networks_read_several_streams_side_by_side(recipe_of, tmp_path):
     network.write_text(APART)
     ce = {**CE, "features": "both", "network": str(network)}
     recipe = recipe_of({"tdnn": ce, "mmi": MMI}, HIRES, pasted=BOTH)
-    assert recipe.stream_of("mmi") == "both"
-    assert recipe.streams_read("mmi") == ("hires", "tri3")
-    assert recipe.streams_read("tri1") == ()
-    assert recipe.lineage_of("tdnn")[:3] == ["tdnn", "tri1", "tri3"]
-    assert recipe.first_middle("tdnn") == 0.0125
+    assert recipe.systems["mmi"].frames.name == "both"
+    assert [part.name for part in recipe.systems["mmi"].frames.parts] == (
+        "hires",
+        "tri3",
+    )
+    assert [part.name for part in recipe.systems["tri1"].frames.parts] == ()
+    assert recipe.systems["tdnn"].lineage[:3] == ["tdnn", "tri1", "tri3"]
+    assert recipe.systems["tdnn"].frames.first_middle == 0.0125
     check_descriptions(recipe)
     one = {**ce, "features": "hires"}
     told = "network: features of layer mel: the network reads one stream"
@@ -848,7 +868,7 @@ def test_labels_come_with_hdf5_files_among_them(recipe_of, tmp_path):
     ce = {**CE, "features": "both", "network": str(network)}
     given = {**HDF, "targets": ["place"]}
     recipe = recipe_of({"tdnn": ce}, HIRES, hdf5={"given": given}, pasted=pasted)
-    assert recipe.targets_given("tdnn") == ("place",)
+    assert recipe.systems["tdnn"].given_targets == ("place",)
     assert recipe.labelled_stream("tdnn") == "given"
     given = {"files": {"train": ["a.hdf"]}, "targets": ["place"]}
     with pytest.raises(UserError, match="files of dev .* needed"):

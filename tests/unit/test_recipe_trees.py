@@ -38,35 +38,42 @@ def test_the_tree_folder_is_the_networks(recipe_of):
     recipe = recipe_of({"chain": CHAIN, "mmi": MMI, "again": CE})
     assert recipe.graph_owners[-1] == "chain"
     for name in ("chain", "mmi", "again"):
-        assert recipe.tree_owner(name) == "chain"
-        assert recipe.tree_folder(name) == "chain/chain"
-        assert recipe.graph_options(name).self_loop_scale == 1.0
-        assert recipe.gmm_behind(name) == "tri1"
-        assert recipe.lang_folder(name) == recipe.lang_folder("tri1")
-    assert recipe.tree_folder("tri1") == "gmm/tri1"
-    assert recipe.graph_options("tri1").self_loop_scale == 0.1
+        assert recipe.systems[name].tree_owner.name == "chain"
+        assert recipe.systems[name].tree_model == "chain/chain"
+        assert recipe.systems[name].graph_options.self_loop_scale == 1.0
+        assert recipe.systems[name].gmm_ancestor == "tri1"
+        assert (
+            Path(recipe.systems[name].lang_folder).name
+            == Path(recipe.systems["tri1"].lang_folder).name
+        )
+    assert recipe.systems["tri1"].tree_model == "gmm/tri1"
+    assert recipe.systems["tri1"].graph_options.self_loop_scale == 0.1
 
 
 def test_sequence_training_takes_alignments_of_its_seed(recipe_of):
     """Those that the seed was trained on are of another tree."""
     later = {**MMI, "parent": "mmi"}
     recipe = recipe_of({"chain": CHAIN, "mmi": MMI, "later": later})
-    assert recipe.aligner_of("chain") == "tri1"
-    assert recipe.aligner_of("mmi") == recipe.aligner_of("later") == "chain"
+    assert recipe.systems["chain"].aligner.name == "tri1"
+    assert (
+        recipe.systems["mmi"].aligner.name
+        == recipe.systems["later"].aligner.name
+        == "chain"
+    )
 
 
 def test_scales_are_one_unless_the_recipe_sets_them(recipe_of):
     own = {**MMI, "sequence": {"dev_search": {"acoustic_scale": 0.5}}}
     recipe = recipe_of({"chain": CHAIN, "mmi": own})
-    options = recipe.sequence_options("mmi")
+    options = recipe.systems["mmi"].training_options
     assert options["criterion"]["acoustic_scale"] == 1.0
     assert options["graph"]["self_loop_scale"] == 1.0
     assert options["sequence"]["lattices"]["acoustic_scale"] == 1.0
     assert options["sequence"]["alignments"]["acoustic_scale"] == 1.0
     assert options["sequence"]["dev_search"]["acoustic_scale"] == 0.5
     assert recipe.align_network_options("chain")["acoustic_scale"] == 1.0
-    assert recipe.denominator_options("mmi").self_loop_scale == 1.0
-    assert recipe.denominator_options("tri1").self_loop_scale == 0.1
+    assert recipe.systems["mmi"].denominator_options.self_loop_scale == 1.0
+    assert recipe.systems["tri1"].denominator_options.self_loop_scale == 0.1
 
 
 def test_scales_that_the_recipe_sets_stay(recipe_of):
@@ -76,8 +83,8 @@ def test_scales_that_the_recipe_sets_stay(recipe_of):
         "denominator": {"transition_scale": 0.5, "order": 2},
     }
     recipe = recipe_of({"chain": {**CHAIN, "graph": graph}, "mmi": MMI}, nnet=nnet)
-    assert recipe.graph_options("mmi").self_loop_scale == 0.7
-    denominator = recipe.denominator_options("mmi")
+    assert recipe.systems["mmi"].graph_options.self_loop_scale == 0.7
+    denominator = recipe.systems["mmi"].denominator_options
     assert denominator.transition_scale == 0.5
     assert denominator.self_loop_scale == 0.7
     assert denominator.order == 2
@@ -92,7 +99,7 @@ def test_the_supervision_needs_alignments_of_all_frames(recipe_of):
 def test_a_teachers_scales_are_one_too(recipe_of):
     teacher = {**MMI, "criterion": {"type": "teacher", "teacher": "chain"}}
     recipe = recipe_of({"chain": CHAIN, "pupil": teacher})
-    criterion = recipe.sequence_options("pupil")["criterion"]
+    criterion = recipe.systems["pupil"].training_options["criterion"]
     assert criterion["teacher_scale"] == criterion["acoustic_scale"] == 1.0
 
 
@@ -101,27 +108,27 @@ FLAT = {"type": "lfmmi", "network": "chain.yaml"}
 
 def test_a_flat_start_needs_no_other_system(recipe_of):
     recipe = recipe_of({"chain": FLAT, "mmi": MMI, "again": CE}, gmm={"systems": {}})
-    assert recipe.decoded_systems == ["chain", "mmi", "again"]
-    assert recipe.lattice_free_networks(flat_start=True) == ["chain"]
+    assert list(recipe.systems) == ["chain", "mmi", "again"]
+    assert recipe.lfmmi_networks(flat_start=True) == ["chain"]
     assert recipe.graph_owners == ["chain"]
-    assert recipe.aligner_of("mmi") == "chain"
+    assert recipe.systems["mmi"].aligner.name == "chain"
     for name in ("chain", "mmi", "again"):
-        assert recipe.tree_folder(name) == "chain/chain"
-        assert recipe.gmm_behind(name) is None
-        assert recipe.lang_folder(name) == "lang"
-    options = recipe.network_options("chain")
+        assert recipe.systems[name].tree_model == "chain/chain"
+        assert recipe.systems[name].gmm_ancestor is None
+        assert Path(recipe.systems[name].lang_folder).name == "lang"
+    options = recipe.systems["chain"].training_options
     assert options["data"]["sequences"] == {"type": "utterances"}
     assert options["criterion"]["l2"] == 5e-5
-    assert recipe.chain_system("chain").tree.context_width == 1
+    assert recipe.systems["chain"].options.tree.context_width == 1
 
 
 def test_a_flat_start_keeps_what_the_recipe_sets(recipe_of):
     own = {**FLAT, "criterion": {"l2": 0.0}, "tree": {"context_width": 2}}
     recipe = recipe_of({"chain": own})
-    assert recipe.network_options("chain")["criterion"]["l2"] == 0.0
-    assert recipe.chain_system("chain").tree.context_width == 2
+    assert recipe.systems["chain"].training_options["criterion"]["l2"] == 0.0
+    assert recipe.systems["chain"].options.tree.context_width == 2
     aligned = recipe_of({"chain": CHAIN})
-    assert aligned.lattice_free_networks(flat_start=False) == ["chain"]
+    assert aligned.lfmmi_networks(flat_start=False) == ["chain"]
     assert aligned.network_options("chain")["criterion"]["l2"] == 0.0
 
 
@@ -154,10 +161,10 @@ def test_the_stage_takes_what_the_recipe_gives(recipe_of):
     aligned = {**CHAIN, "supervision_lattices": {"beam": 15.0}}
     recipe = recipe_of({"chain": aligned, "flat": FLAT})
     for name in ("chain", "flat"):
-        given = recipe.network_options(name)
+        given = recipe.systems[name].training_options
         taken = read_options(LfmmiRunOptions, given, name)
         assert taken.split()[0] == given
-    assert recipe.chain_system("chain").supervision_lattices.beam == 15.0
+    assert recipe.systems["chain"].options.supervision_lattices.beam == 15.0
 
 
 def test_networks_make_no_lattices_of_pronunciations(recipe_of, tmp_path):

@@ -8,7 +8,7 @@ if recipe.options.export_alignments.package is not None:
         input:
             package=lambda wildcards: f"{aligning_package(wildcards)}/package.json",
             cuts="<results>/corpus/{split}/cuts.jsonl.gz",
-            lexicon=recipe.complete_lexicon(RESULTS, LANGUAGE),
+            lexicon=recipe.language.completed_lexicon,
         output:
             alignments=f"<results>/align/{PACKAGED}/{{split}}/ali.ark",
             log_likes=f"<results>/align/{PACKAGED}/{{split}}/log_likes/meta.json",
@@ -27,7 +27,7 @@ if recipe.options.export_alignments.package is not None:
             runtime=growing(480),
         params:
             options=recipe.options.gmm.align.values(),
-            lang=completed_lang_options(),
+            lang=recipe.language.completed_options,
             max_skipped_fraction=skippable,
             trust_code=recipe.options.export_alignments.trust_code,
             stage=stage("latflow.serving.aligning.align_package"),
@@ -43,7 +43,7 @@ if recipe.options.export_alignments.adapt is not None:
         input:
             package=f"{recipe.options.export_alignments.package}/package.json",
             cuts="<results>/corpus/{split}/cuts.jsonl.gz",
-            lexicon=recipe.complete_lexicon(RESULTS, LANGUAGE),
+            lexicon=recipe.language.completed_lexicon,
         output:
             info="<results>/adapted/{split}/package.json",
             model="<results>/adapted/{split}/model/final.mdl",
@@ -60,7 +60,7 @@ if recipe.options.export_alignments.adapt is not None:
         params:
             options=recipe.options.export_alignments.adapt.values(),
             align=recipe.options.gmm.align.values(),
-            lang=completed_lang_options(),
+            lang=recipe.language.completed_options,
             max_skipped_fraction=skippable,
             trust_code=recipe.options.export_alignments.trust_code,
             stage=stage("latflow.serving.adapting.adapt_package"),
@@ -75,8 +75,8 @@ rule refine_boundaries:
         alignments="<results>/align/{system}/{split}/ali.ark",
         statistics="<results>/align/{system}/{split}/statistics.json",
         cuts="<results>/corpus/{split}/cuts.jsonl.gz",
-        lang=lang_of_alignments,
-        model=aligned_with,
+        lang=words_of_alignments,
+        model=model_of_alignments,
     output:
         times="<results>/align/{system}/{split}/boundaries/meta.json",
         ledger="<results>/align/{system}/{split}/boundaries/ledger.jsonl",
@@ -85,7 +85,7 @@ rule refine_boundaries:
     benchmark:
         "<benchmarks>/refine_boundaries/{system}.{split}.jsonl"
     wildcard_constraints:
-        system="|".join([*recipe.decoded_systems, PACKAGED]),
+        system="|".join([*recipe.systems, PACKAGED]),
     conda:
         "../../envs/gmm.yaml"
     threads: 16
@@ -113,8 +113,8 @@ rule export_alignments:
             else []
         ),
         cuts="<results>/corpus/{split}/cuts.jsonl.gz",
-        lang=lang_of_alignments,
-        model=aligned_with,
+        lang=words_of_alignments,
+        model=model_of_alignments,
     output:
         summary="<results>/alignments/{system}/{split}/export.json",
     log:
@@ -122,7 +122,7 @@ rule export_alignments:
     benchmark:
         "<benchmarks>/export_alignments/{system}.{split}.jsonl"
     wildcard_constraints:
-        system="|".join([*recipe.decoded_systems, PACKAGED]),
+        system="|".join([*recipe.systems, PACKAGED]),
     conda:
         "../../envs/gmm.yaml"
     threads: 1
@@ -130,7 +130,7 @@ rule export_alignments:
         mem_mb=growing(4000),
         runtime=growing(240),
     params:
-        options=recipe.export_options(),
+        options=recipe.export_options,
         first_middle=lambda wildcards: recipe.first_middle(wildcards.system),
         stage=stage("latflow.align.export.export_alignments"),
     message:
@@ -142,9 +142,9 @@ rule export_alignments:
 rule decode_biased:
     input:
         frames="<results>/frames/{split}/meta.json",
-        lang=lambda wildcards: f"{RESULTS}/{recipe.lang_folder(recipe.suspect_system)}/L_disambig.fst",
-        model=lambda wildcards: f"{RESULTS}/gmm/{recipe.suspect_system}/final.mdl",
-        alignments=lambda wildcards: f"{RESULTS}/align/{recipe.suspect_system}/{wildcards.split}/ali.ark",
+        lang=lambda wildcards: f"{recipe.suspect_system.lang_folder}/L_disambig.fst",
+        model=lambda wildcards: recipe.suspect_system.model,
+        alignments=lambda wildcards: recipe.suspect_system.alignments(wildcards.split),
     output:
         text="<results>/suspects/{split}/biased/hyp.txt",
         ctm="<results>/suspects/{split}/biased/hyp.ctm",
@@ -161,7 +161,7 @@ rule decode_biased:
         mem_mb=growing(8000),
         runtime=growing(1440),
     params:
-        options=recipe.biased_decode_options(),
+        options=recipe.biased_decode_options,
         scales=recipe.options.graph.values(),
         max_skipped_fraction=skippable,
         stage=stage("latflow.decode.biased.decode_biased"),
@@ -175,9 +175,9 @@ rule find_suspects:
     input:
         cuts="<results>/corpus/{split}/cuts.jsonl.gz",
         frames="<results>/frames/{split}/meta.json",
-        lang=lambda wildcards: f"{RESULTS}/{recipe.lang_folder(recipe.suspect_system)}/L.fst",
-        model=lambda wildcards: f"{RESULTS}/gmm/{recipe.suspect_system}/final.mdl",
-        alignments=lambda wildcards: f"{RESULTS}/align/{recipe.suspect_system}/{wildcards.split}/ali.ark",
+        lang=lambda wildcards: recipe.suspect_system.lexicon,
+        model=lambda wildcards: recipe.suspect_system.model,
+        alignments=lambda wildcards: recipe.suspect_system.alignments(wildcards.split),
         hypotheses=(
             "<results>/suspects/{split}/biased/hyp.txt"
             if recipe.options.suspects.biased_decoding is not None
@@ -197,7 +197,7 @@ rule find_suspects:
         mem_mb=growing(4000),
         runtime=growing(120),
     params:
-        options=recipe.suspect_options(),
+        options=recipe.suspect_options,
         stage=stage("latflow.align.suspects.find_suspects"),
     message:
         "Find utterances of {wildcards.split} that look wrong"

@@ -4,8 +4,8 @@
 
 rule prepare_corpus:
     input:
-        source_files,
-        vocabulary=vocabulary_of,
+        lambda wildcards: recipe.source_files(wildcards.split),
+        vocabulary=lambda wildcards: recipe.vocabulary(wildcards.split),
     output:
         multiext(
             "<results>/corpus/{split}/",
@@ -27,7 +27,7 @@ rule prepare_corpus:
         mem_mb=growing(4000),
         runtime=growing(240),
     params:
-        source=source_of,
+        source=lambda wildcards: recipe.sources[wildcards.split].values(),
         files=lambda wildcards: recipe.source_digest(wildcards.split),
         split="{split}",
         seed=recipe.options.seed,
@@ -84,7 +84,7 @@ rule clean_corpus:
         cuts="<results>/corpus/train/cuts.jsonl.gz",
         recordings="<results>/corpus/train/recordings.jsonl.gz",
         hypotheses="<results>/suspects/train/biased/hyp.ctm",
-        lang=lambda wildcards: f"{RESULTS}/{recipe.lang_folder(recipe.suspect_system)}/L.fst",
+        lang=lambda wildcards: recipe.suspect_system.lexicon,
     output:
         multiext(
             "<results>/corpus/{split}/",
@@ -194,7 +194,7 @@ rule simulate_corpus:
         cuts=lambda wildcards: "{}/corpus/{}/cuts.jsonl.gz".format(
             RESULTS, recipe.options.corpus.simulated[wildcards.split].of
         ),
-        files=lambda wildcards: recipe.simulation_files(
+        files=lambda wildcards: simulation_files(
             recipe.options.corpus.simulated[wildcards.split]
         ),
         drawn=lambda wildcards: recipe.options.corpus.simulated[

@@ -7,7 +7,7 @@ rule decode_lattices:
         frames="<results>/frames/{split}/meta.json",
         graph="<results>/graph/{system}/HCLG.fst",
         model="<results>/gmm/{system}/final.mdl",
-        lang=words_for,
+        lang=lambda wildcards: system_of(wildcards).words,
     output:
         lattices="<results>/decode/{system}/{split}/lattices.ark",
         ledger="<results>/decode/{system}/{split}/ledger.jsonl",
@@ -25,7 +25,7 @@ rule decode_lattices:
         mem_mb=growing(8000),
         runtime=growing(480),
     params:
-        options=recipe.search_options(),
+        options=recipe.search_options,
         max_skipped_fraction=skippable,
         stage=stage("latflow.decode.lattices.decode_lattices"),
     message:
@@ -40,7 +40,7 @@ rule decode_adapted:
         graph="<results>/graph/{system}/HCLG.fst",
         model="<results>/gmm/{system}/final.mdl",
         alignment_model="<results>/gmm/{system}/final.alimdl",
-        lang=words_for,
+        lang=lambda wildcards: system_of(wildcards).words,
     output:
         lattices="<results>/decode/{system}/{split}/lattices.ark",
         transforms="<results>/decode/{system}/{split}/trans.ark",
@@ -59,7 +59,7 @@ rule decode_adapted:
         mem_mb=growing(8000),
         runtime=growing(960),
     params:
-        options=recipe.search_options(),
+        options=recipe.search_options,
         adapt=recipe.options.decode.adapt.values(),
         max_skipped_fraction=skippable,
         stage=stage("latflow.decode.adapt.decode_adapted"),
@@ -71,11 +71,11 @@ rule decode_adapted:
 
 rule decode_network:
     input:
-        frames=frames_of("{split}"),
-        graph=graph_of,
+        frames=lambda wildcards: system_of(wildcards).frames.of(wildcards.split),
+        graph=lambda wildcards: system_of(wildcards).graph,
         model="<results>/nnet/{network}/final.mdl",
         network="<results>/nnet/{network}/weights.safetensors",
-        lang=words_for,
+        lang=lambda wildcards: system_of(wildcards).words,
     output:
         lattices="<results>/decode/{network}/{split}/lattices.ark",
         ledger="<results>/decode/{network}/{split}/ledger.jsonl",
@@ -94,8 +94,9 @@ rule decode_network:
         runtime=growing(480),
         gpu=DECODING_GPUS,
     params:
-        options=recipe.search_options(),
-        scores=lambda wildcards: recipe.scores_options(wildcards.network),
+        options=recipe.search_options,
+        scores=lambda wildcards: system_of(wildcards).scores_options,
+        free_scores=device_of_scores,
         max_skipped_fraction=skippable,
         stage=stage("latflow.decode.lattices.decode_lattices"),
     message:
@@ -106,11 +107,11 @@ rule decode_network:
 
 rule decode_attention:
     input:
-        frames=frames_of("{split}"),
+        frames=lambda wildcards: system_of(wildcards).frames.of(wildcards.split),
         grammar="<results>/lm/G.fst",
         model="<results>/nnet/{network}/final.mdl",
         network="<results>/nnet/{network}/weights.safetensors",
-        lang=words_for,
+        lang=lambda wildcards: system_of(wildcards).words,
     output:
         lattices="<results>/decode/{network}/{split}/lattices.ark",
         ledger="<results>/decode/{network}/{split}/ledger.jsonl",
@@ -129,10 +130,8 @@ rule decode_attention:
         runtime=growing(480),
         gpu=DECODING_GPUS,
     params:
-        options=lambda wildcards: recipe.attention_system(
-            wildcards.network
-        ).decode.values(),
-        device=DEVICE,
+        options=lambda wildcards: system_of(wildcards).options.decode.values(),
+        device=device_of,
         max_skipped_fraction=skippable,
         stage=stage("latflow.decode.attention.decode_attention"),
     message:
@@ -146,7 +145,7 @@ rule rescore_lattices:
         lattices="<results>/decode/{system}/{split}/lattices.ark",
         grammar="<results>/lm/G.fst",
         arpa="<results>/lm/{lm}.arpa",
-        lang=words_for,
+        lang=lambda wildcards: system_of(wildcards).words,
     output:
         lattices="<results>/decode/{system}.{lm}/{split}/lattices.ark",
         ledger="<results>/decode/{system}.{lm}/{split}/ledger.jsonl",
@@ -156,7 +155,7 @@ rule rescore_lattices:
     benchmark:
         "<benchmarks>/rescore_lattices/{system}.{lm}.{split}.jsonl"
     wildcard_constraints:
-        lm="|".join(recipe.ngram_lms),
+        lm="|".join(recipe.language.ngram_models),
     conda:
         "../../envs/gmm.yaml"
     threads: 16
@@ -181,7 +180,7 @@ rule rescore_n_best:
         network="<results>/lm/{lm}/weights.safetensors",
         mixture="<results>/lm/{lm}.mixture.json",
         scales="<results>/tune/{system}/scales.json",
-        lang=words_for,
+        lang=lambda wildcards: system_of(wildcards).words,
     output:
         lattices="<results>/decode/{system}.{lm}/{split}/lattices.ark",
         ledger="<results>/decode/{system}.{lm}/{split}/ledger.jsonl",
@@ -191,7 +190,7 @@ rule rescore_n_best:
     benchmark:
         "<benchmarks>/rescore_n_best/{system}.{lm}.{split}.jsonl"
     wildcard_constraints:
-        lm="|".join(recipe.neural_lms) or "none",
+        lm="|".join(recipe.language.neural_models) or "none",
     conda:
         TORCH
     threads: 16
@@ -200,9 +199,9 @@ rule rescore_n_best:
         runtime=growing(240),
         gpu=DECODING_GPUS,
     params:
-        n_best=lambda wildcards: recipe.neural_lm(wildcards.lm).n_best,
+        n_best=lambda wildcards: recipe.language.models[wildcards.lm].neural.n_best,
         beam=lambda wildcards: recipe.rescorings[wildcards.lm].beam,
-        device=DEVICE,
+        device=device_of,
         max_skipped_fraction=skippable,
         stage=stage("latflow.decode.rescore_n_best.rescore_n_best"),
     message:
@@ -213,10 +212,10 @@ rule rescore_n_best:
 
 rule sweep_beams:
     input:
-        frames=frames_of("dev"),
-        graph=graph_of,
-        model=model_of,
-        lang=words_for,
+        frames=lambda wildcards: system_of(wildcards).frames.of("dev"),
+        graph=lambda wildcards: system_of(wildcards).graph,
+        model=lambda wildcards: system_of(wildcards).model,
+        lang=lambda wildcards: system_of(wildcards).words,
         lattices="<results>/decode/{system}/dev/lattices.ark",
         scales="<results>/tune/{system}/scales.json",
     output:
@@ -233,10 +232,11 @@ rule sweep_beams:
         runtime=growing(480),
         gpu=gpus_of_sweep,
     params:
-        options=recipe.search_options(),
+        options=recipe.search_options,
         beams=recipe.options.decode.beam_sweep,
-        score=recipe.comparison_options(),
-        scores=lambda wildcards: recipe.scores_options(wildcards.system),
+        score=recipe.comparison_options,
+        scores=lambda wildcards: system_of(wildcards).scores_options,
+        free_scores=device_of_scores,
         stage=stage("latflow.decode.lattices.sweep_beams"),
     message:
         "Decode dev with {wildcards.system} at several beams"
@@ -248,7 +248,7 @@ rule tune_scales:
     input:
         lattices="<results>/decode/{decoding}/dev/lattices.ark",
         cuts=references_of,
-        lang=words_for,
+        lang=lambda wildcards: system_of(wildcards).words,
     output:
         sweep="<results>/tune/{decoding}/sweep.tsv",
         scales="<results>/tune/{decoding}/scales.json",
@@ -264,7 +264,7 @@ rule tune_scales:
         runtime=growing(60),
     params:
         options=lambda wildcards: recipe.tune_options(wildcards.decoding),
-        comparison=recipe.comparison_options(),
+        comparison=recipe.comparison_options,
         stage=stage("latflow.scoring.tune.tune_scales"),
     message:
         "Choose language model weight and insertion penalty of {wildcards.decoding} on dev"

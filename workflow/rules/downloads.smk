@@ -5,11 +5,11 @@ for path, source in recipe.options.downloads.items():
 
     rule:
         name:
-            f"download_{recipe.download_name(path)}"
+            f"download_{download_name(path)}"
         output:
             path=path,
         log:
-            f"<logs>/download/{recipe.download_name(path)}.log",
+            f"<logs>/download/{download_name(path)}.log",
         retries: 2
         localrule: True
         conda:

@@ -7,7 +7,7 @@
 rule extract_features:
     input:
         cuts="<results>/corpus/{split}/cuts.jsonl.gz",
-        extractor=recipe.extractor_files(),
+        extractor=recipe.gmm_frames.extractor_files,
     output:
         cuts="<results>/features/{split}/cuts.jsonl.gz",
         ledger="<results>/features/{split}/ledger.jsonl",
@@ -23,7 +23,7 @@ rule extract_features:
         mem_mb=growing(4000),
         runtime=growing(240),
     params:
-        options=recipe.extraction_options(),
+        options=recipe.gmm_frames.extraction,
         volumes=False,
         max_skipped_fraction=skippable,
         stage=stage("latflow.features.extract.extract_features"),
@@ -36,7 +36,7 @@ rule extract_features:
 rule normalize_features:
     input:
         cuts="<results>/features/{split}/cuts.jsonl.gz",
-        training=statistics_before,
+        training=lambda wildcards: recipe.gmm_frames.statistics_before(wildcards.split),
     output:
         frames="<results>/frames/{split}/frames.npy",
         index="<results>/frames/{split}/index.npz",
@@ -63,7 +63,7 @@ rule normalize_features:
 use rule extract_features as extract_stream with:
     input:
         cuts="<results>/corpus/{split}/cuts.jsonl.gz",
-        extractor=lambda wildcards: recipe.extractor_files(wildcards.stream),
+        extractor=lambda wildcards: recipe.streams[wildcards.stream].extractor_files,
     output:
         cuts="<results>/streams/{stream}/features/{split}/cuts.jsonl.gz",
         ledger="<results>/streams/{stream}/features/{split}/ledger.jsonl",
@@ -73,9 +73,9 @@ use rule extract_features as extract_stream with:
     benchmark:
         "<benchmarks>/extract_stream/{stream}.{split}.jsonl"
     wildcard_constraints:
-        stream="|".join(recipe.streams_of(stored=True)) or "none",
+        stream="|".join(recipe.extracted_streams(stored=True)) or "none",
     params:
-        options=lambda wildcards: recipe.extraction_options(wildcards.stream),
+        options=lambda wildcards: recipe.streams[wildcards.stream].extraction,
         volumes=True,
         max_skipped_fraction=skippable,
         stage=stage("latflow.features.extract.extract_features"),
@@ -86,7 +86,9 @@ use rule extract_features as extract_stream with:
 use rule normalize_features as normalize_stream with:
     input:
         cuts="<results>/streams/{stream}/features/{split}/cuts.jsonl.gz",
-        training=statistics_before,
+        training=lambda wildcards: recipe.streams[wildcards.stream].statistics_before(
+            wildcards.split
+        ),
     output:
         frames="<results>/streams/{stream}/frames/{split}/frames.npy",
         index="<results>/streams/{stream}/frames/{split}/index.npz",
@@ -96,12 +98,10 @@ use rule normalize_features as normalize_stream with:
     benchmark:
         "<benchmarks>/normalize_stream/{stream}.{split}.jsonl"
     wildcard_constraints:
-        stream="|".join(recipe.streams_of(stored=True)) or "none",
+        stream="|".join(recipe.extracted_streams(stored=True)) or "none",
     params:
-        cmvn=lambda wildcards: recipe.options.nnet.features[
-            wildcards.stream
-        ].cmvn.values(),
-        extraction=lambda wildcards: recipe.extraction_options(wildcards.stream),
+        cmvn=lambda wildcards: recipe.streams[wildcards.stream].options.cmvn.values(),
+        extraction=lambda wildcards: recipe.streams[wildcards.stream].extraction,
         stage=stage("latflow.features.cmvn.normalize_features"),
     message:
         "Normalize the features {wildcards.stream} of {wildcards.split}"
@@ -110,7 +110,7 @@ use rule normalize_features as normalize_stream with:
 rule describe_stream:
     input:
         cuts="<results>/corpus/{split}/cuts.jsonl.gz",
-        extractor=lambda wildcards: recipe.extractor_files(wildcards.stream),
+        extractor=lambda wildcards: recipe.streams[wildcards.stream].extractor_files,
     output:
         cuts="<results>/streams/{stream}/frames/{split}/cuts.jsonl",
         index="<results>/streams/{stream}/frames/{split}/index.npz",
@@ -121,7 +121,7 @@ rule describe_stream:
     benchmark:
         "<benchmarks>/describe_stream/{stream}.{split}.jsonl"
     wildcard_constraints:
-        stream="|".join(recipe.streams_of(stored=False)) or "none",
+        stream="|".join(recipe.extracted_streams(stored=False)) or "none",
     conda:
         "../../envs/corpus.yaml"
     threads: 1
@@ -129,9 +129,7 @@ rule describe_stream:
         mem_mb=growing(4000),
         runtime=growing(120),
     params:
-        options=lambda wildcards: recipe.options.nnet.features[
-            wildcards.stream
-        ].values(),
+        options=lambda wildcards: recipe.streams[wildcards.stream].options.values(),
         max_skipped_fraction=skippable,
         stage=stage("latflow.features.live.prepare_live_features"),
     message:
@@ -143,7 +141,7 @@ rule describe_stream:
 rule import_hdf5:
     input:
         cuts="<results>/corpus/{split}/cuts.jsonl.gz",
-        files=lambda wildcards: recipe.hdf5_files(wildcards.hdf5, wildcards.split),
+        files=lambda wildcards: recipe.streams[wildcards.hdf5].files(wildcards.split),
     output:
         frames="<results>/streams/{hdf5}/frames/{split}/frames.npy",
         index="<results>/streams/{hdf5}/frames/{split}/index.npz",
@@ -163,7 +161,7 @@ rule import_hdf5:
         mem_mb=growing(4000),
         runtime=growing(120),
     params:
-        options=lambda wildcards: recipe.options.nnet.hdf5[wildcards.hdf5].values(),
+        options=lambda wildcards: recipe.streams[wildcards.hdf5].options.values(),
         max_skipped_fraction=skippable,
         stage=stage("latflow.training.hdf5.import_split"),
     message:
@@ -174,7 +172,7 @@ rule import_hdf5:
 
 rule train_ivectors:
     input:
-        frames=lambda wildcards: frames_below_ivectors(wildcards.ivectors, "train"),
+        frames=lambda wildcards: recipe.streams[wildcards.ivectors].below.of("train"),
     output:
         model="<results>/ivectors/{ivectors}/extractor.npz",
         info="<results>/ivectors/{ivectors}/info.json",
@@ -191,9 +189,7 @@ rule train_ivectors:
         mem_mb=growing(8000),
         runtime=growing(480),
     params:
-        options=lambda wildcards: recipe.options.nnet.ivectors[
-            wildcards.ivectors
-        ].values(),
+        options=lambda wildcards: recipe.streams[wildcards.ivectors].options.values(),
         seed=recipe.options.seed,
         stage=stage("latflow.gmm.ivector_training.train_ivectors"),
     message:
@@ -204,8 +200,8 @@ rule train_ivectors:
 
 rule append_ivectors:
     input:
-        frames=lambda wildcards: frames_below_ivectors(
-            wildcards.ivectors, wildcards.split
+        frames=lambda wildcards: recipe.streams[wildcards.ivectors].below.of(
+            wildcards.split
         ),
         model="<results>/ivectors/{ivectors}/extractor.npz",
     output:
@@ -234,7 +230,9 @@ rule append_ivectors:
 
 rule paste_features:
     input:
-        frames=frames_to_paste,
+        frames=lambda wildcards: [
+            part.of(wildcards.split) for part in recipe.streams[wildcards.pasted].parts
+        ],
     output:
         frames="<results>/streams/{pasted}/frames/{split}/frames.npy",
         index="<results>/streams/{pasted}/frames/{split}/index.npz",
@@ -276,7 +274,7 @@ rule adapt_frames:
     benchmark:
         "<benchmarks>/adapt_frames/{system}.{split}.jsonl"
     wildcard_constraints:
-        system="|".join(recipe.systems) or "none",
+        system="|".join(recipe.gmms) or "none",
     conda:
         "../../envs/gmm.yaml"
     threads: 4

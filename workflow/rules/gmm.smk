@@ -5,7 +5,7 @@
 rule train_mono:
     input:
         frames="<results>/frames/train/meta.json",
-        lang=lexicon_for,
+        lang=lambda wildcards: system_of(wildcards).lexicon,
     output:
         model="<results>/gmm/{system}/final.mdl",
         tree="<results>/gmm/{system}/tree",
@@ -18,7 +18,7 @@ rule train_mono:
     benchmark:
         "<benchmarks>/train_mono/{system}.jsonl"
     wildcard_constraints:
-        system="|".join(recipe.systems_of("mono")) or "none",
+        system="|".join(recipe.gmms_of("mono")) or "none",
     conda:
         "../../envs/gmm.yaml"
     threads: 16
@@ -27,8 +27,8 @@ rule train_mono:
         runtime=growing(480),
         gpu=GMM_GPUS,
     params:
-        options=options_of_system,
-        shared=recipe.shared_options(),
+        options=lambda wildcards: system_of(wildcards).training_options,
+        shared=recipe.shared_options,
         max_skipped_fraction=skippable,
         stage=stage("latflow.gmm.train.train_mono"),
     message:
@@ -40,9 +40,9 @@ rule train_mono:
 rule train_deltas:
     input:
         frames="<results>/frames/train/meta.json",
-        lang=lexicon_for,
-        alignments=alignments_for,
-        source=model_behind,
+        lang=lambda wildcards: system_of(wildcards).lexicon,
+        alignments=lambda wildcards: system_of(wildcards).aligner.alignments("train"),
+        source=lambda wildcards: system_of(wildcards).aligner.model,
     output:
         model="<results>/gmm/{system}/final.mdl",
         tree="<results>/gmm/{system}/tree",
@@ -55,7 +55,7 @@ rule train_deltas:
     benchmark:
         "<benchmarks>/train_deltas/{system}.jsonl"
     wildcard_constraints:
-        system="|".join(recipe.systems_of("deltas")) or "none",
+        system="|".join(recipe.gmms_of("deltas")) or "none",
     conda:
         "../../envs/gmm.yaml"
     threads: 16
@@ -64,8 +64,8 @@ rule train_deltas:
         runtime=growing(480),
         gpu=GMM_GPUS,
     params:
-        options=options_of_system,
-        shared=recipe.shared_options(),
+        options=lambda wildcards: system_of(wildcards).training_options,
+        shared=recipe.shared_options,
         max_skipped_fraction=skippable,
         stage=stage("latflow.gmm.train.train_deltas"),
     message:
@@ -77,9 +77,9 @@ rule train_deltas:
 rule train_lda_mllt:
     input:
         frames="<results>/frames/train/meta.json",
-        lang=lexicon_for,
-        alignments=alignments_for,
-        source=model_behind,
+        lang=lambda wildcards: system_of(wildcards).lexicon,
+        alignments=lambda wildcards: system_of(wildcards).aligner.alignments("train"),
+        source=lambda wildcards: system_of(wildcards).aligner.model,
     output:
         model="<results>/gmm/{system}/final.mdl",
         tree="<results>/gmm/{system}/tree",
@@ -94,7 +94,7 @@ rule train_lda_mllt:
     benchmark:
         "<benchmarks>/train_lda_mllt/{system}.jsonl"
     wildcard_constraints:
-        system="|".join(recipe.systems_of("lda_mllt")) or "none",
+        system="|".join(recipe.gmms_of("lda_mllt")) or "none",
     conda:
         "../../envs/gmm.yaml"
     threads: 16
@@ -103,8 +103,8 @@ rule train_lda_mllt:
         runtime=growing(480),
         gpu=GMM_GPUS,
     params:
-        options=options_of_system,
-        shared=recipe.shared_options(),
+        options=lambda wildcards: system_of(wildcards).training_options,
+        shared=recipe.shared_options,
         max_skipped_fraction=skippable,
         stage=stage("latflow.gmm.lda_mllt.train_lda_mllt"),
     message:
@@ -116,10 +116,12 @@ rule train_lda_mllt:
 rule train_sat:
     input:
         frames="<results>/frames/train/meta.json",
-        lang=lexicon_for,
-        alignments=alignments_for,
-        source=model_behind,
-        transforms=transforms_for,
+        lang=lambda wildcards: system_of(wildcards).lexicon,
+        alignments=lambda wildcards: system_of(wildcards).aligner.alignments("train"),
+        source=lambda wildcards: system_of(wildcards).aligner.model,
+        transforms=lambda wildcards: system_of(wildcards).aligner.aligned_transforms(
+            "train"
+        ),
     output:
         model="<results>/gmm/{system}/final.mdl",
         alignment_model="<results>/gmm/{system}/final.alimdl",
@@ -134,7 +136,7 @@ rule train_sat:
     benchmark:
         "<benchmarks>/train_sat/{system}.jsonl"
     wildcard_constraints:
-        system="|".join(recipe.systems_of("sat")) or "none",
+        system="|".join(recipe.gmms_of("sat")) or "none",
     conda:
         "../../envs/gmm.yaml"
     threads: 16
@@ -143,8 +145,8 @@ rule train_sat:
         runtime=growing(960),
         gpu=GMM_GPUS,
     params:
-        options=options_of_system,
-        shared=recipe.shared_options(),
+        options=lambda wildcards: system_of(wildcards).training_options,
+        shared=recipe.shared_options,
         max_skipped_fraction=skippable,
         stage=stage("latflow.gmm.sat.train_sat"),
     message:
@@ -156,7 +158,7 @@ rule train_sat:
 rule align_frames:
     input:
         frames="<results>/frames/{split}/meta.json",
-        lang=lexicon_for,
+        lang=lambda wildcards: system_of(wildcards).lexicon,
         model="<results>/gmm/{system}/final.mdl",
     output:
         alignments="<results>/align/{system}/{split}/ali.ark",
@@ -176,7 +178,7 @@ rule align_frames:
         mem_mb=growing(8000),
         runtime=growing(240),
     params:
-        options=recipe.align_options(),
+        options=lambda wildcards: system_of(wildcards).align_options,
         graph=recipe.options.graph.values(),
         max_skipped_fraction=skippable,
         stage=stage("latflow.gmm.alignment.align_gmm"),
@@ -189,7 +191,7 @@ rule align_frames:
 rule align_adapted:
     input:
         frames="<results>/frames/{split}/meta.json",
-        lang=lexicon_for,
+        lang=lambda wildcards: system_of(wildcards).lexicon,
         model="<results>/gmm/{system}/final.mdl",
         alignment_model="<results>/gmm/{system}/final.alimdl",
     output:

@@ -57,7 +57,9 @@ rule import_system:
         info="<results>/gmm/{system}/info.json",
         transform="<results>/gmm/{system}/transform.json",
         alignment_model=(
-            ["<results>/gmm/{system}/final.alimdl"] if recipe.is_import_adapted else []
+            ["<results>/gmm/{system}/final.alimdl"]
+            if IMPORTED in recipe.adapted_systems
+            else []
         ),
     log:
         "<logs>/import_system/{system}.log",
@@ -120,7 +122,7 @@ rule import_alignments:
         statistics="<results>/align/{system}/train/statistics.json",
         transforms=(
             ["<results>/align/{system}/train/trans.ark"]
-            if recipe.is_import_adapted
+            if IMPORTED in recipe.adapted_systems
             else []
         ),
     log:

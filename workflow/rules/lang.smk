@@ -4,15 +4,15 @@
 
 if recipe.imported_system is None:
 
-    if recipe.generates_pronunciations:
+    if recipe.language.generates_pronunciations:
 
         rule complete_lexicon:
             input:
-                lexicon=recipe.lexicon(LANGUAGE),
-                silence=recipe.silence_probabilities,
+                lexicon=recipe.language.lexicon,
+                silence=recipe.language.silence_probabilities,
                 cuts="<results>/corpus/train/cuts.jsonl.gz",
-                text=recipe.lm_of_g2p("text", LANGUAGE),
-                arpa=recipe.lm_of_g2p("arpa", LANGUAGE),
+                text=recipe.language.g2p_words("text"),
+                arpa=recipe.language.g2p_words("arpa"),
                 model=recipe.options.lang.g2p.model or [],
             output:
                 completed="<results>/g2p/lexicon.txt",
@@ -37,9 +37,9 @@ if recipe.imported_system is None:
 
     rule make_lang:
         input:
-            lexicon=recipe.complete_lexicon(RESULTS, LANGUAGE),
-            silence=recipe.silence_probabilities,
-            generated=generated_pronunciations(),
+            lexicon=recipe.language.completed_lexicon,
+            silence=recipe.language.silence_probabilities,
+            generated=recipe.language.generated,
         output:
             words="<results>/lang/words.txt",
             phones="<results>/lang/phones.txt",
@@ -68,7 +68,7 @@ if recipe.imported_system is None:
 rule reestimate_lexicon:
     input:
         frames="<results>/frames/train/meta.json",
-        lang=lexicon_for,
+        lang=lambda wildcards: system_of(wildcards).lexicon,
         alignments="<results>/align/{system}/train/ali.ark",
         model="<results>/gmm/{system}/final.mdl",
     output:
@@ -97,7 +97,7 @@ rule reestimate_lexicon:
 rule make_lm:
     input:
         lang="<results>/lang/words.txt",
-        text=lm_inputs,
+        text=lambda wildcards: recipe.language.models[wildcards.lm].inputs,
     output:
         arpa="<results>/lm/{lm}.arpa",
     log:
@@ -105,7 +105,7 @@ rule make_lm:
     benchmark:
         "<benchmarks>/make_lm/{lm}.jsonl"
     wildcard_constraints:
-        lm="|".join(recipe.ngram_lms),
+        lm="|".join(recipe.language.ngram_models),
     conda:
         "../../envs/lang.yaml"
     threads: 1
@@ -113,7 +113,7 @@ rule make_lm:
         mem_mb=growing(8000),
         runtime=growing(60),
     params:
-        options=options_of_lm,
+        options=lambda wildcards: recipe.language.models[wildcards.lm].options.values(),
         stage=stage("latflow.lang.prepare.make_lm"),
     message:
         "Estimate or fetch the language model {wildcards.lm}"
@@ -123,7 +123,7 @@ rule make_lm:
 
 rule train_language_model:
     input:
-        text=lm_inputs,
+        text=lambda wildcards: recipe.language.models[wildcards.lm].inputs,
         lang="<results>/lang/words.txt",
     output:
         weights="<results>/lm/{lm}/weights.safetensors",
@@ -134,7 +134,7 @@ rule train_language_model:
     benchmark:
         "<benchmarks>/train_language_model/{lm}.jsonl"
     wildcard_constraints:
-        lm="|".join(recipe.neural_lms) or "none",
+        lm="|".join(recipe.language.neural_models) or "none",
     conda:
         TORCH
     threads: 16
@@ -143,10 +143,10 @@ rule train_language_model:
         runtime=growing(1440),
         gpu=TRAINING_GPUS,
     params:
-        options=lambda wildcards: recipe.lm_run_options(wildcards.lm),
-        free_options=free_lm_options,
-        held_out=lambda wildcards: recipe.neural_lm(wildcards.lm).held_out,
-        checkpoints=lambda wildcards: checkpoints_of_lm(wildcards.lm),
+        options=lambda wildcards: recipe.language.models[wildcards.lm].training_options,
+        free_options=free_options_of_lm,
+        held_out=lambda wildcards: recipe.language.models[wildcards.lm].neural.held_out,
+        checkpoints=lambda wildcards: recipe.language.models[wildcards.lm].checkpoints,
         stage=stage("latflow.training.language_model.train_language_model"),
     message:
         "Train the neural language model {wildcards.lm}"
@@ -166,7 +166,7 @@ rule mix_language_models:
     benchmark:
         "<benchmarks>/mix_language_models/{lm}.jsonl"
     wildcard_constraints:
-        lm="|".join(recipe.neural_lms) or "none",
+        lm="|".join(recipe.language.neural_models) or "none",
     conda:
         TORCH
     threads: 4
@@ -175,8 +175,8 @@ rule mix_language_models:
         runtime=growing(60),
         gpu=DECODING_GPUS,
     params:
-        weight=lambda wildcards: recipe.neural_lm(wildcards.lm).weight,
-        device=DEVICE,
+        weight=lambda wildcards: recipe.language.models[wildcards.lm].neural.weight,
+        device=device_of,
         stage=stage("latflow.decode.rescore_n_best.mix_language_models"),
     message:
         "Choose the weight of {wildcards.lm} beside the n-gram model on dev"
@@ -210,9 +210,9 @@ rule make_grammar:
 
 rule make_graph:
     input:
-        lang=lambda wildcards: lang_file(wildcards, "L_disambig.fst"),
+        lang=lambda wildcards: f"{system_of(wildcards).lang_folder}/L_disambig.fst",
         grammar="<results>/lm/G.fst",
-        model=tree_model_of,
+        model=lambda wildcards: system_of(wildcards).tree_model,
     output:
         graph="<results>/graph/{system}/HCLG.fst",
         facts="<results>/graph/{system}/HCLG.json",
@@ -229,7 +229,7 @@ rule make_graph:
         mem_mb=growing(8000),
         runtime=growing(240),
     params:
-        options=lambda wildcards: recipe.graph_options(wildcards.system).values(),
+        options=lambda wildcards: system_of(wildcards).graph_options.values(),
         stage=stage("latflow.graphs.hclg.make_graph"),
     message:
         "Compose the decoding graph HCLG of {wildcards.system}"

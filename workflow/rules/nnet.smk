@@ -4,21 +4,29 @@
 
 rule train_network:
     input:
-        frames=frames_of("train"),
-        alignments=labels_of("train"),
-        dev_frames=frames_of("dev"),
-        dev_alignments=labels_of("dev"),
-        source=source_of_network,
-        aligner=aligner_of_network,
-        labels=given_labels_of("train"),
-        dev_labels=given_labels_of("dev"),
-        graphs=transcripts_of("train"),
-        dev_graphs=transcripts_of("dev"),
-        targets=features_learnt("train"),
-        dev_targets=features_learnt("dev"),
-        parent=parent_of,
-        simulation=simulation_files_of,
-        network=ancient(network_of),
+        frames=lambda wildcards: system_of(wildcards).training_frames,
+        alignments=lambda wildcards: system_of(wildcards).labels(
+            training_set_of(wildcards)
+        ),
+        dev_frames=lambda wildcards: system_of(wildcards).frames.of("dev"),
+        dev_alignments=lambda wildcards: system_of(wildcards).labels("dev"),
+        source=lambda wildcards: system_of(wildcards).transition_source,
+        aligner=lambda wildcards: system_of(wildcards).other_aligner,
+        labels=lambda wildcards: system_of(wildcards).given_labels(
+            training_set_of(wildcards)
+        ),
+        dev_labels=lambda wildcards: system_of(wildcards).given_labels("dev"),
+        graphs=lambda wildcards: system_of(wildcards).transcripts(
+            training_set_of(wildcards)
+        ),
+        dev_graphs=lambda wildcards: system_of(wildcards).transcripts("dev"),
+        targets=lambda wildcards: system_of(wildcards).target_frames(
+            training_set_of(wildcards)
+        ),
+        dev_targets=lambda wildcards: system_of(wildcards).target_frames("dev"),
+        parent=lambda wildcards: system_of(wildcards).parent_weights,
+        simulation=lambda wildcards: system_of(wildcards).simulation_files,
+        network=ancient(lambda wildcards: system_of(wildcards).description_file),
     output:
         weights="<results>/nnet/{network}/weights.safetensors",
         description="<results>/nnet/{network}/network.yaml",
@@ -44,10 +52,10 @@ rule train_network:
         gpu=TRAINING_GPUS,  # of all ranks
         tasks=1,  # ranks of the training
     params:
-        options=lambda wildcards: recipe.network_options(wildcards.network),
-        free_options=free_network_options,
-        network_config=lambda wildcards: recipe.network_config(wildcards.network),
-        checkpoints=lambda wildcards: checkpoints_of(wildcards.network),
+        options=lambda wildcards: system_of(wildcards).training_options,
+        free_options=free_options_of,
+        network_config=lambda wildcards: system_of(wildcards).description_values,
+        checkpoints=lambda wildcards: system_of(wildcards).checkpoints,
         max_skipped_fraction=skippable,
         stage=stage("latflow.training.train.train_network"),
     message:
@@ -58,7 +66,7 @@ rule train_network:
 
 rule build_ctc_tree:
     input:
-        lang=lexicon_for,
+        lang=lambda wildcards: system_of(wildcards).lexicon,
     output:
         model="<results>/chain/{network}/final.mdl",
         tree="<results>/chain/{network}/tree",
@@ -85,8 +93,8 @@ rule build_ctc_tree:
 
 rule compile_ctc:
     input:
-        frames=frames_of("{split}"),
-        lang=lexicon_for,
+        frames=lambda wildcards: system_of(wildcards).frames.of(wildcards.split),
+        lang=lambda wildcards: system_of(wildcards).lexicon,
     output:
         graphs="<results>/ctc/{network}/{split}/meta.json",
         ledger="<results>/ctc/{network}/{split}/ledger.jsonl",
@@ -101,7 +109,7 @@ rule compile_ctc:
         mem_mb=growing(8000),
         runtime=growing(240),
     params:
-        subsampling=lambda wildcards: recipe.subsampling_of(wildcards.network),
+        subsampling=lambda wildcards: system_of(wildcards).subsampling,
         max_skipped_fraction=skippable,
         stage=stage("latflow.align.ctc.compile_ctc"),
     message:
@@ -112,8 +120,8 @@ rule compile_ctc:
 
 rule spell_transcripts:
     input:
-        frames=frames_of("{split}"),
-        lang=lexicon_for,
+        frames=lambda wildcards: system_of(wildcards).frames.of(wildcards.split),
+        lang=lambda wildcards: system_of(wildcards).lexicon,
     output:
         units="<results>/units/{network}/{split}/meta.json",
         ledger="<results>/units/{network}/{split}/ledger.jsonl",
@@ -130,8 +138,8 @@ rule spell_transcripts:
         mem_mb=growing(4000),
         runtime=growing(120),
     params:
-        kind=lambda wildcards: recipe.attention_system(wildcards.network).units,
-        subsampling=lambda wildcards: recipe.subsampling_of(wildcards.network),
+        kind=lambda wildcards: system_of(wildcards).options.units,
+        subsampling=lambda wildcards: system_of(wildcards).subsampling,
         max_skipped_fraction=skippable,
         stage=stage("latflow.align.units.spell_transcripts"),
     message:
@@ -142,11 +150,15 @@ rule spell_transcripts:
 
 rule build_chain_tree:
     input:
-        frames=frames_behind,
-        lang=lexicon_for,
-        alignments=lambda wildcards: alignments_behind(wildcards, "ali.ark"),
-        source=gmm_behind,
-        transforms=lambda wildcards: alignments_behind(wildcards, "trans.ark"),
+        frames=lambda wildcards: recipe.gmm_frames.of(training_set_of(wildcards)),
+        lang=lambda wildcards: system_of(wildcards).lexicon,
+        alignments=lambda wildcards: system_of(wildcards).gmm_ancestor.alignments(
+            training_set_of(wildcards)
+        ),
+        source=lambda wildcards: system_of(wildcards).gmm_ancestor.model,
+        transforms=lambda wildcards: system_of(
+            wildcards
+        ).gmm_ancestor.aligned_transforms(training_set_of(wildcards)),
     output:
         model="<results>/chain/{network}/final.mdl",
         tree="<results>/chain/{network}/tree",
@@ -160,7 +172,7 @@ rule build_chain_tree:
     benchmark:
         "<benchmarks>/build_chain_tree/{network}.jsonl"
     wildcard_constraints:
-        network="|".join(recipe.lattice_free_networks(flat_start=False)) or "none",
+        network="|".join(recipe.lfmmi_networks(flat_start=False)) or "none",
     conda:
         TORCH
     threads: 16
@@ -168,7 +180,7 @@ rule build_chain_tree:
         mem_mb=growing(8000),
         runtime=growing(240),
     params:
-        options=lambda wildcards: recipe.chain_system(wildcards.network).tree.values(),
+        options=lambda wildcards: system_of(wildcards).options.tree.values(),
         stage=stage("latflow.gmm.chain_tree.build_chain_tree"),
     message:
         "Build tree and denominator of {wildcards.network}"
@@ -178,8 +190,8 @@ rule build_chain_tree:
 
 rule build_full_tree:
     input:
-        frames=frames_of("train"),
-        lang=lexicon_for,
+        frames=lambda wildcards: system_of(wildcards).training_frames,
+        lang=lambda wildcards: system_of(wildcards).lexicon,
     output:
         model="<results>/chain/{network}/final.mdl",
         tree="<results>/chain/{network}/tree",
@@ -193,7 +205,7 @@ rule build_full_tree:
     benchmark:
         "<benchmarks>/build_full_tree/{network}.jsonl"
     wildcard_constraints:
-        network="|".join(recipe.lattice_free_networks(flat_start=True)) or "none",
+        network="|".join(recipe.lfmmi_networks(flat_start=True)) or "none",
     conda:
         TORCH
     threads: 1
@@ -201,7 +213,7 @@ rule build_full_tree:
         mem_mb=growing(8000),
         runtime=growing(240),
     params:
-        options=lambda wildcards: recipe.chain_system(wildcards.network).tree.values(),
+        options=lambda wildcards: system_of(wildcards).options.tree.values(),
         seed=recipe.options.seed,
         stage=stage("latflow.align.full_tree.build_full_tree"),
     message:
@@ -213,10 +225,14 @@ rule build_full_tree:
 rule align_lattices:
     input:
         frames="<results>/frames/{split}/meta.json",
-        lang=lexicon_for,
-        model=model_of_alignments,
-        alignments=alignments_of("{split}"),
-        transforms=transforms_of_aligner,
+        lang=lambda wildcards: system_of(wildcards).lexicon,
+        model=lambda wildcards: system_of(wildcards).aligner.model,
+        alignments=lambda wildcards: system_of(wildcards).aligner.alignments(
+            wildcards.split
+        ),
+        transforms=lambda wildcards: system_of(wildcards).aligner.aligned_transforms(
+            wildcards.split
+        ),
     output:
         lattices="<results>/chain/{network}/lattices/{split}/lattices.ark",
         ledger="<results>/chain/{network}/lattices/{split}/ledger.jsonl",
@@ -226,7 +242,7 @@ rule align_lattices:
     benchmark:
         "<benchmarks>/align_lattices/{network}.{split}.jsonl"
     wildcard_constraints:
-        network="|".join(recipe.lattice_free_networks(flat_start=False)) or "none",
+        network="|".join(recipe.lfmmi_networks(flat_start=False)) or "none",
     conda:
         "../../envs/gmm.yaml"
     threads: 16
@@ -234,9 +250,9 @@ rule align_lattices:
         mem_mb=growing(8000),
         runtime=growing(480),
     params:
-        options=lambda wildcards: recipe.chain_system(
-            wildcards.network
-        ).supervision_lattices.values(),
+        options=lambda wildcards: system_of(
+            wildcards
+        ).options.supervision_lattices.values(),
         graph=recipe.options.graph.values(),
         max_skipped_fraction=skippable_in_training,
         stage=stage("latflow.decode.pronunciations.align_lattices"),
@@ -248,8 +264,10 @@ rule align_lattices:
 
 rule make_supervisions:
     input:
-        unpack(aligned_for_supervision),
-        model=model_of_alignments,
+        unpack(
+            lambda wildcards: system_of(wildcards).supervision_inputs(wildcards.split)
+        ),
+        model=lambda wildcards: system_of(wildcards).aligner.model,
         chain="<results>/chain/{network}/den.fst",
     output:
         supervisions="<results>/chain/{network}/supervisions/{split}/meta.json",
@@ -259,7 +277,7 @@ rule make_supervisions:
     benchmark:
         "<benchmarks>/make_supervisions/{network}.{split}.jsonl"
     wildcard_constraints:
-        network="|".join(recipe.lattice_free_networks(flat_start=False)) or "none",
+        network="|".join(recipe.lfmmi_networks(flat_start=False)) or "none",
     conda:
         TORCH
     threads: 16
@@ -267,12 +285,10 @@ rule make_supervisions:
         mem_mb=growing(8000),
         runtime=growing(240),
     params:
-        options=lambda wildcards: recipe.chain_system(
-            wildcards.network
-        ).supervision.values(),
-        subsampling=lambda wildcards: recipe.chain_system(
-            wildcards.network
-        ).tree.frame_subsampling,
+        options=lambda wildcards: system_of(wildcards).options.supervision.values(),
+        subsampling=lambda wildcards: system_of(
+            wildcards
+        ).options.tree.frame_subsampling,
         max_skipped_fraction=skippable_in_training,
         stage=stage("latflow.align.supervision_store.make_supervisions"),
     message:
@@ -283,8 +299,8 @@ rule make_supervisions:
 
 rule supervise_flat_start:
     input:
-        frames=frames_of("{split}"),
-        lang=lexicon_for,
+        frames=lambda wildcards: system_of(wildcards).frames.of(wildcards.split),
+        lang=lambda wildcards: system_of(wildcards).lexicon,
         chain="<results>/chain/{network}/den.fst",
     output:
         supervisions="<results>/chain/{network}/supervisions/{split}/meta.json",
@@ -294,7 +310,7 @@ rule supervise_flat_start:
     benchmark:
         "<benchmarks>/supervise_flat_start/{network}.{split}.jsonl"
     wildcard_constraints:
-        network="|".join(recipe.lattice_free_networks(flat_start=True)) or "none",
+        network="|".join(recipe.lfmmi_networks(flat_start=True)) or "none",
     conda:
         TORCH
     threads: 16
@@ -302,9 +318,9 @@ rule supervise_flat_start:
         mem_mb=growing(8000),
         runtime=growing(240),
     params:
-        subsampling=lambda wildcards: recipe.chain_system(
-            wildcards.network
-        ).tree.frame_subsampling,
+        subsampling=lambda wildcards: system_of(
+            wildcards
+        ).options.tree.frame_subsampling,
         max_skipped_fraction=skippable_in_training,
         stage=stage("latflow.align.flat_start.supervise_flat_start"),
     message:
@@ -315,14 +331,16 @@ rule supervise_flat_start:
 
 rule train_lfmmi:
     input:
-        frames=frames_of("train"),
-        supervisions=supervisions_of("train"),
-        dev_frames=frames_of("dev"),
-        dev_supervisions=supervisions_of("dev"),
+        frames=lambda wildcards: system_of(wildcards).training_frames,
+        supervisions=lambda wildcards: system_of(wildcards).supervisions(
+            training_set_of(wildcards)
+        ),
+        dev_frames=lambda wildcards: system_of(wildcards).frames.of("dev"),
+        dev_supervisions=lambda wildcards: system_of(wildcards).supervisions("dev"),
         chain="<results>/chain/{network}/den.fst",
-        parent=parent_of,
-        simulation=simulation_files_of,
-        network=ancient(network_of),
+        parent=lambda wildcards: system_of(wildcards).parent_weights,
+        simulation=lambda wildcards: system_of(wildcards).simulation_files,
+        network=ancient(lambda wildcards: system_of(wildcards).description_file),
     output:
         weights="<results>/nnet/{network}/weights.safetensors",
         description="<results>/nnet/{network}/network.yaml",
@@ -348,10 +366,10 @@ rule train_lfmmi:
         gpu=TRAINING_GPUS,  # of all ranks
         tasks=1,  # ranks of the training
     params:
-        options=lambda wildcards: recipe.network_options(wildcards.network),
-        free_options=free_network_options,
-        network_config=lambda wildcards: recipe.network_config(wildcards.network),
-        checkpoints=lambda wildcards: checkpoints_of(wildcards.network),
+        options=lambda wildcards: system_of(wildcards).training_options,
+        free_options=free_options_of,
+        network_config=lambda wildcards: system_of(wildcards).description_values,
+        checkpoints=lambda wildcards: system_of(wildcards).checkpoints,
         max_skipped_fraction=skippable,
         stage=stage("latflow.training.lfmmi.train_lfmmi"),
     message:
@@ -362,8 +380,8 @@ rule train_lfmmi:
 
 rule align_network:
     input:
-        frames=frames_of("{split}"),
-        lang=lexicon_for,
+        frames=lambda wildcards: system_of(wildcards).frames.of(wildcards.split),
+        lang=lambda wildcards: system_of(wildcards).lexicon,
         weights="<results>/nnet/{network}/weights.safetensors",
         model="<results>/nnet/{network}/final.mdl",
     output:
@@ -383,8 +401,12 @@ rule align_network:
         runtime=growing(240),
         gpu=DECODING_GPUS,
     params:
-        options=lambda wildcards: recipe.align_network_options(wildcards.network),
-        graph=lambda wildcards: recipe.graph_options(wildcards.network).values(),
+        options=lambda wildcards: {
+            **system_of(wildcards).align_options,
+            "scores": system_of(wildcards).scores_options,
+        },
+        free_options=device_of_alignment,
+        graph=lambda wildcards: system_of(wildcards).graph_options.values(),
         max_skipped_fraction=skippable,
         stage=stage("latflow.decode.align.align_network"),
     message:
@@ -396,9 +418,9 @@ rule align_network:
 rule make_denominator:
     input:
         cuts="<results>/corpus/train/cuts.jsonl.gz",
-        lang=lexicon_for,
-        words=words_for,
-        model=tree_model_of,
+        lang=lambda wildcards: system_of(wildcards).lexicon,
+        words=lambda wildcards: system_of(wildcards).words,
+        model=lambda wildcards: system_of(wildcards).tree_model,
     output:
         graph="<results>/denominator/{system}/HCLG.fst",
         facts="<results>/denominator/{system}/HCLG.json",
@@ -413,7 +435,7 @@ rule make_denominator:
         mem_mb=growing(8000),
         runtime=growing(480),
     params:
-        options=lambda wildcards: recipe.denominator_options(wildcards.system).values(),
+        options=lambda wildcards: system_of(wildcards).denominator_options.values(),
         stage=stage("latflow.graphs.denominator.make_denominator"),
     message:
         "Compose the denominator graph of {wildcards.system}"
@@ -424,8 +446,8 @@ rule make_denominator:
 rule compile_transcripts:
     input:
         frames="<results>/frames/{split}/meta.json",
-        lang=lexicon_for,
-        model=tree_model_of,
+        lang=lambda wildcards: system_of(wildcards).lexicon,
+        model=lambda wildcards: system_of(wildcards).tree_model,
     output:
         graphs="<results>/denominator/{system}/transcripts/{split}/meta.json",
         ledger="<results>/denominator/{system}/transcripts/{split}/ledger.jsonl",
@@ -449,19 +471,21 @@ rule compile_transcripts:
 
 rule train_sequence:
     input:
-        frames=frames_of("train"),
-        dev_frames=frames_of("dev"),
-        parent=parent_of,
-        lang=words_for,
-        denominator=denominator_of,
-        graph=graph_of,
+        frames=lambda wildcards: system_of(wildcards).training_frames,
+        dev_frames=lambda wildcards: system_of(wildcards).frames.of("dev"),
+        parent=lambda wildcards: system_of(wildcards).parent_weights,
+        lang=lambda wildcards: system_of(wildcards).words,
+        denominator=lambda wildcards: system_of(wildcards).denominator,
+        graph=lambda wildcards: system_of(wildcards).graph,
         # Scales only rank epochs on dev: another decoding of the seed changes nothing.
-        scales=ancient(scales_of_parent),
-        alignments=alignments_of("train"),
-        training_graphs=training_graphs_of,
-        teacher=teacher_of,
-        simulation=simulation_files_of,
-        criterion=criterion_files_of,
+        scales=ancient(lambda wildcards: system_of(wildcards).parent_scales),
+        alignments=lambda wildcards: system_of(wildcards).aligner.alignments(
+            training_set_of(wildcards)
+        ),
+        training_graphs=lambda wildcards: system_of(wildcards).training_graphs,
+        teacher=lambda wildcards: system_of(wildcards).teacher_weights,
+        simulation=lambda wildcards: system_of(wildcards).simulation_files,
+        criterion=lambda wildcards: system_of(wildcards).criterion_files,
     output:
         weights="<results>/nnet/{network}/weights.safetensors",
         description="<results>/nnet/{network}/network.yaml",
@@ -489,9 +513,9 @@ rule train_sequence:
         gpu=TRAINING_GPUS,  # of all ranks
         tasks=1,  # ranks of the training
     params:
-        options=lambda wildcards: recipe.sequence_options(wildcards.network),
-        free_options=free_network_options,
-        checkpoints=lambda wildcards: checkpoints_of(wildcards.network),
+        options=lambda wildcards: system_of(wildcards).training_options,
+        free_options=free_options_of,
+        checkpoints=lambda wildcards: system_of(wildcards).checkpoints,
         stage=stage("latflow.sequence.train.train_sequence"),
     message:
         "Train the network {wildcards.network} on lattices"

@@ -73,8 +73,8 @@ if recipe.options.num_jobs.decoding > 1:
             mem_mb=growing(4000),
             runtime=growing(240),
         params:
-            options=recipe.search_options(),
-            scores=lambda wildcards: recipe.scores_options(wildcards.system),
+            options=recipe.search_options,
+            scores=lambda wildcards: system_of(wildcards).scores_options,
             max_skipped_fraction=skippable,
             stage=stage(
                 "latflow.decode.joining.join_lattices",
@@ -98,7 +98,7 @@ if recipe.options.num_jobs.decoding > 1:
         wildcard_constraints:
             system="|".join(recipe.adapted_systems) or "none",
         params:
-            options=recipe.search_options(),
+            options=recipe.search_options,
             adapt=recipe.options.decode.adapt.values(),
             max_skipped_fraction=skippable,
             stage=stage(
@@ -157,8 +157,8 @@ if recipe.options.num_jobs.alignment > 1:
             parts=gather.alignment(
                 "<results>/parts/align/{{system}}/{{split}}/{scatteritem}"
             ),
-            lang=lexicon_for,
-            model=model_of,
+            lang=lambda wildcards: system_of(wildcards).lexicon,
+            model=lambda wildcards: system_of(wildcards).model,
         output:
             alignments="<results>/align/{system}/{split}/ali.ark",
             log_likes="<results>/align/{system}/{split}/log_likes/meta.json",
@@ -177,7 +177,7 @@ if recipe.options.num_jobs.alignment > 1:
             mem_mb=growing(4000),
             runtime=growing(120),
         params:
-            options=recipe.align_options(),
+            options=lambda wildcards: system_of(wildcards).align_options,
             graph=recipe.options.graph.values(),
             max_skipped_fraction=skippable,
             stage=stage(
@@ -203,7 +203,7 @@ if recipe.options.num_jobs.alignment > 1:
         wildcard_constraints:
             system="|".join(recipe.adapted_systems) or "none",
         params:
-            options=recipe.align_options(),
+            options=lambda wildcards: system_of(wildcards).align_options,
             fmllr=recipe.options.gmm.align.fmllr.values(),
             graph=recipe.options.graph.values(),
             max_skipped_fraction=skippable,
@@ -220,9 +220,9 @@ if recipe.options.num_jobs.alignment > 1:
         wildcard_constraints:
             system="|".join(recipe.networks) or "none",
         params:
-            options=lambda wildcards: recipe.align_options(wildcards.system),
-            scores=lambda wildcards: recipe.scores_options(wildcards.system),
-            graph=lambda wildcards: recipe.graph_options(wildcards.system).values(),
+            options=lambda wildcards: system_of(wildcards).align_options,
+            scores=lambda wildcards: system_of(wildcards).scores_options,
+            graph=lambda wildcards: system_of(wildcards).graph_options.values(),
             max_skipped_fraction=skippable,
             stage=stage(
                 "latflow.decode.joining.join_alignments",
@@ -265,7 +265,7 @@ if recipe.options.num_jobs.extraction > 1:
         input:
             parts=gather.extraction("<results>/parts/features/{{split}}/{scatteritem}"),
             cuts="<results>/corpus/{split}/cuts.jsonl.gz",
-            extractor=recipe.extractor_files(),
+            extractor=recipe.gmm_frames.extractor_files,
         output:
             cuts="<results>/features/{split}/cuts.jsonl.gz",
             ledger="<results>/features/{split}/ledger.jsonl",
@@ -281,7 +281,7 @@ if recipe.options.num_jobs.extraction > 1:
             mem_mb=growing(4000),
             runtime=growing(240),
         params:
-            options=recipe.extraction_options(),
+            options=recipe.gmm_frames.extraction,
             volumes=False,
             max_skipped_fraction=skippable,
             stage=stage(
@@ -299,7 +299,7 @@ if recipe.options.num_jobs.extraction > 1:
                 "<results>/parts/streams/{{stream}}/{{split}}/{scatteritem}"
             ),
             cuts="<results>/corpus/{split}/cuts.jsonl.gz",
-            extractor=lambda wildcards: recipe.extractor_files(wildcards.stream),
+            extractor=lambda wildcards: recipe.streams[wildcards.stream].extractor_files,
         output:
             cuts="<results>/streams/{stream}/features/{split}/cuts.jsonl.gz",
             ledger="<results>/streams/{stream}/features/{split}/ledger.jsonl",
@@ -309,9 +309,9 @@ if recipe.options.num_jobs.extraction > 1:
         benchmark:
             "<benchmarks>/join_stream/{stream}.{split}.jsonl"
         wildcard_constraints:
-            stream="|".join(recipe.streams_of(stored=True)) or "none",
+            stream="|".join(recipe.extracted_streams(stored=True)) or "none",
         params:
-            options=lambda wildcards: recipe.extraction_options(wildcards.stream),
+            options=lambda wildcards: recipe.streams[wildcards.stream].extraction,
             volumes=True,
             max_skipped_fraction=skippable,
             stage=stage(

@@ -6,7 +6,7 @@
 rule summarize_cost:
     input:
         "<results>/wer.tsv",
-        expand("<results>/align/{system}/train/statistics.json", system=recipe.systems),
+        expand("<results>/align/{system}/train/statistics.json", system=recipe.gmms),
         expand("<results>/nnet/{network}/log.jsonl", network=recipe.networks),
         expand("<results>/tune/{decoding}/sweep.tsv", decoding=recipe.decodings),
         expand("<results>/tune/{system}/beams.tsv", system=recipe.swept_systems),
@@ -41,7 +41,7 @@ rule summarize_cost:
 rule make_report:
     input:
         "<results>/wer.tsv",
-        expand("<results>/align/{system}/train/statistics.json", system=recipe.systems),
+        expand("<results>/align/{system}/train/statistics.json", system=recipe.gmms),
         expand("<results>/nnet/{network}/log.jsonl", network=recipe.networks),
         expand("<results>/tune/{decoding}/sweep.tsv", decoding=recipe.decodings),
         expand("<results>/tune/{system}/beams.tsv", system=recipe.swept_systems),

@@ -7,8 +7,8 @@ rule score_wer:
         lattices="<results>/decode/{decoding}/{split}/lattices.ark",
         scales="<results>/tune/{decoding}/scales.json",
         cuts=references_of,
-        lang=words_for,
-        model=model_of,
+        lang=lambda wildcards: system_of(wildcards).words,
+        model=lambda wildcards: system_of(wildcards).model,
     output:
         text="<results>/score/{decoding}/{split}/hyp.txt",
         ctm="<results>/score/{decoding}/{split}/hyp.ctm",
@@ -46,8 +46,8 @@ rule recognize_words:
         lattices="<results>/decode/{decoding}/{split}/lattices.ark",
         scales="<results>/tune/{decoding}/scales.json",
         cuts=references_of,
-        lang=words_for,
-        model=model_of,
+        lang=lambda wildcards: system_of(wildcards).words,
+        model=lambda wildcards: system_of(wildcards).model,
     output:
         text="<results>/score/{decoding}/{split}/hyp.txt",
         ctm="<results>/score/{decoding}/{split}/hyp.ctm",

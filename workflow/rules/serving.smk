@@ -19,7 +19,7 @@ rule package_model:
         mem_mb=growing(8000),
         runtime=growing(60),
     params:
-        options=lambda wildcards: PackagePlan(recipe, wildcards.system).options(),
+        options=lambda wildcards: PackagePlan(recipe, wildcards.system).package_options,
         stage=stage("latflow.serving.packaging.write_package"),
     message:
         "Package {wildcards.system}"

@@ -18,7 +18,7 @@ rule lang:
         "<results>/lm/G.fst",
 
 
-for system in recipe.systems:
+for system in recipe.gmms:
 
     rule:
         name:
@@ -29,7 +29,7 @@ for system in recipe.systems:
 
 rule gmm:
     input:
-        expand("<results>/gmm/{system}/final.mdl", system=recipe.systems),
+        expand("<results>/gmm/{system}/final.mdl", system=recipe.gmms),
 
 
 for network in recipe.networks:
@@ -48,9 +48,7 @@ rule graphs:
 
 rule align:
     input:
-        expand(
-            "<results>/align/{system}/train/ali.ark", system=list(recipe.systems)[-1:]
-        ),
+        expand("<results>/align/{system}/train/ali.ark", system=list(recipe.gmms)[-1:]),
 
 
 rule export:

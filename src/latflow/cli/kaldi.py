@@ -175,27 +175,32 @@ def _export_vosk(arguments: Arguments) -> None:
     from latflow.corpus.manifests import read_cuts
     from latflow.decode.options import SearchOptions
     from latflow.decode.vosk import export_vosk
+    from latflow.workflow.frames import IvectorFrames
 
     recipe, results = read_recipe(arguments), Path(arguments.results)
     base, features, cmvn = _plain_features(recipe, arguments.system)
-    stream = recipe.stream_of(arguments.system)
-    has_ivectors = stream in recipe.options.nnet.ivectors
+    network = recipe.networks[arguments.system]
+    has_ivectors = isinstance(network.frames, IvectorFrames)
     above = results if base is None else results / "streams" / base
     rate = features.sample_rate
     if rate is None:
         rate = next(read_cuts(results / "corpus/train/cuts.jsonl.gz")).sampling_rate
     export_vosk(
         results / "nnet" / arguments.system,
-        results / recipe.lang_folder(arguments.system),
-        results / "graph" / recipe.tree_owner(arguments.system) / "HCLG.fst",
+        results / Path(network.lang_folder).name,
+        results / "graph" / network.tree_owner.name / "HCLG.fst",
         arguments.out_dir,
         features=features,
         sample_rate=rate,
         search=recipe.options.decode.part(SearchOptions),
-        acoustic_scale=recipe.scores_options(arguments.system)["acoustic_scale"] or 1.0,
+        acoustic_scale=network.scores_options["acoustic_scale"] or 1.0,
         cmvn=cmvn,
         frames_dir=above / "frames/train",
-        ivectors=results / f"ivectors/{stream}/extractor.npz" if has_ivectors else None,
+        ivectors=(
+            results / f"ivectors/{network.frames.name}/extractor.npz"
+            if has_ivectors
+            else None
+        ),
     )
 
 
@@ -215,22 +220,22 @@ def _plain_features(
             speaker as a whole, or are a GMM system's.
     """
     from latflow.features.options import ExtractionOptions, NoCmvn, OnlineCmvn
+    from latflow.workflow.frames import ExtractedFrames, IvectorFrames
 
-    if not recipe.is_network(network):
+    if network not in recipe.networks:
         known = ", ".join(recipe.networks) or "none"
         raise UserError(
             f"the recipe has no network {network}", remedy=f"its networks: {known}"
         )
-    stream, streams = recipe.stream_of(network), recipe.feature_streams
-    if stream in (ivectors := recipe.options.nnet.ivectors):
-        stream = ivectors[stream].features
-    if stream is not None and stream not in streams:
+    frames = recipe.networks[network].frames
+    below = frames.below if isinstance(frames, IvectorFrames) else frames
+    if not isinstance(below, ExtractedFrames):
         raise UserError(
-            f"network {network} reads {stream}: HDF5 files, what a GMM system makes of "
-            "features, or several features side by side",
+            f"network {network} reads {below.name}: HDF5 files, what a GMM system "
+            "makes of features, or several features side by side",
             remedy="train one on features of nnet.features",
         )
-    found = recipe.options.features if stream is None else streams[stream]
+    found = below.options
     cmvn = None if isinstance(found.cmvn, NoCmvn) else found.cmvn
     if not isinstance(cmvn, OnlineCmvn | None):
         raise UserError(
@@ -245,7 +250,7 @@ def _plain_features(
             "which Vosk does not compute",
             remedy="train one on features of type mfcc or fbank",
         )
-    return stream, found.extraction, cmvn
+    return below.name, found.extraction, cmvn
 
 
 @EXPORT.command("features", *_ARCHIVE)

@@ -59,14 +59,18 @@ def _simulation_records(arguments: Arguments) -> None:
     from latflow.training.records import DrawnRecords
 
     recipe = read_recipe(arguments)
-    known = [n for n, s in recipe.networks.items() if s.data.simulation is not None]
+    known = [
+        name
+        for name, network in recipe.networks.items()
+        if network.options.data.simulation is not None
+    ]
     check_choice("systems with data.simulation", arguments.system, known)
     for name in ("epoch", "number"):
         if (given := getattr(arguments, name)) < 1:
             raise UserError(f"--{name} is {given}, below 1")
     drawn = DrawnRecords(
         arguments.frames,
-        recipe.networks[arguments.system].data,
+        recipe.networks[arguments.system].options.data,
         seed=recipe.options.seed,
         epoch=arguments.epoch - 1,
     )

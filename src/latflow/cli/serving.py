@@ -104,15 +104,25 @@ def _package(arguments: Arguments) -> None:
     plan = PackagePlan(recipe, arguments.system, arguments.offline or None)
     plan.check()
     out = Path(arguments.out or f"{results}/package/{arguments.system}")
-    given = {k: Path(v) for k, v in plan.files(results).items() if isinstance(v, str)}
+    given = {
+        name: _below(Path(file), recipe.results, results)
+        for name, file in plan.files.items()
+        if isinstance(file, str)
+    }
     folders = {"model", "lang", "frames"} & given.keys()
     write_package(
         **{k: v for k, v in given.items() if k not in folders},
         **{f"{k}_dir": given[k].parent for k in folders},
         out_dir=out,
-        options=read_options(PackageOptions, plan.options()),
+        options=read_options(PackageOptions, plan.package_options),
     )
     sys.stdout.write(f"package: {out}\n")
+
+
+def _below(file: Path, results: str, other: str) -> Path:
+    """Return a file of a results folder in another folder that it was moved to."""
+    is_inside = file.is_relative_to(results)
+    return Path(other, file.relative_to(results)) if is_inside else file
 
 
 def _soak(arguments: Arguments, options: LoadOptions) -> int:

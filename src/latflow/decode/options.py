@@ -14,6 +14,7 @@ from latflow.lang.options import RescoringLmOptions
 from latflow.nnet.options import Precision
 from latflow.options import (
     Fraction,
+    Free,
     Name,
     NonNegativeFloat,
     NonNegativeInt,
@@ -185,7 +186,7 @@ class AttentionDecodeOptions(Options):
 class NetworkScoreOptions(NetworkDecodeOptions):
     """Use of a network's scores, and its device."""
 
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Free[Literal["auto", "cpu", "cuda"]] = "auto"
     """Device of the network."""
 
 

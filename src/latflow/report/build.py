@@ -82,7 +82,7 @@ def make_report(
         raise UserError(
             "no such results folder", file=results_dir, remedy="run the experiment"
         )
-    results = Results(results_dir, Recipe(config))
+    results = Results(results_dir, Recipe.resolve(config))
     date = now()
     sliced = slices_of(results)
     sections = _sections(results, sliced, date)
@@ -136,7 +136,7 @@ def now() -> str:
 
 def _sections(results: Results, sliced: pd.DataFrame, date: str) -> list[Section]:
     """Return all sections in reading order."""
-    has_systems = bool(results.recipe.systems)  # else a flat start
+    has_systems = bool(results.recipe.gmms)  # else a flat start
     gaussians = (training_section, alignment_section) if has_systems else ()
     sections = [
         decision_section(results),
@@ -165,7 +165,7 @@ def _sections(results: Results, sliced: pd.DataFrame, date: str) -> list[Section
 def _data_facts(results: Results) -> list[Fact]:
     """Return numbers on data and systems for the top of the page."""
     hours = training_hours(results)
-    names = results.recipe.decoded_systems
+    names = list(results.recipe.systems)
     systems = Fact(str(len(names)), "systems", ", ".join(names))
     if hours is None:
         return [systems]

@@ -239,7 +239,7 @@ def _rule_blocks(costs: pd.DataFrame) -> Iterator[Block]:
 
 def _decoding_rows(results: Results) -> Iterator[Row]:
     """Yield what each `decode.json` says, a row a system and set."""
-    for system in results.recipe.decoded_systems:
+    for system in results.recipe.systems:
         for name in results.recipe.evaluation_sets:
             found = read_json(results / f"decode/{system}/{name}/decode.json")
             if found is not None:

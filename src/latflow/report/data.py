@@ -88,7 +88,7 @@ def _cleaned_sets(results: Results) -> Iterator[Note | Table]:
 
 def _generated_entries(results: Results) -> Iterator[Note | Details]:
     """Yield what `lang.g2p` has added to the lexicon, if the recipe asks for it."""
-    if not results.recipe.generates_pronunciations:
+    if not results.recipe.language.generates_pronunciations:
         return
     table = read_table(results / "lang" / GENERATED)
     if table is None:
@@ -273,7 +273,7 @@ def _arpa_rows(path: Path) -> Iterator[Row]:
 def _mixtures(results: Results) -> Iterator[Note | Table]:
     """Yield weights and perplexities of neural language models, if there are some."""
     rows: list[Row] = []
-    for name in results.recipe.neural_lms:
+    for name in results.recipe.language.neural_models:
         found = read_json(results / f"lm/{name}.mixture.json")
         if found is None:
             yield missing(f"neural language model {name}", "decode")

@@ -153,7 +153,7 @@ def _costs(
 ) -> dict[str, str]:
     """Return what a system costs in use and in training, where it was measured."""
     shown: dict[str, str] = {}
-    acoustic = results.recipe.system_of(system)
+    acoustic = results.recipe.system_of(system).name
     first = _first_pass(results, acoustic)
     is_adapted = first is not None or acoustic in results.recipe.adapted_systems
     shown["passes"] = "2" if is_adapted else "1"
@@ -173,7 +173,7 @@ def _costs(
     memory = costs.loc[of_set & decodes, "peak_memory_mib"].max()
     if not math.isnan(memory):
         shown["decoding memory (MiB)"] = f"{memory:.0f}"
-    makers = results.recipe.lineage_of(acoustic)
+    makers = results.recipe.systems[acoustic].lineage
     seconds = sum(_making_seconds(costs, name) for name in makers)
     if seconds:
         shown["training (min)"] = f"{seconds / 60:.1f}"
@@ -182,9 +182,9 @@ def _costs(
 
 def _first_pass(results: Results, system: str) -> str | None:
     """Return the GMM system whose decoding adapts a network's features to speakers."""
-    recipe = results.recipe
-    adapted = recipe.adapted_systems
-    return next((x for x in recipe.streams_read(system) if x in adapted), None)
+    adapted = results.recipe.adapted_systems
+    parts = results.recipe.systems[system].frames.parts
+    return next((part.name for part in parts if part.name in adapted), None)
 
 
 def _making_seconds(costs: pd.DataFrame, system: str) -> float:

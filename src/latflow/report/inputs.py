@@ -24,9 +24,9 @@ from latflow.report.choice import Decision, decide, rates_of
 from latflow.report.significance import Pair, Verdict, compare_pairs, turned
 from latflow.scoring import results as tables
 from latflow.scoring.bootstrap import Comparison
-from latflow.sequence.options import SequenceSystemOptions
 from latflow.workflow.experiment import Experiment
 from latflow.workflow.recipe import Recipe
+from latflow.workflow.sequence_networks import SequenceNetwork
 
 Line = Mapping[str, Any]
 _COUNTED = ("step", "epoch", "dev")
@@ -149,7 +149,7 @@ class Results:
     def frame_shift(self, network: str) -> float:
         """Return the seconds from one frame of a network's output to the next."""
         subsampling = frame_subsampling(self.folder / "nnet" / network)
-        return subsampling * self.recipe.feature_shift(network)
+        return subsampling * self.recipe.networks[network].frames.shift
 
     def baseline_of(self, system: str) -> str | None:
         """Return the system that a system is to be better than; None for the first.
@@ -161,21 +161,21 @@ class Results:
         """
         if system in self.options.report.baselines:
             return self.options.report.baselines[system]
-        acoustic = self.recipe.system_of(system)
-        if acoustic != system:
-            return acoustic
-        if self.recipe.is_network(system):
-            options = self.options.nnet.systems[system]
-            has_parent = isinstance(options, SequenceSystemOptions)
-            return options.parent if has_parent else self.recipe.gmm_behind(system)
-        systems = list(self.recipe.systems)
+        found = self.recipe.system_of(system)
+        if found.name != system:
+            return found.name
+        if isinstance(found, SequenceNetwork):
+            return found.parent.name
+        if found.is_network:
+            return None if found.gmm_ancestor is None else found.gmm_ancestor.name
+        systems = list(self.recipe.gmms)
         index = systems.index(system)
         return systems[index - 1] if index else None
 
     @property
     def shown_system(self) -> str:
         """The system that is looked at closely."""
-        last = self.recipe.decoded_systems[-1]
+        last = list(self.recipe.systems)[-1]
         return self.options.report.example_system or last
 
     @property

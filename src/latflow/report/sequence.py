@@ -22,6 +22,7 @@ from latflow.report.page import (
 from latflow.report.sequence_curves import curves, dev_errors
 from latflow.report.training import time_shares, training_facts
 from latflow.sequence.options import SequenceSystemOptions
+from latflow.workflow.sequence_networks import SequenceNetwork
 
 _LEAD = (
     "A network that is trained frame by frame learns to name frames; sequence training "
@@ -91,7 +92,9 @@ def sequence_section(results: Results) -> Section | None:
     """Show the training of networks on lattices; None where there is none."""
     recipe = results.recipe
     systems = {
-        name: recipe.sequence_system(name) for name in recipe.networks_of("sequence")
+        name: network.options
+        for name, network in recipe.networks.items()
+        if isinstance(network, SequenceNetwork)
     }
     if not systems:
         return None
@@ -259,7 +262,8 @@ def _dev(
 def _denominators(results: Results, names: Iterable[str]) -> Iterator[Block]:
     """List the sizes of the graphs of training lattices, and of those of decoding."""
     rows: list[Row] = []
-    for system in dict.fromkeys(results.recipe.tree_owner(name) for name in names):
+    owners = (results.recipe.networks[name].tree_owner.name for name in names)
+    for system in dict.fromkeys(owners):
         for use, folder in (("training", "denominator"), ("decoding", "graph")):
             facts = read_json(results / f"{folder}/{system}/HCLG.json")
             if facts is None:

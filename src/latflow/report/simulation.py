@@ -81,10 +81,9 @@ def simulation_section(results: Results) -> Section | None:
 def _trained(results: Results) -> dict[Path, list[str]]:
     """Return the systems that simulate in training, by the frames that they read."""
     recipe, found = results.recipe, dict[Path, list[str]]()
-    for name, system in recipe.networks.items():
-        if system.data.simulation is not None:
-            split = recipe.training_set_of(name)
-            frames = f"streams/{recipe.stream_of(name)}/frames/{split}"
+    for name, network in recipe.networks.items():
+        if network.options.data.simulation is not None:
+            frames = f"streams/{network.frames.name}/frames/{network.training_set}"
             found.setdefault(results / frames, []).append(name)
     return found
 
@@ -100,7 +99,7 @@ def _drawn(results: Results, frames: Path, systems: list[str]) -> Iterator[Block
     seed, networks = results.options.seed, results.recipe.networks
     try:
         drawn = {
-            name: DrawnRecords(frames, networks[name].data, seed=seed, epoch=0)
+            name: DrawnRecords(frames, networks[name].options.data, seed=seed, epoch=0)
             for name in systems
         }
         speech = drawn[systems[0]].speech

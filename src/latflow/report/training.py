@@ -103,7 +103,7 @@ def training_section(results: Results) -> Section:
         "Gaussians are not comparable by likelihood, only by word error rate."
     )
     section = Section("training", "Training of the acoustic models", lead)
-    systems = list(results.recipe.systems)
+    systems = list(results.recipe.gmms)
     tables = {s: read_table(results / f"gmm/{s}/iterations.tsv") for s in systems}
     curves = {s: t for s, t in tables.items() if t is not None and len(t)}
     if curves:
@@ -150,7 +150,7 @@ def alignment_section(results: Results) -> Section:
         "point to wrong transcripts, missing pronunciations or a poor model."
     )
     section = Section("alignment", "Alignments", lead)
-    for system in reversed(list(results.recipe.systems)):
+    for system in reversed(list(results.recipe.gmms)):
         found = read_json(results / f"align/{system}/train/statistics.json")
         if found is not None:
             section.blocks += _alignment_blocks(system, found)
@@ -386,7 +386,8 @@ def training_facts(meta: Mapping[str, Any]) -> dict[str, str]:
 
 def _unknown_sequences(results: Results, name: str, part: str) -> dict[str, str]:
     """Count supervisions of LF-MMI that the phone language model gives no weights."""
-    split = results.recipe.training_set_of(name) if part == "train" else part
+    trained_on = results.recipe.networks[name].training_set
+    split = trained_on if part == "train" else part
     meta = read_json(results / f"chain/{name}/supervisions/{split}/meta.json") or {}
     if not meta.get("refused"):
         return {}

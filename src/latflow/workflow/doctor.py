@@ -33,16 +33,10 @@ from latflow.lang.directory import read_symbols
 from latflow.lang.options import LangOptions
 from latflow.lang.special_words import special_names
 from latflow.workflow.amounts import split_sizes
-from latflow.workflow.extractor_checks import check_extractors
 from latflow.workflow.findings import Finding, Severity, finding_of, some
-from latflow.workflow.language_checks import (
-    check_language_model,
-    check_lexicon,
-    known_words,
-    language_models,
-)
+from latflow.workflow.frames import ExtractedFrames
+from latflow.workflow.language import check_lexicon
 from latflow.workflow.machine import device_memory, gpus
-from latflow.workflow.network_checks import check_descriptions
 from latflow.workflow.recipe import Recipe
 from latflow.workflow.survey import Dictionary, Survey, survey_source
 
@@ -66,7 +60,7 @@ def examine_experiment(recipe: Recipe) -> list[Finding]:
             *_networks(recipe),
             *_device(recipe),
             *_memory(recipe),
-            *_language_models(recipe),
+            *map(finding_of, recipe.language.model_errors()),
             *_data(recipe),
         ]
     )
@@ -89,8 +83,7 @@ def _device(recipe: Recipe) -> Iterator[Finding]:
 def _networks(recipe: Recipe) -> list[Finding]:
     """Find the first fault of the descriptions of networks."""
     try:
-        check_descriptions(recipe)
-        check_extractors(recipe)
+        recipe.check_definitions()
     except UserError as error:
         return [finding_of(error)]
     return []
@@ -103,7 +96,7 @@ def _memory(recipe: Recipe) -> Iterator[Finding]:
     except ModuleNotFoundError:  # torch is in the environments of the jobs alone
         return
     try:
-        sizes = NetworkSizes(recipe, split_sizes(Path("results", recipe.experiment)))
+        sizes = NetworkSizes(recipe, split_sizes(Path(recipe.results)))
         found = {name: sizes.memory(name) for name in recipe.networks}
     except UserError:  # of a network told by `_networks`, of frames by their readers
         return
@@ -133,13 +126,13 @@ def _memory(recipe: Recipe) -> Iterator[Finding]:
 
 def _data(recipe: Recipe) -> list[Finding]:
     """Examine the prepared corpora of an experiment, or else their sources."""
-    results = Path("results", recipe.experiment)
+    results = Path(recipe.results)
     prepared = {
         split: path
         for split in recipe.splits
         if (path := results / "corpus" / split / "cuts.jsonl.gz").is_file()
     }
-    lexicon = recipe.lexicon(str(results / "corpus" / "language"))
+    lexicon = recipe.language.lexicon
     options = recipe.options
     common = (options.lang, options.features, results)
     if len(prepared) == len(recipe.splits):
@@ -148,7 +141,7 @@ def _data(recipe: Recipe) -> list[Finding]:
             prepared,
             lexicon,
             *common,
-            streams=recipe.feature_streams,
+            streams=options.nnet.features,
             decoded_per_second=_decoded_per_second(recipe),
             lang_dir=lang_dir if (lang_dir / "phones.txt").is_file() else None,
         )
@@ -158,7 +151,7 @@ def _data(recipe: Recipe) -> list[Finding]:
         own and lexicon,
         *common,
         recipe.max_skipped_fraction,
-        streams=recipe.feature_streams,
+        streams=options.nnet.features,
         decoded_per_second=_decoded_per_second(recipe),
     )
 
@@ -167,10 +160,11 @@ def _decoded_per_second(recipe: Recipe) -> float:
     """Return the frames that all decodings together score of a second of speech."""
     total = 0.0
     for system in map(recipe.system_of, recipe.decodings):
+        source = system.frames.source
         # Lhotse's extractors, which take torch to be asked, have mostly this one, too
-        is_known = not recipe.extracts_by_lhotse(system)
-        shift = recipe.feature_shift(system) if is_known else 0.01
-        total += 1 / (shift * recipe.subsampling_of(system))
+        is_lhotse = isinstance(source, ExtractedFrames) and source.is_lhotse
+        shift = 0.01 if is_lhotse else source.shift
+        total += 1 / (shift * system.subsampling)
     return total
 
 
@@ -327,22 +321,6 @@ def _dictionary(
         findings.append(finding_of(error))
         return None
     return Dictionary.of(lexicon, str(path), lang, special_names(lexicon, lang))
-
-
-def _language_models(recipe: Recipe) -> Iterator[Finding]:
-    """Find what is wrong with language models, if the lexicon is there."""
-    lang = recipe.options.lang
-    if lang.lexicon is None or not Path(lang.lexicon).is_file():
-        return
-    try:
-        words = known_words(check_lexicon(lang.lexicon, lang), lang)
-    except UserError:
-        return  # told with the corpora
-    for options in language_models(recipe):
-        try:
-            check_language_model(options, words, is_whole=True)
-        except UserError as error:
-            yield finding_of(error)
 
 
 def _filters(

@@ -120,8 +120,9 @@ class ExtractedFrames(Frames):
     @property
     def extractor_files(self) -> list[str]:
         """The file of the user's own extractor, if one computes them."""
-        is_lhotse = isinstance(self.options, LhotseExtractionOptions)
-        return [str(path) for path in self.options.files] if is_lhotse else []
+        options = self.options
+        is_lhotse = isinstance(options, LhotseExtractionOptions)
+        return [str(path) for path in options.files] if is_lhotse else []
 
     def statistics_before(self, split: str) -> list[str]:
         """Return the frames whose statistics those of a set begin with (CMVN)."""
@@ -149,6 +150,24 @@ class ExtractedFrames(Frames):
                 "features",
                 remedy="set its type to utterance, sliding or none, or `stored: true`",
             )
+
+    def check_extractor(self) -> None:
+        """Refuse an extractor of Lhotse's that cannot be made as the recipe says.
+
+        Not part of `check`: it takes Lhotse and torch, which reading a recipe does
+        without.
+
+        Raises:
+            UserError: names the key; see `LhotseExtractor`.
+        """
+        options = self.options
+        if not isinstance(options, LhotseExtractionOptions):
+            return
+        from latflow.features.lhotse_extractors import LhotseExtractor
+
+        extractor = LhotseExtractor(options, options.sample_rate, key=self.key)
+        if not self.is_stored:
+            extractor.check_lengths()
 
 
 @dataclass(frozen=True)

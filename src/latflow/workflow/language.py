@@ -68,8 +68,8 @@ class LanguageModel:
         """
         written, first = self.written, self.experiment.lm
         if isinstance(written, NeuralLmOptions) and written.path is None:
-            model = LanguageModel("lm", self.experiment, first, self.own_text)
-            path = model.options.path if isinstance(first, TextLm) else None
+            model = LanguageModel("lm", self.experiment, first, self.own_text).options
+            path = model.path if isinstance(model, TextLm) else None
             return written.replace(path=path)
         if isinstance(written, TextLm) and written.path is None:
             if self.own_text is None:

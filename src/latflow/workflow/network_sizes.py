@@ -11,9 +11,10 @@ from latflow.errors import UserError
 from latflow.features.frame_times import Amount, feature_dim
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.footprint import Footprint, footprint_of
-from latflow.sequence.options import SequenceSystemOptions
 from latflow.training.memory import TrainingMemory, memory_of
-from latflow.workflow.recipe import Recipe
+from latflow.workflow.frames import ExtractedFrames, Frames, IvectorFrames
+from latflow.workflow.networks import BaseNetwork, Network
+from latflow.workflow.resolve import Systems
 
 # Features of a GMM system that networks read, unless it says so itself: LDA's.
 ADAPTED_DIM = 40
@@ -33,8 +34,8 @@ class NetworkSizes:
             to be up to `LONGEST` times their mean.
     """
 
-    def __init__(self, recipe: Recipe, splits: Mapping[str, Amount]) -> None:
-        self._recipe, self._splits = recipe, splits
+    def __init__(self, recipe: Systems, splits: Mapping[str, Amount]) -> None:
+        self._networks, self._splits = recipe.networks, splits
         self._found: dict[str, Footprint | None] = {}
 
     def memory(self, name: str) -> TrainingMemory | None:
@@ -42,55 +43,52 @@ class NetworkSizes:
 
         The networks of an ensemble count together.
         """
-        options, seed = self._recipe.networks[name], name
-        while isinstance(parent := self._recipe.networks[seed], SequenceSystemOptions):
-            seed = parent.parent
-        if seed not in self._found:
-            self._found[seed] = self._footprint(seed)
-        footprint = self._found[seed]
+        network = self._networks[name]
+        base, options = network.base, network.options
+        if base.name not in self._found:
+            self._found[base.name] = _footprint(base)
+        footprint = self._found[base.name]
         if footprint is None:
             return None
-        longest = self._longest(name)
+        longest = self._longest(network)
         one = memory_of(footprint, options.training, options.data, longest)
         return one.times(options.training.ensemble)
 
-    def _longest(self, name: str) -> int:
+    def _longest(self, network: Network) -> int:
         """Return about how many frames the longest utterance has that is trained on."""
-        amount = self._splits.get(self._recipe.training_set_of(name))
+        amount = self._splits.get(network.training_set)
         hours, count = (0.0, None) if amount is None else amount
         mean = 3600 * hours / count if count else USUAL_SECONDS
         return max(1, round(LONGEST * mean * FRAMES_PER_SECOND))
 
-    def _footprint(self, name: str) -> Footprint | None:
-        """Count a network with the classes that its tree will have."""
-        file = self._recipe.description_of(name)
-        if file is None:
-            return None
-        description = NetworkDescription.load(file)
-        targets = {loss.target for loss in description.outputs.values()}
-        classes = dict.fromkeys(targets, self._leaves(name))
-        parts = {x: self._dim(x) for x in self._recipe.streams_read(name) or ("",)}
-        try:
-            description = description.with_parts(parts if len(parts) > 1 else {})
-            return footprint_of(description, sum(parts.values()), classes)
-        except (UserError, ValueError):
-            return None
 
-    def _leaves(self, name: str) -> int:
-        """Return the leaves that a network's tree is grown to."""
-        recipe = self._recipe
-        if recipe.has_own_tree(name):
-            tree = getattr(recipe.networks[name], "tree", None)
-            return int(getattr(tree, "num_leaves", 0) or FEW_CLASSES)
-        source = recipe.gmm_behind(name)
-        options = recipe.options.gmm.systems.get(source or "")
-        return int(getattr(options, "num_leaves", 0) or FEW_CLASSES)
+def _footprint(network: BaseNetwork) -> Footprint | None:
+    """Count a network with the classes that its tree will have."""
+    if network.description is None:
+        return None
+    description = NetworkDescription.load(network.description)
+    targets = {loss.target for loss in description.outputs.values()}
+    classes = dict.fromkeys(targets, _leaves(network))
+    parts = {str(part.name): _dim(part) for part in network.frames.parts}
+    try:
+        description = description.with_parts(parts if len(parts) > 1 else {})
+        return footprint_of(description, sum(parts.values()), classes)
+    except (UserError, ValueError):
+        return None
 
-    def _dim(self, stream: str) -> int:
-        """Return features a frame."""
-        nnet, below = self._recipe.options.nnet, 0
-        if stream in nnet.ivectors:
-            below = nnet.ivectors[stream].dim
-            stream = nnet.ivectors[stream].features
-        options = nnet.features.get(stream)
-        return below + (ADAPTED_DIM if options is None else feature_dim(options))
+
+def _leaves(network: BaseNetwork) -> int:
+    """Return the leaves that a network's tree is grown to."""
+    ancestor = network.gmm_ancestor
+    gmm = None if ancestor is None else ancestor.options
+    tree = getattr(network.options, "tree", None) if network.has_own_tree else gmm
+    return int(getattr(tree, "num_leaves", 0) or FEW_CLASSES)
+
+
+def _dim(frames: Frames) -> int:
+    """Return features per frame."""
+    if isinstance(frames, IvectorFrames):
+        return frames.options.dim + _dim(frames.below)
+    if isinstance(frames, ExtractedFrames) and frames.name is not None:
+        return feature_dim(frames.options)
+    return ADAPTED_DIM

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from latflow.errors import UserError
+from latflow.features.options import LhotseExtractionOptions
 from latflow.files import read_yaml
 from latflow.nnet.described import (
     OutputLoss,
@@ -34,8 +35,8 @@ from latflow.training.options import (
 )
 from latflow.workflow.experiment import NetworkSystemOptions
 from latflow.workflow.frames import ExtractedFrames, Hdf5Frames, PastedFrames
-from latflow.workflow.settings import workflow_folder
 from latflow.workflow.sets import Sets, simulation_files
+from latflow.workflow.settings import workflow_folder
 from latflow.workflow.systems import AdaptedFrames, System, unless_set
 from latflow.workflow.training_data import TrainingData
 
@@ -92,7 +93,7 @@ class Network(System):
 
     @property
     def base(self) -> BaseNetwork:
-        """The network whose description it has: itself, or what its parents go back to."""
+        """The network whose description it has: itself, or that of its parents."""
         raise NotImplementedError
 
     @property
@@ -169,7 +170,7 @@ class Network(System):
 
     @property
     def description_values(self) -> Mapping[str, Any]:
-        """What its description says: comments and form of the file are not part of it."""
+        """What its description says, without comments and the form of the file."""
         return {} if self.description is None else read_yaml(self.description)
 
     @cached_property
@@ -307,6 +308,8 @@ class Network(System):
         if not isinstance(frames, ExtractedFrames) or self.options.data.mixing is None:
             return
         options = frames.options
+        if not isinstance(options, LhotseExtractionOptions):
+            return
         extractor = LhotseExtractor(options, options.sample_rate, key=frames.key)
         if not adds_features(extractor.instance()):
             raise UserError(
@@ -580,9 +583,7 @@ class FrameNetwork(BaseNetwork):
             streams = self.experiment.nnet.features.items()
             stored = [name for name, stream in streams if stream.stored]
             known = [*stored, *self.simulated_targets]
-            check_choice(
-                f"{self.key}.network: target of the loss mse", target, known
-            )
+            check_choice(f"{self.key}.network: target of the loss mse", target, known)
             if self.options.data.perturbation is not None:
                 raise UserError(
                     f"{self.key}.data.perturbation: an output learns stored features, "

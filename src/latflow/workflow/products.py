@@ -80,7 +80,9 @@ def _check_without_audio(recipe: Systems) -> None:
         *(
             (
                 f"nnet.systems.{name}.features",
-                all(part.name not in options.nnet.hdf5 for part in network.frames.parts),
+                all(
+                    part.name not in options.nnet.hdf5 for part in network.frames.parts
+                ),
             )
             for name, network in recipe.networks.items()
         ),

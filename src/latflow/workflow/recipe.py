@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from typing import Any
 
 from latflow.align.options import ExportOptions, SuspectOptions
+from latflow.corpus.options import Hdf5Source, SyntheticSource
 from latflow.decode.options import SearchOptions
 from latflow.gmm.options import SharedOptions
 from latflow.scoring.options import ComparisonOptions
@@ -39,6 +41,7 @@ class Recipe(Systems):
         if isinstance(gmm, Mapping) and gmm.get("import") and "systems" not in gmm:
             config = {**config, "gmm": {**gmm, "systems": {}}}
         recipe = cls.resolve(load(config))
+        recipe.check()
         check_products(recipe, recipe.language)
         return recipe
 
@@ -64,7 +67,7 @@ class Recipe(Systems):
 
     def vocabulary(self, split: str) -> list[str]:
         """Return the file whose spelling the transcripts of a split take on, if any."""
-        if not self.has_own_transcripts(split):
+        if isinstance(self.sources[split], SyntheticSource | Hdf5Source):
             return []
         if self.imported_system is not None:
             return [f"{self.options.gmm.lang}/words.txt"]
@@ -74,6 +77,24 @@ class Recipe(Systems):
         """Return the cuts of a set that is scored: of what has features."""
         folder = "features" if self.has_audio(split) else "corpus"
         return f"{self.results}/{folder}/{split}/cuts.jsonl.gz"
+
+    def check_definitions(self) -> None:
+        """Refuse networks and extractors that cannot be made as the recipe says.
+
+        Not part of `from_config`: it takes Lhotse and torch, which reading a recipe
+        does without, and which may be in the environments of the jobs alone.
+
+        Raises:
+            UserError: names the file, or the key.
+        """
+        if find_spec("torch") is None or find_spec("lhotse") is None:
+            return
+        for network in self.networks.values():
+            network.check_description()
+        for frames in self.extracted_frames:
+            frames.check_extractor()
+        for network in self.networks.values():
+            network.check_extractor()
 
     @property
     def shared_options(self) -> dict[str, Any]:

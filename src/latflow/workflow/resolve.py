@@ -67,11 +67,10 @@ class Systems(Sets):
         sets = Sets(options)
         gmm_frames = ExtractedFrames(options.results, None, options.features)
         gmms = resolve_gmms(options, gmm_frames)
-        gmm_frames.check()
         if gmm_frames.is_lhotse and options.gmm.import_ is not None:
             raise UserError(
                 "configuration features.type: the system of gmm.import was trained on "
-                f"Kaldi's features, not those of an extractor of Lhotse's",
+                "Kaldi's features, not those of an extractor of Lhotse's",
                 remedy="set it to mfcc or fbank",
             )
         streams = _resolve_streams(options, sets, gmms)
@@ -79,8 +78,18 @@ class Systems(Sets):
         for name in options.nnet.systems:
             resolver = _Resolver(name, options, sets, gmms, networks)
             networks[name] = resolver.resolve(gmm_frames, streams)
-            networks[name].check()
         return cls(options, gmm_frames, streams, gmms, networks)
+
+    def check(self) -> None:
+        """Refuse features and networks that contradict themselves or each other.
+
+        Raises:
+            UserError: names the key.
+        """
+        for frames in self.extracted_frames:
+            frames.check()
+        for network in self.networks.values():
+            network.check()
 
     @cached_property
     def systems(self) -> dict[str, System]:
@@ -100,8 +109,7 @@ class Systems(Sets):
         return [
             name
             for name, network in self.networks.items()
-            if isinstance(network, LfmmiNetwork)
-            and network.is_flat_start is flat_start
+            if isinstance(network, LfmmiNetwork) and network.is_flat_start is flat_start
         ]
 
     @property
@@ -276,62 +284,74 @@ def _resolve_streams(
     """Return the features that networks may read beside those of GMM systems."""
     nnet, results = options.nnet, options.results
     found: dict[str, Frames] = {}
-    stored: dict[str, ExtractedFrames] = {}
     for name, stream in nnet.features.items():
-        key = f"configuration nnet.features.{name}"
         if name in gmms:
             raise UserError(
-                f"{key}: a GMM system has this name",
+                f"configuration nnet.features.{name}: a GMM system has this name",
                 remedy="give the features another",
             )
-        frames = found[name] = ExtractedFrames(results, name, stream)
-        frames.check()
-        if stream.stored:
-            stored[name] = frames
+        found[name] = ExtractedFrames(results, name, stream)
     for name, ivectors in nnet.ivectors.items():
-        key = f"configuration nnet.ivectors.{name}"
-        _check_new_name(key, name, {*gmms, *found}, "the i-vectors")
-        check_choice(f"{key}.features", ivectors.features, list(stored))
-        below = stored[ivectors.features]
-        if below.options.type == "waveform":
-            raise UserError(
-                f"{key}.features: {ivectors.features} are samples",
-                remedy="take features of type mfcc or fbank",
-            )
+        _check_new_name(f"nnet.ivectors.{name}", name, {*gmms, *found})
+        below = _below_ivectors(f"nnet.ivectors.{name}", ivectors.features, found)
         found[name] = IvectorFrames(results, name, ivectors, below)
     for name, hdf5 in nnet.hdf5.items():
-        key = f"configuration nnet.hdf5.{name}"
-        _check_new_name(key, name, {*gmms, *found}, "these")
+        _check_new_name(f"nnet.hdf5.{name}", name, {*gmms, *found})
+        known = [*sets.splits, *sets.training_sets[1:]]
         for split in hdf5.files:
-            known = [*sets.splits, *sets.training_sets[1:]]
-            check_choice(f"{key}.files", split, known)
+            check_choice(f"configuration nnet.hdf5.{name}.files", split, known)
         found[name] = Hdf5Frames(results, name, hdf5)
-    sides = {name: frames for name, frames in found.items() if frames.is_stored}
-    sides |= _adapted(gmms)
+    sides = {**found, **_adapted(gmms)}
     for name, pasted in nnet.pasted.items():
-        key = f"configuration nnet.pasted.{name}"
-        _check_new_name(key, name, {*gmms, *found} - {*nnet.pasted}, "these")
+        _check_new_name(f"nnet.pasted.{name}", name, {*sides})
+        key = f"configuration nnet.pasted.{name}.features"
         for chosen in pasted.features:
-            if chosen in found and not found[chosen].is_stored:
-                raise UserError(
-                    f"{key}.features: {chosen} are computed when they are read",
-                    remedy=f"set stored: true in nnet.features.{chosen}",
-                )
-            if chosen in nnet.pasted:
-                raise UserError(
-                    f"{key}.features: {chosen} stand side by side already",
-                    remedy="name each of their features here",
-                )
-            check_choice(f"{key}.features", chosen, list(sides))
+            _check_side(key, chosen, sides, set(nnet.pasted))
         side_by_side = tuple(sides[chosen] for chosen in pasted.features)
         found[name] = PastedFrames(results, name, side_by_side)
     return found
 
 
-def _check_new_name(key: str, name: str, taken: set[str], what: str) -> None:
+def _below_ivectors(
+    key: str, chosen: str, streams: Mapping[str, Frames]
+) -> ExtractedFrames:
+    """Return the stored features that i-vectors are made of."""
+    stored = {
+        name: frames
+        for name, frames in streams.items()
+        if isinstance(frames, ExtractedFrames) and frames.is_stored
+    }
+    check_choice(f"configuration {key}.features", chosen, list(stored))
+    if stored[chosen].options.type == "waveform":
+        raise UserError(
+            f"configuration {key}.features: {chosen} are samples",
+            remedy="take features of type mfcc or fbank",
+        )
+    return stored[chosen]
+
+
+def _check_side(
+    key: str, chosen: str, sides: Mapping[str, Frames], pasted: set[str]
+) -> None:
+    """Refuse features that cannot stand beside others."""
+    if chosen in sides and not sides[chosen].is_stored:
+        raise UserError(
+            f"{key}: {chosen} are computed when they are read",
+            remedy=f"set stored: true in nnet.features.{chosen}",
+        )
+    if chosen in pasted:
+        raise UserError(
+            f"{key}: {chosen} stand side by side already",
+            remedy="name each of their features here",
+        )
+    stored = [name for name, frames in sides.items() if frames.is_stored]
+    check_choice(key, chosen, stored)
+
+
+def _check_new_name(key: str, name: str, taken: set[str]) -> None:
     """Refuse features with the name of others."""
     if name in taken:
         raise UserError(
-            f"{key}: a GMM system or other features have this name",
-            remedy=f"give {what} another",
+            f"configuration {key}: a GMM system or other features have this name",
+            remedy="give these another",
         )

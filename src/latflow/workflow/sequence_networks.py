@@ -146,8 +146,8 @@ class SequenceNetwork(Network):
         if counts_phones and not has_whole and not is_fresh:
             raise UserError(
                 f"{self.key}.criterion: counts phones, and {self.name} sees one frame "
-                f"in {self.subsampling} of the alignments of {self.aligner.name}, which "
-                "may miss some",
+                f"in {self.subsampling} of the alignments of {self.aligner.name}, "
+                "which may miss some",
                 remedy="set sequence.alignments to {source: on_the_fly, on_failure: "
                 "skip}, or take another criterion",
             )

@@ -1,6 +1,7 @@
 """Systems of an experiment: what they are built on, and the files that they make.
 
-Public: `System`, `GmmSystem`, `AdaptedFrames`, `resolve_gmms`, `name_of_import`, `unless_set`.
+Public: `System`, `GmmSystem`, `AdaptedFrames`, `resolve_gmms`, `name_of_import`,
+`unless_set`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class System:
     #: Whether it is searched with an acoustic scale of 1.
     has_full_scale = False
 
-    @property
+    @cached_property
     def is_adapted(self) -> bool:
         """Tell whether it works on features adapted to each speaker."""
         return False
@@ -121,7 +122,7 @@ class System:
         folder = f"{self.results}/align/{self.name}/{split}"
         return [f"{folder}/trans.ark"] if self.is_adapted else []
 
-    @property
+    @cached_property
     def subsampling(self) -> int:
         """Frames of the features for one of its scores."""
         return 1

@@ -12,6 +12,7 @@ from latflow.corpus.options import CombinedSource, DevSource
 from latflow.errors import UserError
 from latflow.features.options import LhotseStreamOptions, Stream
 from latflow.options import check_choice
+from latflow.sequence.options import SequenceDataOptions
 from latflow.simulation.options import MaskTarget
 from latflow.training.data_options import DataOptions
 from latflow.workflow.frames import ExtractedFrames, Frames, IvectorFrames
@@ -33,7 +34,7 @@ class TrainingData:
 
     key: str
     kind: str
-    options: DataOptions
+    options: DataOptions | SequenceDataOptions
     frames: Frames
     source: DevSource
     subsampling: int
@@ -206,8 +207,8 @@ class TrainingData:
         """Refuse weights of sources that train has not, or that leave nothing of it."""
         weights = self.options.source_weights
         key = f"{self.key}.data.source_weights"
-        is_combined = isinstance(self.source, CombinedSource)
-        known = list(self.source.sources) if is_combined else []
+        source = self.source
+        known = list(source.sources) if isinstance(source, CombinedSource) else []
         for chosen in weights:
             if not known:
                 raise UserError(
@@ -226,8 +227,9 @@ class TrainingData:
 
     def _check_sampling(self) -> None:
         """Refuse to sample by speakers that nobody knows."""
-        several = isinstance(self.source, CombinedSource)
-        sources = self.source.sources.values() if several else (self.source,)
+        source = self.source
+        several = isinstance(source, CombinedSource)
+        sources = source.sources.values() if several else (source,)
         is_known = any(
             getattr(one, "speaker", "given") == "given" and one.type != "hdf5"
             for one in sources

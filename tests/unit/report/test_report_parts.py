@@ -119,13 +119,13 @@ def test_labels_are_text_not_formulas():
 
 
 def test_missing_manifests_have_no_size(tmp_path):
-    assert not Results(tmp_path, Recipe(made_up_recipe())).split_sizes
+    assert not Results(tmp_path, Recipe.resolve(made_up_recipe())).split_sizes
 
 
 def test_neural_language_models_are_told_of_where_the_recipe_has_some(tmp_path):
     def blocks(**lm):
         decode = {"rescore": {name: {"lm": options} for name, options in lm.items()}}
-        recipe = Recipe(made_up_recipe(decode=decode))
+        recipe = Recipe.resolve(made_up_recipe(decode=decode))
         return language_section(Results(tmp_path, recipe)).blocks
 
     without = len(blocks(big={"type": "text", "path": "text"}))
@@ -143,7 +143,9 @@ def test_neural_language_models_are_told_of_where_the_recipe_has_some(tmp_path):
 
 def test_packages_are_told_of_where_the_recipe_asks_for_some(tmp_path):
     def section(**package):
-        return packages_section(Results(tmp_path, Recipe(made_up_recipe(**package))))
+        return packages_section(
+            Results(tmp_path, Recipe.resolve(made_up_recipe(**package)))
+        )
 
     assert section() is None
     asked = {"package": {"systems": ["mono", "tri1"], "offline": True}}
@@ -202,7 +204,9 @@ def test_networks_that_lattices_made_worse_are_findings(tmp_path):
     write_rates(tmp_path, rates)
     tables = [
         block
-        for block in decision_section(Results(tmp_path, Recipe(experiment))).blocks
+        for block in decision_section(
+            Results(tmp_path, Recipe.resolve(experiment))
+        ).blocks
         if isinstance(block, Table) and "finding" in block.rows[0]
     ]
     told = {
@@ -230,7 +234,7 @@ def test_a_failed_sequence_training_is_told_at_the_top(tmp_path, rates):
         for system, rate in rates.items():
             write_scores(tmp_path, system, name, rate, experiment.score)
     write_rates(tmp_path, rates)
-    results = Results(tmp_path, Recipe(experiment))
+    results = Results(tmp_path, Recipe.resolve(experiment))
     dev = {system: results.decision.rates[system, "dev"] for system in rates}
     told = (
         f"The training of mmi failed: it gets {dev['mmi']:.2f} % of dev's words wrong, "
@@ -261,7 +265,7 @@ def test_a_network_on_adapted_features_costs_the_first_pass_too(tmp_path):
                 told["other_cpu_seconds"] = {"adapt": 3.0}
             write_json(tmp_path / f"decode/{system}/{name}/decode.json", told)
     write_rates(tmp_path, rates)
-    table, *_ = decision_section(Results(tmp_path, Recipe(experiment))).blocks
+    table, *_ = decision_section(Results(tmp_path, Recipe.resolve(experiment))).blocks
     assert isinstance(table, Table)
     found = {
         r["system"]: (r["passes"], r["real-time factor a core"]) for r in table.rows
@@ -275,7 +279,7 @@ def test_a_network_on_adapted_features_costs_the_first_pass_too(tmp_path):
 
 def test_generated_pronunciations_are_listed(tmp_path):
     recipe = made_up_recipe(lang={"g2p": {"num_pronunciations": 1}})
-    results = Results(tmp_path, Recipe(recipe))
+    results = Results(tmp_path, Recipe.resolve(recipe))
     *_, told = data_section(results).blocks
     assert isinstance(told, Note)
     assert told.is_missing
@@ -295,7 +299,7 @@ def test_generated_pronunciations_are_listed(tmp_path):
 def test_what_was_dropped_of_a_cleaned_set_is_told(tmp_path):
     recipe = made_up_recipe()
     recipe = recipe.replace(corpus=recipe.corpus.replace(cleaned={"good": {}}))
-    results = Results(tmp_path, Recipe(recipe))
+    results = Results(tmp_path, Recipe.resolve(recipe))
     assert results.recipe.training_sets == ["train", "good"]
     assert data_section(results).blocks[-1].is_missing
     told = {
@@ -312,7 +316,7 @@ def test_what_was_dropped_of_a_cleaned_set_is_told(tmp_path):
 def test_speech_of_hours_keeps_its_digits(tmp_path):
     told = {"utterances": 2620, "audio_seconds": 19452.48, "wall_seconds": 0.12345}
     write_json(tmp_path / "decode/mono/test/decode.json", told)
-    section = speed_section(Results(tmp_path, Recipe(made_up_recipe())))
+    section = speed_section(Results(tmp_path, Recipe.resolve(made_up_recipe())))
     (row,) = next(block for block in section.blocks if isinstance(block, Table)).rows
     assert (row["speech (s)"], row["wall time (s)"]) == ("19452", "0.1235")
 
@@ -346,7 +350,7 @@ def test_supervisions_without_weights_are_counted(tmp_path):
     """They are why the objective of LF-MMI may be above 0 on dev."""
     chain = {"type": "lfmmi", "network": "n.yaml", "alignments": "tri1"}
     results = Results(
-        tmp_path, Recipe(made_up_recipe(nnet={"systems": {"net": chain}}))
+        tmp_path, Recipe.resolve(made_up_recipe(nnet={"systems": {"net": chain}}))
     )
     for split, refused in (("train", 0), ("dev", 58)):
         folder = tmp_path / f"chain/net/supervisions/{split}"
