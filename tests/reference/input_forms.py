@@ -206,7 +206,7 @@ def outcome(digits):
     make_lang(recipe.lexicon(""), out / "lang", options=recipe.options.lang)
     cuts = out / "corpus/cuts.jsonl.gz"
     arpa, grammar = out / "lm.arpa", out / "G.fst"
-    options = recipe.lm_options("lm", "")
+    options = recipe.language.models["lm"].options
     make_lm(arpa, options=options, lang_dir=out / "lang", text=[cuts])
     make_grammar(arpa, out / "lang", grammar)
     utterances = [

@@ -141,9 +141,9 @@ SYSTEMS = {
 
 def test_a_system_may_take_its_lexicon_from_alignments(recipe_of):
     recipe = recipe_of(gmm={"systems": SYSTEMS})
-    assert Path(recipe.systems["tri1"].lang_folder).name == "lang"
-    assert Path(recipe.systems["tri2"].lang_folder).name == "lang_tri1"
-    assert "lexicon" not in recipe.system_options("tri2")
+    assert recipe.systems["tri1"].lang_folder.endswith("/lang")
+    assert recipe.systems["tri2"].lang_folder.endswith("/lang_tri1")
+    assert "lexicon" not in recipe.gmms["tri2"].training_options
 
 
 @pytest.mark.parametrize(
@@ -179,13 +179,13 @@ def test_rescoring_adds_decodings(recipe_of):
         },
     )
     assert recipe.decodings == [*SYSTEMS, "mono.big", "tri1.big", "tri2.last"]
-    assert recipe.system_of("tri1.big") == "tri1"
-    assert recipe.system_of("mono") == "mono"
+    assert recipe.system_of("tri1.big").name == "tri1"
+    assert recipe.system_of("mono").name == "mono"
     assert list(recipe.language.models) == ["lm", "big", "last"]
-    assert recipe.lm_options("big", "language").order == 4
-    assert recipe.lm_inputs("last", "results", "language") == ["a.arpa"]
-    assert recipe.lm_inputs("big", "results", "l") == [
-        "results/corpus/train/cuts.jsonl.gz"
+    assert recipe.language.models["big"].options.order == 4
+    assert recipe.language.models["last"].inputs == ["a.arpa"]
+    assert recipe.language.models["big"].inputs == [
+        f"{recipe.results}/corpus/train/cuts.jsonl.gz"
     ]
 
 
@@ -204,15 +204,19 @@ def test_a_neural_model_rescores_and_takes_the_text_of_the_first(recipe_of):
         ["lstm", "own"],
         ["lm"],
     )
-    assert recipe.lm_inputs("lstm", "results", "language") == ["first.txt"]
-    assert recipe.lm_inputs("own", "results", "language") == ["own.txt"]
-    run = LmRunOptions.model_validate(recipe.lm_run_options("lstm"))
+    assert recipe.language.models["lstm"].inputs == ["first.txt"]
+    assert recipe.language.models["own"].inputs == ["own.txt"]
+    run = LmRunOptions.model_validate(recipe.language.models["lstm"].training_options)
     assert (run.size, run.seed, run.device) == (64, 3, "auto")
-    assert recipe.lm_run_options("own") == recipe.lm_run_options("lstm")
-    assert (recipe.neural_lm("own").weight, recipe.neural_lm("own").n_best) == (0.25, 7)
+    assert (
+        recipe.language.models["own"].training_options
+        == recipe.language.models["lstm"].training_options
+    )
+    own_options = recipe.language.models["own"].neural
+    assert (own_options.weight, own_options.n_best) == (0.25, 7)
     recipe = recipe_of(**named, lm={"type": "transcripts"})
-    assert recipe.lm_inputs("lstm", "results", "language") == [
-        "results/corpus/train/cuts.jsonl.gz"
+    assert recipe.language.models["lstm"].inputs == [
+        f"{recipe.results}/corpus/train/cuts.jsonl.gz"
     ]
 
 
@@ -235,7 +239,7 @@ def test_rescoring_that_cannot_be_is_refused(recipe_of, rescore, message):
     if message is None:  # a text is asked for when the model is made
         recipe = recipe_of(**config)
         with pytest.raises(UserError, match=r"decode.rescore.big.lm.path is not set"):
-            recipe.lm_options("big", "language")
+            _ = recipe.language.models["big"].options
         return
     with pytest.raises(UserError, match=message):
         recipe_of(**config)

@@ -33,14 +33,14 @@ def recipe_of(repository, tmp_path):
 
 def test_ctc_needs_no_alignments_and_has_a_tree_of_its_own(recipe_of):
     recipe = recipe_of({"output": CTC}, type="ctc")
-    assert not recipe.has_aligner("net")
+    assert recipe.systems["net"].aligner is None
     assert recipe.systems["net"].learns_by_ctc
-    assert recipe.systems["net"].tree_model == "chain/net"
+    assert recipe.systems["net"].tree_model.endswith("/chain/net/final.mdl")
     assert recipe.systems["net"].gmm_ancestor is None
-    assert recipe.has_full_scale("net")
+    assert recipe.systems["net"].has_full_scale
     scales = recipe.systems["net"].graph_options.values()
     assert scales == {"transition_scale": 0.0, "self_loop_scale": 0.0}
-    assert recipe.align_network_options("net")["acoustic_scale"] == 1.0
+    assert recipe.systems["net"].align_options["acoustic_scale"] == 1.0
     options = recipe.systems["net"].training_options
     assert options["type"] == "ctc"
     assert options["data"]["sequences"] == {"type": "utterances"}
@@ -51,7 +51,7 @@ def test_cross_entropy_beside_ctc(recipe_of):
     outputs = {"output": CTC, "phones": {**CE, "target": "phone"}}
     recipe = recipe_of(outputs, type="ctc", alignments="tri1")
     assert recipe.systems["net"].aligner.name == "tri1"
-    assert recipe.systems["net"].gmm_ancestor == "tri1"
+    assert recipe.systems["net"].gmm_ancestor.name == "tri1"
     assert recipe.systems["net"].tree_owner.name == "net"
 
 
@@ -61,7 +61,7 @@ def test_ctc_beside_cross_entropy(recipe_of):
     recipe = recipe_of(outputs, "output", **given)
     assert recipe.systems["net"].learns_by_ctc
     assert [*recipe.systems["net"].outputs] == ["output", "side"]
-    assert recipe.systems["net"].tree_model == "gmm/tri1"
+    assert recipe.systems["net"].tree_model.endswith("/gmm/tri1/final.mdl")
     with pytest.raises(UserError, match="decoded output side has loss ctc"):
         recipe_of(outputs, **given)
     with pytest.raises(UserError, match="from whole utterances"):
@@ -121,7 +121,7 @@ def test_features_that_an_output_learns(recipe_of, repository, tmp_path):
     system = {"type": "ctc", "network": str(tmp_path / "net.yaml")}
     clean = {"type": "fbank", "cmvn": {"type": "none"}}
     config["nnet"] = {"systems": {"net": system}, "features": {"clean": clean}}
-    assert Recipe.from_config(config).features_learnt("net") == ["clean"]
+    assert Recipe.from_config(config).networks["net"].mse_targets == ["clean"]
     clean["stored"] = False
     with pytest.raises(UserError, match="target of the loss mse: no 'clean'"):
         Recipe.from_config(config)

@@ -6,7 +6,6 @@ import yaml
 from latflow.errors import UserError
 from latflow.features.options import FeatureOptions, LhotseFeatureOptions
 from latflow.workflow.doctor import examine_experiment
-from latflow.workflow.extractor_checks import check_extractors
 from latflow.workflow.packages import PackagePlan
 from latflow.workflow.recipe import Recipe
 
@@ -35,12 +34,12 @@ def test_the_type_says_whose_features(recipe_of):
     assert isinstance(recipe.options.features, FeatureOptions)
     assert recipe.systems["tri1"].frames.first_middle == 0.0125
     assert recipe.systems["tdnn"].frames.first_middle == 0.005
-    values = recipe.extraction_options("own")
+    values = recipe.streams["own"].extraction
     assert (values["extractor"], values["dither"]) == ("kaldi-fbank", 1.0)
     assert "cmvn" not in values
     recipe = recipe_of({"type": "lhotse", "extractor": "kaldi-mfcc"})
     assert isinstance(recipe.options.features, LhotseFeatureOptions)
-    check_extractors(recipe)
+    recipe.check_definitions()
 
 
 @pytest.mark.parametrize(
@@ -77,7 +76,7 @@ def test_mistakes_are_told_when_the_recipe_is_read(recipe_of, features, told):
 def test_extractors_are_made_when_a_run_begins(recipe_of, own, told):
     recipe = recipe_of(own={**FBANK, **own})
     with pytest.raises(UserError, match=told):
-        check_extractors(recipe)
+        recipe.check_definitions()
     assert any(finding.severity == "error" for finding in examine_experiment(recipe))
 
 
@@ -86,8 +85,8 @@ def test_a_class_of_the_users_is_an_input_and_in_no_package(recipe_of, tmp_path)
     path.write_text("")
     own = {**FBANK, "extractor": f"{path}:Own"}
     recipe = recipe_of(own=own)
-    assert recipe.extractor_files("own") == [str(path)]
-    assert recipe.extractor_files() == []
+    assert recipe.streams["own"].extractor_files == [str(path)]
+    assert recipe.gmm_frames.extractor_files == []
     with pytest.raises(UserError, match="a package holds no code of your own"):
         PackagePlan(recipe, "tdnn").check()
 
@@ -98,8 +97,8 @@ def test_systems_on_extractors_are_packaged_for_whole_recordings(recipe_of):
         PackagePlan(recipe, "tdnn").check()
     plan = PackagePlan(recipe, "tdnn", offline=True)
     plan.check()
-    assert plan.files("results")["recordings"] == []
-    assert plan.options()["front_end"]["extractor"] == "kaldi-fbank"
+    assert plan.files["recordings"] == []
+    assert plan.package_options["front_end"]["extractor"] == "kaldi-fbank"
 
 
 def test_features_on_the_fly_stay_on_the_extractors_device(recipe_of):

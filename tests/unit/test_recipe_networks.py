@@ -8,8 +8,6 @@ from latflow.errors import UserError
 from latflow.options import read_options
 from latflow.workflow import doctor
 from latflow.workflow.doctor import examine_experiment
-from latflow.workflow.extractor_checks import check_extractors
-from latflow.workflow.network_checks import check_descriptions
 from latflow.workflow.packages import PackagePlan
 from latflow.workflow.recipe import Recipe
 
@@ -167,8 +165,8 @@ CHAIN = {**CE, "type": "lfmmi", "network": "config/networks/tdnnf_chain_small.ya
 def test_a_network_for_lfmmi_has_tree_and_graphs_of_its_own(recipe_of):
     recipe = recipe_of({"chain": {**CHAIN, "tree": {"num_leaves": 50}}})
     assert recipe.networks_of("lfmmi") == ["chain"]
-    assert recipe.systems["chain"].tree_model == "chain/chain"
-    assert recipe.systems["chain"].gmm_ancestor == "tri1"
+    assert recipe.systems["chain"].tree_model.endswith("/chain/chain/final.mdl")
+    assert recipe.systems["chain"].gmm_ancestor.name == "tri1"
     assert recipe.systems["chain"].options.tree.num_leaves == 50
     assert recipe.systems["chain"].graph_options.self_loop_scale == 1.0
     assert "tree" not in recipe.systems["chain"].training_options
@@ -198,9 +196,9 @@ def test_a_sequence_trained_network_keeps_what_its_seed_has(recipe_of):
     assert recipe.networks_of("sequence") == ["mmi", "smbr"]
     for name in ("tdnn", "mmi", "smbr"):
         assert recipe.systems[name].base.name == "tdnn"
-        assert recipe.systems[name].gmm_ancestor == "tri1"
+        assert recipe.systems[name].gmm_ancestor.name == "tri1"
         assert recipe.systems[name].frames.name == "tri3"
-    assert recipe.systems["mono"].gmm_ancestor == "mono"
+    assert recipe.systems["mono"].gmm_ancestor.name == "mono"
     data = recipe.systems["mmi"].training_options["data"]
     assert data["normalization"] == "inherited"
     assert data["sequences"] == {"type": "utterances"}
@@ -221,9 +219,9 @@ def test_a_network_may_learn_the_alignments_of_an_earlier_one(recipe_of):
     )
     assert recipe.systems["second"].aligner.name == "mmi"
     assert recipe.systems["third"].aligner.name == "second"
-    assert {recipe.systems[name].gmm_ancestor for name in networks} == {"tri1"}
-    assert Path(recipe.systems["third"].lang_folder).name == "lang"
-    assert recipe.align_network_options("mmi")["scores"]["prior_scale"] is None
+    assert {recipe.systems[name].gmm_ancestor.name for name in networks} == {"tri1"}
+    assert recipe.systems["third"].lang_folder.endswith("/lang")
+    assert recipe.systems["mmi"].scores_options["prior_scale"] is None
 
 
 @pytest.mark.parametrize(
@@ -261,8 +259,8 @@ def test_features_are_stored_or_not(recipe_of):
     recipe = recipe_of({}, {"kept": {"type": "fbank"}, "live": live})
     assert recipe.extracted_streams(stored=True) == ["kept"]
     assert recipe.extracted_streams(stored=False) == ["live"]
-    assert "stored" not in recipe.extraction_options("kept")
-    assert recipe.extraction_options("kept")["type"] == "fbank"
+    assert "stored" not in recipe.streams["kept"].extraction
+    assert recipe.streams["kept"].extraction["type"] == "fbank"
 
 
 def test_a_teacher_is_told_to_the_rules(recipe_of):
@@ -432,13 +430,13 @@ def test_features_and_labels_come_from_hdf5_files(recipe_of, tmp_path):
     network.write_text(TWO_OUTPUTS)
     ce = {**CE, "features": "given", "network": str(network)}
     recipe = recipe_of({"tdnn": ce}, hdf5={"given": {**HDF, "targets": ["place"]}})
-    assert recipe.hdf5_files("given", "train") == ["a.hdf", "b.hdf"]
+    assert recipe.streams["given"].files("train") == ["a.hdf", "b.hdf"]
     assert recipe.systems["tdnn"].given_targets == ("place",)
-    assert recipe.learns_alignments("tdnn")
+    assert recipe.networks["tdnn"].labels("train")
     assert recipe.systems["tdnn"].frames.first_middle == 0.0125
     both = {**HDF, "targets": ["place", "pdf"]}
     recipe = recipe_of({"tdnn": ce}, hdf5={"given": both})
-    assert not recipe.learns_alignments("tdnn")
+    assert recipe.networks["tdnn"].labels("train") == []
     with pytest.raises(UserError, match="place: no labels for the target place"):
         recipe_of({"tdnn": ce}, hdf5={"given": HDF})
     with pytest.raises(UserError, match="tdnn reads features of HDF5 files"):
@@ -507,7 +505,7 @@ def test_noise_is_added_to_stored_features_that_add_up(recipe_of, tmp_path):
     with pytest.raises(UserError, match="is for features of nnet.features"):
         recipe_of({"tdnn": {**mixed, "features": None}})
     with pytest.raises(UserError, match="extractor kaldi-mfcc do not add up"):
-        check_extractors(recipe(type="lhotse", extractor="kaldi-mfcc"))
+        recipe(type="lhotse", extractor="kaldi-mfcc").check_definitions()
 
 
 def test_simulation_is_drawn_where_features_are_computed_on_the_fly(recipe_of):
@@ -740,10 +738,10 @@ def test_descriptions_are_checked_when_a_run_begins(
     network = {**CE, "network": network_file(layers), "data": data}
     recipe = recipe_of({"x": {**network, "training": {"pretraining": epochs}}})
     if told is None:
-        check_descriptions(recipe)
+        recipe.check_definitions()
         return
     with pytest.raises(UserError, match=told):
-        check_descriptions(recipe)
+        recipe.check_definitions()
     assert any(told in str(one) for one in examine_experiment(recipe))
 
 
@@ -753,7 +751,7 @@ def test_an_ensemble_needs_linear_outputs_and_is_no_start(recipe_of, network_fil
     training = {"training": {"ensemble": 2}}
     both = {**CE, "network": network_file(curved), **training}
     with pytest.raises(UserError, match="o: scores of such an output cannot be"):
-        check_descriptions(recipe_of({"tdnn": both}))
+        recipe_of({"tdnn": both}).check_definitions()
     plain = {**CE, "network": network_file({**hidden, "o": {"class": "output"}})}
     grown = {**plain, "parent": "tdnn"}
     recipe_of({"tdnn": plain, "x": grown, "mmi": {**MMI, **training}})
@@ -775,7 +773,7 @@ def test_a_missing_description_is_told_when_a_run_begins(recipe_of):
     recipe = recipe_of({"x": {**CE, "network": "nowhere.yaml"}})
     told = "nnet.systems.x.network: no such file nowhere.yaml"
     with pytest.raises(UserError, match=told):
-        check_descriptions(recipe)
+        recipe.check_definitions()
     assert any(told in str(one) for one in examine_experiment(recipe))
 
 
@@ -849,7 +847,7 @@ def test_networks_read_several_streams_side_by_side(recipe_of, tmp_path):
     assert [part.name for part in recipe.systems["tri1"].frames.parts] == ()
     assert recipe.systems["tdnn"].lineage[:3] == ["tdnn", "tri1", "tri3"]
     assert recipe.systems["tdnn"].frames.first_middle == 0.0125
-    check_descriptions(recipe)
+    recipe.check_definitions()
     one = {**ce, "features": "hires"}
     told = "network: features of layer mel: the network reads one stream"
     with pytest.raises(UserError, match=told):
@@ -869,7 +867,7 @@ def test_labels_come_with_hdf5_files_among_them(recipe_of, tmp_path):
     given = {**HDF, "targets": ["place"]}
     recipe = recipe_of({"tdnn": ce}, HIRES, hdf5={"given": given}, pasted=pasted)
     assert recipe.systems["tdnn"].given_targets == ("place",)
-    assert recipe.labelled_stream("tdnn") == "given"
+    assert recipe.networks["tdnn"].labelled.name == "given"
     given = {"files": {"train": ["a.hdf"]}, "targets": ["place"]}
     with pytest.raises(UserError, match="files of dev .* needed"):
         recipe_of({"tdnn": ce}, HIRES, hdf5={"given": given}, pasted=pasted)

@@ -87,25 +87,33 @@ def test_a_package_has_the_files_of_its_system():
     systems = ["plain_net", "mpe", "causal_net", "global_net", "online_net"]
     systems.append("vector_net")
     recipe = Recipe.from_config(config(systems=systems))
-    found = {name: PackagePlan(recipe, name).files("R") for name in systems}
+    found = {name: PackagePlan(recipe, name).files for name in systems}
     assert found["mpe"] == {
-        "model": "R/nnet/mpe/final.mdl",
-        "graph": "R/graph/mono/HCLG.fst",
-        "lang": "R/lang/words.txt",
-        "scales": "R/tune/mpe/scales.json",
-        "recordings": "R/corpus/train/cuts.jsonl.gz",
+        "model": "results/mine/nnet/mpe/final.mdl",
+        "graph": "results/mine/graph/mono/HCLG.fst",
+        "lang": "results/mine/lang/words.txt",
+        "scales": "results/mine/tune/mpe/scales.json",
+        "recordings": "results/mine/corpus/train/cuts.jsonl.gz",
         "frames": [],
         "ivectors": [],
         "grammar": [],
         "arpa": [],
         "licence": [],
-        "scores": "R/score/mpe/dev/hyp.ctm",
+        "scores": "results/mine/score/mpe/dev/hyp.ctm",
     }
-    assert found["global_net"]["frames"] == "R/streams/by_all/frames/train/meta.json"
+    assert (
+        found["global_net"]["frames"]
+        == "results/mine/streams/by_all/frames/train/meta.json"
+    )
     assert found["global_net"]["recordings"] == []
-    assert found["online_net"]["frames"] == "R/streams/online/frames/train/meta.json"
-    assert found["vector_net"]["ivectors"] == "R/ivectors/vectors/extractor.npz"
-    options = {name: PackagePlan(recipe, name).options() for name in systems}
+    assert (
+        found["online_net"]["frames"]
+        == "results/mine/streams/online/frames/train/meta.json"
+    )
+    assert (
+        found["vector_net"]["ivectors"] == "results/mine/ivectors/vectors/extractor.npz"
+    )
+    options = {name: PackagePlan(recipe, name).package_options for name in systems}
     assert options["mpe"]["kind"] == "sequence"
     assert options["vector_net"]["front_end"]["type"] == "fbank"
     assert options["causal_net"]["cmvn"]["center"] is False
@@ -114,10 +122,13 @@ def test_a_package_has_the_files_of_its_system():
 def test_a_system_that_adapts_to_speakers_gives_a_package_that_aligns():
     given = config(systems=["sat", "mpe"], rescore="big")
     plan = PackagePlan(Recipe.from_config(given), "sat")
-    files = plan.files("R")
+    files = plan.files
     assert {k for k, v in files.items() if v} == {"model", "lang", "recordings"}
-    assert files["model"] == "R/gmm/sat/final.mdl"
-    assert (plan.options()["kind"], plan.options()["rescoring"]) == ("gmm", None)
+    assert files["model"] == "results/mine/gmm/sat/final.mdl"
+    assert (plan.package_options["kind"], plan.package_options["rescoring"]) == (
+        "gmm",
+        None,
+    )
     calls = {"system": "sat", "path": "x"}
     said = "sat adapts to speakers in two passes over their speech: its package aligns"
     with pytest.raises(UserError, match=rf"transcribe\.calls\.system: {said}"):
@@ -140,10 +151,10 @@ def test_a_package_that_aligns_needs_no_dev_set():
 def test_rescoring_has_scales_of_its_own():
     recipe = Recipe.from_config(config(systems=["mpe"], rescore="big"))
     plan = PackagePlan(recipe, "mpe")
-    assert plan.files("R")["scales"] == "R/tune/mpe.big/scales.json"
-    assert plan.files("R")["arpa"] == "R/lm/big.arpa"
-    assert plan.files("R")["scores"] == "R/score/mpe.big/dev/hyp.ctm"
-    assert plan.options()["rescoring"]["lm"] == "big"
+    assert plan.files["scales"] == "results/mine/tune/mpe.big/scales.json"
+    assert plan.files["arpa"] == "results/mine/lm/big.arpa"
+    assert plan.files["scores"] == "results/mine/score/mpe.big/dev/hyp.ctm"
+    assert plan.package_options["rescoring"]["lm"] == "big"
     with pytest.raises(UserError, match="lattices of plain_net are not rescored"):
         Recipe.from_config(config(systems=["plain_net"], rescore="big"))
 

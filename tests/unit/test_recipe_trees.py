@@ -39,14 +39,14 @@ def test_the_tree_folder_is_the_networks(recipe_of):
     assert recipe.graph_owners[-1] == "chain"
     for name in ("chain", "mmi", "again"):
         assert recipe.systems[name].tree_owner.name == "chain"
-        assert recipe.systems[name].tree_model == "chain/chain"
+        assert recipe.systems[name].tree_model.endswith("/chain/chain/final.mdl")
         assert recipe.systems[name].graph_options.self_loop_scale == 1.0
-        assert recipe.systems[name].gmm_ancestor == "tri1"
+        assert recipe.systems[name].gmm_ancestor.name == "tri1"
         assert (
             Path(recipe.systems[name].lang_folder).name
             == Path(recipe.systems["tri1"].lang_folder).name
         )
-    assert recipe.systems["tri1"].tree_model == "gmm/tri1"
+    assert recipe.systems["tri1"].tree_model.endswith("/gmm/tri1/final.mdl")
     assert recipe.systems["tri1"].graph_options.self_loop_scale == 0.1
 
 
@@ -71,7 +71,7 @@ def test_scales_are_one_unless_the_recipe_sets_them(recipe_of):
     assert options["sequence"]["lattices"]["acoustic_scale"] == 1.0
     assert options["sequence"]["alignments"]["acoustic_scale"] == 1.0
     assert options["sequence"]["dev_search"]["acoustic_scale"] == 0.5
-    assert recipe.align_network_options("chain")["acoustic_scale"] == 1.0
+    assert recipe.systems["chain"].align_options["acoustic_scale"] == 1.0
     assert recipe.systems["mmi"].denominator_options.self_loop_scale == 1.0
     assert recipe.systems["tri1"].denominator_options.self_loop_scale == 0.1
 
@@ -88,7 +88,7 @@ def test_scales_that_the_recipe_sets_stay(recipe_of):
     assert denominator.transition_scale == 0.5
     assert denominator.self_loop_scale == 0.7
     assert denominator.order == 2
-    assert recipe.align_network_options("chain")["acoustic_scale"] == 0.3
+    assert recipe.systems["chain"].align_options["acoustic_scale"] == 0.3
 
 
 def test_the_supervision_needs_alignments_of_all_frames(recipe_of):
@@ -113,7 +113,7 @@ def test_a_flat_start_needs_no_other_system(recipe_of):
     assert recipe.graph_owners == ["chain"]
     assert recipe.systems["mmi"].aligner.name == "chain"
     for name in ("chain", "mmi", "again"):
-        assert recipe.systems[name].tree_model == "chain/chain"
+        assert recipe.systems[name].tree_model.endswith("/chain/chain/final.mdl")
         assert recipe.systems[name].gmm_ancestor is None
         assert Path(recipe.systems[name].lang_folder).name == "lang"
     options = recipe.systems["chain"].training_options
@@ -129,7 +129,7 @@ def test_a_flat_start_keeps_what_the_recipe_sets(recipe_of):
     assert recipe.systems["chain"].options.tree.context_width == 2
     aligned = recipe_of({"chain": CHAIN})
     assert aligned.lfmmi_networks(flat_start=False) == ["chain"]
-    assert aligned.network_options("chain")["criterion"]["l2"] == 0.0
+    assert aligned.systems["chain"].training_options["criterion"]["l2"] == 0.0
 
 
 @pytest.mark.parametrize(

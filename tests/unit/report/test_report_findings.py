@@ -38,7 +38,7 @@ def told(folder, config):
     """Findings of an experiment, as text; of its own decision unless one is given."""
 
     def find(decision=None):
-        results = Results(folder, Recipe(config))
+        results = Results(folder, Recipe.resolve(config))
         chosen = decision or decide(results.rates, results.recipe.test_sets)
         return "\n".join(f"{what}: {try_}" for what, try_ in findings(results, chosen))
 

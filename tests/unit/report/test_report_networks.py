@@ -25,7 +25,7 @@ def recipe(**changes):
 
 
 def results_of(folder, options):
-    return Results(folder, Recipe(options))
+    return Results(folder, Recipe.resolve(options))
 
 
 @pytest.fixture(scope="module")

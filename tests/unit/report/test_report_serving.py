@@ -28,7 +28,9 @@ TRIALS = [
 def results(folder, **capacity):
     options = made_up_recipe()
     capacity = options.capacity.replace(**capacity)
-    return Results(folder, Recipe(options.model_copy(update={"capacity": capacity})))
+    return Results(
+        folder, Recipe.resolve(options.model_copy(update={"capacity": capacity}))
+    )
 
 
 def test_no_section_unless_asked_for(tmp_path):

@@ -40,7 +40,7 @@ SETS = {
 def results_of(folder, names=("noisy", "far", "cheap"), **report):
     corpus = {"train": SOURCE, "dev": SOURCE, "test": {"test": SOURCE}}
     corpus["simulated"] = {name: SETS[name] for name in names}
-    return Results(folder, Recipe(made_up_recipe(corpus=corpus, report=report)))
+    return Results(folder, Recipe.resolve(made_up_recipe(corpus=corpus, report=report)))
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,7 @@ def trained(folder, **report):
     recipe = made_up_recipe(
         nnet=nnet, report={"max_example_duration": 1.5, **report}, seed=3
     )
-    return Results(folder, Recipe(recipe))
+    return Results(folder, Recipe.resolve(recipe))
 
 
 def heard(example):
@@ -215,4 +215,6 @@ def test_draws_that_cannot_be_made_again_are_told(folder, tmp_path, monkeypatch)
 
 
 def test_without_simulated_sets_there_is_no_section(tmp_path):
-    assert simulation_section(Results(tmp_path, Recipe(made_up_recipe()))) is None
+    assert (
+        simulation_section(Results(tmp_path, Recipe.resolve(made_up_recipe()))) is None
+    )

@@ -53,7 +53,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(folder):
-    return Results(folder, Recipe(made_up_recipe(**QUICK)))
+    return Results(folder, Recipe.resolve(made_up_recipe(**QUICK)))
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,9 @@ def test_speakers_are_drawn_where_a_slice_has_ten(folder, tmp_path):
         table["speaker"] = [f"s{i}" if i % 2 else "one" for i in range(len(table))]
         lines = ["\t".join(row) for row in [table.columns, *table.to_numpy()]]
         path.write_text("\n".join(lines) + "\n")
-    found = slices_of(Results(tmp_path / "many", Recipe(made_up_recipe(**QUICK))))
+    found = slices_of(
+        Results(tmp_path / "many", Recipe.resolve(made_up_recipe(**QUICK)))
+    )
     drawn = found.query("column == 'gender'").set_index("slice")["drawn"]
     assert drawn.to_dict() == {"f": "speakers", "m": "utterances"}
 
@@ -152,7 +154,7 @@ def test_report_writes_the_table(folder, slices, tmp_path):
 
 
 def test_without_scores_there_are_no_slices(tmp_path):
-    empty = Results(tmp_path, Recipe(made_up_recipe(**QUICK)))
+    empty = Results(tmp_path, Recipe.resolve(made_up_recipe(**QUICK)))
     found = slices_of(empty)
     assert list(found.columns) == list(COLUMNS)
     assert found.empty
@@ -166,7 +168,7 @@ def test_first_system_has_slices_without_a_baseline(folder, tmp_path):
     lines = (folder / "wer.tsv").read_text().splitlines()
     kept = [line for line in lines if not line.startswith("tri1")]
     (tmp_path / "first/wer.tsv").write_text("\n".join(kept) + "\n")
-    results = Results(tmp_path / "first", Recipe(made_up_recipe(**QUICK)))
+    results = Results(tmp_path / "first", Recipe.resolve(made_up_recipe(**QUICK)))
     found = slices_of(results)
     assert set(found["baseline"]) == {""}
     assert found["change"].isna().all()
@@ -191,7 +193,9 @@ def test_simulation_gives_slices(folder, tmp_path):
         )
     path = tmp_path / "noisy/corpus/test/records.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    found = slices_of(Results(tmp_path / "noisy", Recipe(made_up_recipe(**QUICK))))
+    found = slices_of(
+        Results(tmp_path / "noisy", Recipe.resolve(made_up_recipe(**QUICK)))
+    )
     own = found[found["column"] == "SNR of the simulation (dB)"]
     assert list(own["slice"]) == ["-3.01", "6.99"]  # two equal noises
     assert list(own["utterances"]) == [20, 20]

@@ -12,9 +12,9 @@ from latflow.workflow.recipe import Recipe
 
 
 def test_suspects_are_listed_and_played(tmp_path):
-    assert suspects_section(Results(tmp_path, Recipe(made_up_recipe()))) is None
+    assert suspects_section(Results(tmp_path, Recipe.resolve(made_up_recipe()))) is None
     recipe = made_up_recipe(suspects={"sets": ["train"], "num_examples": 2})
-    results = Results(tmp_path, Recipe(recipe))
+    results = Results(tmp_path, Recipe.resolve(recipe))
     (told,) = suspects_section(results).blocks
     assert told.is_missing
     folder = tmp_path / "suspects/train"
@@ -45,7 +45,7 @@ def test_suspects_are_listed_and_played(tmp_path):
 
 def test_players_show_what_was_recognized(tmp_path):
     suspects = {"sets": ["train"], "biased_decoding": {}}
-    results = Results(tmp_path, Recipe(made_up_recipe(suspects=suspects)))
+    results = Results(tmp_path, Recipe.resolve(made_up_recipe(suspects=suspects)))
     text = SupervisionSegment("a", "a", 0, 1, text="ONE TWO", speaker="s")
     soundfile.write(tmp_path / "a.wav", np.zeros(8000), 8000)
     recording = Recording.from_file(tmp_path / "a.wav", recording_id="a")

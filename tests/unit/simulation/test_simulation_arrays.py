@@ -343,7 +343,7 @@ def test_a_recipe_trains_a_beamformer_on_one_channel(repository, cuts, tmp_path)
 
     options = recipe.options.corpus.simulated["test_far"]
     simulate_corpus(cuts, tmp_path / "far", options=options, seed=1, threads=1)
-    stream = recipe.feature_streams["samples"]
+    stream = recipe.streams["samples"].options
     there = {"clean": cuts, "far": tmp_path / "far/cuts.jsonl.gz"}
     frames = {}
     for name, path in there.items():
