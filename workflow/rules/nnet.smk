@@ -110,10 +110,7 @@ rule compile_ctc:
         "../scripts/run_stage.py"
 
 
-rule spell_transcripts:
-    input:
-        frames=frames_of("{split}"),
-        lang=lexicon_for,
+use rule compile_ctc as spell_transcripts with:
     output:
         units="<results>/units/{network}/{split}/meta.json",
         ledger="<results>/units/{network}/{split}/ledger.jsonl",
@@ -123,21 +120,15 @@ rule spell_transcripts:
         "<benchmarks>/spell_transcripts/{network}.{split}.jsonl"
     wildcard_constraints:
         network="|".join(recipe.networks_of("attention")) or "none",
-    conda:
-        TORCH
     threads: 1
     resources:
         mem_mb=growing(4000),
         runtime=growing(120),
     params:
         kind=lambda wildcards: recipe.attention_system(wildcards.network).units,
-        subsampling=lambda wildcards: recipe.subsampling_of(wildcards.network),
-        max_skipped_fraction=skippable,
         stage=stage("latflow.align.units.spell_transcripts"),
     message:
         "Spell the transcripts of {wildcards.split} for {wildcards.network}"
-    script:
-        "../scripts/run_stage.py"
 
 
 rule build_chain_tree:
@@ -176,38 +167,22 @@ rule build_chain_tree:
         "../scripts/run_stage.py"
 
 
-rule build_full_tree:
+use rule build_chain_tree as build_full_tree with:
     input:
         frames=frames_of("train"),
         lang=lexicon_for,
-    output:
-        model="<results>/chain/{network}/final.mdl",
-        tree="<results>/chain/{network}/tree",
-        phone_lm="<results>/chain/{network}/phone_lm.fst",
-        denominator="<results>/chain/{network}/den.fst",
-        normalization="<results>/chain/{network}/normalization.fst",
-        info="<results>/chain/{network}/info.json",
-        ledger="<results>/chain/{network}/ledger.jsonl",
     log:
         "<logs>/build_full_tree/{network}.log",
     benchmark:
         "<benchmarks>/build_full_tree/{network}.jsonl"
     wildcard_constraints:
         network="|".join(recipe.lattice_free_networks(flat_start=True)) or "none",
-    conda:
-        TORCH
     threads: 1
-    resources:
-        mem_mb=growing(8000),
-        runtime=growing(240),
     params:
-        options=lambda wildcards: recipe.chain_system(wildcards.network).tree.values(),
         seed=recipe.options.seed,
         stage=stage("latflow.align.full_tree.build_full_tree"),
     message:
         "Build tree and denominator of {wildcards.network} from transcripts"
-    script:
-        "../scripts/run_stage.py"
 
 
 rule align_lattices:
@@ -246,41 +221,6 @@ rule align_lattices:
         "../scripts/run_stage.py"
 
 
-rule make_supervisions:
-    input:
-        unpack(aligned_for_supervision),
-        model=model_of_alignments,
-        chain="<results>/chain/{network}/den.fst",
-    output:
-        supervisions="<results>/chain/{network}/supervisions/{split}/meta.json",
-        ledger="<results>/chain/{network}/supervisions/{split}/ledger.jsonl",
-    log:
-        "<logs>/make_supervisions/{network}.{split}.log",
-    benchmark:
-        "<benchmarks>/make_supervisions/{network}.{split}.jsonl"
-    wildcard_constraints:
-        network="|".join(recipe.lattice_free_networks(flat_start=False)) or "none",
-    conda:
-        TORCH
-    threads: 16
-    resources:
-        mem_mb=growing(8000),
-        runtime=growing(240),
-    params:
-        options=lambda wildcards: recipe.chain_system(
-            wildcards.network
-        ).supervision.values(),
-        subsampling=lambda wildcards: recipe.chain_system(
-            wildcards.network
-        ).tree.frame_subsampling,
-        max_skipped_fraction=skippable_in_training,
-        stage=stage("latflow.align.supervision_store.make_supervisions"),
-    message:
-        "Make the supervision of {wildcards.network} for {wildcards.split}"
-    script:
-        "../scripts/run_stage.py"
-
-
 rule supervise_flat_start:
     input:
         frames=frames_of("{split}"),
@@ -313,7 +253,27 @@ rule supervise_flat_start:
         "../scripts/run_stage.py"
 
 
-rule train_lfmmi:
+use rule supervise_flat_start as make_supervisions with:
+    input:
+        unpack(aligned_for_supervision),
+        model=model_of_alignments,
+        chain="<results>/chain/{network}/den.fst",
+    log:
+        "<logs>/make_supervisions/{network}.{split}.log",
+    benchmark:
+        "<benchmarks>/make_supervisions/{network}.{split}.jsonl"
+    wildcard_constraints:
+        network="|".join(recipe.lattice_free_networks(flat_start=False)) or "none",
+    params:
+        options=lambda wildcards: recipe.chain_system(
+            wildcards.network
+        ).supervision.values(),
+        stage=stage("latflow.align.supervision_store.make_supervisions"),
+    message:
+        "Make the supervision of {wildcards.network} for {wildcards.split}"
+
+
+use rule train_network as train_lfmmi with:
     input:
         frames=frames_of("train"),
         supervisions=supervisions_of("train"),
@@ -323,41 +283,16 @@ rule train_lfmmi:
         parent=parent_of,
         simulation=simulation_files_of,
         network=ancient(network_of),
-    output:
-        weights="<results>/nnet/{network}/weights.safetensors",
-        description="<results>/nnet/{network}/network.yaml",
-        priors="<results>/nnet/{network}/priors.npy",
-        meta="<results>/nnet/{network}/meta.json",
-        model="<results>/nnet/{network}/final.mdl",
-        tree="<results>/nnet/{network}/tree",
-        info="<results>/nnet/{network}/info.json",
-        history="<results>/nnet/{network}/log.jsonl",
-        ledger="<results>/nnet/{network}/ledger.jsonl",
     log:
         "<logs>/train_lfmmi/{network}.log",
     benchmark:
         "<benchmarks>/train_lfmmi/{network}.jsonl"
     wildcard_constraints:
         network="|".join(recipe.networks_of("lfmmi")) or "none",
-    conda:
-        TORCH
-    threads: 16
-    resources:
-        mem_mb=growing(8000),
-        runtime=growing(2880),
-        gpu=TRAINING_GPUS,  # of all ranks
-        tasks=1,  # ranks of the training
     params:
-        options=lambda wildcards: recipe.network_options(wildcards.network),
-        free_options=free_network_options,
-        network_config=lambda wildcards: recipe.network_config(wildcards.network),
-        checkpoints=lambda wildcards: checkpoints_of(wildcards.network),
-        max_skipped_fraction=skippable,
         stage=stage("latflow.training.lfmmi.train_lfmmi"),
     message:
         "Train the network {wildcards.network} by lattice-free MMI"
-    script:
-        "../scripts/run_stage.py"
 
 
 rule align_network:
@@ -375,6 +310,8 @@ rule align_network:
         "<logs>/align_network/{network}.{split}.log",
     benchmark:
         "<benchmarks>/align_network/{network}.{split}.jsonl"
+    wildcard_constraints:
+        network=in_one_job("alignment", recipe.networks),
     conda:
         TORCH
     threads: 16
