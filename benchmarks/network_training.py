@@ -394,7 +394,7 @@ class LfmmiContest(Contest):
             checkpoints=folder,
             frames_dir=frames[0],
             dev_frames_dir=frames[1],
-            source_dir=chain,
+            chain_dir=chain,
             threads=arguments.threads,
             supervisions_dir=supervisions[0],
             dev_supervisions_dir=supervisions[1],

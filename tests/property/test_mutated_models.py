@@ -38,7 +38,7 @@ from latflow.nnet.network import Network
 from latflow.nnet.pretraining import shallower
 from latflow.training.checkpoint import CheckpointStore, Position
 from latflow.training.forward import forward
-from latflow.training.job import adopt
+from latflow.training.task import adopt
 
 
 def write_gmm(folder, rng):

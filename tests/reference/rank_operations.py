@@ -6,7 +6,7 @@ import torch
 
 from latflow.logs import progress
 from latflow.training.distributed import Backend
-from latflow.training.job import place_rank
+from latflow.training.task import place_rank
 
 
 def operate_as_rank(backend: Backend, *, device: str, out: str) -> None:

@@ -13,7 +13,7 @@ from latflow.hmm.topology import Topology
 from latflow.hmm.tree import ContextDependency
 from latflow.kaldi.io import KaldiWriter, write_int_vectors
 from latflow.training.options import CeRunOptions
-from latflow.training.train import train_network
+from latflow.training.train import NetworkJob, train_network
 
 MODEL = small_model()
 DIM = 4
@@ -57,14 +57,16 @@ def options(**training):
 def stage(inputs: Path, out: Path, checkpoints: Path, chosen, **others) -> None:
     """Run the stage `train_network` on what `write_inputs` wrote."""
     train_network(
-        inputs / "train",
-        inputs / "train.ark",
-        inputs / "gmm",
-        inputs / "dev",
-        inputs / "dev.ark",
-        inputs / "network.yaml",
-        out_dir=out,
-        options=chosen,
-        checkpoints=checkpoints,
-        **others,
+        NetworkJob(
+            **others,
+            frames_dir=inputs / "train",
+            alignments=inputs / "train.ark",
+            source_dir=inputs / "gmm",
+            dev_frames_dir=inputs / "dev",
+            dev_alignments=inputs / "dev.ark",
+            network=inputs / "network.yaml",
+            out_dir=out,
+            options=chosen,
+            checkpoints=checkpoints,
+        )
     )

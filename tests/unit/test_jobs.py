@@ -10,6 +10,7 @@ import signal
 import stat
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -117,6 +118,37 @@ def test_stage_gets_what_its_rule_gives_by_name(task):
     assert found["out_dir"] == results / "gmm/mono"
     assert found["options"] == Toy(seed=3, beam=7.0)
     assert (found["threads"], found["retries"]) == (2, 3)
+
+
+@dataclass(frozen=True)
+class Data:
+    frames_dir: Path
+    threads: int
+    retries: int = 3
+
+
+def test_a_dataclass_is_made_of_what_the_rule_gives_for_its_fields(task):
+    found = {}
+
+    def stage(data: Data, *, options: Toy, more: Data | None = None) -> None:
+        found.update(locals())
+        write(task)
+
+    run(stage, task)
+    frames = Path(task.input[0]).parent
+    assert found["data"] == Data(frames, threads=2)
+    assert found["options"] == Toy(seed=3, beam=7.0)
+
+    def lacks(data: Data, job: Lacking) -> None:
+        write(task)
+
+    with pytest.raises(TypeError, match="rule train_toy gives no alignments to Lack"):
+        run(lacks, task)
+
+
+@dataclass(frozen=True)
+class Lacking:
+    alignments: Path
 
 
 def test_free_params_complete_the_options_of_their_name(task):

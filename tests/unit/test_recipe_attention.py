@@ -49,7 +49,7 @@ def test_it_learns_from_transcripts_and_has_no_graph(recipe_of):
 def test_bonuses_of_words_are_tried_for_it_alone(recipe_of):
     recipe = recipe_of()
     assert min(recipe.tune_options("las")["word_insertion_penalties"]) == -4
-    other = [*recipe.systems][-1]
+    other = [*recipe.gmms][-1]
     assert min(recipe.tune_options(other)["word_insertion_penalties"]) == 0
 
 
@@ -62,7 +62,7 @@ def test_ctc_beside_it_is_over_the_same_units(recipe_of):
 def test_beams_are_swept_with_the_last_system_that_has_a_graph(recipe_of):
     sections = {"decode": {"beam_sweep": [8.0, 13.0]}}
     recipe = recipe_of(sections=sections)
-    assert recipe.swept_systems == [[*recipe.systems][-1]]
+    assert recipe.swept_systems == [[*recipe.gmms][-1]]
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_the_type_says_whose_features(recipe_of):
     assert "cmvn" not in values
     recipe = recipe_of({"type": "lhotse", "extractor": "kaldi-mfcc"})
     assert isinstance(recipe.options.features, LhotseFeatureOptions)
-    recipe.check_definitions()
+    recipe.gmm_frames.check_extractor()
 
 
 @pytest.mark.parametrize(

@@ -97,14 +97,31 @@ onstart:
         fork_server.start()
 
 
+SPLITS = ["full", *recipe.splits, *recipe.training_sets[1:]]
+
+
 wildcard_constraints:
-    split="|".join(["full", *recipe.splits, *recipe.training_sets[1:]]),
+    split="|".join(SPLITS),
     system="|".join(recipe.systems),
     network="|".join(recipe.networks) or "none",
     stream="|".join(recipe.options.nnet.features) or "none",
     decoding="|".join(map(re.escape, recipe.decodings)),
     lm="|".join(recipe.language.models),
     transcription="|".join(recipe.options.transcribe) or "none",
+
+
+# Work on a set that several jobs share.
+SHARED = {work for work, number in recipe.options.num_jobs if number > 1}
+
+
+def in_one_job(work, names):
+    """Constraint of a rule that does such work in one job: names, where none share it."""
+    return "|".join(() if work in SHARED else names) or "none"
+
+
+def in_parts(work, names):
+    """Constraint of the rule that joins what several jobs did."""
+    return "|".join(names if work in SHARED else ()) or "none"
 
 
 def growing(amount):

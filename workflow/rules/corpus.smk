@@ -152,18 +152,10 @@ rule join_with_pauses:
         "../scripts/run_stage.py"
 
 
-rule perturb_corpus:
+use rule join_with_pauses as perturb_corpus with:
     input:
         cuts=lambda wildcards: "{}/corpus/{}/cuts.jsonl.gz".format(
             RESULTS, recipe.options.corpus.perturbed[wildcards.split].of
-        ),
-    output:
-        multiext(
-            "<results>/corpus/{split}/",
-            "recordings.jsonl.gz",
-            "supervisions.jsonl.gz",
-            "cuts.jsonl.gz",
-            "ledger.jsonl",
         ),
     log:
         "<logs>/perturb_corpus/{split}.log",
@@ -171,8 +163,6 @@ rule perturb_corpus:
         "<benchmarks>/perturb_corpus/{split}.jsonl"
     wildcard_constraints:
         split="|".join(recipe.options.corpus.perturbed) or "none",
-    conda:
-        "../../envs/corpus.yaml"
     threads: 1
     resources:
         mem_mb=growing(4000),
@@ -181,15 +171,12 @@ rule perturb_corpus:
         options=lambda wildcards: recipe.options.corpus.perturbed[
             wildcards.split
         ].values(),
-        seed=recipe.options.seed,
         stage=stage("latflow.corpus.perturb.perturb_corpus"),
     message:
         "Take utterances at other speeds and volumes: {wildcards.split}"
-    script:
-        "../scripts/run_stage.py"
 
 
-rule simulate_corpus:
+use rule join_with_pauses as simulate_corpus with:
     input:
         cuts=lambda wildcards: "{}/corpus/{}/cuts.jsonl.gz".format(
             RESULTS, recipe.options.corpus.simulated[wildcards.split].of
@@ -217,23 +204,14 @@ rule simulate_corpus:
         "<benchmarks>/simulate_corpus/{split}.jsonl"
     wildcard_constraints:
         split="|".join(recipe.options.corpus.simulated) or "none",
-    conda:
-        "../../envs/corpus.yaml"
-    threads: 16
-    resources:
-        mem_mb=growing(4000),
-        runtime=growing(240),
     params:
         options=lambda wildcards: recipe.options.corpus.simulated[
             wildcards.split
         ].split()[0],
         free_options=free_simulation_options,
-        seed=recipe.options.seed,
         stage=stage("latflow.simulation.corpus.simulate_corpus"),
     message:
         "Put utterances into rooms and noise: {wildcards.split}"
-    script:
-        "../scripts/run_stage.py"
 
 
 if recipe.is_synthetic:

@@ -1,5 +1,7 @@
 # Decoding to lattices, and the choice of scales on the dev set.
 # Products: <results>/decode/<system>/<split>/lattices.ark, <results>/tune/<system>/scales.json
+# Networks that give scores of frames; those with a decoder of their own do not.
+SCORING_NETWORKS = recipe.networks_of("ce", "ctc", "lfmmi", "sequence")
 
 
 rule decode_lattices:
@@ -17,7 +19,7 @@ rule decode_lattices:
     benchmark:
         "<benchmarks>/decode_lattices/{system}.{split}.jsonl"
     wildcard_constraints:
-        system="|".join(recipe.plain_systems) or "none",
+        system=in_one_job("decoding", recipe.plain_systems),
     conda:
         "../../envs/gmm.yaml"
     threads: 16
@@ -34,7 +36,7 @@ rule decode_lattices:
         "../scripts/run_stage.py"
 
 
-rule decode_adapted:
+use rule decode_lattices as decode_adapted with:
     input:
         frames="<results>/frames/{split}/meta.json",
         graph="<results>/graph/{system}/HCLG.fst",
@@ -51,25 +53,18 @@ rule decode_adapted:
     benchmark:
         "<benchmarks>/decode_adapted/{system}.{split}.jsonl"
     wildcard_constraints:
-        system="|".join(recipe.adapted_systems) or "none",
-    conda:
-        "../../envs/gmm.yaml"
-    threads: 16
+        system=in_one_job("decoding", recipe.adapted_systems),
     resources:
         mem_mb=growing(8000),
         runtime=growing(960),
     params:
-        options=recipe.search_options,
         adapt=recipe.options.decode.adapt.values(),
-        max_skipped_fraction=skippable,
         stage=stage("latflow.decode.adapt.decode_adapted"),
     message:
         "Decode {wildcards.split} with {wildcards.system}, adapted to each speaker"
-    script:
-        "../scripts/run_stage.py"
 
 
-rule decode_network:
+use rule decode_lattices as decode_network with:
     input:
         frames=lambda wildcards: system_of(wildcards).frames.of(wildcards.split),
         graph=lambda wildcards: system_of(wildcards).graph,
@@ -85,27 +80,21 @@ rule decode_network:
     benchmark:
         "<benchmarks>/decode_network/{network}.{split}.jsonl"
     wildcard_constraints:
-        network="|".join(recipe.networks_of("ce", "ctc", "lfmmi", "sequence")) or "none",
+        network=in_one_job("decoding", SCORING_NETWORKS),
     conda:
         TORCH
-    threads: 16
     resources:
         mem_mb=growing(8000),
         runtime=growing(480),
         gpu=DECODING_GPUS,
     params:
-        options=recipe.search_options,
         scores=lambda wildcards: system_of(wildcards).scores_options,
         free_scores=device_of_scores,
-        max_skipped_fraction=skippable,
-        stage=stage("latflow.decode.lattices.decode_lattices"),
     message:
         "Decode {wildcards.split} with the network {wildcards.network}"
-    script:
-        "../scripts/run_stage.py"
 
 
-rule decode_attention:
+use rule decode_lattices as decode_attention with:
     input:
         frames=lambda wildcards: system_of(wildcards).frames.of(wildcards.split),
         grammar="<results>/lm/G.fst",
@@ -124,7 +113,6 @@ rule decode_attention:
         network="|".join(recipe.networks_of("attention")) or "none",
     conda:
         TORCH
-    threads: 16
     resources:
         mem_mb=growing(16000),
         runtime=growing(480),
@@ -132,12 +120,9 @@ rule decode_attention:
     params:
         options=lambda wildcards: system_of(wildcards).options.decode.values(),
         device=device_of,
-        max_skipped_fraction=skippable,
         stage=stage("latflow.decode.attention.decode_attention"),
     message:
         "Decode {wildcards.split} with the decoder {wildcards.network}"
-    script:
-        "../scripts/run_stage.py"
 
 
 rule rescore_lattices:

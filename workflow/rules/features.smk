@@ -16,6 +16,8 @@ rule extract_features:
         "<logs>/extract_features/{split}.log",
     benchmark:
         "<benchmarks>/extract_features/{split}.jsonl"
+    wildcard_constraints:
+        split=in_one_job("extraction", SPLITS),
     conda:
         "../../envs/corpus.yaml"
     threads: 16
@@ -73,7 +75,7 @@ use rule extract_features as extract_stream with:
     benchmark:
         "<benchmarks>/extract_stream/{stream}.{split}.jsonl"
     wildcard_constraints:
-        stream="|".join(recipe.extracted_streams(stored=True)) or "none",
+        stream=in_one_job("extraction", recipe.extracted_streams(stored=True)),
     params:
         options=lambda wildcards: recipe.streams[wildcards.stream].extraction,
         volumes=True,

@@ -37,49 +37,25 @@ rule train_mono:
         "../scripts/run_stage.py"
 
 
-rule train_deltas:
+use rule train_mono as train_deltas with:
     input:
         frames="<results>/frames/train/meta.json",
         lang=lambda wildcards: system_of(wildcards).lexicon,
         alignments=lambda wildcards: system_of(wildcards).aligner.alignments("train"),
         source=lambda wildcards: system_of(wildcards).aligner.model,
-    output:
-        model="<results>/gmm/{system}/final.mdl",
-        tree="<results>/gmm/{system}/tree",
-        iterations="<results>/gmm/{system}/iterations.tsv",
-        ledger="<results>/gmm/{system}/ledger.jsonl",
-        info="<results>/gmm/{system}/info.json",
-        transform="<results>/gmm/{system}/transform.json",
     log:
         "<logs>/train_deltas/{system}.log",
     benchmark:
         "<benchmarks>/train_deltas/{system}.jsonl"
     wildcard_constraints:
         system="|".join(recipe.gmms_of("deltas")) or "none",
-    conda:
-        "../../envs/gmm.yaml"
-    threads: 16
-    resources:
-        mem_mb=growing(8000),
-        runtime=growing(480),
-        gpu=GMM_GPUS,
     params:
-        options=lambda wildcards: system_of(wildcards).training_options,
-        shared=recipe.shared_options,
-        max_skipped_fraction=skippable,
         stage=stage("latflow.gmm.train.train_deltas"),
     message:
         "Train the triphone system {wildcards.system}"
-    script:
-        "../scripts/run_stage.py"
 
 
-rule train_lda_mllt:
-    input:
-        frames="<results>/frames/train/meta.json",
-        lang=lambda wildcards: system_of(wildcards).lexicon,
-        alignments=lambda wildcards: system_of(wildcards).aligner.alignments("train"),
-        source=lambda wildcards: system_of(wildcards).aligner.model,
+use rule train_deltas as train_lda_mllt with:
     output:
         model="<results>/gmm/{system}/final.mdl",
         tree="<results>/gmm/{system}/tree",
@@ -95,25 +71,13 @@ rule train_lda_mllt:
         "<benchmarks>/train_lda_mllt/{system}.jsonl"
     wildcard_constraints:
         system="|".join(recipe.gmms_of("lda_mllt")) or "none",
-    conda:
-        "../../envs/gmm.yaml"
-    threads: 16
-    resources:
-        mem_mb=growing(8000),
-        runtime=growing(480),
-        gpu=GMM_GPUS,
     params:
-        options=lambda wildcards: system_of(wildcards).training_options,
-        shared=recipe.shared_options,
-        max_skipped_fraction=skippable,
         stage=stage("latflow.gmm.lda_mllt.train_lda_mllt"),
     message:
         "Train the triphone system {wildcards.system} on features from LDA and MLLT"
-    script:
-        "../scripts/run_stage.py"
 
 
-rule train_sat:
+use rule train_deltas as train_sat with:
     input:
         frames="<results>/frames/train/meta.json",
         lang=lambda wildcards: system_of(wildcards).lexicon,
@@ -137,22 +101,14 @@ rule train_sat:
         "<benchmarks>/train_sat/{system}.jsonl"
     wildcard_constraints:
         system="|".join(recipe.gmms_of("sat")) or "none",
-    conda:
-        "../../envs/gmm.yaml"
-    threads: 16
     resources:
         mem_mb=growing(8000),
         runtime=growing(960),
         gpu=GMM_GPUS,
     params:
-        options=lambda wildcards: system_of(wildcards).training_options,
-        shared=recipe.shared_options,
-        max_skipped_fraction=skippable,
         stage=stage("latflow.gmm.sat.train_sat"),
     message:
         "Train the speaker-adapted system {wildcards.system}"
-    script:
-        "../scripts/run_stage.py"
 
 
 rule align_frames:
@@ -170,7 +126,7 @@ rule align_frames:
     benchmark:
         "<benchmarks>/align_frames/{system}.{split}.jsonl"
     wildcard_constraints:
-        system="|".join(recipe.plain_systems) or "none",
+        system=in_one_job("alignment", recipe.plain_systems),
     conda:
         "../../envs/gmm.yaml"
     threads: 16
@@ -188,7 +144,7 @@ rule align_frames:
         "../scripts/run_stage.py"
 
 
-rule align_adapted:
+use rule align_frames as align_adapted with:
     input:
         frames="<results>/frames/{split}/meta.json",
         lang=lambda wildcards: system_of(wildcards).lexicon,
@@ -205,19 +161,11 @@ rule align_adapted:
     benchmark:
         "<benchmarks>/align_adapted/{system}.{split}.jsonl"
     wildcard_constraints:
-        system="|".join(recipe.adapted_systems) or "none",
-    conda:
-        "../../envs/gmm.yaml"
-    threads: 16
+        system=in_one_job("alignment", recipe.adapted_systems),
     resources:
         mem_mb=growing(8000),
         runtime=growing(480),
     params:
         options=recipe.options.gmm.align.values(),
-        graph=recipe.options.graph.values(),
-        max_skipped_fraction=skippable,
-        stage=stage("latflow.gmm.alignment.align_gmm"),
     message:
         "Align {wildcards.split} with {wildcards.system}, adapted to each speaker"
-    script:
-        "../scripts/run_stage.py"

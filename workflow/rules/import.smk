@@ -6,8 +6,8 @@ IMPORTED = recipe.imported_system or "none"
 
 
 ruleorder: import_graph > make_graph
-ruleorder: import_alignments > align_frames
-ruleorder: import_alignments > align_adapted
+ruleorder: import_alignments > align_frames > join_alignments
+ruleorder: import_alignments > align_adapted > join_adapted_alignments
 
 
 if recipe.imported_system is not None:

@@ -118,10 +118,7 @@ rule compile_ctc:
         "../scripts/run_stage.py"
 
 
-rule spell_transcripts:
-    input:
-        frames=lambda wildcards: system_of(wildcards).frames.of(wildcards.split),
-        lang=lambda wildcards: system_of(wildcards).lexicon,
+use rule compile_ctc as spell_transcripts with:
     output:
         units="<results>/units/{network}/{split}/meta.json",
         ledger="<results>/units/{network}/{split}/ledger.jsonl",
@@ -131,21 +128,15 @@ rule spell_transcripts:
         "<benchmarks>/spell_transcripts/{network}.{split}.jsonl"
     wildcard_constraints:
         network="|".join(recipe.networks_of("attention")) or "none",
-    conda:
-        TORCH
     threads: 1
     resources:
         mem_mb=growing(4000),
         runtime=growing(120),
     params:
         kind=lambda wildcards: system_of(wildcards).options.units,
-        subsampling=lambda wildcards: system_of(wildcards).subsampling,
-        max_skipped_fraction=skippable,
         stage=stage("latflow.align.units.spell_transcripts"),
     message:
         "Spell the transcripts of {wildcards.split} for {wildcards.network}"
-    script:
-        "../scripts/run_stage.py"
 
 
 rule build_chain_tree:
@@ -188,38 +179,22 @@ rule build_chain_tree:
         "../scripts/run_stage.py"
 
 
-rule build_full_tree:
+use rule build_chain_tree as build_full_tree with:
     input:
         frames=lambda wildcards: system_of(wildcards).training_frames,
         lang=lambda wildcards: system_of(wildcards).lexicon,
-    output:
-        model="<results>/chain/{network}/final.mdl",
-        tree="<results>/chain/{network}/tree",
-        phone_lm="<results>/chain/{network}/phone_lm.fst",
-        denominator="<results>/chain/{network}/den.fst",
-        normalization="<results>/chain/{network}/normalization.fst",
-        info="<results>/chain/{network}/info.json",
-        ledger="<results>/chain/{network}/ledger.jsonl",
     log:
         "<logs>/build_full_tree/{network}.log",
     benchmark:
         "<benchmarks>/build_full_tree/{network}.jsonl"
     wildcard_constraints:
         network="|".join(recipe.lfmmi_networks(flat_start=True)) or "none",
-    conda:
-        TORCH
     threads: 1
-    resources:
-        mem_mb=growing(8000),
-        runtime=growing(240),
     params:
-        options=lambda wildcards: system_of(wildcards).options.tree.values(),
         seed=recipe.options.seed,
         stage=stage("latflow.align.full_tree.build_full_tree"),
     message:
         "Build tree and denominator of {wildcards.network} from transcripts"
-    script:
-        "../scripts/run_stage.py"
 
 
 rule align_lattices:
@@ -262,41 +237,6 @@ rule align_lattices:
         "../scripts/run_stage.py"
 
 
-rule make_supervisions:
-    input:
-        unpack(
-            lambda wildcards: system_of(wildcards).supervision_inputs(wildcards.split)
-        ),
-        model=lambda wildcards: system_of(wildcards).aligner.model,
-        chain="<results>/chain/{network}/den.fst",
-    output:
-        supervisions="<results>/chain/{network}/supervisions/{split}/meta.json",
-        ledger="<results>/chain/{network}/supervisions/{split}/ledger.jsonl",
-    log:
-        "<logs>/make_supervisions/{network}.{split}.log",
-    benchmark:
-        "<benchmarks>/make_supervisions/{network}.{split}.jsonl"
-    wildcard_constraints:
-        network="|".join(recipe.lfmmi_networks(flat_start=False)) or "none",
-    conda:
-        TORCH
-    threads: 16
-    resources:
-        mem_mb=growing(8000),
-        runtime=growing(240),
-    params:
-        options=lambda wildcards: system_of(wildcards).options.supervision.values(),
-        subsampling=lambda wildcards: system_of(
-            wildcards
-        ).options.tree.frame_subsampling,
-        max_skipped_fraction=skippable_in_training,
-        stage=stage("latflow.align.supervision_store.make_supervisions"),
-    message:
-        "Make the supervision of {wildcards.network} for {wildcards.split}"
-    script:
-        "../scripts/run_stage.py"
-
-
 rule supervise_flat_start:
     input:
         frames=lambda wildcards: system_of(wildcards).frames.of(wildcards.split),
@@ -329,7 +269,27 @@ rule supervise_flat_start:
         "../scripts/run_stage.py"
 
 
-rule train_lfmmi:
+use rule supervise_flat_start as make_supervisions with:
+    input:
+        unpack(
+            lambda wildcards: system_of(wildcards).supervision_inputs(wildcards.split)
+        ),
+        model=lambda wildcards: system_of(wildcards).aligner.model,
+        chain="<results>/chain/{network}/den.fst",
+    log:
+        "<logs>/make_supervisions/{network}.{split}.log",
+    benchmark:
+        "<benchmarks>/make_supervisions/{network}.{split}.jsonl"
+    wildcard_constraints:
+        network="|".join(recipe.lfmmi_networks(flat_start=False)) or "none",
+    params:
+        options=lambda wildcards: system_of(wildcards).options.supervision.values(),
+        stage=stage("latflow.align.supervision_store.make_supervisions"),
+    message:
+        "Make the supervision of {wildcards.network} for {wildcards.split}"
+
+
+use rule train_network as train_lfmmi with:
     input:
         frames=lambda wildcards: system_of(wildcards).training_frames,
         supervisions=lambda wildcards: system_of(wildcards).supervisions(
@@ -341,41 +301,16 @@ rule train_lfmmi:
         parent=lambda wildcards: system_of(wildcards).parent_weights,
         simulation=lambda wildcards: system_of(wildcards).simulation_files,
         network=ancient(lambda wildcards: system_of(wildcards).description_file),
-    output:
-        weights="<results>/nnet/{network}/weights.safetensors",
-        description="<results>/nnet/{network}/network.yaml",
-        priors="<results>/nnet/{network}/priors.npy",
-        meta="<results>/nnet/{network}/meta.json",
-        model="<results>/nnet/{network}/final.mdl",
-        tree="<results>/nnet/{network}/tree",
-        info="<results>/nnet/{network}/info.json",
-        history="<results>/nnet/{network}/log.jsonl",
-        ledger="<results>/nnet/{network}/ledger.jsonl",
     log:
         "<logs>/train_lfmmi/{network}.log",
     benchmark:
         "<benchmarks>/train_lfmmi/{network}.jsonl"
     wildcard_constraints:
         network="|".join(recipe.networks_of("lfmmi")) or "none",
-    conda:
-        TORCH
-    threads: 16
-    resources:
-        mem_mb=growing(8000),
-        runtime=growing(2880),
-        gpu=TRAINING_GPUS,  # of all ranks
-        tasks=1,  # ranks of the training
     params:
-        options=lambda wildcards: system_of(wildcards).training_options,
-        free_options=free_options_of,
-        network_config=lambda wildcards: system_of(wildcards).description_values,
-        checkpoints=lambda wildcards: system_of(wildcards).checkpoints,
-        max_skipped_fraction=skippable,
         stage=stage("latflow.training.lfmmi.train_lfmmi"),
     message:
         "Train the network {wildcards.network} by lattice-free MMI"
-    script:
-        "../scripts/run_stage.py"
 
 
 rule align_network:
@@ -393,6 +328,8 @@ rule align_network:
         "<logs>/align_network/{network}.{split}.log",
     benchmark:
         "<benchmarks>/align_network/{network}.{split}.jsonl"
+    wildcard_constraints:
+        network=in_one_job("alignment", recipe.networks),
     conda:
         TORCH
     threads: 16

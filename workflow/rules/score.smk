@@ -2,45 +2,6 @@
 # Products: <results>/score/<decoding>/<split>/{hyp.txt,wer.json}, <results>/wer.tsv
 
 
-rule score_wer:
-    input:
-        lattices="<results>/decode/{decoding}/{split}/lattices.ark",
-        scales="<results>/tune/{decoding}/scales.json",
-        cuts=references_of,
-        lang=lambda wildcards: system_of(wildcards).words,
-        model=lambda wildcards: system_of(wildcards).model,
-    output:
-        text="<results>/score/{decoding}/{split}/hyp.txt",
-        ctm="<results>/score/{decoding}/{split}/hyp.ctm",
-        wer="<results>/score/{decoding}/{split}/wer.json",
-        utterances="<results>/score/{decoding}/{split}/per_utterance.tsv",
-        speakers="<results>/score/{decoding}/{split}/per_speaker.tsv",
-        phones="<results>/score/{decoding}/{split}/hyp_phones.ctm",
-        confusions="<results>/score/{decoding}/{split}/confusions.tsv",
-        lattices="<results>/score/{decoding}/{split}/lattices.json",
-        lattices_by_utterance="<results>/score/{decoding}/{split}/lattices.tsv",
-    log:
-        "<logs>/score_wer/{decoding}.{split}.log",
-    benchmark:
-        "<benchmarks>/score_wer/{decoding}.{split}.jsonl"
-    wildcard_constraints:
-        split="|".join(["train", *recipe.evaluation_sets]),
-    conda:
-        "../../envs/gmm.yaml"
-    threads: 4
-    resources:
-        mem_mb=growing(4000),
-        runtime=growing(20),
-    params:
-        options=recipe.options.score.values(),
-        seed=recipe.options.seed,
-        stage=stage("latflow.scoring.score.score"),
-    message:
-        "Score {wildcards.decoding} on {wildcards.split}"
-    script:
-        "../scripts/run_stage.py"
-
-
 rule recognize_words:
     input:
         lattices="<results>/decode/{decoding}/{split}/lattices.ark",
@@ -71,6 +32,33 @@ rule recognize_words:
         "Write the words that {wildcards.decoding} finds in {wildcards.split}"
     script:
         "../scripts/run_stage.py"
+
+
+use rule recognize_words as score_wer with:
+    output:
+        text="<results>/score/{decoding}/{split}/hyp.txt",
+        ctm="<results>/score/{decoding}/{split}/hyp.ctm",
+        wer="<results>/score/{decoding}/{split}/wer.json",
+        utterances="<results>/score/{decoding}/{split}/per_utterance.tsv",
+        speakers="<results>/score/{decoding}/{split}/per_speaker.tsv",
+        phones="<results>/score/{decoding}/{split}/hyp_phones.ctm",
+        confusions="<results>/score/{decoding}/{split}/confusions.tsv",
+        lattices="<results>/score/{decoding}/{split}/lattices.json",
+        lattices_by_utterance="<results>/score/{decoding}/{split}/lattices.tsv",
+    log:
+        "<logs>/score_wer/{decoding}.{split}.log",
+    benchmark:
+        "<benchmarks>/score_wer/{decoding}.{split}.jsonl"
+    wildcard_constraints:
+        split="|".join(["train", *recipe.evaluation_sets]),
+    resources:
+        mem_mb=growing(4000),
+        runtime=growing(20),
+    params:
+        seed=recipe.options.seed,
+        stage=stage("latflow.scoring.score.score"),
+    message:
+        "Score {wildcards.decoding} on {wildcards.split}"
 
 
 rule summarize_wer:

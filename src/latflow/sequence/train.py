@@ -1,19 +1,21 @@
 """Stage `train_sequence`: a network learns from lattices made on the fly.
 
-A task of `latflow.training.job`, whose model folder holds besides
+A task of `latflow.training.task`, whose model folder holds besides
 
 * `drift.json`: how far alignments made on the fly have moved, by phone;
 * `sequence_ledger.jsonl`: utterances that were searched again, fell back, or gave
   nothing.
 
-Public: `train_sequence`.
+Public: `SequenceJob`, `train_sequence`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,29 +36,59 @@ from latflow.sequence.options import SequenceRunOptions
 from latflow.sequence.word_errors import Scorecard, WordErrors
 from latflow.training.criterion import Criterion
 from latflow.training.distributed import Backend
-from latflow.training.job import (
-    Job,
-    Task,
-    digest_of_file,
-    identity_of,
-    run_training,
-)
+from latflow.training.job import Job, digest_of_file
 from latflow.training.steps import LOSS
+from latflow.training.task import Task, run_training
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, kw_only=True)
 class SequenceJob(Job):
-    """Files and options of a sequence training; `source_dir` is the seed's."""
+    """Files and options of a training on lattices; see `Job`."""
 
     options: SequenceRunOptions  # pyright: ignore[reportIncompatibleVariableOverride]
+    parent_dir: Path
+    """Model folder of the seed, with `final.mdl` and `tree`."""
     lang_dir: Path
+    """The lang directory."""
     denominator: Path
+    """Graph that lattices are made with."""
     graph: Path
+    """Decoding graph, for word errors on dev."""
     scales: Path
+    """`scales.json` of the seed's decoding."""
     alignments: Path
+    """`ali.ark` of the training split."""
     training_graphs_dir: Path | None = None
+    """Of the transcripts, for alignments on the fly."""
     teacher_dir: Path | None = None
+    """Model folder of the network that criterion `teacher` learns from."""
+
+    @property
+    def tree_dir(self) -> Path:
+        """The seed's folder."""
+        return self.parent_dir
+
+    def identify(self) -> dict[str, Any]:
+        """Return what the training depends on; see `Job.identify`."""
+        options = self.options
+        files = {
+            "denominator": self.denominator,
+            "graph": self.graph,
+            "alignments": self.alignments,
+            "scales": self.scales,
+        }
+        if self.teacher_dir is not None:
+            files["teacher"] = self.teacher_dir / "weights.safetensors"
+        files |= {str(path): path for path in options.criterion.files}
+        description = load_model(self.parent_dir).network.description
+        return {
+            **self.identity_with(description, {}),
+            "criterion": options.criterion.values(),
+            "sequence": options.sequence.values(),
+            "files": {name: digest_of_file(path) for name, path in files.items()},
+        }
 
 
 class SequenceTask(Task):
@@ -66,7 +98,7 @@ class SequenceTask(Task):
 
     def __init__(self, job: SequenceJob, device: torch.device) -> None:
         self._job = job
-        seed = load_model(job.source_dir, device)
+        seed = load_model(job.parent_dir, device)
         self.network = seed.network.train()
         self.ledger = Ledger("train_sequence")
         normalizer = seed.normalizer
@@ -88,7 +120,7 @@ class SequenceTask(Task):
         backend: Backend,  # noqa: ARG002
     ) -> np.ndarray | None:
         """Return the seed's, if it has some."""
-        return read_priors(self._job.source_dir)
+        return read_priors(self._job.parent_dir)
 
     def gather(self, backend: Backend) -> None:
         """Join the journals of the ranks."""
@@ -116,88 +148,18 @@ class SequenceTask(Task):
             )
 
 
-def train_sequence(  # noqa: PLR0913 - a stage: its inputs and how it runs
-    frames_dir: Path,
-    dev_frames_dir: Path,
-    parent_dir: Path,
-    lang_dir: Path,
-    denominator: Path,
-    graph: Path,
-    scales: Path,
-    alignments: Path,
-    *,
-    out_dir: Path,
-    options: SequenceRunOptions,
-    checkpoints: Path,
-    training_graphs_dir: Path | None = None,
-    teacher_dir: Path | None = None,
-    threads: int = 1,
-    ranks: int = 1,
-    hosts: str | None = None,
-) -> None:
+def train_sequence(job: SequenceJob) -> None:
     """Train a network by a lattice criterion, from a seed.
 
     Dev is decoded at the end of each epoch; with `training.final: best` the model is
     the epoch with the fewest word errors there.
-
-    Args:
-        frames_dir: features of the training split, stored or on the fly.
-        dev_frames_dir: of the dev split.
-        parent_dir: model folder of the seed, with `final.mdl` and `tree`.
-        lang_dir: the lang directory.
-        denominator: graph that lattices are made with.
-        graph: decoding graph, for word errors on dev.
-        scales: `scales.json` of the seed's decoding.
-        alignments: `ali.ark` of the training split.
-        out_dir: the model folder, replaced as a whole; see `latflow.training.job`.
-        options: how.
-        checkpoints: where checkpoints are kept until the model is written.
-        training_graphs_dir: of the transcripts, for alignments on the fly; or None.
-        teacher_dir: model folder of the network that criterion `teacher` learns from.
-        threads: see `run_training`.
-        ranks: see `run_training`.
-        hosts: see `run_training`.
 
     Raises:
         UserError: inputs that do not fit each other; too many utterances without
             lattice; a training that fails.
         Interrupted: SIGTERM came; the checkpoint is written.
     """
-    description = load_model(parent_dir).network.description
-    common = identity_of(options, description, frames_dir, {}, parent_dir)
-    files = {
-        "denominator": denominator,
-        "graph": graph,
-        "alignments": alignments,
-        "scales": scales,
-    }
-    if teacher_dir is not None:
-        files["teacher"] = teacher_dir / "weights.safetensors"
-    files |= {str(path): path for path in options.criterion.files}
-    identity = {
-        **common,
-        "criterion": options.criterion.values(),
-        "sequence": options.sequence.values(),
-        "files": {name: digest_of_file(path) for name, path in files.items()},
-    }
-    job = SequenceJob(
-        options=options,
-        out_dir=out_dir,
-        checkpoints=checkpoints,
-        frames_dir=frames_dir,
-        dev_frames_dir=dev_frames_dir,
-        source_dir=parent_dir,
-        parent_dir=parent_dir,
-        identity=identity,
-        lang_dir=lang_dir,
-        denominator=denominator,
-        graph=graph,
-        scales=scales,
-        alignments=alignments,
-        training_graphs_dir=training_graphs_dir,
-        teacher_dir=teacher_dir,
-    )
-    run_training(SequenceTask, job, threads=threads, ranks=ranks, hosts=hosts)
+    run_training(SequenceTask, job)
 
 
 def _criterion(job: SequenceJob, seed: AcousticNetwork) -> SequenceCriterion:
@@ -206,14 +168,14 @@ def _criterion(job: SequenceJob, seed: AcousticNetwork) -> SequenceCriterion:
     files = SequenceFiles(
         frames_dirs=[job.frames_dir],
         lang_dir=job.lang_dir,
-        model_dir=job.source_dir,
+        model_dir=job.parent_dir,
         graph=job.denominator,
         alignments=[job.alignments],
         training_graphs=job.training_graphs_dir,
     )
     criterion = make_criterion(
         options.criterion,
-        load_transitions(job.source_dir)[1],
+        load_transitions(job.parent_dir)[1],
         Lang.load(job.lang_dir).silence_phones,
         seed=options.seed,
     )
@@ -230,7 +192,7 @@ def _criterion(job: SequenceJob, seed: AcousticNetwork) -> SequenceCriterion:
         ce_weight=options.criterion.ce_weight,
         l2=options.criterion.l2,
         teacher=_teacher(job, seed),
-        threads=job.threads,
+        threads=job.rank_threads,
     )
 
 
@@ -253,7 +215,7 @@ def _prior_scale(job: SequenceJob, seed: AcousticNetwork) -> float:
     try:
         return seed.prior_scale(job.options.sequence.prior_scale)
     except UserError as error:
-        raise error.at(file=job.source_dir) from None
+        raise error.at(file=job.parent_dir) from None
 
 
 def _teacher(job: SequenceJob, seed: AcousticNetwork) -> Teacher | None:
@@ -274,7 +236,7 @@ def _teacher(job: SequenceJob, seed: AcousticNetwork) -> Teacher | None:
     ):
         if found != expected:
             raise UserError(
-                f"its {what} differ from those of {job.source_dir}",
+                f"its {what} differ from those of {job.parent_dir}",
                 file=job.teacher_dir,
                 remedy="train teacher and parent on the same features and alignments",
             )
@@ -287,7 +249,7 @@ def _teacher(job: SequenceJob, seed: AcousticNetwork) -> Teacher | None:
 def _dev_criterion(job: SequenceJob, seed: AcousticNetwork) -> Criterion:
     """Return the word errors of dev."""
     options = job.options
-    _, transitions = load_transitions(job.source_dir)
+    _, transitions = load_transitions(job.parent_dir)
     search = options.sequence.dev_search
     if not seed.gives_log_likelihoods:  # as decoding does
         scale = seed.lattice_scale * search.acoustic_scale
@@ -307,5 +269,5 @@ def _dev_criterion(job: SequenceJob, seed: AcousticNetwork) -> Criterion:
         ),
         priors,
         options=search,
-        threads=job.threads,
+        threads=job.rank_threads,
     )

@@ -15,19 +15,18 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from latflow.files import atomic_directory, write_json
 from latflow.nnet.score_fusion import fuse_models
 from latflow.training.distributed import Backend, Rank
+from latflow.training.job import Job, job_values
 from latflow.training.launch import launch, write_job
 
-if TYPE_CHECKING:
-    from latflow.training.job import Job
-
-_TRAIN = "latflow.training.job:train_rank"
+_TRAIN = "latflow.training.task:train_rank"
 
 
 def train_ensemble(
@@ -36,7 +35,6 @@ def train_ensemble(
     device: str,
     train: Callable[[Job], None],
     *,
-    threads: int,
     are_parallel: bool,
 ) -> None:
     """Train the networks that are not yet there, and fuse them.
@@ -46,7 +44,6 @@ def train_ensemble(
         task: `module:name` of the kind of training.
         device: `cpu` or `cuda`.
         train: trains one network, alone.
-        threads: of all networks that are trained at a time.
         are_parallel: train several at a time.
 
     Raises:
@@ -54,8 +51,8 @@ def train_ensemble(
         Interrupted: SIGTERM came; the checkpoints are written.
     """
     members = _members(job)
-    size = _number_at_a_time(len(members), threads) if are_parallel else 1
-    each = max(1, threads // size)
+    size = _number_at_a_time(len(members), job.threads) if are_parallel else 1
+    each = max(1, job.threads // size)
     missing = [member for member in members if not member.out_dir.is_dir()]
     for begin in range(0, len(missing), size):
         group = missing[begin : begin + size]
@@ -64,7 +61,7 @@ def train_ensemble(
             continue
         arguments = {
             "task": task,
-            "jobs": [member.replace(threads=each).values() for member in group],
+            "jobs": [job_values(replace(member, threads=each)) for member in group],
             "device": device,
         }
         launch(
@@ -107,7 +104,8 @@ def _members(job: Job) -> list[Job]:
     """Return the jobs of the networks, whose models lie beside their checkpoints."""
     options = job.options
     return [
-        job.replace(
+        replace(
+            job,
             options=options.replace(seed=options.seed + number),
             out_dir=job.folder / f"member{number + 1}",
             identity={**job.identity, "member": number + 1},

@@ -1,6 +1,6 @@
 """Stage `train_lfmmi`: lattice-free MMI, a network against all phone sequences.
 
-A task of `latflow.training.job`. The network's first output gives the scores that are
+A task of `latflow.training.task`. The network's first output gives the scores that are
 trained (and decoded as they are: no softmax, no priors). Further outputs have a
 cross-entropy with the posteriors of the supervision, which keeps the layers below from
 learning the training data by heart; decoding leaves them out.
@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,15 +40,7 @@ from latflow.nnet.normalization import Normalizer
 from latflow.training.batches import Batch
 from latflow.training.criterion import GraphCriterion, Loss, Pending
 from latflow.training.distributed import Backend
-from latflow.training.job import (
-    Job,
-    Task,
-    adopt,
-    digest_of_file,
-    identity_of,
-    read_network,
-    run_training,
-)
+from latflow.training.job import Job, digest_of_file
 from latflow.training.options import LfmmiRunOptions
 from latflow.training.readers import estimate_normalizer, open_features, open_reader
 from latflow.training.supervised import (
@@ -54,6 +48,7 @@ from latflow.training.supervised import (
     SupervisedSource,
     open_supervisions,
 )
+from latflow.training.task import Task, adopt, read_network, run_training
 
 log = logging.getLogger(__name__)
 
@@ -142,14 +137,41 @@ def _cross_entropy(logits: Tensor, posteriors: Tensor) -> Tensor:
     return -(log_probs * posteriors).sum((1, 2), dtype=torch.float64)
 
 
+@dataclass(frozen=True, kw_only=True)
 class LfmmiJob(Job):
-    """Files and options of a training; `source_dir` has tree and denominator."""
+    """Files and options of a training by lattice-free MMI; see `Job`."""
 
     options: LfmmiRunOptions  # pyright: ignore[reportIncompatibleVariableOverride]
-    supervisions_dir: Path
-    dev_supervisions_dir: Path
     network: Path
-    """Description of the network."""
+    """Description of the network; see docs/networks.md."""
+    chain_dir: Path
+    """Tree, transition model and denominator."""
+    supervisions_dir: Path
+    """Supervision of the training split."""
+    dev_supervisions_dir: Path
+    """Supervision of the dev split."""
+    parent_dir: Path | None = None
+
+    @property
+    def tree_dir(self) -> Path:
+        """The folder whose `final.mdl` and `tree` go with the model."""
+        return self.chain_dir
+
+    def identify(self) -> dict[str, Any]:
+        """Return what the training depends on; see `Job.identify`."""
+        stores = {"train": self.supervisions_dir, "dev": self.dev_supervisions_dir}
+        return {
+            **self.identity_with(NetworkDescription.load(self.network), {}),
+            "criterion": self.options.criterion.values(),
+            "supervision": {
+                split: dict(open_supervisions(folder).meta)
+                for split, folder in stores.items()
+            },
+            "chain": {
+                name: digest_of_file(self.chain_dir / name)
+                for name in ("den.fst", "final.mdl")
+            },
+        }
 
 
 class LfmmiTask(Task):
@@ -162,7 +184,7 @@ class LfmmiTask(Task):
         options = job.options
         self.ledger = Ledger("train_lfmmi")
         normalizer = estimate_normalizer(job.frames_dir, options.data)
-        _, transitions = load_transitions(job.source_dir)
+        _, transitions = load_transitions(job.chain_dir)
         features = open_features(job.frames_dir, options.data)
         network = Network(
             read_network(job.network, features),
@@ -174,20 +196,20 @@ class LfmmiTask(Task):
         if job.parent_dir is not None:
             adopt(network, job.parent_dir)
         self.network = network.to(device)
-        graphs = ChainGraphs.read(job.source_dir)
+        graphs = ChainGraphs.read(job.chain_dir)
         denominator = Denominator(
             graphs.denominator, graphs.initial_probs, transitions.num_pdfs
         )
         losses = network.description.outputs
         self.criterion = LatticeFree(
-            losses, denominator, options.criterion, threads=job.threads
+            losses, denominator, options.criterion, threads=job.rank_threads
         )
         self.dev_criterion = LatticeFree(
             losses,
             denominator,
             options.criterion,
             is_training=False,
-            threads=job.threads,
+            threads=job.rank_threads,
         )
         self.scales = {**options.criterion.scales, "prior_scale": 0.0}
         self.batches = self._open(job, normalizer)
@@ -255,72 +277,11 @@ def _check_outputs(network: Network, file: Path) -> None:
         )
 
 
-def train_lfmmi(  # noqa: PLR0913 - a stage: its inputs and how it runs
-    frames_dir: Path,
-    supervisions_dir: Path,
-    dev_frames_dir: Path,
-    dev_supervisions_dir: Path,
-    chain_dir: Path,
-    network: Path,
-    *,
-    out_dir: Path,
-    options: LfmmiRunOptions,
-    checkpoints: Path,
-    threads: int = 1,
-    ranks: int = 1,
-    hosts: str | None = None,
-    parent_dir: Path | None = None,
-    max_skipped_fraction: float = 1.0,
-) -> None:
+def train_lfmmi(job: LfmmiJob) -> None:
     """Train a network by lattice-free MMI.
-
-    Args:
-        frames_dir: the features of the training split.
-        supervisions_dir: supervision of the training split.
-        dev_frames_dir: the features of the dev split.
-        dev_supervisions_dir: supervision of the dev split.
-        chain_dir: tree, transition model and denominator.
-        network: description of the network; see docs/networks.md.
-        out_dir: the model folder, replaced as a whole; see `latflow.training.job`.
-        options: how.
-        checkpoints: where checkpoints are kept until the model is written.
-        threads: see `run_training`.
-        ranks: see `run_training`.
-        hosts: see `run_training`.
-        parent_dir: model folder whose parameters the training starts from, see
-            `latflow.training.job.adopt`; None for random ones.
-        max_skipped_fraction: share of utterances that may have no usable supervision.
 
     Raises:
         UserError: inputs that do not fit each other; a training that fails.
         Interrupted: SIGTERM came; the checkpoint is written.
     """
-    description = NetworkDescription.load(network)
-    common = identity_of(options, description, frames_dir, {}, parent_dir)
-    stores = {"train": supervisions_dir, "dev": dev_supervisions_dir}
-    job = LfmmiJob(
-        options=options,
-        out_dir=out_dir,
-        checkpoints=checkpoints,
-        frames_dir=frames_dir,
-        dev_frames_dir=dev_frames_dir,
-        source_dir=chain_dir,
-        parent_dir=parent_dir,
-        max_skipped_fraction=max_skipped_fraction,
-        identity={
-            **common,
-            "criterion": options.criterion.values(),
-            "supervision": {
-                split: dict(open_supervisions(folder).meta)
-                for split, folder in stores.items()
-            },
-            "chain": {
-                name: digest_of_file(chain_dir / name)
-                for name in ("den.fst", "final.mdl")
-            },
-        },
-        supervisions_dir=supervisions_dir,
-        dev_supervisions_dir=dev_supervisions_dir,
-        network=network,
-    )
-    run_training(LfmmiTask, job, threads=threads, ranks=ranks, hosts=hosts)
+    run_training(LfmmiTask, job)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -26,6 +27,7 @@ from latflow.features.frames import FrameStore
 from latflow.features.live import LiveFrames
 from latflow.graphs.hclg import load_model as load_transitions
 from latflow.ledger import Ledger
+from latflow.nnet.described import OutputLoss
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
@@ -38,15 +40,7 @@ from latflow.training.frame_targets import (
     SimulatedTargets,
     StoredTargets,
 )
-from latflow.training.job import (
-    Job,
-    Task,
-    adopt,
-    digest_of_file,
-    identity_of,
-    read_network,
-    run_training,
-)
+from latflow.training.job import Job, digest_of_file
 from latflow.training.labels import LabelStore, load_targets, write_targets
 from latflow.training.losses import losses_of
 from latflow.training.options import (
@@ -56,25 +50,106 @@ from latflow.training.options import (
     TrainingOptions,
 )
 from latflow.training.readers import estimate_normalizer, open_features
+from latflow.training.task import Task, adopt, read_network, run_training
 
 NetworkRunOptions: TypeAlias = Annotated[
     AttentionRunOptions | CeRunOptions | CtcRunOptions, Field(discriminator="type")
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
 class NetworkJob(Job):
-    """Files and options of a training."""
+    """Files and options of a training on alignments or transcripts; see `Job`."""
 
     options: NetworkRunOptions  # pyright: ignore[reportIncompatibleVariableOverride]
-    labels: Path
-    """Folder with a folder `train` and `dev` of `write_targets`."""
-    graphs: dict[str, Path]
-    """Graphs of the transcripts of `train` and `dev`, where an output learns by CTC;
-    their units, where a decoder does."""
-    targets: dict[str, tuple[Path, Path]]
-    """Features as targets, of `train` and `dev`, by the target's name."""
     network: Path
-    """Description of the network."""
+    """Description of the network; see docs/networks.md."""
+    source_dir: Path
+    """Folder of the tree that the decoded output works with."""
+    alignments: Path | None = None
+    """`ali.ark` of the training split, transition-ids; None where no output learns from
+    labels."""
+    dev_alignments: Path | None = None
+    """`ali.ark` of the dev split."""
+    aligner_dir: Path | None = None
+    """Folder of the system that made the alignments; None for `source_dir`."""
+    labels: Path | None = None
+    """Label stores of the training split, by the names of their targets, that outputs
+    learn in the place of what alignments tell."""
+    dev_labels: Path | None = None
+    """Those of the dev split."""
+    graphs_dir: Path | None = None
+    """Graphs of the transcripts of the training split, for CTC, or their units
+    (`latflow.align.units`), for a decoder; None where no output learns from them."""
+    dev_graphs_dir: Path | None = None
+    """Those of the dev split."""
+    targets_dir: tuple[Path, ...] = ()
+    """Stored features of the training split that outputs with a squared error learn,
+    one folder for each target in the order of the outputs."""
+    dev_targets_dir: tuple[Path, ...] = ()
+    """Those of the dev split."""
+    parent_dir: Path | None = None
+
+    @property
+    def tree_dir(self) -> Path:
+        """The folder whose `final.mdl` and `tree` go with the model."""
+        return self.source_dir
+
+    @property
+    def learnt_labels(self) -> Path:
+        """Folder with a folder `train` and `dev` of `write_targets`."""
+        return self.checkpoints / "labels"
+
+    def load_labels(self) -> dict[str, dict[str, LabelStore]]:
+        """Open what `write_targets` has written there, by split and target."""
+        return {s: load_targets(self.learnt_labels / s) for s in ("train", "dev")}
+
+    @property
+    def graphs(self) -> dict[str, Path]:
+        """Graphs or units of the transcripts, by split; empty without."""
+        found = {"train": self.graphs_dir, "dev": self.dev_graphs_dir}
+        return {split: path for split, path in found.items() if path is not None}
+
+    @property
+    def losses(self) -> list[OutputLoss]:
+        """What the network's outputs learn."""
+        return [*NetworkDescription.load(self.network).outputs.values()]
+
+    @property
+    def targets(self) -> dict[str, tuple[Path, Path]]:
+        """Features as targets, of `train` and `dev`, by the target's name.
+
+        Raises:
+            UserError: outputs learn more of them than are given, or fewer.
+        """
+        learnt = dict.fromkeys(x.target for x in self.losses if x.name == "mse")
+        simulated = _targets_of(self.options)
+        streams = [name for name in learnt if name not in simulated]
+        if not len(streams) == len(self.targets_dir) == len(self.dev_targets_dir):
+            raise UserError(
+                f"outputs learn the features {', '.join(streams) or 'of none'}, and "
+                f"{len(self.targets_dir)} are given",
+                file=self.network,
+                remedy="name features of nnet.features, or of data.simulation.targets",
+            )
+        pairs = zip(self.targets_dir, self.dev_targets_dir, strict=True)
+        return dict(zip(streams, pairs, strict=True))
+
+    def identify(self) -> dict[str, Any]:
+        """Return what the training depends on; see `Job.identify`."""
+        description = NetworkDescription.load(self.network)
+        identity = self.identity_with(description, self.load_labels())
+        if graphs := self.graphs:
+            identity["graphs"] = {
+                split: digest_of_file(path / "arcs.npy")
+                for split, path in graphs.items()
+            }
+        if targets := self.targets:
+            identity["targets"] = {
+                name: dict(FrameStore.load(train).meta)
+                for name, (train, _) in targets.items()
+            }
+        return identity
 
 
 class NetworkTask(Task):
@@ -87,7 +162,7 @@ class NetworkTask(Task):
         self._options = options = job.options
         self.ledger = Ledger("train_network")
         normalizer = estimate_normalizer(job.frames_dir, options.data)
-        labels = {split: load_targets(job.labels / split) for split in ("train", "dev")}
+        labels = job.load_labels()
         self._labels = labels["train"]
         graphs = _transcripts(job)
         told = dict.fromkeys(("label", "unit"), graphs["train"]) if graphs else {}
@@ -112,9 +187,11 @@ class NetworkTask(Task):
         self.pretraining = pretraining_of(network, options.training, options.seed)
         smoothing = options.training.label_smoothing
         self.criterion = losses_of(
-            network, label_smoothing=smoothing, threads=job.threads
+            network, label_smoothing=smoothing, threads=job.rank_threads
         )
-        self.dev_criterion = losses_of(network, is_training=False, threads=job.threads)
+        self.dev_criterion = losses_of(
+            network, is_training=False, threads=job.rank_threads
+        )
         self.batches = job.batches(
             labels,
             normalizer,
@@ -178,134 +255,47 @@ class NetworkTask(Task):
         return np.array([weights.get(utt_id, 0.0) for utt_id in ids])
 
 
-def train_network(  # noqa: PLR0913 - a stage: its inputs and how it runs
-    frames_dir: Path,
-    alignments: Path | None,
-    source_dir: Path,
-    dev_frames_dir: Path,
-    dev_alignments: Path | None,
-    network: Path,
-    *,
-    out_dir: Path,
-    options: NetworkRunOptions,
-    checkpoints: Path,
-    aligner_dir: Path | None = None,
-    labels: Path | None = None,
-    dev_labels: Path | None = None,
-    graphs_dir: Path | None = None,
-    dev_graphs_dir: Path | None = None,
-    targets_dir: tuple[Path, ...] = (),
-    dev_targets_dir: tuple[Path, ...] = (),
-    threads: int = 1,
-    ranks: int = 1,
-    hosts: str | None = None,
-    parent_dir: Path | None = None,
-    max_skipped_fraction: float = 1.0,
-) -> None:
+def train_network(job: NetworkJob) -> None:
     """Train a network on the labels of alignments, or on transcripts, or both.
 
     By cross-entropy outputs may be trained to tell pdfs or phones; see
     `latflow.training.labels`.
 
-    Args:
-        frames_dir: the features of the training split.
-        alignments: `ali.ark` of the training split, transition-ids; None where no
-            output learns from labels.
-        source_dir: folder of the tree that the decoded output works with.
-        dev_frames_dir: the features of the dev split.
-        dev_alignments: `ali.ark` of the dev split, or None.
-        network: description of the network; see docs/networks.md.
-        out_dir: the model folder, replaced as a whole; see `latflow.training.job`.
-        options: how.
-        checkpoints: where checkpoints are kept until the model is written.
-        aligner_dir: folder of the system that made the alignments; None for
-            `source_dir`.
-        labels: label stores of the training split, by the names of their targets, that
-            outputs learn in the place of what alignments tell; None for none.
-        dev_labels: those of the dev split, or None.
-        graphs_dir: graphs of the transcripts of the training split, for CTC, or their
-            units (`latflow.align.units`), for a decoder; None where no output learns
-            from them.
-        dev_graphs_dir: those of the dev split, or None.
-        targets_dir: stored features of the training split that outputs with a squared
-            error learn, one folder for each target in the order of the outputs.
-        dev_targets_dir: those of the dev split.
-        threads: see `run_training`.
-        ranks: see `run_training`.
-        hosts: see `run_training`.
-        parent_dir: model folder whose parameters the training starts from, see
-            `latflow.training.job.adopt`; None for random ones.
-        max_skipped_fraction: share of utterances that may have no usable labels.
-
     Raises:
         UserError: inputs that do not fit each other; a training that fails.
         Interrupted: SIGTERM came; the checkpoint is written.
     """
-    _, transitions = load_transitions(aligner_dir or source_dir)
-    description = NetworkDescription.load(network)
-    losses = description.outputs.values()
-    names = [loss.target for loss in losses if loss.name == "ce"]
-    lacks = [name for name in names if labels is None or not (labels / name).is_dir()]
-    if lacks and (alignments is None or dev_alignments is None):
+    _write_labels(job)
+    run_training(NetworkTask, job)
+    shutil.rmtree(job.learnt_labels)
+
+
+def _write_labels(job: NetworkJob) -> None:
+    """Write the labels that outputs learn beside the checkpoints.
+
+    Raises:
+        UserError: there are none for an output, or those of dev do not fit.
+    """
+    given, names = job.labels, [x.target for x in job.losses if x.name == "ce"]
+    lacks = [name for name in names if given is None or not (given / name).is_dir()]
+    if lacks and (job.alignments is None or job.dev_alignments is None):
         raise UserError(
             "an output has the loss ce, and there are no alignments",
-            file=network,
+            file=job.network,
             remedy="name a system in alignments",
         )
-    folder = Path(checkpoints) / "labels"
+    _, transitions = load_transitions(job.aligner_dir or job.source_dir)
     # A training that was killed, or had other outputs, may have left others.
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(job.learnt_labels, ignore_errors=True)
     stores: dict[str, dict[str, LabelStore]] = {}
     for split, source, given in (
-        ("train", alignments, labels),
-        ("dev", dev_alignments, dev_labels),
+        ("train", job.alignments, job.labels),
+        ("dev", job.dev_alignments, job.dev_labels),
     ):
-        (folder / split).mkdir(parents=True)
-        stores[split] = write_targets(
-            source or "", transitions, folder / split, names, given
-        )
-    _check_classes(stores["train"], stores["dev"], dev_labels)
-    found = {"train": graphs_dir, "dev": dev_graphs_dir}
-    graphs = {split: path for split, path in found.items() if path is not None}
-    identity = identity_of(options, description, frames_dir, stores, parent_dir)
-    if graphs:
-        identity["graphs"] = {
-            split: digest_of_file(path / "arcs.npy") for split, path in graphs.items()
-        }
-    learnt = dict.fromkeys(loss.target for loss in losses if loss.name == "mse")
-    simulated = _targets_of(options)
-    streams = [name for name in learnt if name not in simulated]
-    if not len(streams) == len(targets_dir) == len(dev_targets_dir):
-        raise UserError(
-            f"outputs learn the features {', '.join(streams) or 'of none'}, and "
-            f"{len(targets_dir)} are given",
-            file=network,
-            remedy="name features of nnet.features, or of data.simulation.targets",
-        )
-    pairs = zip(targets_dir, dev_targets_dir, strict=True)
-    targets = dict(zip(streams, pairs, strict=True))
-    if targets:
-        identity["targets"] = {
-            name: dict(FrameStore.load(train).meta)
-            for name, (train, _) in targets.items()
-        }
-    job = NetworkJob(
-        options=options,
-        out_dir=out_dir,
-        checkpoints=checkpoints,
-        frames_dir=frames_dir,
-        dev_frames_dir=dev_frames_dir,
-        source_dir=source_dir,
-        parent_dir=parent_dir,
-        max_skipped_fraction=max_skipped_fraction,
-        identity=identity,
-        labels=folder,
-        graphs=graphs,
-        targets=targets,
-        network=network,
-    )
-    run_training(NetworkTask, job, threads=threads, ranks=ranks, hosts=hosts)
-    shutil.rmtree(folder)
+        folder = job.learnt_labels / split
+        folder.mkdir(parents=True)
+        stores[split] = write_targets(source or "", transitions, folder, names, given)
+    _check_classes(stores["train"], stores["dev"], job.dev_labels)
 
 
 def _check_classes(
@@ -369,8 +359,7 @@ def _simulated_targets(
         normalizer: of its features.
     """
     data = job.options.data
-    losses = NetworkDescription.load(job.network).outputs.values()
-    learnt = {loss.target for loss in losses if loss.name == "mse"}
+    learnt = {loss.target for loss in job.losses if loss.name == "mse"}
     used = {name: t for name, t in _targets_of(job.options).items() if name in learnt}
     if not used:
         return {}

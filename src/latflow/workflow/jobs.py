@@ -24,10 +24,10 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -92,7 +92,8 @@ def run(stage: Callable[..., object], task: Any) -> None:
     the first output. A param `free_x` completes the mapping `x`: a rule gives apart
     what is no reason to run it again. Values are converted to the parameter's
     annotation: strings to paths, mappings to options; an empty list stands for None.
-    Only a parameter with a default may be absent.
+    Only a parameter with a default may be absent. A parameter whose annotation is a
+    dataclass is made of what the rule gives for the fields, in the same way.
 
     Args:
         stage: the function; its parameters are annotated.
@@ -103,7 +104,7 @@ def run(stage: Callable[..., object], task: Any) -> None:
         UserError: as `job`.
     """
     with job(task):
-        stage(**_arguments(stage, task))
+        stage(**_arguments(stage, _given(task), task.rule))
 
 
 def _memory_and_traffic() -> dict[str, float]:
@@ -123,11 +124,11 @@ def _memory_and_traffic() -> dict[str, float]:
     return {}
 
 
-def _arguments(stage: Callable[..., object], task: Any) -> dict[str, Any]:
-    """Return the arguments of a stage function that a rule gives."""
+def _given(task: Any) -> dict[str, Any]:
+    """Return what a rule gives its stage, by name; see `run`."""
     files = {**dict(task.output.items()), **dict(task.input.items())}
     folders = {f"{name}_dir": _folders(paths) for name, paths in files.items()}
-    given = {
+    return {
         "out_dir": _folders(next(iter(task.output), ())),
         **folders,
         **files,
@@ -137,13 +138,23 @@ def _arguments(stage: Callable[..., object], task: Any) -> dict[str, Any]:
         "ranks": task.resources.get("tasks", 1),
         "hosts": task.resources.get("mpi"),
     }
-    annotations = get_type_hints(stage, include_extras=True)
+
+
+def _arguments(
+    called: Callable[..., object], given: Mapping[str, Any], rule: str
+) -> dict[str, Any]:
+    """Return the arguments of a stage function, or of a class of one of them."""
+    annotations = get_type_hints(called, include_extras=True)
     arguments = {}
-    for name, parameter in inspect.signature(stage).parameters.items():
+    for name, parameter in inspect.signature(called).parameters.items():
+        annotation = annotations[name]
         if name in given:
-            arguments[name] = _converted(given[name], annotations[name], name)
+            arguments[name] = _converted(given[name], annotation, name)
+        elif is_dataclass(annotation):
+            made = cast("type", annotation)
+            arguments[name] = made(**_arguments(made, given, rule))
         elif parameter.default is parameter.empty:
-            raise TypeError(f"rule {task.rule} gives no {name} to {stage.__name__}")
+            raise TypeError(f"rule {rule} gives no {name} to {called.__name__}")
     return arguments
 
 

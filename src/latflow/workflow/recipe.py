@@ -89,12 +89,11 @@ class Recipe(Systems):
         """
         if find_spec("torch") is None or find_spec("lhotse") is None:
             return
-        for network in self.networks.values():
-            network.check_description()
         for frames in self.extracted_frames:
             frames.check_extractor()
         for network in self.networks.values():
             network.check_extractor()
+            network.check_description()
 
     @property
     def shared_options(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from latflow.scoring.transcripts import read_references
 from latflow.training.data_options import Hdf5Options
 from latflow.training.hdf5 import import_hdf, import_split
 from latflow.training.options import CtcRunOptions
-from latflow.training.train import train_network
+from latflow.training.train import NetworkJob, train_network
 
 TWO_BY_THREE = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
 COUNTS = {"train": 8, "dev": 3, "test": 2}
@@ -239,17 +239,19 @@ def test_a_network_learns_to_read_them(digits, tmp_path):
     data = {"max_sequences": 4, "normalization": "none"}
     given = {"data": data, "training": training, "device": "cpu", "seed": 3}
     train_network(
-        tmp_path / "train",
-        None,
-        tmp_path / "chain",
-        tmp_path / "dev",
-        None,
-        tmp_path / "network.yaml",
-        out_dir=tmp_path / "model",
-        graphs_dir=tmp_path / "ctc/train",
-        dev_graphs_dir=tmp_path / "ctc/dev",
-        options=CtcRunOptions.model_validate(given),
-        checkpoints=tmp_path / "checkpoints",
+        NetworkJob(
+            frames_dir=tmp_path / "train",
+            alignments=None,
+            source_dir=tmp_path / "chain",
+            dev_frames_dir=tmp_path / "dev",
+            dev_alignments=None,
+            network=tmp_path / "network.yaml",
+            out_dir=tmp_path / "model",
+            graphs_dir=tmp_path / "ctc/train",
+            dev_graphs_dir=tmp_path / "ctc/dev",
+            options=CtcRunOptions.model_validate(given),
+            checkpoints=tmp_path / "checkpoints",
+        )
     )
     info = json.loads((tmp_path / "model/info.json").read_text())
     losses = [epoch["loss"] for epoch in info["history"]]

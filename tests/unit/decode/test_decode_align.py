@@ -22,7 +22,7 @@ from latflow.kaldi.io import read_int_vectors
 from latflow.ledger import read_ledger
 from latflow.nnet.model_dir import load_model
 from latflow.training.options import CeRunOptions
-from latflow.training.train import train_network
+from latflow.training.train import NetworkJob, train_network
 
 SCORES = NetworkScoreOptions(prior_scale=0.0, device="cpu")
 OPTIONS = AlignNetworkOptions(acoustic_scale=0.2, scores=SCORES)
@@ -115,15 +115,17 @@ def test_a_network_learns_the_alignments_of_another(system, tmp_path):
         data=data_options(), training=training_options(epochs=1), device="cpu", seed=1
     )
     train_network(
-        frames,
-        ali,
-        system.root / "seed",
-        frames,
-        ali,
-        tmp_path / "network.yaml",
-        out_dir=tmp_path / "second",
-        options=options,
-        checkpoints=tmp_path / "checkpoints",
+        NetworkJob(
+            frames_dir=frames,
+            alignments=ali,
+            source_dir=system.root / "seed",
+            dev_frames_dir=frames,
+            dev_alignments=ali,
+            network=tmp_path / "network.yaml",
+            out_dir=tmp_path / "second",
+            options=options,
+            checkpoints=tmp_path / "checkpoints",
+        )
     )
     for name in ("final.mdl", "tree"):
         ours = (tmp_path / "second" / name).read_bytes()

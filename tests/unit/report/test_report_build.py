@@ -115,7 +115,7 @@ def test_before_the_end_there_are_the_scores_so_far(experiment, quick, tmp_path)
     shutil.copytree(experiment / "score", folder / "score")
     shutil.rmtree(folder / "score/tri1/dev")
     (folder / "score/mono/dev/wer.json").touch()
-    found = Results(folder, Recipe(quick)).wer
+    found = Results(folder, Recipe.resolve(quick)).wer
     whole = read_table(experiment / "wer.tsv")
     is_there = (whole["system"] != "tri1") | (whole["set"] != "dev")
     assert found.to_dict("records") == whole[is_there].to_dict("records")

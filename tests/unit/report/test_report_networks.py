@@ -86,9 +86,7 @@ def test_whole_report_has_both_sections(folder, config):
 
 
 def test_each_system_is_compared_with_what_it_is_built_on(results):
-    baselines = {
-        name: results.baseline_of(name) for name in results.list(recipe.systems)
-    }
+    baselines = {name: results.baseline_of(name) for name in results.recipe.systems}
     assert baselines == {
         "mono": None,
         "tri1": "mono",

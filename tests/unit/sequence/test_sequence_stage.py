@@ -17,7 +17,7 @@ from latflow.kaldi.io import read_int_vectors, write_int_vectors
 from latflow.nnet.model_dir import load_model
 from latflow.options import read_options
 from latflow.sequence.options import SequenceRunOptions
-from latflow.sequence.train import train_sequence
+from latflow.sequence.train import SequenceJob, train_sequence
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +76,12 @@ def test_a_network_far_worse_than_its_seed_is_warned_of(
     scales.write_text(json.dumps({"lmwt": 5, "wip": 0.0, "wer": before}))
     training = options.training.replace(epochs=1, learning_rate=1000.0)
     train_sequence(
-        **{**sources, "scales": scales},
-        out_dir=tmp_path / "model",
-        options=options.replace(training=training),
-        checkpoints=tmp_path / "work",
+        SequenceJob(
+            **{**sources, "scales": scales},
+            out_dir=tmp_path / "model",
+            options=options.replace(training=training),
+            checkpoints=tmp_path / "work",
+        )
     )
     told = "0.00 % with the network that the training started from: it failed"
     assert (told in caplog.text) == (before == 0)
@@ -90,11 +92,13 @@ def test_model_folder_is_whole_and_its_dev_errors_are_words(
 ):
     out = tmp_path / "model"
     train_sequence(
-        **sources,
-        out_dir=out,
-        options=options,
-        checkpoints=tmp_path / "work",
-        threads=2,
+        SequenceJob(
+            **sources,
+            out_dir=out,
+            options=options,
+            checkpoints=tmp_path / "work",
+            threads=2,
+        )
     )
     model, seed = load_model(out), load_model(sources["parent_dir"])
     before, after = seed.network.state_dict(), model.network.state_dict()
@@ -132,10 +136,9 @@ def test_a_missing_file_is_named(sources, options, tmp_path):
     missing = {**sources, "scales": tmp_path / "none.json"}
     with pytest.raises(UserError, match=r"none\.json"):
         train_sequence(
-            **missing,
-            out_dir=tmp_path / "m",
-            options=options,
-            checkpoints=tmp_path,
+            SequenceJob(
+                **missing, out_dir=tmp_path / "m", options=options, checkpoints=tmp_path
+            )
         )
 
 
@@ -152,10 +155,12 @@ def teaching(options, **training):
 def test_who_is_his_own_teacher_learns_nothing(sources, options, tmp_path):
     out = tmp_path / "model"
     train_sequence(
-        **{**sources, "teacher_dir": sources["parent_dir"]},
-        out_dir=out,
-        options=teaching(options, optimizer={"type": "sgd"}),
-        checkpoints=tmp_path / "work",
+        SequenceJob(
+            **{**sources, "teacher_dir": sources["parent_dir"]},
+            out_dir=out,
+            options=teaching(options, optimizer={"type": "sgd"}),
+            checkpoints=tmp_path / "work",
+        )
     )
     before, after = (
         load_model(folder).network.state_dict()
@@ -176,10 +181,12 @@ def test_a_pupil_comes_closer_to_its_teacher(system, sources, options, tmp_path)
     save_file(weights, teacher / "weights.safetensors")
     out = tmp_path / "model"
     train_sequence(
-        **{**sources, "teacher_dir": teacher},
-        out_dir=out,
-        options=teaching(options, epochs=6, learning_rate=0.01),
-        checkpoints=tmp_path / "work",
+        SequenceJob(
+            **{**sources, "teacher_dir": teacher},
+            out_dir=out,
+            options=teaching(options, epochs=6, learning_rate=0.01),
+            checkpoints=tmp_path / "work",
+        )
     )
     distances = [
         -epoch["train"]["objective"] - epoch["train"]["teacher_entropy"]
@@ -196,10 +203,12 @@ def test_a_teacher_of_another_normalization_is_refused(sources, options, tmp_pat
     (teacher / "meta.json").write_text(json.dumps(meta))
     with pytest.raises(UserError, match="normalization differ"):
         train_sequence(
-            **{**sources, "teacher_dir": teacher},
-            out_dir=tmp_path / "m",
-            options=teaching(options),
-            checkpoints=tmp_path,
+            SequenceJob(
+                **{**sources, "teacher_dir": teacher},
+                out_dir=tmp_path / "m",
+                options=teaching(options),
+                checkpoints=tmp_path,
+            )
         )
 
 
@@ -231,11 +240,13 @@ def test_criteria_of_users_train_the_same(sources, options, tmp_path):
     ):
         given = read_options(SequenceRunOptions, {**values, "criterion": criterion})
         train_sequence(
-            **sources,
-            out_dir=tmp_path / name,
-            options=given,
-            checkpoints=tmp_path / "work",
-            threads=2,
+            SequenceJob(
+                **sources,
+                out_dir=tmp_path / name,
+                options=given,
+                checkpoints=tmp_path / "work",
+                threads=2,
+            )
         )
         weights.append((tmp_path / name / "weights.safetensors").read_bytes())
         assert load_model(tmp_path / name).meta["criterion"] == "mmi"
@@ -257,10 +268,12 @@ def test_a_program_that_dies_is_told_with_the_utterance(sources, options, tmp_pa
     assert given.criterion.files == [Path(sys.executable), script]
     with pytest.raises(UserError, match="it ended|Broken pipe") as error:
         train_sequence(
-            **sources,
-            out_dir=tmp_path / "m",
-            options=given,
-            checkpoints=tmp_path / "work",
+            SequenceJob(
+                **sources,
+                out_dir=tmp_path / "m",
+                options=given,
+                checkpoints=tmp_path / "work",
+            )
         )
     assert error.value.utterance
 
@@ -303,11 +316,13 @@ def test_a_network_that_subsamples_learns_what_its_twin_learns(
         scale = 0.2 if name == "plain" else 0.2 / FACTOR
         values["sequence"]["dev_search"]["acoustic_scale"] = scale
         train_sequence(
-            **files,
-            out_dir=tmp_path / name,
-            options=read_options(SequenceRunOptions, values),
-            checkpoints=tmp_path / f"work_{name}",
-            threads=2,
+            SequenceJob(
+                **files,
+                out_dir=tmp_path / name,
+                options=read_options(SequenceRunOptions, values),
+                checkpoints=tmp_path / f"work_{name}",
+                threads=2,
+            )
         )
     plain = load_model(tmp_path / "plain").network.state_dict()
     seed = load_model(sources["parent_dir"]).network.state_dict()
@@ -330,11 +345,13 @@ def test_a_network_of_log_likelihoods_stays_one(slow_sources, options, tmp_path)
     values = options.values()
     values["sequence"]["prior_scale"] = None
     train_sequence(
-        **{**slow_sources, "parent_dir": parent},
-        out_dir=tmp_path / "model",
-        options=read_options(SequenceRunOptions, values),
-        checkpoints=tmp_path / "work",
-        threads=2,
+        SequenceJob(
+            **{**slow_sources, "parent_dir": parent},
+            out_dir=tmp_path / "model",
+            options=read_options(SequenceRunOptions, values),
+            checkpoints=tmp_path / "work",
+            threads=2,
+        )
     )
     found = load_model(tmp_path / "model")
     assert found.gives_log_likelihoods
@@ -343,8 +360,10 @@ def test_a_network_of_log_likelihoods_stays_one(slow_sources, options, tmp_path)
     values["sequence"]["prior_scale"] = 1.0
     with pytest.raises(UserError, match=r"seed.*no priors"):
         train_sequence(
-            **{**slow_sources, "parent_dir": parent},
-            out_dir=tmp_path / "other",
-            options=read_options(SequenceRunOptions, values),
-            checkpoints=tmp_path / "work",
+            SequenceJob(
+                **{**slow_sources, "parent_dir": parent},
+                out_dir=tmp_path / "other",
+                options=read_options(SequenceRunOptions, values),
+                checkpoints=tmp_path / "work",
+            )
         )

@@ -12,11 +12,11 @@ from latflow.errors import UserError
 from latflow.features.frames import FrameWriter
 from latflow.ledger import Ledger
 from latflow.report.training import training_facts
-from latflow.training.job import note_outliers
 from latflow.training.labels import LabelWriter
 from latflow.training.launch import Interrupted
 from latflow.training.optimizer_options import OutlierOptions
 from latflow.training.outliers import OutlierRule, Verdict
+from latflow.training.task import note_outliers
 
 # Utterances of one batch each, in their stored order; the eighth is far from the rest.
 BATCHES = {"order": "default", "max_sequences": 1, "sequences": {"type": "utterances"}}

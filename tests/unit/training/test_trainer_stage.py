@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from glob import glob
 from pathlib import Path
 
@@ -35,10 +36,10 @@ from latflow.nnet.model_dir import load_model, save_model
 from latflow.nnet.network import Network
 from latflow.training.checkpoint import CheckpointStore, Position
 from latflow.training.forward import Forward, forward
-from latflow.training.job import read_network
 from latflow.training.labels import LabelWriter
 from latflow.training.saliency import saliency
-from latflow.training.train import train_network
+from latflow.training.task import read_network
+from latflow.training.train import NetworkJob, train_network
 
 
 @pytest.fixture(scope="module")
@@ -110,15 +111,17 @@ def test_a_network_takes_apart_what_stands_side_by_side(inputs, tmp_path):
     mine.write_text(json.dumps({"layers": layers}))
     out = tmp_path / "model"
     train_network(
-        tmp_path / "train",
-        inputs / "train.ark",
-        inputs / "gmm",
-        tmp_path / "dev",
-        inputs / "dev.ark",
-        mine,
-        out_dir=out,
-        options=options(),
-        checkpoints=tmp_path / "checkpoints",
+        NetworkJob(
+            frames_dir=tmp_path / "train",
+            alignments=inputs / "train.ark",
+            source_dir=inputs / "gmm",
+            dev_frames_dir=tmp_path / "dev",
+            dev_alignments=inputs / "dev.ark",
+            network=mine,
+            out_dir=out,
+            options=options(),
+            checkpoints=tmp_path / "checkpoints",
+        )
     )
     assert json.loads((out / "info.json").read_text())["dev"]["frame_errors"] < 0.6
     found = load_model(out).network.description.config["layers"]
@@ -149,16 +152,18 @@ def test_labels_may_be_given_in_the_place_of_alignments(inputs, tmp_path):
             ):
                 pdfs.append(utt_id, np.full(length, 1, np.int32))
                 classes.append(utt_id, np.full(length, 2, np.int32))
-    how = {
-        "out_dir": tmp_path / "model",
-        "options": options(epochs=1, priors="alignments"),
-        "checkpoints": tmp_path / "checkpoints",
-        "labels": folders["train"],
-        "dev_labels": folders["dev"],
-    }
-    gmm = inputs / "gmm"
-    train = inputs / "train", None, gmm, inputs / "dev", None
-    train_network(*train, network, **how)
+    job = NetworkJob(
+        frames_dir=inputs / "train",
+        source_dir=inputs / "gmm",
+        dev_frames_dir=inputs / "dev",
+        network=network,
+        out_dir=tmp_path / "model",
+        options=options(epochs=1, priors="alignments"),
+        checkpoints=tmp_path / "checkpoints",
+        labels=folders["train"],
+        dev_labels=folders["dev"],
+    )
+    train_network(job)
     learnt = load_model(tmp_path / "model")
     outputs = learnt.network.outputs
     sizes = {name: output.num_classes for name, output in outputs.items()}
@@ -168,7 +173,7 @@ def test_labels_may_be_given_in_the_place_of_alignments(inputs, tmp_path):
     assert priors[1] == pytest.approx(1.0, abs=0.01)
     assert (folders["train"] / "place/meta.json").is_file()  # only linked to
     with pytest.raises(UserError, match="an output has the loss ce, and there are no"):
-        train_network(*train, network, **{**how, "labels": None})
+        train_network(replace(job, labels=None))
 
 
 def test_priors_are_the_shares_of_the_labels(inputs, trained):

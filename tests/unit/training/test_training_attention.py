@@ -22,7 +22,7 @@ from latflow.ledger import read_ledger
 from latflow.nnet.model_dir import load_model
 from latflow.scoring.score import Transcriber
 from latflow.training.options import AttentionRunOptions
-from latflow.training.train import train_network
+from latflow.training.train import NetworkJob, train_network
 
 SHIFT = 0.01
 DECODER = {
@@ -83,17 +83,19 @@ def train(task, out, layers, *, epochs=30, units="units", **training):
         "seed": 3,
     }
     train_network(
-        task / "train",
-        None,
-        task / "chain",
-        task / "dev",
-        None,
-        network,
-        out_dir=out,
-        options=AttentionRunOptions.model_validate(given),
-        checkpoints=task / f"checkpoints-{out.name}",
-        graphs_dir=task / units / "train",
-        dev_graphs_dir=task / units / "dev",
+        NetworkJob(
+            frames_dir=task / "train",
+            alignments=None,
+            source_dir=task / "chain",
+            dev_frames_dir=task / "dev",
+            dev_alignments=None,
+            network=network,
+            out_dir=out,
+            options=AttentionRunOptions.model_validate(given),
+            checkpoints=task / f"checkpoints-{out.name}",
+            graphs_dir=task / units / "train",
+            dev_graphs_dir=task / units / "dev",
+        )
     )
     return json.loads((out / "info.json").read_text())
 

@@ -30,7 +30,7 @@ from latflow.ledger import read_ledger
 from latflow.nnet.model_dir import load_model as load_network
 from latflow.training.forward import Forward
 from latflow.training.options import CeRunOptions, CtcRunOptions, RunOptions
-from latflow.training.train import train_network
+from latflow.training.train import NetworkJob, train_network
 
 CPU = NetworkScoreOptions(device="cpu")
 LAYERS = {
@@ -71,11 +71,13 @@ def run(
         "dev_graphs_dir": task / "ctc/dev",
     }
     train_network(
-        **{**arguments, **given},
-        network=network,
-        out_dir=out,
-        options=options,
-        checkpoints=task / f"checkpoints-{out.name}",
+        NetworkJob(
+            **{**arguments, **given},
+            network=network,
+            out_dir=out,
+            options=options,
+            checkpoints=task / f"checkpoints-{out.name}",
+        )
     )
     return json.loads((out / "info.json").read_text())
 

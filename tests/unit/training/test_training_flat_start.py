@@ -21,7 +21,7 @@ from latflow.lang.prepare import make_lang
 from latflow.ledger import read_ledger
 from latflow.nnet.model_dir import load_model as load_network
 from latflow.training.data_options import LfmmiDataOptions, UtteranceOptions
-from latflow.training.lfmmi import train_lfmmi
+from latflow.training.lfmmi import LfmmiJob, train_lfmmi
 from latflow.training.options import LfmmiRunOptions
 
 NETWORK = {
@@ -161,15 +161,17 @@ def test_training_learns_what_is_spoken(task, tmp_path):
         seed=3,
     )
     train_lfmmi(
-        task / "train",
-        task / "supervisions/train",
-        task / "dev",
-        task / "supervisions/dev",
-        task / "chain",
-        task / "network.yaml",
-        out_dir=tmp_path / "model",
-        options=options,
-        checkpoints=tmp_path / "checkpoints",
+        LfmmiJob(
+            frames_dir=task / "train",
+            supervisions_dir=task / "supervisions/train",
+            dev_frames_dir=task / "dev",
+            dev_supervisions_dir=task / "supervisions/dev",
+            chain_dir=task / "chain",
+            network=task / "network.yaml",
+            out_dir=tmp_path / "model",
+            options=options,
+            checkpoints=tmp_path / "checkpoints",
+        )
     )
     info = json.loads((tmp_path / "model/info.json").read_text())
     objectives = [epoch["objective"] for epoch in info["history"]]

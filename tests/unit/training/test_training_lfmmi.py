@@ -33,7 +33,7 @@ from latflow.options import read_options
 from latflow.ragged import RaggedWriter
 from latflow.training.checkpoint import CheckpointStore, Position
 from latflow.training.data_options import LfmmiDataOptions
-from latflow.training.lfmmi import LatticeFree, train_lfmmi
+from latflow.training.lfmmi import LatticeFree, LfmmiJob, train_lfmmi
 from latflow.training.options import LfmmiRunOptions
 from latflow.training.readers import StoreReader
 from latflow.training.supervised import EvenChunker, SupervisedSource
@@ -295,14 +295,16 @@ def options(**training):
 def train(task, out, **others):
     settings = {"options": options(), "checkpoints": out.parent / "c", **others}
     train_lfmmi(
-        task / "train",
-        task / "supervisions/train",
-        task / "dev",
-        task / "supervisions/dev",
-        task / "chain",
-        task / "network.yaml",
-        out_dir=out,
-        **settings,
+        LfmmiJob(
+            **settings,
+            frames_dir=task / "train",
+            supervisions_dir=task / "supervisions/train",
+            dev_frames_dir=task / "dev",
+            dev_supervisions_dir=task / "supervisions/dev",
+            chain_dir=task / "chain",
+            network=task / "network.yaml",
+            out_dir=out,
+        )
     )
     return json.loads((out / "info.json").read_text())
 

@@ -22,7 +22,7 @@ from latflow.options import read_options
 from latflow.training.data_options import DataOptions
 from latflow.training.forward import forward
 from latflow.training.options import CeRunOptions
-from latflow.training.train import train_network
+from latflow.training.train import NetworkJob, train_network
 
 MODEL = small_model()
 RATE, FRAMES = 8000, 40
@@ -97,20 +97,22 @@ def train(inputs, folder, features, network, data, **training):
     """Train a network; return what `info.json` says of it."""
     shared = {"sequences": {"type": "utterances"}, "max_sequences": 4}
     train_network(
-        inputs / "train" / features,
-        inputs / "train/ali.ark",
-        inputs / "gmm",
-        inputs / "dev" / features,
-        inputs / "dev/ali.ark",
-        inputs / network,
-        out_dir=folder / "model",
-        options=CeRunOptions(
-            data=read_options(DataOptions, {**shared, **data}),
-            training=training_options(epochs=6, learning_rate=0.02, **training),
-            device="cpu",
-            seed=3,
-        ),
-        checkpoints=folder / "checkpoints",
+        NetworkJob(
+            frames_dir=inputs / "train" / features,
+            alignments=inputs / "train/ali.ark",
+            source_dir=inputs / "gmm",
+            dev_frames_dir=inputs / "dev" / features,
+            dev_alignments=inputs / "dev/ali.ark",
+            network=inputs / network,
+            out_dir=folder / "model",
+            options=CeRunOptions(
+                data=read_options(DataOptions, {**shared, **data}),
+                training=training_options(epochs=6, learning_rate=0.02, **training),
+                device="cpu",
+                seed=3,
+            ),
+            checkpoints=folder / "checkpoints",
+        )
     )
     return json.loads((folder / "model/info.json").read_text())
 

@@ -27,7 +27,7 @@ from latflow.training.forward import Forward
 from latflow.training.frame_targets import SimulatedTargets, is_counted
 from latflow.training.options import CeRunOptions
 from latflow.training.readers import LiveReader, in_pass
-from latflow.training.train import train_network
+from latflow.training.train import NetworkJob, train_network
 
 RATE, BINS = 8000, 12
 FBANK = StreamOptions(
@@ -340,15 +340,17 @@ def test_a_training_learns_masks_and_clean_features(folder, tmp_path):
         {"data": data, "training": training, "device": "cpu", "seed": 3}
     )
     train_network(
-        folder / "frames",
-        tmp_path / "ali.ark",
-        tmp_path / "gmm",
-        folder / "frames",
-        tmp_path / "ali.ark",
-        tmp_path / "net.yaml",
-        out_dir=tmp_path / "model",
-        options=options,
-        checkpoints=tmp_path / "checkpoints",
+        NetworkJob(
+            frames_dir=folder / "frames",
+            alignments=tmp_path / "ali.ark",
+            source_dir=tmp_path / "gmm",
+            dev_frames_dir=folder / "frames",
+            dev_alignments=tmp_path / "ali.ark",
+            network=tmp_path / "net.yaml",
+            out_dir=tmp_path / "model",
+            options=options,
+            checkpoints=tmp_path / "checkpoints",
+        )
     )
     info = json.loads((tmp_path / "model/info.json").read_text())
     for name in ("mse", "mse.mask", "mse.speech"):
