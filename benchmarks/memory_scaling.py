@@ -34,6 +34,8 @@ from pathlib import Path
 from typing import Any
 
 from latflow.corpus.kaldi_dir import import_kaldi_dir
+from latflow.gmm.train import MonoJob
+from latflow.parts import SetJob
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -87,56 +89,59 @@ def train(folder: Path, threads: int) -> None:
     from latflow.gmm.train import train_mono
 
     train_mono(
-        folder / "frames",
-        folder / "golden" / "lang",
-        folder / "mono",
-        options=MonoOptions(num_gaussians=200, num_iterations=4),
-        shared=SharedOptions(),
-        max_skipped_fraction=1.0,
-        threads=threads,
+        MonoJob(
+            frames_dir=folder / "frames",
+            lang_dir=folder / "golden" / "lang",
+            out_dir=folder / "mono",
+            options=MonoOptions(num_gaussians=200, num_iterations=4),
+            shared=SharedOptions(),
+            max_skipped_fraction=1.0,
+            threads=threads,
+        )
     )
 
 
-def _train_triphones(folder: Path, threads: int, kind, function) -> None:
+def _train_triphones(folder: Path, threads: int, options, kind, stage) -> None:
     """Train a triphone system from the alignments of Kaldi's."""
     from latflow.gmm.options import SharedOptions
 
-    options = kind(alignments="mono", num_leaves=100, num_gaussians=400)
-    function(
-        folder / "frames",
-        folder / "golden" / "lang",
-        folder / "align" / "ali.ark",
-        folder / "system",
-        folder / options.type,
+    options = options(alignments="mono", num_leaves=100, num_gaussians=400)
+    job = kind(
+        frames_dir=folder / "frames",
+        lang_dir=folder / "golden" / "lang",
+        alignments=folder / "align" / "ali.ark",
+        source_dir=folder / "system",
+        out_dir=folder / options.type,
         options=options,
         shared=SharedOptions(),
         max_skipped_fraction=1.0,
         threads=threads,
     )
+    stage(job)
 
 
 def deltas(folder: Path, threads: int) -> None:
     """Run the stage train_deltas."""
     from latflow.gmm.options import DeltasOptions
-    from latflow.gmm.train import train_deltas
+    from latflow.gmm.train import DeltasJob, train_deltas
 
-    _train_triphones(folder, threads, DeltasOptions, train_deltas)
+    _train_triphones(folder, threads, DeltasOptions, DeltasJob, train_deltas)
 
 
 def lda_mllt(folder: Path, threads: int) -> None:
     """Run the stage train_lda_mllt."""
-    from latflow.gmm.lda_mllt import train_lda_mllt
+    from latflow.gmm.lda_mllt import LdaMlltJob, train_lda_mllt
     from latflow.gmm.options import LdaMlltOptions
 
-    _train_triphones(folder, threads, LdaMlltOptions, train_lda_mllt)
+    _train_triphones(folder, threads, LdaMlltOptions, LdaMlltJob, train_lda_mllt)
 
 
 def sat(folder: Path, threads: int) -> None:
     """Run the stage train_sat."""
     from latflow.gmm.options import SatOptions
-    from latflow.gmm.sat import train_sat
+    from latflow.gmm.sat import SatJob, train_sat
 
-    _train_triphones(folder, threads, SatOptions, train_sat)
+    _train_triphones(folder, threads, SatOptions, SatJob, train_sat)
 
 
 def align(folder: Path, threads: int) -> None:
@@ -146,14 +151,16 @@ def align(folder: Path, threads: int) -> None:
     from latflow.graphs.options import GraphOptions
 
     align_gmm(
-        folder / "frames",
-        folder / "golden" / "lang",
-        folder / "system",
-        folder / "align",
+        SetJob(
+            frames_dir=folder / "frames",
+            lang_dir=folder / "golden" / "lang",
+            model_dir=folder / "system",
+            out_dir=folder / "align",
+            threads=threads,
+            max_skipped_fraction=1.0,
+        ),
         options=AlignAdaptedOptions(),
         graph=GraphOptions(),
-        threads=threads,
-        max_skipped_fraction=1.0,
     )
 
 
@@ -199,14 +206,16 @@ def decode(folder: Path, threads: int) -> None:
     from latflow.decode.options import SearchOptions
 
     decode_lattices(
-        folder / "frames",
-        folder / "golden" / "graph" / "HCLG_tri1.fst",
-        folder / "system",
-        folder / "golden" / "lang",
-        folder / "decode",
+        SetJob(
+            frames_dir=folder / "frames",
+            model_dir=folder / "system",
+            lang_dir=folder / "golden" / "lang",
+            out_dir=folder / "decode",
+            threads=threads,
+            max_skipped_fraction=1.0,
+        ),
+        graph=folder / "golden" / "graph" / "HCLG_tri1.fst",
         options=SearchOptions(),
-        threads=threads,
-        max_skipped_fraction=1.0,
     )
 
 
@@ -217,15 +226,17 @@ def decode_biased(folder: Path, threads: int) -> None:
     from latflow.graphs.options import GraphOptions
 
     decode_biased(
-        folder / "frames",
-        folder / "golden" / "lang",
-        folder / "system",
-        folder / "align",
-        folder / "biased",
+        SetJob(
+            frames_dir=folder / "frames",
+            lang_dir=folder / "golden" / "lang",
+            model_dir=folder / "system",
+            out_dir=folder / "biased",
+            threads=threads,
+            max_skipped_fraction=1.0,
+        ),
+        alignments_dir=folder / "align",
         options=BiasedDecodeOptions(),
         scales=GraphOptions(),
-        threads=threads,
-        max_skipped_fraction=1.0,
     )
 
 
@@ -240,15 +251,17 @@ def decode_to_speakers(folder: Path, threads: int) -> None:
     graph = folder / "graph" / "HCLG.fst"
     make_graph(lang, lang / "G.fst", folder / "sat", graph, options=GraphOptions())
     decode_adapted(
-        folder / "frames",
-        graph,
-        folder / "sat",
-        lang,
-        folder / "decode_adapted",
+        SetJob(
+            frames_dir=folder / "frames",
+            model_dir=folder / "sat",
+            lang_dir=lang,
+            out_dir=folder / "decode_adapted",
+            threads=threads,
+            max_skipped_fraction=1.0,
+        ),
+        graph=graph,
         options=SearchOptions(),
         adapt=AdaptOptions(),
-        threads=threads,
-        max_skipped_fraction=1.0,
     )
 
 

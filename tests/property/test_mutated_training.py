@@ -70,6 +70,7 @@ from latflow.lang.directory import Lang
 from latflow.lattice.io.archives import write_lattices
 from latflow.lattice.lattice import Lattice
 from latflow.options import read_options
+from latflow.parts import SetJob
 from latflow.ragged import RaggedWriter
 from latflow.sequence.generation import SequenceFiles, load_generator
 from latflow.sequence.options import SequenceOptions
@@ -265,11 +266,14 @@ def write_suspected(folder, rng):
 def use_suspected(folder):
     given = folder.parent / "given"
     cuts, ali, out = folder / "cuts.jsonl.gz", folder / "ali", folder / "out"
-    find_suspects(
-        cuts, folder / "frames", given / "lang", given / "final.mdl", ali,
-        out / "suspects.tsv", out / "suspects.txt", options=SuspectOptions(),
-        hypotheses=folder / "hyp.txt",
-    )  # fmt: skip
+    job = SetJob(
+        frames_dir=folder / "frames",
+        lang_dir=given / "lang",
+        model_dir=given,
+        out_dir=out,
+    )
+    hypotheses = folder / "hyp.txt"
+    find_suspects(job, cuts, ali, options=SuspectOptions(), hypotheses=hypotheses)
     with suppress(UserError):
         clean_corpus(
             cuts, folder / "recordings.jsonl.gz", folder / "hyp.ctm", given / "lang",

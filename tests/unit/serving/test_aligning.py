@@ -23,6 +23,7 @@ from latflow.gmm.alignment import align_gmm
 from latflow.gmm.options import AlignAdaptedOptions
 from latflow.graphs.options import GraphOptions
 from latflow.lang.options import LangOptions
+from latflow.parts import SetJob
 from latflow.serving.aligning import align_package
 from latflow.serving.options import TritonOptions
 from latflow.serving.package import Model
@@ -112,10 +113,17 @@ def test_adapted_package_aligns_as_its_system_does(corpus, adapted):
     )  # fmt: skip
     normalize_features(corpus / "feats/cuts.jsonl.gz", corpus / "frames", cmvn=cmvn)
     align_gmm(
-        corpus / "frames", adapted.root / "lang", adapted.root / "gmm/sat",
-        corpus / "by_recipe", options=AlignAdaptedOptions(), graph=GraphOptions(),
-        threads=1, **limit,
-    )  # fmt: skip
+        SetJob(
+            frames_dir=corpus / "frames",
+            lang_dir=adapted.root / "lang",
+            model_dir=adapted.root / "gmm/sat",
+            out_dir=corpus / "by_recipe",
+            threads=1,
+            **limit,
+        ),
+        options=AlignAdaptedOptions(),
+        graph=GraphOptions(),
+    )
     found, expected = (corpus / "ali", corpus / "by_recipe")
     for name in ("ali.ark", "trans.ark"):
         assert (found / name).read_bytes() == (expected / name).read_bytes()
