@@ -33,9 +33,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from latflow.align.timing import AlignedSet
 from latflow.corpus.kaldi_dir import import_kaldi_dir
 from latflow.gmm.train import MonoJob
 from latflow.parts import SetJob
+from latflow.serving.aligning import AlignmentTask
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -169,13 +171,15 @@ def refine(folder: Path, threads: int) -> None:
     from latflow.align.boundaries import refine_boundaries
 
     refine_boundaries(
-        folder / "align" / "ali.ark",
-        folder / "align" / "statistics.json",
-        folder / "cuts.jsonl.gz",
-        folder / "golden" / "lang",
-        folder / "system",
-        folder / "boundaries",
-        first_middle=0.0125,
+        AlignedSet(
+            alignments=folder / "align" / "ali.ark",
+            statistics=folder / "align" / "statistics.json",
+            cuts=folder / "cuts.jsonl.gz",
+            lang_dir=folder / "golden" / "lang",
+            model_dir=folder / "system",
+            first_middle=0.0125,
+        ),
+        out_dir=folder / "boundaries",
         threads=threads,
     )
 
@@ -189,14 +193,16 @@ def align_by_package(folder: Path, threads: int) -> None:
     out = folder / "packaged"
     out.mkdir()
     align_package(
-        folder / "package",
-        folder / "cuts.jsonl.gz",
-        folder / "lexicon.txt",
-        out,
+        AlignmentTask(
+            package_dir=folder / "package",
+            cuts=folder / "cuts.jsonl.gz",
+            lexicon=folder / "lexicon.txt",
+            lang=LangOptions(),
+            threads=threads,
+            max_skipped_fraction=1.0,
+        ),
+        out_dir=out,
         options=AlignSplitOptions(),
-        lang=LangOptions(),
-        threads=threads,
-        max_skipped_fraction=1.0,
     )
 
 

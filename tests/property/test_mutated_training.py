@@ -42,7 +42,7 @@ from latflow.align.supervision_store import (
     make_supervisions,
 )
 from latflow.align.suspects import find_suspects
-from latflow.align.timing import PhoneTimes
+from latflow.align.timing import AlignedSet, PhoneTimes
 from latflow.align.units import UnitGraphs, spell_transcripts
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.corpus.options import CleanedSetOptions
@@ -222,12 +222,14 @@ def write_aligned(folder, rng):
 def use_aligned(folder):
     given = folder.parent / "given"
     export_alignments(
-        folder / "ali.ark",
-        folder / "statistics.json",
-        folder / "cuts.jsonl.gz",
-        given / "lang",
-        given,
-        folder / "out",
+        AlignedSet(
+            alignments=folder / "ali.ark",
+            statistics=folder / "statistics.json",
+            cuts=folder / "cuts.jsonl.gz",
+            lang_dir=given / "lang",
+            model_dir=given,
+        ),
+        out_dir=folder / "out",
         options=ExportOptions(formats=("ctm", "json", "textgrid")),
         log_likes_dir=folder / "log_likes",
         boundaries_dir=folder / "times",
@@ -281,9 +283,15 @@ def use_suspected(folder):
         )  # fmt: skip
     with suppress(UserError):
         refine_boundaries(
-            ali / "ali.ark", folder / "statistics.json", cuts, given / "lang", given,
-            out / "times",
-        )  # fmt: skip
+            AlignedSet(
+                alignments=ali / "ali.ark",
+                statistics=folder / "statistics.json",
+                cuts=cuts,
+                lang_dir=given / "lang",
+                model_dir=given,
+            ),
+            out_dir=out / "times",
+        )
     reestimate_lexicon(
         given / "lang", ali / "ali.ark", given, folder / "frames", out / "lang"
     )

@@ -22,7 +22,7 @@ from latflow.gmm.options import (
     SharedOptions,
 )
 from latflow.gmm.train import DeltasJob, MonoJob, train_deltas, train_mono
-from latflow.gmm.training import Job, Kind, Training
+from latflow.gmm.training import Kind, Training
 from latflow.graphs.options import GraphOptions
 from latflow.kaldi.io import KaldiReader
 from latflow.lang.directory import Lang
@@ -246,8 +246,13 @@ def test_refine_sees_every_iteration_and_gives_the_model_of_the_statistics(
 ):
     """What `Training.run` promises to a kind that changes features."""
     mono = GmmSystem.load(trained / "mono")
-    paths = (trained / "frames", trained / "lang", trained / "refined")
-    job = Job.load(*paths, options["mono"], SHARED, 1, 0.05)
+    job = MonoJob(
+        frames_dir=trained / "frames",
+        lang_dir=trained / "lang",
+        out_dir=trained / "refined",
+        options=options["mono"],
+        shared=SHARED,
+    )
     source = job.source(mono.transform)
     shift = np.hstack([np.eye(source.dim), np.ones((source.dim, 1))])
     gmms = transform_means(mono.model.gmms, shift)
