@@ -45,6 +45,7 @@ import soundfile
 
 from latflow.align.export import export_alignments
 from latflow.align.options import ExportOptions
+from latflow.align.timing import AlignedSet
 from latflow.corpus.grammar import draw_sentence
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.corpus.manifests import read_cuts
@@ -258,14 +259,16 @@ def export_speed(
     write_json(made / "statistics.json", {"frame_shift": shift})
     wall, processor = time.perf_counter(), time.process_time()
     export_alignments(
-        made / "ali.ark",
-        made / "statistics.json",
-        made / "cuts.jsonl.gz",
-        made_by.lang,
-        made_by.model,
-        made / "out",
+        AlignedSet(
+            alignments=made / "ali.ark",
+            statistics=made / "statistics.json",
+            cuts=made / "cuts.jsonl.gz",
+            lang_dir=made_by.lang,
+            model_dir=made_by.model,
+            first_middle=0.0125,
+        ),
+        out_dir=made / "out",
         options=ExportOptions(),
-        first_middle=0.0125,
     )
     wall, processor = time.perf_counter() - wall, time.process_time() - processor
     count = copies * len(cuts)
@@ -283,14 +286,16 @@ def boundaries_of_frames(
     """Return the errors of the boundaries of frames, which nothing has refined."""
     aligned = made_by.folder
     export_alignments(
-        aligned / "ali.ark",
-        aligned / "statistics.json",
-        results / "corpus/train/cuts.jsonl.gz",
-        made_by.lang,
-        made_by.model,
-        top / "frames",
+        AlignedSet(
+            alignments=aligned / "ali.ark",
+            statistics=aligned / "statistics.json",
+            cuts=results / "corpus/train/cuts.jsonl.gz",
+            lang_dir=made_by.lang,
+            model_dir=made_by.model,
+            first_middle=0.0125,
+        ),
+        out_dir=top / "frames",
         options=ExportOptions(formats=("textgrid",), names="path"),
-        first_middle=0.0125,
     )
     found = read_labels(top / "frames/textgrid", tier)
     return compare_labels(truth, found).values()["boundaries"]

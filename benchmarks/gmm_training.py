@@ -55,35 +55,43 @@ def options():
 
 def run_stage(stage, frames, lang, work, threads):
     from latflow.gmm.alignment import align_gmm
-    from latflow.gmm.lda_mllt import train_lda_mllt
+    from latflow.gmm.lda_mllt import LdaMlltJob, train_lda_mllt
     from latflow.gmm.options import AlignAdaptedOptions, SharedOptions
-    from latflow.gmm.sat import train_sat
-    from latflow.gmm.train import train_deltas, train_mono
+    from latflow.gmm.sat import SatJob, train_sat
+    from latflow.gmm.train import DeltasJob, MonoJob, train_deltas, train_mono
     from latflow.graphs.options import GraphOptions
+    from latflow.parts import SetJob
 
     if stage.startswith("align_"):
         system = stage.removeprefix("align_")
         out = work / "align" / system / "train"
         align_gmm(
-            frames,
-            lang,
-            work / system,
-            out,
+            SetJob(
+                frames_dir=frames,
+                lang_dir=lang,
+                model_dir=work / system,
+                out_dir=out,
+                threads=threads,
+                max_skipped_fraction=0.05,
+            ),
             options=AlignAdaptedOptions(),
             graph=GraphOptions(),
-            threads=threads,
-            max_skipped_fraction=0.05,
         )
         return
     shared = SharedOptions()
     chosen = {"options": options()[stage], "shared": shared, "threads": threads}
+    chosen |= {"frames_dir": frames, "lang_dir": lang, "out_dir": work / stage}
     if stage == "mono":
-        train_mono(frames, lang, work / stage, **chosen)
+        train_mono(MonoJob(**chosen))
         return
-    train = {"tri1": train_deltas, "tri2": train_lda_mllt, "tri3": train_sat}[stage]
+    train, kind = {
+        "tri1": (train_deltas, DeltasJob),
+        "tri2": (train_lda_mllt, LdaMlltJob),
+        "tri3": (train_sat, SatJob),
+    }[stage]
     source = chosen["options"].alignments
     ali = work / "align" / source / "train/ali.ark"
-    train(frames, lang, ali, work / source, work / stage, **chosen)
+    train(kind(**chosen, alignments=ali, source_dir=work / source))
 
 
 def dump_peer_data(frames, work):

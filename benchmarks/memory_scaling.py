@@ -33,7 +33,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from latflow.align.timing import AlignedSet
 from latflow.corpus.kaldi_dir import import_kaldi_dir
+from latflow.gmm.train import MonoJob
+from latflow.parts import SetJob
+from latflow.serving.aligning import AlignmentTask
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -87,56 +91,59 @@ def train(folder: Path, threads: int) -> None:
     from latflow.gmm.train import train_mono
 
     train_mono(
-        folder / "frames",
-        folder / "golden" / "lang",
-        folder / "mono",
-        options=MonoOptions(num_gaussians=200, num_iterations=4),
-        shared=SharedOptions(),
-        max_skipped_fraction=1.0,
-        threads=threads,
+        MonoJob(
+            frames_dir=folder / "frames",
+            lang_dir=folder / "golden" / "lang",
+            out_dir=folder / "mono",
+            options=MonoOptions(num_gaussians=200, num_iterations=4),
+            shared=SharedOptions(),
+            max_skipped_fraction=1.0,
+            threads=threads,
+        )
     )
 
 
-def _train_triphones(folder: Path, threads: int, kind, function) -> None:
+def _train_triphones(folder: Path, threads: int, options, kind, stage) -> None:
     """Train a triphone system from the alignments of Kaldi's."""
     from latflow.gmm.options import SharedOptions
 
-    options = kind(alignments="mono", num_leaves=100, num_gaussians=400)
-    function(
-        folder / "frames",
-        folder / "golden" / "lang",
-        folder / "align" / "ali.ark",
-        folder / "system",
-        folder / options.type,
+    options = options(alignments="mono", num_leaves=100, num_gaussians=400)
+    job = kind(
+        frames_dir=folder / "frames",
+        lang_dir=folder / "golden" / "lang",
+        alignments=folder / "align" / "ali.ark",
+        source_dir=folder / "system",
+        out_dir=folder / options.type,
         options=options,
         shared=SharedOptions(),
         max_skipped_fraction=1.0,
         threads=threads,
     )
+    stage(job)
 
 
 def deltas(folder: Path, threads: int) -> None:
     """Run the stage train_deltas."""
     from latflow.gmm.options import DeltasOptions
-    from latflow.gmm.train import train_deltas
+    from latflow.gmm.train import DeltasJob, train_deltas
 
-    _train_triphones(folder, threads, DeltasOptions, train_deltas)
+    _train_triphones(folder, threads, DeltasOptions, DeltasJob, train_deltas)
 
 
 def lda_mllt(folder: Path, threads: int) -> None:
     """Run the stage train_lda_mllt."""
-    from latflow.gmm.lda_mllt import train_lda_mllt
+    from latflow.gmm.lda_mllt import LdaMlltJob, train_lda_mllt
     from latflow.gmm.options import LdaMlltOptions
 
-    _train_triphones(folder, threads, LdaMlltOptions, train_lda_mllt)
+    _train_triphones(folder, threads, LdaMlltOptions, LdaMlltJob, train_lda_mllt)
 
 
 def sat(folder: Path, threads: int) -> None:
     """Run the stage train_sat."""
     from latflow.gmm.options import SatOptions
-    from latflow.gmm.sat import train_sat
+    from latflow.gmm.sat import SatJob, train_sat
 
-    _train_triphones(folder, threads, SatOptions, train_sat)
+    _train_triphones(folder, threads, SatOptions, SatJob, train_sat)
 
 
 def align(folder: Path, threads: int) -> None:
@@ -146,14 +153,16 @@ def align(folder: Path, threads: int) -> None:
     from latflow.graphs.options import GraphOptions
 
     align_gmm(
-        folder / "frames",
-        folder / "golden" / "lang",
-        folder / "system",
-        folder / "align",
+        SetJob(
+            frames_dir=folder / "frames",
+            lang_dir=folder / "golden" / "lang",
+            model_dir=folder / "system",
+            out_dir=folder / "align",
+            threads=threads,
+            max_skipped_fraction=1.0,
+        ),
         options=AlignAdaptedOptions(),
         graph=GraphOptions(),
-        threads=threads,
-        max_skipped_fraction=1.0,
     )
 
 
@@ -162,13 +171,15 @@ def refine(folder: Path, threads: int) -> None:
     from latflow.align.boundaries import refine_boundaries
 
     refine_boundaries(
-        folder / "align" / "ali.ark",
-        folder / "align" / "statistics.json",
-        folder / "cuts.jsonl.gz",
-        folder / "golden" / "lang",
-        folder / "system",
-        folder / "boundaries",
-        first_middle=0.0125,
+        AlignedSet(
+            alignments=folder / "align" / "ali.ark",
+            statistics=folder / "align" / "statistics.json",
+            cuts=folder / "cuts.jsonl.gz",
+            lang_dir=folder / "golden" / "lang",
+            model_dir=folder / "system",
+            first_middle=0.0125,
+        ),
+        out_dir=folder / "boundaries",
         threads=threads,
     )
 
@@ -182,14 +193,16 @@ def align_by_package(folder: Path, threads: int) -> None:
     out = folder / "packaged"
     out.mkdir()
     align_package(
-        folder / "package",
-        folder / "cuts.jsonl.gz",
-        folder / "lexicon.txt",
-        out,
+        AlignmentTask(
+            package_dir=folder / "package",
+            cuts=folder / "cuts.jsonl.gz",
+            lexicon=folder / "lexicon.txt",
+            lang=LangOptions(),
+            threads=threads,
+            max_skipped_fraction=1.0,
+        ),
+        out_dir=out,
         options=AlignSplitOptions(),
-        lang=LangOptions(),
-        threads=threads,
-        max_skipped_fraction=1.0,
     )
 
 
@@ -199,14 +212,16 @@ def decode(folder: Path, threads: int) -> None:
     from latflow.decode.options import SearchOptions
 
     decode_lattices(
-        folder / "frames",
-        folder / "golden" / "graph" / "HCLG_tri1.fst",
-        folder / "system",
-        folder / "golden" / "lang",
-        folder / "decode",
+        SetJob(
+            frames_dir=folder / "frames",
+            model_dir=folder / "system",
+            lang_dir=folder / "golden" / "lang",
+            out_dir=folder / "decode",
+            threads=threads,
+            max_skipped_fraction=1.0,
+        ),
+        graph=folder / "golden" / "graph" / "HCLG_tri1.fst",
         options=SearchOptions(),
-        threads=threads,
-        max_skipped_fraction=1.0,
     )
 
 
@@ -217,15 +232,17 @@ def decode_biased(folder: Path, threads: int) -> None:
     from latflow.graphs.options import GraphOptions
 
     decode_biased(
-        folder / "frames",
-        folder / "golden" / "lang",
-        folder / "system",
-        folder / "align",
-        folder / "biased",
+        SetJob(
+            frames_dir=folder / "frames",
+            lang_dir=folder / "golden" / "lang",
+            model_dir=folder / "system",
+            out_dir=folder / "biased",
+            threads=threads,
+            max_skipped_fraction=1.0,
+        ),
+        alignments_dir=folder / "align",
         options=BiasedDecodeOptions(),
         scales=GraphOptions(),
-        threads=threads,
-        max_skipped_fraction=1.0,
     )
 
 
@@ -240,15 +257,17 @@ def decode_to_speakers(folder: Path, threads: int) -> None:
     graph = folder / "graph" / "HCLG.fst"
     make_graph(lang, lang / "G.fst", folder / "sat", graph, options=GraphOptions())
     decode_adapted(
-        folder / "frames",
-        graph,
-        folder / "sat",
-        lang,
-        folder / "decode_adapted",
+        SetJob(
+            frames_dir=folder / "frames",
+            model_dir=folder / "sat",
+            lang_dir=lang,
+            out_dir=folder / "decode_adapted",
+            threads=threads,
+            max_skipped_fraction=1.0,
+        ),
+        graph=graph,
         options=SearchOptions(),
         adapt=AdaptOptions(),
-        threads=threads,
-        max_skipped_fraction=1.0,
     )
 
 

@@ -5,7 +5,7 @@ cut by duration: an utterance belongs to the part that its middle lies in. So th
 follow from the lengths alone, every utterance is in one of them, and a part may be
 empty.
 
-Public: `utterances_of`, `share_of`, `in_order_of_ids`.
+Public: `SetJob`, `utterances_of`, `share_of`, `in_order_of_ids`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from operator import itemgetter
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -22,6 +24,26 @@ from latflow.errors import UserError
 
 Item = TypeVar("Item")
 _NAME = re.compile(r"([1-9]\d*)-of-([1-9]\d*)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetJob:
+    """A set of utterances that a stage goes over with a system, or a part of it."""
+
+    frames_dir: Path
+    """Features that the system reads."""
+    lang_dir: Path
+    """Language directory that the system works with."""
+    model_dir: Path
+    """Folder of the system, GMM or network; a network's has `final.mdl`, too."""
+    out_dir: Path
+    """Folder for the files that the stage writes."""
+    threads: int = 1
+    """Utterances worked on at a time."""
+    max_skipped_fraction: float = 0.0
+    """Share of the utterances of the whole set that may have no result."""
+    part: str | None = None
+    """The part of the set; None for all of it."""
 
 
 def utterances_of(

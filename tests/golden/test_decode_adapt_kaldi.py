@@ -18,6 +18,7 @@ from latflow.lang.directory import Lang
 from latflow.lattice.best_path import Scales, best_paths
 from latflow.lattice.edit_distance import count_errors
 from latflow.lattice.io.archives import read_lattices
+from latflow.parts import SetJob
 from latflow.scoring.transcripts import read_text
 
 
@@ -34,15 +35,17 @@ def decoded(golden, corpora, repository, tmp_path_factory):
     lang, graph = golden / "lang", root / "HCLG.fst"
     make_graph(lang, lang / "G.fst", system, graph, options=GraphOptions())
     decode_adapted(
-        root / "frames",
-        graph,
-        system,
-        lang,
-        root / "out",
+        SetJob(
+            frames_dir=root / "frames",
+            model_dir=system,
+            lang_dir=lang,
+            out_dir=root / "out",
+            threads=2,
+            max_skipped_fraction=0.0,
+        ),
+        graph=graph,
         options=SearchOptions(),
         adapt=AdaptOptions(),
-        threads=2,
-        max_skipped_fraction=0.0,
     )
     return root / "out"
 

@@ -17,6 +17,7 @@ from latflow.kaldi.io import read_int_vectors, read_matrices
 from latflow.lattice.best_path import best_path
 from latflow.lattice.io.archives import read_lattices
 from latflow.ledger import read_ledger
+from latflow.parts import SetJob
 from latflow.scoring.options import ComparisonOptions, LmwtOptions, TuneOptions
 from latflow.scoring.results import read_table
 from latflow.scoring.transcripts import read_text
@@ -48,14 +49,16 @@ def run(golden, tmp_path, options, features):
             for utterance, matrix in sorted((frames or features).items()):
                 writer.append(utterance, "speaker", "", matrix)
         decode_lattices(
-            folder,
-            golden / "graph" / "HCLG_tri1.fst",
-            system,
-            golden / "lang",
-            tmp_path / name,
+            SetJob(
+                frames_dir=folder,
+                model_dir=system,
+                lang_dir=golden / "lang",
+                out_dir=tmp_path / name,
+                threads=threads,
+                max_skipped_fraction=allowed,
+            ),
+            graph=golden / "graph" / "HCLG_tri1.fst",
             options=options.replace(**changes),
-            threads=threads,
-            max_skipped_fraction=allowed,
         )
         return tmp_path / name
 
@@ -158,12 +161,20 @@ def test_wider_beams_cost_more_and_hold_more(golden, tmp_path, options, features
     (tmp_path / "tune").mkdir()
     (tmp_path / "tune" / "scales.json").write_text('{"lmwt": 10, "wip": 0.0}')
     sweep_beams(
-        tmp_path / "frames", golden / "graph" / "HCLG_tri1.fst", system,
-        golden / "lang", tmp_path / "decode", tmp_path / "tune" / "scales.json",
-        tmp_path / "tune" / "beams.tsv",
-        options=options.replace(min_active=0), beams=[13, 8],
-        score=ComparisonOptions(), threads=2,
-    )  # fmt: skip
+        SetJob(
+            frames_dir=tmp_path / "frames",
+            model_dir=system,
+            lang_dir=golden / "lang",
+            out_dir=tmp_path / "tune",
+            threads=2,
+        ),
+        graph=golden / "graph" / "HCLG_tri1.fst",
+        lattices_dir=tmp_path / "decode",
+        scales=tmp_path / "tune" / "scales.json",
+        options=options.replace(min_active=0),
+        beams=[13, 8],
+        score=ComparisonOptions(),
+    )
     lines = (tmp_path / "tune" / "beams.tsv").read_text().splitlines()
     narrow, wide = (
         dict(zip(lines[0].split("\t"), map(float, line.split("\t")), strict=True))

@@ -16,6 +16,7 @@ from latflow.graphs.options import GraphOptions
 from latflow.kaldi.io import KaldiReader, read_int_vectors, read_matrices
 from latflow.lattice.posteriors import alignment_posteriors
 from latflow.parallel import worker_pool
+from latflow.parts import SetJob
 
 KALDI = FmllrOptions(min_count=50.0)
 
@@ -104,14 +105,16 @@ def test_aligning_with_kaldis_system_gives_kaldis_transforms(
     """Both passes of the stage, from the stored frames: alignments and transforms."""
     out = tmp_path / "tri3b" / "test"
     align_gmm(
-        frames,
-        golden / "lang",
-        system,
-        out,
+        SetJob(
+            frames_dir=frames,
+            lang_dir=golden / "lang",
+            model_dir=system,
+            out_dir=out,
+            threads=1,
+            max_skipped_fraction=0.0,
+        ),
         options=AlignAdaptedOptions(fmllr={"min_count": 50.0}),
         graph=GraphOptions(),
-        threads=1,
-        max_skipped_fraction=0.0,
     )
     found = dict(read_matrices(out / "trans.ark"))
     assert list(found) == sorted(wanted)

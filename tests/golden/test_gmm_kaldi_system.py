@@ -36,6 +36,7 @@ from latflow.lang.prepare import import_lang
 from latflow.lattice.best_path import best_path
 from latflow.lattice.io.archives import read_lattices
 from latflow.ledger import read_ledger
+from latflow.parts import SetJob
 
 SAME_FILES = (
     "final.mdl",
@@ -333,14 +334,16 @@ def test_the_imported_system_recognizes_the_digits_as_kaldi_does(
     words += [repository / "config/config.yaml"]
     assert main([str(word) for word in words]) == 0
     decode_lattices(
-        write_mfcc_store(tmp_path / "frames", data),
-        results / "graph/tri1/HCLG.fst",
-        results / "gmm/tri1",
-        results / "lang",
-        tmp_path / "decoded",
+        SetJob(
+            frames_dir=write_mfcc_store(tmp_path / "frames", data),
+            model_dir=results / "gmm/tri1",
+            lang_dir=results / "lang",
+            out_dir=tmp_path / "decoded",
+            threads=1,
+            max_skipped_fraction=0.0,
+        ),
+        graph=results / "graph/tri1/HCLG.fst",
         options=SearchOptions(acoustic_scale=0.1),
-        threads=1,
-        max_skipped_fraction=0.0,
     )
     names = Lang.load(results / "lang").words
     texts = {u: text.split() for u, text in read_table(data / "text").items()}

@@ -17,7 +17,13 @@ from latflow.features.frames import FrameStore
 from latflow.features.transform import Chain, Linear, Splice
 from latflow.gmm import lda_mllt
 from latflow.gmm.alignment import align_gmm, align_source
-from latflow.gmm.lda_mllt import LdaAccumulator, LdaEstimate, lda_of, pdfs_without
+from latflow.gmm.lda_mllt import (
+    LdaAccumulator,
+    LdaEstimate,
+    LdaMlltJob,
+    lda_of,
+    pdfs_without,
+)
 from latflow.gmm.model import AcousticModel, GmmSystem, save_transform
 from latflow.gmm.options import AlignAdaptedOptions, LdaMlltOptions, SharedOptions
 from latflow.gmm.source import FrameSource
@@ -29,6 +35,7 @@ from latflow.lang.directory import Lang
 from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_lang
 from latflow.parallel import worker_pool
+from latflow.parts import SetJob
 
 LIMITS = {"threads": 2, "max_skipped_fraction": 0.0}
 
@@ -70,13 +77,15 @@ def digits(golden, corpora, repository, tmp_path_factory):
     (root / "tri1/transform.json").write_text(json.dumps(deltas))
     frames, lang, tri1 = root / "frames", root / "lang", root / "tri1"
     align_gmm(
-        frames,
-        lang,
-        tri1,
-        root / "ali/tri1",
+        SetJob(
+            frames_dir=frames,
+            lang_dir=lang,
+            model_dir=tri1,
+            out_dir=root / "ali/tri1",
+            **LIMITS,
+        ),
         options=AlignAdaptedOptions(),
         graph=GraphOptions(),
-        **LIMITS,
     )
     return root
 
@@ -157,7 +166,16 @@ def test_tri2_is_as_likely_as_kaldis(digits, golden, corpora, monkeypatch):
     frames, lang, tri1 = (digits / name for name in ("frames", "lang", "tri1"))
     ali = digits / "ali/tri1/ali.ark"
     lda_mllt.train_lda_mllt(
-        frames, lang, ali, tri1, ours, options=options, shared=shared, threads=2
+        LdaMlltJob(
+            frames_dir=frames,
+            lang_dir=lang,
+            alignments=ali,
+            source_dir=tri1,
+            out_dir=ours,
+            options=options,
+            shared=shared,
+            threads=2,
+        )
     )
     shutil.copytree(golden / "gmm/tri2b", theirs)
     matrix = matrix_of(theirs / "final.mat")

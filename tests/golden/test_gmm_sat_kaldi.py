@@ -13,10 +13,11 @@ from latflow.features.transform import Chain, Linear, Splice
 from latflow.gmm.alignment import align_gmm
 from latflow.gmm.model import AcousticModel, save_transform
 from latflow.gmm.options import AlignAdaptedOptions, SatOptions, SharedOptions
-from latflow.gmm.sat import train_sat
+from latflow.gmm.sat import SatJob, train_sat
 from latflow.graphs.options import GraphOptions
 from latflow.hmm.alignment import segments
 from latflow.kaldi.io import KaldiReader, read_int_vectors, read_matrices
+from latflow.parts import SetJob
 from latflow.scoring.boundaries import compare_labels
 
 LIMITS = {"threads": 2, "max_skipped_fraction": 0.0}
@@ -63,17 +64,45 @@ def test_system_is_like_kaldis(golden, corpora, tmp_path):
         save_transform(tmp_path / name, Chain([Splice(3, 3), Linear(matrix)]))
     lang, train = golden / "lang", tmp_path / "train"
     write_mfcc_store(train, corpora / "digits/train")
-    aligning = {"options": AlignAdaptedOptions(), "graph": GraphOptions(), **LIMITS}
-    align_gmm(train, lang, tmp_path / "tri2b", tmp_path / "ali", **aligning)
+    aligning = {"options": AlignAdaptedOptions(), "graph": GraphOptions()}
+    align_gmm(
+        SetJob(
+            frames_dir=train,
+            lang_dir=lang,
+            model_dir=tmp_path / "tri2b",
+            out_dir=tmp_path / "ali",
+            **LIMITS,
+        ),
+        **aligning,
+    )
     options = SatOptions(alignments="tri2b", num_leaves=150, num_gaussians=1000)
     chosen = {"options": options, "shared": SharedOptions()}
     ali, source = tmp_path / "ali/ali.ark", tmp_path / "tri2b"
-    train_sat(train, lang, ali, source, tmp_path / "ours", threads=2, **chosen)
+    train_sat(
+        SatJob(
+            **chosen,
+            frames_dir=train,
+            lang_dir=lang,
+            alignments=ali,
+            source_dir=source,
+            out_dir=tmp_path / "ours",
+            threads=2,
+        )
+    )
     sizes, fits, phones = [], [], []
     for name in ("ours", "tri3b"):
         out = tmp_path / "test" / name
         write_mfcc_store(out / "frames", corpora / "digits/test")
-        align_gmm(out / "frames", lang, tmp_path / name, out, **aligning)
+        align_gmm(
+            SetJob(
+                frames_dir=out / "frames",
+                lang_dir=lang,
+                model_dir=tmp_path / name,
+                out_dir=out,
+                **LIMITS,
+            ),
+            **aligning,
+        )
         fits.append(fit(out))
         model = AcousticModel.load(tmp_path / name / "final.mdl")
         sizes.append((model.gmms.num_pdfs, model.gmms.num_gaussians))

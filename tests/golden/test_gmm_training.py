@@ -17,7 +17,7 @@ from latflow.gmm.options import (
     SharedOptions,
 )
 from latflow.gmm.source import FrameSource
-from latflow.gmm.train import train_deltas, train_mono
+from latflow.gmm.train import DeltasJob, MonoJob, train_deltas, train_mono
 from latflow.graphs.options import GraphOptions
 from latflow.graphs.training import TrainingGraphCompiler
 from latflow.hmm.tree import ContextDependency
@@ -25,6 +25,7 @@ from latflow.lang.directory import Lang
 from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_lang
 from latflow.parallel import worker_pool
+from latflow.parts import SetJob
 
 
 def summary_of(model_dir, frames, lang):
@@ -60,20 +61,40 @@ def test_systems_are_as_good_as_kaldis(golden, corpora, repository, tmp_path):
     make_lang(golden / "lang/lexicon.txt", lang, options=lang_options)
     mono, tri1, ali = tmp_path / "mono", tmp_path / "tri1", tmp_path / "ali"
     shared = {"shared": SharedOptions(), "threads": 2, "max_skipped_fraction": 0.0}
-    train_mono(train, lang, mono, options=MonoOptions(num_gaussians=400), **shared)
+    train_mono(
+        MonoJob(
+            **shared,
+            frames_dir=train,
+            lang_dir=lang,
+            out_dir=mono,
+            options=MonoOptions(num_gaussians=400),
+        )
+    )
     align_gmm(
-        train,
-        lang,
-        mono,
-        ali,
+        SetJob(
+            frames_dir=train,
+            lang_dir=lang,
+            model_dir=mono,
+            out_dir=ali,
+            threads=2,
+            max_skipped_fraction=0.0,
+        ),
         options=AlignAdaptedOptions(),
         graph=GraphOptions(),
-        threads=2,
-        max_skipped_fraction=0.0,
     )
     sizes = {"num_leaves": 150, "num_gaussians": 1000}
     options = DeltasOptions(alignments="mono", **sizes)
-    train_deltas(train, lang, ali / "ali.ark", mono, tri1, options=options, **shared)
+    train_deltas(
+        DeltasJob(
+            **shared,
+            frames_dir=train,
+            lang_dir=lang,
+            alignments=ali / "ali.ark",
+            source_dir=mono,
+            out_dir=tri1,
+            options=options,
+        )
+    )
     for system, sizes in (("mono", (67, 398)), ("tri1", (96, 1001))):
         ours = AcousticModel.load(tmp_path / system / "final.mdl")
         assert ours.gmms.num_pdfs == pytest.approx(sizes[0], abs=4)

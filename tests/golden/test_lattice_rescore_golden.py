@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from latflow.decode.rescore import rescore_lattices
+from latflow.decode.rescore import RescoreJob, rescore_lattices
 from latflow.fst.graph import Graph
 from latflow.lang.arpa import read_arpa, write_arpa
 from latflow.lang.lm_trie import LmTrie
@@ -109,14 +109,16 @@ def test_the_stage_determinizes_and_rescores(
 ):
     write_lattices(tmp_path / "lattices.ark", raw.items())
     rescore_lattices(
-        tmp_path / "lattices.ark",
-        golden / "lang" / "G.fst",
-        arpa,
-        golden / "lang",
-        tmp_path / "out",
-        beam=BEAM,
+        RescoreJob(
+            lattices=tmp_path / "lattices.ark",
+            grammar=golden / "lang" / "G.fst",
+            lang_dir=golden / "lang",
+            out_dir=tmp_path / "out",
+            beam=BEAM,
+            threads=threads,
+        ),
+        arpa=arpa,
         acoustic_scale=SCALE,
-        threads=threads,
     )
     found = dict(read_compact_lattices(tmp_path / "out" / "lattices.ark"))
     assert list(found) == list(raw)

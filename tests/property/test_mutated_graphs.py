@@ -10,7 +10,7 @@ from reference.made_up_alignments import make_system
 from reference.mutations import ARPA, LEXICON, check, of_each, use_all, write_cuts
 
 from latflow.decode.decoder import LatticeDecoder
-from latflow.decode.rescore import rescore_lattices
+from latflow.decode.rescore import RescoreJob, rescore_lattices
 from latflow.decode.rescore_n_best import mix_language_models, rescore_n_best
 from latflow.decode.search_graph import GraphFile, mapped_search_graph
 from latflow.fst.graph import Graph
@@ -110,11 +110,15 @@ def write_mixed(folder, rng):
 
 
 def use_mixed(folder):
-    names = ("lattices.ark", "G.fst", "lm", "mixture.json", "lang", "out")
-    rescore_n_best(
-        *(folder / name for name in names),
-        scales=folder / "scales.json", n_best=5, beam=30.0, threads=1, device="cpu",
-    )  # fmt: skip
+    job = RescoreJob(
+        lattices=folder / "lattices.ark",
+        grammar=folder / "G.fst",
+        lang_dir=folder / "lang",
+        out_dir=folder / "out",
+        beam=30.0,
+    )
+    how = {"scales": folder / "scales.json", "n_best": 5, "device": "cpu"}
+    rescore_n_best(job, folder / "lm", folder / "mixture.json", **how)
 
 
 def write_vector_graph(path, rng):
@@ -173,9 +177,17 @@ def write_rescored(folder, rng):
 def use_rescored(folder):
     for name in ("lm.arpa", "lm.trie"):
         rescore_lattices(
-            folder / "lattices.ark", folder / "G.fst", folder / name, folder / "lang",
-            folder / "out", beam=8.0, acoustic_scale=0.1, threads=1,
-        )  # fmt: skip
+            RescoreJob(
+                lattices=folder / "lattices.ark",
+                grammar=folder / "G.fst",
+                lang_dir=folder / "lang",
+                out_dir=folder / "out",
+                beam=8.0,
+                threads=1,
+            ),
+            arpa=folder / name,
+            acoustic_scale=0.1,
+        )
 
 
 def write_completed(folder, rng):

@@ -36,6 +36,7 @@ from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import average_models, load_model, save_model
 from latflow.nnet.network import Network
 from latflow.nnet.pretraining import shallower
+from latflow.parts import SetJob
 from latflow.training.checkpoint import CheckpointStore, Position
 from latflow.training.forward import forward
 from latflow.training.task import adopt
@@ -134,13 +135,23 @@ def write_decoded(folder, rng, *, kind):
 def use_decoded(folder, align, options):
     lang, system = folder.parent / "given/lang", folder / "system"
     decode_lattices(
-        folder / "frames", folder / "HCLG.fst", system, lang, folder / "decoded",
-        options=SearchOptions(beam=6.0, lattice_beam=2.0), threads=1,
-        max_skipped_fraction=1.0,
-    )  # fmt: skip
+        SetJob(
+            frames_dir=folder / "frames",
+            model_dir=system,
+            lang_dir=lang,
+            out_dir=folder / "decoded",
+            threads=1,
+            max_skipped_fraction=1.0,
+        ),
+        graph=folder / "HCLG.fst",
+        options=SearchOptions(beam=6.0, lattice_beam=2.0),
+    )
     align(
-        folder / "frames", lang, system, folder / "ali", options=options,
-        graph=GraphOptions(), threads=1, max_skipped_fraction=1.0,
+        SetJob(
+            frames_dir=folder / "frames", lang_dir=lang, model_dir=system,
+            out_dir=folder / "ali", threads=1, max_skipped_fraction=1.0,
+        ),
+        options=options, graph=GraphOptions(),
     )  # fmt: skip
 
 

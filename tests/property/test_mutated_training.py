@@ -42,7 +42,7 @@ from latflow.align.supervision_store import (
     make_supervisions,
 )
 from latflow.align.suspects import find_suspects
-from latflow.align.timing import PhoneTimes
+from latflow.align.timing import AlignedSet, PhoneTimes
 from latflow.align.units import UnitGraphs, spell_transcripts
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.corpus.options import CleanedSetOptions
@@ -70,6 +70,7 @@ from latflow.lang.directory import Lang
 from latflow.lattice.io.archives import write_lattices
 from latflow.lattice.lattice import Lattice
 from latflow.options import read_options
+from latflow.parts import SetJob
 from latflow.ragged import RaggedWriter
 from latflow.sequence.generation import SequenceFiles, load_generator
 from latflow.sequence.options import SequenceOptions
@@ -221,12 +222,14 @@ def write_aligned(folder, rng):
 def use_aligned(folder):
     given = folder.parent / "given"
     export_alignments(
-        folder / "ali.ark",
-        folder / "statistics.json",
-        folder / "cuts.jsonl.gz",
-        given / "lang",
-        given,
-        folder / "out",
+        AlignedSet(
+            alignments=folder / "ali.ark",
+            statistics=folder / "statistics.json",
+            cuts=folder / "cuts.jsonl.gz",
+            lang_dir=given / "lang",
+            model_dir=given,
+        ),
+        out_dir=folder / "out",
         options=ExportOptions(formats=("ctm", "json", "textgrid")),
         log_likes_dir=folder / "log_likes",
         boundaries_dir=folder / "times",
@@ -265,11 +268,14 @@ def write_suspected(folder, rng):
 def use_suspected(folder):
     given = folder.parent / "given"
     cuts, ali, out = folder / "cuts.jsonl.gz", folder / "ali", folder / "out"
-    find_suspects(
-        cuts, folder / "frames", given / "lang", given / "final.mdl", ali,
-        out / "suspects.tsv", out / "suspects.txt", options=SuspectOptions(),
-        hypotheses=folder / "hyp.txt",
-    )  # fmt: skip
+    job = SetJob(
+        frames_dir=folder / "frames",
+        lang_dir=given / "lang",
+        model_dir=given,
+        out_dir=out,
+    )
+    hypotheses = folder / "hyp.txt"
+    find_suspects(job, cuts, ali, options=SuspectOptions(), hypotheses=hypotheses)
     with suppress(UserError):
         clean_corpus(
             cuts, folder / "recordings.jsonl.gz", folder / "hyp.ctm", given / "lang",
@@ -277,9 +283,15 @@ def use_suspected(folder):
         )  # fmt: skip
     with suppress(UserError):
         refine_boundaries(
-            ali / "ali.ark", folder / "statistics.json", cuts, given / "lang", given,
-            out / "times",
-        )  # fmt: skip
+            AlignedSet(
+                alignments=ali / "ali.ark",
+                statistics=folder / "statistics.json",
+                cuts=cuts,
+                lang_dir=given / "lang",
+                model_dir=given,
+            ),
+            out_dir=out / "times",
+        )
     reestimate_lexicon(
         given / "lang", ali / "ali.ark", given, folder / "frames", out / "lang"
     )

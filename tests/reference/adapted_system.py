@@ -12,11 +12,12 @@ from latflow.gmm.options import (
     SatOptions,
     SharedOptions,
 )
-from latflow.gmm.sat import train_sat
-from latflow.gmm.train import train_deltas, train_mono
+from latflow.gmm.sat import SatJob, train_sat
+from latflow.gmm.train import DeltasJob, MonoJob, train_deltas, train_mono
 from latflow.graphs.options import GraphOptions
 from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_grammar, make_lang
+from latflow.parts import SetJob
 
 # No phone is in two words, so that phones of any length say what the words are.
 LEXICON = "A AA B\nB K L\nC M N\n<UNK> SPN\n"
@@ -105,16 +106,25 @@ def make_systems(root, repository):
     make_grammar(root / "lm.arpa", root / "lang", root / "G.fst")
     frames, lang = root / "frames", root / "lang"
     train_mono(
-        frames, lang, root / "mono", options=options["mono"], shared=SHARED, threads=1
+        MonoJob(
+            frames_dir=frames,
+            lang_dir=lang,
+            out_dir=root / "mono",
+            options=options["mono"],
+            shared=SHARED,
+            threads=1,
+        )
     )
     align_gmm(
-        frames,
-        lang,
-        root / "mono",
-        root / "ali",
+        SetJob(
+            frames_dir=frames,
+            lang_dir=lang,
+            model_dir=root / "mono",
+            out_dir=root / "ali",
+            **LIMITS,
+        ),
         options=options["align"],
         graph=GraphOptions(),
-        **LIMITS,
     )
     for name, stage in (("tri1", train_deltas), ("tri3", train_sat)):
         train(root, root / name, options[name], stage=stage)
@@ -123,16 +133,18 @@ def make_systems(root, repository):
 
 def train(root, out, options, *, stage=train_sat, ali="ali", threads=1):
     """Train a system from the alignments of mono."""
-    stage(
-        root / "frames",
-        root / "lang",
-        root / ali / "ali.ark",
-        root / "mono",
-        out,
+    kind = SatJob if stage is train_sat else DeltasJob
+    job = kind(
+        frames_dir=root / "frames",
+        lang_dir=root / "lang",
+        alignments=root / ali / "ali.ark",
+        source_dir=root / "mono",
+        out_dir=out,
         options=options,
         shared=SHARED,
         threads=threads,
     )
+    stage(job)
 
 
 def history(folder):

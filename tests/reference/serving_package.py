@@ -23,8 +23,8 @@ from latflow.features.options import FrontEndOptions
 from latflow.files import write_json
 from latflow.gmm.alignment import align_gmm
 from latflow.gmm.options import MonoOptions, SatOptions, SharedOptions
-from latflow.gmm.sat import train_sat
-from latflow.gmm.train import train_mono
+from latflow.gmm.sat import SatJob, train_sat
+from latflow.gmm.train import MonoJob, train_mono
 from latflow.graphs.hclg import load_model, make_graph
 from latflow.graphs.options import GraphOptions
 from latflow.kaldi.io import KaldiWriter, read_int_vectors
@@ -34,6 +34,7 @@ from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import save_model
 from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
+from latflow.parts import SetJob
 from latflow.serving.packaging import PackageOptions, write_package
 
 RATE = 8000
@@ -114,23 +115,25 @@ def adapted_digits(digits, root):
     """Train a speaker-adapted system on top; return the experiment in a new folder."""
     shutil.copytree(digits.root, root, ignore=shutil.ignore_patterns("audio", "nnet"))
     train_sat(
-        root / "mfcc",
-        root / "lang",
-        root / "ali/ali.ark",
-        root / "gmm/mono",
-        root / "gmm/sat",
-        options=SatOptions(
-            alignments="mono",
-            num_leaves=30,
-            num_gaussians=120,
-            num_iterations=6,
-            last_increase_iteration=4,
-            realign_iterations=(3,),
-            fmllr_iterations=(2,),
-        ),
-        shared=SharedOptions(seed=1),
-        max_skipped_fraction=0.2,
-        threads=1,
+        SatJob(
+            frames_dir=root / "mfcc",
+            lang_dir=root / "lang",
+            alignments=root / "ali/ali.ark",
+            source_dir=root / "gmm/mono",
+            out_dir=root / "gmm/sat",
+            options=SatOptions(
+                alignments="mono",
+                num_leaves=30,
+                num_gaussians=120,
+                num_iterations=6,
+                last_increase_iteration=4,
+                realign_iterations=(3,),
+                fmllr_iterations=(2,),
+            ),
+            shared=SharedOptions(seed=1),
+            max_skipped_fraction=0.2,
+            threads=1,
+        )
     )
     return replace(digits, root=root)
 
@@ -216,25 +219,29 @@ def _features(folder, texts, waves, options):
 
 def _monophones(root):
     train_mono(
-        root / "mfcc",
-        root / "lang",
-        root / "gmm/mono",
-        options=MonoOptions(
-            num_gaussians=150, num_iterations=12, last_increase_iteration=8
-        ),
-        shared=SharedOptions(seed=1),
-        max_skipped_fraction=0.2,
-        threads=1,
+        MonoJob(
+            frames_dir=root / "mfcc",
+            lang_dir=root / "lang",
+            out_dir=root / "gmm/mono",
+            options=MonoOptions(
+                num_gaussians=150, num_iterations=12, last_increase_iteration=8
+            ),
+            shared=SharedOptions(seed=1),
+            max_skipped_fraction=0.2,
+            threads=1,
+        )
     )
     align_gmm(
-        root / "mfcc",
-        root / "lang",
-        root / "gmm/mono",
-        root / "ali",
+        SetJob(
+            frames_dir=root / "mfcc",
+            lang_dir=root / "lang",
+            model_dir=root / "gmm/mono",
+            out_dir=root / "ali",
+            threads=1,
+            max_skipped_fraction=0.2,
+        ),
         options=AlignOptions(),
         graph=GraphOptions(),
-        threads=1,
-        max_skipped_fraction=0.2,
     )
 
 

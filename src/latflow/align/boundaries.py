@@ -28,7 +28,7 @@ import numpy as np
 from lhotse import MonoCut
 
 from latflow.align.corpus import AlignmentArchive
-from latflow.align.timing import PhoneTimes, Timer
+from latflow.align.timing import AlignedSet, PhoneTimes, Timer
 from latflow.corpus.manifests import at_rate, read_cuts, samples_or_reason
 from latflow.errors import UserError
 from latflow.features.extract import Extractor, make_extractor
@@ -183,50 +183,39 @@ class _Reader:
 
 
 def refine_boundaries(
-    alignments: Path,
-    statistics: Path,
-    cuts: Path,
-    lang_dir: Path,
-    model_dir: Path,
+    aligned: AlignedSet,
     out_dir: Path,
     *,
-    first_middle: float | None = None,
     sample_rate: int | None = None,
     threads: int = 1,
 ) -> None:
     """Write the times of the phones of a split, finer than frames (stage).
 
     Args:
-        alignments: `ali.ark`.
-        statistics: its `statistics.json`, which has the frame shift.
-        cuts: `cuts.jsonl.gz` of the split.
-        lang_dir: the lang directory of the alignments.
-        model_dir: folder with the `final.mdl` that aligned.
+        aligned: the split.
         out_dir: folder to write, replaced as a whole: a `PhoneTimes`, and
             `ledger.jsonl` with the utterances whose boundaries stay where they are.
-        first_middle: middle of the window of the features' first frame, seconds; None
-            where `statistics.json` has it.
         sample_rate: that audio is resampled to, Hz; None for that of the first cut.
         threads: utterances at a time; their number changes nothing of the result.
 
     Raises:
         UserError: parts do not fit each other, or no utterance is aligned.
     """
-    archive = AlignmentArchive(alignments)
-    timer = Timer.load(lang_dir, model_dir, statistics, first_middle=first_middle)
+    archive = AlignmentArchive(aligned.alignments)
+    timer = aligned.timer()
     if not len(archive):
         raise UserError(
             "no utterance of the set is aligned",
-            file=alignments,
+            file=aligned.alignments,
             remedy="look at the ledger beside it",
         )
-    rate = sample_rate or int(next(read_cuts(cuts)).sampling_rate)
+    rate = sample_rate or int(next(read_cuts(aligned.cuts)).sampling_rate)
     reader = _Reader(archive, timer, make_extractor(FRONT_END, rate))
     reach = round(max(REACH, timer.frame_shift) / reader.frame_shift)
     ledger = Ledger("refine_boundaries")
 
-    def aligned() -> Iterator[MonoCut]:
-        for cut in at_rate(read_cuts(cuts), rate, may_resample=True):
+    def with_alignment() -> Iterator[MonoCut]:
+        for cut in at_rate(read_cuts(aligned.cuts), rate, may_resample=True):
             if cut.id in archive:
                 yield cut
 
@@ -235,13 +224,13 @@ def refine_boundaries(
         atomic_directory(out_dir) as folder,
         RaggedWriter(folder, PhoneTimes) as writer,
     ):
-        read = in_order(pool, reader.moments, aligned(), ahead=_AHEAD * threads)
+        read = in_order(pool, reader.moments, with_alignment(), ahead=_AHEAD * threads)
         bar = progress(read, "measure phones", len(archive))
         gaussians = Gaussians.of_moments(reader.total(bar))
         found = in_order(
             pool,
             lambda cut: reader.refined(cut, gaussians, reach),
-            aligned(),
+            with_alignment(),
             ahead=_AHEAD * threads,
         )
         for name, times, reason in progress(found, "refine", len(archive)):

@@ -23,10 +23,10 @@ from typing import Any, TextIO
 from latflow.align.corpus import AlignmentArchive, LogLikes
 from latflow.align.options import ExportOptions
 from latflow.align.timing import (
+    AlignedSet,
     AlignedUtterance,
     PhoneTimes,
     TimedPhone,
-    Timer,
     mean_confidence,
 )
 from latflow.corpus.ctm import TimedWord, ctm_line
@@ -85,38 +85,27 @@ def _place(values: dict[str, Any]) -> _Place:
 
 
 def export_alignments(
-    alignments: Path,
-    statistics: Path,
-    cuts: Path,
-    lang_dir: Path,
-    model_dir: Path,
+    aligned: AlignedSet,
     out_dir: Path,
     *,
     options: ExportOptions,
-    first_middle: float | None = None,
     log_likes_dir: Path | None = None,
     boundaries_dir: Path | None = None,
 ) -> None:
     """Write the alignments of a split as files (stage).
 
     Args:
-        alignments: `ali.ark`.
-        statistics: its `statistics.json`, which has the frame shift.
-        cuts: `cuts.jsonl.gz` of the split.
-        lang_dir: the lang directory of the alignments.
-        model_dir: folder with the `final.mdl` that aligned.
+        aligned: the split.
         out_dir: folder to write, replaced as a whole.
         options: forms, and names of files.
-        first_middle: middle of the window of the features' first frame, seconds; None
-            where `statistics.json` has it.
         log_likes_dir: the `LogLikes` of the alignments; without it there are no scores.
         boundaries_dir: `PhoneTimes` of the alignments; None for the times of frames.
 
     Raises:
         UserError: parts do not fit each other, or no utterance is aligned.
     """
-    archive = AlignmentArchive(alignments)
-    timer = Timer.load(lang_dir, model_dir, statistics, first_middle=first_middle)
+    archive = AlignmentArchive(aligned.alignments)
+    timer = aligned.timer()
     scores = None if log_likes_dir is None else LogLikes.load(log_likes_dir)
     bounds = None if boundaries_dir is None else PhoneTimes.load(boundaries_dir)
     with (
@@ -126,17 +115,17 @@ def export_alignments(
     ):
         order: list[tuple[str, float, str]] = []
         folders: set[str] = set()
-        for cut in read_cut_lines(cuts):
+        for cut in read_cut_lines(aligned.cuts):
             try:
                 place = _Place.of(cut)
             except (AttributeError, KeyError, TypeError) as error:
                 raise UserError(
                     f"is not a Lhotse cut ({type(error).__name__}: {error})",
-                    file=cuts,
+                    file=aligned.cuts,
                     utterance=cut.id,
                     remedy=REMEDY,
                 ) from error
-            places.add(place, file=cuts)
+            places.add(place, file=aligned.cuts)
             order.append((place.recording, place.start, place.id))
             if place.path:
                 folders.add(os.path.dirname(place.path))
@@ -147,7 +136,7 @@ def export_alignments(
         if not any(utterance in archive for *_, utterance in order):
             raise UserError(
                 "no utterance of the set is aligned",
-                file=alignments,
+                file=aligned.alignments,
                 remedy="look at the ledger beside it",
             )
         top = _top(folders, options.folder)

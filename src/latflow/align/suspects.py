@@ -57,6 +57,7 @@ from latflow.lattice.edit_distance import WordAlignment, align_words
 from latflow.ledger import read_ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
+from latflow.parts import SetJob
 
 log = logging.getLogger(__name__)
 
@@ -85,50 +86,46 @@ class Suspect(NamedTuple):
 
 
 def find_suspects(
+    job: SetJob,
     cuts: Path,
-    frames_dir: Path,
-    lang_dir: Path,
-    model: Path,
     alignments_dir: Path,
-    table: Path,
-    ids: Path,
     *,
     options: SuspectOptions,
     hypotheses: Path | None = None,
-    threads: int = 1,
 ) -> None:
     """List the utterances of a set that look wrong (stage).
 
     Args:
+        job: the set with its frames of GMM systems, and the system that aligned;
+            gets `suspects.tsv`, a row for each reason (`TITLES`), and `suspects.txt`,
+            the utterances, one a line, as `corpus.<set>.exclude` reads.
         cuts: manifest of the set.
-        frames_dir: its frames of GMM systems.
-        lang_dir: the lang directory of the system.
-        model: `final.mdl` of the system that aligned.
         alignments_dir: what its alignment stage has written.
-        table: tab-separated table to write, a row for each reason (`TITLES`).
-        ids: file to write: the utterances, one a line, as `corpus.<set>.exclude` reads.
         options: bounds.
         hypotheses: `hyp.txt` of `latflow.decode.biased`, if the set was decoded.
-        threads: parallel workers.
 
     Raises:
         UserError: files are missing or do not fit together.
     """
-    frames = FrameStore.load(frames_dir)
+    frames = FrameStore.load(job.frames_dir)
     names = frames.utt_ids
-    aligned = _Aligned.load(frames, lang_dir, model, alignments_dir)
+    aligned = _Aligned.load(
+        frames, job.lang_dir, job.model_dir / "final.mdl", alignments_dir
+    )
     measured = _Measured.of_set(aligned)
-    found = list(_signal_suspects(cuts, aligned, measured, options, threads))
+    found = list(_signal_suspects(cuts, aligned, measured, options, job.threads))
     found += _ledger_suspects(alignments_dir, names)
     found += _unusual(measured, options)
     if hypotheses is not None:
-        lang = Lang.load(lang_dir)
+        lang = Lang.load(job.lang_dir)
         found += _misheard(frames, hypotheses, lang, options.max_word_errors)
     found.sort(key=lambda each: (each.utterance, each.reason))
     rows = [f"{s.utterance}\t{s.reason}\t{s.score:.3f}\t{s.details}\n" for s in found]
     utterances = sorted({each.utterance for each in found}, key=str.encode)
-    write_text(table, "\t".join(TITLES) + "\n" + "".join(rows))
-    write_text(ids, "".join(f"{name}\n" for name in utterances))
+    write_text(job.out_dir / "suspects.tsv", "\t".join(TITLES) + "\n" + "".join(rows))
+    write_text(
+        job.out_dir / "suspects.txt", "".join(f"{name}\n" for name in utterances)
+    )
     log.info("%d of %d utterances look wrong", len(utterances), len(names))
 
 

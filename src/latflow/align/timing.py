@@ -308,3 +308,31 @@ def _means(log_likes: np.ndarray, bounds: Sequence[int]) -> np.ndarray:
         )
     sums = np.add.reduceat(log_likes.astype(np.float64), begin[:-1])
     return sums / np.diff(begin)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignedSet:
+    """The alignments of a split, and what their times depend on."""
+
+    alignments: Path
+    """`ali.ark`."""
+    statistics: Path
+    """Its `statistics.json`, which has the frame shift."""
+    cuts: Path
+    """`cuts.jsonl.gz` of the split."""
+    lang_dir: Path
+    """The lang directory of the alignments."""
+    model_dir: Path
+    """Folder with the `final.mdl` that aligned."""
+    first_middle: float | None = None
+    """Middle of the window of the features' first frame, seconds; None where
+    `statistics.json` has it."""
+
+    def timer(self) -> Timer:
+        """Read what the times depend on; see `Timer.load`."""
+        return Timer.load(
+            self.lang_dir,
+            self.model_dir,
+            self.statistics,
+            first_middle=self.first_middle,
+        )

@@ -65,39 +65,22 @@ from latflow.lattice.prune import prune
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
-from latflow.parts import utterances_of
+from latflow.parts import SetJob, utterances_of
 
 log = logging.getLogger(__name__)
 
 
 def decode_adapted(
-    frames_dir: Path,
-    graph: Path,
-    model_dir: Path,
-    lang_dir: Path,
-    out_dir: Path,
-    *,
-    options: SearchOptions,
-    adapt: AdaptOptions,
-    threads: int,
-    max_skipped_fraction: float,
-    part: str | None = None,
+    job: SetJob, graph: Path, *, options: SearchOptions, adapt: AdaptOptions
 ) -> None:
     """Decode all utterances of a frame store, adapted to each speaker.
 
     Args:
-        frames_dir: a `FrameStore`.
+        job: the set, a `FrameStore`, and the system; of one without an alignment model
+            the model itself makes the first search. Parts keep speakers together.
         graph: `HCLG.fst`.
-        model_dir: folder of the system; of one without an alignment model the model
-            itself makes the first search.
-        lang_dir: language directory that the graph was made of.
-        out_dir: folder for the files named in the module's description.
         options: of the main search.
         adapt: of the other passes.
-        threads: utterances worked on at a time.
-        max_skipped_fraction: share of utterances of the store that may be left out.
-        part: the part of the store to decode, which keeps speakers together
-            (`latflow.parts`); None for all of it.
 
     Raises:
         UserError: graph, model, features and words do not fit; an utterance reaches no
@@ -105,39 +88,41 @@ def decode_adapted(
             than allowed are skipped.
     """
     started = time.perf_counter()
-    store = FrameStore.load(frames_dir)
-    utterances = utterances_of(part, store.begin, store.speaker_codes).tolist()
-    system, lang = GmmSystem.load(model_dir), Lang.load(lang_dir)
-    out_dir.mkdir(parents=True, exist_ok=True)
+    store = FrameStore.load(job.frames_dir)
+    utterances = utterances_of(job.part, store.begin, store.speaker_codes).tolist()
+    system, lang = GmmSystem.load(job.model_dir), Lang.load(job.lang_dir)
+    job.out_dir.mkdir(parents=True, exist_ok=True)
     with (
-        worker_pool(threads) as pool,
-        tempfile.TemporaryDirectory(prefix=".tmp.", dir=out_dir) as scratch,
+        worker_pool(job.threads) as pool,
+        tempfile.TemporaryDirectory(prefix=".tmp.", dir=job.out_dir) as scratch,
     ):
-        ledger, totals = Ledger("decode"), Totals(store.frame_shift, threads)
+        ledger, totals = Ledger("decode"), Totals(store.frame_shift, job.threads)
         passes = _Passes(store, utterances, system, lang, options, adapt, pool, ledger)
         first = passes.first(graph)
         plain = passes.recognizer(graph, system, options)
         main = adapted(plain, first.transforms)
         raw = Path(scratch) / "lattices.ark"
         second = passes.main(main, raw, totals)
-        ledger.write(out_dir / "ledger.jsonl")
+        ledger.write(job.out_dir / "ledger.jsonl")
         # A part alone ends the run where it has too many for the whole split.
-        ledger.check(len(store), max_skipped_fraction=max_skipped_fraction)
+        ledger.check(len(store), max_skipped_fraction=job.max_skipped_fraction)
         transforms = second.transforms.after(first.transforms)
-        transforms.save(out_dir / SPEAKER_TRANSFORMS)
+        transforms.save(job.out_dir / SPEAKER_TRANSFORMS)
         rescorer = adapted(plain, transforms)
-        entries = passes.rescore(rescorer, raw, out_dir / "lattices.ark")
+        entries = passes.rescore(rescorer, raw, job.out_dir / "lattices.ark")
     totals.wall_seconds = time.perf_counter() - started
     rounds = [first, second]
-    if part is None:
+    if job.part is None:
         facts = {
             "adaptation": [one.as_dict() for one in rounds],
             "other_cpu_seconds": passes.seconds,
         }
-        write_summary(out_dir, part, totals, options, facts, lattices=entries)
+        write_summary(job.out_dir, job.part, totals, options, facts, lattices=entries)
     else:
         to_join = {"gains": [one.gains for one in rounds], "seconds": passes.seconds}
-        write_summary(out_dir, part, totals, options, {}, to_join, lattices=entries)
+        write_summary(
+            job.out_dir, job.part, totals, options, {}, to_join, lattices=entries
+        )
 
 
 @dataclass(frozen=True, eq=False)

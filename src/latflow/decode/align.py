@@ -10,8 +10,6 @@ Source: Kaldi `steps/nnet2/align.sh`, `bin/align-compiled-mapped.cc`.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from latflow.align.aligner import Aligner
@@ -26,49 +24,34 @@ from latflow.graphs.options import GraphOptions
 from latflow.graphs.training import TrainingGraphCompiler
 from latflow.lang.directory import Lang
 from latflow.parallel import worker_pool
-from latflow.parts import utterances_of
+from latflow.parts import SetJob, utterances_of
 
 
 def align_network(
-    frames_dir: Path,
-    lang_dir: Path,
-    model_dir: Path,
-    out_dir: Path,
-    *,
-    options: AlignNetworkOptions,
-    graph: GraphOptions,
-    threads: int,
-    max_skipped_fraction: float,
-    part: str | None = None,
+    job: SetJob, *, options: AlignNetworkOptions, graph: GraphOptions
 ) -> None:
     """Align all utterances of a split with a network (stage).
 
     Args:
-        frames_dir: features that the network reads, stored or described for the fly.
-        lang_dir: the lang directory.
-        model_dir: the network's folder, with `final.mdl` (transition model) and `tree`.
-        out_dir: folder of the results.
+        job: the set and the network, whose folder has `tree`, too.
         options: of the search, with the factor of the priors and the device.
         graph: scales of the transition probabilities.
-        threads: utterances aligned at a time.
-        max_skipped_fraction: share of the utterances of the split that may fail.
-        part: the part of the split to align (`latflow.parts`); None for all of it.
 
     Raises:
         UserError: network, language and frames do not fit, or too many utterances fail.
     """
-    store = open_frames(frames_dir, threads=threads)
-    scorer = NetworkScorer.load(store, model_dir, options.scores)
-    utterances = utterances_of(part, store.begin).tolist()
+    store = open_frames(job.frames_dir, threads=job.threads)
+    scorer = NetworkScorer.load(store, job.model_dir, options.scores)
+    utterances = utterances_of(job.part, store.begin).tolist()
     split = Split(
-        Lang.load(lang_dir),
-        model_dir.name,
-        out_dir,
+        Lang.load(job.lang_dir),
+        job.model_dir.name,
+        job.out_dir,
         len(store),
-        max_skipped_fraction,
+        job.max_skipped_fraction,
         store.frame_shift * scorer.subsampling,
     )
-    tree, transitions = load_model(model_dir)
+    tree, transitions = load_model(job.model_dir)
     compiler = TrainingGraphCompiler(split.lang, tree, transitions)
     silence = [split.lang.optional_silence]
 
@@ -80,14 +63,14 @@ def align_network(
         (found,) = turn.log_likes()
         return "scores that are not numbers" if np.isnan(found).any() else found
 
-    with worker_pool(threads) as pool:
+    with worker_pool(job.threads) as pool:
         alignments = align_all(
             Aligner(transitions, options, graph, silence_phones=silence),
             scorer.turns(utterances),
             graph_of,
             scores,
             pool,
-            ahead=2 * threads,
+            ahead=2 * job.threads,
         )
         names = [store.utt_ids[u] for u in utterances]
         named = zip(names, alignments, strict=True)

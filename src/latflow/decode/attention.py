@@ -51,6 +51,7 @@ from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.nnet.model_dir import AcousticNetwork, choose_device, load_model
 from latflow.nnet.normalization import Normalizer
+from latflow.parts import SetJob
 
 _UNFINISHED = "no sequence of words was finished: a wider beam may help"
 
@@ -269,50 +270,38 @@ class PhoneClock:
 
 
 def decode_attention(
-    frames_dir: Path,
-    grammar: Path,
-    model_dir: Path,
-    lang_dir: Path,
-    out_dir: Path,
-    *,
-    options: AttentionDecodeOptions,
-    device: str = "auto",
-    threads: int = 1,
-    max_skipped_fraction: float = 0.0,
+    job: SetJob, grammar: Path, *, options: AttentionDecodeOptions, device: str = "auto"
 ) -> None:
     """Decode all utterances of a split with a decoder with attention (stage).
 
     Args:
-        frames_dir: features that the system reads, stored or described for the fly.
+        job: the set and the system; `threads` are the network's.
         grammar: `G.fst`, the language model.
-        model_dir: folder of the system.
-        lang_dir: language directory that it was trained with.
-        out_dir: folder for the files named in the module's description.
         options: of the search.
         device: of the network: `cpu`, `cuda` or `auto`.
-        threads: of the network.
-        max_skipped_fraction: share of utterances that may be left out.
 
     Raises:
         UserError: model, features, words and language model do not fit; more utterances
             than allowed are skipped.
     """
-    recognizer = AttentionRecognizer.load(model_dir, lang_dir, grammar, options, device)
-    store = open_frames(frames_dir)
+    recognizer = AttentionRecognizer.load(
+        job.model_dir, job.lang_dir, grammar, options, device
+    )
+    store = open_frames(job.frames_dir)
     dim = recognizer.model.network.dim_in
     if dim != store.dim:
         raise UserError(
             f"features have dimension {store.dim}, but the network takes {dim}",
-            file=frames_dir,
+            file=job.frames_dir,
             remedy="decode with the features that the network was trained on",
         )
     started, frames = time.perf_counter(), 0
     seconds = {"log_likelihoods": 0.0, "search": 0.0}
     ledger = Ledger("decode")
     before = torch.get_num_threads()
-    torch.set_num_threads(max(1, threads))
+    torch.set_num_threads(max(1, job.threads))
     try:
-        with LatticeWriter.open(out_dir / "lattices.ark") as writer:
+        with LatticeWriter.open(job.out_dir / "lattices.ark") as writer:
             for batch in progress(
                 _batches(len(store), options.max_sequences), "decode"
             ):
@@ -331,8 +320,8 @@ def decode_attention(
                         )
                     else:
                         ledger.record(store.utt_ids[i], _UNFINISHED)
-            ledger.write(out_dir / "ledger.jsonl")
-            ledger.check(len(store), max_skipped_fraction=max_skipped_fraction)
+            ledger.write(job.out_dir / "ledger.jsonl")
+            ledger.check(len(store), max_skipped_fraction=job.max_skipped_fraction)
     finally:
         torch.set_num_threads(before)
     audio = frames * store.frame_shift
@@ -343,14 +332,14 @@ def decode_attention(
         "frames": frames,
         "audio_seconds": audio,
         "wall_seconds": time.perf_counter() - started,
-        "threads": threads,
+        "threads": job.threads,
         "cpu_seconds": seconds,
         "real_time_factor_per_core": {**factors, "both": sum(factors.values())},
         **options.values(),
         "lattice_scale": recognizer.model.lattice_scale,
     }
-    archives = archive_sizes(out_dir, {"lattices.ark": writer.entries})
-    write_json(out_dir / "decode.json", {**summary, **archives})
+    archives = archive_sizes(job.out_dir, {"lattices.ark": writer.entries})
+    write_json(job.out_dir / "decode.json", {**summary, **archives})
 
 
 def _batches(count: int, size: int) -> Iterator[range]:

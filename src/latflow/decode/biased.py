@@ -46,45 +46,36 @@ from latflow.lattice.best_path import Scales
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
+from latflow.parts import SetJob
 from latflow.scoring.score import Transcriber
 
 
 def decode_biased(
-    frames_dir: Path,
-    lang_dir: Path,
-    model_dir: Path,
+    job: SetJob,
     alignments_dir: Path,
-    out_dir: Path,
     *,
     options: BiasedDecodeOptions,
     scales: GraphOptions,
-    threads: int,
-    max_skipped_fraction: float,
 ) -> None:
     """Decode all utterances of a set with graphs biased to their transcripts (stage).
 
     Args:
-        frames_dir: the set's features of GMM systems.
-        lang_dir: the lang directory of the system.
-        model_dir: folder of the GMM system.
+        job: the set and the GMM system; `threads` are batches worked on at a time.
         alignments_dir: of the set with this system, for the transforms of speakers.
-        out_dir: folder for the files named in the module's description.
         options: of language models and search.
         scales: of the transition probabilities in graphs.
-        threads: batches worked on at a time.
-        max_skipped_fraction: share of utterances that may be left out.
 
     Raises:
         UserError: files are missing or do not fit; an utterance reaches no final state
             and `on_no_final` is `fail`; more utterances than allowed are skipped.
     """
     started = time.perf_counter()
-    store = FrameStore.load(frames_dir)
-    work = _work(store, lang_dir, model_dir, alignments_dir, options, scales)
-    ledger, totals = Ledger("decode_biased"), Totals(store.frame_shift, threads)
-    out_dir.mkdir(parents=True, exist_ok=True)
-    with worker_pool(threads) as pool, ExitStack() as stack:
-        paths = (out_dir / "hyp.txt", out_dir / "hyp.ctm")
+    store = FrameStore.load(job.frames_dir)
+    work = _work(store, job.lang_dir, job.model_dir, alignments_dir, options, scales)
+    ledger, totals = Ledger("decode_biased"), Totals(store.frame_shift, job.threads)
+    job.out_dir.mkdir(parents=True, exist_ok=True)
+    with worker_pool(job.threads) as pool, ExitStack() as stack:
+        paths = (job.out_dir / "hyp.txt", job.out_dir / "hyp.ctm")
         parts = [stack.enter_context(atomic_output(path)) for path in paths]
         text, ctm = (
             stack.enter_context(part.open("w", encoding="utf-8")) for part in parts
@@ -104,10 +95,10 @@ def decode_biased(
                 words = [word.word for word in heard.words]
                 text.write(" ".join([heard.utterance, *words]) + "\n")
                 ctm.writelines(map(ctm_line, heard.words))
-        ledger.write(out_dir / "ledger.jsonl")
-        ledger.check(len(store), max_skipped_fraction=max_skipped_fraction)
+        ledger.write(job.out_dir / "ledger.jsonl")
+        ledger.check(len(store), max_skipped_fraction=job.max_skipped_fraction)
     totals.wall_seconds = time.perf_counter() - started
-    write_json(out_dir / "decode.json", totals.summary(options))
+    write_json(job.out_dir / "decode.json", totals.summary(options))
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,7 +37,7 @@ from latflow.lattice.io.archives import LatticeWriter
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import worker_pool
-from latflow.parts import utterances_of
+from latflow.parts import SetJob, utterances_of
 from latflow.scoring.options import ComparisonOptions
 from latflow.scoring.results import write_rows
 from latflow.scoring.transcripts import names_of
@@ -47,17 +47,11 @@ DEFAULT_SCORES = NetworkScoreOptions()
 
 
 def decode_lattices(
-    frames_dir: Path,
+    job: SetJob,
     graph: Path,
-    model_dir: Path,
-    lang_dir: Path,
-    out_dir: Path,
     *,
     options: SearchOptions,
     scores: NetworkScoreOptions = DEFAULT_SCORES,
-    threads: int,
-    max_skipped_fraction: float,
-    part: str | None = None,
 ) -> None:
     """Decode all utterances of a split with a GMM system or a network (stage).
 
@@ -65,45 +59,41 @@ def decode_lattices(
     model and graph lie in memory once.
 
     Args:
-        frames_dir: features that the system reads, stored or described for the fly.
+        job: the set and the system.
         graph: `HCLG.fst` of the GMM system, or of the one behind the network.
-        model_dir: folder of the system; a network's has `final.mdl` (transition model).
-        lang_dir: language directory that the graph was made of.
-        out_dir: folder for the files named in the module's description.
         options: of the search.
         scores: use of a network's scores.
-        threads: utterances searched at a time.
-        max_skipped_fraction: share of utterances of the split that may be left out.
-        part: the part of the split to decode (`latflow.parts`); None for all of it.
 
     Raises:
         UserError: graph, model, features and words do not fit; an utterance reaches no
             final state and `on_no_final` is `fail`; more utterances than allowed are
             skipped.
     """
-    scorer = load_scorer(frames_dir, model_dir, scores, threads=threads)
-    recognizer = Recognizer.load(scorer, graph, Lang.load(lang_dir), options)
+    scorer = load_scorer(job.frames_dir, job.model_dir, scores, threads=job.threads)
+    recognizer = Recognizer.load(scorer, graph, Lang.load(job.lang_dir), options)
     recognizer.warm_up()
     started = time.perf_counter()
     store = scorer.store
-    utterances = utterances_of(part, store.begin).tolist()
-    ledger, totals = Ledger("decode"), Totals(store.frame_shift, threads)
+    utterances = utterances_of(job.part, store.begin).tolist()
+    ledger, totals = Ledger("decode"), Totals(store.frame_shift, job.threads)
     with (
-        LatticeWriter.open(out_dir / "lattices.ark") as writer,
-        worker_pool(threads) as pool,
+        LatticeWriter.open(job.out_dir / "lattices.ark") as writer,
+        worker_pool(job.threads) as pool,
     ):
-        results = recognizer.results(pool, utterances, ahead=2 * threads)
+        results = recognizer.results(pool, utterances, ahead=2 * job.threads)
         for result in progress(results, "decode", total=len(utterances)):
             take(result, options, writer, ledger, totals)
-        ledger.write(out_dir / "ledger.jsonl")
+        ledger.write(job.out_dir / "ledger.jsonl")
         # A part alone ends the run where it has too many for the whole split.
-        ledger.check(len(store), max_skipped_fraction=max_skipped_fraction)
+        ledger.check(len(store), max_skipped_fraction=job.max_skipped_fraction)
     totals.wall_seconds = time.perf_counter() - started
     facts = {
         "acoustic_scale": recognizer.acoustic_scale,
         "lattice_scale": scorer.lattice_scale,
     }
-    write_summary(out_dir, part, totals, options, facts, lattices=writer.entries)
+    write_summary(
+        job.out_dir, job.part, totals, options, facts, lattices=writer.entries
+    )
 
 
 def take(
@@ -142,45 +132,39 @@ def record(ledger: Ledger, result: Result) -> None:
 
 
 def sweep_beams(
-    frames_dir: Path,
+    job: SetJob,
     graph: Path,
-    model_dir: Path,
-    lang_dir: Path,
     lattices_dir: Path,
     scales: Path,
-    sweep: Path,
     *,
     options: SearchOptions,
     beams: Sequence[float],
     score: ComparisonOptions,
     scores: NetworkScoreOptions = DEFAULT_SCORES,
-    threads: int,
 ) -> None:
     """Decode a set at several beams (stage).
 
+    Writes `beams.tsv`: `rtf` is processor time of log-likelihoods and search over the
+    duration of the speech, `wer` in per cent, `depth` in lattice arcs a frame, `active`
+    in tokens a frame.
+
     Args:
-        frames_dir: features of the set.
+        job: the set and the system.
         graph: `HCLG.fst`.
-        model_dir: folder of the system, GMM or network.
-        lang_dir: language directory that the graph was made of.
         lattices_dir: folder of an earlier decoding of the set; an adapted system takes
             the transforms of the speakers from there (`trans.ark`).
         scales: `scales.json` with the chosen `lmwt` and `wip`.
-        sweep: the table to write: `rtf` is processor time of log-likelihoods and search
-            over the duration of the speech, `wer` in per cent, `depth` in lattice arcs
-            a frame, `active` in tokens a frame.
         options: of the search, but for the beam.
         beams: those to try.
         score: how words are compared.
         scores: use of a network's scores.
-        threads: utterances searched at a time.
 
     Raises:
         UserError: the parts do not fit each other.
     """
-    lang = Lang.load(lang_dir)
+    lang = Lang.load(job.lang_dir)
     keep = score.filter
-    scorer = load_scorer(frames_dir, model_dir, scores, threads=threads)
+    scorer = load_scorer(job.frames_dir, job.model_dir, scores, threads=job.threads)
     transforms = lattices_dir / "trans.ark"
     if isinstance(scorer, GmmScorer) and transforms.is_file():
         scorer = scorer.adapted(SpeakerTransforms.load(transforms))
@@ -192,10 +176,10 @@ def sweep_beams(
     scale = Scales.from_lmwt(chosen["lmwt"], chosen["wip"])
     rows = []
     for beam in sorted(beams):
-        totals, errors = Totals(store.frame_shift, threads), ErrorCounts()
+        totals, errors = Totals(store.frame_shift, job.threads), ErrorCounts()
         narrowed = recognizer.with_beam(options, beam)
-        with worker_pool(threads) as pool:
-            results = narrowed.results(pool, range(len(store)), ahead=2 * threads)
+        with worker_pool(job.threads) as pool:
+            results = narrowed.results(pool, range(len(store)), ahead=2 * job.threads)
             for result in progress(results, f"beam {beam:g}", total=len(store)):
                 totals.add(result)
                 heard: list[str] = []
@@ -219,4 +203,4 @@ def sweep_beams(
             )
         )
     names = ("beam", "rtf", "wer", "ins", "del", "sub", "words", "depth", "active")
-    write_rows(sweep, names, rows)
+    write_rows(job.out_dir / "beams.tsv", names, rows)

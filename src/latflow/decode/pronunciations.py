@@ -39,42 +39,33 @@ from latflow.lattice.lattice import Lattice
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
+from latflow.parts import SetJob
 
 _REMEDY = "widen supervision_lattices.beam, or set its on_no_final to retry"
 
 
 def align_lattices(
-    frames_dir: Path,
-    lang_dir: Path,
-    model_dir: Path,
+    job: SetJob,
     transforms: Path | None,
-    out_dir: Path,
     *,
     options: TranscriptLatticeOptions,
     graph: GraphOptions,
-    threads: int,
-    max_skipped_fraction: float,
 ) -> None:
     """Make a lattice of the pronunciations of each transcript of a split (stage).
 
     Args:
-        frames_dir: the `FrameStore` of the split.
-        lang_dir: the lang directory of the system.
-        model_dir: folder of the GMM system.
+        job: the set, a `FrameStore`, and the GMM system.
         transforms: `trans.ark` of the split's speakers; None where it does not adapt.
-        out_dir: folder for the files named in the module's description.
         options: of the search.
         graph: scales of the transition probabilities.
-        threads: utterances searched at a time.
-        max_skipped_fraction: share of the utterances that may have no lattice.
 
     Raises:
         UserError: model, language and frames do not fit; an utterance has no lattice
             and `on_no_final` is `fail`; more utterances than allowed have none.
     """
     started = time.perf_counter()
-    store, lang = FrameStore.load(frames_dir), Lang.load(lang_dir)
-    system = GmmSystem.load(model_dir)
+    store, lang = FrameStore.load(job.frames_dir), Lang.load(job.lang_dir)
+    system = GmmSystem.load(job.model_dir)
     scorer = GmmScorer.of(store, system)
     if transforms is not None:
         scorer = scorer.adapted(SpeakerTransforms.load(transforms))
@@ -86,12 +77,12 @@ def align_lattices(
         transition_scale=graph.transition_scale,
     )
     work = _Work(scorer, lang, compiler, options)
-    ledger, totals = Ledger("align_lattices"), Totals(store.frame_shift, threads)
+    ledger, totals = Ledger("align_lattices"), Totals(store.frame_shift, job.threads)
     with (
-        LatticeWriter.open(out_dir / "lattices.ark") as writer,
-        worker_pool(threads) as pool,
+        LatticeWriter.open(job.out_dir / "lattices.ark") as writer,
+        worker_pool(job.threads) as pool,
     ):
-        found = in_order(pool, work, range(len(store)), ahead=2 * threads)
+        found = in_order(pool, work, range(len(store)), ahead=2 * job.threads)
         for utterance, result, lattice in progress(found, "lattices", len(store)):
             if isinstance(lattice, str):
                 if options.on_no_final == "fail":
@@ -102,10 +93,10 @@ def align_lattices(
             record(ledger, result)
             totals.add(result)
             writer.write(utterance, lattice)
-        ledger.write(out_dir / "ledger.jsonl")
-        ledger.check(len(store), max_skipped_fraction=max_skipped_fraction)
+        ledger.write(job.out_dir / "ledger.jsonl")
+        ledger.check(len(store), max_skipped_fraction=job.max_skipped_fraction)
     totals.wall_seconds = time.perf_counter() - started
-    write_summary(out_dir, None, totals, options, {}, lattices=writer.entries)
+    write_summary(job.out_dir, None, totals, options, {}, lattices=writer.entries)
 
 
 @dataclass(frozen=True, eq=False)

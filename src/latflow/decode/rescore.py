@@ -51,54 +51,57 @@ from latflow.parallel import in_order, worker_pool
 log = logging.getLogger(__name__)
 
 
-def rescore_lattices(
-    lattices: Path,
-    grammar: Path,
-    arpa: Path,
-    lang_dir: Path,
-    out_dir: Path,
-    *,
-    beam: float,
-    acoustic_scale: float,
-    threads: int,
-    max_skipped_fraction: float = 0.0,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RescoreJob:
+    """Lattices of a set whose language model is exchanged."""
+
+    lattices: Path
+    """`lattices.ark` of the set; raw or compact."""
+    grammar: Path
+    """`G.fst` that they were decoded with."""
+    lang_dir: Path
+    """Language directory of the grammar, for its `words.txt`."""
+    out_dir: Path
+    """Folder for the files named in `latflow.decode.rescore`."""
+    beam: float
+    """Cost above that of the best path that a path may have, scaled: before, in
+    determinizing, and after."""
+    threads: int = 1
+    """Lattices worked on at a time."""
+    max_skipped_fraction: float = 0.0
+    """Share of utterances that may be left out."""
+
+
+def rescore_lattices(job: RescoreJob, arpa: Path, *, acoustic_scale: float) -> None:
     """Exchange the language model of a set's lattices.
 
     Args:
-        lattices: `lattices.ark` of the set; raw or compact.
-        grammar: `G.fst` that they were decoded with.
+        job: the lattices.
         arpa: the new model: an ARPA file, or what `LmTrie.save` wrote.
-        lang_dir: language directory of both, for its `words.txt`.
-        out_dir: folder for the files named in the module's description.
-        beam: cost above that of the best path that a path may have, scaled: before, in
-            determinizing, and after.
         acoustic_scale: factor on acoustic costs.
-        threads: lattices worked on at a time.
-        max_skipped_fraction: share of utterances that may be left out.
 
     Raises:
         UserError: a file is missing or faulty; a word of the grammar is not in the new
             model, which has no `<unk>` either; too many utterances are skipped.
     """
     started, before = time.perf_counter(), time.process_time()
-    word_ids = read_symbols(Path(lang_dir, "words.txt"))
-    models = LanguageModels.load(grammar, arpa, word_ids)
+    word_ids = read_symbols(Path(job.lang_dir, "words.txt"))
+    models = LanguageModels.load(job.grammar, arpa, word_ids)
     totals = RescoreTotals(started, time.process_time() - before)
 
     def work(item: tuple[str, Lattice]) -> Rescored:
-        return _rescored(*item, models, beam, acoustic_scale)
+        return _rescored(*item, models, job.beam, acoustic_scale)
 
-    with worker_pool(threads) as pool:
+    with worker_pool(job.threads) as pool:
         write_rescored(
-            in_order(pool, work, read_lattices(lattices), ahead=2 * threads),
-            out_dir,
+            in_order(pool, work, read_lattices(job.lattices), ahead=2 * job.threads),
+            job.out_dir,
             totals,
             stage="rescore_lattices",
-            max_skipped_fraction=max_skipped_fraction,
+            max_skipped_fraction=job.max_skipped_fraction,
             settings={
-                "threads": threads,
-                "beam": beam,
+                "threads": job.threads,
+                "beam": job.beam,
                 "acoustic_scale": acoustic_scale,
             },
         )

@@ -39,6 +39,7 @@ import numpy as np
 
 from latflow.decode.rescore import (
     Rescored,
+    RescoreJob,
     RescoreTotals,
     arc_frames,
     write_rescored,
@@ -120,44 +121,31 @@ def mix_language_models(
 
 
 def rescore_n_best(
-    lattices: Path,
-    grammar: Path,
+    job: RescoreJob,
     network_dir: Path,
     mixture: Path,
-    lang_dir: Path,
-    out_dir: Path,
     *,
     scales: Path,
     n_best: int,
-    beam: float,
-    threads: int,
     device: str = "auto",
-    max_skipped_fraction: float = 0.0,
 ) -> None:
     """Give the n best word sequences of a set's lattices the costs of a mixture.
 
     Args:
-        lattices: `lattices.ark` of the set; raw or compact.
-        grammar: `G.fst` that they were decoded with, also the n-gram of the mixture.
+        job: the lattices; their grammar is also the n-gram of the mixture.
         network_dir: folder of the neural model.
         mixture: what `mix_language_models` wrote.
-        lang_dir: language directory of the grammar, for its `words.txt`.
-        out_dir: folder for the files named in `latflow.decode.rescore`.
         scales: `scales.json` of the lattices before they are rescored: their n best
             sequences are those at its `lmwt` and `wip`.
         n_best: word sequences of a lattice, at most.
-        beam: cost above that of the best path that a path may have, scaled: before, in
-            determinizing, and after.
-        threads: lattices whose sequences are searched for at a time.
         device: of the network: `cpu`, `cuda` or `auto`.
-        max_skipped_fraction: share of utterances that may be left out.
 
     Raises:
         UserError: a file is missing or faulty; too many utterances are skipped.
     """
     started, before = time.perf_counter(), time.process_time()
-    word_ids = read_symbols(Path(lang_dir, "words.txt"))
-    old = LmTrie.from_graph(Graph.load(grammar), word_ids, file=grammar)
+    word_ids = read_symbols(Path(job.lang_dir, "words.txt"))
+    old = LmTrie.from_graph(Graph.load(job.grammar), word_ids, file=job.grammar)
     neural = NeuralLm.load(network_dir, choose_device(device))
     what, remedy = "a mixture of language models", "choose its weight again"
     weight = read_json(mixture, _weight, what, remedy)
@@ -166,19 +154,19 @@ def rescore_n_best(
     totals = RescoreTotals(started, time.process_time() - before)
 
     def work(item: tuple[str, Lattice]) -> _Sequences:
-        return _Sequences.of(*item, old, n_best, beam, at)
+        return _Sequences.of(*item, old, n_best, job.beam, at)
 
-    with worker_pool(threads) as pool:
-        found = in_order(pool, work, read_lattices(lattices), ahead=2 * threads)
+    with worker_pool(job.threads) as pool:
+        found = in_order(pool, work, read_lattices(job.lattices), ahead=2 * job.threads)
         write_rescored(
-            _rescored(found, neural, weight, beam, at.acoustic_scale),
-            out_dir,
+            _rescored(found, neural, weight, job.beam, at.acoustic_scale),
+            job.out_dir,
             totals,
             stage="rescore_n_best",
-            max_skipped_fraction=max_skipped_fraction,
+            max_skipped_fraction=job.max_skipped_fraction,
             settings={
-                "threads": threads,
-                "beam": beam,
+                "threads": job.threads,
+                "beam": job.beam,
                 "acoustic_scale": at.acoustic_scale,
                 "word_insertion_penalty": at.word_insertion_penalty,
                 "n_best": n_best,

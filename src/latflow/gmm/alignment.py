@@ -50,7 +50,7 @@ from latflow.jit import njit
 from latflow.lang.directory import Lang
 from latflow.logs import progress
 from latflow.parallel import worker_pool
-from latflow.parts import utterances_of
+from latflow.parts import SetJob, utterances_of
 
 WIDTH = 32  # frames of a tile; 16 and 64 were measured to be as fast
 
@@ -174,16 +174,7 @@ def _fill_needed(live, book, tile, mixtures):
 
 
 def align_gmm(
-    frames_dir: Path,
-    lang_dir: Path,
-    model_dir: Path,
-    out_dir: Path,
-    *,
-    options: AlignAdaptedOptions,
-    graph: GraphOptions,
-    threads: int,
-    max_skipped_fraction: float,
-    part: str | None = None,
+    job: SetJob, *, options: AlignAdaptedOptions, graph: GraphOptions
 ) -> None:
     """Align all utterances of a split with a GMM system (stage).
 
@@ -192,27 +183,31 @@ def align_gmm(
     features after it. Then `trans.ark` has the transforms by speaker.
 
     Args:
-        frames_dir: the `FrameStore` of the split.
+        job: the set, a `FrameStore`, and the system; parts keep speakers together if it
+            adapts to them.
         options: of the search; `fmllr` is of systems that adapt to speakers.
         graph: scales of the transition probabilities.
-        max_skipped_fraction: share of the utterances of the split that may fail.
-        part: the part of the split to align (`latflow.parts`), which keeps speakers
-            together if the system adapts to them; None for all of it.
 
     Raises:
         UserError: model, language and frames do not fit, or too many utterances fail.
     """
-    system, store = GmmSystem.load(model_dir), FrameStore.load(frames_dir)
+    system, store = GmmSystem.load(job.model_dir), FrameStore.load(job.frames_dir)
     split = Split(
-        Lang.load(lang_dir),
-        model_dir.name,
-        out_dir,
+        Lang.load(job.lang_dir),
+        job.model_dir.name,
+        job.out_dir,
         len(store),
-        max_skipped_fraction,
+        job.max_skipped_fraction,
         store.frame_shift,
     )
     align_split(
-        system, store, split, options=options, graph=graph, threads=threads, part=part
+        system,
+        store,
+        split,
+        options=options,
+        graph=graph,
+        threads=job.threads,
+        part=job.part,
     )
 
 

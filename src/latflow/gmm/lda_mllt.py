@@ -33,10 +33,10 @@ from latflow.features.transform import Chain, Linear, Splice
 from latflow.files import write_text
 from latflow.gmm.mllt import MlltAccumulator, estimate_mllt, transform_means
 from latflow.gmm.model import AcousticModel
-from latflow.gmm.options import LdaMlltOptions, SharedOptions
+from latflow.gmm.options import LdaMlltOptions
 from latflow.gmm.source import FrameSource
 from latflow.gmm.train import known_alignments, train_triphones
-from latflow.gmm.training import Job, Kind, Training
+from latflow.gmm.training import AlignedJob, Kind, Training
 from latflow.hmm.transition_model import TransitionModel
 from latflow.jit import njit
 from latflow.kaldi.io import write_matrix
@@ -49,47 +49,36 @@ _PIECE_FRAMES = 8192  # made float64 and multiplied together by one thread
 _BATCH_FRAMES = 65_536  # spliced frames worked on together
 
 
-def train_lda_mllt(
-    frames_dir: Path,
-    lang_dir: Path,
-    alignments: Path,
-    source_dir: Path,
-    out_dir: Path,
-    *,
-    options: LdaMlltOptions,
-    shared: SharedOptions,
-    threads: int,
-    max_skipped_fraction: float = 0.05,
-) -> None:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LdaMlltJob(AlignedJob):
+    """A triphone system on features from LDA and MLLT to be trained."""
+
+    options: LdaMlltOptions
+
+
+def train_lda_mllt(job: LdaMlltJob) -> None:
     """Train a triphone system on features from LDA and MLLT (stage).
 
     Writes what `train_mono` does, and `final.mat` (LDA, then all MLLT), `full.mat` (all
-    directions of LDA), `splice_opts`.
-
-    Args:
-        frames_dir: the `FrameStore` of the training data.
-        alignments: `ali.ark` of the training data, made with the source system.
-        out_dir: folder of the system; its name is the system's.
-        shared: settings of all systems. Frames are spliced as they are stored:
-            `transform` does not apply.
+    directions of LDA), `splice_opts`. Frames are spliced as they are stored: the
+    `transform` of all systems does not apply.
 
     Raises:
         UserError: no usable data or alignments, too few pdfs for the dimension wanted,
             or too many utterances fail to align.
     """
-    job = Job.load(
-        frames_dir, lang_dir, out_dir, options, shared, threads, max_skipped_fraction
-    )
+    options, alignments = job.options, job.alignments
     splice = Splice(options.splice_left, options.splice_right)
-    old = AcousticModel.load(Path(source_dir) / "final.mdl").transitions
-    if Path(alignments).with_name("trans.ark").exists():
+    old = AcousticModel.load(job.source_dir / "final.mdl").transitions
+    if alignments.with_name("trans.ark").exists():
         log.info("alignments of an adapted system; LDA takes its frames unadapted")
     # The spliced frames are needed once, so nothing of them is kept.
     spliced = job.source(splice, cache_bytes=0)
-    lda = lda_of(spliced, alignments, old, job.lang, options.lda_dim, threads=threads)
-    source = job.source(Chain([splice, Linear(lda.matrix(options.lda_dim))]))
+    dim, threads = options.lda_dim, job.threads
+    lda = lda_of(spliced, alignments, old, job.lang, dim, threads=threads)
+    source = job.source(Chain([splice, Linear(lda.matrix(dim))]))
     kind = _LdaMllt(options, tuple(job.lang.silence_phones), splice, lda)
-    train_triphones(job, options, source, alignments, old, kind)
+    train_triphones(job, source, old, kind)
 
 
 def lda_of(
@@ -203,7 +192,7 @@ class _LdaMllt(Kind):
 
     def finish(self, model: AcousticModel, training: Training) -> dict[str, Any]:  # noqa: ARG002
         """Write all directions of LDA, and the options of Kaldi's `splice-feats`."""
-        folder, splice = training.job.folder, self.splice
+        folder, splice = training.job.out_dir, self.splice
         write_matrix(folder / "full.mat", self.lda.full.astype(np.float32))
         line = f"--left-context={splice.left} --right-context={splice.right}\n"
         write_text(folder / "splice_opts", line)

@@ -33,10 +33,10 @@ from latflow.gmm.adaptation import (
 from latflow.gmm.estep import portions, sort_by_pdf
 from latflow.gmm.kernels import accumulate_pairs
 from latflow.gmm.model import ALIGNMENT_MODEL, AcousticModel, DiagGmms, GmmSystem
-from latflow.gmm.options import SatOptions, SharedOptions
+from latflow.gmm.options import SatOptions
 from latflow.gmm.source import FrameSource, SpeakerTransforms
 from latflow.gmm.train import known_alignments, train_triphones
-from latflow.gmm.training import Job, Kind, Training
+from latflow.gmm.training import AlignedJob, Kind, Training
 from latflow.gmm.update import UpdateOptions, update_gmms
 from latflow.parallel import worker_pool
 
@@ -45,44 +45,31 @@ log = logging.getLogger(__name__)
 _COPIED = ("full.mat", "splice_opts")  # what belongs to a source's matrix, if any
 
 
-def train_sat(
-    frames_dir: Path,
-    lang_dir: Path,
-    alignments: Path,
-    source_dir: Path,
-    out_dir: Path,
-    *,
-    options: SatOptions,
-    shared: SharedOptions,
-    threads: int,
-    max_skipped_fraction: float = 0.05,
-) -> None:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SatJob(AlignedJob):
+    """A speaker-adapted triphone system to be trained."""
+
+    options: SatOptions
+
+
+def train_sat(job: SatJob) -> None:
     """Train a triphone system on features adapted to each speaker (stage).
 
     Writes what `train_mono` does, and `final.alimdl` (for unadapted features),
-    `trans.ark` (transforms by speaker); the feature transform is the source system's.
-
-    Args:
-        frames_dir: the `FrameStore` of the training data.
-        alignments: `ali.ark` of the training data, made with the source system; if
-            `trans.ark` is beside it, these are the first transforms.
-        out_dir: folder of the system; its name is the system's.
-        shared: settings of all systems; `transform` does not apply.
+    `trans.ark` (transforms by speaker); the feature transform is the source system's,
+    not that of all systems. If `trans.ark` is beside the alignments, these are the
+    first transforms.
 
     Raises:
         UserError: no usable data or alignments, or too many utterances fail to align.
     """
-    job = Job.load(
-        frames_dir, lang_dir, out_dir, options, shared, threads, max_skipped_fraction
-    )
-    behind = GmmSystem.load(source_dir)
+    behind, options = GmmSystem.load(job.source_dir), job.options
     # Unadapted frames are needed at the beginning and the end alone.
     plain = job.source(behind.transform, cache_bytes=0)
-    kind = _Sat(options, tuple(job.lang.silence_phones), plain, Path(source_dir))
-    kind.transforms = _first_transforms(kind, alignments, behind, threads)
+    kind = _Sat(options, tuple(job.lang.silence_phones), plain, job.source_dir)
+    kind.transforms = _first_transforms(kind, job.alignments, behind, job.threads)
     source = job.source(behind.transform, speaker_transforms=kind.transforms)
-    old = behind.model.transitions
-    train_triphones(job, options, source, alignments, old, kind)
+    train_triphones(job, source, behind.model.transitions, kind)
 
 
 @dataclass
@@ -132,7 +119,7 @@ class _Sat(Kind):
 
     def finish(self, model: AcousticModel, training: Training) -> dict[str, Any]:
         """Estimate and write the alignment model; write the speakers' transforms."""
-        folder, alignment = training.job.folder, training.alignment
+        folder, alignment = training.job.out_dir, training.alignment
         twin = estimate_alignment_model(
             model, training.source, self.plain, alignment, training.pool
         )

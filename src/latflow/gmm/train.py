@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
@@ -23,9 +24,9 @@ from latflow.errors import UserError
 from latflow.features.transform import FeatureTransform
 from latflow.fst.graph import Graph
 from latflow.gmm.model import AcousticModel, DiagGmms
-from latflow.gmm.options import DeltasOptions, MonoOptions, SharedOptions, TreeOptions
+from latflow.gmm.options import DeltasOptions, MonoOptions, TreeOptions
 from latflow.gmm.source import FrameSource
-from latflow.gmm.training import Job, Kind, Training
+from latflow.gmm.training import AlignedJob, Job, Kind, Training
 from latflow.gmm.update import mix_up
 from latflow.graphs.options import ChainTreeOptions
 from latflow.hmm.alignment import convert
@@ -50,32 +51,23 @@ _FIRST_MIN_OCCUPANCY = 3.0  # of the first estimate, so that rare phones survive
 _FIRST_POWER = 0.2  # of mixing up the model that comes from the tree
 
 
-def train_mono(
-    frames_dir: Path,
-    lang_dir: Path,
-    out_dir: Path,
-    *,
-    options: MonoOptions,
-    shared: SharedOptions,
-    threads: int,
-    max_skipped_fraction: float = 0.05,
-) -> None:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MonoJob(Job):
+    """A monophone system to be trained."""
+
+    options: MonoOptions
+
+
+def train_mono(job: MonoJob) -> None:
     """Train a monophone system from a flat start (stage).
 
     Writes `final.mdl`, `tree`, `transform.json`, `iterations.tsv`, `ledger.jsonl` and
     `info.json`.
 
-    Args:
-        frames_dir: the `FrameStore` of the training data.
-        out_dir: folder of the system; its name is the system's.
-
     Raises:
         UserError: no usable data, or too many utterances fail to align.
     """
-    job = Job.load(
-        frames_dir, lang_dir, out_dir, options, shared, threads, max_skipped_fraction
-    )
-    source = job.source(FeatureTransform.from_config(shared.transform.values()))
+    source = job.source(FeatureTransform.from_config(job.shared.transform.values()))
     topology = job.lang.topology
     tree = ContextDependency.monophone(job.lang.phone_sets, topology.pdf_class_counts())
     first = range(min(_FLAT_START_UTTERANCES, len(source)))
@@ -87,38 +79,24 @@ def train_mono(
         training.finish(model, kind)
 
 
-def train_deltas(
-    frames_dir: Path,
-    lang_dir: Path,
-    alignments: Path,
-    source_dir: Path,
-    out_dir: Path,
-    *,
-    options: DeltasOptions,
-    shared: SharedOptions,
-    threads: int,
-    max_skipped_fraction: float = 0.05,
-) -> None:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DeltasJob(AlignedJob):
+    """A triphone system on delta features to be trained."""
+
+    options: DeltasOptions
+
+
+def train_deltas(job: DeltasJob) -> None:
     """Train a triphone system, with a tree of its own, on delta features (stage).
 
     Writes what `train_mono` does.
 
-    Args:
-        frames_dir: the `FrameStore` of the training data.
-        alignments: `ali.ark` of the training data, made with the source system.
-        out_dir: folder of the system; its name is the system's.
-
     Raises:
         UserError: no usable data or alignments, or too many utterances fail to align.
     """
-    job = Job.load(
-        frames_dir, lang_dir, out_dir, options, shared, threads, max_skipped_fraction
-    )
-    source = job.source(FeatureTransform.from_config(shared.transform.values()))
-    old = AcousticModel.load(Path(source_dir) / "final.mdl").transitions
-    train_triphones(
-        job, options, source, alignments, old, _Deltas(options, shared.seed)
-    )
+    source = job.source(FeatureTransform.from_config(job.shared.transform.values()))
+    old = AcousticModel.load(job.source_dir / "final.mdl").transitions
+    train_triphones(job, source, old, _Deltas(job.options, job.shared.seed))
 
 
 class _Deltas(Kind):
@@ -136,18 +114,13 @@ class _Deltas(Kind):
 
 
 def train_triphones(
-    job: Job,
-    options: TreeOptions,
-    source: FrameSource,
-    alignments: Path,
-    old: TransitionModel,
-    kind: Kind,
+    job: AlignedJob, source: FrameSource, old: TransitionModel, kind: Kind
 ) -> None:
     """Grow a tree from alignments, and train a system with it.
 
     Args:
-        options: the same, of its tree.
-        alignments: archive of alignments of these utterances.
+        job: the system.
+        source: the utterances to train on, transformed.
         old: the transition model of the alignments.
         kind: what else is to be done.
 
@@ -156,16 +129,17 @@ def train_triphones(
 
     Source: Kaldi `steps/train_deltas.sh`.
     """
+    options = job.options
     statistics = TreeStatistics(
         context_width=options.context_width, central_position=options.context_width // 2
     )
     ci_phones = job.lang.context_independent
-    for u, ids in known_alignments(source, alignments):
+    for u, ids in known_alignments(source, job.alignments):
         statistics.accumulate(source.frames(u), ids, old, ci_phones)
     tree, model, counts = _model_of_tree(statistics, job.lang, options)
     model = kind.start(model, counts)
     with Training.begin(job, source, tree, model) as training:
-        for u, ids in known_alignments(source, alignments):
+        for u, ids in known_alignments(source, job.alignments):
             mine = training.alignment[source.begin[u] : source.begin[u + 1]]
             mine[:] = convert(ids, old, model.transitions, tree)
         model = training.run(model, kind, initial_gaussians=options.num_leaves)

@@ -5,7 +5,7 @@ transform is re-estimated, if the kind of system has one; statistics are gathere
 the present alignment; mixtures and transitions are re-estimated; and the number of
 Gaussians is raised by splitting, in equal steps up to a given iteration.
 
-Public: `Job`, `Kind`, `Training`, `Iteration`, `targets`.
+Public: `Job`, `AlignedJob`, `Kind`, `Training`, `Iteration`, `targets`.
 
 Source: Kaldi `steps/train_mono.sh`, `steps/train_deltas.sh`, `gmmbin/gmm-est.cc`.
 """
@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -56,46 +57,35 @@ from latflow.parallel import worker_pool
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Job:
-    """A system to be trained.
+    """A system to be trained: files and options, which its rule gives by name."""
 
-    Attributes:
-        store: the frames.
-        lang: the lang directory.
-        folder: the system's folder; its name is the system's.
-        options: of the system.
-        shared: settings of all systems.
-        threads: number of threads.
-        max_skipped_fraction: share of the utterances that may fail to align.
-        began: when the stage began, by `time.perf_counter`.
-    """
-
-    store: FrameStore
-    lang: Lang
-    folder: Path
     options: MonoOptions | DeltasOptions | LdaMlltOptions | SatOptions
+    """Of the system."""
     shared: SharedOptions
-    threads: int
-    max_skipped_fraction: float
-    began: float
+    """Settings of all systems."""
+    frames_dir: Path
+    """The `FrameStore` of the training data."""
+    lang_dir: Path
+    """The lang directory."""
+    out_dir: Path
+    """Folder of the system; its name is the system's."""
+    threads: int = 1
+    """Number of threads."""
+    max_skipped_fraction: float = 0.05
+    """Share of the utterances that may fail to align."""
+    began: float = field(default_factory=time.perf_counter, init=False)
 
-    @classmethod
-    def load(
-        cls,
-        frames_dir: Path,
-        lang_dir: Path,
-        out_dir: Path,
-        options: MonoOptions | DeltasOptions | LdaMlltOptions | SatOptions,
-        shared: SharedOptions,
-        threads: int,
-        max_skipped_fraction: float,
-    ) -> Job:
-        """Read the data of a training."""
-        began = time.perf_counter()
-        store, lang = FrameStore.load(frames_dir), Lang.load(lang_dir)
-        folder, limit = Path(out_dir), max_skipped_fraction
-        return cls(store, lang, folder, options, shared, threads, limit, began)
+    @cached_property
+    def store(self) -> FrameStore:
+        """The frames."""
+        return FrameStore.load(self.frames_dir)
+
+    @cached_property
+    def lang(self) -> Lang:
+        """The lang directory."""
+        return Lang.load(self.lang_dir)
 
     def source(self, transform: FeatureTransform, **how: Any) -> FrameSource:
         """Return the frames of the utterances to train on, transformed.
@@ -109,6 +99,17 @@ class Job:
         """
         chosen = shortest(self.store, self.options.subset_shortest)
         return FrameSource(self.store, transform, chosen, **how)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AlignedJob(Job):
+    """The same of a system that starts from alignments with another."""
+
+    options: DeltasOptions | LdaMlltOptions | SatOptions
+    alignments: Path
+    """`ali.ark` of the training data, made with the source system."""
+    source_dir: Path
+    """Folder of the source system."""
 
 
 def shortest(store: FrameStore, count: int | None) -> np.ndarray:
@@ -247,7 +248,7 @@ class Training:
         Args:
             model: a model of the tree.
         """
-        parent, lang = job.folder.parent, job.lang
+        parent, lang = job.out_dir.parent, job.lang
         parent.mkdir(parents=True, exist_ok=True)
         with (
             worker_pool(job.threads) as pool,
@@ -287,7 +288,7 @@ class Training:
         options = self.job.options
         wanted = targets(options, initial_gaussians)
         iterations = range(1, options.num_iterations)
-        for x in progress(iterations, f"train {self.job.folder.name}"):
+        for x in progress(iterations, f"train {self.job.out_dir.name}"):
             began = time.perf_counter()
             is_realigned = x in options.realign_iterations
             if is_realigned:
@@ -398,7 +399,7 @@ class Training:
         Raises:
             UserError: more utterances than allowed could not be aligned.
         """
-        job, folder, last = self.job, self.job.folder, self.history[-1]
+        job, folder, last = self.job, self.job.out_dir, self.history[-1]
         facts = kind.finish(model, self)
         ledger = Ledger(f"train_{folder.name}")
         self._record(ledger)

@@ -26,7 +26,6 @@ from latflow.gmm.sat import pair_statistics
 from latflow.gmm.source import FrameSource, SpeakerTransforms
 from latflow.gmm.train import known_alignments
 from latflow.graphs.options import GraphOptions
-from latflow.lang.options import LangOptions
 from latflow.parallel import worker_pool
 from latflow.serving.aligning import AlignmentTask
 from latflow.serving.package import INFO, GmmPackage, PackageInfo, read_info
@@ -35,17 +34,11 @@ log = logging.getLogger(__name__)
 
 
 def adapt_package(
-    package_dir: Path,
-    cuts: Path,
-    lexicon: Path,
+    task: AlignmentTask,
     out_dir: Path,
     *,
     options: MapOptions,
     align: AlignAdaptedOptions,
-    lang: LangOptions,
-    threads: int,
-    max_skipped_fraction: float,
-    trust_code: bool = False,
 ) -> None:
     """Write a package with the means of its Gaussians adapted to a split (stage).
 
@@ -56,27 +49,18 @@ def adapt_package(
     package changes.
 
     Args:
-        package_dir: the package.
-        cuts: `cuts.jsonl.gz` of the split.
-        lexicon: lexicon of the split's words, with the phones of the package.
+        task: the split.
         out_dir: the new package, replaced as a whole.
         options: of the estimation.
         align: of the search.
-        lang: how the lexicon is read.
-        threads: threads to use.
-        max_skipped_fraction: share of the utterances that may fail.
-        trust_code: whether code may run that the package names.
 
     Raises:
         UserError: the package is faulty or not of a GMM system, the lexicon has a phone
             that it has not, or too many utterances fail.
     """
-    check_adaptable(read_info(package_dir), package_dir)
-    package = GmmPackage.load(package_dir, trust_code=trust_code)
+    check_adaptable(read_info(task.package_dir), task.package_dir)
+    package = GmmPackage.load(task.package_dir, trust_code=task.trust_code)
     out_dir.parent.mkdir(parents=True, exist_ok=True)
-    task = AlignmentTask(
-        package_dir, cuts, lexicon, lang, threads, max_skipped_fraction, trust_code
-    )
     with (
         tempfile.TemporaryDirectory(prefix=".tmp.", dir=out_dir.parent) as scratch,
         task.frames(package.info, Path(scratch), package.info.name) as (store, split),
@@ -86,7 +70,7 @@ def adapt_package(
         def do_align(system: GmmSystem) -> None:
             graph = GraphOptions()
             align_split(
-                system, store, split, options=align, graph=graph, threads=threads
+                system, store, split, options=align, graph=graph, threads=task.threads
             )
 
         adapted = package.system
@@ -98,14 +82,14 @@ def adapt_package(
                 split.out_dir,
                 do_align,
                 options,
-                threads,
+                task.threads,
             )
             log.info(
                 "iteration %d: log-likelihood %.4f a frame before", number, log_like
             )
     with atomic_directory(out_dir) as folder:
         _write(package, adapted, folder)
-        GmmPackage.load(folder, trust_code=trust_code)
+        GmmPackage.load(folder, trust_code=task.trust_code)
 
 
 def check_adaptable(info: PackageInfo, folder: str | Path) -> None:

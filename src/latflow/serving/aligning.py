@@ -48,45 +48,27 @@ from latflow.serving.package import GmmPackage, Model, PackageInfo, read_info
 
 
 def align_package(
-    package_dir: Path,
-    cuts: Path,
-    lexicon: Path,
-    out_dir: Path,
-    *,
-    options: AlignAdaptedOptions,
-    lang: LangOptions,
-    threads: int,
-    max_skipped_fraction: float,
-    trust_code: bool = False,
+    task: AlignmentTask, out_dir: Path, *, options: AlignAdaptedOptions
 ) -> None:
     """Align all utterances of a split with a package (stage).
 
     Args:
-        package_dir: the package; of a network its acoustic scale is used.
-        cuts: `cuts.jsonl.gz` of the split.
-        lexicon: lexicon of the split's words, with the phones of the package.
+        task: the split; of a package of a network its acoustic scale is used.
         out_dir: for `ali.ark` and what goes with it, for `lang/`, and, of a GMM system,
             for `features/ledger.jsonl`.
         options: of the search; `fmllr` is of systems that adapt to speakers.
-        lang: how the lexicon is read.
-        threads: utterances aligned at a time.
-        max_skipped_fraction: share of the utterances that may fail.
-        trust_code: whether code may run that the package names.
 
     Raises:
         UserError: the package is faulty or was trained by CTC, the lexicon has a phone
             that it has not, or too many utterances fail.
     """
-    info = read_info(package_dir)
+    info = read_info(task.package_dir)
     if info.kind == "ctc":
         raise UserError(
             "was trained by CTC, whose labels have no times of phones",
-            file=package_dir,
+            file=task.package_dir,
             remedy="take a package of a GMM system, or of a network of another kind",
         )
-    task = AlignmentTask(
-        package_dir, cuts, lexicon, lang, threads, max_skipped_fraction, trust_code
-    )
     align = _align_with_gmm if info.kind == "gmm" else _align_with_network
     align(task, out_dir, options)
 

@@ -11,7 +11,7 @@ from reference.made_up_alignments import cut, make_system, recording, states
 from latflow.align.corpus import LogLikes
 from latflow.align.export import export_alignments
 from latflow.align.options import ExportOptions
-from latflow.align.timing import PhoneScores
+from latflow.align.timing import AlignedSet, PhoneScores
 from latflow.corpus.ctm import read_ctm
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.errors import UserError
@@ -59,14 +59,16 @@ def experiment(system, tmp_path):
 def export(experiment, system, **options):
     folder = system[0]
     export_alignments(
-        experiment / "ali.ark",
-        experiment / "statistics.json",
-        experiment / "cuts.jsonl.gz",
-        folder / "lang",
-        folder,
-        experiment / "out",
+        AlignedSet(
+            alignments=experiment / "ali.ark",
+            statistics=experiment / "statistics.json",
+            cuts=experiment / "cuts.jsonl.gz",
+            lang_dir=folder / "lang",
+            model_dir=folder,
+            first_middle=FIRST_MIDDLE,
+        ),
+        out_dir=experiment / "out",
         options=ExportOptions(**options),
-        first_middle=FIRST_MIDDLE,
         log_likes_dir=experiment / "log_likes",
     )
     return experiment / "out"

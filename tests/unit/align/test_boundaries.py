@@ -10,7 +10,7 @@ from reference.made_up_alignments import cut, make_system, recording, states
 from latflow.align.boundaries import REACH, refine_boundaries
 from latflow.align.export import export_alignments
 from latflow.align.options import ExportOptions
-from latflow.align.timing import PhoneTimes, Timer
+from latflow.align.timing import AlignedSet, PhoneTimes, Timer
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.corpus.textgrid import read_tiers
 from latflow.errors import UserError
@@ -55,13 +55,15 @@ def spoken(system, tmp_path):
 
 def refine(folder, system, out="bounds", **keywords):
     refine_boundaries(
-        folder / "ali.ark",
-        folder / "statistics.json",
-        folder / "cuts.jsonl.gz",
-        system[0] / "lang",
-        system[0],
-        folder / out,
-        first_middle=FIRST_MIDDLE,
+        AlignedSet(
+            alignments=folder / "ali.ark",
+            statistics=folder / "statistics.json",
+            cuts=folder / "cuts.jsonl.gz",
+            lang_dir=system[0] / "lang",
+            model_dir=system[0],
+            first_middle=FIRST_MIDDLE,
+        ),
+        out_dir=folder / out,
         **keywords,
     )
     return PhoneTimes.load(folder / out)
@@ -130,14 +132,16 @@ def test_damaged_audio_keeps_its_frames(spoken, system):
 
 def export(folder, system):
     export_alignments(
-        folder / "ali.ark",
-        folder / "statistics.json",
-        folder / "cuts.jsonl.gz",
-        system[0] / "lang",
-        system[0],
-        folder / "out",
+        AlignedSet(
+            alignments=folder / "ali.ark",
+            statistics=folder / "statistics.json",
+            cuts=folder / "cuts.jsonl.gz",
+            lang_dir=system[0] / "lang",
+            model_dir=system[0],
+            first_middle=FIRST_MIDDLE,
+        ),
+        out_dir=folder / "out",
         options=ExportOptions(),
-        first_middle=FIRST_MIDDLE,
         boundaries_dir=folder / "bounds",
     )
 

@@ -19,6 +19,7 @@ from latflow.lang.directory import Lang
 from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_lang
 from latflow.ledger import Ledger
+from latflow.parts import SetJob
 from latflow.ragged import RaggedWriter
 
 RATE = 8000
@@ -153,13 +154,24 @@ def faulty(tmp_path_factory):
     return folder
 
 
+def job(folder, out, frames=None, threads=1):
+    return SetJob(
+        frames_dir=frames or folder / "frames",
+        lang_dir=folder / "lang",
+        model_dir=folder,
+        out_dir=out,
+        threads=threads,
+    )
+
+
 def search(folder, hypotheses=None, **settings):
     find_suspects(
-        folder / "cuts.jsonl.gz", folder / "frames", folder / "lang",
-        folder / "final.mdl", folder / "ali", folder / "suspects.tsv",
-        folder / "suspects.txt", options=SuspectOptions(**settings), threads=2,
+        job(folder, folder, threads=2),
+        folder / "cuts.jsonl.gz",
+        folder / "ali",
+        options=SuspectOptions(**settings),
         hypotheses=hypotheses,
-    )  # fmt: skip
+    )
     rows = (folder / "suspects.tsv").read_text().splitlines()[1:]
     return [row.split("\t") for row in rows]
 
@@ -216,10 +228,11 @@ def test_alignments_of_other_frames_are_refused(faulty, tmp_path):
             frames.append(f"u{n:02d}", "s", "ab", np.zeros((5, 2), np.float32))
     with pytest.raises(UserError, match="u00: .* aligned frames, but 5 features"):
         find_suspects(
-            faulty / "cuts.jsonl.gz", tmp_path / "frames", faulty / "lang",
-            faulty / "final.mdl", faulty / "ali", tmp_path / "t", tmp_path / "i",
+            job(faulty, tmp_path, frames=tmp_path / "frames"),
+            faulty / "cuts.jsonl.gz",
+            faulty / "ali",
             options=SuspectOptions(),
-        )  # fmt: skip
+        )
 
 
 def test_damaged_audio_is_suspect_and_missing_audio_one_line(faulty, tmp_path):
@@ -235,11 +248,12 @@ def test_damaged_audio_is_suspect_and_missing_audio_one_line(faulty, tmp_path):
 
     def found():
         find_suspects(
-            tmp_path / "cuts.jsonl.gz", faulty / "frames", faulty / "lang",
-            faulty / "final.mdl", faulty / "ali", tmp_path / "table", tmp_path / "ids",
+            job(faulty, tmp_path),
+            tmp_path / "cuts.jsonl.gz",
+            faulty / "ali",
             options=SuspectOptions(max_deviation=1e9),
-        )  # fmt: skip
-        rows = (tmp_path / "table").read_text().splitlines()
+        )
+        rows = (tmp_path / "suspects.tsv").read_text().splitlines()
         return [row.split("\t")[:2] for row in rows]
 
     assert [name for name, reason in found() if reason == "unreadable"] == [

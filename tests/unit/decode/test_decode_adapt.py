@@ -22,6 +22,7 @@ from latflow.lattice.best_path import best_path
 from latflow.lattice.io.archives import read_lattices
 from latflow.lattice.lattice import Lattice
 from latflow.ledger import read_ledger
+from latflow.parts import SetJob
 
 TID_TO_PDF = small_model().pdf
 
@@ -48,16 +49,18 @@ def run(
     system="tri3", frames="other", threads=1, allowed=0.0, part=None,
 ):  # fmt: skip
     decode_adapted(
-        root / frames,
-        root / f"{system}.fst",
-        root / system,
-        root / "lang",
-        out,
+        SetJob(
+            frames_dir=root / frames,
+            model_dir=root / system,
+            lang_dir=root / "lang",
+            out_dir=out,
+            threads=threads,
+            max_skipped_fraction=allowed,
+            part=part,
+        ),
+        graph=root / f"{system}.fst",
         options=options,
         adapt=options.adapt,
-        threads=threads,
-        max_skipped_fraction=allowed,
-        part=part,
     )
     return dict(read_lattices(out / "lattices.ark"))
 
@@ -93,9 +96,17 @@ def test_lattices_transforms_and_what_was_done_are_written(root, options, tmp_pa
     assert first["gain_per_frame"] > second["gain_per_frame"] >= 0
     assert all(seconds > 0 for seconds in summary["other_cpu_seconds"].values())
     decode_lattices(
-        root / "other", root / "mono.fst", root / "mono", root / "lang",
-        tmp_path / "plain", options=options, threads=1, max_skipped_fraction=0.0,
-    )  # fmt: skip
+        SetJob(
+            frames_dir=root / "other",
+            model_dir=root / "mono",
+            lang_dir=root / "lang",
+            out_dir=tmp_path / "plain",
+            threads=1,
+            max_skipped_fraction=0.0,
+        ),
+        graph=root / "mono.fst",
+        options=options,
+    )
     plain = json.loads((tmp_path / "plain/decode.json").read_text())
     assert plain.keys() < summary.keys()
 
@@ -140,9 +151,17 @@ def test_without_transforms_it_is_plain_decoding(root, options, tmp_path):
     few = changed(options, min_count=1e9)
     lattices = run(root, tmp_path / "out", few, system="mono")
     decode_lattices(
-        root / "other", root / "mono.fst", root / "mono", root / "lang",
-        tmp_path / "plain", options=options, threads=1, max_skipped_fraction=0.0,
-    )  # fmt: skip
+        SetJob(
+            frames_dir=root / "other",
+            model_dir=root / "mono",
+            lang_dir=root / "lang",
+            out_dir=tmp_path / "plain",
+            threads=1,
+            max_skipped_fraction=0.0,
+        ),
+        graph=root / "mono.fst",
+        options=options,
+    )
     for utterance, plain in read_lattices(tmp_path / "plain/lattices.ark"):
         ours = lattices[utterance]
         assert abs(ours.num_arcs - plain.num_arcs) <= 0.01 * plain.num_arcs
@@ -226,9 +245,18 @@ def test_parts_of_a_decoding_join_to_the_bytes_of_the_whole(
             run(root, out, options, frames="bad", allowed=0.12, part=part)
             return
         decode_lattices(
-            root / "bad", root / "mono.fst", root / "mono", root / "lang", out,
-            options=options, threads=1, max_skipped_fraction=0.12, part=part,
-        )  # fmt: skip
+            SetJob(
+                frames_dir=root / "bad",
+                model_dir=root / "mono",
+                lang_dir=root / "lang",
+                out_dir=out,
+                threads=1,
+                max_skipped_fraction=0.12,
+                part=part,
+            ),
+            graph=root / "mono.fst",
+            options=options,
+        )
 
     decode(tmp_path / "whole")
     parts = [tmp_path / f"{k}-of-{count}" for k in range(1, count + 1)]

@@ -21,6 +21,7 @@ from latflow.graphs.options import GraphOptions
 from latflow.kaldi.io import read_int_vectors
 from latflow.ledger import read_ledger
 from latflow.nnet.model_dir import load_model
+from latflow.parts import SetJob
 from latflow.training.options import CeRunOptions
 from latflow.training.train import NetworkJob, train_network
 
@@ -36,13 +37,15 @@ def system(tmp_path_factory, repository):
 def align(system, out, frames="frames", options=OPTIONS, **limits):
     limits = {"threads": 1, "max_skipped_fraction": 0.0, **limits}
     align_network(
-        system.root / frames,
-        system.root / "lang",
-        system.root / "seed",
-        out,
+        SetJob(
+            frames_dir=system.root / frames,
+            lang_dir=system.root / "lang",
+            model_dir=system.root / "seed",
+            out_dir=out,
+            **limits,
+        ),
         options=options,
         graph=GraphOptions(),
-        **limits,
     )
     return dict(read_int_vectors(out / "ali.ark"))
 

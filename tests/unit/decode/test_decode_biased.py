@@ -12,11 +12,12 @@ from latflow.decode.options import BiasedDecodeOptions
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.gmm.options import MonoOptions
-from latflow.gmm.train import train_mono
+from latflow.gmm.train import MonoJob, train_mono
 from latflow.graphs.options import GraphOptions
 from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_lang
 from latflow.ledger import read_ledger
+from latflow.parts import SetJob
 
 WRONG = {"u03": "C C C C", "u08": "A B", "u11": ""}
 
@@ -35,9 +36,15 @@ def root(tmp_path_factory):
         realign_iterations=(1, 3, 5),
     )
     train_mono(
-        root / "frames", root / "lang", root / "mono",
-        options=options, shared=SHARED, threads=1,
-    )  # fmt: skip
+        MonoJob(
+            frames_dir=root / "frames",
+            lang_dir=root / "lang",
+            out_dir=root / "mono",
+            options=options,
+            shared=SHARED,
+            threads=1,
+        )
+    )
     store = FrameStore.load(root / "frames")
     with FrameWriter(root / "wrong", dim=2) as writer:
         for u, name in enumerate(store.utt_ids):
@@ -49,10 +56,18 @@ def root(tmp_path_factory):
 def decode(root, out, *, threads=1, allowed=0.0, **options):
     options.setdefault("lm", {"min_words": 20})
     decode_biased(
-        root / "wrong", root / "lang", root / "mono", root / "ali", out,
-        options=BiasedDecodeOptions(**options), scales=GraphOptions(),
-        threads=threads, max_skipped_fraction=allowed,
-    )  # fmt: skip
+        SetJob(
+            frames_dir=root / "wrong",
+            lang_dir=root / "lang",
+            model_dir=root / "mono",
+            out_dir=out,
+            threads=threads,
+            max_skipped_fraction=allowed,
+        ),
+        alignments_dir=root / "ali",
+        options=BiasedDecodeOptions(**options),
+        scales=GraphOptions(),
+    )
     lines = (line.split() for line in (out / "hyp.txt").read_text().splitlines())
     return {name: " ".join(words) for name, *words in lines}
 

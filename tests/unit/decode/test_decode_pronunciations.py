@@ -13,7 +13,7 @@ from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.gmm.alignment import align_gmm
 from latflow.gmm.options import AlignAdaptedOptions, MonoOptions
-from latflow.gmm.train import train_mono
+from latflow.gmm.train import MonoJob, train_mono
 from latflow.graphs.hclg import load_model
 from latflow.graphs.options import GraphOptions
 from latflow.hmm.alignment import segments
@@ -24,6 +24,7 @@ from latflow.lang.prepare import make_lang
 from latflow.lattice.best_path import Scales, best_paths
 from latflow.lattice.io.archives import read_lattices
 from latflow.ledger import read_ledger
+from latflow.parts import SetJob
 
 WIDE = {"beam": 400.0, "lattice_beam": 200.0}
 
@@ -43,9 +44,15 @@ def root(tmp_path_factory):
         realign_iterations=(1, 3, 5),
     )
     train_mono(
-        root / "frames", root / "plain", root / "mono",
-        options=options, shared=SHARED, threads=1,
-    )  # fmt: skip
+        MonoJob(
+            frames_dir=root / "frames",
+            lang_dir=root / "plain",
+            out_dir=root / "mono",
+            options=options,
+            shared=SHARED,
+            threads=1,
+        )
+    )
     store = FrameStore.load(root / "frames")
     with FrameWriter(root / "all_a", dim=2) as writer:  # C is written as A
         for u, name in enumerate(store.utt_ids):
@@ -56,10 +63,18 @@ def root(tmp_path_factory):
 
 def lattices(root, out, frames="all_a", *, allowed=0.0, threads=1, **options):
     align_lattices(
-        root / frames, root / "lang", root / "mono", None, out,
-        options=TranscriptLatticeOptions(**options), graph=GraphOptions(),
-        threads=threads, max_skipped_fraction=allowed,
-    )  # fmt: skip
+        SetJob(
+            frames_dir=root / frames,
+            lang_dir=root / "lang",
+            model_dir=root / "mono",
+            out_dir=out,
+            threads=threads,
+            max_skipped_fraction=allowed,
+        ),
+        transforms=None,
+        options=TranscriptLatticeOptions(**options),
+        graph=GraphOptions(),
+    )
     return dict(read_lattices(out / "lattices.ark"))
 
 
@@ -88,10 +103,17 @@ def paths(lattice):
 def test_the_best_path_is_the_alignment(root, tmp_path):
     found = lattices(root, tmp_path / "lattices")
     align_gmm(
-        root / "all_a", root / "lang", root / "mono", tmp_path / "ali",
+        SetJob(
+            frames_dir=root / "all_a",
+            lang_dir=root / "lang",
+            model_dir=root / "mono",
+            out_dir=tmp_path / "ali",
+            threads=1,
+            max_skipped_fraction=0.0,
+        ),
         options=AlignAdaptedOptions(**AlignSplitOptions(beam=200.0).values()),
-        graph=GraphOptions(), threads=1, max_skipped_fraction=0.0,
-    )  # fmt: skip
+        graph=GraphOptions(),
+    )
     alignments = dict(read_int_vectors(tmp_path / "ali/ali.ark"))
     assert found.keys() == alignments.keys()
     scale = Scales(1.0, 1.0)

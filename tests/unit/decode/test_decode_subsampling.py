@@ -20,6 +20,7 @@ from latflow.kaldi.io import read_int_vectors
 from latflow.lattice.best_path import Scales
 from latflow.lattice.io.archives import read_lattices
 from latflow.nnet.described import frame_subsampling
+from latflow.parts import SetJob
 from latflow.scoring.score import Transcriber
 from latflow.training.forward import Forward
 
@@ -41,15 +42,17 @@ def system(tmp_path_factory, repository):
 def decode(system, out, frames, model, scores=SCORES, options=SEARCH):
     """Lattices of a network, and what is told of them."""
     decode_lattices(
-        system.root / frames,
-        system.root / "den/HCLG.fst",
-        system.root / model,
-        system.root / "lang",
-        out,
+        SetJob(
+            frames_dir=system.root / frames,
+            model_dir=system.root / model,
+            lang_dir=system.root / "lang",
+            out_dir=out,
+            threads=2,
+            max_skipped_fraction=0.0,
+        ),
+        graph=system.root / "den/HCLG.fst",
         options=options,
         scores=scores,
-        threads=2,
-        max_skipped_fraction=0.0,
     )
     told = json.loads((out / "decode.json").read_text())
     return dict(read_lattices(out / "lattices.ark")), told
@@ -111,14 +114,16 @@ def test_alignments_have_the_rate_of_the_output(system, tmp_path):
     found = {}
     for name, frames, model in (("a", "frames", "seed"), ("b", "slow", "third")):
         align_network(
-            system.root / frames,
-            system.root / "lang",
-            system.root / model,
-            tmp_path / name,
+            SetJob(
+                frames_dir=system.root / frames,
+                lang_dir=system.root / "lang",
+                model_dir=system.root / model,
+                out_dir=tmp_path / name,
+                threads=1,
+                max_skipped_fraction=0.0,
+            ),
             options=options,
             graph=GraphOptions(),
-            threads=1,
-            max_skipped_fraction=0.0,
         )
         found[name] = dict(read_int_vectors(tmp_path / name / "ali.ark"))
     assert found["a"].keys() == found["b"].keys() == set(system.texts)

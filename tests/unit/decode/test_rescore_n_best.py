@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from latflow.decode.rescore import RescoreJob
 from latflow.decode.rescore_n_best import (
     linear_paths,
     mix_language_models,
@@ -94,6 +95,15 @@ def files(tmp_path):
     return [tmp_path / name for name in names]
 
 
+def run(files, *, scales, n_best, device, **options):
+    lattices, grammar, network, mixture, lang, out = files
+    job = RescoreJob(
+        lattices=lattices, grammar=grammar, lang_dir=lang, out_dir=out, **options
+    )
+    how = {"scales": scales, "n_best": n_best, "device": device}
+    rescore_n_best(job, network, mixture, **how)
+
+
 def options_of(folder):
     return {"scales": folder / "scales.json", "threads": 1, "device": "cpu"}
 
@@ -105,7 +115,7 @@ def test_paths_have_the_costs_of_the_mixture_and_their_own_times(files, tmp_path
         "beam": 30.0,
         "max_skipped_fraction": 0.5,
     }
-    rescore_n_best(*files, **options)
+    run(files, **options)
     found = dict(read_compact_lattices(tmp_path / "out" / "lattices.ark"))
     assert list(found) == ["u1", "u3"]
     small = determinize(lattice(), beam=30.0)
@@ -138,7 +148,7 @@ def test_the_n_best_within_the_beam_are_taken(files, tmp_path, count, beam):
         "beam": beam,
         "max_skipped_fraction": 0.5,
     }
-    rescore_n_best(*files, **options)
+    run(files, **options)
     for _, one in read_compact_lattices(tmp_path / "out" / "lattices.ark"):
         assert {tuple(path.words) for path in n_best(one, 10)} == {(1, 2), (1,)}
 
@@ -150,7 +160,7 @@ def test_the_n_best_are_those_at_the_scale_chosen_on_dev(files, tmp_path, lmwt, 
     one.graph_cost[2] -= 12.0  # of `b b`, which the acoustics speak against
     one.acoustic_cost[2] += 10.0
     write_lattices(files[0], [("u1", one)])
-    rescore_n_best(*files, **options_of(tmp_path), n_best=1, beam=100.0)
+    run(files, **options_of(tmp_path), n_best=1, beam=100.0)
     ((_, found),) = read_compact_lattices(tmp_path / "out" / "lattices.ark")
     assert [path.words.tolist() for path in n_best(found, 10)] == [best]
 
@@ -162,7 +172,7 @@ def test_the_n_best_are_those_with_the_penalty_chosen_on_dev(
     """`a b` costs 13 and two penalties, `a` 17 and one."""
     write_json(tmp_path / "scales.json", {"lmwt": 1, "wip": wip})
     write_lattices(files[0], [("u1", lattice())])
-    rescore_n_best(*files, **options_of(tmp_path), n_best=1, beam=30.0)
+    run(files, **options_of(tmp_path), n_best=1, beam=30.0)
     ((_, found),) = read_compact_lattices(tmp_path / "out" / "lattices.ark")
     assert [path.words.tolist() for path in n_best(found, 10)] == [best]
 
@@ -170,18 +180,18 @@ def test_the_n_best_are_those_with_the_penalty_chosen_on_dev(
 def test_what_cannot_be_rescored_is_in_the_ledger_and_fails_the_stage(files, tmp_path):
     options = {**options_of(tmp_path), "n_best": 5, "beam": 30.0}
     with pytest.raises(UserError, match="rescore_n_best skipped 1 of 3"):
-        rescore_n_best(*files, **options)
+        run(files, **options)
     assert not (tmp_path / "out" / "lattices.ark").exists()
     grammar(final=INF).save(tmp_path / "G.fst")
     with pytest.raises(UserError, match="no path of the lattice is a sentence of its"):
-        rescore_n_best(*files, **options)
+        run(files, **options)
 
 
 def test_sequences_of_a_skipped_lattice_are_not_scored(files, tmp_path, monkeypatch):
     """Else those of the next lattice would get their probabilities."""
     options = {**options_of(tmp_path), "n_best": 10, "beam": 30.0}
     write_lattices(files[0], [("u1", lattice())])
-    rescore_n_best(*files, **options)
+    run(files, **options)
     ((_, wanted),) = read_compact_lattices(tmp_path / "out" / "lattices.ark")
     found_costs, calls = LmTrie.sentence_costs, []
 
@@ -193,7 +203,7 @@ def test_sequences_of_a_skipped_lattice_are_not_scored(files, tmp_path, monkeypa
 
     monkeypatch.setattr(LmTrie, "sentence_costs", fails_at_the_second)
     write_lattices(files[0], [("u0", lattice()), ("u1", lattice())])
-    rescore_n_best(*files, **options, max_skipped_fraction=0.5)
+    run(files, **options, max_skipped_fraction=0.5)
     ((name, found),) = read_compact_lattices(tmp_path / "out" / "lattices.ark")
     assert name == "u1"
     np.testing.assert_array_equal(found.graph_cost, wanted.graph_cost)

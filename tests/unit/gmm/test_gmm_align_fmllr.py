@@ -19,6 +19,7 @@ from latflow.gmm.source import SpeakerTransforms
 from latflow.graphs.options import GraphOptions
 from latflow.kaldi.io import read_int_vectors, read_matrices
 from latflow.ledger import read_ledger
+from latflow.parts import SetJob
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +37,15 @@ def options(request):
 
 def run(root, out, options, *, system="tri3", frames="other", **limits):
     align_gmm(
-        root / frames,
-        root / "lang",
-        root / system,
-        out,
+        SetJob(
+            frames_dir=root / frames,
+            lang_dir=root / "lang",
+            model_dir=root / system,
+            out_dir=out,
+            **{**LIMITS, **limits},
+        ),
         options=options,
         graph=GraphOptions(),
-        **{**LIMITS, **limits},
     )
     return dict(read_int_vectors(out / "ali.ark"))
 
@@ -168,14 +171,16 @@ def test_utterances_that_cannot_be_aligned_do_not_adapt(root, options, tmp_path)
             writer.append(utterance, speaker, text, frames[utterance])
     out = tmp_path / "tri3" / "bad"
     align_gmm(
-        bad,
-        root / "lang",
-        root / "tri3",
-        out,
+        SetJob(
+            frames_dir=bad,
+            lang_dir=root / "lang",
+            model_dir=root / "tri3",
+            out_dir=out,
+            threads=2,
+            max_skipped_fraction=0.2,
+        ),
         options=options,
         graph=GraphOptions(),
-        threads=2,
-        max_skipped_fraction=0.2,
     )
     skipped = [e.utterance for e in read_ledger(out / "ledger.jsonl")]
     assert skipped == ["u03", "u04"]
@@ -183,13 +188,15 @@ def test_utterances_that_cannot_be_aligned_do_not_adapt(root, options, tmp_path)
         assert np.isfinite(matrix).all()
     with pytest.raises(UserError, match="skipped 2 of 18"):
         align_gmm(
-            bad,
-            root / "lang",
-            root / "tri3",
-            tmp_path / "strict",
+            SetJob(
+                frames_dir=bad,
+                lang_dir=root / "lang",
+                model_dir=root / "tri3",
+                out_dir=tmp_path / "strict",
+                **LIMITS,
+            ),
             options=options,
             graph=GraphOptions(),
-            **LIMITS,
         )
     assert not (tmp_path / "strict" / "ali.ark").exists()
 

@@ -18,7 +18,7 @@ from latflow.gmm.alignment import align_gmm
 from latflow.gmm.chain_tree import build_chain_tree
 from latflow.gmm.model import GmmSystem
 from latflow.gmm.source import SpeakerTransforms
-from latflow.gmm.train import train_mono
+from latflow.gmm.train import MonoJob, train_mono
 from latflow.graphs.chain import ChainGraphs
 from latflow.graphs.hclg import load_model
 from latflow.graphs.options import ChainTreeOptions, GraphOptions, PhoneLmOptions
@@ -29,6 +29,7 @@ from latflow.lang.directory import Lang
 from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_lang
 from latflow.ledger import read_ledger
+from latflow.parts import SetJob
 
 OPTIONS = ChainTreeOptions(
     num_leaves=24, split_threshold=5.0, phone_lm=PhoneLmOptions(num_extra_lm_states=4)
@@ -44,15 +45,26 @@ def systems(tmp_path_factory, repository):
     (root / "lexicon.txt").write_text(LEXICON)
     make_lang(root / "lexicon.txt", root / "lang", options=LangOptions())
     frames, lang, mono = root / "frames", root / "lang", root / "mono"
-    train_mono(frames, lang, mono, options=options["mono"], shared=SHARED, threads=1)
+    train_mono(
+        MonoJob(
+            frames_dir=frames,
+            lang_dir=lang,
+            out_dir=mono,
+            options=options["mono"],
+            shared=SHARED,
+            threads=1,
+        )
+    )
     align_gmm(
-        frames,
-        lang,
-        mono,
-        root / "ali",
+        SetJob(
+            frames_dir=frames,
+            lang_dir=lang,
+            model_dir=mono,
+            out_dir=root / "ali",
+            **LIMITS,
+        ),
         options=options["align"],
         graph=GraphOptions(),
-        **LIMITS,
     )
     return root
 

@@ -11,7 +11,7 @@ from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.features.transform import Chain, Linear, Splice
 from latflow.gmm.alignment import align_gmm
-from latflow.gmm.lda_mllt import pdfs_without, train_lda_mllt
+from latflow.gmm.lda_mllt import LdaMlltJob, pdfs_without, train_lda_mllt
 from latflow.gmm.mllt import transform_means
 from latflow.gmm.model import AcousticModel, GmmSystem
 from latflow.gmm.options import (
@@ -21,13 +21,14 @@ from latflow.gmm.options import (
     MonoOptions,
     SharedOptions,
 )
-from latflow.gmm.train import train_deltas, train_mono
-from latflow.gmm.training import Job, Kind, Training
+from latflow.gmm.train import DeltasJob, MonoJob, train_deltas, train_mono
+from latflow.gmm.training import Kind, Training
 from latflow.graphs.options import GraphOptions
 from latflow.kaldi.io import KaldiReader
 from latflow.lang.directory import Lang
 from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_lang
+from latflow.parts import SetJob
 
 LEXICON = "A AA B\nB B AA\nC K\n<UNK> SPN\n"
 WORDS = {"A": ["AA", "B"], "B": ["B", "AA"], "C": ["K"]}
@@ -91,15 +92,17 @@ def trained(tmp_path_factory, options, request):
     make_lang(root / "lexicon.txt", lang, options=lang_options)
     limits = {"threads": 1, "max_skipped_fraction": 0.05}
     mono = {"options": options["mono"], "shared": SHARED, "threads": 1}
-    train_mono(frames, lang, root / "mono", **mono)
+    train_mono(MonoJob(**mono, frames_dir=frames, lang_dir=lang, out_dir=root / "mono"))
     align_gmm(
-        frames,
-        lang,
-        root / "mono",
-        root / "ali",
+        SetJob(
+            frames_dir=frames,
+            lang_dir=lang,
+            model_dir=root / "mono",
+            out_dir=root / "ali",
+            **limits,
+        ),
         options=AlignAdaptedOptions(),
         graph=GraphOptions(),
-        **limits,
     )
     train(root, root / "tri2", options["tri2"])
     return root
@@ -107,16 +110,18 @@ def trained(tmp_path_factory, options, request):
 
 def train(root, out, options, *, stage=train_lda_mllt, threads=1):
     source = root / "ali/ali.ark"
-    stage(
-        root / "frames",
-        root / "lang",
-        source,
-        root / "mono",
-        out,
+    kind = LdaMlltJob if stage is train_lda_mllt else DeltasJob
+    job = kind(
+        frames_dir=root / "frames",
+        lang_dir=root / "lang",
+        alignments=source,
+        source_dir=root / "mono",
+        out_dir=out,
         options=options,
         shared=SHARED,
         threads=threads,
     )
+    stage(job)
 
 
 def matrix_of(path):
@@ -241,8 +246,13 @@ def test_refine_sees_every_iteration_and_gives_the_model_of_the_statistics(
 ):
     """What `Training.run` promises to a kind that changes features."""
     mono = GmmSystem.load(trained / "mono")
-    paths = (trained / "frames", trained / "lang", trained / "refined")
-    job = Job.load(*paths, options["mono"], SHARED, 1, 0.05)
+    job = MonoJob(
+        frames_dir=trained / "frames",
+        lang_dir=trained / "lang",
+        out_dir=trained / "refined",
+        options=options["mono"],
+        shared=SHARED,
+    )
     source = job.source(mono.transform)
     shift = np.hstack([np.eye(source.dim), np.ones((source.dim, 1))])
     gmms = transform_means(mono.model.gmms, shift)

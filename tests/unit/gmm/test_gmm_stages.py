@@ -21,7 +21,13 @@ from latflow.gmm.options import (
     SharedOptions,
 )
 from latflow.gmm.source import FrameSource
-from latflow.gmm.train import known_alignments, train_deltas, train_mono
+from latflow.gmm.train import (
+    DeltasJob,
+    MonoJob,
+    known_alignments,
+    train_deltas,
+    train_mono,
+)
 from latflow.graphs.options import GraphOptions
 from latflow.hmm.tree import ContextDependency
 from latflow.kaldi.io import read_int_vectors, write_int_vectors
@@ -29,6 +35,7 @@ from latflow.lang.options import LangOptions
 from latflow.lang.prepare import make_lang
 from latflow.ledger import read_ledger
 from latflow.parallel import worker_pool
+from latflow.parts import SetJob
 
 align = partial(align_gmm, graph=GraphOptions())
 
@@ -109,17 +116,24 @@ def trained(tmp_path_factory, lang, options):
     return root
 
 
+JOBS = {
+    align: (SetJob, ("frames_dir", "lang_dir", "model_dir", "out_dir")),
+    train_mono: (MonoJob, ("frames_dir", "lang_dir", "out_dir")),
+    train_deltas: (
+        DeltasJob,
+        ("frames_dir", "lang_dir", "alignments", "source_dir", "out_dir"),
+    ),
+}
+
+
 def run(stage, *paths, options, threads=1, allowed=0.05, **changes):
+    kind, names = JOBS[stage]
+    given = dict(zip(names, paths, strict=True))
+    given |= {"threads": threads, "max_skipped_fraction": allowed}
     if stage is align:
-        stage(*paths, options=options, threads=threads, max_skipped_fraction=allowed)
-        return
-    stage(
-        *paths,
-        options=options,
-        shared=SHARED.replace(**changes),
-        threads=threads,
-        max_skipped_fraction=allowed,
-    )
+        stage(kind(**given), options=options)
+    else:
+        stage(kind(**given, options=options, shared=SHARED.replace(**changes)))
 
 
 def test_mono_learns_and_describes_itself(trained, options):

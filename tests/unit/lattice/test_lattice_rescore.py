@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from latflow.decode.rescore import rescore_lattices
+from latflow.decode.rescore import RescoreJob, rescore_lattices
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.lang.lm_trie import LmTrie
@@ -194,9 +194,17 @@ def files(tmp_path, new_text):
 OPTIONS = {"beam": 8.0, "acoustic_scale": 1.0}
 
 
+def run(paths, *, acoustic_scale, **options):
+    lattices, grammar, arpa, lang, out = paths
+    job = RescoreJob(
+        lattices=lattices, grammar=grammar, lang_dir=lang, out_dir=out, **options
+    )
+    rescore_lattices(job, arpa, acoustic_scale=acoustic_scale)
+
+
 def test_the_stage_counts_what_it_leaves_out(tmp_path):
     paths = files(tmp_path, arpa_text({"a": -0.5, "b": -0.25}))
-    rescore_lattices(*paths, **OPTIONS, threads=1, max_skipped_fraction=0.5)
+    run(paths, **OPTIONS, threads=1, max_skipped_fraction=0.5)
     found = dict(read_compact_lattices(tmp_path / "out" / "lattices.ark"))
     assert list(found) == ["u1", "u3"]
     (entry,) = read_ledger(tmp_path / "out" / "ledger.jsonl")
@@ -219,7 +227,7 @@ def test_the_stage_goes_on_where_a_lattice_is_too_large(
     monkeypatch.setattr(pruned, "Limits", lambda: limits)
     paths = files(tmp_path, arpa_text({"a": -0.5, "b": -0.25}))
     options = {"beam": 30.0, "acoustic_scale": 1.0}
-    rescore_lattices(*paths, **options, threads=1, max_skipped_fraction=1.0)
+    run(paths, **options, threads=1, max_skipped_fraction=1.0)
     entries = {e.utterance: e for e in read_ledger(tmp_path / "out" / "ledger.jsonl")}
     assert list(entries) == ["u1", "u2", "u3"]
     assert entries["u1"].action == entries["u3"].action == action
@@ -233,7 +241,7 @@ def test_the_stage_prunes_what_has_become_costly(tmp_path, beam, num_sentences):
     # `a b` costs 13, `a` 17, `b b` 25; with the new model 20.2, 18 and 39.2
     paths = files(tmp_path, arpa_text({"a": -0.5, "b": -4.0}))
     options = {"beam": beam, "acoustic_scale": 1.0}
-    rescore_lattices(*paths, **options, threads=1, max_skipped_fraction=0.5)
+    run(paths, **options, threads=1, max_skipped_fraction=0.5)
     for _, found in read_compact_lattices(tmp_path / "out" / "lattices.ark"):
         paths = n_best(found, 10)
         assert len(paths) == num_sentences
@@ -245,17 +253,17 @@ def test_the_stage_prunes_what_has_become_costly(tmp_path, beam, num_sentences):
 def test_the_stage_fails_where_too_many_are_left_out(tmp_path):
     paths = files(tmp_path, arpa_text({"a": -0.5, "b": -0.25}))
     with pytest.raises(UserError, match="skipped 1 of 3"):
-        rescore_lattices(*paths, **OPTIONS, threads=1)
+        run(paths, **OPTIONS, threads=1)
     assert not (tmp_path / "out" / "lattices.ark").exists()
 
 
 def test_the_stage_refuses_a_model_that_lacks_words_before_it_starts(tmp_path):
     paths = files(tmp_path, arpa_text({"a": -0.5}))
     with pytest.raises(UserError, match=r"new\.arpa: .*lacks the word 'b'"):
-        rescore_lattices(*paths, **OPTIONS, threads=1)
+        run(paths, **OPTIONS, threads=1)
 
 
 def test_the_stage_says_how_many_words_count_as_unknown(tmp_path, caplog):
     paths = files(tmp_path, arpa_text({"a": -0.5, "<unk>": -2}))
-    rescore_lattices(*paths, **OPTIONS, threads=1, max_skipped_fraction=0.5)
+    run(paths, **OPTIONS, threads=1, max_skipped_fraction=0.5)
     assert "lacks 1 of the 2 words" in caplog.text

@@ -18,7 +18,7 @@ from latflow.gmm.model import AcousticModel
 from latflow.gmm.options import AlignAdaptedOptions, MapOptions
 from latflow.lang.options import LangOptions
 from latflow.serving.adapting import adapt_package
-from latflow.serving.aligning import align_package
+from latflow.serving.aligning import AlignmentTask, align_package
 from latflow.serving.package import INFO, Model, read_info
 
 LIMITS = {"threads": 1, "max_skipped_fraction": 0.0}
@@ -39,14 +39,16 @@ def corpus(digits, tmp_path):
 
 def adapt(package, digits, folder, out, **options):
     adapt_package(
-        package,
-        folder / "corpus/cuts.jsonl.gz",
-        digits.root / "lexicon.txt",
-        out,
+        AlignmentTask(
+            package_dir=package,
+            cuts=folder / "corpus/cuts.jsonl.gz",
+            lexicon=digits.root / "lexicon.txt",
+            lang=LangOptions(),
+            **LIMITS,
+        ),
+        out_dir=out,
         options=MapOptions(**options),
         align=AlignAdaptedOptions(),
-        lang=LangOptions(),
-        **LIMITS,
     )
     return out
 
@@ -54,13 +56,15 @@ def adapt(package, digits, folder, out, **options):
 def mean_score(package, digits, folder, out):
     """Log-likelihood of a frame of the corpus aligned with a package."""
     align_package(
-        package,
-        folder / "corpus/cuts.jsonl.gz",
-        digits.root / "lexicon.txt",
-        out,
+        AlignmentTask(
+            package_dir=package,
+            cuts=folder / "corpus/cuts.jsonl.gz",
+            lexicon=digits.root / "lexicon.txt",
+            lang=LangOptions(),
+            **LIMITS,
+        ),
+        out_dir=out,
         options=AlignAdaptedOptions(),
-        lang=LangOptions(),
-        **LIMITS,
     )
     assert len(AlignmentArchive(out / "ali.ark")) == len(digits.audio)
     return json.loads((out / "statistics.json").read_text())["log_like_per_frame"]

@@ -10,6 +10,7 @@ from latflow.align.aligner import Aligner
 from latflow.align.corpus import AlignmentArchive, LogLikes
 from latflow.align.export import export_alignments
 from latflow.align.options import ExportOptions
+from latflow.align.timing import AlignedSet
 from latflow.cli.main import main
 from latflow.corpus.options import FolderSource
 from latflow.corpus.prepare import prepare_corpus
@@ -23,7 +24,8 @@ from latflow.gmm.alignment import align_gmm
 from latflow.gmm.options import AlignAdaptedOptions
 from latflow.graphs.options import GraphOptions
 from latflow.lang.options import LangOptions
-from latflow.serving.aligning import align_package
+from latflow.parts import SetJob
+from latflow.serving.aligning import AlignmentTask, align_package
 from latflow.serving.options import TritonOptions
 from latflow.serving.package import Model
 from latflow.serving.packaging import PackageOptions, write_package
@@ -50,14 +52,16 @@ def prepare(folder, **how):
 
 def align(package, digits, folder, lexicon=None):
     align_package(
-        package,
-        folder / "corpus/cuts.jsonl.gz",
-        lexicon or digits.root / "lexicon.txt",
-        folder / "ali",
+        AlignmentTask(
+            package_dir=package,
+            cuts=folder / "corpus/cuts.jsonl.gz",
+            lexicon=lexicon or digits.root / "lexicon.txt",
+            lang=LangOptions(),
+            threads=1,
+            max_skipped_fraction=0.0,
+        ),
+        out_dir=folder / "ali",
         options=AlignAdaptedOptions(),
-        lang=LangOptions(),
-        threads=1,
-        max_skipped_fraction=0.0,
     )
 
 
@@ -69,12 +73,14 @@ def test_package_aligns_and_is_exported(corpus, digits, package, system, frame):
     align(package, digits, corpus)
     out = corpus / "out"
     export_alignments(
-        corpus / "ali/ali.ark",
-        corpus / "ali/statistics.json",
-        corpus / "corpus/cuts.jsonl.gz",
-        corpus / "ali/lang",
-        package / "model",
-        out,
+        AlignedSet(
+            alignments=corpus / "ali/ali.ark",
+            statistics=corpus / "ali/statistics.json",
+            cuts=corpus / "corpus/cuts.jsonl.gz",
+            lang_dir=corpus / "ali/lang",
+            model_dir=package / "model",
+        ),
+        out_dir=out,
         options=ExportOptions(),
         log_likes_dir=corpus / "ali/log_likes",
     )
@@ -112,10 +118,17 @@ def test_adapted_package_aligns_as_its_system_does(corpus, adapted):
     )  # fmt: skip
     normalize_features(corpus / "feats/cuts.jsonl.gz", corpus / "frames", cmvn=cmvn)
     align_gmm(
-        corpus / "frames", adapted.root / "lang", adapted.root / "gmm/sat",
-        corpus / "by_recipe", options=AlignAdaptedOptions(), graph=GraphOptions(),
-        threads=1, **limit,
-    )  # fmt: skip
+        SetJob(
+            frames_dir=corpus / "frames",
+            lang_dir=adapted.root / "lang",
+            model_dir=adapted.root / "gmm/sat",
+            out_dir=corpus / "by_recipe",
+            threads=1,
+            **limit,
+        ),
+        options=AlignAdaptedOptions(),
+        graph=GraphOptions(),
+    )
     found, expected = (corpus / "ali", corpus / "by_recipe")
     for name in ("ali.ark", "trans.ark"):
         assert (found / name).read_bytes() == (expected / name).read_bytes()

@@ -14,6 +14,7 @@ from latflow.graphs.options import GraphOptions
 from latflow.kaldi.io import read_int_vectors
 from latflow.lattice.edit_distance import count_errors
 from latflow.ledger import read_ledger
+from latflow.parts import SetJob
 
 
 def with_digital_silence(wave):
@@ -54,14 +55,16 @@ def align(digits, folder, spoil):
             frames = extractor.extract_utterance(wave, key)
             writer.append(utterance, "s", digits.texts[utterance], frames)
     align_gmm(
-        folder / "frames",
-        digits.root / "lang",
-        digits.root / "gmm/mono",
-        folder / "ali",
+        SetJob(
+            frames_dir=folder / "frames",
+            lang_dir=digits.root / "lang",
+            model_dir=digits.root / "gmm/mono",
+            out_dir=folder / "ali",
+            threads=1,
+            max_skipped_fraction=1.0,
+        ),
         options=AlignAdaptedOptions(),
         graph=GraphOptions(),
-        threads=1,
-        max_skipped_fraction=1.0,
     )
     aligned = dict(read_int_vectors(folder / "ali/ali.ark"))
     return aligned.keys(), list(read_ledger(folder / "ali/ledger.jsonl"))

@@ -27,6 +27,7 @@ from latflow.lattice.n_best import n_best
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import save_model
 from latflow.nnet.network import Network
+from latflow.parts import SetJob
 from latflow.serving.acoustics import Chunk
 from latflow.serving.package import INFO, Model, read_info
 from latflow.serving.session import Session
@@ -74,15 +75,17 @@ def test_scores_are_those_of_the_recipe_to_the_bit(digits, model, store):
 
 def test_lattices_are_those_of_the_recipe(digits, model, store, tmp_path):
     decode_lattices(
-        store,
-        digits.root / "graph/HCLG.fst",
-        digits.root / "nnet/tdnnf",
-        digits.root / "lang",
-        tmp_path,
+        SetJob(
+            frames_dir=store,
+            model_dir=digits.root / "nnet/tdnnf",
+            lang_dir=digits.root / "lang",
+            out_dir=tmp_path,
+            threads=1,
+            max_skipped_fraction=0.0,
+        ),
+        graph=digits.root / "graph/HCLG.fst",
         options=SearchOptions(),
         scores=NetworkScoreOptions(device="cpu"),
-        threads=1,
-        max_skipped_fraction=0.0,
     )
     for utterance, expected in read_lattices(tmp_path / "lattices.ark"):
         frames = features(model, digits.samples(utterance))

@@ -20,6 +20,7 @@ from latflow.lattice.best_path import Scales, best_paths
 from latflow.lattice.io.archives import read_lattices
 from latflow.ledger import read_ledger
 from latflow.nnet.model_dir import load_model
+from latflow.parts import SetJob
 from latflow.scoring.score import Transcriber
 from latflow.training.options import AttentionRunOptions
 from latflow.training.train import NetworkJob, train_network
@@ -102,11 +103,13 @@ def train(task, out, layers, *, epochs=30, units="units", **training):
 
 def decode(task, out, model="model", **options):
     decode_attention(
-        task / "dev",
-        task / "G.fst",
-        task / model,
-        task / "lang",
-        out,
+        SetJob(
+            frames_dir=task / "dev",
+            model_dir=task / model,
+            lang_dir=task / "lang",
+            out_dir=out,
+        ),
+        grammar=task / "G.fst",
         options=AttentionDecodeOptions(**options),
         device="cpu",
     )
@@ -277,14 +280,16 @@ def test_utterances_whose_search_ends_in_vain_are_in_the_ledger(task, tmp_path):
 
     def run(most):
         decode_attention(
-            tmp_path / "dev",
-            task / "G.fst",
-            task / "model",
-            task / "lang",
-            tmp_path / "decode",
+            SetJob(
+                frames_dir=tmp_path / "dev",
+                model_dir=task / "model",
+                lang_dir=task / "lang",
+                out_dir=tmp_path / "decode",
+                max_skipped_fraction=most,
+            ),
+            grammar=task / "G.fst",
             options=AttentionDecodeOptions(beam=1, length_bonus=20.0),
             device="cpu",
-            max_skipped_fraction=most,
         )
 
     run(1.0)

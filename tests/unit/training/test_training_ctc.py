@@ -28,6 +28,7 @@ from latflow.lattice.best_path import Scales, best_paths
 from latflow.lattice.io.archives import read_lattices
 from latflow.ledger import read_ledger
 from latflow.nnet.model_dir import load_model as load_network
+from latflow.parts import SetJob
 from latflow.training.forward import Forward
 from latflow.training.options import CeRunOptions, CtcRunOptions, RunOptions
 from latflow.training.train import NetworkJob, train_network
@@ -104,14 +105,16 @@ def aligned(task):
     """Alignments of the network's."""
     for split in ("train", "dev"):
         align_network(
-            task / split,
-            task / "lang",
-            task / "model",
-            task / "ali" / split,
+            SetJob(
+                frames_dir=task / split,
+                lang_dir=task / "lang",
+                model_dir=task / "model",
+                out_dir=task / "ali" / split,
+                threads=1,
+                max_skipped_fraction=0.0,
+            ),
             options=AlignNetworkOptions(acoustic_scale=1.0, scores=CPU),
             graph=CtcGraphOptions(),
-            threads=1,
-            max_skipped_fraction=0.0,
         )
     return {split: task / "ali" / split / "ali.ark" for split in ("train", "dev")}
 
@@ -142,15 +145,17 @@ def test_the_decoder_reads_it(task, tmp_path):
         options=CtcGraphOptions(),
     )
     decode_lattices(
-        task / "dev",
-        tmp_path / "HCLG.fst",
-        task / "model",
-        task / "lang",
-        tmp_path / "decode",
+        SetJob(
+            frames_dir=task / "dev",
+            model_dir=task / "model",
+            lang_dir=task / "lang",
+            out_dir=tmp_path / "decode",
+            threads=1,
+            max_skipped_fraction=0.0,
+        ),
+        graph=tmp_path / "HCLG.fst",
         options=SearchOptions(),
         scores=CPU,
-        threads=1,
-        max_skipped_fraction=0.0,
     )
     lang, store = Lang.load(task / "lang"), FrameStore.load(task / "dev")
     texts = dict(zip(store.utt_ids, store.texts, strict=True))
