@@ -54,7 +54,8 @@ def simulation_section(results: Results) -> Section | None:
         return None
     section = Section("simulation", "Simulation", LEAD)
     there = {
-        name: read_json(_folder(results, name) / "simulation.json") for name in made
+        name: read_json(_folder(results, name) / "simulation.json", dict[str, int | float])
+        for name in made
     }
     rows = [
         {"set": name, "of": made[name].of}
