@@ -18,7 +18,7 @@ A kind of store is a subclass that names its columns:
     PitchStore.load(path)["pitch"][0]
 
 Public: `Ragged`, `RaggedStore`, `RaggedWriter`, `open_index`, `windows`, `integers`,
-`pack`, `unpack`.
+`pack`, `unpack`, `factor`.
 """
 
 from __future__ import annotations
@@ -63,6 +63,17 @@ class Ragged:
     def block(self, first: int, last: int) -> np.ndarray:
         """Return arrays first..last-1 below each other, a view."""
         return self.flat[self.begin[first] : self.begin[last]]
+
+
+def factor(value: Any) -> int:
+    """Return a whole number above 0 that a store tells, for `RaggedStore.FACTS`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if int(value) < 1:
+        raise ValueError(f"{value} is no number above 0")
+    return int(value)
 
 
 class RaggedStore:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from reference.made_up_alignments import cut as made_up_cut
 from reference.made_up_alignments import recording
-from reference.mutations import check, cuts, of_each, write_wave
+from reference.mutations import check, cuts, ivector_model, of_each, write_wave
 
 from latflow.corpus.json_lines import ManifestWriter
 from latflow.features.cmvn import normalize_features
@@ -23,14 +23,11 @@ from latflow.features.options import (
 from latflow.features.pasting import paste_features
 from latflow.features.storage import FeatureStorage
 from latflow.gmm.ivector import (
-    Extractor,
-    FrameProjection,
     IvectorModel,
     append_ivectors,
 )
 from latflow.gmm.kaldi_ivector import read_ivectors, write_ivectors
-from latflow.gmm.model import DiagGmms, load_transform
-from latflow.gmm.options import IvectorOptions
+from latflow.gmm.model import load_transform
 from latflow.gmm.source import SpeakerTransforms
 from latflow.kaldi.io import write_matrices
 from latflow.options import read_options
@@ -70,17 +67,6 @@ def use_hdf(path):
     FrameStore.load(out / "frames")
     for labels in (out / "labels").glob("*"):  # none where no target is left
         LabelStore.load(labels)
-
-
-def ivector_model(rng):
-    ubm = DiagGmms.from_moments(
-        np.array([0, 2]), np.ones(2) / 2, rng.normal(size=(2, 2)), np.ones((2, 2))
-    )
-    extractor = Extractor(rng.normal(size=(2, 2, 2)), np.stack([np.eye(2)] * 2), 5.0)
-    options = IvectorOptions(features="x", dim=2, num_gaussians=2)
-    projection = FrameProjection(0, np.zeros(2), np.eye(2))
-    stats = np.array([[1.0, 2.0, 3.0], [5.0, 6.0, 0.0]])
-    return IvectorModel(projection, ubm, extractor, options, OnlineCmvn(), stats)
 
 
 def use_ivectors(folder):

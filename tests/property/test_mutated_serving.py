@@ -6,7 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
-from reference.mutations import check, of_each, write_system, write_wave
+from reference.mutations import (
+    ONE_LAYER,
+    check,
+    ivector_model,
+    of_each,
+    write_system,
+    write_wave,
+)
 from reference.serving_package import words_of
 
 from latflow.decode.options import TranscribeOptions
@@ -14,6 +21,7 @@ from latflow.decode.vosk import export_vosk
 from latflow.errors import UserError
 from latflow.features.options import FrontEndOptions
 from latflow.files import file_digest
+from latflow.kaldi.io import write_matrix
 from latflow.serving.evaluation import _read_arrays
 from latflow.serving.load_test import read_audio
 from latflow.serving.package import Model, read_info
@@ -99,6 +107,40 @@ def write_vosk(folder, rng):
     )  # fmt: skip
 
 
+#: A score for three frames, as Vosk takes i-vectors to be of.
+SUBSAMPLED = {
+    "first": {"class": "linear", "size": 4},
+    "near": {
+        "class": "tdnnf", "size": 4, "bottleneck": 2, "time_stride": 1, "stride": 3,
+    },
+}  # fmt: skip
+
+
+def write_vosk_with_ivectors(folder, rng):
+    """Write a folder whose network takes i-vectors, too."""
+    given = folder.parent / "given"
+    given.mkdir()
+    write_system(given, rng, kind="lfmmi", layers=SUBSAMPLED | ONE_LAYER, dim=15)
+    ivector_model(rng, 13).save(given / "extractor.npz")
+    export_vosk(
+        given / "model", given / "lang", given / "HCLG.fst", folder / "vosk",
+        features=FrontEndOptions(), sample_rate=8000,
+        ivectors=given / "extractor.npz",
+    )  # fmt: skip
+    (folder / "vosk/ivector/ivector_extractor.conf").write_text(
+        "--num-gselect=5\n--min-post=0.025\n--posterior-scale=0.1\n"
+        "--max-remembered-frames=1000\n--max-count=100\n--ivector-period=10\n"
+    )
+
+
+def write_vosk_with_cmvn(folder, rng):
+    """Write a folder whose features are normalized online, with all that Kaldi adds."""
+    write_vosk(folder, rng)
+    stats = np.array([[*range(1, 14), 3.0], [*range(200, 213), 0.0]])
+    write_matrix(folder / "vosk/am/global_cmvn.stats", stats)
+    write_conf(folder / "vosk/conf", rng)
+
+
 def use_vosk(folder):
     import_vosk(folder / "vosk", folder / "out", "vosk")
     use_package(folder / "out/package/vosk")
@@ -164,6 +206,8 @@ KINDS = {
         use_repackaged,
     ),
     "Vosk's folder": ("", write_vosk, use_vosk),
+    "Vosk's folder with i-vectors": ("", write_vosk_with_ivectors, use_vosk),
+    "Vosk's folder with online CMVN": ("", write_vosk_with_cmvn, use_vosk),
     "message of a client": (
         "message.json",
         lambda p, _: p.write_text(

@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,8 +21,11 @@ from reference.structures import restructured
 
 from latflow.errors import UserError
 from latflow.features.frames import FrameWriter
+from latflow.features.options import OnlineCmvn
 from latflow.features.transform import Deltas
+from latflow.gmm.ivector import Extractor, FrameProjection, IvectorModel
 from latflow.gmm.model import AcousticModel, DiagGmms, save_transform
+from latflow.gmm.options import IvectorOptions
 from latflow.graphs.hclg import make_graph
 from latflow.graphs.options import GraphOptions
 from latflow.hmm.tree import ContextDependency
@@ -196,7 +200,26 @@ def write_spoken(folder):
     return lang, tree, model
 
 
-def write_system(folder, rng, *, kind):
+def ivector_model(rng, dim=2, **changes):
+    """An extractor of i-vectors of two numbers, that no speech was heard by."""
+    ubm = DiagGmms.from_moments(
+        np.array([0, 2]), np.ones(2) / 2, rng.normal(size=(2, dim)), np.ones((2, dim))
+    )
+    extractor = Extractor(
+        rng.normal(size=(2, dim, 2)), np.stack([np.eye(dim)] * 2), 5.0
+    )
+    options = IvectorOptions(features="x", dim=2, num_gaussians=2)
+    projection = FrameProjection(0, np.zeros(dim), np.eye(dim))
+    stats = np.array([[*range(1, dim + 1), 3.0], [*range(200, dim + 200), 0.0]])
+    model = IvectorModel(projection, ubm, extractor, options, OnlineCmvn(), stats)
+    return replace(model, **changes)
+
+
+#: A network without layers of its own.
+ONE_LAYER = {"output": {"class": "output", "loss": "lfmmi"}}
+
+
+def write_system(folder, rng, *, kind, layers=ONE_LAYER, dim=13):
     """Write a system that knows no speech, its language, graph and scales."""
     _, lang, model = make_system(folder)
     shutil.move(folder / "final.mdl", folder / "transitions.mdl")
@@ -211,10 +234,9 @@ def write_system(folder, rng, *, kind):
         AcousticModel(model, gmms).save(folder / "model/final.mdl")
         save_transform(folder / "model", Deltas())
     else:
-        layers = {"output": {"class": "output", "loss": "lfmmi"}}
         config = {"edges": "repeat", "layers": layers}
         description = NetworkDescription.from_config(config)
-        network = Network(description, 13, {"pdf": n}, seed=3).eval()
+        network = Network(description, dim, {"pdf": n}, seed=3).eval()
         meta = {"scores": "log_likelihoods", "normalization": {"type": "none"}}
         save_model(folder / "model", network, description, None, meta)
         model.save(folder / "model/final.mdl")

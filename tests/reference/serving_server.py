@@ -1,12 +1,15 @@
 """A server in a thread of this process, on a port that is free; sessions that count."""
 
 import contextlib
+import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from latflow.corpus.ctm import TimedWord
 from latflow.serving.options import ServerOptions, SessionOptions
@@ -102,6 +105,23 @@ class Running:
     def http(self):
         """Of its HTTP side."""
         return f"http://127.0.0.1:{self.port}"
+
+
+def write_certificate(folder) -> dict[str, str]:
+    """Write a certificate for 127.0.0.1, and its key; return the server's options."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl, which makes the certificate, is not installed")
+    certificate, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", key, "-out", certificate),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return {"certificate": str(certificate), "key": str(key)}
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Ragged stores of several columns, structured rows and further index arrays."""
 
+import json
 import pickle
 from pathlib import Path
 from typing import ClassVar
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 
 from latflow.errors import UserError
-from latflow.ragged import RaggedStore, RaggedWriter
+from latflow.features.frames import FrameStore, FrameWriter
+from latflow.ragged import RaggedStore, RaggedWriter, factor
 
 ARC = np.dtype([("target", "<i4"), ("weight", "<f4")])
 
@@ -67,6 +69,23 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     ):
         for _ in range(2):
             writer.write("u", rows, np.zeros((1, 2)))
+
+
+@pytest.mark.parametrize("shift", [0, -0.01, None, "x", False, 1e999])
+def test_frames_have_a_shift(tmp_path: Path, shift: object) -> None:
+    with FrameWriter(tmp_path, dim=2) as writer:
+        writer.append("u", "s", "ONE", np.zeros((3, 2), np.float32))
+    meta = tmp_path / "meta.json"
+    meta.write_text(json.dumps(json.loads(meta.read_text()) | {"frame_shift": shift}))
+    with pytest.raises(UserError, match="not a readable frame store.*again"):
+        FrameStore.load(tmp_path)
+
+
+@pytest.mark.parametrize("value", [0, -3, float("nan"), "x"])
+def test_a_factor_is_a_number_above_0(value: object) -> None:
+    assert factor(3) == 3
+    with pytest.raises(ValueError, match="number|int|NaN"):
+        factor(value)
 
 
 @pytest.mark.parametrize("name", ["arcs.npy", "index.npz", "meta.json"])

@@ -36,7 +36,7 @@ from latflow.lattice.lattice import Lattice
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
-from latflow.ragged import RaggedStore, RaggedWriter
+from latflow.ragged import RaggedStore, RaggedWriter, factor
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Supervisions(RaggedStore):
 
     FORMAT = "latflow-supervisions-1"
     KIND = "store of supervisions"
-    FACTS: ClassVar = {"subsampling": int, "num_pdfs": int}
+    FACTS: ClassVar = {"subsampling": factor, "num_pdfs": int}
     COLUMNS: ClassVar = {
         "arcs": (FRAME_ARC, 1),
         "first_arc": ("<i4", 1),

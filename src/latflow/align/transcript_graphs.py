@@ -24,7 +24,7 @@ from latflow.jit import njit
 from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.parallel import in_order, worker_pool
-from latflow.ragged import RaggedStore, RaggedWriter
+from latflow.ragged import RaggedStore, RaggedWriter, factor
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class TranscriptGraphs(GraphStore):
     """The graphs of whole utterances; labels are pdf-id + 1."""
 
     KIND = "store of graphs"
-    FACTS: ClassVar = {"subsampling": int}
+    FACTS: ClassVar = {"subsampling": factor}
 
     @cached_property
     def num_frames(self) -> np.ndarray:

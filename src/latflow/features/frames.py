@@ -21,6 +21,17 @@ from latflow.ragged import RaggedStore, RaggedWriter, pack
 CUTS = "cuts.jsonl"  # in a folder of features that are computed when read
 
 
+def _seconds(value: Any) -> float:
+    """Return a frame shift that a store tells.
+
+    Raises:
+        ValueError: it cannot be one.
+    """
+    if not 0 < float(value) <= 1:
+        raise ValueError(f"frame_shift is {value}")
+    return float(value)
+
+
 class FrameStore(RaggedStore):
     """Frames of a corpus, read only; open one with `FrameStore.load`."""
 
@@ -29,7 +40,7 @@ class FrameStore(RaggedStore):
     REMEDY = "run the normalize_features stage again"
     COLUMNS: ClassVar = {"frames": ("<f4", 2)}
     SORTED = True
-    FACTS: ClassVar = {"frame_shift": float, "num_speakers": int}
+    FACTS: ClassVar = {"frame_shift": _seconds, "num_speakers": int}
 
     @property
     def dim(self) -> int:

@@ -18,8 +18,16 @@ import pandas as pd
 from latflow.errors import UserError
 from latflow.report.costs import read_costs, sum_by_rule
 from latflow.report.figures import training_curves
-from latflow.report.inputs import Line, Log, read_json, read_log, read_table
+from latflow.report.inputs import (
+    Line,
+    Log,
+    read_iterations,
+    read_jobs,
+    read_json,
+    read_log,
+)
 from latflow.report.page import Block, Figure, Note, Row, Section, Table
+from latflow.report.records import Job
 from latflow.report.sequence_curves import Panel, panels
 from latflow.report.significance import (
     Joined,
@@ -33,6 +41,7 @@ from latflow.report.significance import (
 )
 from latflow.scoring.bootstrap import Comparison
 from latflow.scoring.options import BootstrapOptions
+from latflow.scoring.results import read_rates
 
 _LONGEST = 80  # characters of a value that is shown
 
@@ -176,7 +185,7 @@ def _left_out(joined: Joined, system: str, name: str) -> Iterator[Note]:
 
 def _table(folder: Path) -> pd.DataFrame:
     """Return the systems `of` a run by system and set."""
-    table = read_table(folder / "wer.tsv")
+    table = read_rates(folder)
     assert table is not None
     return table.assign(of=table["system"]).set_index(["system", "set"])[["of"]]
 
@@ -200,13 +209,13 @@ def _only(table: pd.DataFrame, system: str, folder: Path) -> pd.DataFrame:
 def _options(old: Path, new: Path) -> Section:
     """List the settings of the recipes that differ."""
     section = Section("options", "Settings that differ", "Of the recipes, by path.")
-    recipes = [
-        _record(folder, "make_report/report").get("params") for folder in (old, new)
-    ]
-    if None in recipes:
+    name = "provenance/make_report/report.json"
+    reports = [read_json(folder / name, Job) for folder in (old, new)]
+    recipes = [report.params.get("config", {}) for report in reports if report]
+    if len(recipes) < len(reports):
         section.blocks.append(Note("A run has no report yet, which tells its recipe."))
         return section
-    before, after = (dict(_flat((each or {}).get("config", {}))) for each in recipes)
+    before, after = (dict(_flat(recipe)) for recipe in recipes)
     rows = [
         {"setting": key, "old": _shown(before.get(key)), "new": _shown(after.get(key))}
         for key in sorted(before.keys() | after.keys())
@@ -222,19 +231,18 @@ def _code(old: Path, new: Path) -> Section:
     """List the rules whose code or software differs."""
     lead = "Rules that ran with other code (comments and docstrings do not count)."
     section = Section("code", "Code that differs", lead)
-    before, after = (_records(folder) for folder in (old, new))
+    before, after = (read_jobs(folder) for folder in (old, new))
     rules = sorted(
         {
             rule
             for rule, name in before.keys() & after.keys()
-            if before[rule, name].get("code_digest")
-            != after[rule, name].get("code_digest")
+            if before[rule, name].code_digest != after[rule, name].code_digest
         }
     )
     text = f"{len(rules)} rules: {', '.join(rules)}." if rules else "None."
     section.blocks.append(Note(text))
     packages = [
-        next((each["versions"] for each in found.values() if "versions" in each), {})
+        next((each.versions for each in found.values() if each.versions), {})
         for found in (before, after)
     ]
     rows = [
@@ -267,7 +275,7 @@ def _training(old: Path, new: Path, systems: tuple[str, str] | None) -> Section:
             if log is not None and log.epochs:
                 courses[run] = log
                 rows.append(_course(name, run, log.epochs))
-            table = read_table(folder / f"gmm/{name}/iterations.tsv")
+            table = read_iterations(folder / f"gmm/{name}")
             if table is not None and len(table):
                 iterations[f"{name}, {run}"] = table
         title = " -> ".join(dict.fromkeys(pair))
@@ -333,17 +341,6 @@ def _cost_rows(before: pd.DataFrame, after: pd.DataFrame) -> Iterator[Block]:
                 row[f"{run} ({title})"] = "" if math.isnan(value) else f"{value:.0f}"
         rows.append(row)
     yield Table(rows, {"rule"}) if rows else Note("Nothing was measured.")
-
-
-def _records(folder: Path) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """Return the records of all jobs by rule and job."""
-    paths = sorted((folder / "provenance").glob("*/*.json"))
-    return {(p.parent.name, p.stem): read_json(p) or {} for p in paths}
-
-
-def _record(folder: Path, name: str) -> Mapping[str, Any]:
-    """Return the record of a job; empty where it is not there."""
-    return read_json(folder / f"provenance/{name}.json") or {}
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -6,7 +6,7 @@ Public: `Work`, `work_of`, `packaged_figures`, `all_figures`, `read_figures`, `s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -15,7 +15,8 @@ import pandas as pd
 
 from latflow.errors import UserError
 from latflow.report.costs import read_costs, share_of_split, split_of
-from latflow.report.inputs import read_json
+from latflow.report.inputs import read_jobs
+from latflow.report.records import Job
 from latflow.scoring.results import read_table
 from latflow.workflow.amounts import split_sizes
 
@@ -82,16 +83,13 @@ def work_of(
         input_mib: size of the language data that it reads.
         graph_mib: size of the graphs among it.
     """
-    options = params.get("options")
-    options = options if isinstance(options, Mapping) else {}
-    training = options.get("training")
-    training = training if isinstance(training, Mapping) else {}
-    data = options.get("data")
-    part = data.get("partition_epoch") if isinstance(data, Mapping) else None
-    epochs = training.get("epochs") or options.get("epochs")
-    passes = epochs or options.get("num_iterations") or 1
+    options = _mapping(params, "options")
+    training, data = _mapping(options, "training"), _mapping(options, "data")
+    part = _number(data, "partition_epoch")
+    epochs = _number(training, "epochs") or _number(options, "epochs")
+    passes = epochs or _number(options, "num_iterations") or 1
     hours = None if speech is None else share * speech[0]
-    shortest = options.get("subset_shortest")
+    shortest = _number(options, "subset_shortest")
     if speech is not None and shortest and speech[1]:
         hours = speech[0] * min(1.0, shortest / speech[1])
     return Work(
@@ -101,6 +99,18 @@ def work_of(
         input_mib,
         graph_mib,
     )
+
+
+def _mapping(settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return the settings below a key; none where it stands for something else."""
+    value = settings.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _number(settings: Mapping[str, Any], key: str) -> float | None:
+    """Return the number of a key; None where it stands for something else."""
+    value = settings.get(key)
+    return value if isinstance(value, int | float) else None
 
 
 def packaged_figures() -> pd.DataFrame:
@@ -138,25 +148,25 @@ def read_figures(results: Path) -> pd.DataFrame:
         measured, or a column does not apply.
     """
     costs = read_costs(results).set_index(["rule", "job"])
-    records = dict(_records(results))
+    records = read_jobs(results)
     sizes = split_sizes(results)
     disk = _disk_of(results, records)
-    maker = {path: key for key, r in records.items() for path in r["outputs"]}
-    made = {p: o["bytes"] for r in records.values() for p, o in r["outputs"].items()}
-    over_speech = {key for key, r in records.items() if split_of(r, sizes) is not None}
+    maker = {path: key for key, job in records.items() for path in job.outputs}
+    made = {p: o.size for job in records.values() for p, o in job.outputs.items()}
+    splits = {k: split_of(j.wildcards, j.inputs, sizes) for k, j in records.items()}
+    over_speech = {key for key, split in splits.items() if split is not None}
     rows = []
     for key, record in records.items():
         if key not in costs.index:
             continue
         cost = costs.loc[[key]].iloc[-1]
-        split = split_of(record, sizes)
-        inputs = [p for p in record["inputs"] if maker.get(p) not in over_speech]
+        inputs = [p for p in record.inputs if maker.get(p) not in over_speech]
         reads = {path: made[path] if path in made else size_of(path) for path in inputs}
         graphs = [size for path, size in reads.items() if path.endswith(".fst")]
         work = work_of(
-            record.get("params", {}),
-            sizes.get(split or ""),
-            share=share_of_split(record),
+            record.params,
+            sizes.get(splits[key] or ""),
+            share=share_of_split(record.wildcards),
             parameters=_parameters(record),
             input_mib=sum(reads.values()) / MIB,
             graph_mib=sum(graphs) / MIB,
@@ -193,16 +203,8 @@ def _typed(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([table[["run", "rule", "job"]], numbers], axis="columns")
 
 
-def _records(results: Path) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
-    """Yield the records of jobs by (rule, job)."""
-    for path in sorted((results / "provenance").glob("*/*.json")):
-        record = read_json(path)
-        if record:
-            yield (path.parent.name, path.stem), record
-
-
 def _disk_of(
-    results: Path, records: Mapping[tuple[str, str], Mapping[str, Any]]
+    results: Path, records: Mapping[tuple[str, str], Job]
 ) -> dict[tuple[str, str], int]:
     """Return what each job has written, bytes.
 
@@ -213,9 +215,9 @@ def _disk_of(
     makers: dict[PurePath, set[tuple[str, str]]] = {}
     declared: set[str] = set()
     for key, record in records.items():
-        disk[key] = sum(made["bytes"] for made in record["outputs"].values())
-        declared |= record["outputs"].keys()
-        for output in record["outputs"]:
+        disk[key] = sum(made.size for made in record.outputs.values())
+        declared |= record.outputs.keys()
+        for output in record.outputs:
             makers.setdefault(PurePath(output).parent, set()).add(key)
     for path in results.rglob("*"):
         name = path.relative_to(results)
@@ -229,12 +231,11 @@ def _disk_of(
     return disk
 
 
-def _parameters(record: Mapping[str, Any]) -> float | None:
+def _parameters(record: Job) -> float | None:
     """Return millions of parameters of the network that a job has written."""
-    outputs: Mapping[str, Mapping[str, Any]] = record["outputs"]
-    sizes: Sequence[int] = [
-        made["bytes"]
-        for path, made in outputs.items()
+    sizes = [
+        made.size
+        for path, made in record.outputs.items()
         if path.endswith("weights.safetensors")
     ]
     return sizes[0] / 4e6 if sizes else None

@@ -10,17 +10,19 @@ Public: `summarize_costs`, `read_costs`, `sum_by_rule`, `speed_section`,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
+from operator import attrgetter
 from pathlib import Path, PurePath
 from typing import Any
 
 import pandas as pd
 
 from latflow.features.frame_times import frames_amount
-from latflow.files import read_json_lines, reading
+from latflow.files import read_json_lines
 from latflow.parts import share_of
 from latflow.report import figures
-from latflow.report.inputs import Results, read_json, read_table
+from latflow.report.inputs import Results, checked, read_json, read_table
 from latflow.report.page import (
     Block,
     Figure,
@@ -31,6 +33,7 @@ from latflow.report.page import (
     missing,
     rows_of,
 )
+from latflow.report.records import Benchmark, Decoding, Job
 from latflow.scoring.results import write_table
 
 # Inputs that stand for the speech of a split: a stage that reads one goes over it.
@@ -68,20 +71,23 @@ _RULES = {
     "audio_hours": ("speech gone through (h)", ".2f"),
     "audio_hours_per_hour": ("speech an hour (h)", ".1f"),
 }
-# Columns of the table on decoding -> keys of `decode.json`.
-_FACTOR = "real_time_factor_per_core"
+# Columns of the table on decoding -> fields of `decode.json`.
 _DECODING = {
-    "utterances": ("utterances",),
-    "speech (s)": ("audio_seconds",),
-    "real-time factor a core": (_FACTOR, "both"),
-    "of it search": (_FACTOR, "search"),
-    "wall time (s)": ("wall_seconds",),
-    "threads": ("threads",),
-    "beam": ("beam",),
-    "active tokens a frame": ("mean_active_tokens",),
-    "lattice depth (arcs a frame)": ("mean_lattice_depth",),
+    "utterances": "utterances",
+    "speech (s)": "audio_seconds",
+    "real-time factor a core": "real_time_factor_per_core.both",
+    "of it search": "real_time_factor_per_core.search",
+    "wall time (s)": "wall_seconds",
+    "threads": "threads",
+    "beam": "beam",
+    "active tokens a frame": "mean_active_tokens",
+    "lattice depth (arcs a frame)": "mean_lattice_depth",
 }
 
+# Columns of a trial of a server.
+_LATENCIES = ("p50", "p90", "p95", "p99", "first_partial")
+_COUNTS = ("sessions", "finals", "errors")
+_TRIAL = (*_COUNTS, *_LATENCIES, "wer")
 _CAPACITY = (
     "How many speakers a server of a packaged system answers in time, on the machine "
     "of the measurement. Clients speak one utterance after another, as fast as people "
@@ -115,14 +121,16 @@ def read_costs(results_dir: Path) -> pd.DataFrame:
     rows = []
     for path in sorted((results_dir / "benchmarks").glob("*/*.jsonl")):
         rule, job = path.parent.name, path.name.removesuffix(path.suffix)
-        record = read_json(results_dir / "provenance" / rule / f"{job}.json") or {}
-        remedy = "remove it, and run its rule again"
-        for measured in read_json_lines(path, dict, "of a benchmark", remedy):
-            with reading(path, "does not fit its record in provenance/", remedy):
-                speech = hours.get(split_of(record, hours) or "")
-            if speech is not None:
-                speech *= share_of_split(record)
-            rows.append([rule, job, *_measured(measured, record), speech])
+        record = read_json(results_dir / "provenance" / rule / f"{job}.json", Job)
+        record = record or Job()
+        speech = hours.get(split_of(record.wildcards, record.inputs, hours) or "")
+        if speech is not None:
+            speech *= share_of_split(record.wildcards)
+        make, remedy = partial(checked, Benchmark), "remove it, and run its rule again"
+        rows += [
+            [rule, job, *_measured(measured, record), speech]
+            for measured in read_json_lines(path, make, "of a benchmark", remedy)
+        ]
     names = ["wall_seconds", "cpu_seconds", "peak_memory_mib", "read_mib"]
     names += ["written_mib", "gpu_share", "audio_hours"]
     costs = pd.DataFrame(rows, columns=["rule", "job", *names])
@@ -190,30 +198,31 @@ def _with_rates(costs: pd.DataFrame) -> pd.DataFrame:
     return rates[[name for name in ("rule", "job", *_RULES) if name in rates]]
 
 
-def _measured(measured: Mapping[str, Any], record: Mapping[str, Any]) -> list[Any]:
+def _measured(measured: Benchmark, record: Job) -> list[Any]:
     """Return time, memory, traffic and GPU of a job; not all of them are numbers."""
     # Snakemake looks every 30 s, misses what comes after its last look, and sees no job
     # of the fork server; a job knows to its end, but not of children left behind.
     largest = []
     for theirs, ours in _BOTH.items():
-        both = pd.Series([measured.get(theirs), record.get(ours)])
+        both = pd.Series([getattr(measured, theirs), getattr(record, ours)])
         largest.append(pd.to_numeric(both, errors="coerce").max())
-    return [measured.get("s"), *largest, record.get("gpu_share")]
+    return [measured.s, *largest, record.gpu_share]
 
 
-def split_of(record: Mapping[str, Any], splits: Collection[str]) -> str | None:
+def split_of(
+    wildcards: Mapping[str, str], inputs: Iterable[str], splits: Collection[str]
+) -> str | None:
     """Return the split of a job: its own, or that of the first speech it reads."""
-    named = record.get("wildcards", {}).get("split")
-    if named is not None:
-        return named
-    paths = map(PurePath, record.get("inputs", []))
+    if "split" in wildcards:
+        return wildcards["split"]
+    paths = map(PurePath, inputs)
     found = (p.parent.name for p in paths if p.name in _SPEECH)
     return next((name for name in found if name in splits), None)
 
 
-def share_of_split(record: Mapping[str, Any]) -> float:
+def share_of_split(wildcards: Mapping[str, str]) -> float:
     """Return about which share of its split a job goes over: 1, or that of a part."""
-    return share_of(record.get("wildcards", {}).get("scatteritem"))
+    return share_of(wildcards.get("scatteritem"))
 
 
 def _split_hours(results_dir: Path) -> Iterator[tuple[str, float]]:
@@ -241,12 +250,12 @@ def _decoding_rows(results: Results) -> Iterator[Row]:
     """Yield what each `decode.json` says, a row a system and set."""
     for system in results.recipe.systems:
         for name in results.recipe.evaluation_sets:
-            found = read_json(results / f"decode/{system}/{name}/decode.json")
+            found = read_json(results / f"decode/{system}/{name}/decode.json", Decoding)
             if found is not None:
                 shown = {
                     title: _shown(value)
-                    for title, path in _DECODING.items()
-                    if (value := _at(found, path)) is not None
+                    for title, field in _DECODING.items()
+                    if (value := attrgetter(field)(found)) is not None
                 }
                 yield {"system": system, "set": name, **shown}
 
@@ -257,14 +266,6 @@ def _shown(value: float) -> str:
     return f"{value:.0f}" if whole else f"{value:.4g}"
 
 
-def _at(found: Mapping[str, Any], path: tuple[str, ...]) -> float | None:
-    """Return a number inside nested objects; None if it is not there."""
-    value: Any = found
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value if isinstance(value, int | float) else None
-
-
 def capacity_section(results: Results) -> Section | None:
     """Show latency by sessions; None where the recipe does not ask for it."""
     options = results.options.capacity
@@ -273,7 +274,8 @@ def capacity_section(results: Results) -> Section | None:
     section = Section("capacity", "Serving capacity", _CAPACITY)
     tables: dict[str, pd.DataFrame] = {}
     for system in options.systems:
-        table = read_table(results / f"capacity/{system}.tsv")
+        file = results / f"capacity/{system}.tsv"
+        table = read_table(file, ["held"], _TRIAL)
         if table is None:
             section.blocks.append(missing(f"the capacity of {system}", "capacity"))
         else:
@@ -293,7 +295,7 @@ def _capacity_blocks(
         "drawn, the dotted line is the limit.",
     )
     for system, table in tables.items():
-        held = table.loc[table["held"] == "True", "sessions"].astype(int)
+        held = table.loc[table["held"] == "True", "sessions"].astype(float)
         best = int(held.max()) if len(held) else 0
         yield Heading(f"{system}: {best} sessions")
         yield Table([_capacity_row(trial) for _, trial in table.iterrows()])
@@ -301,8 +303,8 @@ def _capacity_blocks(
 
 def _capacity_row(trial: pd.Series) -> Row:
     """Return the cells of a trial; of one without a final, what there is."""
-    row = {name: str(trial[name]) for name in ("sessions", "finals", "errors")}
-    for name in ("p50", "p90", "p95", "p99", "first_partial"):
+    row = {name: str(trial[name]) for name in _COUNTS}
+    for name in _LATENCIES:
         if trial[name]:
             row[f"{name.replace('_', ' ')} (ms)"] = f"{1000 * float(trial[name]):.0f}"
     if trial["wer"]:

@@ -7,9 +7,8 @@ Public: `data_section`, `language_section`, `ledger_section`, `packages_section`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import yaml
@@ -22,6 +21,7 @@ from latflow.ledger import read_ledger
 from latflow.provenance import git_state, versions
 from latflow.report.inputs import Results, read_json, read_table
 from latflow.report.page import Details, Note, Row, Section, Table, missing, rows_of
+from latflow.report.records import Cleaned, Mixture, Package
 from latflow.scoring.calibration import ScoredWords, calibration_error
 
 MAX_GENERATED = 5000  # pronunciations that are listed
@@ -64,21 +64,21 @@ def _cleaned_sets(results: Results) -> Iterator[Note | Table]:
     """Yield what was dropped of sets that the recipe has cleaned, if it has."""
     rows: list[Row] = []
     for name in results.options.corpus.cleaned:
-        told = read_json(results / f"corpus/{name}/{CLEANED}")
+        told = read_json(results / f"corpus/{name}/{CLEANED}", Cleaned)
         if told is None:
             yield missing(f"cleaned set {name}", "corpus")
             continue
         hours = {
             f"{reason} (h)": f"{seconds / 3600:.3f}"
-            for reason, seconds in told["dropped_seconds"].items()
+            for reason, seconds in told.dropped_seconds.items()
         }
         row = {
             "cleaned set": name,
-            "kept (h)": f"{told['kept_seconds'] / 3600:.3f}",
-            "of (h)": f"{told['seconds'] / 3600:.3f}",
-            "utterances": told["utterances"],
-            "kept whole": told["whole_utterances"],
-            "cut": told["cut_utterances"],
+            "kept (h)": f"{told.kept_seconds / 3600:.3f}",
+            "of (h)": f"{told.seconds / 3600:.3f}",
+            "utterances": told.utterances,
+            "kept whole": told.whole_utterances,
+            "cut": told.cut_utterances,
         }
         rows.append({**row, **hours})
     if rows:
@@ -90,7 +90,7 @@ def _generated_entries(results: Results) -> Iterator[Note | Details]:
     """Yield what `lang.g2p` has added to the lexicon, if the recipe asks for it."""
     if not results.recipe.language.generates_pronunciations:
         return
-    table = read_table(results / "lang" / GENERATED)
+    table = read_table(results / "lang" / GENERATED, ["word", "phones"])
     if table is None:
         yield missing("generated pronunciations", "lang")
         return
@@ -180,16 +180,16 @@ def packages_section(results: Results) -> Section | None:
     rows = []
     for system in systems:
         folder = results / "package" / system
-        told = read_json(folder / "package.json")
+        told = read_json(folder / "package.json", Package)
         if told is not None:
             size = sum(path.stat().st_size for path in folder.rglob("*"))
             row = {
                 "system": system,
                 "folder": folder.relative_to(results.folder).as_posix(),
-                "streams": told["why_not_streaming"] or "yes",
-                "sample rate": f"{told['sample_rate']}",
-                "LMWT": f"{told['lmwt']:g}",
-                "WIP": f"{told['wip']:g}",
+                "streams": told.why_not_streaming or "yes",
+                "sample rate": f"{told.sample_rate}",
+                "LMWT": f"{told.lmwt:g}",
+                "WIP": f"{told.wip:g}",
                 "MB": f"{size / 1e6:.1f}",
                 "confidences": _calibration(results, system, told),
             }
@@ -201,14 +201,13 @@ def packages_section(results: Results) -> Section | None:
     return section
 
 
-def _calibration(results: Results, system: str, told: Mapping[str, Any]) -> str:
+def _calibration(results: Results, system: str, told: Package) -> str:
     """Return the expected calibration error of a package's confidences, by test set.
 
     Of the posteriors, and of what the package makes of them.
     """
-    rescoring = told.get("rescoring")
-    name = system if rescoring is None else f"{system}.{rescoring['lm']}"
-    curve = tuple(map(tuple, told.get("confidences", ())))
+    rescoring, curve = told.rescoring, told.confidences
+    name = system if rescoring is None else f"{system}.{rescoring.lm}"
     found = []
     for folder in sorted((results / "score" / name).glob("*")):
         if folder.name != "dev" and (folder / "per_utterance.tsv").is_file():
@@ -274,18 +273,18 @@ def _mixtures(results: Results) -> Iterator[Note | Table]:
     """Yield weights and perplexities of neural language models, if there are some."""
     rows: list[Row] = []
     for name in results.recipe.language.neural_models:
-        found = read_json(results / f"lm/{name}.mixture.json")
+        found = read_json(results / f"lm/{name}.mixture.json", Mixture)
         if found is None:
             yield missing(f"neural language model {name}", "decode")
             continue
-        perplexity = found["perplexity"]
+        perplexity = found.perplexity
         rows.append(
             {
                 "neural model": name,
-                "weight": f"{found['weight']:.3f}",
-                "alone": f"{perplexity['neural']:.1f}",
-                "n-gram": f"{perplexity['ngram']:.1f}",
-                "mixture": f"{perplexity['mixture']:.1f}",
+                "weight": f"{found.weight:.3f}",
+                "alone": f"{perplexity.neural:.1f}",
+                "n-gram": f"{perplexity.ngram:.1f}",
+                "mixture": f"{perplexity.mixture:.1f}",
             }
         )
     if rows:

@@ -19,7 +19,7 @@ from latflow.report.costs import read_costs
 from latflow.report.findings import failures, findings
 from latflow.report.inputs import Results, read_json
 from latflow.report.page import Block, Fact, Heading, Note, Row, Section, Table, missing
-from latflow.report.scores import real_time_factor
+from latflow.report.records import Decoding
 from latflow.report.significance import (
     COULD_BE_CHANCE,
     interval_text,
@@ -159,9 +159,10 @@ def _costs(
     shown["passes"] = "2" if is_adapted else "1"
     decodings = [system] if first is None else [first, system]
     summaries = [
-        read_json(results / f"decode/{d}/{test}/decode.json") for d in decodings
+        read_json(results / f"decode/{d}/{test}/decode.json", Decoding)
+        for d in decodings
     ]
-    factors = [None if one is None else real_time_factor(one) for one in summaries]
+    factors = [None if one is None else one.real_time_factor for one in summaries]
     if None not in factors:
         shown["real-time factor a core"] = f"{sum(filter(None, factors)):.3f}"
     # Of the whole set, or of the largest part of it.

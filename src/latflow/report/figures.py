@@ -170,14 +170,14 @@ def training_curves(curves: Mapping[str, pd.DataFrame]) -> str:
     with canvas(WIDTH, 4.6) as figure:
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1.6, 1])
         for i, (system, curve) in enumerate(curves.items()):
-            numbers = curve["iter"].astype(int)
+            numbers = curve["iter"].astype(float)
             log_likes = curve["log_like_per_frame"].astype(float)
             style = {"color": series_colour(i), "label": system}
             marks = [k for k, phase in enumerate(curve["phase"]) if phase != "keep"]
             upper.plot(
                 numbers, log_likes, marker="o", markersize=4, markevery=marks, **style
             )
-            gaussians = curve["num_gaussians"].astype(int)
+            gaussians = curve["num_gaussians"].astype(float)
             lower.step(numbers, gaussians, where="post", **style)
         upper.set_ylabel("log-likelihood per frame (nats)")
         lower.set_ylabel("Gaussians")
@@ -438,7 +438,7 @@ def latencies(tables: Mapping[str, pd.DataFrame], limit: float) -> str:
         for i, (system, table) in enumerate(tables.items()):
             good = table[(table["errors"] == "0") & (table["p95"] != "")]
             axes.plot(
-                good["sessions"].astype(int),
+                good["sessions"].astype(float),
                 1000 * good["p95"].astype(float),
                 marker="o",
                 color=series_colour(i),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from latflow.ledger import read_ledger
 from latflow.report.choice import Decision, Rates
 from latflow.report.inputs import Results, read_json, read_log
+from latflow.report.records import Lattices, Scales
 from latflow.report.significance import COULD_BE_CHANCE, p_text
 from latflow.scoring.results import is_far_worse
 from latflow.scoring.tune import SCALES
@@ -62,10 +63,10 @@ def _mismatch(results: Results, decision: Decision) -> Findings:  # noqa: ARG001
 def _edges(results: Results, decision: Decision) -> Findings:  # noqa: ARG001
     """Find systems whose best weight or penalty is an end of those tried."""
     for system in results.recipe.decodings:
-        scales = read_json(results / f"tune/{system}/scales.json") or {}
-        for name in scales.get("at_edge", ()):
+        scales = read_json(results / f"tune/{system}/scales.json", Scales)
+        for name, value in scales.edges if scales else ():
             yield (
-                f"the best {SCALES[name]} of {system}, {scales[name]:g}, lies at the "
+                f"the best {SCALES[name]} of {system}, {value:g}, lies at the "
                 "edge of the sweep",
                 "decode.tune.widen: true, or other bounds in decode.tune",
             )
@@ -75,10 +76,11 @@ def _oracle(results: Results, decision: Decision) -> Findings:
     """Find lattices that lack the right words."""
     for system in results.recipe.decodings:
         path = results.score_folder(system, decision.test) / "lattices.json"
-        measured = read_json(path)
-        if measured is None or measured["oracle_wer"] is None:
+        measured = read_json(path, Lattices)
+        best = None if measured is None else measured.best_wer
+        oracle = None if measured is None else measured.oracle_wer
+        if best is None or oracle is None:
             continue
-        best, oracle = measured["best_wer"], measured["oracle_wer"]
         if oracle > _HIGH_ORACLE * best and oracle > 1:
             yield (
                 f"{system}: even the least wrong paths of the lattices have "

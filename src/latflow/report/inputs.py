@@ -1,26 +1,30 @@
 """Files that an experiment has left in its folder, as far as it got.
 
 Public: `Results`, `SplitSize`, `Log`, `read_log`, `read_table`, `read_json`,
-`read_manifest`, `read_numbers`.
+`read_manifest`, `read_numbers`, `read_iterations`, `read_jobs`, `checked`.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
+import numpy as np
 import pandas as pd
+from pydantic import BaseModel, ValidationError
 
+from latflow.corpus.manifest_fields import cut_fields
 from latflow.errors import UserError
 from latflow.files import read_json_lines, read_lines, reading
 from latflow.nnet.described import frame_subsampling
+from latflow.options import adapter
 from latflow.report.choice import Decision, decide, rates_of
+from latflow.report.records import LINES, Job
 from latflow.report.significance import Pair, Verdict, compare_pairs, turned
 from latflow.scoring import results as tables
 from latflow.scoring.bootstrap import Comparison
@@ -29,7 +33,8 @@ from latflow.workflow.recipe import Recipe
 from latflow.workflow.sequence_networks import SequenceNetwork
 
 Line = Mapping[str, Any]
-_COUNTED = ("step", "epoch", "dev")
+Kind = TypeVar("Kind")
+Record = TypeVar("Record", bound=BaseModel)
 _AGAIN = "run the stage that wrote it again: latflow provenance names it"
 
 
@@ -227,89 +232,138 @@ class Log:
 def read_log(path: Path) -> Log | None:
     """Read the lines of a log; None if it is not there.
 
+    Returns:
+        It; a mean that is asked for, and not there, is a `UserError`.
+
     Raises:
         UserError: a line is not one of a log.
     """
     if not path.is_file():
         return None
     by_kind: dict[str, list[Line]] = {}
-    for record in read_json_lines(path, _logged, "of a training's log", _AGAIN):
+    make = partial(_logged, path=path)
+    for record in read_json_lines(path, make, "of a training's log", _AGAIN):
         by_kind.setdefault(record["kind"], []).append(record)
-    steps, epochs, dev, final = (
-        by_kind.get(kind, []) for kind in ("step", "epoch", "dev", "final")
-    )
+    steps, epochs, dev, final = (by_kind.get(kind, []) for kind in LINES)
     return Log(steps, epochs, dev, chosen=final[-1]["epochs"] if final else [])
 
 
-def _logged(record: dict[str, Any]) -> Line:
+class _Means(dict[str, Any]):
+    """What a line of a log tells; what it should have, and lacks, is an error."""
+
+    def __init__(self, told: Mapping[str, Any], path: Path) -> None:
+        nested = (_Means(v, path) if isinstance(v, dict) else v for v in told.values())
+        super().__init__(zip(told, nested, strict=True))
+        self._path = path
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise UserError(f"a line has no {key}", file=self._path, remedy=_AGAIN)
+
+
+def _logged(record: dict[str, Any], path: Path) -> Line:
     """Return a line that has what all lines of its kind have.
 
     Raises:
-        ValueError: it lacks some of it.
+        ValueError: it lacks some of it, or some is of another type.
     """
     kind = record.get("kind")
-    is_counted = all(isinstance(record.get(key), int) for key in ("epoch", "batch"))
-    is_whole = isinstance(kind, str) and (is_counted or kind not in _COUNTED)
-    if kind == "final":
-        is_whole = isinstance(record.get("epochs"), list)
-    if not is_whole:
-        raise ValueError(f"of kind {kind}")
-    return record
+    if not isinstance(kind, str):
+        raise TypeError(f"of kind {kind}")
+    if kind not in LINES:
+        return record
+    return _Means(checked(LINES[kind], record).model_dump(), path)
 
 
-def read_table(path: Path) -> pd.DataFrame | None:
-    """Read a tab-separated table, cells as text; None if it is not there."""
-    return tables.read_table(path) if path.is_file() else None
+def read_table(
+    path: Path, texts: Sequence[str] = (), numbers: Sequence[str] = ()
+) -> pd.DataFrame | None:
+    """Read a tab-separated table, cells as text; None if it is not there.
+
+    Args:
+        path: of the table.
+        texts: columns that it must have.
+        numbers: columns that it must have, whose cells are empty or finite numbers.
+
+    Raises:
+        UserError: it lacks one of them, or a cell is no number.
+    """
+    if not path.is_file():
+        return None
+    table = tables.read_table(path)
+    with reading(path, f"no table of {', '.join([*texts, *numbers])}", _AGAIN):
+        cells = table[[*texts, *numbers]][list(numbers)]
+        found = cells.where(cells != "", "0").astype(float)
+        if not np.isfinite(found.to_numpy()).all():
+            raise ValueError("a number is not finite")
+    return table
 
 
 def read_numbers(path: Path, columns: list[str]) -> pd.DataFrame | None:
     """Read columns of a tab-separated table as numbers; None if it is not there.
 
     Raises:
-        UserError: it lacks one of them, or a cell is not a number.
+        UserError: it lacks one of them, or a cell is not a finite number.
     """
-    table = read_table(path)
+    table = read_table(path, numbers=columns)
     if table is None:
         return None
     with reading(path, f"no table of {', '.join(columns)}", _AGAIN):
         return table[columns].astype(float)
 
 
-class _Facts(dict[str, Any]):
-    """An object of a JSON file; what it should have, and lacks, is an error."""
-
-    def __init__(self, pairs: Iterable[tuple[str, Any]], path: Path) -> None:
-        super().__init__(pairs)
-        self._path = path
-
-    def __missing__(self, key: str) -> NoReturn:
-        raise UserError(f"has no {key}", file=self._path, remedy=_AGAIN)
+def read_iterations(folder: Path) -> pd.DataFrame | None:
+    """Read `iterations.tsv` of a GMM system, cells as text; None if it is not there."""
+    numbers = ["iter", "log_like_per_frame", "num_gaussians"]
+    return read_table(folder / "iterations.tsv", ["phase"], numbers)
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None if it is not there.
+def read_json(path: Path, kind: type[Kind]) -> Kind | None:
+    """Read a JSON file; None if it is not there.
 
-    Returns:
-        It; a key that is asked for, and not there, is a `UserError`.
+    Args:
+        path: of the file.
+        kind: what is in it: a class of `latflow.report.records`, or a plain type.
 
     Raises:
-        UserError: the file holds something else.
+        UserError: the file holds something else; names the first field that does.
     """
     if not path.is_file():
         return None
     try:
-        hook = partial(_Facts, path=path)
-        found = json.loads(path.read_bytes(), object_pairs_hook=hook)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise UserError("is no JSON object", file=path, remedy=_AGAIN)
-    return found
+        return adapter(kind).validate_json(path.read_bytes(), strict=True)
+    except ValidationError as error:
+        raise UserError(_fault(error), file=path, remedy=_AGAIN) from None
+
+
+def checked(kind: type[Record], values: Mapping[str, Any]) -> Record:
+    """Return the record that the values of a line are.
+
+    Raises:
+        ValueError: they are none; names the first field that is wrong.
+    """
+    try:
+        return kind.model_validate(values, strict=True)
+    except ValidationError as error:
+        raise ValueError(_fault(error)) from None
+
+
+def _fault(error: ValidationError) -> str:
+    """Return the first thing that is wrong with a record, by its path."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {first['msg']}" if where else first["msg"]
+
+
+def read_jobs(results: Path) -> dict[tuple[str, str], Job]:
+    """Return the records of the jobs of a run by (rule, job)."""
+    paths = sorted((results / "provenance").glob("*/*.json"))
+    found = {(path.parent.name, path.stem): read_json(path, Job) for path in paths}
+    return {key: job for key, job in found.items() if job is not None}
 
 
 def read_manifest(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the items of a Lhotse manifest (`.jsonl.gz`)."""
-    return read_json_lines(path, dict, "an item of a manifest", _AGAIN)
+    """Yield the cuts of a manifest (`cuts.jsonl.gz`), as they stand there."""
+    return read_json_lines(path, cut_fields, "a Lhotse cut", _AGAIN)
 
 
 def _vocabulary(path: Path) -> frozenset[str] | None:
@@ -327,7 +381,7 @@ def _measured(cuts: Path, vocabulary: frozenset[str] | None) -> SplitSize:
     for cut in read_manifest(cuts):
         seconds += cut["duration"]
         utterances += 1
-        for supervision in cut["supervisions"]:
+        for supervision in cut.get("supervisions") or ():
             speakers.add(supervision.get("speaker") or "unknown")
             counts.update((supervision.get("text") or "").split())
     oov = None

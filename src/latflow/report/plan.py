@@ -60,7 +60,7 @@ def make_plan(
     sizes = _Sizes(jobs, files)
     estimates = []
     for job in _in_order(jobs):
-        split = split_of(job.model_dump(), splits)
+        split = split_of(job.wildcards, job.inputs, splits)
         options = job.params.get("options") or {}
         is_training = "training" in options and "network" in job.wildcards
         memory = networks.memory(job.wildcards["network"]) if is_training else None
@@ -68,7 +68,7 @@ def make_plan(
         work = work_of(
             job.params,
             splits.get(split or ""),
-            share=share_of_split(job.model_dump()),
+            share=share_of_split(job.wildcards),
             parameters=None if memory is None else memory.parameters / 1e6,
             input_mib=reads,
             graph_mib=np.nan if reads is None or graphs is None else graphs,

@@ -1,14 +1,13 @@
 """Sections on word errors: rates, comparisons, scales, lattices, errors in detail.
 
 Public: `rates_section`, `scales_section`, `lattices_section`, `errors_section`,
-`aligned`, `real_time_factor`.
+`aligned`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pandas as pd
 
@@ -26,6 +25,7 @@ from latflow.report.page import (
     missing,
     rows_of,
 )
+from latflow.report.records import Decoding, Lattices, Scales, WordErrors
 from latflow.report.significance import p_text
 from latflow.scoring.results import GAP, by_speaker, confusions, read_scores, totals
 from latflow.scoring.transcripts import read_text
@@ -105,10 +105,10 @@ def _drawn(results: Results) -> str:
     sets: dict[str, list[str]] = {}
     for name in results.recipe.evaluation_sets:
         folders = (results.score_folder(s, name) for s in results.recipe.decodings)
-        found = (read_json(folder / "wer.json") for folder in folders)
+        found = (read_json(folder / "wer.json", WordErrors) for folder in folders)
         known = next((each for each in found if each is not None), None)
         if known is not None:
-            unit = f"{known['confidence_interval']['by']}s"
+            unit = f"{known.confidence_interval.by}s"
             sets.setdefault(unit, []).append(name)
     if len(sets) == 1:
         return next(iter(sets))
@@ -184,12 +184,12 @@ def scales_section(results: Results) -> Section:
         table = read_numbers(sweep, ["lmwt", "wip", "wer"])
         if table is not None:
             sweeps[system] = table
-        scales = read_json(results / f"tune/{system}/scales.json")
+        scales = read_json(results / f"tune/{system}/scales.json", Scales)
         if scales is not None:
-            chosen[system] = float(scales["lmwt"]), float(scales["wip"])
+            chosen[system] = scales.lmwt, scales.wip
             at_edge += [
-                Note(f"{system}: the {SCALES[name]}, {scales[name]:g}, is at the edge.")
-                for name in scales.get("at_edge", ())
+                Note(f"{system}: the {SCALES[name]}, {value:g}, is at the edge.")
+                for name, value in scales.edges
             ]
     if not sweeps:
         section.blocks.append(missing("sweep of scales", "score"))
@@ -238,31 +238,23 @@ def _lattice_rows(results: Results) -> Iterator[Row]:
     for decoding in results.recipe.decodings:
         for name in results.recipe.evaluation_sets:
             path = results.score_folder(decoding, name) / "lattices.json"
-            measured = read_json(path)
+            measured = read_json(path, Lattices)
             if measured is None:
                 continue
-            summary = read_json(results / f"decode/{decoding}/{name}/decode.json") or {}
-            factor = real_time_factor(summary)
-            depths = measured["depth_percentiles"]
+            folder = results / f"decode/{decoding}/{name}"
+            summary = read_json(folder / "decode.json", Decoding)
+            factor = None if summary is None else summary.real_time_factor
+            depths = measured.depth_percentiles
             yield {
                 "system": decoding,
                 "set": name,
-                "best path, WER (%)": _percent(measured["best_wer"]),
-                "oracle WER (%)": _percent(measured["oracle_wer"]),
-                "depth (arcs a frame)": f"{measured['depth']:.1f}",
-                "5 % of utterances below": f"{depths['5']:.1f}",
-                "95 % below": f"{depths['95']:.1f}",
+                "best path, WER (%)": _percent(measured.best_wer),
+                "oracle WER (%)": _percent(measured.oracle_wer),
+                "depth (arcs a frame)": f"{measured.depth:.1f}",
+                "5 % of utterances below": f"{depths.low:.1f}",
+                "95 % below": f"{depths.high:.1f}",
                 "real-time factor a core": "" if factor is None else f"{factor:.3f}",
             }
-
-
-def real_time_factor(summary: Mapping[str, Any]) -> float | None:
-    """Return processor time of all passes over the duration of the speech, if known."""
-    factor = summary.get("real_time_factor_per_core", {}).get("both")
-    if factor is None:
-        return None
-    other = sum(summary.get("other_cpu_seconds", {}).values())
-    return factor + other / max(summary["audio_seconds"], 1e-9)
 
 
 def _percent(rate: float | None) -> str:

@@ -19,6 +19,13 @@ from latflow.report.page import (
     Table,
     missing,
 )
+from latflow.report.records import (
+    DenominatorSizes,
+    Drift,
+    GraphSizes,
+    NetworkMeta,
+    Scales,
+)
 from latflow.report.sequence_curves import curves, dev_errors
 from latflow.report.training import time_shares, training_facts
 from latflow.sequence.options import SequenceSystemOptions
@@ -147,7 +154,9 @@ def _options(
     found = {
         name: {
             **_chosen(options),
-            **training_facts(read_json(results / f"nnet/{name}/meta.json") or {}),
+            **training_facts(
+                read_json(results / f"nnet/{name}/meta.json", NetworkMeta)
+            ),
         }
         for name, options in systems.items()
     }
@@ -242,8 +251,10 @@ def _dev(
     found, words = {}, 0.0
     for name, log in trained.items():
         lines = sorted([*log.dev, *log.epochs], key=log.epochs_at)
-        scales = read_json(results / f"tune/{systems[name].parent}/scales.json") or {}
-        start = [(0.0, scales["wer"])] if scales.get("wer") is not None else []
+        tuned = results / f"tune/{systems[name].parent}/scales.json"
+        scales = read_json(tuned, Scales)
+        before = None if scales is None else scales.wer
+        start = [] if before is None else [(0.0, before)]
         points = [(log.epochs_at(line), 100 * line["dev"]["loss"]) for line in lines]
         if points:
             found[name] = [*start, *points]
@@ -265,19 +276,20 @@ def _denominators(results: Results, names: Iterable[str]) -> Iterator[Block]:
     owners = (results.recipe.networks[name].tree_owner.name for name in names)
     for system in dict.fromkeys(owners):
         for use, folder in (("training", "denominator"), ("decoding", "graph")):
-            facts = read_json(results / f"{folder}/{system}/HCLG.json")
+            kind = DenominatorSizes if use == "training" else GraphSizes
+            facts = read_json(results / f"{folder}/{system}/HCLG.json", kind)
             if facts is None:
                 continue
-            sizes = {key: f"{facts[key]:,}" for key in ("states", "arcs")}
+            sizes = {"states": f"{facts.states:,}", "arcs": f"{facts.arcs:,}"}
             row = {"system": system, "used in": use, **sizes}
-            if use == "training":
-                ngrams = ", ".join(f"{number:,}" for number in facts["lm_ngrams"])
+            if isinstance(facts, DenominatorSizes):
+                ngrams = ", ".join(f"{number:,}" for number in facts.lm_ngrams)
                 row |= {
-                    "language model": _LANGUAGE_MODELS[facts["lm_order"]],
-                    "words": f"{facts['lm_words']:,}",
+                    "language model": _LANGUAGE_MODELS[facts.lm_order],
+                    "words": f"{facts.lm_words:,}",
                     "n-grams by length": ngrams,
                     "perplexity on training transcripts": (
-                        f"{facts['train_perplexity']:.1f}"
+                        f"{facts.train_perplexity:.1f}"
                     ),
                 }
             else:
@@ -364,7 +376,9 @@ def _failures(trained: Mapping[str, Log]) -> Iterator[Block]:
 
 def _drift(results: Results, trained: Mapping[str, Log]) -> Iterator[Block]:
     """List phones whose alignments on the fly left the static ones most."""
-    found = {name: read_json(results / f"nnet/{name}/drift.json") for name in trained}
+    kind = dict[str, Drift]
+    files = {name: results / f"nnet/{name}/drift.json" for name in trained}
+    found = {name: read_json(path, kind) for name, path in files.items()}
     tables = [_drift_table(name, phones) for name, phones in found.items() if phones]
     if tables:
         yield Heading("Phones whose alignment moved")
@@ -378,15 +392,15 @@ def _drift(results: Results, trained: Mapping[str, Log]) -> Iterator[Block]:
         yield from tables
 
 
-def _drift_table(name: str, phones: Mapping[str, Mapping[str, float]]) -> Table:
+def _drift_table(name: str, phones: Mapping[str, Drift]) -> Table:
     """Return the phones of a network that moved most."""
-    ordered = sorted(phones.items(), key=lambda item: (-item[1]["pdf_changed"], item))
+    ordered = sorted(phones.items(), key=lambda item: (-item[1].pdf_changed, item[0]))
     rows = [
         {
             "phone": phone,
-            "frames": f"{moved['frames']:,}",
-            "other state (%)": f"{100 * moved['pdf_changed']:.1f}",
-            "other phone (%)": f"{100 * moved['phone_changed']:.1f}",
+            "frames": f"{moved.frames:,}",
+            "other state (%)": f"{100 * moved.pdf_changed:.1f}",
+            "other phone (%)": f"{100 * moved.phone_changed:.1f}",
         }
         for phone, moved in ordered[:_MOST_PHONES]
     ]

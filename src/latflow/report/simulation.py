@@ -54,11 +54,17 @@ def simulation_section(results: Results) -> Section | None:
         return None
     section = Section("simulation", "Simulation", LEAD)
     there = {
-        name: read_json(_folder(results, name) / "simulation.json") for name in made
+        name: read_json(
+            _folder(results, name) / "simulation.json", dict[str, int | float]
+        )
+        for name in made
     }
     rows = [
         {"set": name, "of": made[name].of}
-        | {kind.replace("_", " "): count for kind, count in counts.items()}
+        | {
+            kind.replace("_", " "): count if isinstance(count, int) else f"{count:g}"
+            for kind, count in counts.items()
+        }
         for name, counts in there.items()
         if counts is not None
     ]

@@ -33,7 +33,11 @@ def suspects_section(results: Results) -> Section | None:
         return None
     section = Section("suspects", "Suspects", LEAD)
     for name in options.sets:
-        table = read_table(results / f"suspects/{name}/suspects.tsv")
+        table = read_table(
+            results / f"suspects/{name}/suspects.tsv",
+            ["utterance", "reason"],
+            ["score"],
+        )
         if table is None:
             section.blocks.append(missing(f"suspects of {name}", "suspects"))
             continue

@@ -22,8 +22,22 @@ from latflow.nnet.drawing import network_svg
 from latflow.nnet.network import Network
 from latflow.report import figures
 from latflow.report.figures import bare, canvas, render, series_colour
-from latflow.report.inputs import Line, Log, Results, read_json, read_log, read_table
+from latflow.report.inputs import (
+    Line,
+    Log,
+    Results,
+    read_iterations,
+    read_json,
+    read_log,
+)
 from latflow.report.page import Block, Figure, Heading, Note, Section, Table, missing
+from latflow.report.records import (
+    Alignment,
+    Decoding,
+    NetworkMeta,
+    Scales,
+    Supervisions,
+)
 from latflow.sequence.options import SequenceSystemOptions
 
 # Keys of `info.json` and `statistics.json` -> titles in the report.
@@ -46,7 +60,6 @@ _NAMES = {
     "silence_share": "share of silence",
 }
 _MOST_PHONES_DRAWN = 60
-_QUANTILES = ("p5_frames", "median_frames", "p95_frames")
 
 
 _OBJECTIVE_CAPTION = (
@@ -104,7 +117,7 @@ def training_section(results: Results) -> Section:
     )
     section = Section("training", "Training of the acoustic models", lead)
     systems = list(results.recipe.gmms)
-    tables = {s: read_table(results / f"gmm/{s}/iterations.tsv") for s in systems}
+    tables = {s: read_iterations(results / f"gmm/{s}") for s in systems}
     curves = {s: t for s, t in tables.items() if t is not None and len(t)}
     if curves:
         caption = (
@@ -114,7 +127,9 @@ def training_section(results: Results) -> Section:
         section.blocks.append(Figure(figures.training_curves(curves), caption))
     else:
         section.blocks.append(missing("training curve", "gmm"))
-    found = {s: read_json(results / f"gmm/{s}/info.json") for s in systems}
+    found = {
+        s: read_json(results / f"gmm/{s}/info.json", dict[str, Any]) for s in systems
+    }
     sizes = {system: _scalars(info) for system, info in found.items() if info}
     if any(sizes.values()):
         section.blocks += [Heading("Sizes"), _columns(sizes, "of the model")]
@@ -151,7 +166,7 @@ def alignment_section(results: Results) -> Section:
     )
     section = Section("alignment", "Alignments", lead)
     for system in reversed(list(results.recipe.gmms)):
-        found = read_json(results / f"align/{system}/train/statistics.json")
+        found = read_json(results / f"align/{system}/train/statistics.json", Alignment)
         if found is not None:
             section.blocks += _alignment_blocks(system, found)
             return section
@@ -159,13 +174,13 @@ def alignment_section(results: Results) -> Section:
     return section
 
 
-def _alignment_blocks(system: str, found: Mapping[str, Any]) -> list[Block]:
+def _alignment_blocks(system: str, found: Alignment) -> list[Block]:
     """Draw and list one alignment."""
-    phones = found["phones"]
-    often = sorted(phones, key=lambda phone: -phones[phone]["frames"])
+    phones = found.phones
+    often = sorted(phones.items(), key=lambda item: -item[1].frames)
     drawn = {
-        phone: tuple(phones[phone][key] for key in _QUANTILES)
-        for phone in often[:_MOST_PHONES_DRAWN]
+        phone: (stats.p5_frames, stats.median_frames, stats.p95_frames)
+        for phone, stats in often[:_MOST_PHONES_DRAWN]
     }
     caption = (
         "Duration of each phone: the bar from the 5th to the 95th percentile, the dot "
@@ -173,21 +188,21 @@ def _alignment_blocks(system: str, found: Mapping[str, Any]) -> list[Block]:
     )
     if len(drawn) < len(phones):
         caption += f" The {len(drawn)} phones with the most frames of {len(phones)}."
-    svg = figures.phone_durations(drawn, shift_ms=1000 * found["frame_shift"])
+    svg = figures.phone_durations(drawn, shift_ms=1000 * found.frame_shift)
     facts = [
         {"of the alignment": name, "value": value}
-        for name, value in _scalars(found).items()
+        for name, value in _scalars(found.model_dump()).items()
     ]
-    total = sum(stats["frames"] for stats in phones.values())
+    total = sum(stats.frames for stats in phones.values())
     rows = [
         {
             "phone": phone,
-            "times": str(stats["occurrences"]),
-            "of all frames (%)": f"{100 * stats['frames'] / max(1, total):.2f}",
-            "mean (frames)": f"{stats['mean_frames']:.1f}",
-            "5 % (frames)": f"{stats['p5_frames']:g}",
-            "median (frames)": f"{stats['median_frames']:g}",
-            "95 % (frames)": f"{stats['p95_frames']:g}",
+            "times": str(stats.occurrences),
+            "of all frames (%)": f"{100 * stats.frames / max(1, total):.2f}",
+            "mean (frames)": f"{stats.mean_frames:.1f}",
+            "5 % (frames)": f"{stats.p5_frames:g}",
+            "median (frames)": f"{stats.median_frames:g}",
+            "95 % (frames)": f"{stats.p95_frames:g}",
         }
         for phone, stats in phones.items()
     ]
@@ -243,18 +258,18 @@ def _scale_card(results: Results) -> Iterator[Block]:
     """List what weighs the parts of each criterion, and of the decoding after it."""
     cards = {}
     for name in results.recipe.networks:
-        meta = read_json(results / f"nnet/{name}/meta.json") or {}
-        if not (scales := meta.get("scales")):
+        meta = read_json(results / f"nnet/{name}/meta.json", NetworkMeta)
+        if meta is None or not meta.scales:
             continue
-        chosen = read_json(results / f"tune/{name}/scales.json") or {}
-        searched = read_json(results / f"decode/{name}/dev/decode.json") or {}
-        decoding = {
-            "decoding.acoustic_scale": searched.get("acoustic_scale"),
-            "decoding.lmwt": chosen.get("lmwt"),
-            "decoding.word_insertion_penalty": chosen.get("wip"),
-        }
-        known = {key: value for key, value in decoding.items() if value is not None}
-        cards[name] = _scalars({**scales, **known})
+        scales = dict(meta.scales)
+        searched = read_json(results / f"decode/{name}/dev/decode.json", Decoding)
+        if searched is not None and searched.acoustic_scale is not None:
+            scales["decoding.acoustic_scale"] = searched.acoustic_scale
+        chosen = read_json(results / f"tune/{name}/scales.json", Scales)
+        if chosen is not None:
+            scales["decoding.lmwt"] = chosen.lmwt
+            scales["decoding.word_insertion_penalty"] = chosen.wip
+        cards[name] = _scalars(scales)
     if cards:
         caption = (
             "Effective scales: of the criterion, of the denominator that its lattices "
@@ -368,19 +383,21 @@ def _share_of_errors(means: Mapping[str, float]) -> float | None:
     return means.get("frame_errors")
 
 
-def training_facts(meta: Mapping[str, Any]) -> dict[str, str]:
+def training_facts(meta: NetworkMeta | None) -> dict[str, str]:
     """Return what few trainings have: several networks, steps that were skipped.
 
     Args:
-        meta: of the model.
+        meta: of the model; None while there is none.
     """
-    training = meta.get("options", {}).get("training", {})
-    facts, networks = {}, training.get("ensemble", 1)
+    if meta is None:
+        return {}
+    training = meta.options.training
+    facts, networks = {}, training.ensemble
     if networks > 1:
         facts["networks"] = f"{networks}, fused; curves and losses are of the first"
-    if (rule := training.get("outliers")) is not None:
-        done = {"skip": "skipped", "clip": "clipped"}[rule["action"]]
-        facts[f"steps {done} as outliers"] = str(len(meta["outliers"]))
+    if training.outliers is not None:
+        done = {"skip": "skipped", "clip": "clipped"}[training.outliers.action]
+        facts[f"steps {done} as outliers"] = str(len(meta.outliers))
     return facts
 
 
@@ -388,11 +405,12 @@ def _unknown_sequences(results: Results, name: str, part: str) -> dict[str, str]
     """Count supervisions of LF-MMI that the phone language model gives no weights."""
     trained_on = results.recipe.networks[name].training_set
     split = trained_on if part == "train" else part
-    meta = read_json(results / f"chain/{name}/supervisions/{split}/meta.json") or {}
-    if not meta.get("refused"):
+    folder = results / f"chain/{name}/supervisions/{split}"
+    meta = read_json(folder / "meta.json", Supervisions)
+    if meta is None or not meta.refused:
         return {}
     what = f"{part} utterances with phone sequences unknown to the phone language model"
-    return {what: f"{meta['refused']} of {meta['num_utterances']}"}
+    return {what: f"{meta.refused} of {meta.num_utterances}"}
 
 
 def _network_facts(results: Results, name: str, log: Log) -> dict[str, str]:
@@ -401,14 +419,15 @@ def _network_facts(results: Results, name: str, log: Log) -> dict[str, str]:
     # others have a section of their own
     assert not isinstance(options, SequenceSystemOptions)
     last = log.epochs[-1] if log.epochs else None
-    meta = read_json(results / f"nnet/{name}/meta.json") or {}
+    meta = read_json(results / f"nnet/{name}/meta.json", NetworkMeta)
+    parameters = None if meta is None else meta.num_parameters
     facts = {
         "description": Path(options.network).stem,
         "learns": f"alignments of {options.alignments}"
         if options.alignments
         else "transcripts",
         "features": options.features or "those of the GMM systems",
-        "parameters": f"{meta['num_parameters']:,}" if "num_parameters" in meta else "",
+        "parameters": "" if parameters is None else f"{parameters:,}",
         "epochs": str(len(log.epochs)),
         "steps": str(last["step"]) if last else "0",
         **training_facts(meta),
@@ -437,23 +456,26 @@ def _network_facts(results: Results, name: str, log: Log) -> dict[str, str]:
 def _drawings(results: Results, names: Sequence[str]) -> Iterator[Block]:
     """Draw the layers of the networks, once where several are made alike."""
     alike: dict[str, list[str]] = {}
+    made: dict[str, NetworkMeta] = {}
     for name in names:
         folder = results / f"nnet/{name}"
-        meta = read_json(folder / "meta.json")
+        meta = read_json(folder / "meta.json", NetworkMeta)
         if meta is not None:
             text = (folder / "network.yaml").read_text(encoding="utf-8")
-            key = f"{meta['dim_in']} {meta['classes']} {text}"
+            key = f"{meta.dim_in} {meta.classes} {text}"
             alike.setdefault(key, []).append(name)
-    for own in alike.values():
-        yield from _drawing(results, own)
+            made[key] = meta
+    for key, own in alike.items():
+        yield from _drawing(results, own, made[key])
 
 
-def _drawing(results: Results, names: Sequence[str]) -> Iterator[Block]:
+def _drawing(
+    results: Results, names: Sequence[str], meta: NetworkMeta
+) -> Iterator[Block]:
     """Draw the layers of networks that are made alike."""
     folder = results / f"nnet/{names[0]}"
-    meta = read_json(folder / "meta.json") or {}
     description = NetworkDescription.load(folder / "network.yaml")
-    network = Network(description, meta["dim_in"], meta["classes"])
+    network = Network(description, meta.dim_in, meta.classes)
     title = f"Layers of {', '.join(names)}"
     yield Heading(title)
     yield Figure(

@@ -33,6 +33,7 @@ COLUMNS = (
     *("system", "set", "wer", "ins", "del", "sub", "words", "sentences"),
     *("sentence_errors", "lmwt", "wip", "ci_low", "ci_high"),
 )
+_RATES = ("wer", "lmwt", "wip", "ci_low", "ci_high")  # of `COLUMNS`
 _SIDES = ["reference", "hypothesis"]
 _UTTERANCE_COLUMNS = ["utterance", "speaker", *COUNTS, "wer", *_SIDES]
 _KINDS = ["sub", "del", "ins"]
@@ -91,13 +92,37 @@ def read_scores(path: str | Path) -> pd.DataFrame:
     """Read a `per_utterance.tsv` back, as `score_utterances` returns it.
 
     Raises:
-        UserError: a line does not have its fields.
+        UserError: a line does not have its fields, its numbers are not those of one
+            utterance, or its words are not aligned.
     """
     table = read_table(path)
     if list(table.columns) != _UTTERANCE_COLUMNS:
         raise UserError("not scores of utterances", file=path, remedy="score again")
     with reading(path, "not scores of utterances", "score again"):
-        return table.astype({**dict.fromkeys(COUNTS, int), "wer": float})
+        scores = table.astype({**dict.fromkeys(COUNTS, int), "wer": float})
+        _check_scores(scores)
+    return scores
+
+
+def _check_scores(scores: pd.DataFrame) -> None:
+    """Refuse scores that no utterances have.
+
+    Raises:
+        ValueError: of an utterance there are two, numbers do not add up, or its words
+            are not aligned.
+    """
+    names = scores["utterance"]
+    is_wrong = scores["errors"] != scores[["ins", "del", "sub"]].sum(axis=1)
+    is_wrong |= (scores[COUNTS] < 0).any(axis=1) | names.duplicated()
+    for name in names[is_wrong].head(1):
+        raise ValueError(f"{name}: comes twice, or its errors do not add up")
+    texts = (scores[side].tolist() for side in _SIDES)
+    for name, *sides in zip(names, *texts, strict=True):
+        words, heard = (side.split() for side in sides)
+        if len(words) != len(heard):
+            raise ValueError(f"{name}: words are not aligned")
+        if GAP in words and (GAP, GAP) in zip(words, heard, strict=True):
+            raise ValueError(f"{name}: nothing is aligned with nothing")
 
 
 def totals(scores: pd.DataFrame) -> ErrorCounts:
@@ -130,17 +155,11 @@ def confusions(scores: pd.DataFrame) -> pd.DataFrame:
         `kind` (`sub`, `del`, `ins`), `reference`, `hypothesis` (`GAP` for no word),
         `count`; the most frequent first within each kind.
 
-    Raises:
-        UserError: the words of an utterance are not aligned.
     """
     import pandas as pd
 
     words = {side: scores[side].astype(str).str.split() for side in _SIDES}
-    try:
-        pairs = pd.DataFrame(words).explode(_SIDES).dropna()
-    except ValueError as error:
-        what = "scores of utterances whose words are not aligned"
-        raise UserError(what, remedy="score again") from error
+    pairs = pd.DataFrame(words).explode(_SIDES).dropna()
     wrong = pairs[pairs["reference"] != pairs["hypothesis"]]
     gaps = [wrong["hypothesis"] == GAP, wrong["reference"] == GAP]
     kind = pd.Categorical(np.select(gaps, _KINDS[1:], _KINDS[0]), _KINDS, ordered=True)
@@ -228,10 +247,16 @@ def read_rates(
 
     Returns:
         The table of `summarize_wer`, cells as text; None where nothing is scored.
+
+    Raises:
+        UserError: a file is no such table, or no scores.
     """
-    table = results / "wer.tsv"
-    if table.is_file():
-        return read_table(table)
+    file = results / "wer.tsv"
+    if file.is_file():
+        table = read_table(file)
+        with reading(file, "no word error rates", "remove it, and score again"):
+            _check_rates(table)
+        return table
     if scores is None:
         there = results.glob("score/*/*/wer.json")
         scores = sorted(there, key=lambda path: path.stat().st_mtime_ns)
@@ -241,6 +266,20 @@ def read_rates(
     import pandas as pd
 
     return pd.DataFrame(_rates(found), columns=list(COLUMNS), dtype=str)
+
+
+def _check_rates(table: pd.DataFrame) -> None:
+    """Refuse a table that is not of `summarize_wer`.
+
+    Raises:
+        ValueError, LookupError, ArithmeticError: it is not.
+    """
+    table[list(_RATES)].astype(float)
+    counts = table[[c for c in COLUMNS[2:] if c not in _RATES]].astype(int)
+    if (counts < 0).to_numpy().any():
+        raise ValueError("a count below 0")
+    if table[["system", "set"]].duplicated().any():
+        raise ValueError("a system and set come twice")
 
 
 def format_rates(table: pd.DataFrame) -> str:
@@ -262,7 +301,8 @@ def read_table(path: str | Path) -> pd.DataFrame:
     """Read a tab-separated table with a heading line, all cells as text.
 
     Raises:
-        UserError: a line has more or fewer fields than the heading.
+        UserError: a line has more or fewer fields than the heading, or a column comes
+            twice.
     """
     import pandas as pd
 
@@ -275,6 +315,9 @@ def read_table(path: str | Path) -> pd.DataFrame:
                 file=path,
                 remedy="remove the file and run again",
             )
+    if len(set(lines[0])) < len(lines[0]):
+        remedy = "remove the file and run again"
+        raise UserError("a column comes twice", file=path, remedy=remedy)
     return pd.DataFrame(lines[1:], columns=lines[0], dtype=str)
 
 

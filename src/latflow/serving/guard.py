@@ -4,7 +4,8 @@ A connection that has not yet said what it wants has a deadline for it, and goes
 where there are too many: clients that only hold connections keep nobody out, and the
 process never runs out of files (where asyncio would log, and not hear, for as long).
 
-Public: `Connections`, `HttpProtocol`, `SocketProtocol`, `last_ping`, `few_lines`.
+Public: `Connections`, `HttpProtocol`, `TlsProtocol`, `SocketProtocol`, `last_ping`,
+`few_lines`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import asyncio
 import logging
 import resource
 import time
+from asyncio.sslproto import SSLProtocol
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from ssl import SSLContext
 from typing import Any, cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -45,7 +48,7 @@ class Connections:
         self, most: int, patience: float, refused: Callable[[], None] = lambda: None
     ) -> None:
         self.most = min(most, max(1, _files() - _RESERVED_FILES - _ACCEPTED))
-        self._patience = patience
+        self.patience = patience
         self._refused = refused
         self._open: set[asyncio.Transport] = set()
         self._waiting: dict[asyncio.Transport, asyncio.TimerHandle] = {}
@@ -71,7 +74,7 @@ class Connections:
         self.heard(transport)
         if transport in self._open:
             loop = asyncio.get_running_loop()
-            timer = loop.call_later(self._patience, self._end, transport)
+            timer = loop.call_later(self.patience, self._end, transport)
             self._waiting[transport] = timer
 
     def heard(self, transport: asyncio.Transport) -> None:
@@ -113,10 +116,13 @@ class HttpProtocol(H11Protocol):
     def __init__(self, *args: Any, connections: Connections, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._guard = connections
+        self.below: asyncio.Transport | None = None  # that TLS has for its handshake
 
     def connection_made(self, transport: Any) -> None:
-        """Count the connection."""
+        """Count the connection; by this transport, if TLS had another."""
         super().connection_made(transport)
+        if self.below is not None:
+            self._guard.leave(self.below)
         self._guard.enter(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -142,6 +148,47 @@ class HttpProtocol(H11Protocol):
         super().on_response_complete()
         if self.cycle is before and not self.transport.is_closing():
             self._guard.wait(self.transport)
+
+
+class TlsProtocol(SSLProtocol):
+    """TLS, whose handshake counts as a connection that has not said what it wants.
+
+    asyncio tells a server of a connection when its handshake is done.
+
+    Args:
+        inside: speaks HTTP once the handshake is done.
+        connections: of the process.
+        context: the server's certificate.
+    """
+
+    def __init__(
+        self, inside: HttpProtocol, connections: Connections, context: SSLContext
+    ) -> None:
+        # typeshed knows neither fractions of seconds, nor that nobody need wait
+        patience: Any = connections.patience
+        waiter: Any = None
+        super().__init__(
+            asyncio.get_running_loop(),
+            inside,
+            context,
+            waiter,
+            server_side=True,
+            ssl_handshake_timeout=patience,
+            ssl_shutdown_timeout=patience,
+        )
+        self._inside, self._guard = inside, connections
+
+    def connection_made(self, transport: Any) -> None:
+        """Count the connection."""
+        self._inside.below = transport
+        self._guard.enter(transport)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Count it no more, if its handshake was not done."""
+        if self._inside.below is not None:
+            self._guard.leave(self._inside.below)
+        super().connection_lost(exc)
 
 
 class SocketProtocol(WebSocketsSansIOProtocol):

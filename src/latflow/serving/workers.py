@@ -5,8 +5,6 @@ Public: `serve`, `settled`, `service_of`, `bound_socket`, `free_at_once`, `Serve
 
 from __future__ import annotations
 
-import asyncio
-import asyncio.constants
 import contextlib
 import ctypes
 import logging
@@ -20,7 +18,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -34,6 +32,7 @@ from latflow.serving.guard import (
     Connections,
     HttpProtocol,
     SocketProtocol,
+    TlsProtocol,
     few_lines,
 )
 from latflow.serving.http import create_app
@@ -141,16 +140,23 @@ def _check_names(packages: Sequence[Path]) -> list[PackageInfo]:
 def _check(options: ServerOptions) -> None:
     """Refuse files of the options that cannot be used."""
     _read_token(options)
-    if options.certificate:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        try:
-            context.load_cert_chain(options.certificate, options.key or None)
-        except (OSError, ssl.SSLError) as error:
-            raise UserError(
-                f"not a certificate with its key: {error}", file=options.certificate
-            ) from None
-    elif options.key:
-        raise UserError("a key without a certificate", file=options.key)
+    _tls(options)
+
+
+def _tls(options: ServerOptions) -> ssl.SSLContext | None:
+    """Return the server's side of TLS; None without a certificate."""
+    if not options.certificate:
+        if options.key:
+            raise UserError("a key without a certificate", file=options.key)
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(options.certificate, options.key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise UserError(
+            f"not a certificate with its key: {error}", file=options.certificate
+        ) from None
+    return context
 
 
 def _read_token(options: ServerOptions) -> str:
@@ -308,10 +314,13 @@ class Server(uvicorn.Server):
             options.patience,
             partial(service.metrics.refused, "connection"),
         )
-        http: Any = partial(HttpProtocol, connections=connections)
+        context = _tls(options)
+
+        def http(**kwargs: Any) -> HttpProtocol | TlsProtocol:
+            inside = HttpProtocol(connections=connections, **kwargs)
+            return TlsProtocol(inside, connections, context) if context else inside
+
         websockets: Any = partial(SocketProtocol, connections=connections)
-        # asyncio gives the handshake of TLS a minute, before we hear of a connection.
-        asyncio.constants.SSL_HANDSHAKE_TIMEOUT = options.patience  # pyright: ignore
         super().__init__(
             uvicorn.Config(
                 create_app(service),
@@ -321,14 +330,12 @@ class Server(uvicorn.Server):
                 ws_ping_interval=_PING_SECONDS,
                 ws_ping_timeout=_PING_SECONDS,
                 ws_per_message_deflate=False,
-                http=http,
+                http=cast("Any", http),
                 loop="asyncio",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                ssl_certfile=options.certificate or None,
-                ssl_keyfile=options.key or None,
                 timeout_graceful_shutdown=max(1, round(options.grace)),
             )
         )

@@ -236,6 +236,20 @@ def test_held_out_parts_are_complete_and_disjoint(corpus, tmp_path, by, fraction
     assert (tmp_path / "dev/ledger.jsonl").read_text() == ""
 
 
+def test_a_cut_without_a_supervision_has_no_side(corpus, tmp_path):
+    cuts = corpus / CUTS
+    first, *others = gzip.decompress(cuts.read_bytes()).splitlines(keepends=True)
+    cut = json.loads(first)
+    del cut["supervisions"]
+    text = json.dumps(cut).encode() + b"\n" + b"".join(others)
+    cuts.write_bytes(gzip.compress(text))
+    with pytest.raises(UserError, match=f"{CUTS}: {cut['id']}: has no supervision"):
+        hold_out(
+            corpus, tmp_path / "train", tmp_path / "dev",
+            options=HoldOutSource(fraction=0.2), seed=7,
+        )  # fmt: skip
+
+
 def test_holding_out_is_deterministic(corpus, tmp_path):
     for name in ("one", "two"):
         hold_out(

@@ -5,7 +5,6 @@ import contextlib
 import ctypes
 import io
 import json
-import shutil
 import socket
 import ssl
 import subprocess
@@ -26,6 +25,7 @@ from reference.serving_server import (
     CountingSession,
     counting_model,
     running_server,
+    write_certificate,
 )
 from websockets.asyncio.client import connect as connect_async
 from websockets.exceptions import ConnectionClosed
@@ -430,20 +430,8 @@ def test_a_token_is_needed_where_there_is_one(tmp_path):
 
 
 def test_tls(tmp_path):
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl, which makes the certificate, is not installed")
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
-            *("-keyout", key, "-out", certificate),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    context = ssl.create_default_context(cafile=certificate)
-    files = {"certificate": str(certificate), "key": str(key)}
+    files = write_certificate(tmp_path)
+    context = ssl.create_default_context(cafile=files["certificate"])
     with running_server(counting_model(), **files) as running:
         url = running.url.replace("ws:", "wss:")
         with connect(url, ssl=context) as talk:

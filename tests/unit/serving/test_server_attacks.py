@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 import socket
+import ssl
 import threading
 import time
 
@@ -17,6 +18,7 @@ from reference.serving_server import (
     CountingSession,
     counting_model,
     running_server,
+    write_certificate,
 )
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
@@ -185,6 +187,44 @@ def test_the_head_of_a_request_has_a_deadline():
         with connect(running.url) as talk:  # what has begun goes on
             talk.send(AUDIO)
             time.sleep(1.5)
+            talk.send(AUDIO)
+            assert json.loads(talk.recv(PATIENCE)) == {"partial": "1"}
+            assert json.loads(talk.recv(PATIENCE)) == {"partial": "1 1"}
+
+
+def test_handshakes_of_tls_are_connections_and_have_a_deadline(tmp_path):
+    """Clients that begin the handshake, say nothing, or go on a byte at a time."""
+    files = write_certificate(tmp_path)
+    context = ssl.create_default_context(cafile=files["certificate"])
+    hello, client = ssl.MemoryBIO(), ssl.create_default_context()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="x").do_handshake()
+    begun = hello.read()
+    limited = running_server(counting_model(), max_connections=20, patience=2, **files)
+    with limited as running, contextlib.ExitStack() as stack:
+        health = running.http.replace("http:", "https:") + "/health"
+        metrics = running.http.replace("http:", "https:") + "/metrics"
+        held = [idle(running.port, begun[: 7 * i]) for i in range(300)]
+        for one in held:
+            stack.enter_context(contextlib.closing(one))
+        reply = httpx.get(health, timeout=PATIENCE, verify=context)
+        assert reply.status_code == 200
+        text = httpx.get(metrics, verify=context).text
+        (told,) = [one for one in text.splitlines() if 'al{reason="connection' in one]
+        assert float(told.split()[-1]) >= 280
+        began = time.monotonic()
+        slow = stack.enter_context(contextlib.closing(idle(running.port, begun[:10])))
+        slow.settimeout(0.05)
+        with contextlib.suppress(ConnectionError):
+            for i in range(10, len(begun)):
+                assert time.monotonic() - began < PATIENCE
+                slow.sendall(begun[i : i + 1])
+                time.sleep(0.05)
+        assert time.monotonic() - began < 6
+        assert all(closes(one) for one in held)
+        with connect(running.url.replace("ws:", "wss:"), ssl=context) as talk:
+            talk.send(AUDIO)
+            time.sleep(3)  # longer than any handshake may take
             talk.send(AUDIO)
             assert json.loads(talk.recv(PATIENCE)) == {"partial": "1"}
             assert json.loads(talk.recv(PATIENCE)) == {"partial": "1 1"}

@@ -11,6 +11,7 @@ from reference.training_task import DIM, make_trainer, training_options, write_t
 from latflow.errors import UserError
 from latflow.features.frames import FrameWriter
 from latflow.ledger import Ledger
+from latflow.report.records import NetworkMeta
 from latflow.report.training import training_facts
 from latflow.training.labels import LabelWriter
 from latflow.training.launch import Interrupted
@@ -117,9 +118,14 @@ def test_outliers_are_in_log_ledger_and_report(task, tmp_path):
         "options": {"training": trainer.options.values()},
         "outliers": result.outliers,
     }
-    assert training_facts(meta) == {"steps skipped as outliers": "2"}
-    assert training_facts({"options": {"training": {"outliers": None}}}) == {}
-    several = training_facts({"options": {"training": {"ensemble": 3}}})
+    made = {"dim_in": 1, "classes": {"output": 2}}
+
+    def facts(**meta):
+        return training_facts(NetworkMeta.model_validate(made | meta))
+
+    assert facts(**meta) == {"steps skipped as outliers": "2"}
+    assert facts(options={"training": {"outliers": None}}) == {}
+    several = facts(options={"training": {"ensemble": 3}})
     assert several["networks"].startswith("3, fused")
 
 
