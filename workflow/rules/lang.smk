@@ -230,6 +230,7 @@ rule make_graph:
         runtime=growing(240),
     params:
         options=lambda wildcards: recipe.graph_options(wildcards.system).values(),
+        sentences=recipe.options.decode.sentences,
         code=source_digest("latflow.graphs.hclg.make_graph"),
     message:
         "Compose the decoding graph HCLG of {wildcards.system}"
