@@ -1,6 +1,6 @@
 # Systems that leave the workflow.
-# Products: <results>/package/<system>/package.json, <results>/transcribe/<name>/recordings.tsv,
-# <results>/capacity/<system>.tsv
+# Products: <results>/package/<system>/package.json, <results>/served/<system>/<split>/wer.json,
+# <results>/transcribe/<name>/recordings.tsv, <results>/capacity/<system>.tsv
 
 
 rule package_model:
@@ -25,6 +25,39 @@ rule package_model:
         "Package {wildcards.system}"
     script:
         "../scripts/package_model.py"
+
+
+rule score_served:
+    input:
+        package="<results>/package/{system}/package.json",
+        cuts=references_of,
+    output:
+        text="<results>/served/{system}/{split}/hyp.txt",
+        ctm="<results>/served/{system}/{split}/hyp.ctm",
+        wer="<results>/served/{system}/{split}/wer.json",
+        utterances="<results>/served/{system}/{split}/per_utterance.tsv",
+        speakers="<results>/served/{system}/{split}/per_speaker.tsv",
+        confusions="<results>/served/{system}/{split}/confusions.tsv",
+    log:
+        "<logs>/score_served/{system}.{split}.log",
+    benchmark:
+        "<benchmarks>/score_served/{system}.{split}.jsonl"
+    wildcard_constraints:
+        split="|".join(recipe.served_sets) or "none",
+    conda:
+        "../../envs/serve.yaml"
+    threads: 16
+    resources:
+        mem_mb=growing(8000),
+        runtime=growing(480),
+    params:
+        options=recipe.options.score.values(),
+        seed=recipe.options.seed,
+        code=source_digest("latflow.serving.served_scores.score_served"),
+    message:
+        "Score the package of {wildcards.system} on {wildcards.split}"
+    script:
+        "../scripts/score_served.py"
 
 
 rule transcribe:

@@ -145,6 +145,12 @@ class Systems:
         last = [n for n in self.decoded_systems if not self.has_decoder(n)][-1:]
         return last if self.options.decode.beam_sweep else []
 
+    @property
+    def served_systems(self) -> list[str]:
+        """Packaged systems that recognize: all but adapted GMMs, which only align."""
+        packaged = self.options.package.systems
+        return [n for n in packaged if self.is_network(n) or not self.is_adapted(n)]
+
     def is_network(self, system: str) -> bool:
         """Return whether a system is a network's."""
         return system in self.networks
