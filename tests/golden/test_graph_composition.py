@@ -10,6 +10,7 @@ from reference.training_graph import compile_training_graph
 from latflow.fst.graph import Graph
 from latflow.graphs.hclg import build_hclg, load_model, make_graph
 from latflow.graphs.options import GraphOptions
+from latflow.graphs.sentences import let_sentences_follow
 from latflow.graphs.training import TrainingGraphCompiler
 from latflow.parallel import in_order, worker_pool
 
@@ -52,6 +53,23 @@ def test_stage_writes_the_graph_and_its_counts(golden, tmp_path):
     assert ours.weight.flags.aligned
     facts = json.loads((tmp_path / "HCLG.json").read_text())
     assert (facts["states"], facts["arcs"], facts["final_states"]) == (136, 307, 3)
+    assert facts["sentences"] == "one"
+
+
+def test_stage_lets_sentences_follow(golden, tmp_path):
+    make_graph(
+        golden / "lang",
+        golden / "lang/G.fst",
+        golden / "gmm/tri1",
+        tmp_path / "HCLG.fst",
+        options=GraphOptions(),
+        sentences="several",
+    )
+    kaldi = Graph.load(golden / "graph/HCLG_tri1.fst")
+    ours = Graph.load(tmp_path / "HCLG.fst")
+    assert canonical(ours) == canonical(let_sentences_follow(kaldi))
+    assert ours.num_arcs > kaldi.num_arcs
+    assert json.loads((tmp_path / "HCLG.json").read_text())["sentences"] == "several"
 
 
 def test_training_graphs_are_those_of_compile_train_graphs(

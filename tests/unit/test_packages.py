@@ -1,7 +1,6 @@
 """The order of packages: each imports only from those below it, without cycles.
 
-Imports are read from the sources: those within functions count, those for type checkers
-count for the order and not for cycles.
+Imports are read from the sources: those within functions and for type checkers count.
 """
 
 import ast
@@ -34,19 +33,17 @@ NAMES = dict(modules())
 
 @cache
 def imports(module):
-    """Modules of ours that a module imports: (name, whether only for type checkers)."""
-    found = set()
-    pending = [(node, False) for node in ast.parse(NAMES[module].read_text()).body]
+    """Names of the modules of ours that a module imports."""
+    found, pending = set(), [*ast.parse(NAMES[module].read_text()).body]
     while pending:
-        node, typing_only = pending.pop()
+        node = pending.pop()
         if isinstance(node, ast.ImportFrom):
             deeper = [f"{node.module}.{alias.name}" for alias in node.names]
             names = [name if name in NAMES else node.module for name in deeper]
         else:
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-        found |= {(n, typing_only) for n in names if n and n.startswith("latflow.")}
-        guard = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        pending += [(n, typing_only or guard) for n in ast.iter_child_nodes(node)]
+        found |= {name for name in names if name and name.startswith("latflow.")}
+        pending += ast.iter_child_nodes(node)
     return found
 
 
@@ -64,7 +61,7 @@ def test_packages_import_only_from_those_below():
     rank = {name: i for i, name in enumerate([*ORDER, ""])}
     upward = {}
     for module in NAMES:
-        for other, _ in imports(module):
+        for other in imports(module):
             if rank[package(other)] < rank[package(module)]:
                 edge = f"{package(module) or 'latflow'} > {package(other)}"
                 upward.setdefault(edge, []).append(f"{module} imports {other}")
@@ -72,5 +69,5 @@ def test_packages_import_only_from_those_below():
 
 
 def test_no_module_is_in_an_import_cycle():
-    below = {m: {n for n, typing_only in imports(m) if not typing_only} for m in NAMES}
+    below = {module: imports(module) for module in NAMES}
     TopologicalSorter(below).prepare()  # CycleError names the modules

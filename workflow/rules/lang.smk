@@ -230,6 +230,7 @@ rule make_graph:
         runtime=growing(240),
     params:
         options=lambda wildcards: system_of(wildcards).graph_options.values(),
+        sentences=recipe.options.decode.sentences,
         stage=stage("latflow.graphs.hclg.make_graph"),
     message:
         "Compose the decoding graph HCLG of {wildcards.system}"

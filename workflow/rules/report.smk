@@ -65,6 +65,11 @@ rule make_report:
             system=recipe.options.package.systems,
         ),
         expand(
+            "<results>/served/{system}/{split}/wer.json",
+            system=recipe.served_systems,
+            split=recipe.served_sets,
+        ),
+        expand(
             "<results>/capacity/{system}.tsv", system=recipe.options.capacity.systems
         ),
     output:

@@ -1,6 +1,6 @@
 # Systems that leave the workflow.
-# Products: <results>/package/<system>/package.json, <results>/transcribe/<name>/recordings.tsv,
-# <results>/capacity/<system>.tsv
+# Products: <results>/package/<system>/package.json, <results>/served/<system>/<split>/wer.json,
+# <results>/transcribe/<name>/recordings.tsv, <results>/capacity/<system>.tsv
 
 
 rule package_model:
@@ -23,6 +23,39 @@ rule package_model:
         stage=stage("latflow.serving.packaging.write_package"),
     message:
         "Package {wildcards.system}"
+    script:
+        "../scripts/run_stage.py"
+
+
+rule score_served:
+    input:
+        package="<results>/package/{system}/package.json",
+        cuts=references_of,
+    output:
+        text="<results>/served/{system}/{split}/hyp.txt",
+        ctm="<results>/served/{system}/{split}/hyp.ctm",
+        wer="<results>/served/{system}/{split}/wer.json",
+        utterances="<results>/served/{system}/{split}/per_utterance.tsv",
+        speakers="<results>/served/{system}/{split}/per_speaker.tsv",
+        confusions="<results>/served/{system}/{split}/confusions.tsv",
+    log:
+        "<logs>/score_served/{system}.{split}.log",
+    benchmark:
+        "<benchmarks>/score_served/{system}.{split}.jsonl"
+    wildcard_constraints:
+        split="|".join(recipe.served_sets) or "none",
+    conda:
+        "../../envs/serve.yaml"
+    threads: 16
+    resources:
+        mem_mb=growing(8000),
+        runtime=growing(480),
+    params:
+        options=recipe.options.score.values(),
+        seed=recipe.options.seed,
+        stage=stage("latflow.serving.served_scores.score_served"),
+    message:
+        "Score the package of {wildcards.system} on {wildcards.split}"
     script:
         "../scripts/run_stage.py"
 

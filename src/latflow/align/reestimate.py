@@ -38,10 +38,10 @@ from latflow.files import atomic_directory
 from latflow.graphs.hclg import load_model
 from latflow.kaldi.io import read_int_vectors
 from latflow.lang.directory import Lang
-from latflow.lang.lexicon import Lexicon, Pronunciation, write_lexicon
+from latflow.lang.lexicon import Lexicon, Pronunciation, write_lexicon, write_silence
 from latflow.lang.lexicon_fst import write_transducers
 from latflow.lang.phones import place_markers
-from latflow.lang.silence import SilenceModel, WordSilence, write_silence
+from latflow.lang.silence import SilenceModel, WordSilence
 from latflow.logs import progress
 
 log = logging.getLogger(__name__)

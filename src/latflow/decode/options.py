@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from latflow.align.options import AlignSplitOptions
 from latflow.gmm.options import FmllrOptions
-from latflow.graphs.options import BiasedGraphOptions
+from latflow.graphs.options import BiasedGraphOptions, Sentences
 from latflow.lang.options import RescoringLmOptions
 from latflow.nnet.options import Precision
 from latflow.options import (
@@ -247,6 +247,11 @@ class AlignNetworkOptions(AlignSplitOptions):
 class DecodeOptions(SearchOptions):
     """The search that makes lattices, and the choice of scales on the dev set."""
 
+    sentences: Sentences = "one"
+    """Sentences that an utterance may hold. With `several`, decoding graphs lead from
+    the end of a sentence to the beginning of another one, which people who speak do
+    without a pause; an utterance of one costs the same. Attention decoders know nothing
+    of it."""
     beam_sweep: Annotated[tuple[PositiveFloat, ...], Unique] = (
         5.0,
         7.0,

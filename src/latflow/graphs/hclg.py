@@ -34,7 +34,8 @@ from latflow.fst.optimize import (
     remove_epsilons_locally,
     remove_input_symbols,
 )
-from latflow.graphs.options import GraphOptions
+from latflow.graphs.options import GraphOptions, Sentences
+from latflow.graphs.sentences import let_sentences_follow
 from latflow.hmm.transducer import HmmCache, add_self_loops, compose_hmms
 from latflow.hmm.transition_model import TransitionModel
 from latflow.hmm.tree import ContextDependency
@@ -250,6 +251,7 @@ def make_graph(
     graph: Path,
     *,
     options: GraphOptions,
+    sentences: Sentences = "one",
 ) -> None:
     """Build HCLG and write it (stage).
 
@@ -259,13 +261,19 @@ def make_graph(
         model_dir: folder with `final.mdl` and `tree`.
         graph: where to write, see `save_hclg`.
         options: scales.
+        sentences: that an utterance may hold, see `latflow.graphs.sentences`.
 
     Raises:
         UserError: as `build_hclg`; or the disk is full.
     """
     began = time.monotonic()
     hclg = build_hclg(lang_dir, grammar, *load_model(model_dir), options)
-    facts = {"input_epsilons": int(hclg.num_input_epsilons.sum())}
+    if sentences == "several":
+        hclg = let_sentences_follow(hclg)
+    facts = {
+        "input_epsilons": int(hclg.num_input_epsilons.sum()),
+        "sentences": sentences,
+    }
     save_hclg(hclg, graph, options, facts, began)
 
 

@@ -8,6 +8,8 @@ from pydantic import Field
 
 from latflow.options import NonNegativeFloat, NonNegativeInt, Options, PositiveInt
 
+Sentences = Literal["one", "several"]
+
 
 class GraphOptions(Options):
     """Scales of the transition probabilities in graphs (Kaldi's mkgraph.sh)."""

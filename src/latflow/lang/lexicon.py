@@ -22,14 +22,16 @@ from pathlib import Path
 
 from latflow.corpus.words import RESERVED_WORDS
 from latflow.errors import UserError
-from latflow.files import atomic_output, read_lines
+from latflow.files import atomic_output, read_lines, write_text
 from latflow.lang.lexicon_forms import read_rows
 from latflow.lang.lexicon_rows import Row
 from latflow.lang.silence import (
     SILENCE_FILE,
     SentenceSilence,
+    SilenceModel,
     WordSilence,
     read_sentence_silence,
+    write_sentence_silence,
 )
 
 log = logging.getLogger(__name__)
@@ -93,6 +95,25 @@ class Lexicon:
     def has_silence(self) -> bool:
         """Whether an entry tells of silence around it."""
         return any(entry.silence for entry in self.entries)
+
+    def silence_model(self, probability: float) -> SilenceModel | None:
+        """Return what the lexicon says of silence; None if that is nothing.
+
+        Without a `silprob.txt` beside the lexicon (dictionaries of Montreal Forced
+        Aligner have none) silence at the start of a sentence has the given probability
+        and the end has no corrections, as by MFA's defaults (0.5, no costs). An entry
+        without numbers has the overall probability behind it and corrections of 1.
+
+        Args:
+            probability: of silence where the lexicon tells none, in [0, 1); 0 allows
+                no silence at all, whatever the lexicon says.
+        """
+        if probability == 0.0 or not self.has_silence:
+            return None
+        edges = self.sentence or SentenceSilence(probability, probability, 1.0, 1.0)
+        neutral = WordSilence(edges.overall, 1.0, 1.0)
+        words = tuple(entry.silence or neutral for entry in self.entries)
+        return SilenceModel(*edges, words=words)
 
     def by_word(self) -> dict[str, list[tuple[float, tuple[str, ...]]]]:
         """Return word -> its (probability, phones), in file order."""
@@ -344,3 +365,16 @@ def _max_normalize(entries: list[Pronunciation]) -> list[Pronunciation]:
     for entry in entries:
         largest[entry.word] = max(largest.get(entry.word, 0.0), entry.probability)
     return [replace(e, probability=e.probability / largest[e.word]) for e in entries]
+
+
+def write_silence(
+    folder: Path, entries: Sequence[Pronunciation], model: SilenceModel
+) -> None:
+    """Write Kaldi's `lexiconp_silprob.txt` and `silprob.txt`."""
+    rows = [
+        f"{e.word} {e.probability:.6g} {s.after:.6g} {s.correction_silence:.6g} "
+        f"{s.correction_none:.6g} {' '.join(e.phones)}\n"
+        for e, s in zip(entries, model.words, strict=True)
+    ]
+    write_text(folder / "lexiconp_silprob.txt", "".join(rows))
+    write_sentence_silence(folder / SILENCE_FILE, model)

@@ -32,6 +32,7 @@ from latflow.lang.lexicon import (
     Pronunciation,
     read_lexicon,
     write_lexicon,
+    write_silence,
 )
 from latflow.lang.lexicon_fst import add_disambiguation, write_transducers
 from latflow.lang.ngram import estimate, text_sentences, transcript_sentences, uniform
@@ -44,7 +45,6 @@ from latflow.lang.options import (
     UniformLm,
 )
 from latflow.lang.phones import PhoneInventory, place_markers, word_boundary_kind
-from latflow.lang.silence import silence_model, write_silence
 from latflow.lang.special_words import special_names
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def make_lang(
     inventory = PhoneInventory.of_lexicon(given, options)
     complete = given.with_words(inventory.names.added_words())
     parts = _Parts.of(complete, inventory)
-    silence = silence_model(complete, options.silence_probability)
+    silence = complete.silence_model(options.silence_probability)
     with atomic_directory(out_dir) as folder:
         (folder / "phones").mkdir()
         write_lexicon(complete, folder / "lexicon.txt", with_probabilities=False)
@@ -146,7 +146,7 @@ def extend_lang(
     given = _with_phones_of(model, given, options)
     unknown = model.lexicon.get(model.oov_word) or [(1.0, ())]
     complete = given.with_words([(model.oov_word, " ".join(unknown[0][1]))])
-    silence = silence_model(complete, options.silence_probability)
+    silence = complete.silence_model(options.silence_probability)
     entries = list(complete.entries)
     if model.word_boundary is not None:
         entries = [replace(e, phones=place_markers(e.phones)) for e in entries]

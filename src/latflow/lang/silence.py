@@ -4,7 +4,7 @@ Speakers pause after some words and before others. What a lexicon can say of tha
 `WordSilence` an entry, and one `SentenceSilence` of the edges of sentences; together
 they are the `SilenceModel` that `latflow.lang.lexicon_fst` makes an L of.
 
-Public: `WordSilence`, `SentenceSilence`, `SilenceModel`, `silence_model`,
+Public: `WordSilence`, `SentenceSilence`, `SilenceModel`, `read_sentence_silence`,
 `read_sentence_silence`, `write_silence`.
 Source: Chen, Xu, Wang, Povey and Khudanpur 2015, "Pronunciation and silence probability
 modeling for ASR"; Kaldi `utils/dict_dir_add_pronprobs.sh` (the files).
@@ -12,16 +12,12 @@ modeling for ASR"; Kaldi `utils/dict_dir_add_pronprobs.sh` (the files).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from latflow.errors import UserError
 from latflow.files import read_lines, write_text
-
-if TYPE_CHECKING:
-    from latflow.lang.lexicon import Lexicon, Pronunciation
 
 SILENCE_FILE = "silprob.txt"
 _KEYS = ("<s>", "</s>_s", "</s>_n", "overall")  # Kaldi's, in the order of its file
@@ -76,27 +72,6 @@ class SilenceModel:
     words: tuple[WordSilence, ...]
 
 
-def silence_model(lexicon: Lexicon, probability: float) -> SilenceModel | None:
-    """Return what a lexicon says of silence; None if that is nothing.
-
-    Without a `silprob.txt` beside the lexicon (dictionaries of Montreal Forced Aligner
-    have none) silence at the start of a sentence has the given probability and the end
-    has no corrections, as by MFA's defaults (0.5, no costs). An entry without numbers
-    has the overall probability behind it and corrections of 1.
-
-    Args:
-        lexicon: its entries may have silence.
-        probability: of silence where the lexicon tells none, in [0, 1); 0 allows no
-            silence at all, whatever the lexicon says.
-    """
-    if probability == 0.0 or not lexicon.has_silence:
-        return None
-    edges = lexicon.sentence or SentenceSilence(probability, probability, 1.0, 1.0)
-    neutral = WordSilence(edges.overall, 1.0, 1.0)
-    words = tuple(entry.silence or neutral for entry in lexicon.entries)
-    return SilenceModel(*edges, words=words)
-
-
 def read_sentence_silence(path: Path) -> SentenceSilence:
     """Read Kaldi's `silprob.txt`.
 
@@ -116,19 +91,6 @@ def read_sentence_silence(path: Path) -> SentenceSilence:
         )
     start, silence, none, overall = (found[key] for key in _KEYS)
     return SentenceSilence(overall, start, silence, none)
-
-
-def write_silence(
-    folder: Path, entries: Sequence[Pronunciation], model: SilenceModel
-) -> None:
-    """Write Kaldi's `lexiconp_silprob.txt` and `silprob.txt`."""
-    rows = [
-        f"{e.word} {e.probability:.6g} {s.after:.6g} {s.correction_silence:.6g} "
-        f"{s.correction_none:.6g} {' '.join(e.phones)}\n"
-        for e, s in zip(entries, model.words, strict=True)
-    ]
-    write_text(folder / "lexiconp_silprob.txt", "".join(rows))
-    write_sentence_silence(folder / SILENCE_FILE, model)
 
 
 def write_sentence_silence(path: Path, edges: SentenceSilence | SilenceModel) -> None:

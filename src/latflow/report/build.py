@@ -41,6 +41,7 @@ from latflow.report.scores import (
     scales_section,
 )
 from latflow.report.sequence import sequence_section
+from latflow.report.served import serving_section
 from latflow.report.simulation import simulation_section
 from latflow.report.slices import DECIMALS, slices_of, slices_section
 from latflow.report.suspects import suspects_section
@@ -155,6 +156,7 @@ def _sections(results: Results, sliced: pd.DataFrame, date: str) -> list[Section
         language_section(results),
         ledger_section(results),
         speed_section(results),
+        serving_section(results),
         packages_section(results),
         capacity_section(results),
         provenance_section(results, date=date),

@@ -173,8 +173,8 @@ def packages_section(results: Results) -> Section | None:
     lead = (
         "Folders with all that recognition needs, of systems that are to be used; "
         "docs/serving.md of latflow tells how. Confidences: their expected calibration "
-        "error on test sets in per cent, of posteriors and, where dev asks for it, "
-        "calibrated."
+        "error on test sets, as served, in per cent, of posteriors and, where dev asks "
+        "for it, calibrated."
     )
     section = Section("packages", "Model packages", lead)
     rows = []
@@ -206,11 +206,10 @@ def _calibration(results: Results, system: str, told: Package) -> str:
 
     Of the posteriors, and of what the package makes of them.
     """
-    rescoring, curve = told.rescoring, told.confidences
-    name = system if rescoring is None else f"{system}.{rescoring.lm}"
+    curve = told.confidences
     found = []
-    for folder in sorted((results / "score" / name).glob("*")):
-        if folder.name != "dev" and (folder / "per_utterance.tsv").is_file():
+    for folder in sorted((results / "served" / system).glob("*")):
+        if (folder / "per_utterance.tsv").is_file():
             words = ScoredWords.read(folder)
             raw, fitted = (100 * calibration_error(words, c) for c in ((), curve))
             after = f" -> {fitted:.1f}" if curve else ""

@@ -22,14 +22,20 @@ class _Fields(BaseModel):
 
 
 class Bounds(_Fields):
-    """The interval of a word error rate."""
+    """The interval of a word error rate, per cent; None without words."""
 
     by: str
+    low: float | None
+    high: float | None
 
 
 class WordErrors(_Fields):
-    """`score/<system>/<set>/wer.json`."""
+    """`score/<system>/<set>/wer.json`; rates in per cent, None without words."""
 
+    wer: float | None
+    insertions: int = Field(alias="ins")
+    deletions: int = Field(alias="del")
+    substitutions: int = Field(alias="sub")
     confidence_interval: Bounds
 
 

@@ -2,9 +2,9 @@
 
 A client sends events of JSON: its settings (`session.update`, or the older
 `transcription_session.update`), audio in base64, `commit` and `clear`. It is told of
-turns: with `turn_detection` each segment that the session ends, else what is committed.
-`docs/serving.md` describes what is taken. Facts from OpenAI's API reference and the
-types of its Python package (openai 3.57).
+turns: with `turn_detection` each segment that the session ends, else what is committed;
+deltas tell its words while they are spoken. `docs/serving.md` describes what is taken.
+Facts from OpenAI's API reference and the types of its Python package (openai 3.57).
 
 Public: `serve_realtime`.
 """
@@ -27,6 +27,7 @@ import numpy as np
 import soundfile
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from latflow.corpus.ctm import TimedWord
 from latflow.decode.options import SegmentationOptions
 from latflow.serving.connection import Connection
 from latflow.serving.options import SessionOptions
@@ -38,8 +39,9 @@ from latflow.serving.realtime_settings import (
     turns_of,
     wrong,
 )
-from latflow.serving.results import Event, Final, Partial, Segment
+from latflow.serving.results import Event, Final, Segment
 from latflow.serving.service import RefusedError, Service, error_values
+from latflow.serving.settled_words import SettledWords
 
 _KINDS = (
     "session.update",
@@ -93,6 +95,8 @@ class _RealtimeConnection(Connection):
         self._item = ""  # the turn that has begun
         self._before: str | None = None  # the turn before it
         self._turn: list[Segment] = []  # what is recognized, and not committed yet
+        self._settled = SettledWords()  # of the segment that goes on
+        self._has_deltas = False  # of the turn that has begun
         self._committed = 0.0  # seconds of the session that turns have had
         self._told: str | None = None  # of the event that is answered
 
@@ -194,39 +198,47 @@ class _RealtimeConnection(Connection):
             if isinstance(event, Final):
                 finals += 1
                 await self._end_segment(event.segment)
-            elif isinstance(event, Partial) and event.text:
+            elif event.text:
                 await self._begin_turn(event.start)
+                await self._emit_delta(self._item, self._settled.accept(event.text))
         self._service.metrics.replied(time.perf_counter() - began, finals=finals)
 
     async def _begin_turn(self, start: float) -> None:
-        """Tell that speech was found, once a turn."""
-        if self._settings.turns is None or self._item:
+        """Name the turn, and tell that speech was found, once a turn."""
+        if self._item:
             return
         self._item = self._id("item")
-        await self._emit(
-            "input_audio_buffer.speech_started",
-            audio_start_ms=self._milliseconds(start),
-            item_id=self._item,
-        )
+        if self._settings.turns is not None:
+            await self._emit(
+                "input_audio_buffer.speech_started",
+                audio_start_ms=self._milliseconds(start),
+                item_id=self._item,
+            )
 
     async def _end_segment(self, segment: Segment) -> None:
         """Keep a segment until it is committed, which turns are at once."""
-        if self._settings.turns is None:
-            self._turn.append(segment)
-        elif segment.best.words or segment.warning or self._item:
+        rest = self._settled.finish(segment.best.words)
+        has_turns = self._settings.turns is not None
+        if segment.best.words or segment.warning or self._item:
             await self._begin_turn(segment.start)
-            await self._emit(
-                "input_audio_buffer.speech_stopped",
-                audio_end_ms=self._milliseconds(segment.end),
-                item_id=self._item,
-            )
-            await self._commit([segment])
+        elif has_turns:
+            return
+        self._turn.append(segment)
+        if not has_turns:
+            await self._emit_delta(self._item, [word.word for word in rest], rest)
+            return
+        await self._emit(
+            "input_audio_buffer.speech_stopped",
+            audio_end_ms=self._milliseconds(segment.end),
+            item_id=self._item,
+        )
+        await self._commit(rest)
 
     async def _finish(self, began: float) -> None:
         """Recognize to the end what was accepted, tell it, and end the session."""
         await self._hear(await self._last_events(), began)
-        if any(segment.best.words or segment.warning for segment in self._turn):
-            await self._commit(self._turn)
+        if self._item:
+            await self._commit()
         self._forget()
 
     async def _commit_all(self, began: float) -> None:
@@ -241,12 +253,17 @@ class _RealtimeConnection(Connection):
         before = self._before
         await self._finish(began)
         if self._before == before:
-            await self._commit([])
+            await self._commit()
 
-    async def _commit(self, segments: Sequence[Segment]) -> None:
-        """Tell of a turn, and of its words."""
+    async def _commit(self, rest: Sequence[TimedWord] = ()) -> None:
+        """Tell of a turn, and of its words.
+
+        Args:
+            rest: words that no delta has told.
+        """
         item, before = self._item or self._id("item"), self._before
-        self._item, self._before, self._turn = "", item, []
+        segments, self._turn = self._turn, []
+        self._item, self._before = "", item
         if segments:
             self._committed = segments[-1].end
         place = {"item_id": item, "previous_item_id": before}
@@ -265,30 +282,29 @@ class _RealtimeConnection(Connection):
         }
         for name in ("created",) if self._is_old else ("added", "done"):
             await self._emit(f"conversation.item.{name}", **values)
+        await self._emit_delta(item, [word.word for word in rest], rest)
         await self._tell_words(item, segments)
+        self._has_deltas = False
 
     async def _tell_words(self, item: str, segments: Sequence[Segment]) -> None:
-        """Tell the words of a turn, a segment at a time, then all of them."""
-        texts: list[str] = []
-        for segment in segments:
-            if text := segment.best.text:
-                delta = f" {text}" if texts else text
-                texts.append(text)
-                await self._emit_words(item, "delta", [segment], delta=delta)
+        """Tell all words of a turn, or why there are none."""
+        texts = [segment.best.text for segment in segments if segment.best.words]
         warnings = [segment.warning for segment in segments if segment.warning]
         if warnings and not texts:
             error = {"type": "server_error", "code": "failure", "message": warnings[0]}
-            await self._emit_words(item, "failed", [], error=error)
+            await self._emit_words(item, "failed", error=error)
             return
         seconds = sum(segment.end - segment.start for segment in segments)
         usage = {"type": "duration", "seconds": round(seconds, 3)}
+        words = [word for segment in segments for word in segment.best.words]
         values = {"transcript": " ".join(texts), "usage": usage}
-        await self._emit_words(item, "completed", segments, **values)
+        await self._emit_words(item, "completed", words, **values)
 
     def _forget(self) -> None:
         """Forget the audio that is not committed."""
         self._close_session()
         self._item, self._turn, self._committed = "", [], 0.0
+        self._settled, self._has_deltas = SettledWords(), False
 
     # -- events ------------------------------------------------------------------------
 
@@ -312,19 +328,27 @@ class _RealtimeConnection(Connection):
         kind = f"{'transcription_' if is_old else ''}session.{what}"
         await self._emit(kind, session={"id": self._name, **values})
 
+    async def _emit_delta(
+        self, item: str, texts: Sequence[str], words: Sequence[TimedWord] = ()
+    ) -> None:
+        """Send the next words of a turn, if there are any."""
+        if texts:
+            delta = f"{' ' if self._has_deltas else ''}{' '.join(texts)}"
+            self._has_deltas = True
+            await self._emit_words(item, "delta", words, delta=delta)
+
     async def _emit_words(
-        self, item: str, what: str, segments: Sequence[Segment], **values: Any
+        self, item: str, what: str, words: Sequence[TimedWord] = (), **values: Any
     ) -> None:
         """Send an event about the words of a turn."""
-        if self._settings.has_logprobs and segments:
+        if self._settings.has_logprobs and words:
             values["logprobs"] = [
                 {
                     "token": word.word,
                     "logprob": math.log(max(word.confidence or 0.0, 1e-10)),
                     "bytes": list(word.word.encode()),
                 }
-                for segment in segments
-                for word in segment.best.words
+                for word in words
             ]
         kind = f"conversation.item.input_audio_transcription.{what}"
         await self._emit(kind, item_id=item, content_index=0, **values)

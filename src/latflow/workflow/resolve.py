@@ -148,6 +148,12 @@ class Systems(Sets):
         last = [name for name, s in self.systems.items() if not s.has_decoder][-1:]
         return last if self.options.decode.beam_sweep else []
 
+    @property
+    def served_systems(self) -> list[str]:
+        """Packaged systems that recognize: all but adapted GMMs, which only align."""
+        packaged = self.options.package.systems
+        return [name for name in packaged if not self.systems[name].is_adapted]
+
     def extracted_streams(self, *, stored: bool) -> list[str]:
         """Return names of features of audio that are stored, or computed when read."""
         return [

@@ -96,6 +96,11 @@ class Sets:
         return ["dev", *self.test_sets] if self.has_dev else []
 
     @property
+    def served_sets(self) -> list[str]:
+        """Test sets that packages are scored on."""
+        return [name for name in self.test_sets if self.has_audio(name)]
+
+    @property
     def capacity_set(self) -> str:
         """The set whose utterances are spoken to measure the capacity of servers."""
         return self.options.capacity.test_set or [*self.decoded_sets[1:], "dev"][0]

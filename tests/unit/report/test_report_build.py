@@ -76,7 +76,7 @@ def test_report_is_one_well_formed_file_that_fetches_nothing(report):
     assert sources
     assert all(source.startswith(("data:", "#")) for source in sources)
     assert len(report) < 3_000_000
-    assert len(found.ids) == len(set(found.ids)) == 14
+    assert len(found.ids) == len(set(found.ids)) == 15
 
 
 def test_report_shows_every_part(report):

@@ -24,6 +24,7 @@ from latflow.report.examples import Tier
 from latflow.report.figures import canvas, render, series_colour
 from latflow.report.inputs import Results
 from latflow.report.page import Details, Note, Table
+from latflow.report.served import serving_section
 from latflow.report.training import _unknown_sequences
 from latflow.workflow.recipe import Recipe
 
@@ -157,20 +158,52 @@ def test_packages_are_told_of_where_the_recipe_asks_for_some(tmp_path):
     (row,) = table.rows
     assert (row["system"], row["streams"], row["LMWT"]) == ("tri1", why, "9")
     assert row["confidences"] == ""
-    for folder in (tmp_path / "score/tri1/dev", tmp_path / "score/tri1/other"):
-        folder.mkdir(parents=True)
-        # Two words of the posterior 0.9, one of them right: 40 points too sure.
-        (folder / "hyp.ctm").write_text("u 1 0 1 a 0.9\nu 1 1 1 b 0.9\n")
-        titles = "utterance speaker words ins del sub errors wer reference hypothesis"
-        values = ["u", "s", "2", "0", "0", "1", "1", "50", "a c", "a b"]
-        lines = ["\t".join(line) for line in (titles.split(), values)]
-        (folder / "per_utterance.tsv").write_text("\n".join(lines) + "\n")
+    folder = tmp_path / "served/tri1/other"
+    folder.mkdir(parents=True)
+    # Two words of the posterior 0.9, one of them right: 40 points too sure.
+    (folder / "hyp.ctm").write_text("u 1 0 1 a 0.9\nu 1 1 1 b 0.9\n")
+    titles = "utterance speaker words ins del sub errors wer reference hypothesis"
+    values = ["u", "s", "2", "0", "0", "1", "1", "50", "a c", "a b"]
+    lines = ["\t".join(line) for line in (titles.split(), values)]
+    (folder / "per_utterance.tsv").write_text("\n".join(lines) + "\n")
     write_json(
         tmp_path / "package/tri1/package.json",
         {**told, "confidences": [[0.5, 0.5], [0.9, 0.5]]},
     )
     (table,) = section(**asked).blocks
     assert table.rows[0]["confidences"] == "other 40.0 -> 0.0"
+
+
+def test_it_is_told_which_systems_can_be_served_and_how_well(tmp_path):
+    streams = {
+        "plain": {"type": "fbank", "cmvn": {"type": "none"}},
+        "whole": {"type": "fbank", "cmvn": {"type": "speaker"}},
+    }
+    network = {"type": "ce", "network": "n.yaml", "alignments": "tri1"}
+    networks = {
+        "live": {**network, "features": "plain", "data": {"normalization": "global"}},
+        "late": {**network, "features": "whole"},
+        "both": {**network, "features": "tri1"},
+    }
+    recipe = made_up_recipe(
+        nnet={"features": streams, "systems": networks}, package={"systems": ["live"]}
+    )
+    results = Results(tmp_path, Recipe(recipe))
+    (table,) = serving_section(results).blocks
+    told = {row["system"]: row["can be served"] for row in table.rows}
+    assert told["live"] == "yes"
+    why = "cmvn of type speaker normalizes features with frames to come"
+    assert told["late"] == f"whole files only: late cannot be streamed: {why}"
+    assert told["both"] == "no: both reads features of the GMM system tri1"
+    bounds = {"low": 4.0, "high": 9.0}
+    served = {"wer": 6.25, "ins": 1, "del": 2, "sub": 3, "confidence_interval": bounds}
+    write_json(tmp_path / f"served/live/{SETS[-1]}/wer.json", served)
+    write_json(tmp_path / f"score/live/{SETS[-1]}/wer.json", {"wer": 25.0})
+    *_, rates = serving_section(results).blocks
+    (row,) = rates.rows
+    assert list(row.values()) == [
+        *("live", SETS[-1], "6.25", "4.00 – 9.00", "1", "2", "3", "25.00")
+    ]
 
 
 def test_dev_chooses_the_earlier_of_equal_systems_and_those_without_dev_come_last():

@@ -15,10 +15,12 @@ from reference.serving_server import (
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
+from latflow.corpus.ctm import TimedWord
 from latflow.decode.options import SegmentationOptions
 from latflow.serving import scheduler
 from latflow.serving.realtime_settings import Settings
 from latflow.serving.service import RefusedError
+from latflow.serving.settled_words import SettledWords
 
 pytestmark = pytest.mark.timeout(60)
 CHUNK = 800  # samples that the counting session makes a word of
@@ -102,17 +104,55 @@ def test_a_turn_is_told_from_its_beginning_to_its_words(client):
     assert later[-1]["transcript"] == "3"
 
 
+def deltas(events):
+    return [event["delta"] for event in events if event["type"] == f"{WORDS}delta"]
+
+
+def test_words_are_told_while_they_are_spoken(client):
+    client.send("input_audio_buffer.append", audio=audio(1, 2, 3, 4))
+    live = client.read(to=f"{WORDS}delta") + client.read(to=f"{WORDS}delta")
+    assert kinds(live) == [f"{VOICE}started", f"{WORDS}delta", f"{WORDS}delta"]
+    assert deltas(live) == ["1", " 2"]
+    client.send("input_audio_buffer.append", audio=audio(5, 0, 6, 7, 8, 0))
+    rest = client.read(to=f"{WORDS}completed")
+    assert deltas(rest) == [" 3", " 4 5"]
+    assert kinds(rest)[:2] == [f"{WORDS}delta", f"{VOICE}stopped"]
+    assert rest[-1]["transcript"] == "1 2 3 4 5"
+    assert {event["item_id"] for event in live} == {rest[-1]["item_id"]}
+    assert deltas(client.read(to=f"{WORDS}completed")) == ["6", " 7 8"]
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "final", "told"),
+    [
+        (["a", "a b", "a b c"], "a b c", [[], [], ["a"], ["b", "c"]]),
+        (["a b", "a x", "y x z", "y x z w"], "y x", [[], [], [], ["y", "x"], []]),
+        (["a b c", "a b d", "e"], "e f g", [[], ["a"], [], ["f", "g"]]),
+        ([], "a", [["a"]]),
+    ],
+    ids=["in order", "all told", "other words", "at once"],
+)
+def test_words_are_settled_when_two_hypotheses_go_on_from_them(hypotheses, final, told):
+    settled = SettledWords()
+    for _ in range(2):  # the second segment begins as the first
+        found = [settled.accept(text) for text in hypotheses]
+        words = [TimedWord("x", 0.0, 1.0, word) for word in final.split()]
+        found.append([word.word for word in settled.finish(words)])
+        assert found == told
+
+
 def test_what_is_committed_is_a_turn_where_the_client_wants_it_so(client):
     settings = {"type": "transcription", "audio": {"input": {"turn_detection": None}}}
     client.send("session.update", session=settings)
     (updated,) = client.read(to="session.updated")
     assert updated["session"]["audio"]["input"]["turn_detection"] is None
     client.send("input_audio_buffer.append", audio=audio(1, 0, 2))
+    (first,) = client.read(to=f"{WORDS}delta")  # the segment has ended
     client.send("input_audio_buffer.commit")
     found = client.read(to=f"{WORDS}completed")
-    assert kinds(found)[0] == "input_audio_buffer.committed"
-    deltas = [e["delta"] for e in found if e["type"] == f"{WORDS}delta"]
-    assert deltas == ["1", " 2"]
+    assert kinds(found)[0] == f"{WORDS}delta"
+    assert deltas([first, *found]) == ["1", " 2"]
+    assert {e.get("item_id", first["item_id"]) for e in found} == {first["item_id"]}
     assert found[-1]["transcript"] == "1 2"
     client.send("input_audio_buffer.append", audio=audio(5))
     client.send("input_audio_buffer.clear")
@@ -169,9 +209,11 @@ def test_confidences_are_told_where_they_are_asked_for(client):
         "include": ["item.input_audio_transcription.logprobs"],
     }
     client.send("session.update", session=session)
-    client.send("input_audio_buffer.append", audio=audio(1, 2, 0))
-    done = client.read(to=f"{WORDS}completed")[-1]
-    assert [one["token"] for one in done["logprobs"]] == ["1", "2"]
+    client.send("input_audio_buffer.append", audio=audio(1, 2, 3, 4, 0))
+    *_, last, done = client.read(to=f"{WORDS}completed")
+    assert [one["token"] for one in done["logprobs"]] == ["1", "2", "3", "4"]
+    assert last["delta"] == " 3 4"
+    assert last["logprobs"] == done["logprobs"][2:]
     assert done["logprobs"][1]["logprob"] == pytest.approx(np.log(0.5))
 
 
@@ -313,7 +355,12 @@ def test_openai_s_client_transcribes(server):
             },
         }
         talk.session.update(session=session)
-        talk.input_audio_buffer.append(audio=audio(1, 2, 0, 3))
+        talk.input_audio_buffer.append(audio=audio(1, 2, 4))
+        for event in talk:
+            found.append(event)
+            if event.type.endswith("transcription.delta"):
+                break
+        talk.input_audio_buffer.append(audio=audio(0, 3))
         talk.input_audio_buffer.commit()
         for event in talk:
             found.append(event)
@@ -325,7 +372,10 @@ def test_openai_s_client_transcribes(server):
         "InputAudioBufferSpeechStartedEvent",
     ]
     assert found[1].session.audio.input.transcription.model == "gpt-4o-transcribe"
-    assert [e.transcript for e in found if e.type.endswith("completed")] == ["1 2", "3"]
+    told = [e.transcript for e in found if e.type.endswith("completed")]
+    assert told == ["1 2 4", "3"]
+    live = [e.delta for e in found if e.type.endswith("transcription.delta")]
+    assert live == ["1", " 2 4", "3"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # openai's, of websockets
