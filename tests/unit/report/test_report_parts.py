@@ -188,7 +188,7 @@ def test_it_is_told_which_systems_can_be_served_and_how_well(tmp_path):
     recipe = made_up_recipe(
         nnet={"features": streams, "systems": networks}, package={"systems": ["live"]}
     )
-    results = Results(tmp_path, Recipe(recipe))
+    results = Results(tmp_path, Recipe.resolve(recipe))
     (table,) = serving_section(results).blocks
     told = {row["system"]: row["can be served"] for row in table.rows}
     assert told["live"] == "yes"
