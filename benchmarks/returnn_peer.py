@@ -57,6 +57,7 @@ from latflow.options import read_options
 from latflow.training.batches import (
     Batch,
     BatchSource,
+    Targets,
     open_batches,
 )
 from latflow.training.checkpoint import CheckpointStore
@@ -236,7 +237,7 @@ def train_ours(folder: Path, network_name: str, threads: int) -> None:
     targets = {o.loss.target: labels for o in network.outputs.values()}
     dev = open_batches(
         folder / "frames",
-        targets,
+        Targets(targets),
         options,
         normalizer=estimate_normalizer(folder / "frames", options),
         is_training=False,

@@ -174,7 +174,7 @@ def _export_vosk(arguments: Arguments) -> None:
     """Turn an LF-MMI network into a model folder of Vosk."""
     from latflow.corpus.manifests import read_cuts
     from latflow.decode.options import SearchOptions
-    from latflow.decode.vosk import export_vosk
+    from latflow.decode.vosk import VoskFiles, export_vosk
 
     recipe, results = read_recipe(arguments), Path(arguments.results)
     base, features, cmvn = _plain_features(recipe, arguments.system)
@@ -184,18 +184,21 @@ def _export_vosk(arguments: Arguments) -> None:
     rate = features.sample_rate
     if rate is None:
         rate = next(read_cuts(results / "corpus/train/cuts.jsonl.gz")).sampling_rate
+    files = VoskFiles(
+        model_dir=results / "nnet" / arguments.system,
+        lang_dir=results / recipe.lang_folder(arguments.system),
+        graph=results / "graph" / recipe.tree_owner(arguments.system) / "HCLG.fst",
+        frames_dir=above / "frames/train",
+        ivectors=results / f"ivectors/{stream}/extractor.npz" if has_ivectors else None,
+    )
     export_vosk(
-        results / "nnet" / arguments.system,
-        results / recipe.lang_folder(arguments.system),
-        results / "graph" / recipe.tree_owner(arguments.system) / "HCLG.fst",
+        files,
         arguments.out_dir,
         features=features,
         sample_rate=rate,
         search=recipe.options.decode.part(SearchOptions),
         acoustic_scale=recipe.scores_options(arguments.system)["acoustic_scale"] or 1.0,
         cmvn=cmvn,
-        frames_dir=above / "frames/train",
-        ivectors=results / f"ivectors/{stream}/extractor.npz" if has_ivectors else None,
     )
 
 

@@ -18,7 +18,7 @@ from latflow.ledger import Ledger
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.normalization import Normalizer
 from latflow.options import adapter
-from latflow.training.batches import BatchSource, open_batches
+from latflow.training.batches import BatchSource, Targets, open_batches
 from latflow.training.checkpoint import digest_of
 from latflow.training.frame_targets import FrameTargets
 from latflow.training.labels import LabelStore
@@ -146,11 +146,13 @@ class Job:
         train, dev = (
             open_batches(
                 folder,
-                labels.get(split, {}),
+                Targets(
+                    labels.get(split, {}),
+                    (graphs or {}).get(split),
+                    (frames or {}).get(split, {}),
+                ),
                 self.options.data,
                 normalizer=normalizer,
-                graphs=(graphs or {}).get(split),
-                frames=(frames or {}).get(split),
                 subsampling=subsampling,
                 seed=self.options.seed,
                 ledger=ledger,
