@@ -242,7 +242,7 @@ def train_ours(folder: Path, network_name: str, threads: int) -> None:
         normalizer=estimate_normalizer(folder / "frames", options),
         is_training=False,
     )
-    train = StampedSource(dev.reader, targets, options)
+    train = StampedSource(dev.reader, Targets(targets), options)
     values = {
         "epochs": 1,
         "learning_rate": RATE,

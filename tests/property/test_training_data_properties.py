@@ -405,12 +405,12 @@ def test_batches_are_the_same_in_another_process(folder: Path) -> None:
     code = (
         "import sys; from pathlib import Path;"
         "from latflow.features.frames import FrameStore;"
-        "from latflow.training.batches import BatchSource;"
+        "from latflow.training.batches import BatchSource, Targets;"
         "from latflow.training.data_options import ChunkOptions, DataOptions;"
         "from latflow.training.readers import StoreReader;"
         "store = FrameStore.load(Path(sys.argv[1]) / 'frames');"
         "options = DataOptions(sequences=ChunkOptions(size=10), order='laplace:3');"
-        "source = BatchSource(StoreReader(store), {}, options, seed=5);"
+        "source = BatchSource(StoreReader(store), Targets(), options, seed=5);"
         "print([b.utterances for b in source.epoch(2)])"
     )
     printed = {
