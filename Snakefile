@@ -1,5 +1,16 @@
 # latflow: from recordings to a scored recognizer and its report.
 # Products: results/<experiment>/{report.html,wer.tsv,cost.tsv,package/<system>/}
+#
+# What is not plain Snakemake:
+# * One script, run_stage.py, calls the stage function that a rule names in its param `stage`,
+#   with what the rule has by name; beside the name the digest of the code that is reached makes
+#   other code a reason to rerun.
+# * Jobs of one thread on this machine are forks of a process that has imported their stages
+#   (latflow.workflow.fork_server; LATFLOW_FORK_SERVER=off: each is its own process).
+# * A failed attempt of a training that came further uses up no retry (latflow.workflow.retries).
+# * Params that are functions of the output too, as `free_options`, are no reason to rerun.
+# * profiles/default has a logger of its own, latflow: a line for a stage of many jobs.
+# * A signal to Snakemake ends its jobs with their checkpoints (latflow.workflow.signals).
 from snakemake.utils import min_version
 
 min_version("9.19")

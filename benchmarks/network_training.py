@@ -65,7 +65,7 @@ from latflow.nnet.network import Network
 from latflow.nnet.precision import dtype_of, passes_in
 from latflow.options import read_options
 from latflow.ragged import RaggedWriter
-from latflow.training.batches import open_batches
+from latflow.training.batches import Targets, open_batches
 from latflow.training.checkpoint import CheckpointStore
 from latflow.training.data_options import DataOptions
 from latflow.training.labels import LabelStore, LabelWriter
@@ -331,7 +331,7 @@ class CeContest(Contest):
         targets = {o.loss.target: labels for o in network.outputs.values()}
         frames = self.folder / "frames"
         normalizer = estimate_normalizer(frames, options)
-        train = open_batches(frames, targets, options, normalizer=normalizer)
+        train = open_batches(frames, Targets(targets), options, normalizer=normalizer)
         assert self.steps + AHEAD < train.num_batches(0)
         criterion = losses_of(network)
         # the training stops before dev's turn
@@ -470,7 +470,9 @@ def data_rate(folder: Path, num_chunks: int) -> float:
     options = read_options(DataOptions, values)
     normalizer = estimate_normalizer(folder / "frames", options)
     labels = {"pdf": LabelStore.load(folder / "labels")}
-    source = open_batches(folder / "frames", labels, options, normalizer=normalizer)
+    source = open_batches(
+        folder / "frames", Targets(labels), options, normalizer=normalizer
+    )
     best = 0.0
     for epoch in range(3):
         begin, frames = time.process_time(), 0

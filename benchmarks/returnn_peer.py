@@ -57,6 +57,7 @@ from latflow.options import read_options
 from latflow.training.batches import (
     Batch,
     BatchSource,
+    Targets,
     open_batches,
 )
 from latflow.training.checkpoint import CheckpointStore
@@ -236,12 +237,12 @@ def train_ours(folder: Path, network_name: str, threads: int) -> None:
     targets = {o.loss.target: labels for o in network.outputs.values()}
     dev = open_batches(
         folder / "frames",
-        targets,
+        Targets(targets),
         options,
         normalizer=estimate_normalizer(folder / "frames", options),
         is_training=False,
     )
-    train = StampedSource(dev.reader, targets, options)
+    train = StampedSource(dev.reader, Targets(targets), options)
     values = {
         "epochs": 1,
         "learning_rate": RATE,

@@ -69,7 +69,7 @@ from latflow.sequence.options import (
     LatticeSearchOptions,
     SequenceOptions,
 )
-from latflow.training.batches import Batch, BatchSource, open_batches
+from latflow.training.batches import Batch, BatchSource, Targets, open_batches
 from latflow.training.criterion import Criterion
 from latflow.training.data_options import DataOptions
 from latflow.training.distributed import Backend
@@ -141,7 +141,7 @@ class Task:
         options = {"sequences": {"type": sequences}, "max_sequences": size}
         return open_batches(
             self.frames,
-            {"pdf": self.labels},
+            Targets({"pdf": self.labels}),
             read_options(DataOptions, options),
             normalizer=self.normalizer,
         )

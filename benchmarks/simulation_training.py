@@ -33,7 +33,7 @@ from torch.nn import functional
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
-from latflow.training.batches import BatchSource, open_batches
+from latflow.training.batches import BatchSource, Targets, open_batches
 from latflow.training.data_options import DataOptions
 from latflow.training.labels import LabelStore, LabelWriter
 from latflow.training.optimizers import make_optimizer
@@ -74,7 +74,7 @@ class System:
         options = system.data.replace(on_the_fly=live, partition_epoch=arguments.parts)
         self.source: BatchSource = open_batches(
             frames,
-            {"pdf": LabelStore.load(labels)},
+            Targets({"pdf": LabelStore.load(labels)}),
             options,
             normalizer=estimate_normalizer(frames, options),
             seed=1,

@@ -15,7 +15,7 @@ from latflow.lang.directory import Lang
 from latflow.scoring.lattice_quality import analyze_lattices
 from latflow.scoring.options import ScoreOptions
 from latflow.scoring.results import read_table, summarize_wer
-from latflow.scoring.score import recognize, score
+from latflow.scoring.score import ScoreJob, recognize, score
 from latflow.scoring.transcripts import read_text
 
 
@@ -59,12 +59,14 @@ def run(golden, tmp_path):
         write_cuts(tmp_path / "cuts.jsonl.gz", references)
         (tmp_path / "scales.json").write_text('{"lmwt": 10, "wip": 0.0}')
         score(
-            golden / "lattice" / "raw_beam13.lats",
-            tmp_path / "cuts.jsonl.gz",
-            golden / "lang",
-            golden / "gmm" / "tri1",
-            tmp_path / "scales.json",
-            tmp_path / "out",
+            ScoreJob(
+                lattices=golden / "lattice" / "raw_beam13.lats",
+                cuts=tmp_path / "cuts.jsonl.gz",
+                lang_dir=golden / "lang",
+                model_dir=golden / "gmm" / "tri1",
+                scales=tmp_path / "scales.json",
+                out_dir=tmp_path / "out",
+            ),
             options=ScoreOptions(**changes),
             seed=1,
         )
@@ -180,12 +182,14 @@ def test_missing_scales_are_refused(golden, tmp_path):
     write_cuts(tmp_path / "cuts.jsonl.gz", {"a": ["ONE"]})
     with pytest.raises(UserError, match=r"scales\.json: no such file"):
         score(
-            golden / "lattice" / "raw_beam13.lats",
-            tmp_path / "cuts.jsonl.gz",
-            golden / "lang",
-            golden / "gmm" / "tri1",
-            tmp_path / "scales.json",
-            tmp_path / "out",
+            ScoreJob(
+                lattices=golden / "lattice" / "raw_beam13.lats",
+                cuts=tmp_path / "cuts.jsonl.gz",
+                lang_dir=golden / "lang",
+                model_dir=golden / "gmm" / "tri1",
+                scales=tmp_path / "scales.json",
+                out_dir=tmp_path / "out",
+            ),
             options=ScoreOptions(),
             seed=1,
         )
@@ -257,14 +261,16 @@ def test_words_of_a_set_without_transcripts_are_written_without_scores(
     silent = {utterance: [] for utterance in read_text(scored / "hyp.txt")}
     write_cuts(tmp_path / "calls.jsonl.gz", silent)
     recognize(
-        golden / "lattice" / "raw_beam13.lats",
-        tmp_path / "calls.jsonl.gz",
-        golden / "lang",
-        golden / "gmm" / "tri1",
-        tmp_path / "scales.json",
-        tmp_path / "words",
+        ScoreJob(
+            lattices=golden / "lattice" / "raw_beam13.lats",
+            cuts=tmp_path / "calls.jsonl.gz",
+            lang_dir=golden / "lang",
+            model_dir=golden / "gmm" / "tri1",
+            scales=tmp_path / "scales.json",
+            out_dir=tmp_path / "words",
+            threads=2,
+        ),
         options=ScoreOptions(),
-        threads=2,
     )
     names = {"hyp.txt", "hyp.ctm", "hyp_phones.ctm"}
     assert {path.name for path in (tmp_path / "words").iterdir()} == names

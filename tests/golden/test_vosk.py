@@ -22,7 +22,7 @@ from reference.vosk_ivectors import vosk_frames
 from latflow.cli.main import main
 from latflow.decode.decoder import LatticeDecoder
 from latflow.decode.options import NetworkScoreOptions, SearchOptions
-from latflow.decode.vosk import export_vosk
+from latflow.decode.vosk import VoskFiles, export_vosk
 from latflow.errors import UserError
 from latflow.features.cmvn import cmvn_statistics, normalize
 from latflow.features.frames import FrameWriter
@@ -51,9 +51,9 @@ from latflow.nnet.model_dir import save_model
 from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
 from latflow.serving.package import Model
-from latflow.serving.packaging import PackageOptions, write_package
+from latflow.serving.packaging import PackageFiles, PackageOptions, write_package
 from latflow.serving.vosk_import import import_vosk
-from latflow.training.forward import forward
+from latflow.training.forward import ScoreFile, forward
 
 RATE = 8000
 UTTERANCES = ("george-test-0000", "lucas-test-0001", "theo-test-0002")
@@ -204,17 +204,20 @@ def vosks(model, audio):
         yield found["text"].strip(), found["confidence"]
 
 
-def export(results, features, out, **more):
+def export(results, features, out, cmvn=None, **more):
     """Write the folder without a recipe."""
     export_vosk(
-        results / "nnet/chain",
-        results / "lang",
-        results / "graph/chain/HCLG.fst",
-        out,
+        VoskFiles(
+            model_dir=results / "nnet/chain",
+            lang_dir=results / "lang",
+            graph=results / "graph/chain/HCLG.fst",
+            **more,
+        ),
+        out_dir=out,
         features=features,
         sample_rate=RATE,
         search=SEARCH,
-        **more,
+        cmvn=cmvn,
     )
 
 
@@ -357,7 +360,12 @@ def test_an_imported_folder_recognizes_the_same(system, lang, audio, tmp_path, c
             writer.append(path.stem, "s", "", features_of(features, path))
     scores = []
     for number, folder in enumerate((results / "nnet/chain", system_dir)):
-        forward(tmp_path / "frames", folder, tmp_path / f"{number}.ark", device="cpu")
+        forward(
+            tmp_path / "frames",
+            folder,
+            ScoreFile(tmp_path / f"{number}.ark"),
+            device="cpu",
+        )
         scores.append(dict(read_matrices(tmp_path / f"{number}.ark")))
     for path in audio:
         expected, found = (matrices[path.stem] for matrices in scores)
@@ -366,10 +374,12 @@ def test_an_imported_folder_recognizes_the_same(system, lang, audio, tmp_path, c
         )
     # exported again, the same bytes
     export_vosk(
-        system_dir,
-        results / "lang",
-        tmp_path / "results/graph/chain/HCLG.fst",
-        again,
+        VoskFiles(
+            model_dir=system_dir,
+            lang_dir=results / "lang",
+            graph=tmp_path / "results/graph/chain/HCLG.fst",
+        ),
+        out_dir=again,
         features=package.info.front_end,
         sample_rate=package.sample_rate,
         search=package.info.search,
@@ -535,14 +545,24 @@ def test_an_imported_folder_has_the_same_ivectors(
     expected = list(ours(results, lang, inputs))
     check_the_same(expected, list(ours(new, lang, inputs)))
     write_package(
-        results / "nnet/chain", results / "graph/chain/HCLG.fst", new / "lang",
-        new / "nnet/chain/scales.json", tmp_path / "package", ivectors=extractor,
+        PackageFiles(
+            model_dir=results / "nnet/chain",
+            graph=results / "graph/chain/HCLG.fst",
+            lang_dir=new / "lang",
+            scales=new / "nnet/chain/scales.json",
+            ivectors=extractor,
+        ),
+        out_dir=tmp_path / "package",
         options=PackageOptions(
-            experiment="mine", name="chain", kind="lfmmi", front_end=features,
-            search=SEARCH, sample_rate=RATE,
+            experiment="mine",
+            name="chain",
+            kind="lfmmi",
+            front_end=features,
+            search=SEARCH,
+            sample_rate=RATE,
             scores=NetworkScoreOptions(acoustic_scale=1.0),
         ),
-    )  # fmt: skip
+    )
     texts = []
     for number, path in enumerate((tmp_path / "package", new / "package/chain")):
         out = tmp_path / f"texts{number}"

@@ -27,7 +27,7 @@ from latflow.nnet.layers.simple import SemiOrthogonal, constrain
 from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
 from latflow.training import inverses, natural_gradient
-from latflow.training.batches import open_batches
+from latflow.training.batches import Targets, open_batches
 from latflow.training.distributed import Backend
 from latflow.training.labels import LabelStore
 from latflow.training.losses import losses_of
@@ -97,7 +97,7 @@ def steps(task, place, layers, edges="zeros", dropout=0.0, **training):
     )
     source = open_batches(
         task / "frames",
-        {"pdf": LabelStore.load(task / "labels")},
+        Targets({"pdf": LabelStore.load(task / "labels")}),
         data_options(sequences={"type": "chunks", "size": 12}),
         normalizer=Normalizer(),
         subsampling=network.subsampling,

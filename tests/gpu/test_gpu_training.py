@@ -20,7 +20,7 @@ from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import AcousticNetwork
 from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
-from latflow.training.batches import open_batches
+from latflow.training.batches import Targets, open_batches
 from latflow.training.distributed import Backend
 from latflow.training.labels import LabelStore
 from latflow.training.losses import losses_of
@@ -133,7 +133,7 @@ def stepped(task, place, layers=LAYERS, **training):
     stepper = stepper_of(network, options)
     source = open_batches(
         task / "frames",
-        {"pdf": LabelStore.load(task / "labels")},
+        Targets({"pdf": LabelStore.load(task / "labels")}),
         data_options(),
         normalizer=Normalizer(),
         seed=3,
@@ -187,7 +187,11 @@ def test_a_bad_feature_is_told_by_its_utterance(device, task):
     stepper = stepper_of(network, options)
     labels = {"pdf": LabelStore.load(task / "labels")}
     source = open_batches(
-        task / "frames", labels, data_options(), normalizer=Normalizer(), seed=3
+        task / "frames",
+        Targets(labels),
+        data_options(),
+        normalizer=Normalizer(),
+        seed=3,
     )
     batch = next(iter(list(source.epoch(0))))
     batch.features[1, 2, 3] = torch.nan

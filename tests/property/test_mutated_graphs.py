@@ -203,11 +203,11 @@ def write_completed(folder, rng):
 def use_completed(folder):
     list(apply_model(folder / "g2p", folder / "words.txt", number=2))
     complete_lexicon(
-        folder / "lexicon.txt", folder / "completed.txt", folder / "generated.tsv",
+        folder / "lexicon.txt", folder / "completed",
         options=LangOptions(), cuts=folder / "cuts.jsonl.gz", text=folder / "lm.txt",
         arpa=folder / "lm.arpa", model=folder / "g2p",
     )  # fmt: skip
-    make_lang(folder / "completed.txt", folder / "lang", options=LangOptions())
+    make_lang(folder / "completed/lexicon.txt", folder / "lang", options=LangOptions())
 
 
 def write_mixture(folder, rng):

@@ -38,7 +38,7 @@ from latflow.nnet.network import Network
 from latflow.nnet.pretraining import shallower
 from latflow.parts import SetJob
 from latflow.training.checkpoint import CheckpointStore, Position
-from latflow.training.forward import forward
+from latflow.training.forward import ScoreFile, forward
 from latflow.training.task import adopt
 
 
@@ -178,7 +178,7 @@ def write_networks(folder, rng):
 def use_networks(folder):
     given, system = folder.parent / "frames", folder / "system"
     average_models([system, system], folder / "mean")
-    forward(given, folder / "mean", folder / "a.ark", device="cpu")
+    forward(given, folder / "mean", ScoreFile(folder / "a.ark"), device="cpu")
     described = folder / "mean/network.yaml"
     described_subsampling(described)
     described_outputs(described)

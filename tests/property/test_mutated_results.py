@@ -69,7 +69,7 @@ from latflow.scoring.results import (
     totals,
     write_table,
 )
-from latflow.scoring.score import score
+from latflow.scoring.score import ScoreJob, score
 from latflow.scoring.transcripts import read_text
 from latflow.scoring.tune import read_scales, tune_scales
 from latflow.workflow.code_digest import _Kept
@@ -263,9 +263,17 @@ def use_scored(folder):
     given, lattices = folder.parent / "given", folder / "lattices.ark"
     cuts, scales = folder / "cuts.jsonl.gz", folder / "scales.json"
     score(
-        lattices, cuts, given / "lang", given, scales, folder / "out",
-        options=ScoreOptions(decision="mbr"), seed=1,
-    )  # fmt: skip
+        ScoreJob(
+            lattices=lattices,
+            cuts=cuts,
+            lang_dir=given / "lang",
+            model_dir=given,
+            scales=scales,
+            out_dir=folder / "out",
+        ),
+        options=ScoreOptions(decision="mbr"),
+        seed=1,
+    )
     tuned = TuneOptions(lmwt=LmwtOptions(min=8, max=9), widen=False)
     tune_scales(
         lattices, cuts, given / "lang", folder / "tuned", options=tuned,

@@ -17,7 +17,7 @@ from reference.mutations import (
 from reference.serving_package import words_of
 
 from latflow.decode.options import TranscribeOptions
-from latflow.decode.vosk import export_vosk
+from latflow.decode.vosk import VoskFiles, export_vosk
 from latflow.errors import UserError
 from latflow.features.options import FrontEndOptions
 from latflow.files import file_digest
@@ -25,7 +25,7 @@ from latflow.kaldi.io import write_matrix
 from latflow.serving.evaluation import _read_arrays
 from latflow.serving.load_test import read_audio
 from latflow.serving.package import Model, read_info
-from latflow.serving.packaging import PackageOptions, write_package
+from latflow.serving.packaging import PackageFiles, PackageOptions, write_package
 from latflow.serving.service import RefusedError
 from latflow.serving.transcribe import find_recordings, transcribe
 from latflow.serving.vosk_import import import_vosk, read_conf
@@ -63,9 +63,15 @@ def package(folder, out, *, kind):
         sample_rate=8000,
     )  # fmt: skip
     write_package(
-        folder / "model", folder / "HCLG.fst", folder / "lang", folder / "scales.json",
-        out, options=options,
-    )  # fmt: skip
+        PackageFiles(
+            model_dir=folder / "model",
+            graph=folder / "HCLG.fst",
+            lang_dir=folder / "lang",
+            scales=folder / "scales.json",
+        ),
+        out_dir=out,
+        options=options,
+    )
 
 
 def use_system(folder, *, kind):
@@ -102,9 +108,13 @@ def write_vosk(folder, rng):
     given.mkdir()
     write_system(given, rng, kind="lfmmi")
     export_vosk(
-        given / "model", given / "lang", given / "HCLG.fst", folder / "vosk",
-        features=FrontEndOptions(), sample_rate=8000,
-    )  # fmt: skip
+        VoskFiles(
+            model_dir=given / "model", lang_dir=given / "lang", graph=given / "HCLG.fst"
+        ),
+        out_dir=folder / "vosk",
+        features=FrontEndOptions(),
+        sample_rate=8000,
+    )
 
 
 #: A score for three frames, as Vosk takes i-vectors to be of.

@@ -39,6 +39,7 @@ from latflow.align.supervision import PhoneLattice, SupervisionCompiler
 from latflow.align.supervision_store import (
     NORMALIZATION,
     Supervisions,
+    SupervisionSource,
     make_supervisions,
 )
 from latflow.align.suspects import find_suspects
@@ -328,8 +329,8 @@ def use_chain_parts(folder):
     for name in ("ali.ark", "lattices.ark"):
         kind = "alignments" if name == "ali.ark" else "lattices"
         make_supervisions(
-            model, folder / "tree", folder / kind, options=SupervisionOptions(),
-            **{kind: folder / name},
+            SupervisionSource(model_dir=model, **{kind: folder / name}),
+            folder / "tree", folder / kind, options=SupervisionOptions(),
         )  # fmt: skip
     transitions = TransitionModel.load(model / "final.mdl")
     write_targets(folder / "ali.ark", transitions, folder / "labels", ["pdf", "phone"])

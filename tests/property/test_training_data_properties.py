@@ -23,7 +23,7 @@ from reference.training_data_naive import chunks, data_of, normalize, targets
 from latflow.errors import UserError
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.nnet.normalization import KINDS, Normalizer
-from latflow.training.batches import Batch, BatchSource
+from latflow.training.batches import Batch, BatchSource, Targets
 from latflow.training.chunks import Chunker
 from latflow.training.data_options import DataOptions, SamplingOptions
 from latflow.training.labels import LabelStore, LabelWriter
@@ -89,7 +89,9 @@ def source(
     store = FrameStore.load(folder / "frames")
     reader = StoreReader(store, Normalizer.estimate(kind, store))
     labels = {"pdf": LabelStore.load(folder / "labels")}
-    return BatchSource(reader, labels, options, subsampling=subsampling, seed=5)
+    return BatchSource(
+        reader, Targets(labels), options, subsampling=subsampling, seed=5
+    )
 
 
 def sequences(batch: Batch | None) -> list[tuple[object, ...]]:
@@ -189,7 +191,9 @@ def test_shifted_passes_count_every_frame(
         )
     batches = source(folder, options, subsampling=subsampling)
     if not labelled:
-        batches = BatchSource(batches.reader, {}, options, subsampling=subsampling)
+        batches = BatchSource(
+            batches.reader, Targets(), options, subsampling=subsampling
+        )
     seen: Counter[tuple[int, int]] = Counter()
     counted = 0
     first = start * subsampling * options.partition_epoch
@@ -401,12 +405,12 @@ def test_batches_are_the_same_in_another_process(folder: Path) -> None:
     code = (
         "import sys; from pathlib import Path;"
         "from latflow.features.frames import FrameStore;"
-        "from latflow.training.batches import BatchSource;"
+        "from latflow.training.batches import BatchSource, Targets;"
         "from latflow.training.data_options import ChunkOptions, DataOptions;"
         "from latflow.training.readers import StoreReader;"
         "store = FrameStore.load(Path(sys.argv[1]) / 'frames');"
         "options = DataOptions(sequences=ChunkOptions(size=10), order='laplace:3');"
-        "source = BatchSource(StoreReader(store), {}, options, seed=5);"
+        "source = BatchSource(StoreReader(store), Targets(), options, seed=5);"
         "print([b.utterances for b in source.epoch(2)])"
     )
     printed = {
@@ -421,7 +425,7 @@ def test_batches_are_the_same_in_another_process(folder: Path) -> None:
     }
     options = data_of(10, order="laplace:3")
     here = BatchSource(
-        StoreReader(FrameStore.load(folder / "frames")), {}, options, seed=5
+        StoreReader(FrameStore.load(folder / "frames")), Targets(), options, seed=5
     )
     assert printed == {f"{[b.utterances for b in here.epoch(2) if b]}\n"}
 
@@ -432,7 +436,7 @@ def test_an_epoch_keeps_a_few_bytes_a_piece(tmp_path: Path) -> None:
         for i in range(num_utterances):
             writer.append(f"{i:03}", "", "", np.zeros((length, 20), np.float32))
     reader = StoreReader(FrameStore.load(tmp_path))
-    source = BatchSource(reader, {}, data_of(1, prefetch=0))
+    source = BatchSource(reader, Targets(), data_of(1, prefetch=0))
     next(source.epoch(0))  # compiles, and unpacks the ids
     tracemalloc.start()
     try:

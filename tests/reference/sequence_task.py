@@ -20,7 +20,7 @@ from latflow.options import read_options
 from latflow.sequence.criterion import SequenceCriterion
 from latflow.sequence.generation import SequenceFiles, load_generator
 from latflow.sequence.options import SequenceOptions
-from latflow.training.batches import open_batches
+from latflow.training.batches import Targets, open_batches
 from latflow.training.checkpoint import CheckpointStore
 from latflow.training.data_options import DataOptions
 from latflow.training.distributed import Backend
@@ -60,7 +60,7 @@ def train_as_rank(
     batches = [
         open_batches(
             system / "frames",
-            {},
+            Targets(),
             data,
             normalizer=Normalizer("none"),
             seed=3,

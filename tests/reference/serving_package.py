@@ -35,7 +35,7 @@ from latflow.nnet.model_dir import save_model
 from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
 from latflow.parts import SetJob
-from latflow.serving.packaging import PackageOptions, write_package
+from latflow.serving.packaging import PackageFiles, PackageOptions, write_package
 
 RATE = 8000
 LEXICON = """ONE W AH N
@@ -99,15 +99,14 @@ class Digits:
             "sample_rate": RATE,
             **changes,
         }
-        write_package(
-            self.root / ("nnet" if is_network else "gmm") / system,
-            self.root / "graph/HCLG.fst",
-            self.root / "lang",
-            scales or self.root / "scales.json",
-            Path(out),
-            options=PackageOptions(**given),
+        parts = PackageFiles(
+            model_dir=self.root / ("nnet" if is_network else "gmm") / system,
+            graph=self.root / "graph/HCLG.fst",
+            lang_dir=self.root / "lang",
+            scales=scales or self.root / "scales.json",
             **(files or {}),
         )
+        write_package(parts, Path(out), options=PackageOptions(**given))
         return Path(out)
 
 

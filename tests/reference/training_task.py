@@ -16,7 +16,7 @@ from latflow.nnet.description import NetworkDescription
 from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
 from latflow.options import read_options
-from latflow.training.batches import open_batches
+from latflow.training.batches import Targets, open_batches
 from latflow.training.checkpoint import CheckpointStore
 from latflow.training.data_options import DataOptions
 from latflow.training.distributed import Backend
@@ -90,7 +90,7 @@ def make_trainer(
     train, dev = (
         open_batches(
             task / "frames",
-            {"pdf": store},
+            Targets({"pdf": store}),
             data_options(**(data or {})),
             normalizer=Normalizer(),
             subsampling=network.subsampling,

@@ -4,7 +4,9 @@ import importlib
 import inspect
 import re
 import tomllib
+from dataclasses import is_dataclass
 from importlib import metadata
+from typing import get_type_hints
 
 import pytest
 import yaml
@@ -37,6 +39,16 @@ def test_every_rule_runs_a_stage_whose_code_it_counts(repository, rules):
         assert rule.params["stage"].startswith("stage("), name
 
 
+def needed_by(called):
+    """Parameters without a default; of a dataclass those of its fields."""
+    annotations = get_type_hints(called)
+    for name, parameter in inspect.signature(called).parameters.items():
+        if is_dataclass(annotations[name]):
+            yield from needed_by(annotations[name])
+        elif parameter.default is parameter.empty:
+            yield name
+
+
 def test_every_rule_gives_what_its_stage_needs(rules):
     """As `latflow.workflow.jobs.run` gives it; what is missing would end the job."""
     of_all_jobs = {"out_dir", "threads", "ranks", "hosts"}
@@ -46,8 +58,7 @@ def test_every_rule_gives_what_its_stage_needs(rules):
         function = getattr(importlib.import_module(module), stage)
         if "unpack(" in rule.directives.get("input", ""):
             continue
-        parameters = inspect.signature(function).parameters.values()
-        needed = {p.name for p in parameters if p.default is p.empty}
+        needed = set(needed_by(function))
         given = rule.given | {f"{one}_dir" for one in rule.given} | of_all_jobs
         assert needed <= given, f"rule {name} lacks {sorted(needed - given)}"
         checked += 1

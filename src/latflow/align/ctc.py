@@ -31,6 +31,7 @@ import kaldifst
 import numpy as np
 
 from latflow.align.transcript_graphs import (
+    Compilation,
     TranscriptGraphs,
     fewest_frames,
     write_transcript_graphs,
@@ -229,12 +230,14 @@ def compile_ctc(
         return graph
 
     write_transcript_graphs(
-        CtcGraphs,
-        frames_dir,
-        out_dir,
-        make,
-        {"subsampling": subsampling, "num_pdfs": compiler.num_labels},
-        Ledger("compile_ctc"),
+        Compilation(
+            kind=CtcGraphs,
+            make=make,
+            meta={"subsampling": subsampling, "num_pdfs": compiler.num_labels},
+            ledger=Ledger("compile_ctc"),
+        ),
+        frames_dir=frames_dir,
+        out_dir=out_dir,
         max_skipped_fraction=max_skipped_fraction,
         threads=threads,
     )

@@ -22,6 +22,7 @@ import numpy as np
 
 from latflow.align.supervision_store import NORMALIZATION
 from latflow.align.transcript_graphs import (
+    Compilation,
     TranscriptGraphs,
     fewest_frames,
     write_transcript_graphs,
@@ -179,15 +180,17 @@ def supervise_flat_start(
         return found
 
     write_transcript_graphs(
-        FlatStartSupervisions,
-        frames_dir,
-        out_dir,
-        make,
-        {"subsampling": subsampling, "num_pdfs": model.num_pdfs},
-        Ledger("supervise_flat_start"),
+        Compilation(
+            kind=FlatStartSupervisions,
+            make=make,
+            meta={"subsampling": subsampling, "num_pdfs": model.num_pdfs},
+            ledger=Ledger("supervise_flat_start"),
+            more_meta=lambda: {"refused": len(refused)},
+        ),
+        frames_dir=frames_dir,
+        out_dir=out_dir,
         max_skipped_fraction=max_skipped_fraction,
         threads=threads,
-        more_meta=lambda: {"refused": len(refused)},
     )
     log.info(
         "%d of them with phone sequences that the phone language model does not know",

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -130,13 +132,31 @@ class Supervisions(RaggedStore):
         return self._unweighted.compose(supervision, first, count)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SupervisionSource:
+    """What supervision is made from: alignments, or lattices of pronunciations."""
+
+    model_dir: Path
+    """Folder of the system that aligned."""
+    alignments: Path | None = None
+    """`ali.ark`, transition-ids by utterance."""
+    lattices: Path | None = None
+    """In their place `lattices.ark`, of the pronunciations of each transcript."""
+
+    def items(self) -> Iterable[tuple[str, np.ndarray | Lattice]]:
+        """Read what there is of each utterance."""
+        if self.lattices is not None:
+            return read_lattices(self.lattices)
+        if self.alignments is not None:
+            return read_int_vectors(self.alignments)
+        raise ValueError("neither alignments nor lattices")
+
+
 def make_supervisions(
-    model_dir: Path,
+    source: SupervisionSource,
     chain_dir: Path,
     out_dir: Path,
     *,
-    alignments: Path | None = None,
-    lattices: Path | None = None,
     options: SupervisionOptions,
     subsampling: int = 3,
     max_skipped_fraction: float = 1.0,
@@ -150,13 +170,10 @@ def make_supervisions(
     whole.
 
     Args:
-        model_dir: folder of the system that aligned.
+        source: what it is made from.
         chain_dir: folder of the chain system: `tree`, `final.mdl`,
             `normalization.fst`.
         out_dir: the store, replaced as a whole.
-        alignments: `ali.ark`, transition-ids by utterance.
-        lattices: in their place `lattices.ark`, of the pronunciations of each
-            transcript.
         options: tolerances.
         subsampling: input frames per output frame.
         max_skipped_fraction: share of the utterances that may have none.
@@ -166,13 +183,7 @@ def make_supervisions(
         UserError: a file is missing or garbled, more utterances than that are skipped,
             or the disk is full.
     """
-    if lattices is not None:
-        items = read_lattices(lattices)
-    elif alignments is not None:
-        items = read_int_vectors(alignments)
-    else:
-        raise ValueError("neither alignments nor lattices")
-    _, aligned = load_model(model_dir)
+    _, aligned = load_model(source.model_dir)
     tree, model = load_model(chain_dir)
     compiler = SupervisionCompiler(tree, model, options, subsampling=subsampling)
     maker = _Maker(aligned, compiler)
@@ -185,7 +196,7 @@ def make_supervisions(
         worker_pool(threads) as pool,
         RaggedWriter(folder, Supervisions, meta=meta) as writer,
     ):
-        items = progress(items, "supervisions")
+        items = progress(source.items(), "supervisions")
         for utterance, found in in_order(pool, maker.make, items):
             count += 1
             if isinstance(found, str):
@@ -200,7 +211,7 @@ def make_supervisions(
         if not writer.utt_ids:
             raise UserError(
                 "no utterance has a supervision",
-                file=lattices or alignments,
+                file=source.lattices or source.alignments,
                 remedy="see the ledger of the stage, and the alignments",
             )
     log.info(

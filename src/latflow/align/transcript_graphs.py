@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -71,48 +72,56 @@ class TranscriptGraphs(GraphStore):
         return int(self.meta["subsampling"])
 
 
+@dataclass(frozen=True)
+class Compilation:
+    """How the graphs of a store are made."""
+
+    kind: type[TranscriptGraphs]
+    """Of the store."""
+    make: Make
+    """Called by several threads."""
+    meta: Mapping[str, Any]
+    """Of the store; `subsampling` says how many frames of the output there are."""
+    ledger: Ledger
+    """Gets the utterances that have no graph."""
+    more_meta: Callable[[], Mapping[str, Any]] = dict
+    """What is known of all graphs in the end."""
+
+
 def write_transcript_graphs(
-    kind: type[TranscriptGraphs],
+    compilation: Compilation,
     frames_dir: Path,
     out_dir: Path,
-    make: Make,
-    meta: Mapping[str, Any],
-    ledger: Ledger,
     *,
     max_skipped_fraction: float = 1.0,
     threads: int = 1,
-    more_meta: Callable[[], Mapping[str, Any]] = dict,
 ) -> None:
     """Write the graph of every transcribed utterance, and the ledger beside them.
 
     Args:
-        kind: of the store.
+        compilation: how they are made.
         frames_dir: features of a split, for transcripts and lengths.
         out_dir: the store, replaced as a whole.
-        make: called by several threads.
-        meta: of the store; `subsampling` says how many frames of the output there are.
-        ledger: gets the utterances that have no graph.
         max_skipped_fraction: share of the utterances that may have none.
         threads: utterances at a time.
-        more_meta: what is known of all graphs in the end.
 
     Raises:
         UserError: more utterances than that are skipped, or all; the disk is full.
     """
-    frames = open_frames(frames_dir)
-    lengths = -(-np.diff(frames.begin) // meta["subsampling"])
+    frames, ledger = open_frames(frames_dir), compilation.ledger
+    lengths = -(-np.diff(frames.begin) // compilation.meta["subsampling"])
     texts = zip(frames.utt_ids, frames.texts, lengths.tolist(), strict=True)
 
     def made(item: tuple[str, str, int]) -> tuple[str, int, Graph | str]:
         utterance, text, num_frames = item
-        return utterance, num_frames, make(text, num_frames)
+        return utterance, num_frames, compilation.make(text, num_frames)
 
     starts: list[int] = []
     kept: list[int] = []
     with (
         atomic_directory(out_dir) as folder,
         worker_pool(threads) as pool,
-        RaggedWriter(folder, kind, meta=meta) as writer,
+        RaggedWriter(folder, compilation.kind, meta=compilation.meta) as writer,
     ):
         items = progress(texts, "supervisions", len(lengths))
         for utterance, num_frames, found in in_order(pool, made, items):
@@ -124,7 +133,7 @@ def write_transcript_graphs(
                 kept.append(num_frames)
         writer.index["starts"] = np.array(starts, np.int64)
         writer.index["num_frames"] = np.array(kept, np.int64)
-        writer.meta.update(more_meta())
+        writer.meta.update(compilation.more_meta())
         ledger.check(len(lengths), max_skipped_fraction=max_skipped_fraction)
         ledger.write(folder / "ledger.jsonl")
         if not kept:

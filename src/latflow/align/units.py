@@ -25,7 +25,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from latflow.align.transcript_graphs import TranscriptGraphs, write_transcript_graphs
+from latflow.align.transcript_graphs import (
+    Compilation,
+    TranscriptGraphs,
+    write_transcript_graphs,
+)
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
 from latflow.fst.openfst import ARC
@@ -238,12 +242,11 @@ def spell_transcripts(
         "names": units.names,
     }
     write_transcript_graphs(
-        UnitGraphs,
-        frames_dir,
-        out_dir,
-        make,
-        meta,
-        Ledger("spell_transcripts"),
+        Compilation(
+            kind=UnitGraphs, make=make, meta=meta, ledger=Ledger("spell_transcripts")
+        ),
+        frames_dir=frames_dir,
+        out_dir=out_dir,
         max_skipped_fraction=max_skipped_fraction,
         threads=threads,
     )

@@ -87,7 +87,12 @@ _PRODUCTS = ("textgrid", "words.ctm", "phones.ctm", "alignments.jsonl", "export.
 )
 def _align(arguments: Arguments) -> int:
     """Align a corpus: TextGrids, CTM and JSON with times of words and phones."""
-    from latflow.workflow.aligning import align_recipe, g2p_settings, run_recipe
+    from latflow.workflow.aligning import (
+        AligningPackage,
+        align_recipe,
+        g2p_settings,
+        run_recipe,
+    )
     from latflow.workflow.doctor import render
     from latflow.workflow.recipe import Recipe
 
@@ -106,13 +111,16 @@ def _align(arguments: Arguments) -> int:
         f"{speakers} speaker{'s' if speakers != 1 else ''}\n"
     )
     _check_package(arguments.model, adapts=arguments.adapt)
+    package = None
+    if arguments.model is not None:
+        package = AligningPackage(
+            arguments.model, adapts=arguments.adapt, trust_code=arguments.trust_code
+        )
     recipe = align_recipe(
         source,
         arguments.lexicon,
         survey,
-        package=arguments.model,
-        adapts=arguments.adapt,
-        trust_code=arguments.trust_code,
+        package=package,
         g2p=g2p,
         boundaries=arguments.boundaries,
         max_skipped_fraction=arguments.max_skipped,

@@ -174,33 +174,32 @@ def _export_vosk(arguments: Arguments) -> None:
     """Turn an LF-MMI network into a model folder of Vosk."""
     from latflow.corpus.manifests import read_cuts
     from latflow.decode.options import SearchOptions
-    from latflow.decode.vosk import export_vosk
+    from latflow.decode.vosk import VoskFiles, export_vosk
     from latflow.workflow.frames import IvectorFrames
 
     recipe, results = read_recipe(arguments), Path(arguments.results)
     base, features, cmvn = _plain_features(recipe, arguments.system)
     network = recipe.networks[arguments.system]
-    has_ivectors = isinstance(network.frames, IvectorFrames)
     above = results if base is None else results / "streams" / base
     rate = features.sample_rate
     if rate is None:
         rate = next(read_cuts(results / "corpus/train/cuts.jsonl.gz")).sampling_rate
+    extractor = results / f"ivectors/{network.frames.name}/extractor.npz"
+    files = VoskFiles(
+        model_dir=results / "nnet" / arguments.system,
+        lang_dir=results / Path(network.lang_folder).name,
+        graph=results / "graph" / network.tree_owner.name / "HCLG.fst",
+        frames_dir=above / "frames/train",
+        ivectors=extractor if isinstance(network.frames, IvectorFrames) else None,
+    )
     export_vosk(
-        results / "nnet" / arguments.system,
-        results / Path(network.lang_folder).name,
-        results / "graph" / network.tree_owner.name / "HCLG.fst",
+        files,
         arguments.out_dir,
         features=features,
         sample_rate=rate,
         search=recipe.options.decode.part(SearchOptions),
         acoustic_scale=network.scores_options["acoustic_scale"] or 1.0,
         cmvn=cmvn,
-        frames_dir=above / "frames/train",
-        ivectors=(
-            results / f"ivectors/{network.frames.name}/extractor.npz"
-            if has_ivectors
-            else None
-        ),
     )
 
 

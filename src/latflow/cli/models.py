@@ -278,15 +278,15 @@ _BATCHES = (
 )
 def _forward(arguments: Arguments) -> None:
     """Write a network's log-likelihoods, or what a layer gives, of all frames."""
-    from latflow.training.forward import forward
+    from latflow.training.forward import ScoreFile, forward
 
+    to = ScoreFile(
+        arguments.out, form=arguments.form, cuts=arguments.cuts, scp=arguments.scp
+    )
     forward(
         arguments.frames,
         arguments.model,
-        arguments.out,
-        form=arguments.form,
-        cuts=arguments.cuts,
-        scp=arguments.scp,
+        to,
         prior_scale=arguments.prior_scale,
         max_frames=arguments.max_frames,
         output=arguments.output,

@@ -96,7 +96,7 @@ def _load_test(arguments: Arguments) -> int:
 def _package(arguments: Arguments) -> None:
     """Write a trained system as a folder that needs nothing else."""
     from latflow.options import read_options
-    from latflow.serving.packaging import PackageOptions, write_package
+    from latflow.serving.packaging import PackageFiles, PackageOptions, write_package
     from latflow.workflow.packages import PackagePlan
 
     recipe = read_recipe(arguments)
@@ -110,12 +110,12 @@ def _package(arguments: Arguments) -> None:
         if isinstance(file, str)
     }
     folders = {"model", "lang", "frames"} & given.keys()
-    write_package(
+    files = PackageFiles(
         **{k: v for k, v in given.items() if k not in folders},
         **{f"{k}_dir": given[k].parent for k in folders},
-        out_dir=out,
-        options=read_options(PackageOptions, plan.package_options),
     )
+    options = read_options(PackageOptions, plan.package_options)
+    write_package(files, out, options=options)
     sys.stdout.write(f"package: {out}\n")
 
 

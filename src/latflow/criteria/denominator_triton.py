@@ -235,7 +235,7 @@ def _total(partial, lane, is_lane, size, PARTS: tl.constexpr):
 
 
 @triton.jit
-def _terms(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by one
+def _terms(
     first, second, weight, is_arc, x, y, leak, total, back, ending, is_end,
     lane, is_lane, size, KIND: tl.constexpr,
 ):  # fmt: skip
@@ -272,7 +272,7 @@ def _put(
 
 
 @triton.jit
-def _sum_arcs(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by one
+def _sum_arcs(
     sums, begin, first, second, probability, cuts, x, y, to, output,
     leak, total, back, ending, is_end, is_frame, lane, is_lane, size,
     KIND: tl.constexpr, ARCS: tl.constexpr, GROUP: tl.constexpr,
@@ -327,7 +327,7 @@ def _sum_arcs(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by one
 
 
 @_kernel
-def _forward(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by one
+def _forward(
     arc_sums, begin, source, pdf, probability, cuts, leak, outputs, alphas, sums,
     partial, num_states, num_pdfs, size, arrived, first_frame, last_frame,
     ARCS: tl.constexpr, GROUP: tl.constexpr, UNROLLED: tl.constexpr,
@@ -358,7 +358,7 @@ def _forward(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by one
 
 
 @_kernel
-def _backward(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by one
+def _backward(
     arc_sums, begin, target, pdf, probability, cuts,
     pdf_sums, pdf_begin, pdf_source, pdf_target, pdf_probability, pdf_cuts,
     leak, outputs, alphas, sums, counts, betas, partial,

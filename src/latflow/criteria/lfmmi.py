@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -67,6 +68,9 @@ class Lfmmi:
     numerator_posteriors: Tensor | None
 
 
+Need: TypeAlias = Literal["value", "numerator", "gradient"]
+
+
 def evaluate_lfmmi(
     logits: Tensor,
     supervisions: Sequence[Graph] | PackedGraphs,
@@ -75,8 +79,7 @@ def evaluate_lfmmi(
     weights: Tensor | None = None,
     *,
     lengths: Sequence[int] | None = None,
-    need_gradient: bool = True,
-    need_numerator: bool = False,
+    need: Need = "gradient",
     pool: Executor | None = None,
 ) -> Lfmmi:
     """Evaluate the criterion for a batch.
@@ -96,9 +99,8 @@ def evaluate_lfmmi(
         options: of the criterion; `xent` is for the caller.
         weights: [B], factors on objective, l2 and their gradient; None = 1.
         lengths: [B], frames of each sequence; None = T.
-        need_gradient: whether gradient and posteriors are computed.
-        need_numerator: whether the numerator's posteriors are computed where no
-            gradient is.
+        need: what is computed beside the values: the `gradient` with all posteriors,
+            those of the `numerator` alone, or nothing (`value`).
         pool: threads for sequences on a CPU; None = the calling thread.
 
     Raises:
@@ -116,7 +118,7 @@ def evaluate_lfmmi(
         scores,
         counts,
         leaky=options.leaky_hmm,
-        need_posteriors=need_gradient,
+        need_posteriors=need == "gradient",
         pool=pool,
         there=frames,
     )
@@ -124,7 +126,7 @@ def evaluate_lfmmi(
         scores,
         supervisions,
         counts,
-        need_posteriors=need_gradient or need_numerator,
+        need_posteriors=need != "value",
         pool=pool,
         there=frames,
     )

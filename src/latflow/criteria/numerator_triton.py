@@ -86,7 +86,7 @@ def _sum_arcs(
 
 
 @_kernel
-def _sums(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by one
+def _sums(
     arcs, weights, final, start, counts, scores, alphas, betas,
     num_frames, num_states, num_pdfs, width,
     INTO: tl.constexpr, OUT_OF: tl.constexpr, SOURCE: tl.constexpr,
@@ -130,7 +130,7 @@ def _sums(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by one
 
 
 @_kernel
-def _posteriors(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by one
+def _posteriors(
     arcs, weights, counts, scores, alphas, betas, totals, posteriors,
     num_frames, num_states, num_pdfs, width,
     OF_PDF: tl.constexpr, SOURCE: tl.constexpr, TARGET: tl.constexpr,

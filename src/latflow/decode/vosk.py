@@ -22,6 +22,7 @@ Source: what `libvosk` 0.3.45 opens; Kaldi `feat/feature-window.h`,
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from latflow.decode.options import SearchOptions
@@ -51,10 +52,24 @@ _SUBSAMPLING = 3
 _CMVN = OnlineCmvn()  # whose options no file of the folder tells Vosk either
 
 
+@dataclass(frozen=True, kw_only=True)
+class VoskFiles:
+    """Files that a model folder of Vosk is made of."""
+
+    model_dir: Path
+    """Folder of an LF-MMI network, with `final.mdl` and `tree`."""
+    lang_dir: Path
+    """The lang directory of its graph."""
+    graph: Path
+    """`HCLG.fst`."""
+    frames_dir: Path | None = None
+    """Folder with the `cmvn.ark` of the training set, where features are normalized."""
+    ivectors: Path | None = None
+    """`extractor.npz` of the i-vectors that follow the features, if any do."""
+
+
 def export_vosk(
-    model_dir: str | Path,
-    lang_dir: str | Path,
-    graph: str | Path,
+    files: VoskFiles,
     out_dir: str | Path,
     *,
     features: FrontEndOptions,
@@ -62,15 +77,11 @@ def export_vosk(
     search: SearchOptions | None = None,
     acoustic_scale: float = 1.0,
     cmvn: OnlineCmvn | None = None,
-    frames_dir: Path | None = None,
-    ivectors: Path | None = None,
 ) -> None:
     """Write a model folder of Vosk, see the module.
 
     Args:
-        model_dir: folder of an LF-MMI network, with `final.mdl` and `tree`.
-        lang_dir: the lang directory of its graph.
-        graph: `HCLG.fst`.
+        files: the network, its graph and its inputs.
         out_dir: the folder to write; must be new or empty.
         features: what the network's features are computed with, before normalization
             by its own global statistics.
@@ -78,38 +89,36 @@ def export_vosk(
         search: beams; the retries of ours have no counterpart.
         acoustic_scale: factor of the network's outputs in the search.
         cmvn: normalization of the features; None for none.
-        frames_dir: folder with the `cmvn.ark` of the training set, for `cmvn`.
-        ivectors: `extractor.npz` of the i-vectors that follow the features, if any do.
 
     Raises:
         UserError: the folder is not empty, parts do not fit each other, Kaldi has no
             form for a layer, or Vosk computes features otherwise.
     """
-    out, lang = Path(out_dir), Lang.load(lang_dir)
+    out, lang = Path(out_dir), Lang.load(files.lang_dir)
     if out.is_dir() and any(out.iterdir()):
         raise UserError(
             "the folder is not empty", file=out, remedy="name a new one, or empty it"
         )
-    model = load_model(model_dir)
-    tree, transitions = load_transitions(model_dir)
-    check_phones(transitions, lang, Path(model_dir) / "final.mdl")
+    model = load_model(files.model_dir)
+    tree, transitions = load_transitions(files.model_dir)
+    check_phones(transitions, lang, files.model_dir / "final.mdl")
     network = model.network
-    extractor = None if ivectors is None else IvectorModel.load(ivectors)
+    extractor = None if files.ivectors is None else IvectorModel.load(files.ivectors)
     statistics = None
     if cmvn is not None:
-        assert frames_dir is not None
-        _check_cmvn(Path(model_dir), cmvn, extractor)
-        statistics = read_global_statistics(frames_dir)
+        assert files.frames_dir is not None
+        _check_cmvn(files.model_dir, cmvn, extractor)
+        statistics = read_global_statistics(files.frames_dir)
     if extractor is not None:
-        _check_ivectors(Path(model_dir), extractor.options, network.subsampling)
+        _check_ivectors(files.model_dir, extractor.options, network.subsampling)
     ivector_dim = 0 if extractor is None else extractor.extractor.dim
-    _check_sizes(Path(model_dir), features, ivector_dim, network.dim_in)
+    _check_sizes(files.model_dir, features, ivector_dim, network.dim_in)
     num_classes = next(iter(network.outputs.values())).num_classes
     if num_classes != transitions.num_pdfs:
         raise UserError(
             f"the network has {num_classes} classes, the tree {transitions.num_pdfs} "
             "pdfs",
-            file=model_dir,
+            file=files.model_dir,
             remedy="tree and network must be of the same training",
         )
     nnet = Nnet3(model, ivector_dim=ivector_dim)
@@ -125,7 +134,7 @@ def export_vosk(
             (folder / "ivector").mkdir()
             write_ivectors(extractor, folder / "ivector")
         (folder / "graph").mkdir()
-        write_graph(Path(graph), transitions, lang, folder / "graph")
+        write_graph(Path(files.graph), transitions, lang, folder / "graph")
         (folder / "conf").mkdir()
         write_text(
             folder / f"conf/{features.type}.conf", front_end_conf(features, sample_rate)

@@ -111,7 +111,7 @@ def _whole(
 
 
 @_kernel
-def _normalize(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by one
+def _normalize(
     values, mask, present, found, out, num_rows, size, frames, present_batch,
     present_frame, factor,
     HAS_MASK: tl.constexpr, RELU: tl.constexpr, HAS_BYPASS: tl.constexpr,
@@ -157,7 +157,7 @@ def _gradient_sums(
 
 
 @_kernel
-def _derive(  # noqa: PLR0913, PLR0917 - a kernel takes tensors one by one
+def _derive(
     values, mask, gradient, found, parts, out, num_rows, size,
     HAS_MASK: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, SPLITS: tl.constexpr,

@@ -76,104 +76,78 @@ _BEAM = 6.0
 _SOUGHT = 10  # word sequences, for one is chosen by `mbr` that is seldom the best
 
 
-def score(
-    lattices: Path,
-    cuts: Path,
-    lang_dir: Path,
-    model_dir: Path,
-    scales: Path,
-    out_dir: Path,
-    *,
-    options: ScoreOptions,
-    seed: int,
-    threads: int = 1,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ScoreJob:
+    """A decoded set, whose words are wanted."""
+
+    lattices: Path
+    """`lattices.ark` of the set."""
+    cuts: Path
+    """`cuts.jsonl.gz` of the set: references, speakers, frame shift."""
+    lang_dir: Path
+    """Language directory that the graph was made of."""
+    model_dir: Path
+    """Folder with the `final.mdl` that decoded."""
+    scales: Path
+    """`scales.json` with the chosen `lmwt` and `wip`."""
+    out_dir: Path
+    """Folder for the files named in the module's description."""
+    threads: int = 1
+    """Lattices worked on at a time."""
+
+
+def score(job: ScoreJob, *, options: ScoreOptions, seed: int) -> None:
     """Score what was recognized of a decoded set.
 
     Args:
-        lattices: `lattices.ark` of the set.
-        cuts: `cuts.jsonl.gz` of the set: references, speakers, frame shift.
-        lang_dir: language directory that the graph was made of.
-        model_dir: folder with the `final.mdl` that decoded.
-        scales: `scales.json` with the chosen `lmwt` and `wip`.
-        out_dir: folder for the files named in the module's description.
+        job: the set.
         options: section `score` of the recipe.
         seed: of the bootstrap's draws.
-        threads: lattices worked on at a time.
 
     Raises:
         UserError: there is no utterance to score; a lattice has no reference.
     """
-    references = read_references(cuts)
-    recognized = _recognize(
-        lattices,
-        references,
-        (lang_dir, model_dir, scales),
-        out_dir,
-        decision=options.decision,
-        threads=threads,
-    )
-    chosen = read_scales(scales)
+    references, out_dir = read_references(job.cuts), job.out_dir
+    recognized = _recognize(job, references, options.decision)
+    chosen = read_scales(job.scales)
     write_scores(out_dir, references, recognized, chosen, options=options, seed=seed)
     analyze_lattices(
-        lattices, cuts, lang_dir, scales, out_dir, options=options, threads=threads
+        job.lattices,
+        job.cuts,
+        job.lang_dir,
+        job.scales,
+        out_dir,
+        options=options,
+        threads=job.threads,
     )
 
 
-def recognize(
-    lattices: Path,
-    cuts: Path,
-    lang_dir: Path,
-    model_dir: Path,
-    scales: Path,
-    out_dir: Path,
-    *,
-    options: ScoreOptions,
-    threads: int = 1,
-) -> None:
+def recognize(job: ScoreJob, *, options: ScoreOptions) -> None:
     """Write the words of a decoded set that has no references; see `score`.
 
     Raises:
         UserError: there is no utterance.
     """
-    recognized = _recognize(
-        lattices,
-        read_references(cuts),
-        (lang_dir, model_dir, scales),
-        out_dir,
-        decision=options.decision,
-        threads=threads,
-    )
-    write_text(out_dir / "hyp.txt", recognized)
+    recognized = _recognize(job, read_references(job.cuts), options.decision)
+    write_text(job.out_dir / "hyp.txt", recognized)
 
 
 def _recognize(
-    lattices: Path,
-    references: References,
-    system: tuple[Path, Path, Path],
-    out_dir: Path,
-    *,
-    decision: str,
-    threads: int,
+    job: ScoreJob, references: References, decision: str
 ) -> dict[str, list[str]]:
-    """Write words and phones with times; return the words of each utterance.
-
-    Args:
-        system: language directory, folder of the model, chosen scales.
-    """
-    lang_dir, model_dir, scales = system
-    chosen = read_scales(scales)
+    """Write words and phones with times; return the words of each utterance."""
+    chosen = read_scales(job.scales)
     transcriber = Transcriber.load(
-        lang_dir,
-        model_dir,
+        job.lang_dir,
+        job.model_dir,
         scales=Scales.from_lmwt(chosen["lmwt"], chosen["wip"]),
         frame_shift=references.frame_shift,
         decision=decision,
     )
-    items = progress(read_lattices(lattices), "words", total=len(references.words))
-    with worker_pool(threads) as pool:
-        transcripts = in_order(pool, transcriber, items, ahead=2 * threads)
-        return _write_times(out_dir, transcripts)
+    items = progress(read_lattices(job.lattices), "words", total=len(references.words))
+    with worker_pool(job.threads) as pool:
+        transcripts = in_order(pool, transcriber, items, ahead=2 * job.threads)
+        return _write_times(job.out_dir, transcripts)
 
 
 def write_scores(

@@ -11,6 +11,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from latflow.corpus.manifests import read_cuts
@@ -73,41 +74,46 @@ class PackageOptions(SystemFacts):
     """Permission to package a system that cannot be streamed."""
 
 
-def write_package(  # noqa: PLR0913 - a file of its rule each
-    model_dir: Path,
-    graph: Path | None,
-    lang_dir: Path,
-    scales: Path | None,
-    out_dir: Path,
-    *,
-    options: PackageOptions,
-    recordings: Path | None = None,
-    frames_dir: Path | None = None,
-    ivectors: Path | None = None,
-    grammar: Path | None = None,
-    arpa: Path | None = None,
-    licence: Path | None = None,
-    scores: Path | None = None,
+@dataclass(frozen=True, kw_only=True)
+class PackageFiles:
+    """Files that a package is made of."""
+
+    model_dir: Path
+    """Folder of the system."""
+    lang_dir: Path
+    """Language directory of the system."""
+    graph: Path | None = None
+    """`HCLG.fst` that it decodes with; None where it adapts to speakers."""
+    scales: Path | None = None
+    """`scales.json` with the chosen `lmwt` and `wip`; None likewise."""
+    recordings: Path | None = None
+    """`cuts.jsonl.gz` of the training set, for its sample rate where the options have
+    none."""
+    frames_dir: Path | None = None
+    """Folder of the frames of the training set, with its statistics in `cmvn.ark`, for
+    normalization by `global` or `online`."""
+    ivectors: Path | None = None
+    """`extractor.npz` of the i-vectors that the network takes."""
+    grammar: Path | None = None
+    """`G.fst` of the graph, where lattices are rescored."""
+    arpa: Path | None = None
+    """The second language model, where they are."""
+    licence: Path | None = None
+    """Text with the terms of use of the data."""
+    scores: Path | None = None
+    """`hyp.ctm` of dev, in the folder of its scores; confidences are fitted to them.
+    Without it they are posteriors."""
+
+
+def write_package(
+    files: PackageFiles, out_dir: Path, *, options: PackageOptions
 ) -> None:
     """Write a system as a package (stage).
 
     Args:
-        model_dir: folder of the system.
-        graph: `HCLG.fst` that it decodes with; None where it adapts to speakers.
-        lang_dir: language directory of the system.
-        scales: `scales.json` with the chosen `lmwt` and `wip`; None likewise.
+        files: parts of the system, its models and what is known of it.
         out_dir: the package, replaced as a whole.
         options: what the files do not tell.
-        recordings: `cuts.jsonl.gz` of the training set, for its sample rate where the
-            options have none.
-        frames_dir: folder of the frames of the training set, with its statistics in
-            `cmvn.ark`, for normalization by `global` or `online`.
-        ivectors: `extractor.npz` of the i-vectors that the network takes.
-        grammar: `G.fst` of the graph, where lattices are rescored.
-        arpa: the second language model, where they are.
-        licence: text with the terms of use of the data.
-        scores: `hyp.ctm` of dev, in the folder of its scores; confidences are fitted to
-            them. Without it they are posteriors.
 
     Raises:
         UserError: a file is missing or faulty, parts do not fit each other, or the
@@ -115,27 +121,31 @@ def write_package(  # noqa: PLR0913 - a file of its rule each
     """
     is_gmm = options.kind == "gmm"
     why_aligning = None
-    if is_gmm and (model_dir / ALIGNMENT_MODEL).is_file():
+    if is_gmm and (files.model_dir / ALIGNMENT_MODEL).is_file():
         why_aligning = "it adapts to speakers in two passes over their speech"
     with atomic_directory(out_dir) as folder:
-        _copy_all(model_dir, folder / "model", _GMM if is_gmm else _NETWORK)
-        _copy_all(lang_dir, folder / "lang", _LANG)
-        for path in sorted((lang_dir / "phones").glob("*.int")):
+        _copy_all(files.model_dir, folder / "model", _GMM if is_gmm else _NETWORK)
+        _copy_all(files.lang_dir, folder / "lang", _LANG)
+        for path in sorted((files.lang_dir / "phones").glob("*.int")):
             _copy(path, folder / "lang/phones" / path.name)
         if why_aligning is None:
-            _copy(_given(graph, "graph"), folder / "graph/HCLG.fst")
+            _copy(_given(files.graph, "graph"), folder / "graph/HCLG.fst")
         if isinstance(options.cmvn, GlobalCmvn | OnlineCmvn):
-            frames = _given(frames_dir, "frames of the training set")
+            frames = _given(files.frames_dir, "frames of the training set")
             _copy(frames / STATISTICS, folder / "model" / STATISTICS)
-        if ivectors is not None:
-            _copy(ivectors, folder / IVECTORS)
+        if files.ivectors is not None:
+            _copy(files.ivectors, folder / IVECTORS)
         lang = Lang.load(folder / "lang")
         if options.rescoring is not None:
-            _copy(_given(grammar, "grammar"), folder / GRAMMAR)
-            LmTrie.load(_given(arpa, "language model"), lang.word_ids).save(folder / LM)
+            _copy(_given(files.grammar, "grammar"), folder / GRAMMAR)
+            LmTrie.load(_given(files.arpa, "language model"), lang.word_ids).save(
+                folder / LM
+            )
         with trusting(True) as own_code:  # noqa: FBT003 - of the recipe
             found = ScoredSystem.load(folder / "model", options.kind, options.scores)
-            front_end = make_front_end(options.front_end, _rate(options, recordings))
+            front_end = make_front_end(
+                options.front_end, _rate(options, files.recordings)
+            )
         why_not = why_aligning or _why_not_streaming(options, found.acoustics)
         if why_not not in (why_aligning, None) and not options.offline:
             raise UserError(
@@ -145,7 +155,7 @@ def write_package(  # noqa: PLR0913 - a file of its rule each
             )
         chosen = {"lmwt": None, "wip": None}
         if why_aligning is None:
-            chosen = read_scales(_given(scales, "scales"))
+            chosen = read_scales(_given(files.scales, "scales"))
         by_frame = options.search.acoustic_scale * found.lattice_scale
         info = PackageInfo(
             **{name: getattr(options, name) for name in SystemFacts.model_fields},
@@ -158,12 +168,14 @@ def write_package(  # noqa: PLR0913 - a file of its rule each
             prior_scale=found.prior_scale,
             lmwt=chosen["lmwt"],
             wip=chosen["wip"],
-            confidences=_confidences(scores),
+            confidences=_confidences(files.scores),
             silence_phones=tuple(lang.silence_phones),
             is_streaming=why_not is None,
             why_not_streaming=why_not,
             why_not_recognizing=why_aligning,
-            licence="" if licence is None else licence.read_text(encoding="utf-8"),
+            licence=""
+            if files.licence is None
+            else files.licence.read_text(encoding="utf-8"),
             versions=versions(),
             digests=_digests(folder),
         )

@@ -49,7 +49,7 @@ from latflow.lang.prepare import import_lang
 from latflow.nnet.model_dir import save_model
 from latflow.nnet.nnet3_file import Nnet3File, read_nnet3
 from latflow.nnet.nnet3_import import import_nnet3
-from latflow.serving.packaging import PackageOptions, write_package
+from latflow.serving.packaging import PackageFiles, PackageOptions, write_package
 
 log = logging.getLogger(__name__)
 # Weight of the language model where acoustic costs are times 10: Vosk's 0.9.
@@ -149,14 +149,16 @@ def import_vosk(
         scores=NetworkScoreOptions(acoustic_scale=conf.acoustic_scale),
     )
     write_package(
-        system,
-        graph_file,
-        lang.folder,
-        scales,
-        out / "package" / name,
+        PackageFiles(
+            model_dir=system,
+            graph=graph_file,
+            lang_dir=lang.folder,
+            scales=scales,
+            frames_dir=system,
+            ivectors=ivectors,
+        ),
+        out_dir=out / "package" / name,
         options=options,
-        frames_dir=system,
-        ivectors=ivectors,
     )
 
 

@@ -27,7 +27,7 @@ from latflow.ledger import Ledger
 from latflow.logs import progress
 from latflow.nnet.model_dir import choose_device, load_model
 from latflow.nnet.network import Network
-from latflow.training.batches import open_batches
+from latflow.training.batches import Targets, open_batches
 from latflow.training.data_options import BatchOptions, UtteranceOptions
 from latflow.training.distributed import Backend
 from latflow.training.evaluation import evaluate
@@ -70,7 +70,7 @@ def evaluate_model(
     with tempfile.TemporaryDirectory(prefix="latflow-labels-") as folder:
         batches = open_batches(
             frames_dir,
-            write_targets(alignments, transitions, folder, targets),
+            Targets(write_targets(alignments, transitions, folder, targets)),
             options,
             normalizer=model.normalizer,
             subsampling=model.network.subsampling,

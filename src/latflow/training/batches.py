@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -194,15 +194,25 @@ def part_of(tensor: Tensor, index: Tensor, num_frames: int) -> Tensor:
     return part.pin_memory() if tensor.is_pinned() else part
 
 
+@dataclass(frozen=True)
+class Targets:
+    """What is learnt of a corpus; by default nothing: its features alone are read."""
+
+    labels: Mapping[str, LabelStore] = field(default_factory=dict)
+    """Label stores by the name of the target."""
+    graphs: TranscriptGraphs | None = None
+    """Of the transcripts, for CTC; utterances without one are not used."""
+    frames: Mapping[str, FrameTargets] = field(default_factory=dict)
+    """Features or masks, by name; the same holds."""
+
+
 class BatchSource:
     """Batches of a corpus.
 
     Args:
         reader: features.
-        labels: label stores by the name of the target; empty = features alone.
+        targets: what is learnt.
         options: order, lengths and limits of batches.
-        graphs: of the transcripts, for CTC; utterances without one are not used.
-        frames: features or masks as targets, by name; the same holds.
         subsampling: of the network.
         seed: of the order.
         ledger: where utterances that cannot be used are recorded.
@@ -224,25 +234,23 @@ class BatchSource:
     def __init__(
         self,
         reader: FrameReader,
-        labels: Mapping[str, LabelStore],
+        targets: Targets,
         options: BatchOptions,
         *,
-        graphs: TranscriptGraphs | None = None,
-        frames: Mapping[str, FrameTargets] | None = None,
         subsampling: int = 1,
         seed: int = 0,
         ledger: Ledger | None = None,
         pin: bool = False,
     ) -> None:
         self.reader = reader
-        self._graphs, self._frames = graphs, frames or {}
+        self._graphs, self._frames = targets.graphs, targets.frames
         self._places: dict[str, np.ndarray] = {}
         self.options = options
         self.pages = None
         if options.cache_mb is not None:
             self.pages = PageBudget(options.cache_mb * 10**6)
         self.subsampling = subsampling
-        self.labelled = self._match(labels, ledger)
+        self.labelled = self._match(targets.labels, ledger)
         self.num_classes = self.labelled.num_classes
         self._lengths = reader.lengths[self.labelled.utterance]
         self._seed = seed
@@ -528,12 +536,10 @@ def _check_graphs(
 
 def open_batches(
     frames_dir: str | Path,
-    labels: Mapping[str, LabelStore],
+    targets: Targets,
     options: BatchOptions,
     *,
     normalizer: Normalizer,
-    graphs: TranscriptGraphs | None = None,
-    frames: Mapping[str, FrameTargets] | None = None,
     subsampling: int = 1,
     seed: int = 0,
     ledger: Ledger | None = None,
@@ -543,11 +549,9 @@ def open_batches(
 
     Args:
         frames_dir: features, see `open_features`.
-        labels: label stores by the name of the target; empty = features alone.
+        targets: what is learnt.
         options: see `BatchSource`.
         normalizer: of the features; see `Normalizer.estimate`.
-        graphs: see `BatchSource`.
-        frames: see `BatchSource`.
         subsampling: frames of the features for one of the network's output.
         seed: of the order.
         ledger: gets the utterances that cannot be used.
@@ -561,10 +565,8 @@ def open_batches(
         open_reader(
             open_features(frames_dir, options), normalizer, is_training=is_training
         ),
-        labels,
+        targets,
         options if is_training else options.for_evaluation(),
-        graphs=graphs,
-        frames=frames,
         subsampling=subsampling,
         seed=seed,
         ledger=ledger,

@@ -199,14 +199,42 @@ class Forward:
         return values, ends
 
 
+@dataclass(frozen=True)
+class ScoreFile:
+    """Where scores go, and in which form.
+
+    Raises:
+        UserError: an option belongs to another form, or cuts are missing.
+    """
+
+    path: Path
+    """The file; of the form `lhotse` a folder, new or empty."""
+    form: Literal["ark", "hdf5", "lhotse"] = "ark"
+    """`ark`: Kaldi's archive of float matrices; `hdf5`: RETURNN's layout with the
+    scores as `inputs`; `lhotse`: `cuts.jsonl.gz` with the scores as a temporal array,
+    `scores` or the name of the output, and their storage."""
+    cuts: str | Path | None = None
+    """`cuts.jsonl.gz` of the utterances, sorted by id, for the form `lhotse`."""
+    scp: str | Path | None = None
+    """List of places in the archive to write, too."""
+
+    def __post_init__(self) -> None:
+        """Check that the options fit the form."""
+        if self.form != "ark" and self.scp is not None:
+            raise UserError("a list of places belongs to an archive", file=self.scp)
+        if (self.form == "lhotse") != (self.cuts is not None):
+            raise UserError(
+                "cuts and the form lhotse belong together",
+                remedy="name the cuts.jsonl.gz of the utterances, or choose another "
+                "form",
+            )
+
+
 def forward(
     frames_dir: str | Path,
     model_dir: str | Path,
-    out: str | Path,
+    to: ScoreFile,
     *,
-    form: Literal["ark", "hdf5", "lhotse"] = "ark",
-    cuts: str | Path | None = None,
-    scp: str | Path | None = None,
     prior_scale: float | None = None,
     max_frames: int = 8000,
     output: str | None = None,
@@ -218,12 +246,7 @@ def forward(
     Args:
         frames_dir: the network's features, stored or described for the fly.
         model_dir: the network's folder.
-        out: the file; of the form `lhotse` a folder, new or empty.
-        form: `ark`: Kaldi's archive of float matrices; `hdf5`: RETURNN's layout with
-            the scores as `inputs`; `lhotse`: `cuts.jsonl.gz` with the scores as a
-            temporal array, `scores` or the name of the output, and their storage.
-        cuts: `cuts.jsonl.gz` of the utterances, sorted by id, for the form `lhotse`.
-        scp: also write a list of places in the archive.
+        to: where the scores go.
         prior_scale: factor on the log priors; 0 gives log posteriors; None what the
             network was trained to: 1, or 0 where its outputs are log-likelihoods.
         max_frames: frames that go through the network at once, padding counted.
@@ -232,21 +255,13 @@ def forward(
         threads: of torch, on the CPU.
 
     Raises:
-        UserError: model and frames do not fit, an option belongs to another form, a
-            scale of the priors is given for an output that has none, or cuts are
-            missing.
+        UserError: model and frames do not fit, or a scale of the priors is given for
+            an output that has none.
     """
     if output is not None and prior_scale is not None:
         raise UserError(
             f"priors are not taken off output {output}",
             remedy="leave out the scale of the priors, or the output",
-        )
-    if form != "ark" and scp is not None:
-        raise UserError("a list of places belongs to an archive", file=scp)
-    if (form == "lhotse") != (cuts is not None):
-        raise UserError(
-            "cuts and the form lhotse belong together",
-            remedy="name the cuts.jsonl.gz of the utterances, or choose another form",
         )
     store = open_frames(frames_dir)
     scores = Forward.load(
@@ -260,10 +275,13 @@ def forward(
     before = torch.get_num_threads()
     torch.set_num_threads(max(1, threads))
     try:
-        if cuts is not None:
-            writer = _lhotse(out, cuts, output or "scores", scores.frame_shift)
+        if to.cuts is not None:
+            name = output or "scores"
+            writer = _lhotse(to.path, to.cuts, name, scores.frame_shift)
+        elif to.form == "ark":
+            writer = _ark(to.path, to.scp)
         else:
-            writer = _ark(out, scp) if form == "ark" else _hdf5(out, scores.dim)
+            writer = _hdf5(to.path, scores.dim)
         with writer as write:
             for name, matrix in progress(scores, "forward", len(store)):
                 write(name, matrix)

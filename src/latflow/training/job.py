@@ -6,21 +6,19 @@ Public: `Job`, `job_values`, `digest_of_file`.
 from __future__ import annotations
 
 import hashlib
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from latflow.align.transcript_graphs import TranscriptGraphs
 from latflow.errors import UserError
 from latflow.ledger import Ledger
 from latflow.nnet.description import NetworkDescription
 from latflow.nnet.normalization import Normalizer
 from latflow.options import adapter
-from latflow.training.batches import BatchSource, open_batches
+from latflow.training.batches import BatchSource, Targets, open_batches
 from latflow.training.checkpoint import digest_of
-from latflow.training.frame_targets import FrameTargets
 from latflow.training.labels import LabelStore
 from latflow.training.launch import threads_of_rank
 from latflow.training.optimizer_options import CustomSchedule
@@ -29,7 +27,7 @@ from latflow.training.readers import open_features
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class Job(ABC):
     """Files and options of a training, which its rule gives by name.
 
     Ranks read it from JSON; `run_training` has put into the last two fields by then
@@ -63,9 +61,9 @@ class Job:
     """What it goes on from, where that is another training; see `continue_last`."""
 
     @property
+    @abstractmethod
     def tree_dir(self) -> Path:
         """The folder whose `final.mdl` and `tree` go with the model."""
-        raise NotImplementedError
 
     @property
     def rank_threads(self) -> int:
@@ -125,32 +123,26 @@ class Job:
 
     def batches(
         self,
-        labels: Mapping[str, Mapping[str, LabelStore]],
+        targets: Mapping[str, Targets],
         normalizer: Normalizer,
         subsampling: int,
         ledger: Ledger,
-        graphs: Mapping[str, TranscriptGraphs] | None = None,
-        frames: Mapping[str, Mapping[str, FrameTargets]] | None = None,
     ) -> tuple[BatchSource, BatchSource]:
         """Open the batches of training and of dev.
 
         Args:
-            labels: of the splits `train` and `dev`, by the target's name.
+            targets: what is learnt of the splits `train` and `dev`.
             normalizer: of the features.
             subsampling: of the network.
             ledger: gets the utterances that cannot be used.
-            graphs: of the transcripts of the splits, where an output learns by CTC.
-            frames: features as targets, of the splits, by the target's name.
         """
         folders = {"train": self.frames_dir, "dev": self.dev_frames_dir}
         train, dev = (
             open_batches(
                 folder,
-                labels.get(split, {}),
+                targets.get(split, Targets()),
                 self.options.data,
                 normalizer=normalizer,
-                graphs=(graphs or {}).get(split),
-                frames=(frames or {}).get(split),
                 subsampling=subsampling,
                 seed=self.options.seed,
                 ledger=ledger,

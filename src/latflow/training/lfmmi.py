@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from latflow.criteria.denominator import Denominator
-from latflow.criteria.lfmmi import evaluate_lfmmi
+from latflow.criteria.lfmmi import Need, evaluate_lfmmi
 from latflow.criteria.options import LfmmiOptions
 from latflow.errors import UserError
 from latflow.graphs.chain import ChainGraphs
@@ -85,6 +85,9 @@ class LatticeFree(GraphCriterion):
         self._scales = {name: loss.scale for name, loss in losses.items()}
         self._denominator, self._options = denominator, options
         self._is_training = is_training
+        self._need: Need = "gradient"
+        if not is_training:
+            self._need = "numerator" if self.others else "value"
         super().__init__(threads)
 
     def begin(self, outputs: Mapping[str, Output], batch: Batch) -> Pending:
@@ -103,8 +106,7 @@ class LatticeFree(GraphCriterion):
             self._denominator,
             self._options,
             lengths=counted,
-            need_gradient=self._is_training,
-            need_numerator=bool(self.others),
+            need=self._need,
             pool=self._pool,
         )
         self.note_failures(found.failed, batch)

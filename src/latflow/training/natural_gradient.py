@@ -60,11 +60,11 @@ class NaturalGradient(optim.SGD):
         alpha: smoothing with the mean of the diagonal.
         history: frames after which the weight of what was seen has fallen to 1 / e.
         period: steps from one observation to the next.
-        momentum: as `optim.SGD`.
-        weight_decay: as `optim.SGD`; not preconditioned.
         dtype: of products, bf16 where passes are (a quarter of the time of float32 on
             processors that multiply such numbers); None for that of the parameters,
             which sums of moments and inverses always have.
+        descent: `momentum` and `weight_decay`, which is not preconditioned, as
+            `optim.SGD`.
     """
 
     def __init__(
@@ -76,11 +76,10 @@ class NaturalGradient(optim.SGD):
         alpha: float,
         history: float,
         period: int,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
         dtype: torch.dtype | None = None,
+        **descent: Any,
     ) -> None:
-        super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
+        super().__init__(params, lr=lr, **descent)
         self._alpha, self._history, self._period = alpha, history, period
         self._dtype = dtype
         self._maps = [

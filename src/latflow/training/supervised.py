@@ -35,7 +35,7 @@ from latflow.align.supervision_store import NORMALIZATION, Supervisions
 from latflow.criteria.packed_graphs import PackedGraphs
 from latflow.fst.graph import Graph
 from latflow.ledger import Ledger
-from latflow.training.batches import Batch, BatchSource, part_of
+from latflow.training.batches import Batch, BatchSource, Targets, part_of
 from latflow.training.chunks import Cause, Chunks, Labelled, none_usable
 from latflow.training.data_options import LfmmiDataOptions
 from latflow.training.labels import LabelStore
@@ -179,7 +179,7 @@ class SupervisedSource(BatchSource):
         self._supervisions, self._context = supervisions, context
         super().__init__(
             reader,
-            {},
+            Targets(),
             options,
             subsampling=subsampling,
             seed=seed,

@@ -33,6 +33,7 @@ from latflow.nnet.network import Network
 from latflow.nnet.normalization import Normalizer
 from latflow.nnet.pretraining import Pretraining, first_whole_epoch
 from latflow.simulation.options import Target
+from latflow.training.batches import Targets
 from latflow.training.distributed import Backend
 from latflow.training.evaluation import priors_of_labels, priors_of_posteriors
 from latflow.training.frame_targets import (
@@ -192,17 +193,15 @@ class NetworkTask(Task):
         self.dev_criterion = losses_of(
             network, is_training=False, threads=job.rank_threads
         )
-        self.batches = job.batches(
-            labels,
-            normalizer,
-            network.subsampling,
-            self.ledger,
-            graphs,
-            {
-                split: {name: both[split] for name, both in targets.items()}
-                for split in ("train", "dev")
-            },
-        )
+        learnt = {
+            split: Targets(
+                labels[split],
+                graphs.get(split),
+                {name: both[split] for name, both in targets.items()},
+            )
+            for split in ("train", "dev")
+        }
+        self.batches = job.batches(learnt, normalizer, network.subsampling, self.ledger)
         self.scales = {
             **{f"loss of {name}": o.loss.scale for name, o in network.outputs.items()},
             "label_smoothing": smoothing,

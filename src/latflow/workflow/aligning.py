@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -144,14 +145,24 @@ def survey_corpus(
     return found
 
 
+@dataclass(frozen=True)
+class AligningPackage:
+    """A model package that aligns a corpus."""
+
+    path: str | Path
+    """Its folder."""
+    adapts: bool = False
+    """Whether it is adapted to the corpus before."""
+    trust_code: bool = False
+    """Whether code may run that it names."""
+
+
 def align_recipe(
     source: Mapping[str, Any],
     lexicon: str | Path,
     survey: Survey,
     *,
-    package: str | Path | None = None,
-    adapts: bool = False,
-    trust_code: bool = False,
+    package: AligningPackage | None = None,
     g2p: Mapping[str, Any] | None = None,
     boundaries: str = "refined",
     max_skipped_fraction: float,
@@ -164,9 +175,7 @@ def align_recipe(
     Args:
         source: as from `find_source`.
         survey: of the corpus.
-        package: model package that aligns; None for systems of the corpus's own.
-        adapts: whether the package is adapted to the corpus before.
-        trust_code: whether code may run that the package names.
+        package: what aligns; None for systems of the corpus's own.
         g2p: section `lang.g2p`, see `g2p_settings`.
         boundaries: times of phones, as `export_alignments.boundaries`.
         max_skipped_fraction: share of the utterances that a stage may leave out.
@@ -197,8 +206,11 @@ def align_recipe(
         recipe["package"] = {"systems": [ALIGNER]}
         export["systems"] = [ALIGNER]
     else:
-        export |= {"package": os.path.abspath(package), "trust_code": trust_code}
-        if adapts:
+        export |= {
+            "package": os.path.abspath(package.path),
+            "trust_code": package.trust_code,
+        }
+        if package.adapts:
             export["adapt"] = {}
     return {**recipe, "export_alignments": export}
 

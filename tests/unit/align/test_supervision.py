@@ -15,7 +15,11 @@ from latflow.align.supervision import (
     PhoneLattice,
     SupervisionCompiler,
 )
-from latflow.align.supervision_store import Supervisions, make_supervisions
+from latflow.align.supervision_store import (
+    Supervisions,
+    SupervisionSource,
+    make_supervisions,
+)
 from latflow.align.supervision_weights import Normalization
 from latflow.errors import UserError
 from latflow.fst.graph import Graph
@@ -187,10 +191,9 @@ def test_stage(golden, chain_dir, tmp_path, threads):
     ark, out = tmp_path / "ali.ark", tmp_path / "supervisions"
     write_int_vectors(ark, sorted({**good, **bad}.items()))
     make_supervisions(
-        model_dir,
-        chain_dir,
-        out,
-        alignments=ark,
+        SupervisionSource(model_dir=model_dir, alignments=ark),
+        chain_dir=chain_dir,
+        out_dir=out,
         options=SupervisionOptions(),
         max_skipped_fraction=0.5,
         threads=threads,
@@ -228,10 +231,9 @@ def test_chunks_that_the_phone_language_model_does_not_know(
         ark, dict(read_int_vectors(golden / "align/ali_tri1.txt")).items()
     )
     make_supervisions(
-        golden / "gmm/tri1",
-        chain_dir,
-        out,
-        alignments=ark,
+        SupervisionSource(model_dir=golden / "gmm/tri1", alignments=ark),
+        chain_dir=chain_dir,
+        out_dir=out,
         options=SupervisionOptions(),
     )
     store = Supervisions.load(out)
@@ -249,10 +251,9 @@ def test_too_many_skipped(golden, chain_dir, tmp_path):
     write_int_vectors(ark, [("a", np.array([10**6], np.int32))])
     with pytest.raises(UserError, match="skipped 1 of 1"):
         make_supervisions(
-            golden / "gmm/tri1",
-            chain_dir,
-            tmp_path / "supervisions",
-            alignments=ark,
+            SupervisionSource(model_dir=golden / "gmm/tri1", alignments=ark),
+            chain_dir=chain_dir,
+            out_dir=tmp_path / "supervisions",
             options=SupervisionOptions(),
             max_skipped_fraction=0.5,
         )
@@ -263,7 +264,10 @@ def test_lattices(golden, chain_dir, tmp_path):
     model_dir, out = golden / "gmm/tri1", tmp_path / "supervisions"
     source = golden / "lattice/raw_beam13.lats"
     make_supervisions(
-        model_dir, chain_dir, out, lattices=source, options=SupervisionOptions()
+        SupervisionSource(model_dir=model_dir, lattices=source),
+        chain_dir=chain_dir,
+        out_dir=out,
+        options=SupervisionOptions(),
     )
     store, (_, aligned) = Supervisions.load(out), load_model(model_dir)
     compiler = SupervisionCompiler(*load_model(chain_dir), SupervisionOptions())

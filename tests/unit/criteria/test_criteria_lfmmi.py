@@ -281,9 +281,9 @@ def test_without_a_gradient():
             denominator,
             LfmmiOptions(),
             lengths=lengths,
-            need_gradient=need,
+            need=need,
         )
-        for need in (True, False)
+        for need in ("gradient", "value")
     )
     assert torch.equal(whole.value, values.value)
     assert values.gradient is None

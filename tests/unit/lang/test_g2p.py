@@ -187,11 +187,11 @@ def corpus(tmp_path):
 def complete(folder, **settings):
     options = LangOptions(g2p=G2pOptions(order=3, **settings))
     complete_lexicon(
-        folder / "lexicon.txt", folder / "completed.txt", folder / "generated.tsv",
+        folder / "lexicon.txt", folder / "g2p",
         options=options, cuts=folder / "cuts.jsonl.gz", text=folder / "text.txt",
         arpa=folder / "lm.arpa",
     )  # fmt: skip
-    rows = (folder / "generated.tsv").read_text().splitlines()[1:]
+    rows = (folder / "g2p/generated.tsv").read_text().splitlines()[1:]
     return options, [row.split("\t") for row in rows]
 
 
@@ -238,7 +238,7 @@ def test_a_model_with_other_phones_is_refused(corpus):
     train_model(other, corpus / "model", order=2)
     with pytest.raises(UserError, match="lacks phones of the model: A2"):
         complete_lexicon(
-            corpus / "lexicon.txt", corpus / "out.txt", corpus / "generated.tsv",
+            corpus / "lexicon.txt", corpus / "out",
             options=LangOptions(), cuts=corpus / "cuts.jsonl.gz",
             model=corpus / "model",
         )  # fmt: skip

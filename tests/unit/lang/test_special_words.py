@@ -147,7 +147,7 @@ def test_a_completed_lexicon_keeps_silence_and_its_names(tmp_path):
         g2p=G2pOptions(order=2, num_pronunciations=1, sources=("lm",))
     )
     complete_lexicon(
-        lexicon, completed, tmp_path / "g2p/generated.tsv", options=options,
+        lexicon, tmp_path / "g2p", options=options,
         cuts=tmp_path / "none", text=text,
     )  # fmt: skip
     for number, path in enumerate((lexicon, completed)):

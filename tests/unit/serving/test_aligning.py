@@ -28,7 +28,7 @@ from latflow.parts import SetJob
 from latflow.serving.aligning import AlignmentTask, align_package
 from latflow.serving.options import TritonOptions
 from latflow.serving.package import Model
-from latflow.serving.packaging import PackageOptions, write_package
+from latflow.serving.packaging import PackageFiles, PackageOptions, write_package
 from latflow.serving.triton import write_repository
 
 
@@ -161,7 +161,11 @@ def test_a_system_that_recognizes_needs_a_graph(digits, tmp_path):
     )
     mono, lang = digits.root / "gmm/mono", digits.root / "lang"
     with pytest.raises(UserError, match="no graph given"):
-        write_package(mono, None, lang, None, tmp_path / "out", options=options)
+        write_package(
+            PackageFiles(model_dir=mono, graph=None, lang_dir=lang, scales=None),
+            out_dir=tmp_path / "out",
+            options=options,
+        )
 
 
 @pytest.mark.parametrize(("trained", "self_loops"), [("lfmmi", 1.0), ("ce", 0.1)])

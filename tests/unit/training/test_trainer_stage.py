@@ -35,7 +35,7 @@ from latflow.nnet.description import NetworkDescription
 from latflow.nnet.model_dir import load_model, save_model
 from latflow.nnet.network import Network
 from latflow.training.checkpoint import CheckpointStore, Position
-from latflow.training.forward import Forward, forward
+from latflow.training.forward import Forward, ScoreFile, forward
 from latflow.training.labels import LabelWriter
 from latflow.training.saliency import saliency
 from latflow.training.task import read_network
@@ -128,7 +128,7 @@ def test_a_network_takes_apart_what_stands_side_by_side(inputs, tmp_path):
     assert found["means"] == {
         "class": "slice", "from": "data", "begin": 3, "size": DIM,
     }  # fmt: skip
-    forward(tmp_path / "dev", out, tmp_path / "scores.ark")
+    forward(tmp_path / "dev", out, ScoreFile(tmp_path / "scores.ark"))
     assert len(dict(read_matrices(tmp_path / "scores.ark"))) == 6
     with pytest.raises(UserError, match="layer noise: no features noise in data"):
         read_network(mine, FrameStore.load(inputs / "train"))
@@ -279,8 +279,7 @@ def test_forward_writes_likelihoods_in_the_stores_order(
     forward(
         inputs / "dev",
         trained,
-        ark,
-        scp=scp,
+        ScoreFile(ark, scp=scp),
         prior_scale=0.7,
         max_frames=max_frames,
         device="cpu",

@@ -17,7 +17,7 @@ from latflow.features.frames import FrameStore
 from latflow.features.live import LiveFrames, _Wanted, prepare_live_features
 from latflow.features.options import StreamOptions
 from latflow.options import read_options
-from latflow.training.batches import Batch, open_batches
+from latflow.training.batches import Batch, Targets, open_batches
 from latflow.training.data_options import DataOptions
 from latflow.training.readers import estimate_normalizer
 
@@ -131,7 +131,9 @@ def test_batches_of_live_and_stored_features_agree(
 
     def batches(name: str) -> list[Batch | None]:
         normalizer = estimate_normalizer(tmp_path / name, options)
-        source = open_batches(tmp_path / name, {}, options, normalizer=normalizer)
+        source = open_batches(
+            tmp_path / name, Targets(), options, normalizer=normalizer
+        )
         return [*source.epoch(0), *source.epoch(1)]
 
     for stored, live in zip(batches("f"), batches("live"), strict=True):

@@ -18,7 +18,7 @@ from latflow.ledger import Ledger
 from latflow.nnet.normalization import Normalizer
 from latflow.options import read_options
 from latflow.training import labels as labelling
-from latflow.training.batches import BatchSource, open_batches
+from latflow.training.batches import BatchSource, Targets, open_batches
 from latflow.training.chunks import match_labels
 from latflow.training.data_options import DataOptions
 from latflow.training.evaluation import priors_of_labels
@@ -188,7 +188,7 @@ def test_why_no_utterance_can_be_used_is_told(tmp_path, labels, bounds, told):
     frames = FrameStore.load(write_frames(tmp_path / "dev", {"a": 4, "b": 6}))
     store = LabelStore.load(write_labels(tmp_path / "labels", labels))
     with pytest.raises(UserError) as caught:
-        BatchSource(StoreReader(frames), {"pdf": store}, data_of(**bounds))
+        BatchSource(StoreReader(frames), Targets({"pdf": store}), data_of(**bounds))
     start = f"{tmp_path}/dev: none of 2 utterances can be used: "
     assert str(caught.value).startswith(start + told)
 
@@ -198,7 +198,7 @@ def test_parts_of_passes_without_sequences_are_refused(tmp_path: Path) -> None:
     frames = FrameStore.load(write_frames(tmp_path / "frames", {"a": 4, "b": 6}))
 
     def batches(**options):
-        return len(BatchSource(StoreReader(frames), {}, data_of(**options)))
+        return len(BatchSource(StoreReader(frames), Targets(), data_of(**options)))
 
     assert batches(partition_epoch=2) == 1
     with pytest.raises(UserError, match="epoch 1 has none of 2 utterances: data.part"):
@@ -211,7 +211,9 @@ def test_with_a_tolerance_frames_beyond_the_labels_do_not_count(tmp_path: Path) 
     frames = FrameStore.load(write_frames(tmp_path / "frames", {"a": 5, "b": 3}))
     labels = write_labels(tmp_path / "labels", {"a": [1, 2, 3], "b": [4, 5, 6, 7]})
     options = data_of(order="default", length_tolerance=2)
-    source = BatchSource(StoreReader(frames), {"pdf": LabelStore.load(labels)}, options)
+    source = BatchSource(
+        StoreReader(frames), Targets({"pdf": LabelStore.load(labels)}), options
+    )
     (batch,) = source.epoch(0)
     assert batch is not None
     wanted = [[1, 2, 3, -1, -1], [4, 5, 6, -1, -1]]
@@ -224,7 +226,10 @@ def test_labels_at_the_rate_of_the_output_are_taken_as_they_are(tmp_path: Path) 
     slow = write_labels(tmp_path / "slow", {"a": [1, 2, 3]})
     options = data_of(3, order="default")
     source = BatchSource(
-        StoreReader(frames), {"x": LabelStore.load(slow)}, options, subsampling=3
+        StoreReader(frames),
+        Targets({"x": LabelStore.load(slow)}),
+        options,
+        subsampling=3,
     )
     (batch,) = source.epoch(0)
     assert batch is not None
@@ -239,7 +244,7 @@ def test_several_targets_share_the_frames(tmp_path: Path) -> None:
         "pdf": LabelStore.load(write_labels(tmp_path / "p", {"a": [1, -1, -1]})),
         "phone": LabelStore.load(write_labels(tmp_path / "q", {"a": [-1, 5, -1]}, 6)),
     }
-    source = BatchSource(StoreReader(frames), stores, data_of())
+    source = BatchSource(StoreReader(frames), Targets(stores), data_of())
     assert source.num_classes == {"pdf": 9, "phone": 6}
     (batch,) = source.epoch(0)
     assert batch is not None
@@ -250,11 +255,11 @@ def test_several_targets_share_the_frames(tmp_path: Path) -> None:
 def test_chunks_that_do_not_fit_the_subsampling_are_refused(tmp_path: Path) -> None:
     reader = StoreReader(FrameStore.load(write_frames(tmp_path / "f", {"a": 9})))
     with pytest.raises(UserError, match="size 80 is not a multiple .* subsampling 3"):
-        BatchSource(reader, {}, data_of(80), subsampling=3)
+        BatchSource(reader, Targets(), data_of(80), subsampling=3)
     with pytest.raises(UserError, match="left 1 is not a multiple"):
-        BatchSource(reader, {}, data_of(81, left=1), subsampling=3)
+        BatchSource(reader, Targets(), data_of(81, left=1), subsampling=3)
     with pytest.raises(UserError, match="step 82 is more than size 80"):
-        BatchSource(reader, {}, data_of(80, 82))
+        BatchSource(reader, Targets(), data_of(80, 82))
 
 
 class BrokenReader(StoreReader):
@@ -273,7 +278,7 @@ def test_an_error_of_the_background_comes_in_its_turn(
     lengths = {f"u{i}": 4 for i in range(6)}
     store = FrameStore.load(write_frames(tmp_path / "frames", lengths))
     options = data_of(order="default", max_sequences=1, prefetch=prefetch)
-    batches = BatchSource(BrokenReader(store), {}, options).epoch(0)
+    batches = BatchSource(BrokenReader(store), Targets(), options).epoch(0)
     assert [next(batches).utterances for _ in range(2)] == [("u0",), ("u1",)]
     with pytest.raises(UserError, match="u2: disk gone"):
         next(batches)
@@ -284,7 +289,7 @@ def test_closing_an_epoch_ends_its_thread(tmp_path: Path) -> None:
     store = FrameStore.load(write_frames(tmp_path / "frames", lengths))
     options = data_of(max_sequences=1, prefetch=2)
     before = threading.active_count()
-    batches = BatchSource(StoreReader(store), {}, options).epoch(0)
+    batches = BatchSource(StoreReader(store), Targets(), options).epoch(0)
     next(batches)
     assert threading.active_count() == before + 1
     batches.close()
@@ -294,7 +299,7 @@ def test_closing_an_epoch_ends_its_thread(tmp_path: Path) -> None:
 def test_a_batch_moves_as_a_whole(tmp_path: Path) -> None:
     reader = StoreReader(FrameStore.load(write_frames(tmp_path / "f", {"a": 9})))
     labels = LabelStore.load(write_labels(tmp_path / "l", {"a": [1] * 9}))
-    (batch,) = BatchSource(reader, {"pdf": labels}, data_of()).epoch(0)
+    (batch,) = BatchSource(reader, Targets({"pdf": labels}), data_of()).epoch(0)
     moved = batch.to("meta")
     assert moved.features.device == moved.targets["pdf"].device == torch.device("meta")
     assert moved.lengths.device == torch.device("cpu")
@@ -343,7 +348,7 @@ def test_every_key_of_the_section_is_used(tmp_path: Path) -> None:
         options = read_options(DataOptions, values, "data")
         features = open_features(frames, options)
         normalizer = Normalizer.estimate(options.normalization, features)
-        source = open_batches(frames, {}, options, normalizer=normalizer, seed=1)
+        source = open_batches(frames, Targets(), options, normalizer=normalizer, seed=1)
         assert source.options.prefetch == options.prefetch
         return [
             (

@@ -8,7 +8,7 @@ from reference.training_task import data_options, make_trainer, write_task
 
 from latflow.nnet.layers.augment import SpecAugment
 from latflow.nnet.normalization import Normalizer
-from latflow.training.batches import open_batches
+from latflow.training.batches import Targets, open_batches
 from latflow.training.labels import LabelStore
 
 LAYERS = {
@@ -30,7 +30,7 @@ def keys_of(task, epoch, *, seed=3, ranks=1, first_batch=0, **data):
     """Keys of the chunks of an epoch, by utterance and first frame."""
     source = open_batches(
         task / "frames",
-        {"pdf": LabelStore.load(task / "labels")},
+        Targets({"pdf": LabelStore.load(task / "labels")}),
         data_options(**data),
         normalizer=Normalizer(),
         seed=seed,

@@ -19,7 +19,7 @@ from latflow.features.options import (
     NoCmvn,
 )
 from latflow.nnet.normalization import Normalizer
-from latflow.training.batches import BatchSource
+from latflow.training.batches import BatchSource, Targets
 from latflow.training.data_options import MixingDraws
 from latflow.training.mixing import FeatureMixing, _Noise
 from latflow.training.readers import StoreReader
@@ -77,7 +77,7 @@ def draws(folder: Path, **values: object) -> MixingDraws:
 
 def source(folder: Path, kind: str = "none", **options: object) -> BatchSource:
     reader = StoreReader(FrameStore.load(folder / "frames"), Normalizer(kind))
-    return BatchSource(reader, {}, data_of(**{"size": 40, **options}), seed=3)
+    return BatchSource(reader, Targets(), data_of(**{"size": 40, **options}), seed=3)
 
 
 def frames_of(batches: BatchSource, epoch: int, **of: int) -> dict[str, np.ndarray]:

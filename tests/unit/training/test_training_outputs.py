@@ -14,7 +14,7 @@ from latflow.ledger import Ledger
 from latflow.nnet.described import OutputLoss
 from latflow.nnet.network import Output
 from latflow.nnet.normalization import Normalizer
-from latflow.training.batches import Batch, BatchSource
+from latflow.training.batches import Batch, BatchSource, Targets
 from latflow.training.data_options import (
     ChunkOptions,
     ContextOptions,
@@ -48,7 +48,7 @@ def source(stores, options, **given):
     own, clean = stores
     targets = StoredTargets.open(clean.folder, clean.folder)["train"]
     reader = StoreReader(own, Normalizer())
-    return BatchSource(reader, {}, options, frames={"clean": targets}, **given)
+    return BatchSource(reader, Targets(frames={"clean": targets}), options, **given)
 
 
 def batches(made, epoch=0):
@@ -174,9 +174,8 @@ def test_frames_without_a_label_still_have_features(stores, tmp_path):
     options = DataOptions(sequences=UtteranceOptions())
     made = BatchSource(
         StoreReader(own, Normalizer()),
-        {"pdf": store},
+        Targets({"pdf": store}, frames={"clean": targets}),
         options,
-        frames={"clean": targets},
     )
     [batch] = batches(made)
     assert batch.num_frames == sum(LENGTHS.values())

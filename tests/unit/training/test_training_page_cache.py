@@ -12,7 +12,7 @@ from reference.training_data_naive import data_of
 from latflow.features.frames import FrameStore, FrameWriter
 from latflow.nnet.normalization import Normalizer
 from latflow.page_cache import PageBudget
-from latflow.training.batches import BatchSource
+from latflow.training.batches import BatchSource, Targets
 from latflow.training.epoch_plan import ReadAhead
 from latflow.training.labels import LabelStore, LabelWriter
 from latflow.training.readers import StoreReader
@@ -40,7 +40,9 @@ def source(folder: Path, kind: str = "none", **options: object) -> BatchSource:
     store = FrameStore.load(folder / "frames")
     labels = {"pdf": LabelStore.load(folder / "labels")}
     values = {"max_sequences": 16, "size": 80, **options}
-    return BatchSource(StoreReader(store, Normalizer(kind)), labels, data_of(**values))
+    return BatchSource(
+        StoreReader(store, Normalizer(kind)), Targets(labels), data_of(**values)
+    )
 
 
 def mapping(array: np.ndarray) -> mmap.mmap:

@@ -19,7 +19,7 @@ from latflow.features.live import LiveFrames, prepare_live_features
 from latflow.features.options import NoCmvn, PerturbationDraws, StreamOptions
 from latflow.features.perturb import Perturbation
 from latflow.nnet.normalization import Normalizer
-from latflow.training.batches import Batch, BatchSource, open_batches
+from latflow.training.batches import Batch, BatchSource, Targets, open_batches
 from latflow.training.data_options import DataOptions
 from latflow.training.labels import LabelStore, LabelWriter
 from latflow.training.readers import StoreReader
@@ -140,7 +140,7 @@ def source_of(
         }
     )
     return open_batches(
-        live_dir, {"pdf": labels}, data, normalizer=Normalizer(), seed=seed
+        live_dir, Targets({"pdf": labels}), data, normalizer=Normalizer(), seed=seed
     )
 
 
@@ -234,7 +234,11 @@ def test_dev_is_left_alone(tmp_path: Path, live_dir: Path) -> None:
         {"sequences": {"type": "utterances"}, "perturbation": {}}
     )
     dev = open_batches(
-        live_dir, {"pdf": labels}, options, normalizer=Normalizer(), is_training=False
+        live_dir,
+        Targets({"pdf": labels}),
+        options,
+        normalizer=Normalizer(),
+        is_training=False,
     )
     for batch in dev.epoch(0):
         for row, i in enumerate(batch.indices.tolist()):
@@ -249,6 +253,6 @@ def test_speeds_that_cannot_be_are_refused(tmp_path: Path, live_dir: Path) -> No
     with FrameWriter(tmp_path, dim=2, frame_shift=0.01) as writer:
         writer.append("u", "s", "x", np.zeros((5, 2), np.float32))
     options = DataOptions.model_validate({"perturbation": {}})
-    source = BatchSource(StoreReader(FrameStore.load(tmp_path)), {}, options)
+    source = BatchSource(StoreReader(FrameStore.load(tmp_path)), Targets(), options)
     with pytest.raises(UserError, match="stored features cannot change"):
         source.epoch(0)

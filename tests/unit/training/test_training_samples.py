@@ -20,7 +20,7 @@ from latflow.kaldi.io import KaldiWriter, read_matrices, write_int_vectors
 from latflow.nnet.model_dir import load_model
 from latflow.options import read_options
 from latflow.training.data_options import DataOptions
-from latflow.training.forward import forward
+from latflow.training.forward import ScoreFile, forward
 from latflow.training.options import CeRunOptions
 from latflow.training.train import NetworkJob, train_network
 
@@ -127,7 +127,9 @@ def test_a_network_learns_from_an_extractor_of_lhotse(inputs, tmp_path):
     data["length_tolerance"] = 2
     info = train(inputs, tmp_path, "spectra", "plain.yaml", data)
     assert info["dev"]["frame_errors"] < 0.7
-    forward(inputs / "dev/spectra", tmp_path / "model", tmp_path / "scores.ark")
+    forward(
+        inputs / "dev/spectra", tmp_path / "model", ScoreFile(tmp_path / "scores.ark")
+    )
     scores = dict(read_matrices(tmp_path / "scores.ark"))
     shapes = {name: rows.shape for name, rows in scores.items()}
     assert shapes == dict.fromkeys(("u0", "u1"), (FRAMES + 2, MODEL.num_pdfs))
@@ -153,8 +155,10 @@ def test_scores_go_to_cuts_and_a_storage_of_lhotse(
     inputs, model, tmp_path, output, name, shift
 ):
     cuts, spectra = inputs / "dev/cuts.jsonl.gz", inputs / "dev/spectra"
-    forward(spectra, model, tmp_path / "ark", output=output)
-    forward(spectra, model, tmp_path / "out", output=output, form="lhotse", cuts=cuts)
+    forward(spectra, model, ScoreFile(tmp_path / "ark"), output=output)
+    forward(
+        spectra, model, ScoreFile(tmp_path / "out", "lhotse", cuts=cuts), output=output
+    )
     wanted = dict(read_matrices(tmp_path / "ark"))
     for cut in CutSet.from_file(tmp_path / "out/cuts.jsonl.gz"):
         found = cut.load_custom(name)
@@ -165,7 +169,7 @@ def test_scores_go_to_cuts_and_a_storage_of_lhotse(
         assert cut.supervisions[0].text == "x"
     assert not wanted
     with pytest.raises(UserError, match="out: is not empty - name a new folder"):
-        forward(spectra, model, tmp_path / "out", form="lhotse", cuts=cuts)
+        forward(spectra, model, ScoreFile(tmp_path / "out", "lhotse", cuts=cuts))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +188,7 @@ def test_cuts_must_be_of_the_utterances(inputs, model, tmp_path, options, told):
     known = {"train": inputs / "train/cuts.jsonl.gz", "none": empty}
     options = {key: known.get(value, value) for key, value in options.items()}
     with pytest.raises(UserError, match=told):
-        forward(inputs / "dev/spectra", model, tmp_path / "out", **options)
+        forward(inputs / "dev/spectra", model, ScoreFile(tmp_path / "out"), **options)
     assert not (tmp_path / "out").exists()
 
 
@@ -198,7 +202,9 @@ def test_a_network_learns_from_samples(inputs, tmp_path, freeze):
     learnt = network.body.layers["mel"].weight.detach().numpy()
     is_start = np.array_equal(learnt, start.astype(np.float32))
     assert is_start == bool(freeze)
-    forward(inputs / "dev/samples", tmp_path / "model", tmp_path / "scores.ark")
+    forward(
+        inputs / "dev/samples", tmp_path / "model", ScoreFile(tmp_path / "scores.ark")
+    )
     scores = dict(read_matrices(tmp_path / "scores.ark"))
     shapes = {name: rows.shape for name, rows in scores.items()}
     assert shapes == dict.fromkeys(("u0", "u1"), (FRAMES, MODEL.num_pdfs))

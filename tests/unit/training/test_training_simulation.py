@@ -19,7 +19,7 @@ from latflow.simulation.options import SimulationDraws
 from latflow.simulation.records import AudioFiles, read_records, record_line
 from latflow.simulation.replay import write_audio
 from latflow.simulation.simulator import Simulator
-from latflow.training.batches import BatchSource, open_batches
+from latflow.training.batches import BatchSource, Targets, open_batches
 from latflow.training.data_options import DataOptions
 from latflow.training.labels import LabelStore, LabelWriter
 from latflow.training.readers import LiveReader, StoreReader, in_pass
@@ -85,7 +85,7 @@ def source_of(folder, seed=3, simulation=None, **options):
     )
     labels = {"pdf": LabelStore.load(folder / "labels")}
     return open_batches(
-        folder / "frames", labels, data, normalizer=Normalizer(), seed=seed
+        folder / "frames", Targets(labels), data, normalizer=Normalizer(), seed=seed
     )
 
 
@@ -372,6 +372,6 @@ def test_dev_is_left_alone_and_stored_features_are_refused(folder, tmp_path):
     assert data.for_evaluation().simulation is None
     with FrameWriter(tmp_path, dim=2, frame_shift=0.01) as writer:
         writer.append("u", "s", "x", np.zeros((5, 2), np.float32))
-    source = BatchSource(StoreReader(FrameStore.load(tmp_path)), {}, data)
+    source = BatchSource(StoreReader(FrameStore.load(tmp_path)), Targets(), data)
     with pytest.raises(UserError, match="stored features cannot be simulated"):
         source.epoch(0)

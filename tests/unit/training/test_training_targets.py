@@ -21,7 +21,7 @@ from latflow.nnet.model_dir import load_model
 from latflow.nnet.normalization import Normalizer
 from latflow.simulation.on_the_fly import SimulationOnTheFly
 from latflow.simulation.options import SimulationDraws
-from latflow.training.batches import BatchSource, open_batches
+from latflow.training.batches import BatchSource, Targets, open_batches
 from latflow.training.data_options import DataOptions
 from latflow.training.forward import Forward
 from latflow.training.frame_targets import SimulatedTargets, is_counted
@@ -93,7 +93,7 @@ def source_of(folder, draws, threads=1, **options):
         name: SimulatedTargets(target, live, Normalizer())
         for name, target in draws.targets.items()
     }
-    return BatchSource(LiveReader(live), {}, data, frames=frames, seed=3)
+    return BatchSource(LiveReader(live), Targets(frames=frames), data, seed=3)
 
 
 def contents(source, epoch=0, **share):
@@ -264,7 +264,7 @@ def test_features_that_are_not_simulated_have_no_such_targets(folder):
     frames = {"mel": SimulatedTargets(draws_of(folder).targets["mel"], live,
                                       Normalizer())}  # fmt: skip
     with pytest.raises(UserError, match="the features are not simulated"):
-        BatchSource(LiveReader(live), {}, DataOptions(), frames=frames)
+        BatchSource(LiveReader(live), Targets(frames=frames), DataOptions())
 
 
 def test_targets_are_of_one_microphone(folder):
@@ -292,9 +292,13 @@ def test_dev_is_in_other_rooms_than_training(folder):
     sizes = []
     for is_training in (True, False):
         source = open_batches(
-            folder / "frames", {}, data, normalizer=Normalizer(), seed=3,
+            folder / "frames",
+            Targets(),
+            data,
+            normalizer=Normalizer(),
+            seed=3,
             is_training=is_training,
-        )  # fmt: skip
+        )
         reader = in_pass(source.reader, source.options, seed=3, whole_pass=0)
         drawn = [reader.simulation.record(i, 4000).room for i in range(6)]
         sizes.append({room.size for room in drawn})
