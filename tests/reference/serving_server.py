@@ -28,6 +28,11 @@ class CountingSession:
     A chunk of zeros ends a segment. Confidences are 1 / the word's place.
     """
 
+    num_bytes = 0  # of a search
+
+    def limit(self, most):
+        """Search with so many bytes at most."""
+
     def __init__(self, model, options, name):
         self.model, self.options, self.name = model, options, name
         self.samples = np.zeros(0, int)

@@ -14,7 +14,9 @@ import importlib
 import inspect
 import logging
 import re
+import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +133,8 @@ def _download(
     given = _arguments(function, root, parts, arguments)
     log.info("downloading %s to %s", recipe, root)
     try:
-        function(**given)
+        with _filtered_archives():
+            function(**given)
     except Exception as error:  # of 150 recipes that are not ours
         raise UserError(
             f"the download of {recipe} failed: {_first_line(error)}",
@@ -139,6 +142,24 @@ def _download(
             remedy="check the network and the disk and run again, or fetch the corpus "
             "by hand and set download: false",
         ) from error
+
+
+@contextmanager
+def _filtered_archives() -> Iterator[None]:
+    """Have archives write files below their folder alone, as Python 3.14 does.
+
+    Recipes extract them by `tarfile` with what is the default there. Python 3.11 has no
+    filters before 3.11.4.
+    """
+    if not hasattr(tarfile, "data_filter"):
+        yield
+        return
+    chosen = tarfile.TarFile.extraction_filter
+    tarfile.TarFile.extraction_filter = staticmethod(tarfile.data_filter)
+    try:
+        yield
+    finally:
+        tarfile.TarFile.extraction_filter = chosen
 
 
 def _corpus_folder(name: str, root: Path, parts: Sequence[str], recipe: str) -> Path:

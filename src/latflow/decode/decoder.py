@@ -203,6 +203,10 @@ class LatticeDecoder:
         """The beam that is used where a call names none."""
         return self._engine.limits.beam
 
+    def free(self) -> None:
+        """Give up memory that is kept for searches to come."""
+        self._engine.clear()
+
     def session(
         self,
         *,

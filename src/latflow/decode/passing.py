@@ -98,6 +98,10 @@ def advance(
     Returns:
         Store and scratch after T frames, or after fewer where no token survived: then
         the last frame has no tokens.
+
+    Raises:
+        MemoryError: there is none, or the store would be larger than it may; then both
+            are half done.
     """
     store = with_capacity(store, frames=store.counts[FRAMES] + len(log_likes))
     for t in range(len(log_likes)):

@@ -132,6 +132,12 @@ class Engine:
         # serials name tokens of no store, and searches to come would write there.
         self._keep(holder[0])
 
+    def clear(self) -> None:
+        """Give up memory that no search holds."""
+        self.stores.clear()
+        with self._lock:
+            self._scratches.clear()
+
     def _keep(self, scratch: tokens.Scratch) -> None:
         """Keep a scratch for the next search."""
         with self._lock:
@@ -177,6 +183,15 @@ class Session:
     def num_frames(self) -> int:
         """Frames searched so far."""
         return int(self._open_store().counts[tokens.FRAMES])
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the search so far; 0 once it is over."""
+        return 0 if self._store is None else tokens.num_bytes(self._store)
+
+    def limit(self, most: int) -> None:
+        """Have the search fail by a MemoryError where it would have more bytes."""
+        self._open_store().counts[tokens.MOST] = most
 
     def advance(self, log_likes: np.ndarray) -> None:
         """Search through the next frames.

@@ -11,8 +11,8 @@ What is needed only while a frame is searched, above all the map from graph stat
 tokens, is kept apart in a `Scratch`: it belongs to whoever searches at the moment, so
 that any number of searches that wait for their next frames share a few of them.
 
-Public: `Store`, `StorePool`, `Scratch`, `LINK`, `new_store`, `new_scratch`, and for
-kernels `with_capacity`, `with_queue`.
+Public: `Store`, `StorePool`, `Scratch`, `LINK`, `new_store`, `new_scratch`,
+`num_bytes`, and for kernels `with_capacity`, `with_queue`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from latflow.decode.search_graph import Records
-from latflow.fst.determinize import enlarged
+from latflow.fst.determinize import enlarged, space
 from latflow.jit import njit
 
 # Unsigned, so that kernels can index by the fields without a test for negative numbers.
@@ -42,7 +42,7 @@ LINK = np.dtype(
 )
 
 # Entries of Store.counts.
-FRAMES, TOKENS, LINKS, SETTLED, EXPANDED, KEPT = range(6)
+FRAMES, TOKENS, LINKS, SETTLED, EXPANDED, KEPT, MOST = range(7)
 # Entries of Scratch.clock.
 BASE, NUM_EPSILON = range(2)
 
@@ -59,9 +59,9 @@ class Store(NamedTuple):
         token_begin: int64[frames + 2].
         epsilon_begin: int64[frames + 2], first epsilon link of each frame.
         emitting_begin: int64[frames + 2], first link that leaves each frame.
-        counts: int64[6]: FRAMES decoded; TOKENS and LINKS held; SETTLED frames, at
+        counts: int64[7]: FRAMES decoded; TOKENS and LINKS held; SETTLED frames, at
             which links have been pruned last; EXPANDED tokens in all; links KEPT by the
-            last pruning of all frames.
+            last pruning of all frames; MOST bytes that the arrays may have, 0 for any.
     """
 
     cost: np.ndarray
@@ -100,7 +100,7 @@ def new_store() -> Store:
         token_begin=np.zeros(256, np.int64),
         epsilon_begin=np.zeros(256, np.int64),
         emitting_begin=np.zeros(256, np.int64),
-        counts=np.zeros(6, np.int64),
+        counts=np.zeros(7, np.int64),
     )
 
 
@@ -134,19 +134,25 @@ class StorePool:
             if not self._stores:
                 return new_store()
             store = self._stores.pop()
-            self._bytes -= _num_bytes(store)
+            self._bytes -= num_bytes(store)
             return store
+
+    def clear(self) -> None:
+        """Keep none any more."""
+        with self._lock:
+            self._stores.clear()
+            self._bytes = 0
 
     def give(self, store: Store) -> None:
         """Keep a store that is no longer used, if the limit allows it."""
-        size = _num_bytes(store)
+        size = num_bytes(store)
         with self._lock:
             if self._bytes + size <= self._max_bytes:
                 self._stores.append(store)
                 self._bytes += size
 
 
-def _num_bytes(store: Store) -> int:
+def num_bytes(store: Store) -> int:
     """Return the bytes of a store's arrays."""
     return sum(array.nbytes for array in store)
 
@@ -165,7 +171,19 @@ def new_scratch(num_states: int) -> Scratch:
 def with_capacity(
     store: Store, tokens: int = 0, links: int = 0, frames: int = 0
 ) -> Store:
-    """Return the store with space for at least so many of each."""
+    """Return the store with space for at least so many of each.
+
+    Raises:
+        MemoryError: it would have more bytes than `counts` allows.
+    """
+    most = store.counts[MOST]
+    if most > 0:
+        a_token = store.cost.itemsize + store.state.itemsize
+        size = a_token * space(store.cost, tokens)
+        size += store.link.itemsize * space(store.link, links)
+        size += 3 * store.counts.itemsize * space(store.token_begin, frames + 2)
+        if size > most:
+            raise MemoryError
     return Store(
         enlarged(store.cost, tokens),
         enlarged(store.state, tokens),

@@ -97,7 +97,13 @@ def enlarged(array: Links, needed: int) -> Links:
     """Return the array, enlarged (at least doubled) if it is shorter than needed."""
     if needed <= len(array):
         return array
-    return resized(array, max(needed, 2 * len(array)))
+    return resized(array, space(array, needed))
+
+
+@njit(cache=True, nogil=True)
+def space(array: Links, needed: int) -> int:
+    """Return the elements that the array has when it is enlarged."""
+    return len(array) if needed <= len(array) else max(needed, 2 * len(array))
 
 
 @njit(cache=True, nogil=True)

@@ -26,7 +26,7 @@ from latflow.serving.guard import last_ping
 from latflow.serving.options import SessionOptions
 from latflow.serving.results import Event
 from latflow.serving.scheduler import ClosedError, LiveSession
-from latflow.serving.service import RefusedError, Service
+from latflow.serving.service import RefusedError, Service, refusal_of
 
 log = logging.getLogger("latflow")
 _Message = bytes | str | None  # None: the server ends
@@ -178,7 +178,7 @@ class Connection(ABC):
             await self._refuse(refusal)
         except UserError as error:
             self._service.metrics.refused("session")
-            await self._refuse(RefusedError(str(error), "options"))
+            await self._refuse(refusal_of(error, "options"))
         except (WebSocketDisconnect, ClosedError):
             pass
         except TimeoutError:

@@ -105,6 +105,9 @@ class ServerOptions(Options):
     max_uploads: PositiveInt = 1 << 30
     """Bytes of all HTTP requests of a process that arrive or are worked on; more are
     refused."""
+    reserve: NonNegativeInt = 1 << 28
+    """Bytes that sessions leave free of address space that is limited (`ulimit -v`): no
+    more are begun then, and those that need more are ended."""
     upload_time: PositiveFloat = 600.0
     """Time that an HTTP request has to arrive as a whole, seconds."""
     patience: PositiveFloat = 10.0

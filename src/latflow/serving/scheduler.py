@@ -24,9 +24,10 @@ from typing import Generic, Self, TypeVar
 
 import numpy as np
 
-from latflow.errors import UserError
+from latflow.errors import UserError, is_out_of_memory
 from latflow.parallel import worker_pool
 from latflow.serving.acoustics import Chunk
+from latflow.serving.memory import AddressSpace
 from latflow.serving.options import SessionOptions
 from latflow.serving.package import Model
 from latflow.serving.results import Event
@@ -34,12 +35,14 @@ from latflow.serving.scoring import ChunkScorer, LocalScorer, Observer
 from latflow.serving.session import Session
 
 log = logging.getLogger("latflow")
+_STEP_BYTES = 32 << 20  # that a step of a session may need, whatever it holds
+_NO_MEMORY = "there is no memory for another session"
 _Work = Callable[[Session], Sequence[Event]]
 _Item = TypeVar("_Item")
 
 
 class OverloadedError(UserError):
-    """There are as many sessions as are allowed."""
+    """There are as many sessions as are allowed, or no memory for this one."""
 
 
 class ClosedError(Exception):
@@ -142,17 +145,26 @@ class LiveSession:
             The chunk to be scored next; None where the session waits for requests.
         """
         try:
-            if scores is not None and not self._is_closed:
-                self._events += self._session.advance(scores)
-            while not self._is_closed:
-                chunk = self._session.take_chunk()
-                if chunk is not None:
-                    return chunk
-                if not self._begin_next():
-                    return None
+            held = self._session.num_bytes
+            grown = held + max(held, _STEP_BYTES)
+            # an array is copied to grow; lattices are made of what a search holds
+            with self._scheduler.memory.taking(2 * held + grown + _STEP_BYTES):
+                self._session.limit(grown)
+                return self._work(scores)
         except Exception as error:  # noqa: BLE001 - one session's fault is not others'
             self.fail(error)
             return None
+
+    def _work(self, scores: np.ndarray | None) -> Chunk | None:
+        """Do what `_step` says."""
+        if scores is not None and not self._is_closed:
+            self._events += self._session.advance(scores)
+        while not self._is_closed:
+            chunk = self._session.take_chunk()
+            if chunk is not None:
+                return chunk
+            if not self._begin_next():
+                return None
         self._end(ClosedError())
         return None
 
@@ -176,6 +188,10 @@ class LiveSession:
 
     def fail(self, error: Exception) -> None:
         """End the session by an error, which all that wait are told."""
+        if is_out_of_memory(error):
+            text = "there is no memory for the session"
+            error = OverloadedError(text, remedy="try again later")
+            log.warning("%s: it was ended", error.what)
         with self._lock:
             self._is_closed = True
         self._scheduler._forget(self)
@@ -209,6 +225,7 @@ class Scheduler:
         max_batch: chunks that go through the network at a time.
         max_sessions: sessions at a time; `open` refuses more.
         observer: hears of the work.
+        memory: of the process, that sessions are to leave some of.
         scorer: scores the chunks, and is closed with the scheduler; None: the model
             does, in a thread of the scheduler's.
     """
@@ -222,9 +239,12 @@ class Scheduler:
         max_batch: int,
         max_sessions: int,
         observer: Observer | None = None,
+        memory: AddressSpace | None = None,
         scorer: ChunkScorer | None = None,
     ) -> None:
         self.model = model
+        self.memory = memory or AddressSpace(0)
+        self.memory.spares.append(lambda: model.decoder.free())
         self._max_sessions = max_sessions
         self._observer = observer or Observer()
         self._scorer = scorer or LocalScorer(
@@ -271,12 +291,14 @@ class Scheduler:
         Raises:
             OverloadedError: there are as many as are allowed.
             UserError: the model cannot do what the options ask for.
+            MemoryError: there is none for it.
         """
         with self._lock:
             self.check_room()
             self._opening += 1
         try:  # others do not wait for it
-            session = LiveSession(self, Session(self.model, options, name))
+            with self.memory.taking(_STEP_BYTES):
+                session = LiveSession(self, Session(self.model, options, name))
         except BaseException:
             with self._lock:
                 self._opening -= 1
@@ -298,6 +320,8 @@ class Scheduler:
                 f"all {self._max_sessions} sessions are taken",
                 remedy="try again later",
             )
+        if not self.memory.has(_STEP_BYTES):
+            raise OverloadedError(_NO_MEMORY, remedy="try again later")
 
     def close_all(self) -> None:
         """Close all sessions; what was asked of them is given up."""

@@ -85,6 +85,17 @@ class RefusedError(Exception):
         self.status = usual if status is None else status
 
 
+def refusal_of(error: UserError, reason: Reason = "request") -> RefusedError:
+    """Return the refusal that an error of a session is.
+
+    Args:
+        error: that the session has, or has not begun with.
+        reason: of errors other than having too many sessions.
+    """
+    is_overload = isinstance(error, OverloadedError)
+    return RefusedError(str(error), "sessions" if is_overload else reason)
+
+
 def error_values(refusal: RefusedError) -> dict[str, Any]:
     """Return a refusal as OpenAI's clients read it."""
     kind = "invalid_request_error" if refusal.status < 500 else "server_error"
@@ -208,10 +219,8 @@ class Service:
             raise RefusedError("the server is ending", "draining")
         try:
             return (scheduler or self.scheduler).open(options, name)
-        except OverloadedError as error:
-            raise RefusedError(str(error), "sessions") from None
         except UserError as error:
-            raise RefusedError(str(error), "options") from None
+            raise refusal_of(error, "options") from None
         except MemoryError:
             text = "there is no memory for another session; try again later"
             raise RefusedError(text, "sessions") from None

@@ -98,6 +98,16 @@ class Session:
         return self._num_samples_in / self._rate
 
     @property
+    def num_bytes(self) -> int:
+        """Bytes that the search holds."""
+        return 0 if self._segment is None else self._segment.search.num_bytes
+
+    def limit(self, most: int) -> None:
+        """Have the next step fail by a MemoryError where its search has more bytes."""
+        if self._segment is not None and self._segment.search.num_bytes:
+            self._segment.search.limit(most)
+
+    @property
     def is_finished(self) -> bool:
         """Return whether the audio has ended and the last final result is told."""
         return self._has_ended and not self._is_open

@@ -36,7 +36,7 @@ from latflow.serving.requests import GONE, limited
 from latflow.serving.results import Final, Segment, moved
 from latflow.serving.scheduler import ClosedError, LiveSession, Scheduler
 from latflow.serving.segmentation import SpeechCutter, detector_of
-from latflow.serving.service import RefusedError, Service, error_values
+from latflow.serving.service import RefusedError, Service, error_values, refusal_of
 
 log = logging.getLogger("latflow")
 _Format = Literal["json", "text", "srt", "vtt", "verbose_json"]
@@ -101,7 +101,7 @@ async def _told(work: Awaitable[_Result]) -> _Result:
     except BadAudio as error:
         raise RefusedError(str(error), param="file") from None
     except UserError as error:
-        raise RefusedError(str(error)) from None
+        raise refusal_of(error) from None
     except ClosedError:
         raise RefusedError("the server is ending", "draining") from None
 

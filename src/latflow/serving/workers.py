@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import logging
 import os
+import resource
 import socket
 import ssl
 import sys
@@ -36,13 +37,14 @@ from latflow.serving.guard import (
     few_lines,
 )
 from latflow.serving.http import create_app
+from latflow.serving.memory import AddressSpace
 from latflow.serving.metrics import Metrics
 from latflow.serving.options import ServerOptions, SessionOptions
 from latflow.serving.package import INFO, Model, PackageInfo, read_info
 from latflow.serving.processes import Processes, Role, end_with_parent
 from latflow.serving.scheduler import Scheduler
 from latflow.serving.scorer import run_scorer
-from latflow.serving.service import Service
+from latflow.serving.service import RefusedError, Service
 from latflow.serving.shared_chunks import Door
 from latflow.serving.shared_scorer import SharedScorer
 
@@ -55,6 +57,7 @@ _PING_SECONDS = 20.0
 _CLOSE_SECONDS = 10.0  # for a client to read what is left, and to close
 _METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _M_MMAP_THRESHOLD = -3  # of malloc.h
+_M_ARENA_MAX, _HEAPS = -8, 2
 _LARGE_BYTES = 4 << 20
 
 
@@ -226,11 +229,14 @@ def free_at_once() -> None:
     """Have large arrays leave the process when they are freed (with glibc).
 
     By itself, glibc learns from arrays that are freed to take the next ones of their
-    size from its heaps, up to 32 MiB; what searches free stays there, in pieces.
+    size from its heaps, up to 32 MiB; what searches free stays there, in pieces. Of
+    address space that is limited, it would take 64 MiB for a heap of each thread.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+            mallopt(_M_ARENA_MAX, _HEAPS)
 
 
 @contextlib.contextmanager
@@ -249,7 +255,7 @@ def service_of(
         door: of the scorer that has the same models in the same order; None: networks
             are computed here.
     """
-    metrics = Metrics()
+    metrics, memory = Metrics(), AddressSpace(options.reserve)
     threads = options.threads or max(1, num_cores() // max(1, options.workers))
     with contextlib.ExitStack() as stack:
         schedulers = {
@@ -261,6 +267,7 @@ def service_of(
                     max_batch=options.max_batch,
                     max_sessions=options.max_sessions,
                     observer=metrics,
+                    memory=memory,
                     scorer=_shared_scorer(door, number, model, options, session),
                 )
             )
@@ -299,7 +306,12 @@ def _warm_up(service: Service, scheduler: Scheduler) -> None:
     noise = np.random.default_rng(0).normal(0, 0.01, rate)
     # Noise is no speech: it must not be looked for.
     options = service.session.replace(vad=None)
-    with contextlib.closing(service.open(options, "warm-up", scheduler)) as live:
+    try:
+        opened = service.open(options, "warm-up", scheduler)
+    except RefusedError as refusal:
+        remedy = "raise `ulimit -v`, or lower --reserve"
+        raise UserError(str(refusal), remedy=remedy) from None
+    with contextlib.closing(opened) as live:
         live.accept(noise.astype(np.float32))
         live.finish().result()
 

@@ -192,6 +192,26 @@ def test_a_part_of_librispeech_is_downloaded(tree, resolve, resources, tmp_path)
     assert [cut.supervisions[0].text for cut in cuts] == ["GO DO YOU HEAR"]
 
 
+@pytest.mark.skipif(not hasattr(tarfile, "data_filter"), reason="an old Python")
+def test_an_archive_links_to_nothing_outside(resolve, resources, tmp_path):
+    folder, url = resources
+    (folder / "31").mkdir()
+    with tarfile.open(folder / "31/dev-clean-2.tar.gz", "w:gz") as tar:
+        link = tarfile.TarInfo("LibriSpeech/dev-clean-2")
+        link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path)
+        tar.addfile(link)
+    source = resolve(
+        recipe="mini_librispeech",
+        root=str(tmp_path / "fetched"),
+        parts=["dev-clean-2"],
+        download=True,
+        arguments={"base_url": url},
+    )
+    with pytest.raises(UserError, match="the download of mini_librispeech failed"):
+        prepare(source, tmp_path / "out")
+    assert not (tmp_path / "fetched/LibriSpeech/dev-clean-2").is_symlink()
+
+
 @pytest.mark.parametrize("part", ["train", "test"])
 def test_yesno_is_downloaded(repository, resources, tmp_path, part):
     folder, url = resources

@@ -74,6 +74,25 @@ def test_a_session_that_failed_is_over(monkeypatch):
     assert len(decoder._engine.stores) == 0
 
 
+@pytest.mark.parametrize("most", [1, 400_000, 600_000])
+def test_a_search_beyond_its_limit_fails_alone(most):
+    decoder = make()
+    expected = found(decoder)
+    session = decoder.session(acoustic_scale=SCALE, beam=1e6)
+    before = session.num_bytes
+    session.limit(most)
+    with pytest.raises(MemoryError):
+        for seed in range(200):
+            session.advance(scores(40, seed))
+            assert before <= session.num_bytes <= max(before, most)
+    assert session.num_bytes == 0
+    session.close()
+    assert all(found(decoder) == expected for _ in range(3))
+    decoder.free()
+    assert not decoder._engine.stores.num_bytes
+    assert found(decoder) == expected
+
+
 LIMITED = """
 import resource, sys
 from concurrent.futures import ThreadPoolExecutor

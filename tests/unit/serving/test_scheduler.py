@@ -26,6 +26,11 @@ PATIENCE = 60  # seconds; a test that needs them has failed
 class Summing:
     """A session whose chunks are four samples, and whose event is the sum of each."""
 
+    num_bytes = 0  # of a search
+
+    def limit(self, most):
+        """Search with so many bytes at most."""
+
     def __init__(self, model, options, name):
         self.samples, self.has_ended, self.is_closed = [], False, False
         self.thread = None
