@@ -12,7 +12,8 @@ option, an address or a command.
 Every process that reads audio imports it, by `latflow.corpus.audio` or
 `latflow.corpus.manifests`.
 
-Public: `Sound`, `Readers`, `open_sound`, `WRONG_LENGTH`, `DAMAGED_MP3`.
+Public: `Sound`, `Readers`, `open_sound`, `WRONG_LENGTH`, `DAMAGED_MP3`,
+`NO_OGG_END`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from latflow.corpus.decoder_messages import DecoderMessages
 from latflow.corpus.media import MediaError, MediaFile, media_form
 from latflow.corpus.mended_file import MendedFile
 from latflow.corpus.mpeg_length import is_mpeg, mend_of_mpeg
+from latflow.corpus.ogg_end import has_ogg_end
 from latflow.corpus.wav_length import mend_of_wav
 
 # libsndfile's codes: no format that it knows, no coding of samples that it knows (4 of
@@ -52,6 +54,7 @@ _SPHERE = b"NIST_1A"
 # What is said of files that are read all the same.
 WRONG_LENGTH = "a header with a wrong length: read to the end of the samples"
 DAMAGED_MP3 = "damaged MP3 frames, or other data between them: left to the decoder"
+NO_OGG_END = "an Ogg stream without its end: cut short, or stopped by force"
 
 
 class Sound(soundfile.SoundFile):
@@ -69,6 +72,7 @@ class Sound(soundfile.SoundFile):
 
     _mended: MendedFile | None = None
     _messages: DecoderMessages | None = None
+    _has_end = True
 
     def __init__(
         self, source: str | Path | BinaryIO, *, alone: bool = False, **given: Any
@@ -86,7 +90,8 @@ class Sound(soundfile.SoundFile):
             raise
 
     def _prepare(self, stream: BinaryIO, *, is_named: bool, alone: bool) -> None:
-        """Look at the beginning of the file."""
+        """Look at the beginning of the file, and at the end of an Ogg file."""
+        self._has_end = has_ogg_end(stream)
         if is_mpeg(stream):
             self._messages = DecoderMessages(alone=alone)
             mend = mend_of_mpeg(stream)
@@ -104,6 +109,8 @@ class Sound(soundfile.SoundFile):
             notes.append(WRONG_LENGTH)
         if self._messages is not None and self._messages.has_some:
             notes.append(DAMAGED_MP3)
+        if not self._has_end:
+            notes.append(NO_OGG_END)
         return tuple(notes)
 
     @property

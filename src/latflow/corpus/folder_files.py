@@ -18,10 +18,10 @@ from latflow.corpus.options import FolderSource
 
 # What is taken for audio in folders; files that are named are always tried.
 AUDIO_SUFFIXES = (
-    *("3g2", "3gp", "aac", "aif", "aifc", "aiff", "amr", "au", "avi", "bwf", "caf"),
-    *("flac", "m4a", "m4b", "m4v", "mka", "mkv", "mov", "mp2", "mp3", "mp4", "mpga"),
-    *("oga", "ogg", "ogv", "opus", "rf64", "snd", "spx", "sph", "voc", "w64", "wav"),
-    *("webm", "wma", "wv"),
+    *("3g2", "3ga", "3gp", "3gpp", "aac", "aif", "aifc", "aiff", "amr", "au", "avi"),
+    *("awb", "bwf", "caf", "flac", "m4a", "m4b", "m4r", "m4v", "mka", "mkv", "mov"),
+    *("mp2", "mp3", "mp4", "mpga", "oga", "ogg", "ogv", "opus", "qta", "rf64", "snd"),
+    *("spx", "sph", "voc", "w64", "wav", "weba", "webm", "wma", "wv"),
 )
 
 

@@ -111,15 +111,25 @@ def _decode(av: Any, form: str) -> None:
         metadata_errors="replace",
         io_open=_refuse,
     ) as container:
-        if not container.streams.audio:
-            raise _UnusableError("holds no audio")
-        stream = container.streams.audio[0]
-        if len(container.streams.audio) > 1:
-            number = len(container.streams.audio)
-            _write(b"N", f"{number} streams of audio: the first is read".encode())
+        stream = _chosen(container.streams.audio)
         if stream.codec_context.name == "flac":  # its frames have check sums
             stream.codec_context.options = {"err_detect": "crccheck+explode"}
         _Track(av, container, stream, form).decode()
+
+
+def _chosen(streams: Any) -> Any:
+    """Return the first stream of audio that can be decoded."""
+    if not streams:
+        raise _UnusableError("holds no audio")
+    known = [stream for stream in streams if stream.codec_context is not None]
+    if not known:
+        raise _UnusableError("holds audio in a coding that is not read here")
+    if len(streams) > 1:
+        which = "" if known[0] is streams[0] else " of a known coding"
+        _write(
+            b"N", f"{len(streams)} streams of audio: the first{which} is read".encode()
+        )
+    return known[0]
 
 
 def _refuse(url: str, *_: Any) -> Any:

@@ -46,6 +46,7 @@ ALIKE = {
     "join_with_pauses": "simulate_corpus",  # audio of a set, written anew
     "paste_features": "normalize_features",  # frames into a frame store
     "recognize_words": "score_wer",  # best paths of lattices
+    "score_served": "transcribe",  # speech into words, by a package
 }
 
 # Jobs with more work than so many times the largest that was seen are not guessed at:
