@@ -203,17 +203,17 @@ def test_words_that_the_lexicon_lacks_get_marked_pronunciations(corpus):
     }  # fmt: skip
     assert [row[1:3] for row in rows if row[0] == "zoo"] == [["", ""]]
     assert len([row for row in rows if row[0] == "tash"]) == 2
-    lines = (corpus / "completed.txt").read_text().splitlines()
+    lines = (corpus / "g2p/lexicon.txt").read_text().splitlines()
     mark = lines.index(MARK)
     assert mark == len(LEXICON.splitlines())
     assert lines[mark + 1].startswith("chax 0.")
     make_lang(
-        corpus / "completed.txt", corpus / "lang", options=options,
-        generated=corpus / "generated.tsv",
+        corpus / "g2p/lexicon.txt", corpus / "lang", options=options,
+        generated=corpus / "g2p/generated.tsv",
     )  # fmt: skip
     assert "tash" in (corpus / "lang/words.txt").read_text()
     copied = (corpus / "lang/generated.tsv").read_text()
-    assert copied == (corpus / "generated.tsv").read_text()
+    assert copied == (corpus / "g2p/generated.tsv").read_text()
 
 
 def test_rare_and_unlikely_ones_are_left_out(corpus):
@@ -229,7 +229,7 @@ def test_nothing_is_generated_where_nothing_is_missing(corpus):
     (corpus / "lexicon.txt").write_text(LEXICON + more)
     _, rows = complete(corpus)
     assert rows == []
-    assert MARK not in (corpus / "completed.txt").read_text()
+    assert MARK not in (corpus / "g2p/lexicon.txt").read_text()
 
 
 def test_a_model_with_other_phones_is_refused(corpus):

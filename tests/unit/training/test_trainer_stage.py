@@ -598,17 +598,13 @@ from pathlib import Path
 from latflow.errors import Interrupted
 from latflow.training.launch import RESUME_STATUS
 from latflow.training.options import CeRunOptions
-from latflow.training.train import train_network
+from latflow.training.train import NetworkJob, train_network
 arguments = json.loads(Path(sys.argv[1]).read_text())
 options = CeRunOptions.model_validate(arguments["options"])
-named = {name: Path(path) for name, path in arguments["named"].items()}
+paths = {name: Path(path) for name, path in arguments["paths"].items()}
+job = NetworkJob(**paths, options=options, threads=options.training.ensemble)
 try:
-    train_network(
-        *map(Path, arguments["paths"]),
-        options=options,
-        threads=options.training.ensemble,
-        **named,
-    )
+    train_network(job)
 except Interrupted:
     sys.exit(RESUME_STATUS)
 """
@@ -627,11 +623,19 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(
         optimizer={"type": "radam"},
     )
     stage(inputs, tmp_path / "whole", tmp_path / "c1", chosen)
-    names = ["train", "train.ark", "gmm", "dev", "dev.ark", "network.yaml"]
     job = tmp_path / "job.json"
-    named = {"out_dir": str(tmp_path / "parts"), "checkpoints": str(tmp_path / "c2")}
-    paths = [str(inputs / name) for name in names]
-    values = {"paths": paths, "named": named, "options": chosen.values()}
+    paths = {
+        "frames_dir": inputs / "train",
+        "alignments": inputs / "train.ark",
+        "source_dir": inputs / "gmm",
+        "dev_frames_dir": inputs / "dev",
+        "dev_alignments": inputs / "dev.ark",
+        "network": inputs / "network.yaml",
+        "out_dir": tmp_path / "parts",
+        "checkpoints": tmp_path / "c2",
+    }
+    named = {name: str(path) for name, path in paths.items()}
+    values = {"paths": named, "options": chosen.values()}
     job.write_text(json.dumps(values))
     command = [sys.executable, "-c", JOB, str(job)]
     rng, kills, statuses = np.random.default_rng(4), 0, []
