@@ -155,6 +155,10 @@ def test_packages_are_told_of_where_the_recipe_asks_for_some(tmp_path):
     (row,) = table.rows
     assert (row["system"], row["streams"], row["LMWT"]) == ("tri1", why, "9")
     assert row["confidences"] == ""
+    aligns = {**told, "lmwt": None, "wip": None}  # a package that does no more
+    write_json(tmp_path / "package/tri1/package.json", aligns)
+    (row,) = section(**asked).blocks[0].rows
+    assert (row["LMWT"], row["WIP"]) == ("", "")
     for folder in (tmp_path / "score/tri1/dev", tmp_path / "score/tri1/other"):
         folder.mkdir(parents=True)
         # Two words of the posterior 0.9, one of them right: 40 points too sure.
